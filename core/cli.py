@@ -1,0 +1,119 @@
+"""Command-line options from a config struct, nested structs flattened; all about an option stands in one place."""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeVar, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+
+from core.errors import ConfigError
+
+C = TypeVar("C", bound=Struct)
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def parse_bytes(text: str) -> int:
+    """`512MiB`, `2G`, `1048576` … as bytes. Raises ValueError on anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise ValueError("expected a size such as 512MiB or 2GiB")
+    return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+def option(name: str) -> str:
+    """The command-line spelling of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def parse(config: type[C], argv: Sequence[str], prog: str) -> C:
+    """Builds `config` from `argv`. Raises `ConfigError` naming the option and its value; `--help` exits with 0."""
+    parser = _Parser(prog=prog, description=config.__doc__, allow_abbrev=False)
+    parser.given = argv
+    _add_options(parser, config)
+    given, unknown = parser.parse_known_args(argv)
+    if unknown:
+        raise ConfigError(unknown[0], " ".join(unknown[1:]), "no such option; --help lists them")
+    return _build(config, {key: value for key, value in vars(given).items() if value is not None})
+
+
+def parse_or_exit(config: type[C], prog: str) -> C:
+    """`parse` for a main module: one sentence on standard error and exit status 2 where it fails."""
+    try:
+        return parse(config, sys.argv[1:], prog)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing its usage and exiting."""
+
+    given: Sequence[str] = ()
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(self.prog, " ".join(self.given), f"{message}; --help explains")
+
+
+def _add_options(parser: argparse.ArgumentParser, config: type[Struct]) -> None:
+    for field in msgspec.structs.fields(config):
+        if _is_struct(field.type):
+            _add_options(parser, field.type)
+            continue
+        meta = _meta(field.type)
+        default = "" if field.required or field.default in ("", 0) else f" (default {field.default})"
+        description = ((meta.description if meta else None) or field.name).replace("%", "%%")
+        parser.add_argument(
+            option(field.name), dest=field.name, metavar="VALUE", required=field.required, help=description + default
+        )
+
+
+def _build(config: type[C], given: dict[str, str]) -> C:
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(config):
+        if _is_struct(field.type):
+            values[field.name] = _build(field.type, given)
+        elif field.name in given:
+            values[field.name] = _convert(field.name, field.type, given[field.name])
+    return config(**values)
+
+
+def _convert(name: str, kind: Any, text: str) -> Any:
+    meta = _meta(kind)
+    try:
+        if meta is not None and (meta.extra or {}).get("unit") == "bytes":
+            return msgspec.convert(parse_bytes(text), kind)
+        return msgspec.convert(_plain(kind, text), kind, strict=False)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ConfigError(option(name), text, _sentence(error, kind)) from None
+
+
+def _plain(kind: Any, text: str) -> Any:
+    """Literals of integers do not accept a string, even in lax mode."""
+    base = get_args(kind)[0] if _meta(kind) else kind
+    if get_origin(base) is not None and all(isinstance(choice, int) for choice in get_args(base)):
+        return int(text)
+    return text
+
+
+def _sentence(error: Exception, kind: Any) -> str:
+    meta = _meta(kind)
+    if meta is None or not meta.description:
+        return str(error)
+    return meta.description if "regex" in str(error) else f"{error} ({meta.description})"
+
+
+def _meta(kind: Any) -> msgspec.Meta | None:
+    """The innermost description and the unit of an `Annotated` type, merged, or None."""
+    found = [part for part in getattr(kind, "__metadata__", ()) if isinstance(part, msgspec.Meta)]
+    if not found:
+        return None
+    description = next((part.description for part in reversed(found) if part.description), None)
+    extra = next((part.extra for part in found if part.extra), None)
+    return msgspec.Meta(description=description, extra=extra)
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)

@@ -1,0 +1,104 @@
+"""Settings: one frozen struct per service, composed, never mutated. A bad value is refused by name.
+
+Every field has its help and its limits in its annotation; `core.cli` turns a struct into command-line options, so an
+option, its default, its limits and its help stand in one place: here.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+Bytes = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
+Seconds = Annotated[float, Meta(gt=0)]
+Positive = Annotated[int, Meta(ge=1)]
+LogLevel = Literal["debug", "info", "warning", "error"]
+BlockSize = Literal[8, 16, 32, 64]
+
+
+class StoreConfig(Struct, frozen=True, kw_only=True):
+    """Where queue state lives, and the secret that seals it."""
+
+    redis: Annotated[str, Meta(description="URL of the Redis or Valkey server")] = "redis://127.0.0.1:6379"
+    secret_file: Annotated[
+        str, Meta(description="file with the deployment's secret, the same for every service; empty: this user's own")
+    ] = ""
+
+
+class EngineConfig(Struct, frozen=True, kw_only=True):
+    """What a worker's engine loads and how much it may hold."""
+
+    model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id")]
+    device: Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")] = "auto"
+    dtype: Annotated[
+        Literal["auto", "fp32", "bf16", "fp16"], Meta(description="of weights and KV; auto: bf16 where it is fast")
+    ] = "auto"
+    max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
+    kv_memory: Annotated[Bytes, Meta(description="memory for KV blocks, such as 512MiB; 0: chosen by the device")] = 0
+    gpu_memory_utilization: Annotated[
+        float, Meta(gt=0, le=1, description="share of the GPU's memory that this worker may use")
+    ] = 0.9
+    block_size: Annotated[BlockSize, Meta(description="tokens per KV block: 8, 16, 32 or 64")] = 16
+    max_batch_tokens: Annotated[Positive, Meta(description="tokens per step, prompt chunks included")] = 512
+    max_sequences: Annotated[Positive, Meta(description="sequences that run at once")] = 256
+
+
+class TransferConfig(Struct, frozen=True, kw_only=True):
+    """Bounds and deadlines of the KV handoff."""
+
+    window: Annotated[Bytes, Meta(description="KV bytes that may be in flight on one link")] = 32 << 20
+    frame: Annotated[Bytes, Meta(description="largest KV payload; about 1 MiB is the fastest over ZeroMQ")] = 1 << 20
+    repeat_ms: Annotated[float, Meta(gt=0, description="an unanswered message is repeated after this")] = 200.0
+    grant_deadline: Annotated[Seconds, Meta(description="seconds to wait for room on the decode worker")] = 30.0
+    verify_deadline: Annotated[Seconds, Meta(description="seconds from Commit to the last payload")] = 1.0
+    silence: Annotated[Seconds, Meta(description="a peer that is silent for so many seconds is dead")] = 5.0
+    remember: Annotated[Seconds, Meta(description="seconds that ended handoffs and cancels are remembered")] = 600.0
+    waiting_share: Annotated[
+        float, Meta(gt=0, le=1, description="share of the prefill pool that may wait for one decode worker")
+    ] = 0.5
+
+
+class WorkerConfig(Struct, frozen=True, kw_only=True):
+    """A prefill or a decode worker."""
+
+    engine: EngineConfig
+    store: StoreConfig = StoreConfig()
+    transfer: TransferConfig = TransferConfig()
+    host: Annotated[str, Meta(description="address to bind, and to be reached at by others")] = "127.0.0.1"
+    announce: Annotated[
+        str, Meta(description="address that others reach this worker at, where it differs from --host")
+    ] = ""
+    status_file: Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")] = ""
+    busy_page: Annotated[str, Meta(description="file shared by this host's workers to divide its cores")] = ""
+    log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error")] = "info"
+    inbox: Annotated[Positive, Meta(description="events that may wait between the two threads")] = 65536
+    jobs_ahead: Annotated[Positive, Meta(description="jobs taken from the stream but not yet running")] = 1024
+    gateway_silence: Annotated[Seconds, Meta(description="a gateway silent for so many seconds is dead")] = 5.0
+    drain_seconds: Annotated[Seconds, Meta(description="time that running sequences get at a shutdown")] = 10.0
+
+
+class GatewayConfig(Struct, frozen=True, kw_only=True):
+    """The HTTP front."""
+
+    model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id; its tokenizer is read")]
+    store: StoreConfig = StoreConfig()
+    host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="HTTP port; 0: chosen by the system")] = 8000
+    model_name: Annotated[str, Meta(description="name that clients use; empty: the directory's or the id's own")] = ""
+    max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
+    status_file: Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")] = ""
+    log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error")] = "info"
+    request_timeout: Annotated[Seconds, Meta(description="seconds that a request may take in all")] = 600.0
+    max_requests: Annotated[Positive, Meta(description="requests in progress; more are refused with 429")] = 1024
+    max_body: Annotated[Bytes, Meta(description="largest request body")] = 4 << 20
+    slo_ttft_ms: Annotated[float, Meta(gt=0, description="a request is good if its first token comes in this")] = 2000.0
+    slo_tpot_ms: Annotated[float, Meta(gt=0, description="… and its other tokens at this mean distance")] = 100.0
+
+
+class DashboardConfig(Struct, frozen=True, kw_only=True):
+    """The Streamlit pages."""
+
+    redis: Annotated[str, Meta(description="URL of the Redis or Valkey server")] = "redis://127.0.0.1:6379"
+    gateway: Annotated[str, Meta(description="URL of the gateway, for the Try it box")] = "http://127.0.0.1:8000"
+    host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="HTTP port; 0: chosen by the system")] = 8501
+    status_file: Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")] = ""

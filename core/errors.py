@@ -1,0 +1,46 @@
+"""The named failures of Baton. One sentence each; the message says what to change."""
+
+
+class BatonError(Exception):
+    """Any failure that Baton reports to a person or a client on purpose."""
+
+
+class ConfigError(BatonError):
+    """A setting has a value that cannot work; the message names both."""
+
+    def __init__(self, key: str, value: object, why: str) -> None:
+        super().__init__(f"{key}: {value!r}: {why}")
+        self.key = key
+        self.value = value
+
+
+class ModelError(BatonError):
+    """A model directory is missing, broken, or of an architecture that is not supported."""
+
+
+class CapacityError(BatonError):
+    """Something can never fit, whatever finishes before it; the message has both sizes."""
+
+
+class StoreUnavailable(BatonError):
+    """Redis does not answer, or is not the server that the URL promises."""
+
+
+class GatewayError(BatonError):
+    """The gateway does not answer, or answered a request with an error; the message is its sentence."""
+
+
+class QueueClosed(BatonError):
+    """A worker's job stream is gone: that life of the worker is over."""
+
+
+class MessageError(BatonError):
+    """Bytes from a peer are not a message of this link."""
+
+
+class SealError(BatonError):
+    """A sealed body was made with another secret, for another place, or was altered."""
+
+
+class IllegalMove(BatonError):
+    """A state machine was asked for a transition that its table does not have."""

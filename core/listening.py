@@ -1,0 +1,49 @@
+"""HTTP listeners, bound before anything slow: a port in use is one sentence, and port 0 gets its number at once."""
+
+import errno
+import socket
+
+from core.errors import ConfigError
+
+BACKLOG = 2048
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+
+
+def listen(host: str, port: int, option: str = "--port") -> socket.socket:
+    """A listening, non-blocking socket. Raises `ConfigError` that names `--host`, or `option` for the port."""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigError("--host", host, f"cannot be resolved: {error.strerror}") from None
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise ConfigError("--host", host, "is no address of this host") from None
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(option, port, f"another process uses this port; {option} takes another") from None
+        raise ConfigError(option, port, f"cannot be listened on at {host}: {error.strerror}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """The URL under which a client on this host finds a listener."""
+    host, port = listener.getsockname()[:2]
+    return http_url(host, port)
+
+
+def http_url(host: str, port: int) -> str:
+    """The URL of a server on this host that listens on `host`."""
+    address = local_host(host)
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+def local_host(host: str) -> str:
+    """The address to reach a server on this host that listens on `host`."""
+    return ANY_ADDRESS.get(host, host)

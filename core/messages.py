@@ -1,0 +1,323 @@
+"""Every message that crosses a process boundary: one union and one typed decoder per link.
+
+All structs are frozen and tagged, and travel as msgpack. KV bytes are never inside a message: they follow a `Layer`
+header as frames of their own. Every message names the epoch of its sender and of the life that it is meant for; what
+reaches another life is dropped and counted. Times on these links are remaining milliseconds; jobs on Redis carry
+absolute seconds of the Redis server's clock.
+"""
+
+from types import UnionType
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from core.errors import MessageError
+
+VERSION = 1
+"""Of the whole protocol. Peers of different versions refuse each other, naming both."""
+
+Finish = Literal["stop", "length"]
+
+
+class Sampling(Struct, frozen=True, array_like=True):
+    """How the next token is drawn. Randomness is keyed by (seed, sample, output index), so it survives a move."""
+
+    seed: int
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 is off
+    min_p: float = 0.0
+
+
+class Limits(Struct, frozen=True, array_like=True):
+    """When a sequence ends. They are the request's original limits, whatever attempt this is."""
+
+    max_tokens: int
+    stop_token_ids: tuple[int, ...] = ()  # empty when the client asked to ignore the end-of-text token
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """Everything that a worker needs to know about a request; nobody has to ask back.
+
+    `token_ids` is the prompt followed by what earlier attempts have emitted; the prompt is the first `prompt_tokens`.
+    """
+
+    request: str
+    attempt: int
+    sender: str  # the gateway's epoch, also the address of the answers
+    receiver: str  # the worker's epoch
+    token_ids: list[int]
+    prompt_tokens: int
+    sampling: Sampling
+    limits: Limits
+    deadline: float  # Redis server time, s
+    queued_at: float  # Redis server time, s
+    samples: tuple[int, ...] = (0,)
+
+
+class PrefillJob(Job, frozen=True, kw_only=True, tag="prefill"):
+    """Compute the prompt, sample one token, hand the sequence to the named decode worker."""
+
+    decode_epoch: str
+    decode_address: str
+
+
+class DecodeJob(Job, frozen=True, kw_only=True, tag="decode"):
+    """The short path: the decode worker computes the prompt itself, beside its running batch."""
+
+
+AnyJob = PrefillJob | DecodeJob
+
+
+class Addressed(Struct, frozen=True, kw_only=True):
+    """Both ends of a message, as epochs."""
+
+    sender: str
+    receiver: str
+
+
+# gateway -> worker ------------------------------------------------------------------------------------------------
+
+
+class Hello(Addressed, frozen=True, kw_only=True, tag="hello"):
+    """First message on a connection; no work before the Welcome."""
+
+    version: int = VERSION
+
+
+class Ping(Addressed, frozen=True, kw_only=True, tag="ping"):
+    """Is anybody there? Answered by the I/O thread, even while a step runs."""
+
+    number: int
+
+
+class Ask(Addressed, frozen=True, kw_only=True, tag="ask"):
+    """A gap or a silence: send this attempt's tokens from `next_index`, or say how it stands."""
+
+    request: str
+    sample: int
+    attempt: int
+    next_index: int
+
+
+class Cancel(Addressed, frozen=True, kw_only=True, tag="cancel"):
+    """Attempts up to and including `attempt` are dead. Repeated until answered with Failed."""
+
+    request: str
+    sample: int
+    attempt: int
+
+
+class Ended(Addressed, frozen=True, kw_only=True, tag="ended"):
+    """The gateway has seen this sequence's end; the worker may forget its tokens."""
+
+    request: str
+    sample: int
+    attempt: int
+
+
+class Drain(Addressed, frozen=True, kw_only=True, tag="drain"):
+    """Take no new work, finish what runs, then leave."""
+
+
+ToWorker = Hello | Ping | Ask | Cancel | Ended | Drain
+
+# worker -> gateway ------------------------------------------------------------------------------------------------
+
+
+class Welcome(Addressed, frozen=True, kw_only=True, tag="welcome"):
+    """The answer to Hello."""
+
+    version: int = VERSION
+
+
+class Pong(Addressed, frozen=True, kw_only=True, tag="pong"):
+    """The answer to Ping: how many steps were done, and when the running one is expected to end (0: none runs)."""
+
+    number: int
+    steps: int
+    step_due_ms: float
+
+
+class Started(Addressed, frozen=True, kw_only=True, tag="started"):
+    """The job was taken from the stream."""
+
+    request: str
+    attempt: int
+
+
+class Stages(Struct, frozen=True, array_like=True):
+    """What a worker knows about a sequence's way so far, for people: milliseconds and bytes, 0 where it has none."""
+
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    handoff_ms: float = 0.0
+    handoff_bytes: int = 0
+    cached_tokens: int = 0
+
+
+class Emitted(Struct, frozen=True, array_like=True):
+    """New tokens of one sequence: output indices `index`, `index` + 1, … The end rides with the last of them."""
+
+    request: str
+    sample: int
+    attempt: int
+    index: int
+    token_ids: list[int]
+    finish: Finish | None = None
+    stages: Stages | None = None
+
+
+class Tokens(Addressed, frozen=True, kw_only=True, tag="tokens"):
+    """All tokens of one step for one gateway."""
+
+    emitted: list[Emitted]
+
+
+HANDED_OFF = "handed off"
+"""The state that a prefill worker answers when the sequence is the decode worker's now."""
+
+
+class Alive(Addressed, frozen=True, kw_only=True, tag="alive"):
+    """The answer to Ask when there is nothing new: the sequence is known and in this state."""
+
+    request: str
+    sample: int
+    attempt: int
+    state: str
+
+
+class Failed(Addressed, frozen=True, kw_only=True, tag="failed"):
+    """This attempt is over without an end. `reason` is a stable word (`cancelled`, `unknown`, `deadline`, …)."""
+
+    request: str
+    sample: int
+    attempt: int
+    reason: str
+    message: str = ""
+    retryable: bool = False
+
+
+FromWorker = Welcome | Pong | Started | Tokens | Alive | Failed
+
+# prefill -> decode ------------------------------------------------------------------------------------------------
+
+
+class Handoff(Addressed, frozen=True, kw_only=True):
+    """A message about one handoff; the number is the sender side's, unique within its epoch."""
+
+    handoff: int
+
+
+class Open(Handoff, frozen=True, kw_only=True, tag="open"):
+    """Asks for room for the KV of `token_ids`, all of it or nothing."""
+
+    request: str
+    samples: tuple[int, ...]
+    attempt: int
+    gateway: str
+    token_ids: list[int]
+    prompt_tokens: int
+    remaining_ms: float
+    fingerprint: str
+    version: int = VERSION
+
+
+class Layer(Handoff, frozen=True, kw_only=True, tag="layer"):
+    """Header of a payload: blocks `first` … `first + count - 1` of the sequence, of one layer, in order.
+
+    `number` counts the payloads of this handoff from 0; `offset` is the link's byte count before this payload.
+    """
+
+    number: int
+    group: int
+    layer: int
+    first: int
+    count: int
+    offset: int
+    size: int
+
+
+class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
+    """All payloads have left: how many, their digest, every token this attempt has emitted, and the state to go on."""
+
+    payloads: int
+    size: int
+    digest: int
+    index: int  # output index of the first of `emitted`
+    emitted: list[int]
+    sampling: Sampling
+    limits: Limits
+    stages: Stages
+
+
+class Abort(Handoff, frozen=True, kw_only=True, tag="abort"):
+    """Either side gives up; repeated by the sender until answered."""
+
+    reason: str
+
+
+class Aborted(Handoff, frozen=True, kw_only=True, tag="aborted"):
+    """The answer to Abort: nothing of this handoff is held here any more."""
+
+
+ToDecode = Open | Layer | Commit | Abort | Aborted
+
+# decode -> prefill ------------------------------------------------------------------------------------------------
+
+
+class Grant(Handoff, frozen=True, kw_only=True, tag="grant"):
+    """Blocks are reserved. The first `held` blocks are here already; the link may send up to byte offset `limit`."""
+
+    held: int
+    limit: int
+
+
+class Credit(Addressed, frozen=True, kw_only=True, tag="credit"):
+    """The link may send up to byte offset `limit`; everything before `seen` was read, or lost and will not be."""
+
+    seen: int
+    limit: int
+
+
+class Accepted(Handoff, frozen=True, kw_only=True, tag="accepted"):
+    """The decode worker owns the sequence; the prefill worker may unpin its blocks."""
+
+
+class Refused(Handoff, frozen=True, kw_only=True, tag="refused"):
+    """The Open cannot be granted, now or ever."""
+
+    reason: str
+    message: str = ""
+    retryable: bool = True
+
+
+ToPrefill = Grant | Credit | Accepted | Refused | Abort | Aborted
+
+# codecs -----------------------------------------------------------------------------------------------------------
+
+encode = msgspec.msgpack.Encoder().encode
+
+T = TypeVar("T")
+
+
+class LinkDecoder(Generic[T]):
+    """Bytes to messages of one link. Raises `MessageError` on anything else."""
+
+    def __init__(self, union: type[T] | UnionType, link: str) -> None:
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
+        self._link = link
+
+    def __call__(self, data: bytes | memoryview) -> T:
+        try:
+            return self._decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise MessageError(f"not a message of the {self._link} link: {type(error).__name__}") from None
+
+
+decode_job: LinkDecoder[AnyJob] = LinkDecoder(AnyJob, "job")
+decode_to_worker: LinkDecoder[ToWorker] = LinkDecoder(ToWorker, "gateway to worker")
+decode_from_worker: LinkDecoder[FromWorker] = LinkDecoder(FromWorker, "worker to gateway")
+decode_to_decode: LinkDecoder[ToDecode] = LinkDecoder(ToDecode, "prefill to decode")
+decode_to_prefill: LinkDecoder[ToPrefill] = LinkDecoder(ToPrefill, "decode to prefill")

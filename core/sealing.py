@@ -1,0 +1,69 @@
+"""Keys from the deployment's secret, and bodies that only its holders can read or make.
+
+HKDF-SHA256 (RFC 5869) derives one key per purpose; AES-256-GCM (NIST SP 800-38D) seals with a random 96-bit nonce in
+front of the ciphertext. The place that a body is meant for goes in as associated data, so that a body cannot be moved.
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from core.errors import ConfigError, SealError
+
+NONCE = 12
+LEAST_SECRET = 16
+
+
+def derive_key(secret: bytes, purpose: str) -> bytes:
+    """A 32-byte key for one purpose."""
+    return HKDF(algorithm=SHA256(), length=32, salt=b"baton", info=purpose.encode()).derive(secret)
+
+
+class Sealer:
+    """Seals and opens bodies of one purpose."""
+
+    def __init__(self, secret: bytes, purpose: str) -> None:
+        self._cipher = AESGCM(derive_key(secret, purpose))
+
+    def seal(self, body: bytes, place: str) -> bytes:
+        """The nonce and the ciphertext of `body`, bound to `place`."""
+        nonce = os.urandom(NONCE)
+        return nonce + self._cipher.encrypt(nonce, body, place.encode())
+
+    def open(self, sealed: bytes, place: str) -> bytes:
+        """The body. Raises `SealError` if it was altered, moved, or made with another secret."""
+        try:
+            return self._cipher.decrypt(sealed[:NONCE], sealed[NONCE:], place.encode())
+        except (InvalidTag, ValueError):
+            raise SealError(f"a body for {place} was not sealed with this deployment's secret") from None
+
+
+def new_secret() -> str:
+    """A fresh secret as text for a secret file."""
+    return secrets.token_hex(32)
+
+
+def load_secret(path: str) -> bytes:
+    """The secret in `path`; for an empty path, this user's own, made at first use with mode 0600."""
+    if path:
+        try:
+            secret = Path(path).read_bytes().strip()
+        except OSError as error:
+            raise ConfigError("--secret-file", path, error.strerror or "cannot be read") from None
+        if len(secret) < LEAST_SECRET:
+            raise ConfigError("--secret-file", path, f"a secret has at least {LEAST_SECRET} characters")
+        return secret
+    own = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "baton" / "secret"
+    own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return load_secret(str(own))
+    with os.fdopen(descriptor, "w") as file:
+        file.write(new_secret())
+    return load_secret(str(own))

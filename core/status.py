@@ -1,0 +1,54 @@
+"""The start of a service as others see it: one line of JSON in a file, replaced as a whole."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+Progress = Callable[[str, float], None]
+"""Reports a stage and its percentage, 0 to 100."""
+
+
+class Status(Struct, frozen=True, omit_defaults=True):
+    """A stage of the start; the last is `ready` or `failed`."""
+
+    stage: str
+    percent: float = 0.0
+    address: str = ""
+    error: str = ""
+    pid: int = 0
+
+
+class StatusFile:
+    """Writes a service's status; an empty path writes nothing."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path) if path else None
+        self.now = Status("starting")
+
+    def report(self, stage: str, percent: float = 0.0, *, address: str = "", error: str = "") -> None:
+        """Replaces the status; a reader sees the old line or the new one, never a part."""
+        self.now = Status(stage, round(percent, 1), address, error, os.getpid())
+        if self._path is None:
+            return
+        part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        part.write_bytes(msgspec.json.encode(self.now) + b"\n")
+        part.replace(self._path)
+
+    def ready(self, address: str) -> None:
+        """The service takes work at `address`."""
+        self.report("ready", 100.0, address=address)
+
+    def failed(self, error: str) -> None:
+        """The service ends before it was ready."""
+        self.report("failed", error=error)
+
+
+def read_status(path: Path) -> Status | None:
+    """The status in `path`, or None while there is none."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Status)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None

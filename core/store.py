@@ -1,0 +1,88 @@
+"""Connections to Redis: one place for time-outs, retries and the sentence that a person reads when it is away."""
+
+import time
+from urllib.parse import urlsplit
+
+import redis
+import redis.asyncio
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
+
+from core.errors import ConfigError, StoreUnavailable
+
+PREFIX = "baton:"
+TIMEOUT = 5.0  # s for any answer, so longer than any blocking read waits
+SLOW = 0.1  # s; a round trip that says too little about the server's clock
+CONNECTIONS = 16  # of one client; a burst waits for one of them, for a server accepts only so many at once
+OLDEST = (6, 2)  # XADD NOMKSTREAM
+
+Store = redis.asyncio.Redis
+
+
+def connect(url: str) -> Store:
+    """An asyncio client. Nothing is sent yet; see `check`. Raises `ConfigError` for a URL of another kind."""
+    try:
+        pool = redis.asyncio.BlockingConnectionPool.from_url(
+            url,
+            max_connections=CONNECTIONS,
+            timeout=TIMEOUT,
+            socket_connect_timeout=TIMEOUT,
+            socket_timeout=TIMEOUT,
+            health_check_interval=15,
+            retry=redis.asyncio.retry.Retry(ExponentialBackoff(cap=0.5, base=0.05), 2),
+        )
+    except ValueError as error:
+        raise ConfigError("--redis", redacted(url), str(error)) from None
+    return redis.asyncio.Redis.from_pool(pool)
+
+
+def connect_blocking(url: str) -> redis.Redis:
+    """A blocking client, for pages and tools. Raises `ConfigError` for a URL of another kind."""
+    try:
+        return redis.Redis.from_url(
+            url, socket_connect_timeout=TIMEOUT, socket_timeout=TIMEOUT, retry=Retry(ExponentialBackoff(0.5, 0.05), 1)
+        )
+    except ValueError as error:
+        raise ConfigError("--redis", redacted(url), str(error)) from None
+
+
+async def check(store: Store, url: str) -> None:
+    """Raises `StoreUnavailable` in one sentence if the server does not answer or is too old."""
+    try:
+        info = await store.info("server")
+    except (redis.RedisError, OSError) as error:
+        raise StoreUnavailable(f"--redis: {redacted(url)!r}: no answer from a Redis server ({error})") from None
+    version = str(info.get("redis_version", "0.0"))
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise StoreUnavailable(f"--redis: {redacted(url)!r}: server version {version} is older than 6.2")
+
+
+def redacted(url: str) -> str:
+    """The URL without its password, for people."""
+    parts = urlsplit(url)
+    return url.replace(f":{parts.password}@", ":***@") if parts.password else url
+
+
+class ServerClock:
+    """The Redis server's time, in which deadlines are absolute: the local monotonic clock plus a measured offset."""
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+        self._synced = False
+
+    async def sync(self, store: Store) -> None:
+        """Measures the offset; half of the round trip is its error, so a slow answer changes nothing but the first."""
+        before = time.monotonic()
+        seconds, microseconds = await store.time()
+        after = time.monotonic()
+        if after - before < SLOW or not self._synced:
+            self._offset = seconds + microseconds / 1e6 - (before + after) / 2
+            self._synced = True
+
+    def now(self) -> float:
+        """Seconds since 1970 on the server."""
+        return time.monotonic() + self._offset
+
+    def remaining_ms(self, deadline: float) -> float:
+        """Milliseconds until `deadline`, negative when it has passed."""
+        return (deadline - self.now()) * 1000

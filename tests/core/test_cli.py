@@ -1,0 +1,60 @@
+"""Options come from config structs, and a bad value is refused by name."""
+
+import pytest
+
+from core.cli import parse, parse_bytes
+from core.config import GatewayConfig, WorkerConfig
+from core.errors import ConfigError
+
+
+def test_nested_structs_become_flat_options() -> None:
+    config = parse(WorkerConfig, ["--model", "dir", "--kv-memory", "512MiB", "--block-size", "32"], "worker")
+    assert config.engine.model == "dir"
+    assert config.engine.kv_memory == 512 << 20
+    assert config.engine.block_size == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("2K", 2048), ("1.5MiB", 3 << 19), ("2GB", 2 << 30), (" 3 g ", 3 << 30)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--block-size", "7"),
+        ("--block-size", "x"),
+        ("--kv-memory", "much"),
+        ("--kv-memory", "-1"),
+        ("--device", "tpu"),
+        ("--dtype", "fp8"),
+        ("--max-batch-tokens", "0"),
+        ("--gpu-memory-utilization", "1.5"),
+        ("--log-level", "loud"),
+    ],
+)
+def test_a_bad_value_is_refused_with_option_and_value(option: str, value: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(WorkerConfig, ["--model", "dir", f"{option}={value}"], "worker")
+    assert error.value.key == option
+    assert repr(value) in str(error.value)
+
+
+def test_an_unknown_option_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="--modle"):
+        parse(GatewayConfig, ["--model", "dir", "--modle", "x"], "gateway")
+
+
+def test_a_missing_option_is_named() -> None:
+    with pytest.raises(ConfigError, match="--model"):
+        parse(WorkerConfig, [], "worker")
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_status:
+        parse(WorkerConfig, ["--help"], "worker")
+    assert exit_status.value.code == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("--model", "--kv-memory", "--window", "--redis", "512MiB"))

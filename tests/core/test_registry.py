@@ -1,0 +1,78 @@
+"""The registry lists who is there, and forgets who is not."""
+
+import pytest
+
+from core.errors import ConfigError, StoreUnavailable
+from core.records import FinishedRecord, GatewayRecord, Load, StatsSample, WorkerRecord
+from core.registry import FINISHED, STATS, TTL_MS, add_finished, add_stats, listed, publish, record_key, withdraw
+from core.store import ServerClock, check, connect, redacted
+
+
+def worker(epoch: str) -> WorkerRecord:
+    return WorkerRecord(
+        epoch, "decode", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "demo", "print", 16, 1024, "cpu", "fp32", 1.0,
+        load=Load(running=2),
+    )  # fmt: skip
+
+
+async def test_records_are_listed_until_withdrawn_or_expired(clean_redis: str) -> None:
+    store = connect(clean_redis)
+    try:
+        for epoch in ("one", "two", "three"):
+            await publish(store, worker(epoch), now=100.0)
+        await publish(store, GatewayRecord("gate", "http://x", "demo", 1.0, 2000.0, 100.0), now=100.0)
+        assert {record.epoch for record in await listed(store, WorkerRecord)} == {"one", "two", "three"}
+        assert [record.epoch for record in await listed(store, GatewayRecord)] == ["gate"]
+        await withdraw(store, worker("one"))
+        assert 0 < await store.pttl(record_key("worker", "two")) <= TTL_MS
+        await store.delete(record_key("worker", "two"))  # as its expiry does
+        assert await listed(store, WorkerRecord) == [worker("three")]
+        await publish(store, worker("three"), now=100.0 + TTL_MS)
+        assert await store.zcard("baton:workers") == 1, "long expired epochs leave the index"
+    finally:
+        await store.aclose()
+
+
+async def test_streams_of_history_are_capped(clean_redis: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.registry.KEPT_FINISHED", 100)
+    store = connect(clean_redis)
+    record = FinishedRecord(
+        "r", "finished", "stop", 1.0, "demo", 3, 4, 1.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0, 0, "p", "d", 1, True
+    )
+    try:
+        await add_finished(store, [record] * 1000)
+        assert 100 <= await store.xlen(FINISHED) < 400
+        await add_stats(store, StatsSample(1.0, "one", "decode", Load()))
+        assert await store.xlen(STATS) == 1
+    finally:
+        await store.aclose()
+
+
+async def test_the_servers_clock_is_followed(clean_redis: str) -> None:
+    store = connect(clean_redis)
+    clock = ServerClock()
+    try:
+        await clock.sync(store)
+        seconds, microseconds = await store.time()
+        assert abs(clock.now() - seconds - microseconds / 1e6) < 0.5
+        assert 900 < clock.remaining_ms(clock.now() + 1) <= 1000
+        await check(store, clean_redis)
+    finally:
+        await store.aclose()
+
+
+async def test_a_server_that_is_away_is_named_without_its_password() -> None:
+    url = "redis://:geheim@127.0.0.1:1/0"
+    store = connect(url)
+    try:
+        with pytest.raises(StoreUnavailable, match="--redis") as error:
+            await check(store, url)
+    finally:
+        await store.aclose()
+    assert "geheim" not in str(error.value)
+    assert redacted(url) == "redis://:***@127.0.0.1:1/0"
+
+
+def test_a_url_of_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--redis"):
+        connect("http://127.0.0.1:1")
