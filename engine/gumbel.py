@@ -1,0 +1,63 @@
+"""Random numbers without state: Gumbel noise as a function of (seed, sample, output index, purpose, vocabulary id).
+
+The same counters give the same bits on every device and in every batch, so a sequence that moves to another worker
+goes on as if nothing had happened (across kinds of devices the logarithms may differ in their last bit). Four counters
+are mixed into a 64-bit key on the host (the finalizer of SplitMix64, Steele et al. 2014); the key's halves and the
+vocabulary id are mixed on the device by a 32-bit finalizer of the kind that Wellons' hash-prospector finds (two
+multiplications, three xor-shifts).
+"""
+
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+MASK64 = (1 << 64) - 1
+
+
+class Purpose(IntEnum):
+    """What a draw is for: draws for different purposes are independent."""
+
+    TOKEN = 0
+
+
+def key(seed: int, sample: int, output_index: int, purpose: Purpose = Purpose.TOKEN) -> tuple[int, int]:
+    """Two signed 32-bit words of the four counters."""
+    mixed = 0
+    for counter in (seed, sample, output_index, int(purpose)):
+        mixed = _split_mix((mixed ^ (counter & MASK64)) & MASK64)
+    return _signed(mixed & 0xFFFFFFFF), _signed(mixed >> 32)
+
+
+def gumbel_noise(keys: Tensor, vocab_size: int) -> Tensor:
+    """Standard Gumbel noise, fp32 `[rows, vocab]`, for int32 `keys` `[rows, 2]`.
+
+    -log(-log u) with u close to 1 deciding the maximum: 31 bits are drawn as v = 1 - u, which floats resolve finely.
+    """
+    ids = torch.arange(vocab_size, dtype=torch.int32, device=keys.device)
+    bits = (ids * _signed(0x9E3779B9)) + keys[:, :1]
+    bits ^= _shifted(bits, 16)
+    bits *= _signed(0x21F0AAAD)
+    bits ^= _shifted(bits, 15)
+    bits += keys[:, 1:]
+    bits *= _signed(0xD35A2D97)
+    bits ^= _shifted(bits, 15)
+    bits &= 0x7FFFFFFF
+    v = bits.to(torch.float32).add_(0.5).mul_(2.0**-31).clamp_(max=1 - 2.0**-24)
+    return v.neg_().log1p_().neg_().log_().neg_()
+
+
+def _shifted(x: Tensor, count: int) -> Tensor:
+    """Logical shift to the right of int32, which PyTorch shifts with its sign."""
+    return (x >> count).bitwise_and_((1 << (32 - count)) - 1)
+
+
+def _split_mix(x: int) -> int:
+    x = (x + 0x9E3779B97F4A7C15) & MASK64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK64
+    return x ^ (x >> 31)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 32) if word >= 1 << 31 else word

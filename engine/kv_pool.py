@@ -1,0 +1,200 @@
+"""The memory of all KV blocks, and its bytes as the I/O thread sees them.
+
+One tensor per group, `[layers, blocks, kv_heads, 2, block, head_dim]`: adjacent blocks of a layer are adjacent in
+memory, so runs of blocks leave as one frame. On a CPU the pool is an anonymous mapping, which begins at a page, costs
+no memory before it is used, and is read without a copy. On CUDA bytes pass through pinned memory on a stream of their
+own.
+"""
+
+import mmap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.errors import MessageError
+from core.kvspec import KVGroup, KVSpec, blocks_for
+from engine.architectures import ModelConfig, computation
+from engine.device import dtype_name
+
+Payload = Sequence[memoryview | bytes]
+
+
+def make_spec(config: ModelConfig, dtype: torch.dtype, block_tokens: int, weights: str) -> KVSpec:
+    """One group of full attention over all layers: a window's old blocks are kept as well."""
+    block_bytes = config.kv_heads * 2 * block_tokens * config.head_dim * dtype.itemsize
+    group = KVGroup("full", tuple(range(config.layers)), block_tokens, block_bytes)
+    axes = f"{dtype_name(dtype)}[block,kv_head:{config.kv_heads},key|value,token:{block_tokens},dim:{config.head_dim}]"
+    return KVSpec((group,), f"{axes} {computation(config).decode()}", weights)
+
+
+class KVPool:
+    """Blocks 0 … `block_count` - 1 of every layer; block 0 is the null block, which stays zero."""
+
+    def __init__(
+        self, config: ModelConfig, spec: KVSpec, block_count: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        assert block_count >= 2, "a pool needs the null block and one more"
+        self.spec = spec
+        self.block_count = block_count
+        group = spec.groups[0]
+        shape = (len(group.layers), block_count, config.kv_heads, 2, group.block_tokens, config.head_dim)
+        self._layer_bytes = block_count * group.block_bytes
+        self._block_bytes = group.block_bytes
+        if device.type == "cuda":
+            self._tensor = torch.zeros(shape, dtype=dtype, device=device)
+            self._bytes: _HostBytes | _DeviceBytes = _DeviceBytes(self._tensor)
+        else:
+            memory = mmap.mmap(-1, len(group.layers) * self._layer_bytes)
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                memory.madvise(mmap.MADV_HUGEPAGE)
+            self._tensor = torch.frombuffer(memory, dtype=dtype).view(shape)
+            self._bytes = _HostBytes(memoryview(memory), self._layer_bytes, group.block_bytes)
+        self.layers = list(self._tensor.unbind(0))  # each [blocks, kv_heads, 2, block, head_dim]
+
+    def copy(self, pairs: Sequence[tuple[int, int, int]]) -> None:
+        """Copies blocks, (group, from, to) each, in all layers."""
+        if not pairs:
+            return
+        assert all(group == 0 for group, _, _ in pairs)
+        source = torch.tensor([pair[1] for pair in pairs], device=self._tensor.device)
+        target = torch.tensor([pair[2] for pair in pairs], device=self._tensor.device)
+        self._tensor[:, target] = self._tensor[:, source]
+
+    def written(self, layer: int) -> None:
+        """The engine thread has stored this layer's KV of a step: what `read` finds from now on includes it."""
+        self._bytes.written(layer)
+
+    def begin_step(self) -> None:
+        """The engine thread is about to use the pool: what `write` has landed before is there for the step."""
+        self._bytes.begin_step()
+
+    def read(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+        """The bytes of `blocks` of one layer, in order, one view per run of adjacent blocks.
+
+        On a CPU the views are the pool itself: they change when a block is reused, so its I/O reference must be held.
+        """
+        self._check(group, layer, blocks)
+        return self._bytes.read(layer, blocks)
+
+    def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
+        """Lands bytes in `blocks`, in order, however they are cut. Raises `MessageError` for a wrong size."""
+        self._check(group, layer, blocks)
+        assert 0 not in blocks, "the null block is never written"
+        size = sum(memoryview(part).nbytes for part in payload)
+        if size != len(blocks) * self._block_bytes:
+            raise MessageError(f"a payload of {size} bytes for {len(blocks)} blocks of {self._block_bytes} bytes")
+        self._bytes.write(layer, blocks, payload)
+
+    def _check(self, group: int, layer: int, blocks: Sequence[int]) -> None:
+        assert group == 0 and 0 <= layer < len(self.layers), f"no layer {layer} in group {group}"
+        assert all(0 <= block < self.block_count for block in blocks), f"blocks beyond the pool's {self.block_count}"
+
+
+class _HostBytes:
+    """Blocks in the host's memory: views."""
+
+    def __init__(self, memory: memoryview, layer_bytes: int, block_bytes: int) -> None:
+        self._memory = memory
+        self._layer_bytes = layer_bytes
+        self._block_bytes = block_bytes
+
+    def written(self, layer: int) -> None:
+        """The CPU has no queue: what was stored is there."""
+
+    def begin_step(self) -> None:
+        """The same holds for what has landed."""
+
+    def read(self, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+        origin, size = layer * self._layer_bytes, self._block_bytes
+        return [self._memory[origin + first * size : origin + (last + 1) * size] for first, last in runs(blocks)]
+
+    def write(self, layer: int, blocks: Sequence[int], payload: Payload) -> None:
+        scatter(self.read(layer, blocks), payload)
+
+
+class _DeviceBytes:
+    """Blocks in a GPU's memory, staged through pinned host memory.
+
+    Transfers run on a stream of their own, ordered against the steps by events: a read waits for the store of its
+    layer, not for the step; a step waits for what has landed before it.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        layers, blocks = tensor.shape[:2]
+        self._raw = tensor.view(torch.uint8).view(layers, blocks, -1)  # [layers, blocks, bytes]
+        cuda: Any = torch.cuda
+        self._stream: torch.cuda.Stream = cuda.Stream(tensor.device)
+        self._written: list[torch.cuda.Event] = [cuda.Event() for _ in range(layers)]
+        self._landed: torch.cuda.Event = cuda.Event()
+
+    def written(self, layer: int) -> None:
+        self._written[layer].record()
+
+    def begin_step(self) -> None:
+        torch.cuda.current_stream(self._raw.device).wait_event(self._landed)
+
+    def read(self, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+        """A fresh buffer each time, which lives as long as its view: the sender may keep it in flight."""
+        staging = torch.empty((len(blocks), self._raw.shape[2]), dtype=torch.uint8, pin_memory=True)
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._written[layer])
+            index = torch.tensor(blocks, pin_memory=True).to(self._raw.device, non_blocking=True)
+            staging.copy_(self._raw[layer].index_select(0, index), non_blocking=True)
+        self._stream.synchronize()
+        return [_view(staging)]
+
+    def write(self, layer: int, blocks: Sequence[int], payload: Payload) -> None:
+        staging = torch.empty((len(blocks), self._raw.shape[2]), dtype=torch.uint8, pin_memory=True)
+        scatter([_view(staging)], payload)
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            index = torch.tensor(blocks, pin_memory=True).to(self._raw.device, non_blocking=True)
+            self._raw[layer].index_copy_(0, index, staging.to(self._raw.device, non_blocking=True))
+            self._landed.record(self._stream)
+        self._stream.synchronize()
+
+
+def _view(staging: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the host; the view keeps the tensor alive."""
+    array: Any = staging.numpy()
+    return memoryview(array).cast("B")
+
+
+def runs(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(first, last) of each run of ascending neighbours."""
+    first = last = None
+    for block in blocks:
+        if last is not None and block == last + 1:
+            last = block
+            continue
+        if first is not None and last is not None:
+            yield first, last
+        first = last = block
+    if first is not None and last is not None:
+        yield first, last
+
+
+def scatter(targets: Sequence[memoryview], parts: Payload) -> None:
+    """Copies `parts`, one after the other, into `targets`, one after the other; both have the same bytes in all."""
+    waiting: Any = iter(targets)
+    target = next(waiting, None)
+    for part in parts:
+        rest = memoryview(part).cast("B")
+        while rest.nbytes:
+            assert target is not None
+            count = min(rest.nbytes, target.nbytes)
+            target[:count] = rest[:count]
+            rest, target = rest[count:], target[count:]
+            if not target.nbytes:
+                target = next(waiting, None)
+
+
+def blocks_in(memory: int, spec: KVSpec) -> int:
+    """Blocks that `memory` bytes hold, the null block included."""
+    return memory // spec.block_bytes()
+
+
+def blocks_of_sequences(spec: KVSpec, sequences: int, tokens: int) -> int:
+    """Blocks that `sequences` of `tokens` tokens could ever use, and the null block."""
+    return sequences * blocks_for(tokens, spec.groups[0].block_tokens) + 1

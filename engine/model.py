@@ -1,0 +1,109 @@
+"""The one decoder-only transformer; what tells architectures apart is in its config.
+
+It touches the outside at three points: an `AttentionStep` that stores and attends, the linear layers that a factory
+made, and the signal that a layer's KV is written.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from core.status import Progress
+from engine.architectures import ModelConfig
+from engine.attention import AttentionStep
+from engine.linear import Linear, LinearFactory
+from engine.rope import Rotary, rotate_
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Weights of one layer. Query, key and value are one linear layer, gate and up another."""
+
+    attention_norm: Tensor
+    query_key_value: Linear
+    query_key_norm: Tensor | None  # [heads + kv_heads, head_dim], or None where heads are not normed
+    attention_output: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class Model:
+    """Token ids in, logits out; KV goes to the attention step."""
+
+    def __init__(self, config: ModelConfig, make: LinearFactory, rotary: Rotary, progress: Progress) -> None:
+        self._config = config
+        self._rotary = rotary
+        self._embedding = make.tensor("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
+        self._layers: list[Layer] = []
+        for index in range(config.layers):
+            progress("loading weights", 100.0 * index / (config.layers + 1))
+            self._layers.append(_load_layer(config, make, f"model.layers.{index}"))
+        self._norm = make.tensor("model.norm.weight", (config.hidden_size,))
+        if config.tied_head:
+            self._head = make.of(self._embedding)
+        else:
+            self._head = make.linear(["lm_head"], [config.vocab_size], config.hidden_size)
+        progress("loading weights", 100.0)
+
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, step: AttentionStep, stored: Callable[[int], None]
+    ) -> Tensor:
+        """Hidden states `[tokens, hidden]` before the last norm; `stored(layer)` follows each layer's store."""
+        cos, sin = self._rotary.angles(positions)
+        hidden = functional.embedding(token_ids, self._embedding)
+        for index, layer in enumerate(self._layers):
+            queries, keys_values = self._project(layer, self._normed(hidden, layer.attention_norm), cos, sin)
+            step.store(index, keys_values)
+            stored(index)
+            hidden = hidden + layer.attention_output(step.attend(index, queries).flatten(1))
+            gate, up = layer.gate_up(self._normed(hidden, layer.mlp_norm)).chunk(2, -1)
+            hidden = hidden + layer.down(functional.silu(gate).mul_(up))
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """`[rows, vocab]` of `hidden` `[rows, hidden]`, fp32."""
+        return self._head(self._normed(hidden, self._norm)).float()
+
+    def _project(self, layer: Layer, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries `[tokens, heads, dim]`, and keys before values `[tokens, 2 x kv_heads, dim]`, positions applied."""
+        config = self._config
+        rotated = config.heads + config.kv_heads
+        heads = layer.query_key_value(hidden).view(len(hidden), -1, config.head_dim)
+        turning = heads[:, :rotated]
+        if layer.query_key_norm is not None:
+            turning.copy_(self._normed(turning, None) * layer.query_key_norm)
+        rotate_(turning, cos, sin)
+        return heads[:, : config.heads], heads[:, config.heads :]
+
+    def _normed(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        """Root mean square norm over the last axis (https://arxiv.org/abs/1910.07467), in fp32 inside."""
+        return functional.rms_norm(x, (x.shape[-1],), weight, self._config.norm_eps)
+
+
+def _load_layer(config: ModelConfig, make: LinearFactory, name: str) -> Layer:
+    hidden, queries, keys = config.hidden_size, config.heads * config.head_dim, config.kv_heads * config.head_dim
+    attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+    return Layer(
+        attention_norm=make.tensor(f"{name}.input_layernorm.weight", (hidden,)),
+        query_key_value=make.linear(
+            [f"{attention}.{part}_proj" for part in "qkv"], [queries, keys, keys], hidden, config.qkv_bias
+        ),
+        query_key_norm=_head_norms(config, make, attention) if config.qk_norm else None,
+        attention_output=make.linear([f"{attention}.o_proj"], [hidden], queries, config.output_bias),
+        mlp_norm=make.tensor(f"{name}.post_attention_layernorm.weight", (hidden,)),
+        gate_up=make.linear(
+            [f"{mlp}.gate_proj", f"{mlp}.up_proj"], [config.intermediate_size] * 2, hidden, config.mlp_bias
+        ),
+        down=make.linear([f"{mlp}.down_proj"], [hidden], config.intermediate_size, config.mlp_bias),
+    )
+
+
+def _head_norms(config: ModelConfig, make: LinearFactory, attention: str) -> Tensor:
+    """One weight per head, so that queries and keys are normed by one operator."""
+    shape = (config.head_dim,)
+    query, key = make.tensor(f"{attention}.q_norm.weight", shape), make.tensor(f"{attention}.k_norm.weight", shape)
+    return torch.cat((query.expand(config.heads, -1), key.expand(config.kv_heads, -1)))

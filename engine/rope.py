@@ -1,0 +1,101 @@
+"""Rotary position embedding: angles per position, and their application to queries and keys.
+
+Frequencies: Su et al. 2021 (https://arxiv.org/abs/2104.09864); `linear`: positions divided by a factor; `llama3`:
+Meta's Llama 3.1 (low frequencies divided, a smooth band between); `yarn`: Peng et al. 2023
+(https://arxiv.org/abs/2309.00071). The numbers equal transformers' for the same parameters.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+
+class Rope(Struct, frozen=True):
+    """Parameters of the rotary embedding; those that a type does not use stay at their defaults."""
+
+    type: Literal["default", "linear", "llama3", "yarn"] = "default"
+    theta: float = 10000.0
+    factor: float = 1.0
+    original_max_len: int = 0  # llama3 and yarn: positions that the model was first trained with
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    magnitude: float = 1.0  # cosine and sine are multiplied by it (yarn's attention factor)
+    truncate: bool = True  # yarn: round the band's ends to whole dimensions
+
+
+def inverse_frequencies(rope: Rope, head_dim: int) -> Tensor:
+    """Radians per position of each rotated pair, fp32 `[head_dim / 2]`."""
+    powers = rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    frequencies = 1.0 / powers
+    match rope.type:
+        case "default":
+            return frequencies
+        case "linear":
+            return frequencies / rope.factor
+        case "llama3":
+            return _llama3(rope, frequencies)
+        case "yarn":
+            return _yarn(rope, powers, head_dim)
+
+
+def _llama3(rope: Rope, frequencies: Tensor) -> Tensor:
+    wavelengths = 2 * math.pi / frequencies
+    low, high = rope.low_freq_factor, rope.high_freq_factor
+    divided = torch.where(wavelengths > rope.original_max_len / low, frequencies / rope.factor, frequencies)
+    smooth = (rope.original_max_len / wavelengths - low) / (high - low)
+    blended = (1 - smooth) * divided / rope.factor + smooth * divided
+    between = ~(wavelengths < rope.original_max_len / high) & ~(wavelengths > rope.original_max_len / low)
+    return torch.where(between, blended, divided)
+
+
+def _yarn(rope: Rope, powers: Tensor, head_dim: int) -> Tensor:
+    def dimension(rotations: float) -> float:
+        """The pair that turns `rotations` times within the original length."""
+        return head_dim * math.log(rope.original_max_len / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    if low == high:
+        high += 0.001  # a band of no width would divide by zero
+    ramp = ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    kept = 1 - ramp
+    return (1.0 / (rope.factor * powers)) * (1 - kept) + (1.0 / powers) * kept
+
+
+def yarn_magnitude(factor: float, mscale: float = 0.0, mscale_all_dim: float = 0.0) -> float:
+    """Yarn's attention factor where the checkpoint does not state it (section 3.4 of the paper)."""
+
+    def scale(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    return scale(mscale) / scale(mscale_all_dim) if mscale and mscale_all_dim else scale(1.0)
+
+
+class Rotary:
+    """Rotates the heads of a flat batch; pairs are (i, i + head_dim / 2), as in Hugging Face checkpoints."""
+
+    def __init__(self, rope: Rope, head_dim: int, device: torch.device, dtype: torch.dtype) -> None:
+        self._frequencies = inverse_frequencies(rope, head_dim).to(device)
+        self._magnitude = rope.magnitude
+        self._dtype = dtype
+
+    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and signed sine, `[tokens, 1, head_dim]` each, for int64 `positions` `[tokens]`. Once per step."""
+        radians = positions.to(torch.float32)[:, None, None] * self._frequencies
+        cos, sin = radians.cos() * self._magnitude, radians.sin() * self._magnitude
+        return torch.cat((cos, cos), -1).to(self._dtype), torch.cat((-sin, sin), -1).to(self._dtype)
+
+
+def rotate_(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Rotates `heads` `[tokens, heads, head_dim]` in place. The sine's sign makes a roll do for rotate-half."""
+    turned = torch.roll(heads, heads.shape[-1] // 2, -1)
+    torch.addcmul(heads * cos, turned, sin, out=heads)

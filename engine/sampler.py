@@ -1,0 +1,101 @@
+"""The next token of each row: greedy, or drawn by the Gumbel-max trick from what the filters leave.
+
+argmax(logits / temperature + Gumbel noise) is a draw from softmax(logits / temperature), and needs neither a sum nor a
+sort. Filters are thresholds on the scaled logits, in transformers' order: top_k, then top_p of what top_k left, then
+min_p of what both left. Scores equal to a threshold pass, so ties do not depend on a sort's order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from core.messages import Sampling
+from engine.gumbel import gumbel_noise, key
+
+CANDIDATES = 1024
+"""Largest scores that top_p looks at before it sorts the whole vocabulary."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How one row is sampled."""
+
+    sampling: Sampling
+    sample: int
+    output_index: int
+
+
+def sample(logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:
+    """Tokens, int64 `[rows]`, and which rows were finite, bool `[rows]`, of fp32 `logits` `[rows, vocab]`.
+
+    A row that is not finite gives token 0, and does not touch the others.
+    """
+    finite = torch.isfinite(logits.sum(-1))  # one pass; infinities and NaN survive a sum
+    tokens = logits.argmax(-1)
+    random = [row for row, draw in enumerate(draws) if draw.sampling.temperature > 0]
+    if random:
+        rows = torch.tensor(random, device=logits.device)
+        tokens[rows] = _drawn(logits[rows], [draws[row] for row in random])
+    return tokens.masked_fill_(~finite, 0), finite
+
+
+def _drawn(logits: Tensor, draws: list[Draw]) -> Tensor:
+    device = logits.device
+    settings = [draw.sampling for draw in draws]
+    keys = [key(draw.sampling.seed, draw.sample, draw.output_index) for draw in draws]
+    logits /= torch.tensor([each.temperature for each in settings], device=device)[:, None]
+    scores = logits + gumbel_noise(torch.tensor(keys, dtype=torch.int32, device=device), logits.shape[1])
+    floor = _floor(logits, settings)
+    if floor is not None:
+        scores.masked_fill_(logits < floor[:, None], -torch.inf)
+    return scores.argmax(-1)
+
+
+def _floor(logits: Tensor, settings: list[Sampling]) -> Tensor | None:
+    """The least scaled logit that each row's filters leave, `[rows]`, or None where no row has a filter."""
+    vocab = logits.shape[1]
+    cuts = [row for row, each in enumerate(settings) if 0 < each.top_k < vocab or each.top_p < 1]
+    if not cuts and all(each.min_p <= 0 for each in settings):
+        return None
+    floor = logits.amax(-1) + torch.tensor([each.min_p for each in settings], device=logits.device).log_()
+    if cuts:
+        rows = torch.tensor(cuts, device=logits.device)
+        found = _sorted_floor(logits[rows], [settings[row] for row in cuts])
+        floor[rows] = torch.maximum(floor[rows], found)
+    return floor
+
+
+def _sorted_floor(logits: Tensor, settings: list[Sampling]) -> Tensor:
+    """The threshold of top_k and top_p, `[rows]`: the largest scores mostly decide it; where not, all are sorted.
+
+    On CUDA a whole sort is cheap, and asking whether it is needed would wait for the device.
+    """
+    vocab = logits.shape[1]
+    top_k = torch.tensor([each.top_k if 0 < each.top_k < vocab else vocab for each in settings], device=logits.device)
+    top_p = torch.tensor([each.top_p for each in settings], dtype=torch.float64, device=logits.device)
+    if logits.is_cuda or vocab <= CANDIDATES:
+        return _cut(logits, vocab, top_k, top_p)[0]
+    floor, decided = _cut(logits, CANDIDATES, top_k, top_p)
+    rest = (~decided).nonzero().squeeze(1)
+    if rest.numel():
+        floor[rest] = _cut(logits[rest], vocab, top_k[rest], top_p[rest])[0]
+    return floor
+
+
+def _cut(logits: Tensor, count: int, top_k: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
+    """The last score, in falling order, before which less than top_p is gathered; and whether `count` scores tell.
+
+    Sums are fp64, so that their order, which depends on how many rows there are, cannot move a threshold.
+    """
+    ordered = logits.topk(count).values if count < logits.shape[1] else logits.sort(descending=True).values
+    ranks = torch.arange(count, device=logits.device)
+    shares = (ordered - ordered[:, :1]).double().exp_().masked_fill_(ranks >= top_k[:, None], 0)
+    whole = torch.where(top_k <= count, shares.sum(-1), (logits - ordered[:, :1]).double().exp_().sum(-1))
+    before = (shares.cumsum(-1) - shares) / whole[:, None]
+    kept = (before < top_p[:, None]) & (ranks < top_k[:, None])
+    kept[:, 0] = True
+    last = kept.sum(-1) - 1
+    decided = (last + 1 < count) | (top_k <= count)
+    return ordered.gather(1, last[:, None]).squeeze(1), decided

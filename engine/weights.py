@@ -1,0 +1,136 @@
+"""A checkpoint's tensors by name, from one or many safetensors files; and a digest that tells checkpoints apart."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from core.errors import ModelError
+
+FLOATS = {"F32", "BF16", "F16"}
+SAMPLES = 32
+"""Runs of bytes per tensor that enter the digest."""
+RUN = 1024
+"""Values per run."""
+
+
+class Checkpoint:
+    """The safetensors files of a model directory, memory-mapped; nothing is read before it is asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises `ModelError` when files are missing, truncated or not safetensors."""
+        self._name = directory.name
+        self._files: dict[str, Any] = {}
+        self._unused: set[str] = set()
+        for path, promised in _shards(directory).items():
+            with _clear_errors(path):
+                opened: Any = safe_open(str(path), framework="pt")
+                names = set(opened.keys())
+            missing = sorted(promised - names)
+            if missing:
+                raise ModelError(f"{path.name} lacks {missing[0]}, which the index promises")
+            self._files.update(dict.fromkeys(names, opened))
+        self._unused = set(self._files)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The named tensor in the file's own format. Raises `ModelError` if it is missing or of another shape."""
+        if name not in self._files:
+            raise ModelError(f"{self._name}: the weights lack {name}")
+        with _clear_errors(self._name):
+            view = self._files[name].get_slice(name)
+            found, kind = tuple(view.get_shape()), view.get_dtype()
+            if found != shape:
+                raise ModelError(f"{self._name}: {name} has shape {list(found)}, but the config says {list(shape)}")
+            if kind not in FLOATS:
+                raise ModelError(f"{self._name}: {name} is stored as {kind}; supported: {', '.join(sorted(FLOATS))}")
+            tensor: Tensor = self._files[name].get_tensor(name)
+        self._unused.discard(name)
+        return tensor
+
+    def parameters(self) -> int:
+        """Values in all tensors."""
+        with _clear_errors(self._name):
+            return sum(math.prod(opened.get_slice(name).get_shape()) for name, opened in self._files.items())
+
+    def refuse_unused(self, *ignored: str) -> None:
+        """Raises `ModelError` if a tensor was never asked for: the config would leave out a part of the model.
+
+        `ignored` are endings of names that may stay: buffers that old checkpoints carry along.
+        """
+        left = sorted(name for name in self._unused if not name.endswith(ignored))
+        if left:
+            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            raise ModelError(f"{self._name}: the config has no place for the weight {left[0]}{more}")
+
+    def digest(self, salt: bytes = b"") -> str:
+        """32 hexadecimal digits of SHA-256 over every tensor's name, format, shape and `SAMPLES` runs of its values.
+
+        Reading all of a large model would cost a start tens of seconds. Training, merging or converting changes values
+        all over a tensor, so evenly spread runs see it; an adversary who edits single values is not the threat here,
+        because both ends of a handoff belong to one deployment. A sharded copy has the same digest.
+        """
+        total = hashlib.sha256(salt)
+        for name in sorted(self._files):
+            with _clear_errors(self._name):
+                values = self._files[name].get_tensor(name).reshape(-1)
+                view = self._files[name].get_slice(name)
+                total.update(f"{name} {view.get_dtype()} {view.get_shape()}\n".encode())
+            for start in _starts(values.numel()):
+                total.update(values[start : start + RUN].view(torch.uint8).numpy())
+        return total.hexdigest()[:32]
+
+
+def _starts(count: int) -> list[int]:
+    """Where the sampled runs begin: evenly spread, the first and the last included; all values of a small tensor."""
+    if count <= SAMPLES * RUN:
+        return list(range(0, count, RUN))
+    return [index * (count - RUN) // (SAMPLES - 1) for index in range(SAMPLES)]
+
+
+def _shards(directory: Path) -> dict[Path, set[str]]:
+    """Each file with the names that the index promises in it; none are promised where there is one file."""
+    index = directory / "model.safetensors.index.json"
+    single = directory / "model.safetensors"
+    if index.is_file():
+        return _indexed(index)
+    if single.is_file():
+        return {single: set()}
+    pickled = sorted(path.name for path in directory.glob("*.bin"))
+    hint = f"; {pickled[0]} is a pickle, which is never loaded" if pickled else ""
+    raise ModelError(f"{directory} has no model.safetensors and no model.safetensors.index.json{hint}")
+
+
+def _indexed(index: Path) -> dict[Path, set[str]]:
+    try:
+        places = json.loads(index.read_bytes())["weight_map"]
+        shards: dict[Path, set[str]] = {}
+        for name, file in places.items():
+            if Path(file).name != file:
+                raise ModelError(f"{index.name} points outside of its directory: {file}")
+            shards.setdefault(index.parent / file, set()).add(name)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise ModelError(f"{index} is not an index of safetensors files") from None
+    missing = sorted(path.name for path in shards if not path.is_file())
+    if missing:
+        raise ModelError(f"{index.parent} lacks {missing[0]}, which its index names ({len(missing)} missing)")
+    return shards
+
+
+@contextmanager
+def _clear_errors(source: Path | str) -> Iterator[None]:
+    """Safetensors' own errors as one sentence."""
+    try:
+        yield
+    except (SafetensorError, OSError) as error:
+        name = source.name if isinstance(source, Path) else source
+        raise ModelError(f"{name} is broken or truncated: {str(error).strip() or type(error).__name__}") from None

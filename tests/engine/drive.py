@@ -1,0 +1,90 @@
+"""The least scheduler that drives an executor: every sequence gets a chunk of its prompt, or one token, per step."""
+
+import random
+from dataclasses import dataclass, field
+
+from core.kvspec import blocks_for
+from core.messages import Sampling
+from engine.executor import Executor
+from engine.plan import PENDING, Plan, Work
+
+GREEDY = Sampling(seed=0, temperature=0.0)
+
+
+@dataclass
+class Running:
+    """A sequence under way; `planned` tokens are computed or on their way to be."""
+
+    number: int
+    prompt: list[int]
+    blocks: list[int]
+    sampling: Sampling = GREEDY
+    begin: int = 0  # step that it joins at
+    planned: int = 0
+    output: list[int] = field(default_factory=list)
+    asked: int = 0  # output tokens that are known or on their way
+
+
+def start(
+    executor: Executor,
+    prompts: list[list[int]],
+    new_tokens: int,
+    *,
+    samplings: list[Sampling] | None = None,
+    stagger: int = 0,
+) -> list[Running]:
+    """Sequences with blocks in random order, joining `stagger` steps after each other."""
+    free = list(range(1, executor.block_count))
+    random.Random(0).shuffle(free)
+    running = []
+    for number, prompt in enumerate(prompts):
+        count = blocks_for(len(prompt) + new_tokens, executor.spec.groups[0].block_tokens)
+        own, free = free[:count], free[count:]
+        assert len(own) == count, "the test's pool is too small"
+        sampling = samplings[number] if samplings else GREEDY
+        running.append(Running(number, prompt, own, sampling, begin=number * stagger))
+    return running
+
+
+def next_plan(step: int, running: list[Running], new_tokens: int, chunk: int) -> Plan:
+    """One chunk, or one token, for everybody who is not done; tokens not collected yet are `PENDING`."""
+    works = []
+    for each in running:
+        if step < each.begin or each.asked == new_tokens:
+            continue
+        known = each.prompt + each.output
+        end = min(each.planned + chunk, len(each.prompt)) if each.planned < len(each.prompt) else each.planned + 1
+        ids = known[each.planned : end] or [PENDING]
+        last = end >= len(each.prompt)
+        works.append(
+            Work(each.number, each.planned, ids, (each.blocks,), each.sampling if last else None, 0, each.asked)
+        )
+        each.planned = end
+        each.asked += last
+    return Plan(step, works)
+
+
+def run(
+    executor: Executor, running: list[Running], new_tokens: int, *, chunk: int = 16, ahead: bool = False
+) -> list[list[int]]:
+    """Runs everybody to `new_tokens` outputs; `ahead` launches each step before the one before it is collected."""
+    waiting: list[Plan] = []
+    step = 0
+    while True:
+        plan = next_plan(step, running, new_tokens, chunk)
+        if plan.works:
+            executor.launch(plan)
+            waiting.append(plan)
+        elif not waiting and all(each.asked == new_tokens for each in running):
+            return [each.output for each in running]
+        if waiting and (len(waiting) == 2 or not ahead or not plan.works):
+            collect(executor, waiting.pop(0), running)
+        step += 1
+
+
+def collect(executor: Executor, plan: Plan, running: list[Running]) -> None:
+    """Gives the tokens of the oldest step to their sequences."""
+    result = executor.collect()
+    assert result.step == plan.step and not result.failed
+    for work, tokens in zip(plan.works, result.tokens, strict=True):
+        running[work.sequence].output.extend(tokens)

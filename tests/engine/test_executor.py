@@ -1,0 +1,130 @@
+"""Launch and collect: what a step answers, what it signals, and what one sequence may do to another."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from core.config import EngineConfig
+from core.errors import ConfigError
+from core.messages import Sampling
+from engine.executor import Executor
+from engine.plan import PENDING, Plan, Work
+from tests.engine.drive import GREEDY, run, start
+from tests.engine.test_golden import make_executor
+from tests.reference import VARIANTS, build_model, make_prompts
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model(tmp_path_factory.mktemp("executor") / "model", VARIANTS["llama"]())
+
+
+def test_only_works_with_sampling_answer(model: Path) -> None:
+    executor = make_executor(model)
+    works = [
+        Work(1, 0, [1, 2, 3], ([1],)),
+        Work(2, 0, [4], ([2],), GREEDY),
+        Work(3, 0, [5, 6], ([3],), Sampling(seed=3), 0, 0),
+    ]
+    executor.launch(Plan(7, works))
+    result = executor.collect()
+    assert result.step == 7 and result.failed == []
+    assert [len(tokens) for tokens in result.tokens] == [0, 1, 1]
+    executor.launch(Plan(8, works[:1]))
+    assert executor.collect().tokens == [[]]
+
+
+def test_every_layer_signals_once_its_kv_is_there(model: Path) -> None:
+    """The bytes of a layer are final when its signal comes: what is read then is what is there at the end."""
+    seen: list[tuple[int, int, int, bytes]] = []
+
+    def on_layer(plan: Plan, group: int, layer: int) -> None:
+        seen.append((plan.step, group, layer, b"".join(executor.pool.read(group, layer, [1, 2]))))
+
+    config = EngineConfig(model=str(model), device="cpu", dtype="fp32", kv_memory=4 << 20, max_model_len=256)
+    executor = Executor(config, lambda stage, percent: None, on_layer)
+    executor.launch(Plan(5, [Work(1, 0, list(range(30)), ([1, 2],), GREEDY)]))
+    executor.collect()
+    assert [entry[:3] for entry in seen] == [(5, 0, layer) for layer in range(4)]
+    assert [entry[3] for entry in seen] == [b"".join(executor.pool.read(0, layer, [1, 2])) for layer in range(4)]
+    assert all(any(entry[3]) for entry in seen)
+
+
+def test_copies_are_done_before_the_step(model: Path) -> None:
+    """A block that was copied serves as its original does."""
+    executor = make_executor(model)
+    prompt = make_prompts([20], 320)[0]
+    executor.launch(Plan(0, [Work(1, 0, prompt, ([1, 2],), GREEDY)]))
+    token = executor.collect().tokens[0]
+    executor.launch(Plan(1, [Work(1, 20, token, ([1, 2],), GREEDY)]))
+    expected = executor.collect().tokens
+    executor.launch(Plan(2, [Work(2, 20, token, ([1, 9],), GREEDY)], [(0, 2, 9)]))
+    assert executor.collect().tokens == expected
+
+
+def test_a_pending_token_is_the_one_of_the_step_before(model: Path) -> None:
+    """Also when the order of the sequences changes between the steps."""
+    executor = make_executor(model)
+    prompts = make_prompts([10, 12], 320)
+    first = [Work(1, 0, prompts[0], ([1],), GREEDY), Work(2, 0, prompts[1], ([2],), GREEDY)]
+    executor.launch(Plan(0, first))
+    tokens = executor.collect().tokens
+    known = [Work(1, 10, tokens[0], ([1],), GREEDY), Work(2, 12, tokens[1], ([2],), GREEDY)]
+    executor.launch(Plan(1, known))
+    expected = executor.collect().tokens
+    executor.launch(Plan(2, first))
+    pending = [Work(2, 12, [PENDING], ([2],), GREEDY), Work(1, 10, [PENDING], ([1],), GREEDY)]
+    executor.launch(Plan(3, pending))
+    assert executor.collect().tokens == tokens
+    assert executor.collect().tokens == expected[::-1]
+
+
+def test_nan_in_one_sequence_is_reported_and_stays_there(model: Path) -> None:
+    """Nor does it reach who gets the block next, whose own tokens do not yet fill it."""
+    executor = make_executor(model)
+    prompts = make_prompts([20, 20], 320)
+    works = [Work(1, 20, [3], ([1, 2],), GREEDY), Work(2, 20, [3], ([3, 4],), GREEDY)]
+    executor.launch(Plan(0, [Work(n + 1, 0, prompts[n], ([2 * n + 1, 2 * n + 2],)) for n in range(2)]))
+    executor.collect()
+    executor.launch(Plan(1, works))
+    clean = executor.collect()
+    for layer in executor.pool.layers:
+        layer[1:3] = math.nan
+    executor.launch(Plan(2, works))
+    result = executor.collect()
+    assert result.failed == [0] and result.tokens == [[], clean.tokens[1]]
+    answers = []
+    for block in (2, 7):  # NaN in every slot; never used
+        executor.launch(Plan(3, [Work(3, 0, prompts[0][:5], ([block],), GREEDY)]))
+        executor.launch(Plan(4, [Work(3, 5, [PENDING], ([block],), GREEDY)]))
+        answers.append([executor.collect(), executor.collect()])
+    assert answers[0] == answers[1] and all(not answer.failed for answer in answers[0])
+
+
+def test_a_seeded_answer_is_the_same_in_any_batch(model: Path) -> None:
+    executor = make_executor(model)
+    prompts = make_prompts([5, 30, 17, 40], 320)
+    samplings = [Sampling(seed=11, temperature=0.8, top_p=0.9)] * 4
+    together = run(executor, start(executor, prompts, 10, samplings=samplings), 10, chunk=7)
+    for prompt, expected in zip(prompts, together, strict=True):
+        assert run(executor, start(executor, [prompt], 10, samplings=samplings), 10) == [expected]
+    other = [Sampling(seed=12, temperature=0.8, top_p=0.9)] * 4
+    assert run(executor, start(executor, prompts, 10, samplings=other), 10) != together
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_half_precision_stays_close_to_full(dtype: str, model: Path) -> None:
+    """Logits of random models are close to each other, so most first tokens must agree, not all."""
+    prompts = make_prompts([1, *range(3, 63, 3)], 320)
+    full, half = make_executor(model), make_executor(model, dtype=dtype)
+    expected = run(full, start(full, prompts, 1), 1, chunk=64)
+    found = run(half, start(half, prompts, 1), 1, chunk=64)
+    assert sum(left == right for left, right in zip(expected, found, strict=True)) >= 0.8 * len(prompts)
+
+
+def test_settings_that_do_not_fit_are_refused(model: Path) -> None:
+    with pytest.raises(ConfigError, match=r"kv_memory: '1.0MiB'.*--kv-memory"):
+        make_executor(model, kv_memory=1 << 20, max_model_len=1024)
+    with pytest.raises(ConfigError, match="device: 'cuda:99'"):
+        make_executor(model, device="cuda:99")

@@ -1,0 +1,75 @@
+"""Tokens equal transformers' greedy tokens in fp32, whatever the architecture, the chunks and the company."""
+
+from pathlib import Path
+
+import pytest
+
+from core.config import EngineConfig
+from engine.executor import Executor
+from tests.engine.drive import run, start
+from tests.reference import VARIANTS, Golden, build_model, golden, make_prompts
+
+LENGTHS = [1, 2, 7, 15, 16, 17, 33, 47, 64, 97]
+NEW_TOKENS = 12
+
+
+def make_executor(directory: Path, **changes: object) -> Executor:
+    settings: dict[str, object] = dict(
+        model=str(directory), device="cpu", dtype="fp32", kv_memory=4 << 20, max_model_len=256
+    )
+    return Executor(EngineConfig(**{**settings, **changes}), lambda stage, percent: None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_architecture_gives_the_references_tokens(variant: str, tmp_path: Path) -> None:
+    """A ragged batch: prompts of many lengths in chunks of 13, joining one after the other, so that steps mix both."""
+    config = VARIANTS[variant]()
+    directory = build_model(tmp_path / variant, config, shard_size="100KB" if "biases" in variant else "5GB")
+    expected = golden(directory, make_prompts(LENGTHS, config.vocab_size), NEW_TOKENS)
+    executor = make_executor(directory)
+    running = start(executor, [each.prompt for each in expected], NEW_TOKENS, stagger=1)
+    assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected]
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Golden]]:
+    config = VARIANTS["mistral-window"]()
+    directory = build_model(tmp_path_factory.mktemp("windowed") / "model", config)
+    return directory, golden(directory, make_prompts([3, 16, 40, 65], config.vocab_size, seed=1), 8)
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["collected at once", "launched ahead"])
+@pytest.mark.parametrize("block_size", [8, 64])
+@pytest.mark.parametrize("chunk", [1, 5, 600])
+def test_chunks_blocks_and_launching_ahead_change_nothing(
+    chunk: int, block_size: int, ahead: bool, windowed: tuple[Path, list[Golden]]
+) -> None:
+    directory, expected = windowed
+    executor = make_executor(directory, block_size=block_size)
+    running = start(executor, [each.prompt for each in expected], 8)
+    assert run(executor, running, 8, chunk=chunk, ahead=ahead) == [each.tokens for each in expected]
+
+
+def test_long_prompts_and_large_batches(tmp_path: Path) -> None:
+    config = VARIANTS["llama-llama3-rope"]()
+    directory = build_model(tmp_path / "model", config)
+    lengths = [1, 600, 333, *range(4, 120, 4)]
+    expected = golden(directory, make_prompts(lengths, config.vocab_size, seed=2), 6)
+    executor = make_executor(directory, kv_memory=16 << 20, max_model_len=700)
+    running = start(executor, [each.prompt for each in expected], 6)
+    assert run(executor, running, 6, chunk=100) == [each.tokens for each in expected]
+
+
+@pytest.mark.parametrize("layer", range(4))
+def test_a_zeroed_block_of_one_layer_is_noticed(layer: int, tmp_path: Path) -> None:
+    """The mutation that shows that the comparisons above would see lost KV."""
+    config = VARIANTS["llama"]()
+    directory = build_model(tmp_path / "model", config)
+    expected = golden(directory, make_prompts([40, 50, 60], config.vocab_size, seed=3), NEW_TOKENS)
+    executor = make_executor(directory)
+    running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
+    run(executor, running, 1, chunk=64)
+    for each in running:
+        executor.pool.layers[layer][each.blocks[1]].zero_()
+    got = run(executor, running, NEW_TOKENS)
+    assert all(tokens != each.tokens for tokens, each in zip(got, expected, strict=True))

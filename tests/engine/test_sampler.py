@@ -1,0 +1,136 @@
+"""Draws follow the distribution that was asked for, and depend on their counters and nothing else."""
+
+import math
+
+import pytest
+import torch
+
+from core.messages import Sampling
+from engine.gumbel import gumbel_noise, key
+from engine.sampler import Draw, sample
+
+VOCAB = 37
+
+
+def draws(sampling: Sampling, count: int) -> list[Draw]:
+    return [Draw(sampling, 0, index) for index in range(count)]
+
+
+def logits_of(rows: int, vocab: int = VOCAB, seed: int = 0) -> torch.Tensor:
+    return torch.randn((rows, vocab), generator=torch.Generator().manual_seed(seed)) * 2
+
+
+def expected_shares(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """The filters' definition, one token at a time."""
+    shares = torch.softmax(logits.double() / sampling.temperature, -1)
+    order = sorted(range(len(shares)), key=lambda token: -float(shares[token]))
+    if sampling.top_k:
+        order = order[: sampling.top_k]
+    inside = float(shares[order].sum())
+    kept: list[int] = []
+    gathered = 0.0
+    for token in order:
+        if kept and gathered >= sampling.top_p:
+            break
+        kept.append(token)
+        gathered += float(shares[token]) / inside
+    kept = [token for token in kept if shares[token] >= sampling.min_p * shares[order[0]]]
+    left = torch.zeros_like(shares)
+    left[kept] = shares[kept]
+    return left / left.sum()
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(seed=1),
+        Sampling(seed=2, temperature=0.5),
+        Sampling(seed=3, temperature=1.7, top_k=5),
+        Sampling(seed=4, top_p=0.6),
+        Sampling(seed=5, top_k=8, top_p=0.7),
+        Sampling(seed=6, min_p=0.1),
+        Sampling(seed=7, temperature=0.9, top_k=20, top_p=0.95, min_p=0.02),
+    ],
+)
+def test_frequencies_fit_the_distribution(sampling: Sampling) -> None:
+    """Chi-squared over 20,000 draws; the limit is five standard deviations above its mean."""
+    count = 20_000
+    logits = logits_of(1)
+    tokens, _ = sample(logits.expand(count, -1).clone(), draws(sampling, count))
+    found = torch.bincount(tokens, minlength=VOCAB).double()
+    expected = expected_shares(logits[0], sampling) * count
+    assert (found[expected == 0] == 0).all(), "a filtered token was drawn"
+    likely = expected >= 5
+    squares = (found - expected)[likely].square() / expected[likely]
+    freedom = int(likely.sum()) - 1
+    assert float(squares.sum()) < freedom + 5 * math.sqrt(2 * freedom) + 5
+
+
+def test_noise_is_gumbel_and_independent_of_its_neighbours() -> None:
+    """Mean is Euler's constant, variance pi^2 / 6; counters that differ by one give unrelated noise."""
+    keys = torch.tensor([key(9, 0, index) for index in range(64)], dtype=torch.int32)
+    noise = gumbel_noise(keys, 4096).double()
+    assert noise.isfinite().all()
+    assert float(noise.mean()) == pytest.approx(0.5772, abs=0.01)
+    assert float(noise.var()) == pytest.approx(math.pi**2 / 6, rel=0.02)
+    for left, right in ((noise[:-1], noise[1:]), (noise[:, :-1], noise[:, 1:])):
+        together = torch.corrcoef(torch.stack((left.flatten(), right.flatten())))[0, 1]
+        assert abs(float(together)) < 0.01
+
+
+def test_the_noise_of_given_counters_never_changes() -> None:
+    """A sequence that moves between workers goes on alike, so these figures are part of the protocol."""
+    assert key(1, 2, 3) == (-1647408985, 307793280)
+    assert key((1 << 63) - 1, 0, 0) == (1131511633, -1615179567)
+    noise = gumbel_noise(torch.tensor([key(1, 2, 3)], dtype=torch.int32), 5)
+    expected = [0.2880963683128357, 0.5673178434371948, 2.5834686756134033, -0.29866254329681396, 0.5521285533905029]
+    assert noise[0].tolist() == pytest.approx(expected, rel=1e-6)
+    seeds = [key(0, 0, 0), key(1, 0, 0), key(0, 1, 0), key(0, 0, 1), key(-1, 0, 0), key((1 << 63) - 1, 0, 0)]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_a_row_draws_the_same_in_any_company() -> None:
+    """Bit-equal noise and equal tokens, alone, in any order, and beside rows with other filters."""
+    kinds = [Sampling(seed=1), Sampling(seed=2, top_p=0.8), Sampling(seed=3, top_k=3), Sampling(seed=4, temperature=0)]
+    mixed = [Draw(kinds[row % 4], row % 3, row) for row in range(40)]
+    logits = logits_of(40, 5001)
+    together, _ = sample(logits.clone(), mixed)
+    alone = [int(sample(logits[row : row + 1].clone(), mixed[row : row + 1])[0]) for row in range(40)]
+    assert together.tolist() == alone
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(1)).tolist()
+    shuffled, _ = sample(logits[order].clone(), [mixed[row] for row in order])
+    assert shuffled.tolist() == together[order].tolist()
+    keys = torch.tensor([key(5, 0, row) for row in range(33)], dtype=torch.int32)
+    noise = gumbel_noise(keys, 5001)
+    for begin, end in ((0, 1), (7, 9), (32, 33), (3, 31)):
+        assert torch.equal(gumbel_noise(keys[begin:end], 5001), noise[begin:end])
+
+
+@pytest.mark.parametrize("top_p", [0.2, 0.9, 0.9999])
+def test_a_large_vocabulary_is_cut_where_a_whole_sort_would_cut_it(top_p: float) -> None:
+    """Flat rows need more than the candidates that are looked at first, peaked rows do not."""
+    flat = logits_of(2, 3000, seed=1) * 0.05
+    logits = torch.cat((flat, logits_of(2, 3000, seed=2) * 3))
+    sampling = Sampling(seed=1, top_p=top_p)
+    for row in range(4):
+        shares = expected_shares(logits[row], sampling)
+        tokens, _ = sample(logits[row].expand(300, -1).clone(), draws(sampling, 300))
+        assert (shares[tokens] > 0).all()
+
+
+def test_greedy_is_the_largest_and_seeds_do_not_matter() -> None:
+    logits = logits_of(16)
+    tokens, finite = sample(logits.clone(), [Draw(Sampling(seed=row, temperature=0), 0, 0) for row in range(16)])
+    assert tokens.tolist() == logits.argmax(-1).tolist() and finite.all()
+    assert sample(logits.clone(), draws(Sampling(seed=1, top_k=1), 16))[0].tolist() == tokens.tolist()
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("sampling", [Sampling(seed=1, temperature=0), Sampling(seed=1, top_p=0.9, top_k=7)])
+def test_rows_that_are_not_finite_are_named_and_disturb_nobody(poison: float, sampling: Sampling) -> None:
+    logits = logits_of(5)
+    clean, _ = sample(logits.clone(), draws(sampling, 5))
+    logits[2, 11] = poison
+    tokens, finite = sample(logits, draws(sampling, 5))
+    assert finite.tolist() == [True, True, False, True, True]
+    assert tokens[finite].tolist() == clean[finite].tolist() and int(tokens[2]) == 0

@@ -1,0 +1,154 @@
+"""The reference that every golden test compares with: transformers, greedy, in fp32, on small random models.
+
+Two correct programs may disagree where the two best tokens are closer than fp32's own error. So prompts whose
+reference comes that close are dropped, by the reference's figures alone, before our engine has run; at most one in
+ten, and printed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+SAFETY = 20.0
+"""A margin counts as safe at so many times the measured error."""
+MOST_DROPPED = 0.1
+
+SIZES: dict[str, Any] = dict(
+    vocab_size=320,
+    hidden_size=128,
+    intermediate_size=192,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=1024,
+    initializer_range=0.1,
+    tie_word_embeddings=False,
+    bos_token_id=None,
+    eos_token_id=None,
+)
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+
+
+def _make(kind: Callable[..., Any], **changes: Any) -> Callable[[], Any]:
+    return lambda: kind(**{**SIZES, **changes})
+
+
+VARIANTS: dict[str, Callable[[], Any]] = {
+    "llama": _make(LlamaConfig),
+    "llama-multi-head": _make(LlamaConfig, num_key_value_heads=4),
+    "llama-multi-query": _make(LlamaConfig, num_key_value_heads=1),
+    "llama-biases": _make(LlamaConfig, attention_bias=True, mlp_bias=True),
+    "llama-tied": _make(LlamaConfig, tie_word_embeddings=True),
+    "llama-odd-head": _make(LlamaConfig, head_dim=22, num_attention_heads=8, num_key_value_heads=2),
+    "llama-linear-rope": _make(
+        LlamaConfig, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+    ),
+    "llama-llama3-rope": _make(LlamaConfig, rope_parameters=LLAMA3),
+    "llama-yarn-rope": _make(LlamaConfig, rope_parameters=YARN),
+    "mistral": _make(MistralConfig, sliding_window=None),
+    "mistral-window": _make(MistralConfig, sliding_window=13, head_dim=32),
+    "qwen2": _make(Qwen2Config),
+    "qwen2-tied-yarn": _make(
+        Qwen2Config, tie_word_embeddings=True, rope_parameters={**YARN, "beta_fast": 16.0, "attention_factor": 1.1}
+    ),
+    "qwen2-window": _make(Qwen2Config, use_sliding_window=True, sliding_window=16, max_window_layers=2),
+    "qwen2-unused-window": _make(Qwen2Config, use_sliding_window=False, sliding_window=16, max_window_layers=2),
+    "qwen3": _make(Qwen3Config, head_dim=32),
+    "qwen3-biases-tied": _make(Qwen3Config, head_dim=16, attention_bias=True, tie_word_embeddings=True),
+    "qwen3-layer-types": _make(
+        Qwen3Config,
+        head_dim=16,
+        use_sliding_window=True,
+        sliding_window=9,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+    ),
+}
+"""Every architecture, and every option of one that changes what is computed."""
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A prompt, the tokens that follow it, and the distance between the best two logits at each of them."""
+
+    prompt: list[int]
+    tokens: list[int]
+    margins: list[float]
+
+
+def build_model(directory: Path, config: Any, *, seed: int = 0, shard_size: str = "5GB") -> Path:
+    """Saves a random model of `config`. Biases and norms, which start at 0 and 1, are made random as well."""
+    transformers.utils.logging.disable_progress_bar()
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "norm" in name:
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    model.save_pretrained(directory, max_shard_size=shard_size)
+    return directory
+
+
+def make_prompts(lengths: Sequence[int], vocab_size: int, seed: int = 0) -> list[list[int]]:
+    """Random token ids, one prompt per length."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(vocab_size, (length,), generator=generator).tolist() for length in lengths]
+
+
+def load_reference(directory: Path) -> Any:
+    """Transformers' own model in fp32 with its plainest attention, which shares no operator with ours."""
+    transformers.utils.logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    return model.eval()
+
+
+def golden(directory: Path, prompts: Sequence[list[int]], new_tokens: int) -> list[Golden]:
+    """Greedy continuations that are safe to compare; asserts that at most `MOST_DROPPED` of the prompts are not."""
+    model = load_reference(directory)
+    runs, error = [], 0.0
+    for prompt in prompts:
+        found, logits = _greedy(model, prompt, new_tokens)
+        runs.append(found)
+        error = max(error, float((logits - _one_pass(model, found)).abs().max()))
+    safe = [run for run in runs if min(run.margins) >= SAFETY * error]
+    dropped = len(runs) - len(safe)
+    print(f"reference {directory.name}: fp32 error {error:.2e}, {dropped} of {len(runs)} prompts dropped")
+    assert dropped <= MOST_DROPPED * len(runs), f"{dropped} of {len(runs)} prompts are too close to call"
+    return safe
+
+
+@torch.inference_mode()
+def _greedy(model: Any, prompt: list[int], new_tokens: int) -> tuple[Golden, torch.Tensor]:
+    """Token by token over transformers' cache; the logits `[new_tokens, vocab]` that each token was chosen from."""
+    inputs, cache = torch.tensor([prompt]), None
+    tokens: list[int] = []
+    rows = []
+    for _ in range(new_tokens):
+        output = model(inputs, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        rows.append(output.logits[0, -1])
+        tokens.append(int(rows[-1].argmax()))
+        inputs = torch.tensor([tokens[-1:]])
+    logits = torch.stack(rows)
+    best = logits.topk(2).values
+    return Golden(prompt, tokens, (best[:, 0] - best[:, 1]).tolist()), logits
+
+
+@torch.inference_mode()
+def _one_pass(model: Any, run: Golden) -> torch.Tensor:
+    """The same logits from one pass over prompt and answer: what differs is fp32's rounding."""
+    logits: torch.Tensor = model(torch.tensor([run.prompt + run.tokens[:-1]]), use_cache=False).logits[0]
+    return logits[len(run.prompt) - 1 :]
