@@ -1,0 +1,231 @@
+"""The decode side, pure: every handoff of one decode worker, the links that they come over, and those that are over."""
+
+from msgspec import Struct
+
+from core.config import TransferConfig
+from core.kvspec import KVSpec
+from core.messages import VERSION, Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused, ToDecode
+from kvtransfer.link import ReceiveWindow
+from kvtransfer.moves import HandoffKey, Instruction, Land, Send
+from kvtransfer.receiver import (
+    Declined,
+    Granted,
+    LayerArrived,
+    Over,
+    PayloadLanded,
+    Receiver,
+    ReceiverEvent,
+    ReceiverState,
+    SenderDead,
+)
+from kvtransfer.remembered import Remembered
+
+Branch = tuple[str, int]  # (request, sample)
+FOREVER_MS = 1e12
+OwnEvent = Granted | Declined | PayloadLanded | Over
+
+
+class Ending(Struct, frozen=True):
+    """What is remembered of a handoff that is over."""
+
+    owned: bool
+    told: bool  # our Abort was sent
+
+
+class Arrivals:
+    """Handoffs by key. Memory is bounded: what is over is remembered in two words, for a time."""
+
+    def __init__(self, config: TransferConfig, epoch: str, spec: KVSpec, trace: bool = False) -> None:
+        self._config = config
+        self._epoch = epoch
+        self._spec = spec
+        self._fingerprint = spec.fingerprint()
+        self._trace = trace
+        self._draining = False
+        self._ticked = 0.0
+        self._links: dict[bytes, tuple[ReceiveWindow, str, float]] = {}  # window, sender's epoch, last heard
+        self._branches: dict[Branch, HandoffKey] = {}  # of the live handoffs
+        self._ended: Remembered[HandoffKey, Ending] = Remembered(config.remember)
+        self._attempts: Remembered[Branch, int] = Remembered(config.remember)  # highest seen
+        self._dead: Remembered[Branch, int] = Remembered(config.remember)  # highest cancelled
+        self.handoffs: dict[HandoffKey, Receiver] = {}
+        self.strays = 0  # messages of another epoch, or that the table does not have
+
+    def receive(self, link: bytes, message: ToDecode, frames: tuple[int, ...], now: float) -> list[Instruction]:
+        """A message of a prefill worker; `frames` are the sizes of the payload frames behind a Layer."""
+        if isinstance(message, Layer):
+            self._window(link, message.sender, now).saw(message.offset, max(0, message.size))
+        key = HandoffKey(message.sender, message.handoff)
+        receiver = self.handoffs.get(key)
+        if message.receiver != self._epoch:  # meant for an earlier life at this address
+            self.strays += 1
+            return self._answer_unknown(link, key, message, now)
+        if receiver is None:
+            if isinstance(message, Open):
+                return self._open(link, key, message, now)
+            return self._answer_unknown(link, key, message, now)
+        if link != receiver.link:  # a handoff lives and dies with its link
+            self.strays += 1
+            return []
+        event = LayerArrived(message, frames) if isinstance(message, Layer) else message
+        return self._handle(receiver, event, now)
+
+    def handle(self, key: HandoffKey, event: OwnEvent, now: float) -> list[Instruction]:
+        """An event of the own worker. One for a handoff that is over comes too late, which the worker will hear."""
+        receiver = self.handoffs.get(key)
+        return [] if receiver is None else self._handle(receiver, event, now)
+
+    def landed(self, land: Land, digests: list[int], now: float) -> list[Instruction]:
+        """A `Land` was carried out."""
+        return self.handle(land.key, PayloadLanded(land.header, digests), now)
+
+    def cancel(self, branch: Branch, attempt: int, now: float, reason: str = "cancelled") -> list[Instruction]:
+        """Attempts up to `attempt` of this branch are dead, those too whose Open has still to come."""
+        self._dead.put(branch, max(attempt, _or(self._dead.get(branch, now), attempt)), now)
+        receiver = self.handoffs.get(self._branches.get(branch, HandoffKey("", 0)))
+        if receiver is None or receiver.open.attempt > attempt or not self._all_dead(receiver.open, now):
+            return []
+        return self._handle(receiver, Over(reason), now)
+
+    def sender_dead(self, epoch: str, now: float) -> list[Instruction]:
+        """A prefill worker is gone."""
+        self._links = {link: entry for link, entry in self._links.items() if entry[1] != epoch}
+        gone = [receiver for key, receiver in self.handoffs.items() if key.sender == epoch]
+        return [move for receiver in gone for move in self._handle(receiver, SenderDead("sender_dead"), now)]
+
+    def drain(self) -> None:
+        """Refuse every new handoff; those that were opened go on."""
+        self._draining = True
+
+    def tick(self, now: float) -> list[Instruction]:
+        """Deadlines of all handoffs; forgets what is old. Our own long pause is not the senders' silence."""
+        instructions: list[Instruction] = []
+        paused, self._ticked = now - self._ticked > self._config.silence / 2, now
+        for key, receiver in list(self.handoffs.items()):
+            receiver.heard = now if paused else receiver.heard
+            instructions += receiver.tick(now)
+            if receiver.state is ReceiverState.OWNED and now >= receiver.deadline + self._config.silence:
+                receiver.handle(Over("finished"), now)
+            if receiver.state is ReceiverState.ENDED:
+                self._forget(key, receiver, now)
+        for memory in (self._ended, self._attempts, self._dead):
+            memory.forget_old(now)
+        kept = now - self._config.remember
+        self._links = {link: entry for link, entry in self._links.items() if entry[2] > kept}
+        return instructions
+
+    def credits(self) -> list[Send]:
+        """One Credit for every link that has moved since the last call."""
+        sends: list[Send] = []
+        for link, (window, sender, _) in self._links.items():
+            if window.due:
+                window.due = False
+                credit = Credit(sender=self._epoch, receiver=sender, seen=window.seen, limit=window.limit)
+                sends.append(Send(credit, link))
+        return sends
+
+    def next_deadline(self) -> float | None:
+        """When `tick` is to be called, often enough to tell our own pause from silence; None: no handoff waits."""
+        dues = [due for receiver in self.handoffs.values() if (due := receiver.next_deadline()) is not None]
+        return min(*dues, self._ticked + self._config.silence / 4) if dues else None
+
+    def _handle(self, receiver: Receiver, event: ReceiverEvent, now: float) -> list[Instruction]:
+        before = receiver.dropped
+        instructions = receiver.handle(event, now)
+        self.strays += receiver.dropped - before
+        if receiver.state is ReceiverState.ENDED:
+            self._forget(receiver.key, receiver, now)
+        return instructions
+
+    def _open(self, link: bytes, key: HandoffKey, message: Open, now: float) -> list[Instruction]:
+        ending = self._ended.get(key, now)
+        if ending is not None and ending.owned:
+            self.strays += 1  # a late repetition
+            return []
+        reason, text, retryable = self._obstacle(key, message, now)
+        if reason:
+            refused = Refused(
+                sender=self._epoch, receiver=key.sender, handoff=key.handoff, reason=reason, message=text,
+                retryable=retryable,
+            )  # fmt: skip
+            return [Send(refused, link)]
+        instructions: list[Instruction] = []
+        for sample in message.samples:  # the higher attempt kills the lower
+            instructions += self.cancel((message.request, sample), message.attempt - 1, now, "superseded")
+        receiver = Receiver(self._config, key, message, self._spec, now, self._trace)
+        receiver.link, receiver.window = link, self._window(link, message.sender, now)
+        self.handoffs[key] = receiver
+        for sample in message.samples:
+            self._attempts.put((message.request, sample), message.attempt, now)
+            self._branches[message.request, sample] = key
+        return instructions + receiver.begin()
+
+    def _obstacle(self, key: HandoffKey, message: Open, now: float) -> tuple[str, str, bool]:
+        """Why this Open cannot be taken: a stable word, a sentence, whether another try may do. Empty if it can."""
+        branches = [(message.request, sample) for sample in message.samples]
+        if message.version != VERSION:
+            return "version", f"protocol version {message.version} here meets version {VERSION}", False
+        if message.fingerprint != self._fingerprint:
+            return "misfit", f"KV layout {message.fingerprint} does not fit {self._fingerprint}", False
+        if not branches or not message.token_ids or not 0 <= message.remaining_ms < FOREVER_MS:
+            return "bad_open", "a handoff has at least one sample, one token, and a time that it may take", False
+        if self._ended.get(key, now) is not None:
+            return "ended", f"handoff {key.handoff} is over here", True
+        if self._all_dead(message, now):
+            return "cancelled", f"attempt {message.attempt} was cancelled", False
+        if any(_or(self._attempts.get(branch, now), message.attempt) > message.attempt for branch in branches):
+            return "superseded", f"attempt {message.attempt} is older than one seen before", False
+        for branch in branches:
+            live = self.handoffs.get(self._branches.get(branch, key))
+            if live is not None and live.open.attempt == message.attempt:
+                return "duplicate", f"attempt {message.attempt} is being handed off already", True
+        if self._draining:
+            return "draining", "this worker takes no new work", True
+        return "", "", True
+
+    def _answer_unknown(self, link: bytes, key: HandoffKey, message: ToDecode, now: float) -> list[Instruction]:
+        """ENDED and unknown: what is over stays over, and the sender is told."""
+        ending = self._ended.get(key, now) or Ending(False, False)
+        abort = Send(Abort(sender=self._epoch, receiver=key.sender, handoff=key.handoff, reason="ended"), link)
+        match message:
+            case Open():  # to an earlier life: our epoch in the answer says so
+                answer: Handoff = Refused(
+                    sender=self._epoch, receiver=key.sender, handoff=key.handoff, reason="stale",
+                    message="this worker has started anew",
+                )  # fmt: skip
+                return [Send(answer, link)]
+            case (Commit() | Abort()) if ending.owned:
+                return [Send(Accepted(sender=self._epoch, receiver=key.sender, handoff=key.handoff), link)]
+            case Commit():
+                return [abort]
+            case Abort():
+                self._ended.put(key, ending, now)  # an Open that comes later still is too late
+                return [Send(Aborted(sender=self._epoch, receiver=key.sender, handoff=key.handoff), link)]
+            case Layer():
+                self.strays += 1
+                once = not ending.told or message.count == 0  # probes are rare, and want an answer
+                self._ended.put(key, Ending(ending.owned, True), now)
+                return [abort] if once and not ending.owned else []
+            case _:
+                return []
+
+    def _window(self, link: bytes, sender: str, now: float) -> ReceiveWindow:
+        known = self._links.get(link)
+        window = ReceiveWindow(self._config.window) if known is None else known[0]
+        self._links[link] = (window, sender, now)
+        return window
+
+    def _all_dead(self, message: Open, now: float) -> bool:
+        below = message.attempt - 1
+        return all(_or(self._dead.get((message.request, s), now), below) > below for s in message.samples)
+
+    def _forget(self, key: HandoffKey, receiver: Receiver, now: float) -> None:
+        del self.handoffs[key]
+        self._ended.put(key, Ending(receiver.owned, receiver.told), now)
+        for sample in receiver.open.samples:
+            if self._branches.get((receiver.open.request, sample)) == key:
+                del self._branches[receiver.open.request, sample]
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

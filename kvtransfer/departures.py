@@ -1,0 +1,129 @@
+"""The prefill side of one link, pure: all handoffs to one life of one decode worker, and the window that they share."""
+
+from core.config import TransferConfig
+from core.errors import IllegalMove
+from core.kvspec import KVSpec
+from core.messages import Abort, Accepted, Credit, Grant, Layer, ToPrefill
+from kvtransfer.link import SendWindow, Turns
+from kvtransfer.moves import Instruction, Lost, OpenRequest, Unpinned
+from kvtransfer.payloads import Payload
+from kvtransfer.sender import (
+    Covered,
+    PayloadLeft,
+    PeerDead,
+    Sender,
+    SenderEvent,
+    SenderState,
+    answer_closed,
+)
+
+
+class Departures:
+    """Handoffs by number. Closed ones stay until no frame of theirs can still be read."""
+
+    def __init__(self, config: TransferConfig, epoch: str, peer_epoch: str, spec: KVSpec, trace: bool = False) -> None:
+        self._config = config
+        self._ends = (epoch, peer_epoch)
+        self._spec = spec
+        self._trace = trace
+        self._turns = Turns()
+        self._heard = self._ticked = self._opened = float("-inf")
+        self.window = SendWindow()
+        self.handoffs: dict[int, Sender] = {}
+        self.strays = 0  # messages of another epoch, or that the table does not have
+
+    def open(self, number: int, request: OpenRequest, now: float) -> list[Instruction]:
+        """Starts a handoff."""
+        if number in self.handoffs:
+            raise IllegalMove(f"handoff {number} is open already")
+        sender = Sender(self._config, self._ends, number, request, self._spec, now, self._trace)
+        self.handoffs[number] = sender
+        self._opened = now
+        return sender.begin(now)
+
+    def handle(self, number: int, event: SenderEvent, now: float) -> list[Instruction]:
+        """An event of the own worker, or a message, for one handoff."""
+        sender = self.handoffs.get(number)
+        if sender is None:  # closed and forgotten: the engine may not have heard yet
+            return []
+        before = sender.dropped
+        instructions = sender.handle(event, now)
+        self.strays += sender.dropped - before
+        if sender.head() is not None:
+            self._turns.join(number)
+        else:
+            self._turns.leave(number)
+        if any(isinstance(instruction, Unpinned) for instruction in instructions):
+            del self.handoffs[number]
+        return instructions
+
+    def receive(self, message: ToPrefill, now: float) -> list[Instruction]:
+        """A message of the peer. One from another epoch says that the peer's life is over."""
+        epoch, peer_epoch = self._ends
+        if message.receiver != epoch:
+            self.strays += 1
+            return []
+        if message.sender != peer_epoch:
+            self.strays += 1
+            return [Lost("peer_restarted")]
+        self._heard = now
+        if isinstance(message, Credit):
+            self.window.credit(message.seen, message.limit)
+            return self._to_all(Covered(self.window.seen), now)
+        if isinstance(message, Grant):
+            self.window.credit(0, message.limit)
+        if message.handoff in self.handoffs:
+            return self.handle(message.handoff, message, now)
+        if not isinstance(message, Grant | Abort):
+            self.strays += not isinstance(message, Accepted)
+        return answer_closed(message, self._ends)
+
+    def next_payload(self) -> tuple[Sender, Payload] | None:
+        """The payload whose turn it is, if the window is open for it."""
+        number = self._turns.first()
+        if number is None:
+            return None
+        sender = self.handoffs[number]
+        payload = sender.head()
+        assert payload is not None, "a handoff without payload has no turn"
+        return (sender, payload) if self.window.open_for(payload.size) else None
+
+    def header(self, sender: Sender, payload: Payload) -> Layer:
+        """The message in front of the payload."""
+        return sender.layer(payload, self.window.sent)
+
+    def payload_left(self, sender: Sender, payload: Payload, digests: list[int], now: float) -> list[Instruction]:
+        """The socket took it: it counts against the window, and the next handoff has its turn."""
+        self.window.send(payload.size)
+        self._turns.turn()
+        return self.handle(sender.number, PayloadLeft(payload, self.window.sent, digests), now)
+
+    def tick(self, now: float) -> list[Instruction]:
+        """Deadlines and repetition of all handoffs, and the peer's silence; our own long pause is not the peer's."""
+        if now - self._ticked > self._config.silence / 2:
+            self._heard = now
+        self._ticked = now
+        if any(sender.unanswered(now, self._heard) for sender in self.handoffs.values()):
+            return [Lost("peer_silent")]
+        instructions: list[Instruction] = []
+        for number, sender in list(self.handoffs.items()):
+            instructions += sender.tick(now, self.window.sent)
+            if sender.head() is None:
+                self._turns.leave(number)
+        return instructions
+
+    def lost(self, reason: str, now: float) -> list[Instruction]:
+        """The peer is dead and its socket closed: every handoff ends. Frames still report when they are done."""
+        return self._to_all(PeerDead(reason), now)
+
+    def next_deadline(self) -> float | None:
+        """When `tick` is to be called; None when all is closed. Often enough to tell our own pause from silence."""
+        dues = [due for sender in self.handoffs.values() if (due := sender.next_deadline()) is not None]
+        return min(*dues, max(self._ticked, self._opened) + self._config.silence / 4) if dues else None
+
+    def waiting_blocks(self) -> int:
+        """Blocks of handoffs that wait for the peer's grant."""
+        return sum(sum(s.payloads.counts) for s in self.handoffs.values() if s.state is SenderState.OPENING)
+
+    def _to_all(self, event: Covered | PeerDead, now: float) -> list[Instruction]:
+        return [move for number in list(self.handoffs) for move in self.handle(number, event, now)]

@@ -1,0 +1,82 @@
+"""Flow over one link: cumulative credit, and turns between the handoffs that share it.
+
+Offsets count all payload bytes that were ever sent on the link. The receiver reports the highest offset that it has
+seen, so bytes that were lost on the way are given back as soon as anything after them arrives.
+"""
+
+from collections import deque
+
+FARTHEST = 1 << 61
+"""No link sends so many bytes; such an offset is a mistake, and would not fit into an answer."""
+
+
+class SendWindow:
+    """The sender's end: how far it has sent, how far it may."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.seen = 0
+        self.limit = 0
+
+    def credit(self, seen: int, limit: int) -> None:
+        """Late and repeated credits change nothing; a peer cannot have seen what was not sent."""
+        self.seen = max(self.seen, min(seen, self.sent))
+        self.limit = max(self.limit, limit)
+
+    def open_for(self, size: int) -> bool:
+        """May `size` bytes leave? A payload larger than the window goes alone, when nothing else is on the way."""
+        return self.sent + size <= self.limit or (self.limit > 0 and self.seen == self.sent)
+
+    def send(self, size: int) -> int:
+        """Takes `size` bytes; returns the offset before them."""
+        offset = self.sent
+        self.sent += size
+        return offset
+
+
+class ReceiveWindow:
+    """The receiver's end of one link: how far bytes were seen or lost, and whether the sender has to be told."""
+
+    def __init__(self, window: int) -> None:
+        self._window = max(1, window)
+        self.seen = 0
+        self.due = False
+
+    @property
+    def limit(self) -> int:
+        """Byte offset up to which the sender may go."""
+        return self.seen + self._window
+
+    def saw(self, offset: int, size: int) -> None:
+        """A payload, or a probe of size 0, was read; everything before it was read or will never be."""
+        if 0 <= offset <= FARTHEST and 0 <= size <= FARTHEST:
+            self.seen = max(self.seen, offset + size)
+            self.due = True
+
+
+class Turns:
+    """Round robin: each member gets one payload per round."""
+
+    def __init__(self) -> None:
+        self._order: deque[int] = deque()
+        self._members: set[int] = set()
+
+    def join(self, handoff: int) -> None:
+        """Takes a place at the end, unless it has one."""
+        if handoff not in self._members:
+            self._members.add(handoff)
+            self._order.append(handoff)
+
+    def leave(self, handoff: int) -> None:
+        """Gives its place up."""
+        if handoff in self._members:
+            self._members.discard(handoff)
+            self._order.remove(handoff)
+
+    def first(self) -> int | None:
+        """Whose turn it is."""
+        return self._order[0] if self._order else None
+
+    def turn(self) -> None:
+        """The first has had its turn."""
+        self._order.rotate(-1)

@@ -1,0 +1,116 @@
+"""What the two state machines answer: messages to send, bytes to land, and events for the worker's engine.
+
+`Send` and `Land` are carried out by the drivers. The other structs go to the worker as they are. On the prefill side
+every opened handoff ends in one `Closed` and then one `Unpinned`. On the decode side every `Wanted` ends in one
+`Landed` or one `Dropped`, unless the worker itself refuses it; a `Landed` one may still be dropped (`owned`) by a
+cancel or a higher attempt.
+"""
+
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from core.messages import Addressed, Commit, Layer, Limits, Open, Sampling, Stages
+from kvtransfer.digest import Place
+
+Outcome = Literal["accepted", "failed", "done"]
+
+
+class HandoffKey(NamedTuple):
+    """A handoff, as the decode side knows it."""
+
+    sender: str  # epoch of the prefill worker
+    handoff: int
+
+
+class OpenRequest(Struct, frozen=True, kw_only=True):
+    """The sequence whose KV is handed off. `token_ids` are the tokens that the KV covers."""
+
+    request: str
+    samples: tuple[int, ...]
+    attempt: int
+    gateway: str
+    token_ids: list[int]
+    prompt_tokens: int
+    remaining_ms: float
+
+
+class FirstTokens(Struct, frozen=True, kw_only=True):
+    """What `Commit` carries besides the counts: the tokens of this attempt, and the state to go on."""
+
+    index: int
+    emitted: list[int]
+    sampling: Sampling
+    limits: Limits
+    stages: Stages
+
+
+class Send(Struct, frozen=True):
+    """Send `message`; on the decode side over the link (the peer's routing id) that it came from."""
+
+    message: Addressed
+    link: bytes = b""
+
+
+class Land(Struct, frozen=True):
+    """Write the payload behind `header` into these blocks of the pool, then report its digests."""
+
+    key: HandoffKey
+    header: Layer
+    blocks: list[int]
+
+
+class Closed(Struct, frozen=True, kw_only=True):
+    """The handoff is over on the prefill side: drop the sequence's references, and report a failure if it is one."""
+
+    handoff: int
+    outcome: Outcome
+    reason: str
+    retryable: bool
+    bytes: int
+    digest: int
+    ms: float
+    digests: dict[Place, int] | None = None
+
+
+class Unpinned(Struct, frozen=True):
+    """No frame of this handoff can still be read by the socket: drop its I/O references."""
+
+    handoff: int
+
+
+class Lost(Struct, frozen=True):
+    """The peer of this link is dead: close its socket, then tell every handoff."""
+
+    reason: str
+
+
+class Wanted(Struct, frozen=True):
+    """A handoff asks for room: queue a landing sequence; answer with granted or refuse."""
+
+    key: HandoffKey
+    open: Open
+
+
+class Landed(Struct, frozen=True, kw_only=True):
+    """All KV is in its blocks and its digest is right: the sequence is ours and may run."""
+
+    key: HandoffKey
+    open: Open
+    commit: Commit
+    bytes: int
+    digest: int
+    digests: dict[Place, int] | None = None
+
+
+class Dropped(Struct, frozen=True):
+    """The handoff is over on the decode side: release its sequence and blocks. `owned`: it had landed."""
+
+    key: HandoffKey
+    reason: str
+    owned: bool = False
+
+
+OutboundEvent = Closed | Unpinned
+InboundEvent = Wanted | Landed | Dropped
+Instruction = Send | Land | Lost | OutboundEvent | InboundEvent

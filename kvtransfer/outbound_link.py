@@ -1,0 +1,203 @@
+"""One DEALER to one life of a decode worker: carries out what `Departures` says, in the order in which it says it.
+
+Only `_pump` sends, so messages and payloads leave in order. Control messages wait in `_outbox`; a repetition takes the
+place of the one that it repeats, so the outbox is bounded by the handoffs. While the socket takes nothing (no
+connection stands yet, or its queue is full) the pump tries again after 1, 2, 4 … 20 ms. It does not poll for writing:
+behind a poll pyzmq queues every other send.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+import zmq
+import zmq.asyncio
+
+from core.errors import MessageError
+from core.kvspec import KVSpec
+from core.messages import Handoff, decode_to_prefill, encode
+from core.sockets import send_now, send_now_tracked
+from kvtransfer.departures import Departures
+from kvtransfer.digest import block_digests
+from kvtransfer.memory import KVMemory
+from kvtransfer.moves import Closed, Instruction, Lost, OpenRequest, OutboundEvent, Send, Unpinned
+from kvtransfer.payloads import Payload
+from kvtransfer.sender import FrameDone, Sender, SenderEvent, SenderState
+
+LOOK = 0.005  # seconds between looks at frames that keep a closed handoff pinned
+LAST_LOOK = 1.0  # seconds after which the frames of a closed socket are taken for done
+BATCH = 16  # payloads or messages handled before other tasks have their turn
+FIRST_RETRY, LAST_RETRY = 0.001, 0.02  # seconds until a socket that took nothing is tried again
+
+
+class OutboundLink:
+    """The socket, its outbox, and the frames that it may still read."""
+
+    def __init__(
+        self,
+        side: Departures,
+        socket: zmq.asyncio.Socket,
+        spec: KVSpec,
+        memory: KVMemory,
+        clock: Callable[[], float],
+        report: Callable[[OutboundEvent], None],
+        lost: Callable[["OutboundLink"], None],
+    ) -> None:
+        self.side = side
+        self.malformed = 0
+        self._socket = socket
+        self._spec = spec
+        self._memory = memory
+        self._clock = clock
+        self._report = report
+        self._lost = lost
+        self._blocks: dict[int, tuple[list[int], ...]] = {}  # of open handoffs
+        self._outbox: dict[tuple[type, int], Handoff] = {}  # in order
+        self._frames: deque[tuple[int, int, zmq.MessageTracker]] = deque()  # handoff, payload number; oldest first
+        self._wake = asyncio.Event()
+        self._lost_at: float | None = None
+        self._due: float | None = None  # when `tick` has something to do
+        self._retry = 0.0  # seconds; not 0 while the socket takes nothing
+        self.pump = asyncio.create_task(self._pump())
+        self.reader = asyncio.create_task(self._read())
+
+    def open(self, handoff: int, request: OpenRequest, blocks: tuple[list[int], ...]) -> None:
+        """Starts a handoff of these blocks of the pool."""
+        self._blocks[handoff] = blocks
+        self._carry_out(self.side.open(handoff, request, self._clock()))
+        due = self.side.next_deadline()
+        assert due is not None, "a handoff was just opened"
+        self._due = due if self._due is None else min(self._due, due)
+        self._wake.set()
+
+    def handle(self, handoff: int, event: SenderEvent) -> None:
+        """An event of the own worker."""
+        self._carry_out(self.side.handle(handoff, event, self._clock()))
+        self._wake.set()
+
+    def lose(self, reason: str) -> None:
+        """The peer is dead: closes the socket first, then every handoff. `_pump` goes on until no frame is read."""
+        if self._lost_at is not None:
+            return
+        self._lost_at = self._clock()
+        self._socket.close(0)
+        self._outbox.clear()
+        self._due, self._retry = None, 0.0
+        self._lost(self)
+        self._carry_out(self.side.lost(reason, self._clock()))
+        self._wake.set()
+
+    async def _pump(self) -> None:
+        while self._lost_at is None or self._frames:
+            self._wake.clear()
+            self._tick()
+            self._look_at_frames()
+            sent = self._send_some()
+            if sent == BATCH:
+                await asyncio.sleep(0)
+            else:
+                await self._sleep()
+
+    def _tick(self) -> None:
+        if self._lost_at is None and self._due is not None and self._clock() >= self._due:
+            self._carry_out(self.side.tick(self._clock()))
+            self._due = self.side.next_deadline()  # whatever happens until then only puts deadlines off
+
+    def _send_some(self) -> int:
+        """Messages first, then payloads while the window is open; returns how many the socket took.
+
+        None from a sending method says that there is nothing to send, False that the socket took nothing.
+        """
+        for sent in range(BATCH):
+            if self._lost_at is not None:
+                return sent
+            taken = self._send_message() if self._outbox else self._send_payload()
+            self._retry = min(LAST_RETRY, 2 * self._retry or FIRST_RETRY) if taken is False else 0.0
+            if not taken:
+                return sent
+        return BATCH
+
+    def _send_message(self) -> bool:
+        key, message = next(iter(self._outbox.items()))
+        if not send_now(self._socket, [encode(message)]):
+            return False
+        del self._outbox[key]
+        return True
+
+    def _send_payload(self) -> bool | None:
+        turn = self.side.next_payload()
+        if turn is None:
+            return None
+        sender, payload = turn
+        views = self._views(sender, payload)
+        header = self.side.header(sender, payload)
+        tracker = send_now_tracked(self._socket, [encode(header), *views])
+        if tracker is None:
+            return False
+        self._frames.append((sender.number, header.number, tracker))
+        block_bytes = self._spec.groups[payload.group].block_bytes
+        digests = block_digests(payload.group, payload.layer, payload.first, block_bytes, views)
+        self._carry_out(self.side.payload_left(sender, payload, digests, self._clock()))
+        return True
+
+    def _views(self, sender: Sender, payload: Payload) -> list[memoryview]:
+        blocks = self._blocks[sender.number][payload.group][payload.first : payload.first + payload.count]
+        return self._memory.read(payload.group, payload.layer, blocks)
+
+    async def _sleep(self) -> None:
+        try:
+            async with asyncio.timeout(self._pause()):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    def _pause(self) -> float | None:
+        """Seconds to sleep unless woken; None while nothing is open."""
+        pauses = [self._retry] if self._retry else []
+        closed = any(sender.state is SenderState.CLOSED for sender in self.side.handoffs.values())
+        if closed or self._lost_at is not None:
+            pauses.append(LOOK)
+        if self._due is not None:
+            pauses.append(max(0.0, self._due - self._clock()))
+        return min(pauses, default=None)
+
+    def _look_at_frames(self) -> None:
+        """Which frames does the socket not read any more? They are done in order."""
+        overdue = self._lost_at is not None and self._clock() > self._lost_at + LAST_LOOK
+        while self._frames:
+            handoff, number, tracker = self._frames[0]
+            sender = self.side.handoffs.get(handoff)
+            pinned = sender is not None and number in sender.flying
+            if pinned and not tracker.done and not overdue:
+                return
+            self._frames.popleft()
+            self._carry_out(self.side.handle(handoff, FrameDone(number), self._clock()))
+
+    async def _read(self) -> None:
+        while self._lost_at is None:
+            self._receive(await self._socket.recv_multipart())
+            self._wake.set()
+
+    def _receive(self, frames: list[bytes]) -> None:
+        try:
+            message = decode_to_prefill(frames[0])
+        except MessageError:
+            self.malformed += 1
+            return
+        self._carry_out(self.side.receive(message, self._clock()))
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for move in instructions:
+            match move:
+                case Send(Handoff() as message):
+                    if self._lost_at is None:
+                        self._outbox[type(message), message.handoff] = message
+                case Lost(reason):
+                    self.lose(reason)
+                case Closed():
+                    del self._blocks[move.handoff]
+                    self._report(move)
+                case Unpinned():
+                    self._report(move)
+                case _:
+                    raise AssertionError(f"{type(move).__name__} is not for the prefill side")

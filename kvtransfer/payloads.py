@@ -1,0 +1,78 @@
+"""Cutting a handoff's KV into payloads: which blocks of which layer are final, and which have left."""
+
+from msgspec import Struct
+
+from core.errors import IllegalMove
+from core.kvspec import KVSpec, blocks_for
+
+Place = tuple[int, int]  # (group, layer)
+
+
+class Payload(Struct, frozen=True):
+    """Blocks `first` … `first + count - 1` of the sequence, of one layer; `size` in bytes."""
+
+    group: int
+    layer: int
+    first: int
+    count: int
+    size: int
+
+
+def handoff_blocks(spec: KVSpec, tokens: int) -> tuple[int, ...]:
+    """Blocks per group that hold the KV of `tokens` tokens. Both sides count with this."""
+    return tuple(blocks_for(tokens, group.block_tokens) for group in spec.groups)
+
+
+class Payloads:
+    """Layers in the order in which they became ready; each block leaves once, at most `frame` bytes at a time."""
+
+    def __init__(self, spec: KVSpec, tokens: int, frame: int) -> None:
+        self._spec = spec
+        self._frame = frame
+        self.counts = handoff_blocks(spec, tokens)
+        places = [(at, layer) for at, group in enumerate(spec.groups) for layer in group.layers]
+        self._ready: dict[Place, int] = dict.fromkeys(places, 0)
+        self._left: dict[Place, int] = dict.fromkeys(places, 0)
+        self._queue: dict[Place, None] = {}  # an ordered set
+
+    def ready(self, group: int, layer: int, upto: int) -> None:
+        """Blocks before `upto` of this layer are final. Raises IllegalMove for a place that the handoff lacks."""
+        place = (group, layer)
+        if place not in self._ready or not 0 <= upto <= self.counts[group]:
+            raise IllegalMove(f"group {group}, layer {layer}, block {upto} is not part of this handoff")
+        self._ready[place] = max(upto, self._ready[place])
+        if self._ready[place] > self._left[place]:
+            self._queue[place] = None
+
+    def skip(self, held: int) -> None:
+        """The first `held` blocks are with the receiver already and never leave."""
+        for place in self._left:
+            self._left[place] = min(held, self.counts[place[0]])
+            if self._ready[place] <= self._left[place]:
+                self._queue.pop(place, None)
+
+    def head(self) -> Payload | None:
+        """The next payload, or None if nothing more is final yet."""
+        if not self._queue:
+            return None
+        group, layer = place = next(iter(self._queue))
+        block_bytes = self._spec.groups[group].block_bytes
+        first = self._left[place]
+        count = min(self._ready[place] - first, max(1, self._frame // block_bytes))
+        return Payload(group, layer, first, count, count * block_bytes)
+
+    def left(self, payload: Payload) -> None:
+        """The payload was handed to the socket."""
+        place = (payload.group, payload.layer)
+        assert payload.first == self._left[place], "payloads leave in order"
+        self._left[place] += payload.count
+        if self._left[place] == self._ready[place]:
+            del self._queue[place]
+
+    def computed(self) -> bool:
+        """Every block of every layer is final (or held by the receiver)."""
+        return all(max(self._left[p], ready) == self.counts[p[0]] for p, ready in self._ready.items())
+
+    def complete(self) -> bool:
+        """Every block has left or is held by the receiver."""
+        return all(left == self.counts[p[0]] for p, left in self._left.items())

@@ -1,0 +1,267 @@
+"""The decode side of one handoff, pure: an event and the time go in, instructions come out.
+
+The cases of `Receiver.handle` stand in the order of the receiver's table in the protocol's description. NONE is a
+handoff that has no `Receiver`; `kvtransfer.arrivals` has its rows, and those of handoffs that are over.
+"""
+
+from enum import Enum, auto
+
+from msgspec import Struct
+
+from core.config import TransferConfig
+from core.errors import IllegalMove
+from core.kvspec import KVSpec
+from core.messages import Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused
+from kvtransfer.digest import HandoffDigest
+from kvtransfer.link import ReceiveWindow
+from kvtransfer.moves import Dropped, HandoffKey, Instruction, Land, Landed, Send, Wanted
+from kvtransfer.payloads import handoff_blocks
+
+
+class ReceiverState(Enum):
+    """Where the decode side of a handoff stands."""
+
+    NONE = auto()
+    WAITING = auto()
+    GRANTED = auto()
+    VERIFYING = auto()
+    OWNED = auto()
+    ENDED = auto()
+
+
+class Granted(Struct, frozen=True):
+    """The engine has room: all blocks of the sequence per group, of which the first `held` hold their KV already."""
+
+    blocks: tuple[list[int], ...]
+    held: int
+
+
+class Declined(Struct, frozen=True):
+    """The engine will not grant this handoff."""
+
+    reason: str
+    message: str
+    retryable: bool
+
+
+class LayerArrived(Struct, frozen=True):
+    """A Layer, and the sizes in bytes of the frames behind it."""
+
+    header: Layer
+    frames: tuple[int, ...]
+
+
+class PayloadLanded(Struct, frozen=True):
+    """A payload is in its blocks; these are the digests of what was written."""
+
+    header: Layer
+    digests: list[int]
+
+
+class Over(Struct, frozen=True):
+    """Cancel, higher attempt, or the end of the sequence (`finished`)."""
+
+    reason: str
+
+
+class SenderDead(Struct, frozen=True):
+    """The prefill worker's epoch is over."""
+
+    reason: str
+
+
+ReceiverEvent = (
+    Open | Commit | Abort | Aborted | Granted | Declined | LayerArrived | PayloadLanded | Over | SenderDead
+)  # fmt: skip
+
+S = ReceiverState
+
+
+class Receiver:
+    """One handoff of the decode side, from its Open on."""
+
+    def __init__(
+        self, config: TransferConfig, key: HandoffKey, message: Open, spec: KVSpec, now: float, trace: bool = False
+    ) -> None:
+        self._config = config
+        self._spec = spec
+        self.key = key
+        self.open = message
+        self.state = S.WAITING
+        self.link = b""
+        self.window = ReceiveWindow(config.window)
+        self.heard = now
+        self.deadline = now + message.remaining_ms / 1000
+        self.owned = False  # once OWNED, for ever accepted
+        self.told = False  # the sender was sent our Abort
+        self.dropped = 0  # events that the table does not have, and payloads that were here already
+        self.counts = handoff_blocks(spec, len(message.token_ids))
+        self.digest = HandoffDigest(trace)
+        self.size = 0  # payload bytes landed
+        self.landed = 0  # payloads landed
+        self._arrived = 0  # payloads taken, landed or landing
+        self._granted = Granted((), 0)
+        self._upto: dict[tuple[int, int], int] = {}  # (group, layer) -> blocks before this one are here
+        self._commit: Commit | None = None
+        self._verify_by = 0.0
+
+    def begin(self) -> list[Instruction]:
+        """WAITING: the engine is asked for room."""
+        return [Wanted(self.key, self.open)]
+
+    def handle(self, event: ReceiverEvent, now: float) -> list[Instruction]:
+        """One row of the table."""
+        if isinstance(event, Open | Commit | LayerArrived):
+            self.heard = now
+        match event, self.state:
+            case Open(), S.WAITING:
+                return []  # the sender repeats until we answer
+            case Granted(), S.WAITING:
+                return self._grant(event)
+            case Declined(), S.WAITING:
+                self.state = S.ENDED
+                return [self._refused(event)]
+            case Open(), S.GRANTED:
+                return [self._grant_message()]
+            case LayerArrived(), S.GRANTED | S.VERIFYING:
+                return self._arrive(event)
+            case PayloadLanded(), S.GRANTED | S.VERIFYING:
+                return self._land(event)
+            case Commit(), S.GRANTED:
+                self._commit = event
+                self._verify_by = now + self._config.verify_deadline
+                self.state = S.VERIFYING
+                return self._verify()
+            case Abort(), S.WAITING | S.GRANTED | S.VERIFYING:
+                return [self._message(Aborted), *self._end(event.reason)]
+            case Over(), S.WAITING | S.GRANTED | S.VERIFYING:
+                return self._fail(event.reason)
+            case SenderDead(), S.WAITING | S.GRANTED | S.VERIFYING:
+                return self._end(event.reason)
+            case (Commit() | Abort()), S.OWNED:
+                return [self._message(Accepted)]
+            case SenderDead(), S.OWNED:
+                return []
+            case Over("finished"), S.OWNED:
+                self.state = S.ENDED
+                return []
+            case Over(), S.OWNED:
+                self.state = S.ENDED
+                return [Dropped(self.key, event.reason, True)]
+            case Commit(), S.WAITING:
+                return self._fail("commit_before_grant")
+            case LayerArrived(), S.WAITING:
+                return self._fail("layer_before_grant")
+            case Declined(), S.GRANTED | S.VERIFYING:  # the engine leaves, and takes its word back
+                return self._fail(event.reason)
+            case Granted(), S.GRANTED | S.VERIFYING | S.OWNED:
+                raise IllegalMove(f"{type(event).__name__} in {self.state.name} of handoff {self.key}")
+            case PayloadLanded(), _:
+                return []  # it ended while the payload was landing
+            case _:
+                self.dropped += 1
+                return []
+
+    def tick(self, now: float) -> list[Instruction]:
+        """Deadlines: of the request, of verifying, and of the sender's silence."""
+        if self.state not in (S.WAITING, S.GRANTED, S.VERIFYING):
+            return []
+        if now >= self.deadline:
+            return self._fail("deadline")
+        if self.state is S.VERIFYING and now >= self._verify_by:
+            return self._fail("incomplete")
+        if now >= self.heard + self._config.silence:
+            return self.handle(SenderDead("sender_silent"), now)
+        return []
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do; None when nothing is waited for."""
+        if self.state not in (S.WAITING, S.GRANTED, S.VERIFYING):
+            return None
+        due = min(self.deadline, self.heard + self._config.silence)
+        return min(due, self._verify_by) if self.state is S.VERIFYING else due
+
+    def _grant(self, granted: Granted) -> list[Instruction]:
+        enough = len(granted.blocks) == len(self.counts) and all(
+            len(blocks) >= count for blocks, count in zip(granted.blocks, self.counts, strict=True)
+        )
+        if not enough or not 0 <= granted.held <= max(self.counts):
+            raise IllegalMove(f"handoff {self.key} needs {self.counts} blocks; the grant does not fit")
+        self._granted = granted
+        self._upto = {
+            (at, layer): min(granted.held, self.counts[at])
+            for at, group in enumerate(self._spec.groups)
+            for layer in group.layers
+        }
+        self.state = S.GRANTED
+        return [self._grant_message()]
+
+    def _arrive(self, event: LayerArrived) -> list[Instruction]:
+        header = event.header
+        if header.number < self._arrived or (header.count == 0 and header.number == self._arrived):
+            self.dropped += header.count > 0
+            return []  # an old one, or a probe
+        if header.number > self._arrived:
+            return self._fail("gap")
+        place = (header.group, header.layer)
+        upto = self._upto.get(place)
+        if upto is None or header.first != upto or upto + header.count > self.counts[header.group]:
+            return self._fail("bad_frame")
+        block_bytes = self._spec.groups[header.group].block_bytes
+        whole = all(size > 0 and size % block_bytes == 0 for size in event.frames)
+        if not whole or not header.size == sum(event.frames) == header.count * block_bytes:
+            return self._fail("bad_frame")
+        self._arrived += 1
+        self._upto[place] = upto + header.count
+        return [Land(self.key, header, self._granted.blocks[header.group][upto : upto + header.count])]
+
+    def _land(self, event: PayloadLanded) -> list[Instruction]:
+        header = event.header
+        self.digest.add(header.group, header.layer, header.first, event.digests)
+        self.landed += 1
+        self.size += header.size
+        return self._verify() if self.state is S.VERIFYING else []
+
+    def _verify(self) -> list[Instruction]:
+        commit = self._commit
+        assert commit is not None
+        if self.landed < commit.payloads:
+            return []
+        complete = all(upto == self.counts[group] for (group, _), upto in self._upto.items())
+        if not complete or (self.landed, self.size) != (commit.payloads, commit.size):
+            return self._fail("incomplete")
+        if self.digest.value != commit.digest:
+            return self._fail("bad_digest")
+        self.state = S.OWNED
+        self.owned = True
+        landed = Landed(
+            key=self.key, open=self.open, commit=commit, bytes=self.size, digest=self.digest.value,
+            digests=self.digest.blocks,
+        )  # fmt: skip
+        return [landed, self._message(Accepted)]
+
+    def _fail(self, reason: str) -> list[Instruction]:
+        self.told = True
+        return [*self._end(reason), self._message(Abort, reason=reason)]
+
+    def _end(self, reason: str) -> list[Instruction]:
+        self.state = S.ENDED
+        return [Dropped(self.key, reason)]
+
+    def _grant_message(self) -> Send:
+        message = Grant(
+            sender=self.open.receiver, receiver=self.key.sender, handoff=self.key.handoff, held=self._granted.held,
+            limit=self.window.limit,
+        )  # fmt: skip
+        return Send(message, self.link)
+
+    def _refused(self, event: Declined) -> Send:
+        message = Refused(
+            sender=self.open.receiver, receiver=self.key.sender, handoff=self.key.handoff, reason=event.reason,
+            message=event.message, retryable=event.retryable,
+        )  # fmt: skip
+        return Send(message, self.link)
+
+    def _message(self, kind: type[Handoff], **fields: str) -> Send:
+        message = kind(sender=self.open.receiver, receiver=self.key.sender, handoff=self.key.handoff, **fields)
+        return Send(message, self.link)

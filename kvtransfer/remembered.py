@@ -1,0 +1,40 @@
+"""A memory with two bounds: entries are forgotten after a time, and the oldest first when there are too many."""
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+MOST = 65536
+
+
+class Remembered(Generic[K, V]):
+    """Keys with values, each for `seconds` since it was last put."""
+
+    def __init__(self, seconds: float, most: int = MOST) -> None:
+        self._seconds = seconds
+        self._most = most
+        self._entries: dict[K, tuple[V, float]] = {}  # oldest first
+
+    def put(self, key: K, value: V, now: float) -> None:
+        """Remembers, or renews."""
+        self._entries.pop(key, None)
+        self._entries[key] = (value, now + self._seconds)
+        if len(self._entries) > self._most:
+            del self._entries[next(iter(self._entries))]
+
+    def get(self, key: K, now: float) -> V | None:
+        """The value, if it is not forgotten."""
+        entry = self._entries.get(key)
+        return entry[0] if entry is not None and entry[1] > now else None
+
+    def forget_old(self, now: float) -> None:
+        """Drops what has run out."""
+        while self._entries:
+            key = next(iter(self._entries))
+            if self._entries[key][1] > now:
+                return
+            del self._entries[key]
+
+    def __len__(self) -> int:
+        return len(self._entries)

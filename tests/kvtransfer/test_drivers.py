@@ -1,0 +1,485 @@
+"""Both drivers over real sockets, TCP and ipc: bytes move, and every way to end leaves nothing held."""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+import zmq.asyncio
+from msgspec.structs import replace
+
+from benchmarks.array_pool import ArrayPool
+from core.config import TransferConfig
+from core.errors import ConfigError, IllegalMove
+from core.kvspec import KVGroup, KVSpec
+from core.messages import encode
+from core.sockets import dealer, ipc_router, router, send_now, send_now_tracked
+from kvtransfer.inbound import Inbound
+from kvtransfer.moves import Closed, Dropped, HandoffKey, InboundEvent, Landed, OutboundEvent, Unpinned, Wanted
+from kvtransfer.outbound import Outbound
+from tests.kvtransfer.world import TOKENS, commit, layer, opening, request
+
+LAYERS = 3
+SPEC = KVSpec(groups=(KVGroup("full", tuple(range(LAYERS)), 16, 32 << 10),), layout="test", weights="none")
+CONFIG = TransferConfig(frame=128 << 10, window=1 << 20)
+PREFILL, DECODE = "prefill-1", "decode-1"
+LIMIT = 8.0
+
+
+def bounded(test: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(LIMIT):
+            await test(*arguments)
+
+    asyncio.run(limited())
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, what
+        await asyncio.sleep(0.002)
+
+
+class Pair:
+    """A prefill and a decode side in one process, with an engine that grants at once unless told otherwise."""
+
+    def __init__(self, context: zmq.asyncio.Context, host: str, config: TransferConfig) -> None:
+        self.source, self.target = ArrayPool(SPEC, 256, seed=1), ArrayPool(SPEC, 256)
+        self.out_events: list[OutboundEvent] = []
+        self.in_events: list[InboundEvent] = []
+        self.free = list(range(255, 0, -1))
+        self.reserved: dict[HandoffKey, list[int]] = {}
+        self.granting = True
+        self.inbound = Inbound(config, DECODE, SPEC, self.target, context, host, self.on_inbound, trace=True)
+        self.outbound = Outbound(config, PREFILL, SPEC, self.source, context, self.out_events.append, trace=True)
+        self.blocks: dict[int, list[int]] = {}
+
+    def on_inbound(self, event: InboundEvent) -> None:
+        self.in_events.append(event)
+        match event:
+            case Wanted(key, opened) if self.granting:
+                self.reserved[key] = [self.free.pop() for _ in range(-(-len(opened.token_ids) // 16))]
+                self.inbound.granted(key, (self.reserved[key],), 0)
+            case Dropped(key):
+                self.free += self.reserved.pop(key, [])
+
+    def open(self, number: int, blocks: list[int], **changes: Any) -> None:
+        self.blocks[number] = blocks
+        what = request(16 * len(blocks), request=f"r{number}", **changes)
+        self.outbound.open(number, self.inbound.address, DECODE, what, (blocks,))
+
+    def compute(self, number: int) -> None:
+        for place in range(LAYERS):
+            self.outbound.layer_ready(number, 0, place, len(self.blocks[number]))
+
+    def commit(self, number: int) -> None:
+        fields = (TOKENS.index, TOKENS.emitted, TOKENS.sampling, TOKENS.limits, TOKENS.stages)
+        self.outbound.commit(number, *fields)
+
+    def run(self, number: int, blocks: list[int]) -> None:
+        self.open(number, blocks)
+        self.compute(number)
+        self.commit(number)
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in [*self.out_events, *self.in_events] if isinstance(event, kind)]
+
+    async def unpinned(self, *numbers: int) -> None:
+        await until(lambda: {e.handoff for e in self.of(Unpinned)} >= set(numbers), f"{numbers} stay pinned")
+
+    def equal(self, number: int) -> bool:
+        target = self.reserved[HandoffKey(PREFILL, number)]
+        return all(
+            np.array_equal(self.source.arrays[place][self.blocks[number]], self.target.arrays[place][target])
+            for place in self.source.arrays
+        )
+
+
+@asynccontextmanager
+async def pair(host: str, config: TransferConfig = CONFIG) -> AsyncIterator[Pair]:
+    context = zmq.asyncio.Context()
+    both = Pair(context, host, config)
+    try:
+        yield both
+        for part in (both.outbound.broken, both.inbound.broken):
+            if part.done():
+                part.result()
+        await both.outbound.close()
+        await both.inbound.close()
+    finally:
+        context.destroy(0)  # never waits for a socket that a failed test left open
+
+
+@pytest.fixture(params=["tcp", "ipc"])
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "127.0.0.1" if request.param == "tcp" else f"ipc://{tmp_path}/kv"
+
+
+def test_bytes_move_and_digests_agree(host: str) -> None:
+    async def run() -> None:
+        async with pair(host) as both:
+            blocks = [9, 3, 4, 5, 20, 21, 1]
+            both.run(1, blocks)
+            await both.unpinned(1)
+            (closed,), (landed,) = both.of(Closed), both.of(Landed)
+            assert closed.outcome == "accepted" and both.equal(1)
+            assert closed.digests == landed.digests and len(closed.digests) == LAYERS * len(blocks)
+            assert closed.digest == landed.digest
+            moved = LAYERS * len(blocks) * (32 << 10)
+            assert closed.bytes == landed.bytes == both.inbound.bytes_landed == both.outbound.bytes_sent == moved
+            assert both.target.writes == LAYERS * len(blocks)
+            assert landed.commit.emitted == TOKENS.emitted
+            assert both.outbound.held_blocks(DECODE) == 0 and both.outbound.strays == 0
+
+    bounded(run)
+
+
+def landed(both: Pair, size: int) -> bool:
+    return both.inbound.bytes_landed == size
+
+
+def test_layers_leave_while_later_ones_are_computed(host: str) -> None:
+    async def run() -> None:
+        async with pair(host) as both:
+            both.open(1, list(range(1, 9)))
+            for place in range(LAYERS):
+                for upto in (3, 8):
+                    both.outbound.layer_ready(1, 0, place, upto)
+                    expected = (place * 8 + upto) * (32 << 10)
+                    await until(partial(landed, both, expected), "a layer did not leave")
+            both.commit(1)
+            await both.unpinned(1)
+            assert both.equal(1)
+
+    bounded(run)
+
+
+def test_the_first_open_is_prompt(host: str) -> None:
+    async def run() -> None:
+        async with pair(host) as both:
+            begin = time.monotonic()
+            both.run(1, [1, 2, 3])
+            await both.unpinned(1)
+            assert time.monotonic() - begin < CONFIG.repeat_ms / 1000, "waited for a repetition"
+
+    bounded(run)
+
+
+@pytest.mark.parametrize("window", [1, 40 << 10, 100 << 10])
+def test_tiny_windows(host: str, window: int) -> None:
+    async def run() -> None:
+        async with pair(host, TransferConfig(frame=64 << 10, window=window)) as both:
+            begin = time.monotonic()
+            for number in range(4):
+                both.run(number, [number * 8 + 1 + at for at in range(8)])
+            await both.unpinned(*range(4))
+            assert all(both.equal(number) for number in range(4))
+            assert time.monotonic() - begin < 3, "credit came by probes only"
+
+    bounded(run)
+
+
+def test_many_at_once_take_turns(host: str) -> None:
+    async def run() -> None:
+        async with pair(host, TransferConfig(frame=32 << 10, window=64 << 10)) as both:
+            both.run(1, list(range(1, 129)))  # 12 MiB
+            await until(lambda: both.inbound.payloads_landed > 8, "nothing moves")
+            for number in range(2, 12):
+                both.run(number, [130 + number])
+            await both.unpinned(*range(1, 12))
+            order = [event.key.handoff for event in both.of(Landed)]
+            assert order[-1] == 1 and all(both.equal(number) for number in range(1, 12))
+
+    bounded(run)
+
+
+def test_cancels_everywhere_leave_nothing_held(host: str) -> None:
+    async def run() -> None:
+        async with pair(host, TransferConfig(frame=32 << 10, window=64 << 10)) as both:
+            choice = random.Random(5)
+            for number in range(40):
+                both.open(number, [1 + number * 4 + at for at in range(4)])
+            for number in range(40):
+                both.compute(number)
+                if choice.random() < 0.5:
+                    both.commit(number)
+                await asyncio.sleep(0)  # other tasks' turn
+                if choice.random() < 0.5:
+                    both.outbound.abort(number, "cancelled")
+                else:
+                    both.inbound.cancel(f"r{number}", 0, 1)
+            await both.unpinned(*range(40))
+            landed = {event.key for event in both.of(Landed)}
+            for key in landed:
+                both.inbound.finished(key)
+            await until(lambda: set(both.reserved) <= landed, "blocks are held by nobody")
+            assert both.inbound.side.handoffs == {} and both.outbound.held_blocks(DECODE) == 0
+            assert len(both.of(Closed)) == len(both.of(Unpinned)) == 40
+
+    bounded(run)
+
+
+def test_a_receiver_that_dies_frees_the_sender(host: str) -> None:
+    async def run() -> None:
+        async with pair(host, TransferConfig(frame=32 << 10, window=64 << 10)) as both:
+            both.open(1, list(range(1, 65)))
+            both.compute(1)
+            await until(lambda: both.inbound.payloads_landed > 2, "nothing moves")
+            await both.inbound.close()
+            both.outbound.peer_dead(DECODE)
+            (closed,) = both.of(Closed)
+            assert (closed.outcome, closed.reason, closed.retryable) == ("failed", "peer_dead", True)
+            begin = time.monotonic()
+            await both.unpinned(1)
+            assert time.monotonic() - begin < 1.0
+            assert both.outbound.held_blocks(DECODE) == both.outbound.waiting_blocks(DECODE) == 0
+
+    bounded(run)
+
+
+def test_a_silent_receiver_is_dead_after_a_while(host: str) -> None:
+    async def run() -> None:
+        async with pair(host, TransferConfig(silence=0.4, repeat_ms=50)) as both:
+            both.open(1, [1, 2])
+            await until(lambda: both.of(Wanted), "the Open does not arrive")
+            link = both.outbound._links[DECODE]
+            await until(lambda: link.side.waiting_blocks() == 0, "the Grant does not arrive")
+            await both.inbound.close()
+            both.run(2, [3, 4])
+            both.compute(1)
+            both.commit(1)
+            await both.unpinned(1)
+            assert both.of(Closed)[0].reason == "peer_silent"
+
+    bounded(run)
+
+
+def test_a_sender_that_dies_frees_the_receiver(host: str) -> None:
+    async def run() -> None:
+        async with pair(host, TransferConfig(silence=0.4, repeat_ms=50)) as both:
+            both.open(1, [1, 2])
+            both.outbound.layer_ready(1, 0, 0, 2)
+            await until(lambda: both.inbound.payloads_landed, "nothing moves")
+            await both.outbound.close()
+            await until(lambda: both.of(Dropped), "the receiver holds on")
+            assert both.of(Dropped)[0].reason == "sender_silent" and both.reserved == {}
+
+    bounded(run)
+
+
+def test_probes_keep_a_slow_prefill_alive(host: str) -> None:
+    async def run() -> None:
+        async with pair(host, TransferConfig(silence=0.4, repeat_ms=50)) as both:
+            both.open(1, [1, 2])
+            begin = time.monotonic()
+            await until(lambda: time.monotonic() > begin + 1.2, "time stands still")
+            both.compute(1)
+            both.commit(1)
+            await both.unpinned(1)
+            assert both.of(Closed)[0].outcome == "accepted" and both.equal(1)
+
+    bounded(run)
+
+
+def test_a_restarted_receiver_ends_the_old_handoffs(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with pair(f"ipc://{tmp_path}/kv") as both:
+            both.granting = False
+            both.open(1, [1, 2])
+            await until(lambda: both.of(Wanted), "the Open does not arrive")
+            await both.inbound.close()
+            context = zmq.asyncio.Context()
+            other = Inbound(CONFIG, "decode-2", SPEC, both.target, context, f"ipc://{tmp_path}/kv", lambda event: None)
+            await both.unpinned(1)
+            assert both.of(Closed)[0].reason == "peer_restarted"
+            await other.close()
+            context.destroy(0)
+
+    bounded(run)
+
+
+def test_grant_deadline_and_waiting_blocks(host: str) -> None:
+    async def run() -> None:
+        async with pair(host, TransferConfig(grant_deadline=0.3, repeat_ms=50)) as both:
+            both.granting = False
+            both.open(1, [1, 2])
+            assert both.outbound.waiting_blocks(DECODE) == both.outbound.held_blocks(DECODE) == 2
+            await both.unpinned(1)
+            (closed,) = both.of(Closed)
+            assert (closed.reason, closed.retryable) == ("grant_deadline", True)
+            both.inbound.granted(HandoffKey(PREFILL, 1), ([1, 2],), 0)  # too late
+            assert both.inbound.side.handoffs == {}
+
+    bounded(run)
+
+
+def test_refusals(host: str) -> None:
+    async def run() -> None:
+        async with pair(host) as both:
+            both.granting = False
+            both.open(1, [1, 2])
+            await until(lambda: both.of(Wanted), "the Open does not arrive")
+            both.inbound.refuse(HandoffKey(PREFILL, 1), "full", "no room for 2 blocks", True)
+            both.inbound.drain()
+            both.open(2, [3])
+            await both.unpinned(1, 2)
+            assert [(e.reason, e.retryable) for e in both.of(Closed)] == [("full", True), ("draining", True)]
+
+    bounded(run)
+
+
+def test_memory_that_changes_under_way_is_never_accepted(host: str) -> None:
+    async def run() -> None:
+        async with pair(host) as both:
+            both.open(1, [1, 2])
+            both.compute(1)
+            await until(lambda: both.inbound.payloads_landed == LAYERS, "nothing moves")
+            link = both.outbound._links[DECODE]
+            link.side.handoffs[1].digest.value ^= 1
+            both.commit(1)
+            await both.unpinned(1)
+            assert both.of(Closed)[0].reason == "bad_digest" and both.of(Dropped)[0].reason == "bad_digest"
+            assert both.reserved == {}
+
+    bounded(run)
+
+
+def test_malformed_frames_are_counted_and_harm_nobody(host: str) -> None:
+    async def run() -> None:
+        async with pair(host) as both:
+            context = zmq.asyncio.Context()
+            enemy = dealer(context, both.inbound.address)
+            choice = random.Random(3)
+            messages = (opening(), layer(0, 0, 0, 2), commit(1, 1, 1))
+            seeds = [encode(replace(message, sender="enemy")) for message in messages] + [encode(messages[2])]
+            sent = 0
+            both.open(1, [1, 2, 3])
+            while sent < 400:
+                data = bytearray(choice.choice(seeds))
+                for _ in range(choice.randrange(4)):
+                    data[choice.randrange(len(data))] = choice.randrange(256)
+                frames: list[bytes | memoryview] = [bytes(data), *([os.urandom(7)] * choice.randrange(3))]
+                frames = choice.choice([frames, [b""], [b"\xff" * 9], frames])
+                if send_now(enemy, frames):
+                    sent += 1
+                else:
+                    await asyncio.sleep(0.001)
+            both.compute(1)
+            both.commit(1)
+            await both.unpinned(1)
+            assert both.of(Closed)[0].outcome == "accepted" and both.equal(1)
+            await until(lambda: sum(both.inbound.malformed.values()) > 50, "nothing was counted")
+            assert not both.inbound.broken.done()
+            enemy.close(0)
+            context.destroy(0)
+
+    bounded(run)
+
+
+def test_a_sender_survives_nonsense() -> None:
+    async def run() -> None:
+        context = zmq.asyncio.Context()
+        socket, address = router(context, "127.0.0.1")
+        events: list[OutboundEvent] = []
+        outbound = Outbound(CONFIG, PREFILL, SPEC, ArrayPool(SPEC, 8), context, events.append)
+        outbound.open(1, address, DECODE, request(16), ([1],))
+        link, _ = await socket.recv_multipart()
+        assert send_now(socket, [link, b"\xc1nonsense"])
+        await until(lambda: outbound.malformed == 1, "it was not counted")
+        assert not outbound.broken.done()
+        await outbound.close()
+        assert [type(event) for event in events] == [Closed, Unpinned]
+        socket.close(0)
+        context.destroy(0)
+
+    bounded(run)
+
+
+def test_open_twice_is_a_programmers_mistake(host: str) -> None:
+    async def run() -> None:
+        async with pair(host) as both:
+            both.open(1, [1])
+            with pytest.raises(IllegalMove):
+                both.open(1, [1])
+
+    bounded(run)
+
+
+def test_two_lives_of_a_sender_do_not_meet(host: str) -> None:
+    async def run() -> None:
+        async with pair(host) as both:
+            context = zmq.asyncio.Context()
+            again = Outbound(CONFIG, "prefill-2", SPEC, both.source, context, both.out_events.append)
+            both.open(1, [1, 2])
+            await until(lambda: both.of(Wanted), "the Open does not arrive")
+            again.open(1, both.inbound.address, DECODE, replace(request(16), attempt=2, request="r1"), ([3],))
+            await until(lambda: both.of(Dropped), "the lower attempt lives")
+            assert both.of(Dropped)[0] == Dropped(HandoffKey(PREFILL, 1), "superseded")
+            await both.unpinned(1)
+            await again.close()
+            context.destroy(0)
+
+    bounded(run)
+
+
+# core.sockets -----------------------------------------------------------------------------------------------------
+
+
+def test_the_tracker_watches_every_frame() -> None:
+    async def run() -> None:
+        context = zmq.asyncio.Context()
+        socket, address = router(context, "127.0.0.1")
+        sender = dealer(context, address)
+        large = memoryview(bytearray(8 << 20))
+        frames: list[bytes | memoryview] = [b"header", large, b"small"]  # the last is copied, and done at once
+        tracker = None
+        while tracker is None:
+            tracker = send_now_tracked(sender, frames)
+            await asyncio.sleep(0.001)
+        sender.close(0)
+        await until(lambda: tracker.done, "closing did not end it")
+        socket.close(0)
+        context.destroy(0)
+        assert len(tracker.peers) == 2  # the copied frames share one that is always done
+
+    bounded(run)
+
+
+def test_sending_behind_a_poll_does_not_queue() -> None:
+    async def run() -> None:
+        context = zmq.asyncio.Context()
+        sender = dealer(context, "tcp://127.0.0.1:1")  # nobody there
+        waiting: Any = sender
+        poll = asyncio.ensure_future(waiting.poll(50, zmq.POLLOUT))
+        await asyncio.sleep(0)
+        assert send_now(sender, [b"x"]) is False
+        assert await poll == 0
+        sender.close(0)
+        context.destroy(0)
+
+    bounded(run)
+
+
+def test_an_ipc_path_is_checked_and_unlinked(tmp_path: Path) -> None:
+    async def run() -> None:
+        context = zmq.asyncio.Context()
+        for wrong in (tmp_path / ("x" * 200), tmp_path / "missing" / "kv"):
+            with pytest.raises(ConfigError, match=wrong.name[:10]):
+                ipc_router(context, wrong)
+        path = tmp_path / "kv"
+        inbound = Inbound(CONFIG, DECODE, SPEC, ArrayPool(SPEC, 8), context, f"ipc://{path}", lambda event: None)
+        assert path.exists() and inbound.address == f"ipc://{path}"
+        await inbound.close()
+        assert not path.exists()
+        context.destroy(0)
+
+    bounded(run)

@@ -1,0 +1,421 @@
+"""Every row of the receiver's table, by its name."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from core.config import TransferConfig
+from core.errors import IllegalMove
+from core.messages import Abort, Aborted, Accepted, Commit, Credit, Grant, Layer, Refused
+from kvtransfer.arrivals import Arrivals
+from kvtransfer.digest import block_digests
+from kvtransfer.moves import Dropped, HandoffKey, Instruction, Land, Landed, Send, Wanted
+from kvtransfer.receiver import Declined, Granted, Over, ReceiverState
+from tests.kvtransfer.world import BLOCK_BYTES, CONFIG, DECODE, KEY, PREFILL, SPEC, commit, layer, opening, to_decode
+
+S = ReceiverState
+LINK = b"link"
+GRANTED = Granted(([4, 5, 6],), 0)
+ALL = (layer(0, 0, 0, 2), layer(1, 0, 2, 1, offset=16), layer(2, 1, 0, 2, offset=24), layer(3, 1, 2, 1, offset=40))
+DIGEST = sum(d for place in (0, 1) for d in block_digests(0, place, 0, 8, [bytes(24)])) % 2**64
+COMMIT = commit(4, 48, DIGEST)
+ABORT = to_decode(Abort, reason="cancelled")
+
+
+class Side:
+    """Handoff number 1 of prefill-1, driven by hand; payloads are zeros and land at once, or when the test says."""
+
+    def __init__(self) -> None:
+        self.arrivals = Arrivals(CONFIG, DECODE, SPEC)
+
+    def do(self, event: object, now: float = 0.0) -> list[Instruction]:
+        if isinstance(event, Granted | Declined | Over):
+            return self.arrivals.handle(KEY, event, now)
+        if isinstance(event, Layer):
+            frames = (event.size,) if event.size > 0 else ()
+            return self.arrivals.receive(LINK, event, frames, now)
+        return self.arrivals.receive(LINK, event, (), now)  # type: ignore[arg-type]
+
+    def land(self, moves: list[Instruction]) -> list[Instruction]:
+        (move,) = moves
+        assert isinstance(move, Land)
+        header = move.header
+        digests = block_digests(header.group, header.layer, header.first, BLOCK_BYTES, [bytes(header.size)])
+        return self.arrivals.landed(move, digests, 0.0)
+
+    @property
+    def state(self) -> ReceiverState:
+        receiver = self.arrivals.handoffs.get(KEY)
+        return S.NONE if receiver is None else receiver.state
+
+
+def none() -> Side:
+    return Side()
+
+
+def waiting() -> Side:
+    side = Side()
+    side.do(opening())
+    return side
+
+
+def granted() -> Side:
+    side = waiting()
+    side.do(GRANTED)
+    return side
+
+
+def landed() -> Side:
+    """GRANTED, with every payload in place."""
+    side = granted()
+    for header in ALL:
+        side.land(side.do(header))
+    return side
+
+
+def verifying() -> Side:
+    """The last payload is missing."""
+    side = granted()
+    for header in ALL[:-1]:
+        side.land(side.do(header))
+    side.do(COMMIT)
+    return side
+
+
+def owned() -> Side:
+    side = landed()
+    side.do(COMMIT)
+    return side
+
+
+def ended() -> Side:
+    side = granted()
+    side.do(ABORT)
+    return side
+
+
+def ended_once_owned() -> Side:
+    side = owned()
+    side.do(Over("finished"))
+    return side
+
+
+STATES: dict[Callable[[], Side], ReceiverState] = {
+    none: S.NONE, waiting: S.WAITING, granted: S.GRANTED, landed: S.GRANTED, verifying: S.VERIFYING, owned: S.OWNED,
+    ended: S.NONE, ended_once_owned: S.NONE,
+}  # fmt: skip
+
+
+def kinds(moves: list[Instruction]) -> list[type]:
+    return [type(move.message) if isinstance(move, Send) else type(move) for move in moves]
+
+
+@pytest.mark.parametrize("start", STATES, ids=lambda start: start.__name__)
+def test_states_are_reached(start: Callable[[], Side]) -> None:
+    assert start().state is STATES[start]
+
+
+ROWS: list[tuple[str, Callable[[], Side], object, ReceiverState, list[type]]] = [
+    ("NONE | Open of another epoch", none, opening(receiver="decode-0"), S.NONE, [Refused]),
+    ("NONE | Open misfit", none, opening(fingerprint="other"), S.NONE, [Refused]),
+    ("NONE | Open of another version", none, opening(version=2), S.NONE, [Refused]),
+    ("NONE | Open without tokens", none, opening(token_ids=[]), S.NONE, [Refused]),
+    ("NONE | Open without end", none, opening(remaining_ms=float("inf")), S.NONE, [Refused]),
+    ("NONE | Open without time", none, opening(remaining_ms=float("nan")), S.NONE, [Refused]),
+    ("ENDED | Open", ended, opening(), S.NONE, [Refused]),
+    ("NONE | Open", none, opening(), S.WAITING, [Wanted]),
+    ("WAITING | Open again", waiting, opening(), S.WAITING, []),
+    ("WAITING | its turn", waiting, GRANTED, S.GRANTED, [Grant]),
+    ("WAITING | declined", waiting, Declined("full", "no room", True), S.NONE, [Refused]),
+    ("GRANTED | Open", granted, opening(), S.GRANTED, [Grant]),
+    ("GRANTED | next Layer", granted, ALL[0], S.GRANTED, [Land]),
+    ("GRANTED | old Layer", landed, ALL[0], S.GRANTED, []),
+    ("GRANTED | probe", granted, layer(0, 0, 0, 0), S.GRANTED, []),
+    ("GRANTED | gap", granted, ALL[1], S.NONE, [Dropped, Abort]),
+    ("GRANTED | gap seen by a probe", granted, layer(1, 0, 0, 0), S.NONE, [Dropped, Abort]),
+    ("GRANTED | frame of no group", granted, layer(0, 0, 0, 1, group=1), S.NONE, [Dropped, Abort]),
+    ("GRANTED | frame of a negative group", granted, layer(0, 0, 0, 1, group=-1), S.NONE, [Dropped, Abort]),
+    ("GRANTED | frame of no layer", granted, layer(0, 2, 0, 1), S.NONE, [Dropped, Abort]),
+    ("GRANTED | frame past the end", granted, layer(0, 0, 0, 4), S.NONE, [Dropped, Abort]),
+    ("GRANTED | frame that leaves a hole", granted, layer(0, 0, 1, 1), S.NONE, [Dropped, Abort]),
+    ("GRANTED | frame of another size", granted, layer(0, 0, 0, 2, size=8), S.NONE, [Dropped, Abort]),
+    ("GRANTED | frame of half a block", granted, layer(0, 0, 0, 1, size=4), S.NONE, [Dropped, Abort]),
+    ("GRANTED | frame of fewer than no blocks", granted, layer(0, 0, 0, -1), S.NONE, [Dropped, Abort]),
+    ("GRANTED | Commit, all landed", landed, COMMIT, S.OWNED, [Landed, Accepted]),
+    ("GRANTED | Commit, one missing", granted, COMMIT, S.VERIFYING, []),
+    ("GRANTED | Commit, bad digest", landed, commit(4, 48, DIGEST ^ 1), S.NONE, [Dropped, Abort]),
+    ("GRANTED | Commit, bad size", landed, commit(4, 47, DIGEST), S.NONE, [Dropped, Abort]),
+    ("GRANTED | Commit of fewer payloads", landed, commit(3, 48, DIGEST), S.NONE, [Dropped, Abort]),
+    ("GRANTED | Commit of nothing", granted, commit(0, 0, 0), S.NONE, [Dropped, Abort]),
+    ("GRANTED | declined after all", granted, Declined("draining", "", True), S.NONE, [Dropped, Abort]),
+    ("VERIFYING | declined after all", verifying, Declined("draining", "", True), S.NONE, [Dropped, Abort]),
+    ("VERIFYING | Commit again", verifying, COMMIT, S.VERIFYING, []),
+    ("VERIFYING | the last Layer", verifying, ALL[3], S.VERIFYING, [Land]),
+    ("VERIFYING | gap", verifying, replace(ALL[3], number=4), S.NONE, [Dropped, Abort]),
+    ("WAITING | Abort", waiting, ABORT, S.NONE, [Aborted, Dropped]),
+    ("GRANTED | Abort", granted, ABORT, S.NONE, [Aborted, Dropped]),
+    ("VERIFYING | Abort", verifying, ABORT, S.NONE, [Aborted, Dropped]),
+    ("WAITING | Cancel", waiting, Over("cancelled"), S.NONE, [Dropped, Abort]),
+    ("GRANTED | Cancel", granted, Over("cancelled"), S.NONE, [Dropped, Abort]),
+    ("VERIFYING | Cancel", verifying, Over("cancelled"), S.NONE, [Dropped, Abort]),
+    ("WAITING | Layer", waiting, ALL[0], S.NONE, [Dropped, Abort]),
+    ("WAITING | Commit", waiting, COMMIT, S.NONE, [Dropped, Abort]),
+    ("OWNED | Commit", owned, COMMIT, S.OWNED, [Accepted]),
+    ("OWNED | Abort", owned, ABORT, S.OWNED, [Accepted]),
+    ("OWNED | Cancel", owned, Over("cancelled"), S.NONE, [Dropped]),
+    ("OWNED | end", owned, Over("finished"), S.NONE, []),
+    ("OWNED | Open again", owned, opening(), S.OWNED, []),
+    ("OWNED | Layer again", owned, ALL[0], S.OWNED, []),
+    ("ENDED | Commit", ended, COMMIT, S.NONE, [Abort]),
+    ("ENDED, once OWNED | Commit", ended_once_owned, COMMIT, S.NONE, [Accepted]),
+    ("ENDED, once OWNED | Abort", ended_once_owned, ABORT, S.NONE, [Accepted]),
+    ("ENDED, once OWNED | Open", ended_once_owned, opening(), S.NONE, []),
+    ("ENDED, once OWNED | Layer", ended_once_owned, ALL[0], S.NONE, []),
+    ("ENDED | Abort", ended, ABORT, S.NONE, [Aborted]),
+    ("ENDED | Aborted", ended, to_decode(Aborted), S.NONE, []),
+    ("ENDED | Layer", ended, ALL[0], S.NONE, [Abort]),
+    ("ENDED | granted too late", ended, GRANTED, S.NONE, []),
+    ("unknown | Commit", none, COMMIT, S.NONE, [Abort]),
+    ("unknown | Abort", none, ABORT, S.NONE, [Aborted]),
+    ("unknown | Layer", none, ALL[0], S.NONE, [Abort]),
+]
+
+
+@pytest.mark.parametrize(("start", "event", "state", "answer"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_row(start: Callable[[], Side], event: object, state: ReceiverState, answer: list[type]) -> None:
+    side = start()
+    moves = side.do(event)
+    assert side.state is state
+    assert kinds(moves) == answer
+    assert all(move.link == LINK for move in moves if isinstance(move, Send))
+
+
+def test_while_draining_an_open_is_refused_and_a_granted_one_goes_on() -> None:
+    side = landed()
+    side.arrivals.drain()
+    assert kinds(side.do(opening(handoff=2, request="other"))) == [Refused]
+    assert kinds(side.do(COMMIT)) == [Landed, Accepted]
+
+
+def test_the_last_payload_completes_what_was_committed() -> None:
+    side = verifying()
+    moves = side.land(side.do(ALL[3]))
+    assert kinds(moves) == [Landed, Accepted] and side.state is S.OWNED
+    (event,) = [move for move in moves if isinstance(move, Landed)]
+    assert (event.bytes, event.digest, event.commit) == (48, DIGEST, COMMIT)
+
+
+def test_a_payload_that_lands_after_the_end_is_ignored() -> None:
+    side = granted()
+    moves = side.do(ALL[0])
+    side.do(ABORT)
+    assert side.land(moves) == []
+
+
+def test_verifying_ends_after_a_second() -> None:
+    side = verifying()
+    assert side.arrivals.next_deadline() == 1.0
+    assert side.arrivals.tick(0.99) == []
+    assert kinds(side.arrivals.tick(1.0)) == [Dropped, Abort]
+
+
+@pytest.mark.parametrize("start", [waiting, granted], ids=lambda start: start.__name__)
+def test_a_silent_sender_is_dead(start: Callable[[], Side]) -> None:
+    side = start()
+    for tenth in range(50):
+        assert side.arrivals.tick(tenth / 10) == []
+    assert side.arrivals.tick(5.0) == [Dropped(KEY, "sender_silent")]
+
+
+def test_an_open_repeated_keeps_a_waiting_handoff() -> None:
+    side = waiting()
+    for tenth in range(100):
+        side.arrivals.tick(tenth / 10)
+        side.do(opening(), tenth / 10)
+    assert side.state is S.WAITING
+
+
+def test_a_probe_keeps_a_granted_handoff_and_is_credited() -> None:
+    side = granted()
+    for tenth in range(100):
+        side.arrivals.tick(tenth / 10)
+        side.do(layer(0, 0, 0, 0, offset=5), tenth / 10)
+        (move,) = side.arrivals.credits()
+        assert isinstance(move.message, Credit)
+        assert (move.message.seen, move.message.limit) == (5, 5 + CONFIG.window)
+    assert side.state is S.GRANTED
+
+
+@pytest.mark.parametrize("start", [waiting, granted, verifying], ids=lambda start: start.__name__)
+def test_deadline_ends(start: Callable[[], Side]) -> None:
+    side = start()
+    side.arrivals.handoffs[KEY].deadline = 0.5
+    assert kinds(side.arrivals.tick(0.5)) == [Dropped, Abort]
+
+
+@pytest.mark.parametrize("start", [waiting, granted, verifying], ids=lambda start: start.__name__)
+def test_sender_dead_frees(start: Callable[[], Side]) -> None:
+    side = start()
+    assert side.arrivals.sender_dead("prefill-9", 0.0) == []
+    assert side.arrivals.sender_dead(PREFILL, 0.0) == [Dropped(KEY, "sender_dead")]
+
+
+def test_owned_outlives_its_sender() -> None:
+    side = owned()
+    assert side.arrivals.sender_dead(PREFILL, 0.0) == []
+    assert side.state is S.OWNED
+    assert kinds(side.do(COMMIT)) == [Accepted]
+
+
+def test_cancel_ends_frees_and_leaves_a_tombstone() -> None:
+    side = granted()
+    assert kinds(side.arrivals.cancel(("r", 0), 1, 0.0)) == [Dropped, Abort]
+    assert kinds(side.do(opening(handoff=2))) == [Refused]
+    assert kinds(side.do(opening(handoff=3, attempt=2))) == [Wanted]
+
+
+def test_cancel_before_the_open() -> None:
+    side = none()
+    assert side.arrivals.cancel(("r", 0), 0, 0.0) == []
+    assert kinds(side.do(opening(attempt=0))) == [Refused]
+
+
+def test_cancel_of_a_lower_attempt_changes_nothing() -> None:
+    side = granted()
+    assert side.arrivals.cancel(("r", 0), 0, 0.0) == []
+    assert side.state is S.GRANTED
+
+
+def test_one_branch_of_two_cancelled_goes_on() -> None:
+    side = none()
+    side.do(opening(samples=(0, 1)))
+    assert side.arrivals.cancel(("r", 0), 1, 0.0) == []
+    assert kinds(side.arrivals.cancel(("r", 1), 1, 0.0)) == [Dropped, Abort]
+
+
+@pytest.mark.parametrize("start", [waiting, granted, verifying], ids=lambda start: start.__name__)
+def test_higher_attempt_kills_lower(start: Callable[[], Side]) -> None:
+    moves = start().do(opening(handoff=2, attempt=2, sender="prefill-2"))
+    assert kinds(moves) == [Dropped, Abort, Wanted]
+    assert moves[0] == Dropped(KEY, "superseded")
+
+
+def test_higher_attempt_takes_an_owned_sequence_away() -> None:
+    moves = owned().do(opening(handoff=2, attempt=2, sender="prefill-2"))
+    assert moves[0] == Dropped(KEY, "superseded", True) and kinds(moves) == [Dropped, Wanted]
+
+
+def test_lower_attempt_is_refused_when_a_higher_was_seen() -> None:
+    side = none()
+    side.do(opening(attempt=2))
+    (move,) = side.do(opening(handoff=2, attempt=1))
+    assert isinstance(move, Send) and isinstance(move.message, Refused) and not move.message.retryable
+
+
+def test_the_same_attempt_twice_is_refused() -> None:
+    assert kinds(granted().do(opening(handoff=2))) == [Refused]
+
+
+def test_unknown_layers_are_aborted_once_but_probes_always() -> None:
+    side = none()
+    assert kinds(side.do(ALL[0])) == [Abort]
+    assert side.do(ALL[1]) == []
+    assert kinds(side.do(layer(2, 0, 0, 0))) == [Abort]
+    assert side.arrivals.strays == 3
+
+
+def test_layers_behind_our_abort_are_dropped_without_another() -> None:
+    side = granted()
+    assert kinds(side.do(ALL[1])) == [Dropped, Abort]  # a gap
+    assert side.do(ALL[2]) == []
+
+
+def test_an_open_behind_its_abort_is_refused() -> None:
+    side = none()
+    side.do(ABORT)
+    assert kinds(side.do(opening())) == [Refused]
+
+
+def test_lost_bytes_are_credited() -> None:
+    side = granted()
+    side.do(ALL[2])
+    (move,) = side.arrivals.credits()
+    assert isinstance(move.message, Credit) and move.message.seen == 40
+    assert side.arrivals.credits() == []
+
+
+def test_an_offset_beyond_all_sense_is_not_credited() -> None:
+    side = granted()
+    side.do(layer(5, 0, 0, 1, offset=2**63))
+    assert side.arrivals.credits() == []
+
+
+def test_old_layers_are_counted() -> None:
+    side = landed()
+    side.do(ALL[0])
+    assert side.arrivals.strays == 1
+
+
+def test_what_is_over_is_forgotten_in_time() -> None:
+    side = ended_once_owned()
+    assert kinds(side.do(COMMIT, CONFIG.remember - 1)) == [Accepted]
+    side.arrivals.tick(CONFIG.remember)
+    assert kinds(side.do(COMMIT, CONFIG.remember)) == [Abort]
+
+
+def test_memory_of_the_ended_is_bounded() -> None:
+    arrivals = Arrivals(TransferConfig(), DECODE, SPEC)
+    for number in range(70_000):
+        arrivals.receive(LINK, to_decode_numbered(number), (), 0.0)
+    assert len(arrivals._ended) == 65_536
+
+
+def to_decode_numbered(number: int) -> Abort:
+    return Abort(sender=PREFILL, receiver=DECODE, handoff=number, reason="x")
+
+
+def test_a_grant_that_does_not_fit_is_a_programmers_mistake() -> None:
+    for wrong in (Granted(([4, 5],), 0), Granted((), 0), Granted(([4, 5, 6],), 4), Granted(([4, 5, 6],), -1)):
+        with pytest.raises(IllegalMove):
+            waiting().do(wrong)
+    with pytest.raises(IllegalMove):
+        granted().do(GRANTED)
+
+
+def test_a_grant_may_have_room_for_more() -> None:
+    side = waiting()
+    side.do(Granted(([4, 5, 6, 7],), 0))
+    (move,) = side.do(ALL[0])
+    assert isinstance(move, Land) and move.blocks == [4, 5]
+
+
+def test_held_blocks_are_not_expected() -> None:
+    side = waiting()
+    side.do(Granted(([4, 5, 6],), 2))
+    for number, place in enumerate((0, 1)):
+        side.land(side.do(layer(number, place, 2, 1)))
+    digest = sum(block_digests(0, place, 2, 8, [bytes(8)])[0] for place in (0, 1)) % 2**64
+    assert kinds(side.do(commit(2, 16, digest))) == [Landed, Accepted]
+
+
+def test_an_earlier_lifes_commit_is_answered_with_our_epoch() -> None:
+    (move,) = none().do(replace(COMMIT, receiver="decode-0"))
+    assert isinstance(move, Send) and isinstance(move.message, Abort) and move.message.sender == DECODE
+
+
+def test_keys_of_different_senders_are_different() -> None:
+    side = granted()
+    assert kinds(side.do(replace(COMMIT, sender="prefill-2"))) == [Abort]
+    assert side.state is S.GRANTED and HandoffKey("prefill-2", 1) not in side.arrivals.handoffs
+
+
+def test_commit_is_a_message() -> None:
+    assert isinstance(COMMIT, Commit)
+
+
+def test_another_link_cannot_touch_a_handoff() -> None:
+    side = granted()
+    for message in (ABORT, opening(), COMMIT):
+        assert side.arrivals.receive(b"other", message, (), 0.0) == []
+    assert side.state is S.GRANTED and side.arrivals.strays == 3

@@ -1,0 +1,394 @@
+"""Every row of the sender's table, by its name."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from core.errors import IllegalMove
+from core.messages import Abort, Aborted, Accepted, Commit, Credit, Layer, Open, Refused
+from kvtransfer.departures import Departures
+from kvtransfer.digest import block_digests
+from kvtransfer.moves import Closed, Instruction, Lost, Send, Unpinned
+from kvtransfer.sender import FrameDone, GiveUp, LayerReady, SenderState
+from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, request, to_prefill
+
+S = SenderState
+ABORT = to_prefill(Abort, reason="bad_digest")
+
+
+class Side:
+    """One handoff with number 1, driven by hand."""
+
+    def __init__(self) -> None:
+        self.departures = Departures(CONFIG, PREFILL, DECODE, SPEC)
+        self.opened = self.departures.open(1, request(), 0.0)
+        self.sender = self.departures.handoffs[1]
+
+    def do(self, event: object, now: float = 0.0) -> list[Instruction]:
+        if isinstance(event, LayerReady | GiveUp | FrameDone) or event is TOKENS:
+            return self.departures.handle(1, event, now)
+        return self.departures.receive(event, now)  # type: ignore[arg-type]
+
+    def send_all(self) -> tuple[list[Layer], list[Instruction]]:
+        headers, moves = [], []
+        while (turn := self.departures.next_payload()) is not None:
+            headers.append(self.departures.header(*turn))
+            digests = block_digests(0, turn[1].layer, turn[1].first, 8, [bytes(turn[1].size)])
+            moves += self.departures.payload_left(*turn, digests, 0.0)
+        return headers, moves
+
+
+def opening() -> Side:
+    return Side()
+
+
+def streaming() -> Side:
+    side = Side()
+    side.do(grant())
+    return side
+
+
+def flying() -> Side:
+    side = streaming()
+    side.do(LayerReady(0, 0, 3))
+    side.send_all()
+    return side
+
+
+def committed() -> Side:
+    side = flying()
+    side.do(LayerReady(0, 1, 3))
+    side.do(TOKENS)
+    side.send_all()
+    return side
+
+
+def aborting() -> Side:
+    side = Side()
+    side.do(GiveUp("cancelled"))
+    return side
+
+
+def closed() -> Side:
+    """Closed, but a frame may still be read."""
+    side = flying()
+    side.do(ABORT)
+    return side
+
+
+STATES: dict[Callable[[], Side], SenderState] = {
+    opening: S.OPENING, streaming: S.STREAMING, flying: S.STREAMING, committed: S.COMMITTED, aborting: S.ABORTING,
+    closed: S.CLOSED,
+}  # fmt: skip
+
+
+def sent(moves: list[Instruction]) -> list[type]:
+    return [type(move.message) if isinstance(move, Send) else type(move) for move in moves]
+
+
+def outcome(moves: list[Instruction]) -> tuple[str, str, bool]:
+    (end,) = [move for move in moves if isinstance(move, Closed)]
+    return end.outcome, end.reason, end.retryable
+
+
+@pytest.mark.parametrize("start", STATES, ids=lambda start: start.__name__)
+def test_states_are_reached(start: Callable[[], Side]) -> None:
+    assert start().sender.state is STATES[start]
+
+
+ROWS: list[tuple[str, Callable[[], Side], object, SenderState, list[type]]] = [
+    ("OPENING | Grant", opening, grant(), S.STREAMING, []),
+    ("OPENING | bad Grant", opening, grant(held=4), S.ABORTING, [Abort]),
+    ("OPENING | Refused", opening, to_prefill(Refused, reason="full"), S.ABORTING, [Abort]),
+    ("OPENING | layer ready", opening, LayerReady(0, 0, 3), S.OPENING, []),
+    ("STREAMING | layer ready", streaming, LayerReady(0, 0, 3), S.STREAMING, []),
+    ("OPENING | done", opening, GiveUp("done"), S.ABORTING, [Abort]),
+    ("STREAMING | done", streaming, GiveUp("done"), S.ABORTING, [Abort]),
+    ("COMMITTED | Accepted", committed, to_prefill(Accepted), S.CLOSED, [Closed, Unpinned]),
+    ("OPENING | Cancel", opening, GiveUp("cancelled"), S.ABORTING, [Abort]),
+    ("STREAMING | Cancel", streaming, GiveUp("cancelled"), S.ABORTING, [Abort]),
+    ("COMMITTED | Cancel", committed, GiveUp("cancelled"), S.ABORTING, [Abort]),
+    ("COMMITTED | higher attempt", committed, GiveUp("superseded"), S.ABORTING, [Abort]),
+    ("OPENING | Abort", opening, ABORT, S.CLOSED, [Aborted, Closed, Unpinned]),
+    ("STREAMING | Abort", streaming, ABORT, S.CLOSED, [Aborted, Closed, Unpinned]),
+    ("STREAMING with frames | Abort", flying, ABORT, S.CLOSED, [Aborted, Closed]),
+    ("COMMITTED | Abort", committed, ABORT, S.CLOSED, [Aborted, Closed]),
+    ("ABORTING | Abort", aborting, ABORT, S.CLOSED, [Aborted, Closed, Unpinned]),
+    ("ABORTING | Aborted", aborting, to_prefill(Aborted), S.CLOSED, [Closed, Unpinned]),
+    ("ABORTING | Accepted", aborting, to_prefill(Accepted), S.CLOSED, [Closed, Unpinned]),
+    ("CLOSED | Grant", closed, grant(), S.CLOSED, [Abort]),
+    ("CLOSED | Abort", closed, ABORT, S.CLOSED, [Aborted]),
+    # Not in the table: dropped.
+    ("STREAMING | Grant again", streaming, grant(), S.STREAMING, []),
+    ("COMMITTED | Grant again", committed, grant(), S.COMMITTED, []),
+    ("ABORTING | Grant", aborting, grant(), S.ABORTING, []),
+    ("STREAMING | Refused", streaming, to_prefill(Refused, reason="full"), S.STREAMING, []),
+    ("COMMITTED | Refused", committed, to_prefill(Refused, reason="full"), S.COMMITTED, []),
+    ("OPENING | Accepted", opening, to_prefill(Accepted), S.OPENING, []),
+    ("STREAMING | Accepted", streaming, to_prefill(Accepted), S.STREAMING, []),
+    ("OPENING | Aborted", opening, to_prefill(Aborted), S.OPENING, []),
+    ("COMMITTED | Aborted", committed, to_prefill(Aborted), S.COMMITTED, []),
+    ("CLOSED | Accepted", closed, to_prefill(Accepted), S.CLOSED, []),
+    ("CLOSED | Aborted", closed, to_prefill(Aborted), S.CLOSED, []),
+    # The engine has not heard yet.
+    ("ABORTING | layer ready", aborting, LayerReady(0, 0, 3), S.ABORTING, []),
+    ("ABORTING | commit", aborting, TOKENS, S.ABORTING, []),
+    ("ABORTING | Cancel", aborting, GiveUp("cancelled"), S.ABORTING, []),
+    ("CLOSED | layer ready", closed, LayerReady(0, 1, 3), S.CLOSED, []),
+]
+
+
+@pytest.mark.parametrize(("start", "event", "state", "answer"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_row(start: Callable[[], Side], event: object, state: SenderState, answer: list[type]) -> None:
+    side = start()
+    moves = side.do(event)
+    assert side.sender.state is state
+    assert sent(moves) == answer
+
+
+OWN = (LayerReady, GiveUp, type(TOKENS))  # of the own engine: ignored when late, but no strays
+DROPPED = [row for row in ROWS if row[3] is STATES[row[1]] and not row[4] and not isinstance(row[2], OWN)]
+
+
+@pytest.mark.parametrize("row", DROPPED, ids=lambda row: row[0])
+def test_dropped_is_counted(row: tuple[str, Callable[[], Side], object, SenderState, list[type]]) -> None:
+    side = row[1]()
+    before = side.departures.strays
+    side.do(row[2])
+    assert side.departures.strays == before + 1
+
+
+def test_silence_repeats_open_commit_abort() -> None:
+    for start, kind in ((opening, Open), (committed, Commit), (aborting, Abort)):
+        side = start()
+        assert side.departures.tick(0.19) == []
+        for now in (0.2, 0.4, 0.6):
+            due = side.departures.next_deadline()
+            assert due is not None and due == pytest.approx(now)
+            (move,) = side.departures.tick(due)
+            assert isinstance(move, Send) and isinstance(move.message, kind)
+
+
+def test_a_repeated_open_has_less_time() -> None:
+    (move,) = opening().departures.tick(1.0)
+    assert isinstance(move, Send) and isinstance(move.message, Open)
+    assert move.message.remaining_ms == pytest.approx(59_000)
+
+
+def test_silence_in_streaming_probes_with_the_link_offset() -> None:
+    side = flying()
+    (move,) = side.departures.tick(0.2)
+    assert isinstance(move, Send) and isinstance(move.message, Layer)
+    probe = move.message
+    assert (probe.number, probe.count, probe.size, probe.offset) == (2, 0, 0, 24)
+
+
+def test_grant_skips_what_is_held() -> None:
+    side = opening()
+    side.do(LayerReady(0, 0, 3))
+    side.do(grant(held=2))
+    headers, _ = side.send_all()
+    assert [(h.layer, h.first, h.count) for h in headers] == [(0, 2, 1)]
+
+
+def test_a_grant_of_everything_commits_without_payload() -> None:
+    side = opening()
+    for layer in (0, 1):
+        side.do(LayerReady(0, layer, 3))
+    side.do(TOKENS)
+    (move,) = side.do(grant(held=3))
+    assert isinstance(move, Send) and isinstance(move.message, Commit) and move.message.payloads == 0
+
+
+def test_layers_leave_in_order_of_readiness_and_once() -> None:
+    side = streaming()
+    side.do(LayerReady(0, 0, 1))
+    side.do(LayerReady(0, 1, 1))
+    side.do(LayerReady(0, 0, 3))
+    side.do(LayerReady(0, 0, 2))  # an old one
+    headers, _ = side.send_all()
+    assert [(h.number, h.layer, h.first, h.count, h.offset) for h in headers] == [
+        (0, 0, 0, 2, 0), (1, 0, 2, 1, 16), (2, 1, 0, 1, 24),
+    ]  # fmt: skip
+    side.do(LayerReady(0, 0, 3))
+    assert side.send_all()[0] == []
+
+
+def test_window_stops_and_credit_goes_on() -> None:
+    side = opening()
+    side.do(grant(limit=20))
+    side.do(LayerReady(0, 0, 3))
+    assert len(side.send_all()[0]) == 1  # 16 bytes of 20
+    side.do(Credit(sender=DECODE, receiver=PREFILL, seen=16, limit=36))
+    assert len(side.send_all()[0]) == 1
+    side.do(Credit(sender=DECODE, receiver=PREFILL, seen=0, limit=0))  # a late one
+    assert side.departures.window.limit == 36
+
+
+def test_a_payload_larger_than_the_window_goes_alone() -> None:
+    side = opening()
+    side.do(grant(limit=1))
+    side.do(LayerReady(0, 0, 3))
+    assert len(side.send_all()[0]) == 1
+    side.do(Credit(sender=DECODE, receiver=PREFILL, seen=15, limit=16))
+    assert side.send_all()[0] == []
+    side.do(Credit(sender=DECODE, receiver=PREFILL, seen=16, limit=17))
+    assert len(side.send_all()[0]) == 1
+
+
+def test_any_credit_ends_io_references_that_it_covers() -> None:
+    side = flying()
+    assert list(side.sender.flying.values()) == [16, 24]
+    side.do(Credit(sender=DECODE, receiver=PREFILL, seen=23, limit=2000))
+    assert list(side.sender.flying.values()) == [24]
+    side.do(ABORT)
+    assert side.do(Credit(sender=DECODE, receiver=PREFILL, seen=24, limit=2000)) == [Unpinned(1)]
+    assert side.departures.handoffs == {}
+
+
+def test_frames_done_end_io_references() -> None:
+    side = closed()
+    assert side.do(FrameDone(1)) == []
+    assert side.do(FrameDone(0)) == [Unpinned(1)]
+
+
+def test_all_sent_commits_behind_the_last_payload() -> None:
+    side = flying()
+    side.do(LayerReady(0, 1, 3))
+    assert side.do(TOKENS) == []
+    headers, moves = side.send_all()
+    assert sent(moves) == [Commit]
+    message = moves[0].message  # type: ignore[union-attr]
+    assert isinstance(message, Commit)
+    zeros = [digest for layer in (0, 1) for digest in block_digests(0, layer, 0, 8, [bytes(24)])]
+    assert (message.payloads, message.size, message.digest) == (2 + len(headers), 48, sum(zeros) % 2**64)
+    assert message.emitted == TOKENS.emitted
+
+
+def test_grant_deadline_aborts() -> None:
+    side = opening()
+    moves = side.departures.tick(CONFIG.grant_deadline)
+    assert sent(moves) == [Abort] and side.sender.state is S.ABORTING
+    assert outcome(side.do(to_prefill(Aborted), 31.0)) == ("failed", "grant_deadline", True)
+
+
+@pytest.mark.parametrize("start", [opening, streaming, committed], ids=lambda start: start.__name__)
+def test_deadline_aborts(start: Callable[[], Side]) -> None:
+    side = start()
+    side.sender.deadline = 0.1
+    assert side.departures.next_deadline() == 0.1
+    assert sent(side.departures.tick(0.1)) == [Abort]
+    assert side.sender.state is S.ABORTING
+
+
+@pytest.mark.parametrize(
+    ("start", "ends"),
+    [
+        (opening, ("failed", "peer_dead", True)),
+        (streaming, ("failed", "peer_dead", True)),
+        (committed, ("failed", "peer_dead", True)),
+        (aborting, ("failed", "cancelled", False)),
+    ],
+    ids=["OPENING", "STREAMING", "COMMITTED", "ABORTING"],
+)
+def test_peer_dead_closes(start: Callable[[], Side], ends: tuple[str, str, bool]) -> None:
+    side = start()
+    assert outcome(side.departures.lost("peer_dead", 0.0)) == ends
+    assert side.sender.state is S.CLOSED
+
+
+def test_peer_dead_when_closed_changes_nothing() -> None:
+    assert closed().departures.lost("peer_dead", 0.0) == []
+
+
+def test_new_epoch_is_the_peers_death() -> None:
+    side = streaming()
+    stranger = Abort(sender="decode-2", receiver=PREFILL, handoff=1, reason="ended")
+    assert side.do(stranger) == [Lost("peer_restarted")]
+
+
+def test_a_message_for_another_epoch_of_ours_is_dropped_and_counted() -> None:
+    side = opening()
+    assert side.do(Abort(sender=DECODE, receiver="prefill-0", handoff=1, reason="x")) == []
+    assert side.departures.strays == 1
+
+
+@pytest.mark.parametrize("start", [streaming, committed, aborting], ids=lambda start: start.__name__)
+def test_a_silent_peer_is_dead(start: Callable[[], Side]) -> None:
+    side = start()
+    for tenth in range(50):
+        assert not any(isinstance(move, Lost) for move in side.departures.tick(tenth / 10))
+    assert side.departures.tick(5.0) == [Lost("peer_silent")]
+
+
+def test_our_own_pause_is_not_the_peers_silence() -> None:
+    side = committed()
+    side.departures.tick(0.0)
+    assert not any(isinstance(move, Lost) for move in side.departures.tick(7.0))
+
+
+@pytest.mark.parametrize(
+    ("reason", "ends"),
+    [
+        ("done", ("done", "done", False)),
+        ("cancelled", ("failed", "cancelled", False)),
+        ("superseded", ("failed", "superseded", False)),
+        ("deadline", ("failed", "deadline", True)),
+    ],
+)
+def test_outcomes_of_giving_up(reason: str, ends: tuple[str, str, bool]) -> None:
+    side = streaming()
+    side.do(GiveUp(reason))
+    assert outcome(side.do(to_prefill(Aborted))) == ends
+
+
+def test_refused_for_ever_is_not_retryable() -> None:
+    side = opening()
+    side.do(to_prefill(Refused, reason="misfit", retryable=False))
+    assert outcome(side.do(to_prefill(Aborted))) == ("failed", "misfit", False)
+
+
+def test_aborting_accepted_reports_no_failure() -> None:
+    side = committed()
+    side.do(GiveUp("cancelled"))
+    assert outcome(side.do(to_prefill(Accepted)))[0] == "accepted"
+
+
+def test_forgotten_handoffs_still_answer() -> None:
+    side = opening()
+    side.do(ABORT)
+    assert side.departures.handoffs == {}
+    assert sent(side.do(grant())) == [Abort]
+    assert sent(side.do(ABORT)) == [Aborted]
+    assert side.do(to_prefill(Accepted)) == []
+
+
+def test_only_a_programmer_can_do_these() -> None:
+    for start, event in (
+        (committed, LayerReady(0, 0, 3)), (committed, TOKENS), (committed, GiveUp("done")), (streaming, TOKENS),
+        (opening, TOKENS), (opening, LayerReady(0, 0, 4)), (opening, LayerReady(0, 2, 1)),
+        (opening, LayerReady(1, 0, 1)),
+    ):  # fmt: skip
+        with pytest.raises(IllegalMove):
+            start().do(event)
+
+
+def test_turns_alternate_between_handoffs() -> None:
+    departures = Departures(CONFIG, PREFILL, DECODE, SPEC)
+    for number in (1, 2):
+        departures.open(number, request(40), 0.0)
+        departures.receive(replace(grant(), handoff=number), 0.0)
+        departures.handle(number, LayerReady(0, 0, 10), 0.0)
+    order = []
+    while (turn := departures.next_payload()) is not None:
+        order.append(turn[0].number)
+        departures.payload_left(*turn, [0] * turn[1].count, 0.0)
+    assert order == [1, 2] * 5
+
+
+def test_waiting_blocks() -> None:
+    side = opening()
+    assert side.departures.waiting_blocks() == 3
+    side.do(grant())
+    assert side.departures.waiting_blocks() == 0
