@@ -1,0 +1,169 @@
+"""A decode worker's way with a sequence, event by event."""
+
+from msgspec import structs
+
+from core.ids import SequenceKey
+from core.messages import Commit, DecodeJob, Limits, Open, Stages
+from decode_service.policy import DecodePolicy
+from kvtransfer.moves import Dropped, HandoffKey, Landed, Wanted
+from tests.worker.roles import LIMITS, SAMPLING, Bench
+from worker.events import Begin, Emit, Fail, HandoffOver, Kill, RoomGranted, RoomRefused, Submit
+
+KEY = HandoffKey("prefill", 5)
+
+
+def opened(tokens: int = 10, request: str = "r1") -> Open:
+    return Open(
+        sender="prefill", receiver="me", handoff=5, request=request, samples=(0,), attempt=1, gateway="gateway",
+        token_ids=list(range(tokens)), prompt_tokens=tokens, remaining_ms=5000.0, fingerprint="print",
+    )  # fmt: skip
+
+
+def committed(limits: Limits = LIMITS) -> Commit:
+    return Commit(
+        sender="prefill", receiver="me", handoff=5, payloads=2, size=384, digest=1, index=0, emitted=[3],
+        sampling=SAMPLING, limits=limits, stages=Stages(1.0, 2.0),
+    )  # fmt: skip
+
+
+def landed(limits: Limits = LIMITS) -> Landed:
+    return Landed(key=KEY, open=opened(), commit=committed(limits), bytes=384, digest=1)
+
+
+def test_a_sequence_gets_room_lands_runs_and_ends() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(Wanted(KEY, opened()), 1.0)
+    assert bench.step(policy) is None, "nothing to compute while it lands"
+    (granted,) = bench.heard(RoomGranted)
+    assert granted.key == KEY and len(granted.blocks[0]) == 3 and granted.held == 0
+    policy.receive(landed(Limits(4)), 2.0)
+    (begin,) = bench.heard(Begin)
+    assert begin.gateway == "gateway" and begin.emitted.token_ids == [3] and begin.emitted.index == 0
+    assert begin.emitted.stages.handoff_bytes == 384 and begin.emitted.stages.handoff_ms == 1000.0
+    for index in (1, 2, 3):
+        plan = bench.step(policy)
+        assert plan is not None and plan.works[0].start == 9 + index, "the first token's KV is computed here"
+        (emit,) = bench.heard(Emit)
+        assert emit.emitted[0].index == index
+    assert emit.emitted[0].finish == "length"
+    assert bench.heard(HandoffOver) == [HandoffOver(KEY)]
+    assert bench.blocks.used_count == 0 and not policy.busy()
+    assert policy.load().prompt_tokens == 0 and policy.load().handoff_bytes == 384
+
+
+def test_a_handoff_that_can_never_fit_is_refused() -> None:
+    bench = Bench(blocks=3)
+    policy = DecodePolicy(bench.parts)
+    policy.receive(Wanted(KEY, opened(tokens=50)), 1.0)
+    (refused,) = bench.heard(RoomRefused)
+    assert refused.reason == "capacity" and not refused.retryable
+    assert not policy.busy()
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    for bad in (structs.replace(opened(), prompt_tokens=0), structs.replace(opened(), token_ids=[-1] * 10)):
+        policy.receive(Wanted(KEY, bad), 1.0)
+        assert bench.heard(RoomRefused)[0].reason == "malformed"
+    for emitted in ([10**6], []):
+        policy.receive(Wanted(KEY, opened()), 1.0)
+        bench.step(policy)
+        foreign = structs.replace(committed(), emitted=emitted)
+        policy.receive(Landed(key=KEY, open=opened(), commit=foreign, bytes=384, digest=1), 1.0)
+        assert bench.heard(Fail)[0].reason == "malformed"
+    assert bench.blocks.used_count == 0 and not policy.busy()
+
+
+def test_a_higher_attempt_ends_a_lower_one_whose_cancel_was_lost() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    job = DecodeJob(
+        request="r1", attempt=0, sender="gateway", receiver="me", token_ids=list(range(20)), prompt_tokens=20,
+        sampling=SAMPLING, limits=LIMITS, deadline=100.0, queued_at=0.5,
+    )  # fmt: skip
+    policy.receive(Submit(job), 1.0)
+    bench.step(policy)
+    policy.receive(Wanted(KEY, opened()), 1.0)
+    bench.step(policy)
+    policy.receive(landed(), 1.0)
+    bench.step(policy)
+    assert bench.blocks.used_count == 3, "only the higher attempt's"
+    policy.receive(Kill(SequenceKey("r1", 0), 1, "cancelled"), 1.0)
+    assert bench.blocks.used_count == 0 and not policy.busy()
+
+
+def test_limits_that_can_never_fit_fail_after_landing() -> None:
+    bench = Bench(blocks=4)
+    policy = DecodePolicy(bench.parts)
+    policy.receive(Wanted(KEY, opened()), 1.0)
+    bench.step(policy)
+    policy.receive(landed(Limits(100)), 1.0)
+    assert bench.heard(Fail)[0].reason == "capacity"
+    assert bench.blocks.used_count == 0 and not policy.busy()
+
+
+def test_what_is_dropped_while_landing_is_freed_and_a_kill_waits_for_that() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(Wanted(KEY, opened()), 1.0)
+    bench.step(policy)
+    policy.receive(Kill(SequenceKey("r1", 0), 1, "cancelled"), 1.0)
+    policy.expired(bench.scheduler.expired(10.0), 10.0)
+    assert bench.blocks.used_count == 3, "the transfer may still write into them"
+    policy.receive(Dropped(KEY, "cancelled"), 1.0)
+    assert bench.blocks.used_count == 0 and not policy.busy()
+    bench.said.clear()
+    policy.receive(landed(), 1.0)  # too late: it crossed
+    assert not bench.said
+
+
+def test_a_kill_ends_a_running_sequence() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(Wanted(KEY, opened()), 1.0)
+    bench.step(policy)
+    policy.receive(landed(), 1.0)
+    bench.step(policy)
+    policy.receive(Kill(SequenceKey("r1", 0), 1, "cancelled"), 1.0)
+    policy.receive(Dropped(KEY, "cancelled", owned=True), 1.0)
+    assert bench.blocks.used_count == 0 and not policy.busy()
+
+
+def test_the_short_path_computes_its_prompt_here() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    job = DecodeJob(
+        request="r2", attempt=1, sender="gateway", receiver="me", token_ids=list(range(20)), prompt_tokens=20,
+        sampling=SAMPLING, limits=Limits(2), deadline=100.0, queued_at=0.5,
+    )  # fmt: skip
+    policy.receive(Submit(job), 1.0)
+    bench.step(policy, 1.5)
+    assert not bench.heard(Emit)
+    bench.step(policy, 2.0)
+    (emit,) = bench.heard(Emit)
+    assert emit.emitted[0].index == 0 and emit.emitted[0].stages.queue_ms == 1000.0
+    bench.step(policy, 3.0)
+    (emit,) = bench.heard(Emit)
+    assert emit.emitted[0].finish == "length" and emit.emitted[0].stages is None
+    assert policy.load().prompt_tokens == 20 and bench.blocks.used_count == 0
+
+
+def test_deadlines_and_leaving_are_reported() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(Wanted(KEY, opened()), 1.0)
+    bench.step(policy)
+    policy.receive(landed(), 1.0)
+    policy.expired(bench.scheduler.expired(7.0), 7.0)
+    assert bench.heard(Fail)[0].reason == "deadline"
+    other = HandoffKey("prefill", 6)
+    policy.receive(Wanted(other, opened(request="r2")), 8.0)
+    bench.step(policy, 8.0)
+    bench.said.clear()
+    policy.leave()
+    assert bench.heard(RoomRefused) == [
+        RoomRefused(other, "draining", "the decode worker is leaving", True)
+    ], "the prefill worker reports what has not landed"
+    assert bench.blocks.used_count == 0

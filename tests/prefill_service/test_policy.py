@@ -1,0 +1,160 @@
+"""A prefill worker's way with a sequence, event by event."""
+
+from typing import Any
+
+from core.ids import SequenceKey
+from core.messages import DecodeJob, Limits, PrefillJob
+from kvtransfer.moves import Closed, Unpinned
+from prefill_service.policy import PrefillPolicy
+from tests.worker.roles import LIMITS, SAMPLING, Bench
+from worker.events import AbortHandoff, CommitHandoff, Emit, Fail, Kill, LayerWritten, OpenHandoff, Submit
+
+
+def job(number: int, tokens: int = 10, peer: str = "decode", limits: Limits = LIMITS, **changes: Any) -> PrefillJob:
+    return PrefillJob(
+        **{
+            "request": f"r{number}", "attempt": 1, "sender": "gateway", "receiver": "me",
+            "token_ids": list(range(tokens)), "prompt_tokens": tokens, "sampling": SAMPLING, "limits": limits,
+            "deadline": 100.0, "queued_at": 0.5, "decode_epoch": peer, "decode_address": "tcp://x", **changes,
+        }
+    )  # fmt: skip
+
+
+def closed(handoff: int, outcome: Any, reason: str = "", retryable: bool = True) -> Closed:
+    return Closed(handoff=handoff, outcome=outcome, reason=reason, retryable=retryable, bytes=640, digest=1, ms=1.0)
+
+
+def test_a_sequence_opens_streams_commits_and_is_freed() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, tokens=26)), 1.0)
+    bench.step(policy)  # 16 of 26 tokens
+    (opened,) = bench.heard(OpenHandoff)
+    assert len(opened.blocks[0]) == 7
+    written = bench.heard(LayerWritten)
+    assert [(event.layer, event.handoffs) for event in written] == [(0, [(1, 4)]), (1, [(1, 4)])]
+    assert not bench.heard(Emit)
+    bench.step(policy)
+    assert [event.handoffs for event in bench.heard(LayerWritten)] == [[(1, 7)]] * 2  # the last, part-filled block too
+    (emit,) = bench.heard(Emit)
+    assert emit.emitted[0].token_ids == [7] and emit.emitted[0].finish is None
+    (commit,) = bench.heard(CommitHandoff)
+    assert (commit.handoff, commit.first.index, commit.first.emitted) == (1, 0, [7])
+    assert bench.blocks.used_count == 7 and policy.busy()
+    policy.receive(closed(1, "accepted"), 2.0)
+    assert bench.blocks.used_count == 7, "frames may still be read"
+    policy.receive(Unpinned(1), 2.0)
+    assert bench.blocks.used_count == 0 and not policy.busy()
+    load = policy.load()
+    assert (load.handoffs, load.handoff_bytes) == (1, 640)
+    assert not bench.heard(Fail) and not bench.heard(AbortHandoff)
+
+
+def test_a_first_token_that_is_the_last_needs_no_handoff() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, limits=Limits(1))), 1.0)
+    bench.step(policy)
+    assert bench.heard(Emit)[0].emitted[0].finish == "length"
+    assert not bench.heard(OpenHandoff) and bench.blocks.used_count == 0
+
+
+def test_a_first_token_that_stops_aborts_the_handoff_as_done() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, limits=Limits(10, (7,)))), 1.0)
+    bench.step(policy)
+    assert bench.heard(Emit)[0].emitted[0].finish == "stop"
+    assert bench.heard(AbortHandoff) == [AbortHandoff(1, "done")]
+    policy.receive(closed(1, "done"), 2.0)
+    policy.receive(Unpinned(1), 2.0)
+    assert bench.blocks.used_count == 0 and not bench.heard(Fail)
+
+
+def test_a_kill_frees_what_the_transfer_does_not_hold() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, tokens=40)), 1.0)
+    bench.step(policy)
+    policy.receive(Kill(SequenceKey("r1", 0), 1, "cancelled"), 1.0)
+    assert bench.heard(AbortHandoff) == [AbortHandoff(1, "cancelled")]
+    assert bench.step(policy) is None
+    policy.receive(closed(1, "failed", "cancelled"), 2.0)
+    policy.receive(Unpinned(1), 2.0)
+    assert bench.blocks.used_count == 0 and not bench.heard(Fail), "whoever cancels knows"
+
+
+def test_a_handoff_that_fails_is_reported() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1)), 1.0)
+    bench.step(policy)
+    policy.receive(closed(1, "failed", "grant_deadline"), 2.0)
+    policy.receive(Unpinned(1), 2.0)
+    (fail,) = bench.heard(Fail)
+    assert fail.reason == "grant_deadline" and fail.retryable
+    assert bench.blocks.used_count == 0
+
+
+def test_prompts_for_a_blocked_peer_wait_and_others_pass() -> None:
+    bench = Bench(blocks=33, waiting_share=0.25)  # 8 blocks for one peer
+    policy = PrefillPolicy(bench.parts)
+    for number in (1, 2, 3):
+        policy.receive(Submit(job(number, tokens=20, peer="slow")), 1.0)  # 5 blocks each
+    policy.receive(Submit(job(4, tokens=12, peer="quick")), 1.0)
+    while bench.step(policy) is not None:
+        pass
+    assert [event.job.request for event in bench.heard(OpenHandoff)] == ["r1", "r4"]
+    assert policy.load().waiting == 2
+    policy.receive(closed(1, "accepted"), 2.0)
+    policy.receive(Unpinned(1), 2.0)
+    policy.receive(Kill(SequenceKey("r3", 0), 1, "cancelled"), 2.0)
+    while bench.step(policy) is not None:
+        pass
+    assert [event.job.request for event in bench.heard(OpenHandoff)] == ["r2"]
+
+
+def test_what_can_never_fit_is_refused_with_both_numbers() -> None:
+    bench = Bench(blocks=4)
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, tokens=100)), 1.0)
+    (fail,) = bench.heard(Fail)
+    assert fail.reason == "capacity" and not fail.retryable and "25" in fail.message and "3" in fail.message
+    assert not policy.busy()
+
+
+def test_a_misdirected_job_and_a_deadline_are_reported() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    good = job(1)
+    names = set(DecodeJob.__struct_fields__)
+    policy.receive(Submit(DecodeJob(**{name: getattr(good, name) for name in names})), 1.0)
+    assert bench.heard(Fail)[0].reason == "misdirected"
+    policy.receive(Submit(good), 1.0)
+    policy.expired(bench.scheduler.expired(101.0), 101.0)
+    assert bench.heard(Fail)[0].reason == "deadline"
+    assert bench.blocks.used_count == 0 and not policy.busy()
+
+
+def test_what_the_model_has_no_tokens_for_fails_alone() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, token_ids=[1, 10**6])), 1.0)
+    policy.receive(Submit(job(2, prompt_tokens=0)), 1.0)
+    policy.receive(Submit(job(3)), 1.0)
+    failed = [(event.key.request, event.reason) for event in bench.heard(Fail)]
+    assert failed == [("r1", "malformed"), ("r2", "malformed")]
+    assert bench.step(policy) is not None
+
+
+def test_leaving_hands_everything_back() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1)), 1.0)
+    policy.receive(Submit(job(2)), 1.0)
+    bench.step(policy)
+    policy.leave()
+    assert {(event.key.request, event.reason, event.retryable) for event in bench.heard(Fail)} == {
+        ("r1", "draining", True),
+        ("r2", "draining", True),
+    }

@@ -1,0 +1,66 @@
+"""Workers of one host divide its cores by who is busy."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from worker.busy_page import SLOT, BusyPage
+
+
+def test_a_lone_busy_worker_has_all_cores_and_two_share_them(tmp_path: Path) -> None:
+    path = str(tmp_path / "page")
+    first: list[int] = []
+    second: list[int] = []
+    one = BusyPage(path, 8, first.append)
+    two = BusyPage(path, 8, second.append)
+    one.enter(64)
+    two.enter(64)
+    one.enter(64)
+    two.leave()
+    one.enter(64)
+    one.enter(64)  # unchanged: not set again
+    assert first == [8, 4, 8]
+    assert second == [4]
+    one.close()
+    two.close()
+
+
+def test_a_worker_without_a_page_has_all_cores() -> None:
+    threads: list[int] = []
+    page = BusyPage("", 2, threads.append)
+    page.enter(64)
+    assert threads == [2]
+    page.close()
+
+
+def test_a_small_step_takes_fewer_threads_than_there_are() -> None:
+    threads: list[int] = []
+    page = BusyPage("", 8, threads.append)
+    page.enter(1)
+    page.enter(3)
+    assert threads == [1, 3]
+    page.close()
+
+
+def test_there_is_always_one_thread(tmp_path: Path) -> None:
+    pages = []
+    threads: list[int] = []
+    for _ in range(3):
+        page = BusyPage(str(tmp_path / "page"), 2, threads.append)
+        page.enter(64)
+        pages.append(page)
+    assert threads[-1] == 1
+    for page in pages:
+        page.close()
+
+
+def test_the_slot_of_a_process_that_died_busy_is_freed(tmp_path: Path) -> None:
+    path = tmp_path / "page"
+    code = f"from worker.busy_page import BusyPage; BusyPage({str(path)!r}, 2, print).enter(64); import os; os._exit(0)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert any(busy for _, busy in SLOT.iter_unpack(path.read_bytes()))
+    threads: list[int] = []
+    page = BusyPage(str(path), 2, threads.append)
+    page.enter(64)
+    assert threads == [2]
+    page.close()

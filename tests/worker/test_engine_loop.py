@@ -1,0 +1,85 @@
+"""The loop goes on while there is work, sleeps when there is none, and ends when it is told."""
+
+import threading
+from collections import deque
+
+import pytest
+
+from core.messages import DecodeJob, Limits
+from core.store import ServerClock
+from decode_service.policy import DecodePolicy
+from engine.plan import Plan, StepResult
+from engine.scheduler import Scheduler
+from tests.worker.roles import SAMPLING, Bench
+from worker.busy_page import BusyPage
+from worker.engine_loop import EngineLoop
+from worker.events import Emit, Fail, Stop, Submit
+from worker.mailbox import Inbox
+from worker.vitals import Vitals
+
+SECONDS = 20.0
+
+
+class Sevens:
+    """Runs plans: every sampled token is 7."""
+
+    def __init__(self) -> None:
+        self.launched: deque[Plan] = deque()
+        self.most = 0
+
+    def launch(self, plan: Plan) -> None:
+        self.launched.append(plan)
+        self.most = max(self.most, len(self.launched))
+
+    def collect(self) -> StepResult:
+        plan = self.launched.popleft()
+        return StepResult(plan.step, [[7] if work.sampling is not None else [] for work in plan.works])
+
+
+def job(number: int) -> DecodeJob:
+    return DecodeJob(
+        request=f"r{number}", attempt=1, sender="gateway", receiver="me", token_ids=[1, 2, 3], prompt_tokens=3,
+        sampling=SAMPLING, limits=Limits(5), deadline=1e12, queued_at=0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sequence at a time: each can start only when a collected step has ended the one before."""
+    monkeypatch.setattr("worker.engine_loop.IDLE_WAIT", 10 * SECONDS)
+    bench = Bench()
+    scheduler = Scheduler(
+        bench.blocks, max_batch_tokens=16, max_sequences=1, max_model_len=256, max_in_flight=depth
+    )
+    policy = DecodePolicy(bench.parts._replace(scheduler=scheduler))
+    inbox: Inbox[object] = Inbox(100)
+    runner, vitals = Sevens(), Vitals()
+    busy = BusyPage("", 1, lambda threads: None)
+    loop = EngineLoop(runner, scheduler, policy, inbox, vitals, ServerClock(), busy, lambda tokens: 1, 60.0, depth)
+    for number in range(3):
+        inbox.post(Submit(job(number)))
+    inbox.post(Stop())  # ends when everything is done
+    thread = threading.Thread(target=loop.run, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    assert not thread.is_alive(), "the loop sleeps though there is work"
+    tokens = [emitted for event in bench.heard(Emit) for emitted in event.emitted]
+    assert sum(len(emitted.token_ids) for emitted in tokens) == 15
+    assert [emitted.request for emitted in tokens if emitted.finish] == ["r0", "r1", "r2"]
+    assert runner.most == depth and not bench.heard(Fail)
+    assert bench.blocks.used_count == 0 and vitals.draining
+
+
+def test_an_error_ends_the_loop_at_once_and_reports_what_was_running() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    inbox: Inbox[object] = Inbox(100)
+    busy = BusyPage("", 1, lambda threads: None)
+    loop = EngineLoop(
+        Sevens(), bench.scheduler, policy, inbox, Vitals(), ServerClock(), busy, lambda tokens: 1, 60.0, 1
+    )
+    inbox.post(Submit(job(1)))
+    inbox.post(Stop("the I/O thread died"))
+    loop.run()
+    assert loop.error == "the I/O thread died"
+    assert [event.reason for event in bench.heard(Fail)] == ["draining"]

@@ -1,0 +1,127 @@
+"""The ledger delivers each token and each end until it is acknowledged, and nothing to the dead."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from core.ids import SequenceKey
+from core.messages import Emitted
+from worker.ledger import TOMBSTONE_SECONDS, Failure, Ledger, Verdict
+
+KEY = SequenceKey("gateway-1", 0)
+
+
+def begun(attempt: int = 1, base: int = 0) -> Ledger:
+    ledger = Ledger()
+    assert ledger.begin(KEY, attempt, "gateway", base, 100.0) == (Verdict.NEW, 0)
+    return ledger
+
+
+def test_a_duplicate_job_is_seen_and_a_lower_attempt_is_dead() -> None:
+    ledger = begun(attempt=2)
+    assert ledger.begin(KEY, 2, "gateway", 0, 100.0) == (Verdict.DUPLICATE, 0)
+    assert ledger.begin(KEY, 1, "gateway", 0, 100.0) == (Verdict.DEAD, 0)
+
+
+def test_a_higher_attempt_kills_the_lower_one() -> None:
+    ledger = begun(attempt=1)
+    assert ledger.begin(KEY, 2, "gateway", 0, 100.0) == (Verdict.NEW, 1)
+    assert ledger.emit(Emitted(*KEY, 1, 0, [7])) is None
+
+
+def test_a_cancelled_sequence_never_comes_back_until_its_tombstone_falls() -> None:
+    ledger = begun()
+    assert ledger.cancel(KEY, 1, now=0.0)
+    assert not ledger.cancel(KEY, 1, now=0.0)
+    assert ledger.begin(KEY, 1, "gateway", 0, 100.0) == (Verdict.DEAD, 0)
+    assert ledger.emit(Emitted(*KEY, 1, 0, [7])) is None
+    ledger.expire(TOMBSTONE_SECONDS + 1)
+    assert ledger.begin(KEY, 1, "gateway", 0, 100.0)[0] is Verdict.NEW
+
+
+def test_a_cancel_that_comes_first_stops_the_job() -> None:
+    ledger = Ledger()
+    assert not ledger.cancel(KEY, 3, now=0.0)
+    assert ledger.begin(KEY, 3, "gateway", 0, 100.0)[0] is Verdict.DEAD
+    assert ledger.begin(KEY, 4, "gateway", 0, 100.0)[0] is Verdict.NEW
+
+
+def test_the_end_rides_with_the_last_token_and_is_repeated_on_asking() -> None:
+    ledger = begun(base=5)
+    ledger.emit(Emitted(*KEY, 1, 5, [1, 2]))
+    ledger.sent(ledger.owing("gateway"))
+    ledger.emit(Emitted(*KEY, 1, 7, [3], "stop"))
+    (entry,) = ledger.owing("gateway")
+    assert entry.pending() == Emitted(*KEY, 1, 7, [3], "stop")
+    ledger.sent([entry])
+    assert not ledger.owing("gateway")
+    asked = ledger.ask(KEY, 1, 6)
+    assert asked is not None and asked.pending() == Emitted(*KEY, 1, 6, [2, 3], "stop")
+    assert ledger.acknowledged(KEY, 1) is asked
+    assert ledger.ask(KEY, 1, 6) is None
+
+
+def test_a_failure_is_owed_after_the_tokens() -> None:
+    ledger = begun()
+    ledger.emit(Emitted(*KEY, 1, 0, [1]))
+    assert ledger.fail(KEY, 1, Failure("engine")) == "gateway"
+    assert ledger.fail(KEY, 1, Failure("deadline")) is None
+    (entry,) = ledger.owing("gateway")
+    assert entry.pending().token_ids == [1] and entry.failure is not None and entry.failure.reason == "engine"
+
+
+def test_what_nobody_acknowledges_is_dropped_after_its_deadline() -> None:
+    ledger = begun()
+    ledger.expire(129.0)
+    assert len(ledger) == 1
+    ledger.expire(131.0)
+    assert len(ledger) == 0
+
+
+class Delivery(RuleBasedStateMachine):
+    """A gateway that loses messages and asks again still gets every token once, in order, and the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = begun()
+        self.made: list[int] = []
+        self.got: list[int] = []
+        self.finished = False
+        self.seen_end = False
+
+    @precondition(lambda self: not self.finished)
+    @rule(count=st.integers(1, 3), end=st.booleans())
+    def emit(self, count: int, end: bool) -> None:
+        tokens = list(range(len(self.made), len(self.made) + count))
+        self.ledger.emit(Emitted(*KEY, 1, len(self.made), tokens, "stop" if end else None))
+        self.made += tokens
+        self.finished = end
+
+    @rule(lost=st.booleans())
+    def flush(self, lost: bool) -> None:
+        entries = self.ledger.owing("gateway")
+        for entry in entries:
+            pending = entry.pending()
+            if lost or pending.index > len(self.got):
+                continue  # a gap: the gateway will ask
+            self.got[pending.index :] = pending.token_ids
+            self.seen_end = self.seen_end or pending.finish is not None
+        self.ledger.sent(entries)
+
+    @rule()
+    def ask(self) -> None:
+        entry = self.ledger.ask(KEY, 1, len(self.got))
+        assert entry is not None
+
+    @invariant()
+    def in_order(self) -> None:
+        assert self.got == self.made[: len(self.got)]
+
+    def teardown(self) -> None:
+        self.ask()
+        self.flush(lost=False)
+        assert self.got == self.made and self.seen_end == self.finished
+
+
+TestDelivery = Delivery.TestCase
+TestDelivery.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)

@@ -1,0 +1,140 @@
+"""The engine thread: receive, plan, run, send. Both services run it; what differs is their `Policy`."""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from core.records import Load
+from core.store import ServerClock
+from engine.plan import Plan, StepResult
+from engine.scheduler import Progress, Scheduler
+from engine.sequence import Sequence
+from worker.busy_page import BusyPage
+from worker.events import Stop
+from worker.mailbox import Inbox
+from worker.vitals import Vitals
+
+IDLE_WAIT = 1.0  # s between looks at deadlines; an event ends it at once
+log = logging.getLogger("baton.worker")
+E = TypeVar("E", contravariant=True)
+
+
+class Runner(Protocol):
+    """What runs plans: `engine.executor.Executor`, which this module does not import because it loads torch."""
+
+    def launch(self, plan: Plan) -> None:
+        """Starts a step."""
+
+    def collect(self) -> StepResult:
+        """The result of the oldest step."""
+
+
+class Policy(Protocol[E]):
+    """What a role does at each point of the loop. All of it runs on the engine thread."""
+
+    def receive(self, event: E, now: float) -> None:
+        """An event from the I/O thread."""
+
+    def admitted(self, sequences: list[Sequence], now: float) -> None:
+        """These have their blocks now."""
+
+    def progressed(self, progress: list[Progress], now: float) -> None:
+        """What a step gave."""
+
+    def expired(self, sequences: list[Sequence], now: float) -> None:
+        """These are over their deadline."""
+
+    def leave(self) -> None:
+        """The worker stops: whatever is still here will not be finished."""
+
+    def busy(self) -> bool:
+        """Whether any sequence is here."""
+
+    def load(self) -> Load:
+        """How busy this worker is."""
+
+
+class EngineLoop(Generic[E]):
+    """Runs until it is told to stop; then until nothing runs any more, but not beyond `drain_seconds`."""
+
+    def __init__(
+        self,
+        executor: Runner,
+        scheduler: Scheduler,
+        policy: Policy[E],
+        inbox: Inbox[E | Stop],
+        vitals: Vitals,
+        clock: ServerClock,
+        busy: BusyPage,
+        useful_threads: Callable[[int], int],
+        drain_seconds: float,
+        depth: int,
+    ) -> None:
+        """`useful_threads`: for a step of so many tokens. `depth`: steps launched before the first is collected."""
+        self._executor = executor
+        self._scheduler = scheduler
+        self._policy = policy
+        self._inbox = inbox
+        self._vitals = vitals
+        self._clock = clock
+        self._busy = busy
+        self._useful_threads = useful_threads
+        self._drain_seconds = drain_seconds
+        self._depth = depth
+        self._flying: deque[Plan] = deque()
+        self._leave_at: float | None = None
+        self._idle = True
+        self.error = ""
+
+    def run(self) -> None:
+        """The loop: receive, plan, run, send."""
+        while not self._over():
+            self._receive()
+            now = self._clock.now()
+            self._policy.expired(self._scheduler.expired(now), now)
+            plan = self._scheduler.plan(now)
+            self._policy.admitted(self._scheduler.take_admitted(), now)
+            if plan is not None:
+                self._busy.enter(self._useful_threads(sum(len(work.token_ids) for work in plan.works)))
+                self._vitals.step_started()
+                self._executor.launch(plan)
+                self._flying.append(plan)
+            collected = bool(self._flying) and (plan is None or len(self._flying) == self._depth)
+            if collected:
+                result = self._executor.collect()
+                self._flying.popleft()
+                self._vitals.step_ended()
+                now = self._clock.now()
+                self._policy.progressed(self._scheduler.apply(result, now), now)
+            self._idle = plan is None and not collected  # what was collected may have made room for another plan
+            self._vitals.load = self._policy.load()
+        self._policy.leave()
+        self._vitals.load = self._policy.load()
+
+    def _receive(self) -> None:
+        """Takes what is there; with nothing to compute, waits for it and uses no core."""
+        wait = 0.0
+        if self._idle:
+            self._busy.leave()
+            wait = min(IDLE_WAIT, max(0.0, self._scheduler.next_deadline - self._clock.now()))
+        for event in self._inbox.take(wait):
+            if isinstance(event, Stop):
+                self._stop(event)
+            else:
+                self._policy.receive(event, self._clock.now())
+
+    def _stop(self, stop: Stop) -> None:
+        if stop.error:
+            self.error = stop.error
+        if self._leave_at is None:
+            log.info("stopping: what runs has %.0f s to end", self._drain_seconds)
+            self._leave_at = self._clock.now() + self._drain_seconds
+            self._vitals.draining = True
+
+    def _over(self) -> bool:
+        if self.error:
+            return True
+        if self._leave_at is None or self._flying:
+            return False
+        return not self._policy.busy() or self._clock.now() > self._leave_at

@@ -1,0 +1,42 @@
+"""What makes a worker a prefill or a decode worker: a policy on the engine thread, a transfer on the I/O thread."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from core.config import WorkerConfig
+from core.errors import MessageError
+from core.kvspec import KVSpec
+from core.store import ServerClock
+from engine.blocks import BlockManager
+from engine.plan import Plan
+from engine.scheduler import Scheduler
+from kvtransfer.memory import KVMemory
+from worker.engine_loop import Policy
+from worker.io_thread import MakeTransfer
+
+
+class Parts(NamedTuple):
+    """What a role is made of."""
+
+    config: WorkerConfig
+    epoch: str
+    spec: KVSpec
+    vocab_size: int
+    scheduler: Scheduler
+    blocks: BlockManager
+    clock: ServerClock
+    tell_io: Callable[[Any], None]
+
+
+def check_tokens(token_ids: list[int], vocab_size: int) -> None:
+    """Raises `MessageError` for ids that the model does not have: they would fail a whole step, not one request."""
+    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
+        raise MessageError(f"token ids from {min(token_ids)} to {max(token_ids)}, the vocabulary has {vocab_size}")
+
+
+class Role(NamedTuple):
+    """A role: its policy, its side of the handoff over the pool's memory, and what it wants to know of each layer."""
+
+    policy: Policy[Any]
+    make_transfer: Callable[[KVMemory], MakeTransfer]
+    layer_written: Callable[[Plan, int, int], None] | None

@@ -1,0 +1,129 @@
+"""A worker's start and end: settings, model, threads, signals, exit status. Every failure is one sentence."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from core.config import WorkerConfig
+from core.costs import useful_threads
+from core.errors import BatonError
+from core.ids import new_epoch
+from core.records import Role as RoleName
+from core.records import WorkerRecord
+from core.sealing import load_secret
+from core.status import StatusFile
+from core.store import ServerClock, check, connect
+from engine.blocks import BlockManager
+from engine.device import dtype_name
+from engine.executor import Executor
+from engine.scheduler import Scheduler
+from worker.busy_page import BusyPage
+from worker.engine_loop import EngineLoop
+from worker.events import Stop
+from worker.io_thread import IOThread
+from worker.mailbox import Inbox, Outbox
+from worker.role import Parts, Role
+from worker.vitals import Vitals
+
+READY_SECONDS = 30.0
+GROWTH_SHARE = 0.02  # of the pool stays free for those who run, when others are admitted
+log = logging.getLogger("baton.worker")
+
+
+def serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Role]) -> int:
+    """Runs a worker until it is told to stop; returns the process's exit status."""
+    logging.basicConfig(
+        level=config.log_level.upper(), format=f"%(asctime)s {name} %(levelname)s %(message)s", stream=sys.stderr
+    )
+    status = StatusFile(config.status_file)
+    try:
+        return _serve(name, config, make_role, status)
+    except BatonError as error:
+        status.failed(str(error))
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Role], status: StatusFile) -> int:
+    inbox: Inbox[Any] = Inbox(config.inbox)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: inbox.post(Stop()))
+    outbox: Outbox[Any] = Outbox(config.inbox)
+    secret = load_secret(config.store.secret_file)
+    status.report("connecting to Redis")
+    asyncio.run(_check_store(config.store.redis))
+
+    executor = Executor(config.engine, status.report)
+    depth = 2 if executor.device.type == "cuda" else 1  # on a CPU a step is over when it is launched
+    blocks = BlockManager(executor.spec, executor.block_count)
+    scheduler = Scheduler(
+        blocks,
+        max_batch_tokens=config.engine.max_batch_tokens,
+        max_sequences=config.engine.max_sequences,
+        max_model_len=executor.model_config.max_model_len,
+        growth_reserve=int(GROWTH_SHARE * executor.block_count),
+        max_in_flight=depth,
+    )
+    vitals, clock, epoch = Vitals(), ServerClock(), new_epoch()
+    busy = BusyPage(config.busy_page, os.cpu_count() or 1, torch.set_num_threads)
+    parts = Parts(config, epoch, executor.spec, executor.model_config.vocab_size, scheduler, blocks, clock, outbox.post)
+    policy, make_transfer, layer_written = make_role(parts)
+    executor.on_layer = layer_written
+    record = WorkerRecord(
+        epoch=epoch,
+        role=name,
+        address="",
+        handoff_address="",
+        model=config.engine.model,  # as it was given: a hub's own directories are called by a hash
+        fingerprint=executor.spec.fingerprint(),
+        block_tokens=config.engine.block_size,
+        max_model_len=executor.model_config.max_model_len,
+        device=str(executor.device),
+        dtype=dtype_name(executor.dtype),
+        started_at=time.time(),
+    )
+    vitals.load = policy.load()
+    io = IOThread(config, record, secret, clock, vitals, inbox, outbox, busy, make_transfer(executor.pool))
+    io.start()
+    if not io.ready.wait(READY_SECONDS) or io.error:
+        raise BatonError(f"the worker could not register: {io.error or 'no answer in time'}")
+    status.ready(io.address)
+    log.info("ready: %s worker %s at %s, %d KV blocks", name, epoch, io.address, executor.block_count)
+    loop = EngineLoop(
+        executor,
+        scheduler,
+        policy,
+        inbox,
+        vitals,
+        clock,
+        busy,
+        partial(useful_threads, executor.parameters, executor.dtype.itemsize),
+        config.drain_seconds,
+        depth,
+    )
+    try:
+        loop.run()
+    finally:
+        io.stop()
+        busy.close()
+    if loop.error:
+        print(f"error: {loop.error}", file=sys.stderr)
+        return 1
+    log.info("stopped")
+    return 0
+
+
+async def _check_store(url: str) -> None:
+    store = connect(url)
+    try:
+        await check(store, url)
+    finally:
+        await store.aclose()
