@@ -1,0 +1,64 @@
+"""`python -m gateway`: the HTTP front of Baton."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+
+import uvloop
+
+from core.cli import parse_or_exit
+from core.config import GatewayConfig
+from core.errors import BatonError
+from core.listening import listen, url_of
+from core.status import StatusFile
+from gateway.app import make_app
+from gateway.server import Server
+from gateway.service import Gateway
+
+
+async def serve(config: GatewayConfig, listener: socket.socket, status: StatusFile) -> None:
+    """Serves until a signal comes. Raises `BatonError` if the start fails."""
+    gateway = Gateway(config, url_of(listener), status)
+    server = Server(make_app(gateway), gateway.drain)
+    serving = asyncio.create_task(server.serve([listener]))
+    running = asyncio.create_task(_run(gateway))
+    try:
+        await asyncio.wait({serving, running}, return_when=asyncio.FIRST_COMPLETED)
+        server.stop()
+        if running.done():
+            await serving
+            running.result()  # raises what ended it
+        serving.result()
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError, BatonError):
+            await running
+        await gateway.close()
+
+
+async def _run(gateway: Gateway) -> None:
+    await gateway.start()
+    await gateway.watch()
+
+
+def main() -> int:
+    """Exit status 0 after a signal, 2 after a sentence that says what to change."""
+    config = parse_or_exit(GatewayConfig, "python -m gateway")
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=config.log_level.upper(), format=form)
+    status = StatusFile(config.status_file)
+    status.report("starting")
+    try:
+        listener = listen(config.host, config.port)
+        uvloop.run(serve(config, listener, status))
+    except BatonError as error:
+        status.failed(str(error))
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

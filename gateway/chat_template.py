@@ -1,0 +1,115 @@
+"""A model's chat template: messages to prompt text, equal to transformers' `apply_chat_template`.
+
+A template is code that came with the weights, so it runs in jinja2's immutable sandbox, sees nothing but plain data,
+and takes no arguments from clients.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from core.errors import ModelError
+from gateway.errors import invalid
+
+
+class ChatTemplate:
+    """One compiled template with the special tokens that it may name. Raises `ModelError` if it does not compile."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals |= {
+            "raise_exception": _refuse,
+            "strftime_now": _now,
+            "dict": _Dict(),
+            "namespace": _Namespace,
+        }
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise ModelError(f"the model's chat template is broken: {error}") from None
+        self._special_tokens = dict(special_tokens)
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt, ending where the assistant's answer begins. Raises `APIError` if the template refuses."""
+        try:
+            return self._template.render(
+                messages=[dict(message) for message in messages],
+                tools=None,
+                documents=None,
+                add_generation_prompt=True,
+                **self._special_tokens,
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+            said = str(error) if isinstance(error, jinja2.TemplateError) else type(error).__name__
+            raise invalid(f"the model's chat template refuses these messages: {said}", "messages") from None
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks an assistant's words for training; here it only encloses them."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_enclosed"), [], [], body).set_lineno(line)
+
+    def _enclosed(self, caller: Macro) -> str:
+        return caller()
+
+
+class _Dict:
+    """`dict` for templates, without the type's own attributes."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+class _Namespace(Namespace):
+    """`namespace` for templates, which may not store names that begin with an underscore."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, *rest = args  # positional only, so that a template may use the name `self`
+        attributes = dict(*rest, **kwargs)
+        for name in attributes:
+            _public(name)
+        Namespace.__init__(self, attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _public(name)
+        super().__setitem__(name, value)
+
+
+def _public(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError("a template may not store names that begin with an underscore")
+
+
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """Without jinja2's escaping for HTML: a prompt is not a page."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)

@@ -1,0 +1,109 @@
+"""Token ids to text, a few at a time: never half a character, and in the end the same text as all ids at once.
+
+Two kinds of tokenizer need two ways. Where tokens are bytes (`BytePieces`), an incremental UTF-8 decoder is exact and
+costs the same for every token. Where a token's text depends on its neighbours (`Window`), the last few are decoded with
+and without the new one, and the difference is new.
+"""
+
+import codecs
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+Piece = Callable[[int], str | None]
+REPLACEMENT = "\ufffd"
+LONGEST = 4  # bytes of a UTF-8 character, so tokens that one can be spread over
+
+
+class Detokenizer(Protocol):
+    """Of one answer."""
+
+    def push(self, token: int) -> str:
+        """The text that this token completes, often empty."""
+
+    def flush(self) -> str:
+        """What is left at the end: a character that stayed incomplete is a replacement character."""
+
+
+def byte_alphabet() -> dict[str, int]:
+    """The 256 printable characters by which byte-level vocabularies spell bytes (GPT-2's table)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+class BytePieces:
+    """The bytes of each token of a byte-level vocabulary, looked up once."""
+
+    def __init__(self, piece: Piece) -> None:
+        self._piece = piece
+        self._alphabet = byte_alphabet()
+        self._known: dict[int, bytes] = {}
+
+    def bytes_of(self, token: int) -> bytes:
+        """Empty for special tokens and unknown ids."""
+        found = self._known.get(token)
+        if found is None:
+            found = self._spelled(self._piece(token) or "")
+            self._known[token] = found
+        return found
+
+    def stream(self) -> Detokenizer:
+        """A detokenizer for one answer."""
+        return _ByteStream(self)
+
+    def _spelled(self, piece: str) -> bytes:
+        try:
+            return bytes([self._alphabet[character] for character in piece])
+        except KeyError:
+            return piece.encode()  # an added token, spelled as it is
+
+
+class _ByteStream:
+    def __init__(self, pieces: BytePieces) -> None:
+        self._pieces = pieces
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token: int) -> str:
+        return self._decoder.decode(self._pieces.bytes_of(token))
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class Window:
+    """For all other decoders. The window holds the tokens of the last completed text and those after it."""
+
+    def __init__(self, decode: Callable[[list[int]], str], piece: Piece) -> None:
+        self._decode = decode
+        self._piece = piece
+        self._window: list[int] = []
+        self._settled = 0  # tokens of the window whose text has left
+        self._before = ""  # … and that text
+        self._broken = 0  # last tokens that may be the beginning of a character
+
+    def push(self, token: int) -> str:
+        if self._piece(token) is None:
+            return ""
+        self._window.append(token)
+        text = self._decode(self._window)
+        self._broken = self._broken + 1 if text.endswith(REPLACEMENT) else 0
+        if 0 < self._broken < LONGEST:
+            return ""  # may be the beginning of a character
+        return self._advance(text)
+
+    def flush(self) -> str:
+        return self._advance(self._decode(self._window)) if len(self._window) > self._settled else ""
+
+    def _advance(self, text: str) -> str:
+        fresh = text[len(self._before) :]
+        if fresh:  # a token without text must not become the only context of the next
+            self._window = self._window[self._settled :]
+            self._before = self._decode(self._window)
+            self._settled = len(self._window)
+            self._broken = 0
+        return fresh
+
+
+def text_of(detokenizer: Detokenizer, tokens: Sequence[int]) -> str:
+    """All of it at once."""
+    return "".join([*map(detokenizer.push, tokens), detokenizer.flush()])

@@ -1,0 +1,78 @@
+"""Whether a worker is there: suspicion and death, from pings and heartbeats. Pure: time is an argument.
+
+A missing heartbeat is only suspicion; Redis may be away. Death is a ping that stays unanswered for a second of
+suspicion, or a step that is far overdue. A pause of this process itself is nobody's death.
+"""
+
+import enum
+
+GREET_EVERY = 0.05  # s until the first answer
+PING_EVERY = 0.5  # s, which also tells the worker that this gateway is alive
+REPEAT_AFTER = 0.2  # s until an unanswered ping is repeated
+SUSPECT_AFTER = 0.5  # s without an answer
+DEAD_AFTER = 1.0  # s of suspicion without an answer
+OVERDUE_MS = 30_000.0  # a step that should have ended so long ago hangs
+PAUSE = 0.5  # s between two looks that cannot be this process's usual business
+
+
+class Health(enum.Enum):
+    """What is known of a worker."""
+
+    CONNECTING = enum.auto()
+    ALIVE = enum.auto()
+    SUSPECT = enum.auto()
+    DEAD = enum.auto()
+
+
+class Liveness:
+    """Of one life of one worker."""
+
+    def __init__(self, now: float) -> None:
+        self.health = Health.CONNECTING
+        self.beating = True  # its heartbeat is in Redis
+        self._looked = now
+        self._pinged = now  # the last ping
+        self._unanswered: float | None = now  # the first ping since the last answer; at first, the connection itself
+        self._number = 0
+
+    def heard(self, now: float) -> None:
+        """Any message is a sign of life."""
+        self._unanswered = None
+        if self.health is not Health.DEAD:
+            self.health = Health.ALIVE if self.beating else Health.SUSPECT
+
+    def pong(self, step_due_ms: float) -> None:
+        """An answer, with the time until the running step is overdue; one that is long overdue hangs."""
+        if step_due_ms < -OVERDUE_MS:
+            self.health = Health.DEAD
+
+    def look(self, now: float) -> int | None:
+        """Called often. Decides on suspicion and death; returns the number of a ping that is to be sent now."""
+        pause = now - self._looked
+        self._looked = now
+        if self.health is Health.DEAD:
+            return None
+        if pause > PAUSE and self._unanswered is not None:
+            self._unanswered += pause  # answers may lie unread
+        silent = now - self._unanswered if self._unanswered is not None else 0.0
+        suspicious = silent >= SUSPECT_AFTER or not self.beating
+        if silent >= (DEAD_AFTER if not self.beating else SUSPECT_AFTER + DEAD_AFTER) and self._known():
+            self.health = Health.DEAD
+            return None
+        if self._known():
+            self.health = Health.SUSPECT if suspicious else Health.ALIVE
+        if now - self._pinged < self._patience(suspicious):
+            return None
+        self._pinged = now
+        self._unanswered = now if self._unanswered is None else self._unanswered
+        self._number += 1
+        return self._number
+
+    def _patience(self, suspicious: bool) -> float:
+        if self.health is Health.CONNECTING:
+            return GREET_EVERY
+        return REPEAT_AFTER if self._unanswered is not None or suspicious else PING_EVERY
+
+    def _known(self) -> bool:
+        """A worker that never answered is dead only when its heartbeat is missing too: it may not be reachable yet."""
+        return self.health is not Health.CONNECTING or not self.beating

@@ -1,0 +1,124 @@
+"""Figures for Prometheus, under the names that dashboards for LLM serving query, and Baton's own goodput."""
+
+from collections.abc import Callable, Iterable, Iterator, Sized
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from core.records import FinishedRecord
+from gateway.router import Candidate
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_GAPS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
+
+
+class Metrics:
+    """Counters and histograms of one gateway life. Gauges are read from the workers when somebody looks."""
+
+    def __init__(self, model: str, workers: Iterable[Candidate], in_progress: Sized) -> None:
+        self._registry = CollectorRegistry()
+        self._model = model
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
+            return Histogram(name, text, ["model_name"], buckets=buckets, registry=self._registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, ["model_name", *labels], registry=self._registry)
+
+        self._ttft = histogram("vllm:time_to_first_token_seconds", "Receipt to first output token")
+        self._gap = histogram("vllm:inter_token_latency_seconds", "Between two output tokens of a request", _GAPS)
+        self._tpot = histogram(
+            "vllm:request_time_per_output_token_seconds", "(End to end - TTFT) / (output tokens - 1)", _GAPS
+        )
+        self._e2e = histogram("vllm:e2e_request_latency_seconds", "Receipt to last output token")
+        self._queue = histogram("vllm:request_queue_time_seconds", "Wait on the prefill worker")
+        self._prefill = histogram("vllm:request_prefill_time_seconds", "Computation of the prompt")
+        self._handoff = histogram("baton:request_handoff_time_seconds", "Passing of the KV cache")
+        self._prompt = counter("vllm:prompt_tokens", "Prompt tokens")
+        self._output = counter("vllm:generation_tokens", "Output tokens")
+        self._success = counter("vllm:request_success", "Requests that finished", "finished_reason")
+        self._ended = counter("baton:requests_ended", "Requests that ended, in any way", "outcome")
+        self._good = counter("baton:requests_good", "Finished requests that met their SLO; its rate is the goodput")
+        self._bytes = counter("baton:handoff_bytes", "KV bytes that were passed")
+        self._retries = counter("baton:attempts_retried", "Attempts that were followed by another", "reason")
+        self._dropped = counter("baton:messages_dropped", "Messages that were stale, unknown or malformed")
+        self._refused = counter("baton:requests_refused", "Requests answered with an error status", "status")
+        for unlabelled in (self._good, self._prompt, self._output, self._bytes, self._dropped):
+            unlabelled.labels(model)
+        self._registry.register(_Gauges(model, workers, in_progress))
+
+    def first_token(self, seconds: float) -> None:
+        """A request's first output token, so long after its receipt."""
+        self._ttft.labels(self._model).observe(seconds)
+
+    def gap(self, seconds: float) -> None:
+        """An output token, so long after the one before."""
+        self._gap.labels(self._model).observe(seconds)
+
+    def retried(self, reason: str) -> None:
+        """An attempt was given up for another."""
+        self._retries.labels(self._model, reason).inc()
+
+    def dropped(self) -> None:
+        """A message was of no use."""
+        self._dropped.labels(self._model).inc()
+
+    def refused(self, status: int) -> None:
+        """A request was answered with this error status."""
+        self._refused.labels(self._model, str(status)).inc()
+
+    def ended(self, record: FinishedRecord) -> None:
+        """A request has ended."""
+        self._ended.labels(self._model, record.outcome).inc()
+        self._prompt.labels(self._model).inc(record.prompt_tokens)
+        self._output.labels(self._model).inc(record.output_tokens)
+        self._bytes.labels(self._model).inc(record.handoff_bytes)
+        if record.outcome != "finished":
+            return
+        self._success.labels(self._model, record.reason).inc()
+        if record.good:
+            self._good.labels(self._model).inc()
+        self._e2e.labels(self._model).observe(record.e2e_ms / 1000)
+        self._queue.labels(self._model).observe(record.queue_ms / 1000)
+        self._prefill.labels(self._model).observe(record.prefill_ms / 1000)
+        self._handoff.labels(self._model).observe(record.handoff_ms / 1000)
+        if record.output_tokens > 1:
+            self._tpot.labels(self._model).observe(record.tpot_ms / 1000)
+
+    def page(self) -> bytes:
+        """The exposition, as text."""
+        return generate_latest(self._registry)
+
+
+class _Gauges(Collector):
+    """What the workers last said of themselves."""
+
+    def __init__(self, model: str, workers: Iterable[Candidate], in_progress: Sized) -> None:
+        self._model = model
+        self._workers = workers
+        self._in_progress = in_progress
+
+    def collect(self) -> Iterator[Metric]:
+        """Read at every scrape."""
+        workers = list(self._workers)
+        for kind, name, text, read in _PER_WORKER:
+            family = kind(name, text, labels=["model_name", "engine", "role"])
+            for worker in workers:
+                family.add_metric([self._model, worker.record.epoch, worker.record.role], read(worker))
+            yield family
+        mine = GaugeMetricFamily("baton:requests_in_progress", "Of this gateway", labels=["model_name"])
+        mine.add_metric([self._model], len(self._in_progress))
+        yield mine
+
+
+_Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
+_PER_WORKER: list[tuple[_Family, str, str, Callable[[Candidate], float]]] = [
+    (GaugeMetricFamily, "vllm:num_requests_running", "Sequences in the batch", lambda one: one.record.load.running),
+    (GaugeMetricFamily, "vllm:num_requests_waiting", "Sequences that wait", lambda one: one.record.load.waiting),
+    (GaugeMetricFamily, "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1", Candidate.kv_use),
+    (CounterMetricFamily, "vllm:num_preemptions", "Preempted sequences", lambda one: one.record.load.preemptions),
+    (CounterMetricFamily, "baton:handoffs", "Sequences handed off", lambda one: one.record.load.handoffs),
+    (GaugeMetricFamily, "baton:worker_usable", "1 if requests may go there", lambda one: float(one.usable)),
+]

@@ -1,0 +1,64 @@
+"""The few files of a model that the gateway reads, from a directory or from the Hugging Face hub; never the weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from core.errors import ModelError
+
+FILES = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+]
+
+
+def locate(model: str) -> Path:
+    """The directory with the files, downloaded first if `model` is a hub id. Raises `ModelError` in one sentence."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists() or model.startswith((".", "/", "~")) or model.count("/") != 1:
+        raise ModelError(f"--model: {model!r} is neither a directory nor a hub id such as owner/name")
+    # Imported here because a directory, the usual case, needs nothing of it.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=FILES))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ModelError(f"--model: {model!r} is no directory and cannot be had from the hub: {first}") from None
+
+
+def read_object(directory: Path, name: str, required: bool = False) -> dict[str, Any]:
+    """A file of JSON as a dictionary; empty if it is not there. Raises `ModelError` if it is broken."""
+    try:
+        found = json.loads((directory / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if required:
+            raise ModelError(f"--model: {directory} has no {name}") from None
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"--model: {directory / name} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ModelError(f"--model: {directory / name} is not a JSON object")
+    return found
+
+
+def chat_template(directory: Path, tokenizer_config: dict[str, Any]) -> str | None:
+    """The template's source, or None. A file of its own wins over the tokenizer's config, as in transformers."""
+    try:
+        return (directory / "chat_template.jinja").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise ModelError(f"--model: {directory / 'chat_template.jinja'} cannot be read: {error}") from None
+    found = tokenizer_config.get("chat_template") or read_object(directory, "chat_template.json").get("chat_template")
+    if isinstance(found, list):  # several, by name
+        named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else None

@@ -1,0 +1,38 @@
+"""Stop strings in text that arrives in pieces: no part of one is ever sent."""
+
+from collections.abc import Sequence
+
+
+class StopStrings:
+    """Holds back the end of the text while it may be the beginning of a stop string."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        assert all(stops), "an empty stop string would end every answer"
+        self._stops = tuple(stops)
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Text that can be sent, and whether a stop string was met. The text ends before the one that ends first.
+
+        So the result does not depend on how the text was cut into pieces.
+        """
+        if not self._stops:
+            return text, False
+        text = self._held + text
+        met = [(place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0]
+        if met:
+            self._held = ""
+            return text[: min(met)[1]], True
+        keep = max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep], False
+
+    def flush(self) -> str:
+        """At the end of the answer nothing is the beginning of anything."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` with which `stop` begins."""
+    return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)

@@ -1,0 +1,74 @@
+"""A real Redis server, model directories, and gateways that serve on ports which the system chooses."""
+
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from core.store import connect
+from launcher.redis_server import server_binary
+from tests.gateway.models import byte_level
+from tests.gateway.running import Running, serving
+
+START_SECONDS = 20.0
+SECRET = "a secret of the tests, long enough"
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Valkey server on a socket of its own."""
+    directory = tmp_path_factory.mktemp("valkey")
+    path = directory / "s"
+    command = [str(server_binary()), "--port", "0", "--unixsocket", str(path), "--dir", str(directory), "--save", ""]
+    with (directory / "log").open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            client = redis.Redis(unix_socket_path=str(path))
+            until = time.monotonic() + START_SECONDS
+            while not _answers(client):
+                assert time.monotonic() < until and server.poll() is None, (directory / "log").read_text()
+                time.sleep(0.01)
+            client.close()
+            yield f"unix://{path}"
+        finally:
+            server.terminate()
+            server.wait(10)
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory with a byte-level tokenizer and 40 ids that the tokenizer does not know."""
+    return byte_level(tmp_path_factory.mktemp("models") / "tiny", vocabulary=443)
+
+
+@pytest.fixture
+def secret_file(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text(SECRET)
+    return path
+
+
+@pytest.fixture
+async def serve(redis_url: str, model: Path, secret_file: Path) -> AsyncIterator[Callable[..., Awaitable[Running]]]:
+    """Starts gateways, and ends them after the test. Redis is empty before."""
+    store = connect(redis_url)
+    await store.flushall()
+    await store.aclose()
+    async with serving(redis_url, model, secret_file) as start:
+        yield start
+
+
+@pytest.fixture
+async def running(serve: Callable[..., Awaitable[Running]]) -> Running:
+    """A gateway with one prefill and one decode peer, ready."""
+    return await serve("prefill", "decode")

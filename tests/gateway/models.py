@@ -1,0 +1,85 @@
+"""Model directories without weights, as a gateway reads them: tokenizers of the kinds that models come with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+WORDS = [
+    "The quick brown fox jumps over the lazy dog.",
+    "Baton passes key-value blocks from a prefill worker to a decode worker, 1234567890 times.",
+    "Hello, world! How are you? Fine, thank you. É, ü, 漢字 and 🙂🎉 are characters too.",
+]
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+CONTEXT = 256
+
+
+def byte_level(directory: Path, *, vocabulary: int = 0, template: str | None = CHATML, **config: Any) -> Path:
+    """A byte-level BPE tokenizer with ChatML tokens, as Qwen's. `vocabulary` 0: just what the tokenizer knows."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(WORDS * 4, trainer)
+    tokenizer.add_tokens([AddedToken("<tool call>", special=False, normalized=False)])
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    return _save(directory, tokenizer, settings, template, vocabulary, config)
+
+
+def llama_style(directory: Path, *, template: str | None = None, **config: Any) -> Path:
+    """A SentencePiece-like BPE tokenizer with byte fallback and a beginning-of-text token, as Llama 2's."""
+    trained = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    trained.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    bytes_of = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<unk>", "<s>", "</s>", *bytes_of], show_progress=False, limit_alphabet=60
+    )
+    trained.train_from_iterator(WORDS * 4, trainer)
+    made = json.loads(trained.to_str())
+    made["added_tokens"] = [token for token in made["added_tokens"] if not token["content"].startswith("<0x")]
+    tokenizer = Tokenizer.from_str(json.dumps(made))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": {"content": "<s>", "__type": "AddedToken"},
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+    }
+    return _save(directory, tokenizer, settings, template, 0, config)
+
+
+def _save(
+    directory: Path,
+    tokenizer: Tokenizer,
+    settings: dict[str, Any],
+    template: str | None,
+    vocabulary: int,
+    config: dict[str, Any],
+) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    eos = tokenizer.token_to_id(settings["eos_token"])
+    model = {
+        "model_type": "llama",
+        "vocab_size": vocabulary or tokenizer.get_vocab_size(),
+        "max_position_embeddings": CONTEXT,
+        "eos_token_id": eos,
+    }
+    (directory / "config.json").write_text(json.dumps(model | config))
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    if template is not None:
+        (directory / "chat_template.jinja").write_text(template)
+    return directory

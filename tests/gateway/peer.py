@@ -1,0 +1,272 @@
+"""A worker that speaks the real protocol over real sockets and a real queue, and whose tokens are known beforehand.
+
+It computes nothing: token i of a request is a function of (seed, i). Faults are switched on by name. It has both roles'
+duties at once: a prefill peer passes each sequence to its decode peer by a call, in place of the KV handoff.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import zmq.asyncio
+from msgspec import structs
+
+from core.ids import SequenceKey, new_epoch
+from core.messages import (
+    Alive,
+    AnyJob,
+    Ask,
+    Cancel,
+    Emitted,
+    Ended,
+    Failed,
+    Finish,
+    FromWorker,
+    Hello,
+    Ping,
+    Pong,
+    PrefillJob,
+    Stages,
+    Started,
+    Tokens,
+    Welcome,
+    decode_to_worker,
+    encode,
+)
+from core.queue import PURPOSE, JobQueue
+from core.records import Load, Role, WorkerRecord
+from core.registry import publish
+from core.sealing import Sealer
+from core.sockets import router, try_send
+from core.store import connect
+
+STEP = 0.004  # s between tokens
+
+
+class Sequence:
+    """What a peer knows of one attempt at one sequence."""
+
+    def __init__(self, job: AnyJob, answer: list[int]) -> None:
+        self.job = job
+        self.key = SequenceKey(job.request, job.samples[0])
+        self.base = len(job.token_ids) - job.prompt_tokens
+        self.answer = answer[: job.limits.max_tokens]
+        self.sent = self.base
+
+
+class Peer:
+    """One life of a worker."""
+
+    def __init__(
+        self, role: Role, redis: str, secret: bytes, model: str, answer: Callable[[AnyJob], list[int]], **faults: Any
+    ) -> None:
+        self.role = role
+        self.epoch = new_epoch()
+        self.faults = faults
+        self.jobs: list[AnyJob] = []
+        self.cancels: list[Cancel] = []
+        self.asks: list[Ask] = []
+        self.ends: list[Ended] = []
+        self.holding: dict[SequenceKey, Sequence] = {}
+        self.load = Load(blocks_total=1000)
+        self.decoders: dict[str, Peer] = {}
+        self._redis, self._secret, self._model, self._answer = redis, secret, model, answer
+        self._dead: dict[SequenceKey, int] = {}
+        self._gateways: dict[str, bytes] = {}
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._open = contextlib.AsyncExitStack()
+
+    async def start(self) -> "Peer":
+        """Binds, registers, and serves."""
+        self._context = zmq.asyncio.Context()
+        self._socket, address = router(self._context, "127.0.0.1")
+        self._store = connect(self._redis)
+        self._queue = JobQueue(self._store, Sealer(self._secret, PURPOSE), self.epoch)
+        await self._queue.open()
+        self.record = WorkerRecord(
+            epoch=self.epoch,
+            role=self.role,
+            address=address,
+            handoff_address="tcp://127.0.0.1:1" if self.role == "decode" else "",
+            model=self._model,
+            fingerprint=self.faults.get("fingerprint", "f" * 32),
+            block_tokens=16,
+            max_model_len=self.faults.get("max_model_len", 4096),
+            device="test",
+            dtype="fp32",
+            started_at=time.time(),
+        )
+        await self.beat()
+        self._tasks = [asyncio.create_task(work()) for work in (self._serve, self._take, self._beats)]
+        return self
+
+    async def beat(self) -> None:
+        """Renews its record."""
+        self.record = structs.replace(self.record, load=self.load)
+        await self._queue.refresh()
+        await publish(self._store, self.record, time.time())
+
+    async def die(self) -> None:
+        """At once, without a word."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        self._socket.close(0)
+        self._context.term()
+        await self._store.aclose()
+
+    async def say(self, gateway: str, message: FromWorker) -> None:
+        """To one gateway."""
+        if gateway in self._gateways:
+            await try_send(self._socket, [self._gateways[gateway], encode(message)])
+
+    async def _beats(self) -> None:
+        while True:
+            await asyncio.sleep(0.3)
+            await self.beat()
+
+    async def _serve(self) -> None:
+        while True:
+            identity, data = await self._socket.recv_multipart()
+            message = decode_to_worker(data)
+            if self.faults.get("frozen"):
+                continue
+            assert message.receiver == self.epoch
+            ends: dict[str, Any] = {"sender": self.epoch, "receiver": message.sender}
+            match message:
+                case Hello():
+                    self._gateways[message.sender] = identity
+                    await self.say(message.sender, Welcome(**ends))
+                case Ping(number=number):
+                    await self.say(message.sender, Pong(**ends, number=number, steps=0, step_due_ms=0))
+                case Cancel():
+                    await self._cancelled(message)
+                case Ask():
+                    self.asks.append(message)
+                    await self._asked(message)
+                case Ended():
+                    self.ends.append(message)
+                    self.holding.pop(SequenceKey(message.request, message.sample), None)
+
+    async def _cancelled(self, message: Cancel) -> None:
+        self.cancels.append(message)
+        key = SequenceKey(message.request, message.sample)
+        self._dead[key] = max(message.attempt, self._dead.get(key, 0))
+        if self.faults.get("deaf_to_cancel", 0) >= len([one for one in self.cancels if one.request == key.request]):
+            return
+        known = self.holding.pop(key, None) is not None
+        await self.say(
+            message.sender,
+            Failed(
+                sender=self.epoch,
+                receiver=message.sender,
+                request=message.request,
+                sample=message.sample,
+                attempt=message.attempt,
+                reason="cancelled" if known else "unknown",
+            ),
+        )
+
+    async def _asked(self, message: Ask) -> None:
+        name: dict[str, Any] = {"request": message.request, "sample": message.sample, "attempt": message.attempt}
+        ends: dict[str, Any] = {"sender": self.epoch, "receiver": message.sender}
+        sequence = self.holding.get(SequenceKey(message.request, message.sample))
+        if self.faults.get("deaf_to_ask"):
+            return
+        if sequence is None or sequence.job.attempt != message.attempt:
+            await self.say(message.sender, Failed(**ends, **name, reason="unknown", retryable=True))
+        elif message.next_index < sequence.sent:
+            await self._emit(sequence, message.next_index, sequence.sent)
+        else:
+            await self.say(message.sender, Alive(**ends, **name, state="running"))
+
+    async def _take(self) -> None:
+        while True:
+            for job in await self._queue.take(64, 500):
+                self.jobs.append(job)
+                if self.faults.get("deaf_to_jobs", 0) >= len(self.jobs):
+                    continue
+                await self.say(
+                    job.sender,
+                    Started(sender=self.epoch, receiver=job.sender, request=job.request, attempt=job.attempt),
+                )
+                key = SequenceKey(job.request, job.samples[0])
+                if key in self.holding and self.holding[key].job.attempt >= job.attempt:
+                    continue
+                if self._dead.get(key, 0) < job.attempt:
+                    self.begin(job)
+
+    def begin(self, job: AnyJob) -> None:
+        """Computes it, as a task that ends with this peer."""
+        self._tasks.append(asyncio.create_task(self._generate(job)))
+
+    async def _generate(self, job: AnyJob) -> None:
+        """A prefill peer makes one token and passes the sequence on; a decode peer makes the others."""
+        sequence = Sequence(job, self._answer(job))
+        self.holding[sequence.key] = sequence
+        fault = self.faults
+        if reason := fault.get("fails"):
+            await self._fail(sequence, reason, retryable=fault.get("retryable", True))
+            return
+        if fault.get("mute"):
+            return
+        if self.role == "prefill":
+            sequence.sent += 1
+            await self._emit(sequence, sequence.base, sequence.sent)
+            if sequence.sent < len(sequence.answer) and isinstance(job, PrefillJob):
+                self.decoders[job.decode_epoch].begin(job)
+            return
+        stop_at = fault.get("stalls_at", 1 << 30)
+        while sequence.sent < len(sequence.answer) and self.holding.get(sequence.key) is sequence:
+            start, sequence.sent = sequence.sent, sequence.sent + 1
+            await self._emit(sequence, start, sequence.sent)
+            if sequence.sent >= stop_at:
+                return
+            await asyncio.sleep(fault.get("step", STEP))
+
+    async def _emit(self, sequence: Sequence, start: int, end: int) -> None:
+        last = end == len(sequence.answer)
+        stopped = sequence.answer[-1] in sequence.job.limits.stop_token_ids
+        finish: Finish | None = ("stop" if stopped else "length") if last else None
+        pieces: list[tuple[int, int, Finish | None]] = [(start, end, finish)]
+        if self.faults.get("garbles") and end - start == 1 and not last:
+            if end % 5 == 0:
+                return  # lost
+            pieces = [
+                (start, end, None),
+                (max(sequence.base, start - (end % 5 > 2)), end, None),
+            ]  # repeated, overlapping
+        elif self.faults.get("garbles") and end - start > 2:
+            pieces = [(start + 1, end, finish), (start, start + 2, None)]  # the last first
+        stages = Stages(queue_ms=1.5, prefill_ms=2.5) if self.role == "prefill" else Stages(handoff_bytes=4096)
+        for first, behind, end_of in pieces:
+            key, job = sequence.key, sequence.job
+            emitted = Emitted(*key, job.attempt, first, sequence.answer[first:behind], end_of, stages)
+            await self.say(job.sender, Tokens(sender=self.epoch, receiver=job.sender, emitted=[emitted]))
+
+    async def _fail(self, sequence: Sequence, reason: str, retryable: bool) -> None:
+        job = sequence.job
+        del self.holding[sequence.key]
+        await self.say(
+            job.sender,
+            Failed(
+                sender=self.epoch,
+                receiver=job.sender,
+                request=job.request,
+                sample=sequence.key.sample,
+                attempt=job.attempt,
+                reason=reason,
+                message="a sentence",
+                retryable=retryable,
+            ),
+        )
+
+
+def introduce(peers: Iterable[Peer]) -> None:
+    """Tells every prefill peer where the decode peers are."""
+    known = {peer.epoch: peer for peer in peers if peer.role == "decode"}
+    for peer in peers:
+        peer.decoders = known

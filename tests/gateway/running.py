@@ -1,0 +1,142 @@
+"""A gateway under test: the real application on a real uvicorn, with peers in place of workers that compute."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import openai
+
+from core.config import GatewayConfig, StoreConfig
+from core.listening import listen, url_of
+from core.messages import AnyJob
+from core.records import FinishedRecord, Role
+from core.registry import FINISHED
+from core.status import StatusFile
+from core.store import Store, connect
+from gateway.app import make_app
+from gateway.server import Server
+from gateway.service import Gateway
+from gateway.tokenizer import ModelTokenizer
+from tests.gateway.peer import Peer, introduce
+
+SECONDS = 20.0  # for anything that has to come about
+TEXT = "Hello, world! 🙂 The quick brown fox jumps over the lazy dog. Fine, thank you."
+
+
+async def until(condition: Callable[[], Any], what: str, seconds: float = SECONDS) -> None:
+    """Returns when `condition` is true; fails the test with `what` when it does not become so."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
+        await asyncio.sleep(0.005)
+
+
+class Running:
+    """A gateway, its peers, and clients for it."""
+
+    def __init__(self, gateway: Gateway, url: str, redis: str, model: Path, secret: bytes) -> None:
+        self.gateway = gateway
+        self.url = url
+        self.tokenizer = ModelTokenizer(model)
+        self.store: Store = connect(redis)
+        self.peers: list[Peer] = []
+        self.text = TEXT
+        self.client = httpx.AsyncClient(base_url=url, timeout=30)
+        self.openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=30)
+        self._redis, self._model, self._secret = redis, model, secret
+
+    def answer(self, job: AnyJob) -> list[int]:
+        """What the peers answer to everything: the text and an end."""
+        return [*self.tokenizer.encode(self.text, special=False), self.tokenizer.stop_ids[0]]
+
+    async def add(self, role: Role, **faults: Any) -> Peer:
+        """One more worker, known to the gateway when this returns."""
+        peer = await Peer(role, self._redis, self._secret, str(self._model), self.answer, **faults).start()
+        self.peers.append(peer)
+        introduce(self.peers)
+
+        await self.gateway.workers.poll()
+
+        def usable() -> bool:
+            link = self.gateway.workers.get(peer.epoch)
+            return link is not None and link.usable
+
+        await until(usable, f"the gateway to know the {role} peer")
+        return peer
+
+    def peer(self, role: Role) -> Peer:
+        """The first of its role."""
+        return next(peer for peer in self.peers if peer.role == role)
+
+    async def post(self, path: str, **body: Any) -> httpx.Response:
+        """One request with a JSON body."""
+        return await self.client.post(path, json=body)
+
+    async def chat(self, **more: Any) -> httpx.Response:
+        """One chat request."""
+        return await self.post("/v1/chat/completions", messages=[{"role": "user", "content": "Hi!"}], **more)
+
+    async def jobs(self) -> int:
+        """Jobs that ever reached a peer or wait for one."""
+        waiting = [await self.store.xlen(key) for key in await self.store.keys("baton:jobs:*")]
+        return sum(waiting) + sum(len(peer.jobs) for peer in self.peers)
+
+    async def finished(self, count: int) -> list[FinishedRecord]:
+        """The records of requests that ended, as soon as there are so many."""
+        end = time.monotonic() + SECONDS
+        while True:
+            entries: Any = await self.store.xrange(FINISHED)
+            if len(entries) >= count:
+                return [msgspec.json.decode(fields[b"json"], type=FinishedRecord) for _, fields in entries]
+            assert time.monotonic() < end, f"{len(entries)} of {count} records"
+            await asyncio.sleep(0.02)
+
+    async def idle(self) -> None:
+        """Returns when neither the gateway nor any peer holds anything."""
+        await until(lambda: not len(self.gateway.streams), "no request in progress")
+        await until(lambda: not any(peer.holding for peer in self.peers), "the peers to hold nothing")
+
+    async def close(self) -> None:
+        """Ends clients and peers."""
+        await self.client.aclose()
+        await self.openai.close()
+        for peer in self.peers:
+            await peer.die()
+        await self.store.aclose()
+
+
+@contextlib.asynccontextmanager
+async def serving(redis: str, model: Path, secret_file: Path) -> AsyncIterator[Callable[..., Awaitable[Running]]]:
+    """A function that starts gateways with `peers` given as roles; they end with the context."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(*roles: Role, at: Path = model, **settings: Any) -> Running:
+            store = StoreConfig(redis=redis, secret_file=str(secret_file))
+            config = GatewayConfig(model=str(at), store=store, port=0, **settings)
+            listener = listen(config.host, config.port)
+            gateway = Gateway(config, url_of(listener), StatusFile(""))
+            server = Server(make_app(gateway), gateway.drain)
+            task = asyncio.create_task(server.serve([listener]))
+            running = Running(gateway, url_of(listener), redis, at, secret_file.read_bytes())
+
+            async def end() -> None:
+                await running.client.aclose()
+                await running.openai.close()
+                server.stop()
+                await task
+                await gateway.close()
+                await running.close()
+
+            stack.push_async_callback(end)
+            await gateway.start()
+            await until(lambda: server.started, "the server")
+            for role in roles:
+                await running.add(role)
+            return running
+
+        yield start

@@ -1,0 +1,266 @@
+"""Whatever is wrong with a request: the right status, OpenAI's error shape, and nothing enqueued."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.gateway.models import CONTEXT
+from tests.gateway.running import Running, serving
+
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+MESSAGES = [{"role": "user", "content": "Hi!"}]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(redis_url: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    """One gateway for all rows: none of them may reach a worker."""
+    secret = tmp_path_factory.mktemp("secret") / "secret"
+    secret.write_text("a secret of the tests, long enough")
+    async with serving(redis_url, model, secret) as start:
+        yield await start("prefill", "decode", max_body=100_000)
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def check(running: Running, status: int, code: str | None, param: str | None, **request: Any) -> None:
+    headers = {"content-type": "application/json"} | request.pop("headers", {})
+    answer = await running.client.request(request.pop("method", "POST"), **request, headers=headers)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"] and error["type"]
+    assert error["code"] == code
+    assert error["param"] == param
+    assert await running.jobs() == 0
+    assert len(running.gateway.streams) == 0
+
+
+RAW = {
+    "empty": (b"", 400, "invalid_json"),
+    "malformed": (b'{"messages": [', 400, "invalid_json"),
+    "trailing": (b'{"prompt": "a"} x', 400, "invalid_json"),
+    "not an object": (b"[1]", 400, "invalid_json"),
+    "a bare word": (b"hello", 400, "invalid_json"),
+    "not UTF-8": (b'{"prompt": "\xff\xfe"}', 400, "invalid_encoding"),
+    "Latin-1": ('{"prompt": "é"}'.encode("latin-1"), 400, "invalid_encoding"),
+    "UTF-16": ('{"prompt": "a"}'.encode("utf-16"), 400, "invalid_encoding"),
+    "NaN": (b'{"prompt": "a", "temperature": NaN}', 400, "invalid_json"),
+    "Infinity": (b'{"prompt": "a", "temperature": Infinity}', 400, "invalid_json"),
+    "-Infinity": (b'{"prompt": "a", "top_p": -Infinity}', 400, "invalid_json"),
+    "an overflow": (b'{"prompt": "a", "temperature": 1e999}', 400, "invalid_value"),
+    "half a surrogate": (b'{"prompt": "\\ud800"}', 400, "invalid_json"),
+    "nested": (b'{"prompt": ' + b"[" * 20000 + b"]" * 20000 + b"}", 400, "invalid_json"),
+    "too large": (b'{"prompt": "' + b"a" * 200_000 + b'"}', 413, "body_too_large"),
+}
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETION])
+@pytest.mark.parametrize("row", RAW)
+async def test_bodies(shared: Running, row: str, path: str) -> None:
+    body, status, code = RAW[row]
+    await check(shared, status, code, None, url=path, content=body)
+
+
+async def test_a_body_without_a_length_is_bounded_too(shared: Running) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(1000):
+            yield b" " * 1000
+
+    await check(shared, 413, "body_too_large", None, url=CHAT, content=endless())
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+async def test_content_types(shared: Running, kind: str) -> None:
+    body = json.dumps({"messages": MESSAGES}).encode()
+    await check(shared, 415, "wrong_content_type", None, url=CHAT, content=body, headers={"content-type": kind})
+
+
+PATHS = [
+    ("POST", "/v1/chat/completion", 404),
+    ("GET", "/v1", 404),
+    ("GET", "/nothing", 404),
+    ("POST", "/v1/chat/completions/", 404),
+    ("GET", CHAT, 405),
+    ("PUT", COMPLETION, 405),
+    ("DELETE", "/v1/models", 405),
+    ("POST", "/health", 405),
+    ("GET", "/docs", 404),
+    ("GET", "/openapi.json", 404),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "status"), PATHS)
+async def test_paths_and_methods(shared: Running, method: str, path: str, status: int) -> None:
+    code = "not_found" if status == 404 else "method_not_allowed"
+    await check(shared, status, code, None, method=method, url=path)
+
+
+async def test_unknown_models(shared: Running) -> None:
+    await check(shared, 404, "model_not_found", "model", method="GET", url="/v1/models/nothing/at-all")
+    for path, field in ((CHAT, {"messages": MESSAGES}), (COMPLETION, {"prompt": "a"})):
+        body = {**field, "model": "nothing"}
+        await check(shared, 404, "model_not_found", "model", url=path, json=body)
+
+
+# name: (fields, code, param)
+BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
+    "max_tokens 0": ({"max_tokens": 0}, "invalid_value", "max_tokens"),
+    "max_tokens -1": ({"max_tokens": -1}, "invalid_value", "max_tokens"),
+    "max_tokens text": ({"max_tokens": "5"}, "invalid_type", "max_tokens"),
+    "max_tokens float": ({"max_tokens": 1.5}, "invalid_type", "max_tokens"),
+    "max_tokens true": ({"max_tokens": True}, "invalid_type", "max_tokens"),
+    "max_tokens too large": ({"max_tokens": CONTEXT}, "context_length_exceeded", "max_tokens"),
+    "max_tokens huge": ({"max_tokens": 10**30}, "context_length_exceeded", "max_tokens"),
+    "max_completion_tokens 0": ({"max_completion_tokens": 0}, "invalid_value", "max_completion_tokens"),
+    "max_completion_tokens too large": (
+        {"max_completion_tokens": CONTEXT},
+        "context_length_exceeded",
+        "max_completion_tokens",
+    ),
+    "two limits": ({"max_tokens": 3, "max_completion_tokens": 4}, "invalid_value", "max_completion_tokens"),
+    "temperature -0.1": ({"temperature": -0.1}, "invalid_value", "temperature"),
+    "temperature 2.1": ({"temperature": 2.1}, "invalid_value", "temperature"),
+    "temperature text": ({"temperature": "NaN"}, "invalid_type", "temperature"),
+    "top_p 0": ({"top_p": 0}, "invalid_value", "top_p"),
+    "top_p 1.1": ({"top_p": 1.1}, "invalid_value", "top_p"),
+    "top_k -2": ({"top_k": -2}, "invalid_value", "top_k"),
+    "top_k float": ({"top_k": 0.5}, "invalid_type", "top_k"),
+    "min_p 1.5": ({"min_p": 1.5}, "invalid_value", "min_p"),
+    "seed float": ({"seed": 1.5}, "invalid_type", "seed"),
+    "seed huge": ({"seed": 1 << 70}, "invalid_value", "seed"),
+    "stop number": ({"stop": 3}, "invalid_type", "stop"),
+    "stop empty": ({"stop": ""}, "invalid_value", "stop"),
+    "stop with an empty one": ({"stop": ["a", ""]}, "invalid_value", "stop[1]"),
+    "stop with a number": ({"stop": [1]}, "invalid_type", "stop[0]"),
+    "too many stops": ({"stop": ["a"] * 17}, "invalid_value", "stop"),
+    "stream text": ({"stream": "yes"}, "invalid_type", "stream"),
+    "stream_options alone": ({"stream_options": {"include_usage": True}}, "invalid_value", "stream_options"),
+    "stream_options unknown": ({"stream": True, "stream_options": {"x": 1}}, "unknown_parameter", "stream_options.x"),
+    "ignore_eos number": ({"ignore_eos": 1}, "invalid_type", "ignore_eos"),
+    "model number": ({"model": 1}, "invalid_type", "model"),
+    "unknown": ({"temprature": 1}, "unknown_parameter", "temprature"),
+    "unknown and null": ({"temprature": None}, "unknown_parameter", "temprature"),
+    **{
+        f"{name} {value}": ({name: value}, "unsupported_parameter", name)
+        for name, value in {
+            "n": 2,
+            "best_of": 3,
+            "presence_penalty": 0.5,
+            "frequency_penalty": -0.5,
+            "repetition_penalty": 1.1,
+            "logit_bias": {"5": 10},
+            "min_tokens": 4,
+            "stop_token_ids": [3],
+            "response_format": {"type": "json_object"},
+            "structured_outputs": {"regex": "a*"},
+            "guided_json": {},
+            "priority": 1,
+            "skip_special_tokens": False,
+            "kv_transfer_params": {"do_remote_decode": True},
+            "request_id": "mine",
+            "cache_salt": "s",
+            "user": 5,
+            "metadata": "x",
+            "use_beam_search": True,
+        }.items()
+    },
+    "n true": ({"n": True}, "unsupported_parameter", "n"),
+}
+
+
+@pytest.mark.parametrize("row", BOTH)
+@pytest.mark.parametrize("path", [CHAT, COMPLETION])
+async def test_parameters(shared: Running, row: str, path: str) -> None:
+    fields, code, param = BOTH[row]
+    own = {"messages": MESSAGES} if path == CHAT else {"prompt": "Hi!"}
+    await check(shared, 400, code, param, url=path, json=own | fields)
+
+
+ONLY_CHAT: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no messages": ({}, "missing_required_parameter", "messages"),
+    "empty messages": ({"messages": []}, "invalid_value", "messages"),
+    "messages text": ({"messages": "Hi!"}, "invalid_type", "messages"),
+    "message text": ({"messages": ["Hi!"]}, "invalid_type", "messages[0]"),
+    "no role": ({"messages": [{"content": "a"}]}, "missing_required_parameter", "messages[0].role"),
+    "unknown role": ({"messages": [{"role": "king", "content": "a"}]}, "invalid_value", "messages[0].role"),
+    "tool role": ({"messages": [{"role": "tool", "content": "a"}]}, "invalid_value", "messages[0].role"),
+    "no content": ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
+    "content null": ({"messages": [{"role": "user", "content": None}]}, "invalid_type", "messages[0].content"),
+    "content number": ({"messages": [{"role": "user", "content": 5}]}, "invalid_type", "messages[0].content"),
+    "an image": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "invalid_value",
+        "messages[0].content[0].type",
+    ),
+    "message with an unknown field": (
+        {"messages": [{"role": "user", "content": "a", "mood": 1}]},
+        "unknown_parameter",
+        "messages[0].mood",
+    ),
+    "message with tool calls": (
+        {"messages": [{"role": "assistant", "content": "a", "tool_calls": [{"id": "1"}]}]},
+        "unsupported_parameter",
+        "messages[0].tool_calls",
+    ),
+    "too long": (
+        {"messages": [{"role": "user", "content": "z" * 2000}]},
+        "context_length_exceeded",
+        "messages",
+    ),
+    "tools": ({"messages": MESSAGES, "tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
+    "tool_choice": ({"messages": MESSAGES, "tool_choice": "required"}, "unsupported_parameter", "tool_choice"),
+    "logprobs": ({"messages": MESSAGES, "logprobs": True}, "unsupported_parameter", "logprobs"),
+    "top_logprobs": ({"messages": MESSAGES, "top_logprobs": 5}, "unsupported_parameter", "top_logprobs"),
+    "chat_template": ({"messages": MESSAGES, "chat_template": "{{ 1 }}"}, "unsupported_parameter", "chat_template"),
+    "prompt": ({"messages": MESSAGES, "prompt": "a"}, "unknown_parameter", "prompt"),
+}
+
+
+@pytest.mark.parametrize("row", ONLY_CHAT)
+async def test_chats(shared: Running, row: str) -> None:
+    fields, code, param = ONLY_CHAT[row]
+    await check(shared, 400, code, param, url=CHAT, json=fields)
+
+
+ONLY_COMPLETION: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no prompt": ({}, "missing_required_parameter", "prompt"),
+    "prompt number": ({"prompt": 5}, "invalid_type", "prompt"),
+    "prompt null": ({"prompt": None}, "invalid_type", "prompt"),
+    "empty text": ({"prompt": ""}, "empty_prompt", "prompt"),
+    "empty list": ({"prompt": []}, "invalid_value", "prompt"),
+    "an empty list of ids": ({"prompt": [[]]}, "empty_prompt", "prompt"),
+    "a mixture": ({"prompt": ["a", 1]}, "invalid_value", "prompt"),
+    "a float": ({"prompt": [1.5]}, "invalid_type", "prompt[0]"),
+    "a negative id": ({"prompt": [5, -1]}, "invalid_token_id", "prompt"),
+    "an id behind the vocabulary": ({"prompt": [443]}, "invalid_token_id", "prompt"),
+    "a huge id": ({"prompt": [[1 << 80]]}, "invalid_token_id", "prompt"),
+    "one bad prompt of two": ({"prompt": ["a", "z" * 2000]}, "context_length_exceeded", "prompt"),
+    "too long": ({"prompt": [5] * CONTEXT}, "context_length_exceeded", "prompt"),
+    "too many prompts": ({"prompt": ["a"] * 129}, "invalid_value", "prompt"),
+    "logprobs": ({"prompt": "a", "logprobs": 0}, "unsupported_parameter", "logprobs"),
+    "echo": ({"prompt": "a", "echo": True}, "unsupported_parameter", "echo"),
+    "suffix": ({"prompt": "a", "suffix": "b"}, "unsupported_parameter", "suffix"),
+    "messages": ({"prompt": "a", "messages": MESSAGES}, "unknown_parameter", "messages"),
+}
+
+
+@pytest.mark.parametrize("row", ONLY_COMPLETION)
+async def test_completions(shared: Running, row: str) -> None:
+    fields, code, param = ONLY_COMPLETION[row]
+    await check(shared, 400, code, param, url=COMPLETION, json=fields)
+
+
+async def test_a_refusal_names_both_lengths(shared: Running) -> None:
+    answer = await shared.post(COMPLETION, prompt=[5] * 200, max_tokens=100)
+    message = answer.json()["error"]["message"]
+    assert str(CONTEXT) in message and "200" in message and "100" in message
+
+
+async def test_headers_that_are_too_large(shared: Running) -> None:
+    await check(shared, 431, "headers_too_large", None, url=CHAT, content=b"{}", headers={"x-long": "a" * 70_000})

@@ -1,0 +1,179 @@
+"""The other routes, readiness, admission, figures."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx
+
+from core.records import GatewayRecord
+from core.registry import listed
+from tests.gateway.models import byte_level
+from tests.gateway.running import Running, until
+
+Serve = Callable[..., Awaitable[Running]]
+
+
+async def test_readiness_follows_the_workers(serve: Serve) -> None:
+    running = await serve()
+    for path in ("/health", "/ready"):
+        answer = await running.client.get(path)
+        assert answer.status_code == 503
+        assert answer.json()["stage"] == "waiting for workers" and answer.json()["percent"] < 100
+    refusal = await running.chat()
+    assert refusal.status_code == 503 and refusal.json()["error"]["code"] == "no_workers"
+    assert int(refusal.headers["retry-after"]) >= 1
+    await running.add("decode")
+    for path in ("/health", "/ready"):
+        assert (await running.client.get(path)).json() == {"status": "ok", "stage": "ready", "percent": 100.0}
+
+
+async def test_only_prefill_workers_are_not_enough(serve: Serve) -> None:
+    running = await serve("prefill")
+    assert (await running.chat()).status_code == 503
+    assert (await running.client.get("/health")).status_code == 503
+
+
+async def test_the_short_path(serve: Serve) -> None:
+    running = await serve("decode")
+    assert (await running.chat()).json()["choices"][0]["message"]["content"] == running.text
+    record = (await running.finished(1))[0]
+    assert record.prefill_worker == "" and record.decode_worker == running.peer("decode").epoch
+
+
+async def test_the_page(running: Running) -> None:
+    answer = await running.client.get("/")
+    assert answer.status_code == 200 and "text/html" in answer.headers["content-type"]
+    for link in ("/v1/models", "/health", "/metrics"):
+        assert f'href="{link}"' in answer.text
+        assert (await running.client.get(link)).status_code == 200
+
+
+async def test_models(running: Running) -> None:
+    model = (await running.client.get("/v1/models")).json()["data"][0]
+    assert model == (await running.client.get("/v1/models/tiny")).json()
+    assert (model["id"], model["object"], model["max_model_len"]) == ("tiny", "model", 256)
+
+
+async def test_the_context_is_the_shortest_limit(serve: Serve) -> None:
+    running = await serve("prefill", max_model_len=200)
+    await running.add("decode", max_model_len=100)
+    assert (await running.client.get("/v1/models")).json()["data"][0]["max_model_len"] == 100
+    assert (await running.post("/v1/completions", prompt=[5] * 50, max_tokens=51)).status_code == 400
+    assert (await running.post("/v1/completions", prompt=[5] * 50, max_tokens=50)).status_code == 200
+
+
+async def test_a_given_name_is_the_models(serve: Serve) -> None:
+    running = await serve("decode", model_name="org/a-name")
+    assert (await running.client.get("/v1/models/org/a-name")).json()["id"] == "org/a-name"
+    assert (await running.chat(model="org/a-name")).json()["model"] == "org/a-name"
+    assert (await running.chat(model="tiny")).status_code == 404
+
+
+async def test_a_model_without_a_chat_template(serve: Serve, tmp_path: Path) -> None:
+    running = await serve("decode", at=byte_level(tmp_path / "base", template=None))
+    refusal = await running.chat()
+    assert (refusal.status_code, refusal.json()["error"]["code"]) == (400, "no_chat_template")
+    assert (await running.post("/v1/completions", prompt="a")).status_code == 200
+
+
+async def test_a_template_that_refuses(serve: Serve, tmp_path: Path) -> None:
+    template = "{{ raise_exception('roles must alternate') }}"
+    running = await serve("decode", at=byte_level(tmp_path / "strict", template=template))
+    refusal = await running.chat()
+    assert refusal.status_code == 400 and "roles must alternate" in refusal.json()["error"]["message"]
+
+
+async def test_workers_of_another_model_are_not_used(serve: Serve, tmp_path: Path) -> None:
+    running = await serve("decode")
+    other = await serve(at=byte_level(tmp_path / "other"))
+    await asyncio.wait_for(other.gateway.workers.poll(), 5)
+    assert other.gateway.workers.get(running.peer("decode").epoch) is None
+    assert (await other.chat()).status_code == 503
+
+
+async def test_more_requests_than_allowed(serve: Serve) -> None:
+    running = await serve("prefill", max_requests=2)
+    await running.add("decode", stalls_at=2)
+    held = [asyncio.create_task(running.chat()) for _ in range(2)]
+    await until(lambda: len(running.gateway.streams) == 2, "two requests")
+    refusal = await running.chat()
+    assert (refusal.status_code, refusal.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert int(refusal.headers["retry-after"]) >= 1
+    for task in held:
+        task.cancel()
+    await asyncio.gather(*held, return_exceptions=True)
+    await running.idle()
+    running.peer("decode").faults.clear()
+    assert (await running.chat()).status_code == 200
+
+
+async def test_the_record_of_a_finished_request(running: Running) -> None:
+    answer = await running.chat()
+    record = (await running.finished(1))[0]
+    assert answer.json()["id"] == f"chatcmpl-{record.request}"
+    assert (record.outcome, record.reason, record.attempts, record.good) == ("finished", "stop", 1, True)
+    assert record.output_tokens == answer.json()["usage"]["completion_tokens"]
+    assert record.prompt_tokens == answer.json()["usage"]["prompt_tokens"]
+    assert 0 < record.ttft_ms < record.e2e_ms
+    assert abs(record.tpot_ms - (record.e2e_ms - record.ttft_ms) / (record.output_tokens - 1)) < 1e-6
+    assert (record.queue_ms, record.prefill_ms, record.handoff_bytes) == (1.5, 2.5, 4096)
+    assert record.prefill_worker == running.peer("prefill").epoch
+    assert record.decode_worker == running.peer("decode").epoch
+
+
+async def test_the_record_of_the_gateway(serve: Serve) -> None:
+    running = await serve("prefill")
+    await running.add("decode", stalls_at=3)
+    task = asyncio.create_task(running.chat())
+    seen: list[GatewayRecord] = []
+
+    async def shown() -> bool:
+        seen[:] = await listed(running.store, GatewayRecord)
+        return bool(seen and seen[0].requests and seen[0].requests[0].output_tokens == 3)
+
+    async with asyncio.timeout(10):
+        while not await shown():
+            await asyncio.sleep(0.05)
+    assert seen[0].requests[0].state == "decode"
+    assert seen[0].url == running.url and seen[0].slo_ttft_ms == 2000
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_metrics(running: Running) -> None:
+    await running.chat()
+    await running.chat(max_tokens=2)
+    await running.chat(temperature=9)
+    text = (await running.client.get("/metrics")).text
+    for line in (
+        'vllm:time_to_first_token_seconds_count{model_name="tiny"} 2.0',
+        'vllm:request_success_total{finished_reason="stop",model_name="tiny"} 1.0',
+        'vllm:request_success_total{finished_reason="length",model_name="tiny"} 1.0',
+        'baton:requests_good_total{model_name="tiny"} 2.0',
+        'baton:requests_refused_total{model_name="tiny",status="400"} 1.0',
+        'baton:requests_in_progress{model_name="tiny"} 0.0',
+    ):
+        assert line in text, text
+    epoch = running.peer("decode").epoch
+    assert f'vllm:kv_cache_usage_perc{{engine="{epoch}",model_name="tiny",role="decode"}} 0.0' in text
+
+
+async def test_a_slow_body_does_not_hold_others(running: Running) -> None:
+    async def slow() -> "asyncio.AsyncIterator[bytes]":  # type: ignore[name-defined]
+        yield b'{"messages": '
+        await asyncio.Event().wait()
+
+    request = asyncio.create_task(
+        running.client.post("/v1/chat/completions", content=slow(), headers={"content-type": "application/json"})
+    )
+    assert (await running.chat()).status_code == 200
+    request.cancel()
+    await asyncio.gather(request, return_exceptions=True)
+    assert await running.jobs() == 1
+
+
+async def test_no_header_allows_other_sites(running: Running) -> None:
+    answer = await running.client.get("/v1/models", headers={"origin": "http://evil.example"})
+    assert not any(name.startswith("access-control") for name in answer.headers)
+    assert isinstance(answer, httpx.Response) and "server" not in answer.headers

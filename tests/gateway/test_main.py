@@ -1,0 +1,126 @@
+"""`python -m gateway` as a process: its start, its end, and the sentence where it cannot start."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 40.0
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(model: Path, redis_url: str, secret_file: Path) -> Iterator[Start]:
+    """Starts gateways; what still runs after the test is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(**changed: str) -> "subprocess.Popen[str]":
+        options = {"model": str(model), "redis": redis_url, "secret-file": str(secret_file), "port": "0"} | changed
+        words = [word for name, value in options.items() for word in (f"--{name}", value)]
+        command = [sys.executable, "-m", "gateway", *words]
+        started.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=10)
+
+
+def ready(status: Path) -> str:
+    """The address in the status file, when it says so."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        found = json.loads(status.read_text()) if status.exists() else {}
+        if found.get("stage") == "ready":
+            return str(found["address"])
+        time.sleep(0.02)
+    raise AssertionError("the gateway does not start")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_start_and_end(start: Start, tmp_path: Path, number: int) -> None:
+    status = tmp_path / "status"
+    process = start(**{"status-file": str(status)})
+    url = ready(status)
+    assert not url.endswith(":0")
+    assert httpx.get(f"{url}/health").json()["stage"] == "waiting for workers"
+    process.send_signal(number)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+
+
+def test_an_open_connection_does_not_hold_the_end(start: Start, tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    process = start(**{"status-file": str(status)})
+    with httpx.Client(base_url=ready(status)) as client:
+        client.get("/health")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+
+
+def _fails(process: "subprocess.Popen[str]", *words: str) -> None:
+    _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 2, said
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "Traceback" not in said, said
+    assert all(word in errors[0] for word in words), said
+
+
+def test_a_port_in_use(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        _fails(start(port=port), "--port", port, "another process")
+
+
+def test_redis_out_of_reach(start: Start, tmp_path: Path) -> None:
+    _fails(start(redis=f"unix://{tmp_path}/nobody"), "--redis", "nobody")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("redis", "http://x"),
+        ("port", "70000"),
+        ("host", "no.such.host.invalid"),
+        ("max-requests", "0"),
+        ("nothing", "1"),
+    ],
+)
+def test_a_bad_option(start: Start, option: str, value: str) -> None:
+    _fails(start(**{option: value}), f"--{option}")
+
+
+def test_a_missing_model(start: Start) -> None:
+    _fails(start(model="/nowhere/at/all"), "--model", "/nowhere/at/all")
+
+
+def test_a_broken_model(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    _fails(start(model=str(tmp_path)), "--model", "config.json")
+
+
+def test_neither_torch_nor_transformers_is_loaded(model: Path) -> None:
+    """They cost seconds and hundreds of megabytes."""
+    code = (
+        "import sys; from pathlib import Path; import gateway.__main__; from gateway.tokenizer import ModelTokenizer;"
+        f"t = ModelTokenizer(Path({str(model)!r})); t.template.render([dict(role='user', content='a')]);"
+        "print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=SECONDS
+    )
+    assert done.stdout.strip() == "[]", done.stderr
