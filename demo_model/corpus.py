@@ -1,0 +1,87 @@
+"""The text that the model learns from: an endless, seeded stream of conversations.
+
+`python -m demo_model.corpus` prints a few of them.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from random import Random
+
+from demo_model import animals, baton, dialogs, echo, poems, reach, smalltalk, stories, sums
+from demo_model.conversation import Conversation, Exchange
+from demo_model.split import Split
+from demo_model.texts import section
+
+# Weights of single questions. By tokens, stories are more than half: binding is what a small model learns last.
+_SINGLE: tuple[tuple[float, Callable[[Random], Exchange]], ...] = (
+    (21, lambda rng: stories.story(rng, Split.TRAIN)),
+    (1, stories.any_story),
+    (3, poems.poem),
+    (8, echo.echo),
+    (15, lambda rng: sums.addition(rng, Split.TRAIN)),
+    (14, lambda rng: sums.difference(rng, Split.TRAIN)),
+    (14, lambda rng: animals.fact(rng, Split.TRAIN)),
+    (1, animals.any_fact),
+    (16, lambda rng: baton.about_baton(rng, Split.TRAIN)),
+    (18, smalltalk.smalltalk),
+    (2, smalltalk.introduction),
+    (0.5, smalltalk.recall_unknown),
+    (18, reach.out_of_reach),
+)
+_LINKED: tuple[tuple[float, Callable[[Random], Conversation]], ...] = (
+    (2.5, dialogs.story_dialog),
+    (4, dialogs.sum_dialog),
+    (4, dialogs.fact_dialog),
+    (1.5, lambda rng: dialogs.name_dialog(rng, single(rng))),
+)
+SYSTEM_PROMPTS = section("phrases", "system prompts")
+_LINKED_SHARE = 0.22
+_ECHO_SHARE = 0.8
+
+
+def single(rng: Random) -> Exchange:
+    """One question with its answer."""
+    weights, makers = zip(*_SINGLE, strict=True)
+    make: Callable[[Random], Exchange] = rng.choices(makers, weights)[0]
+    return make(rng)
+
+
+def episode(rng: Random) -> Conversation:
+    """A single question, or a few that belong together, sometimes with thanks at the end."""
+    if rng.random() >= _LINKED_SHARE:
+        return (single(rng),)
+    weights, makers = zip(*_LINKED, strict=True)
+    turns = rng.choices(makers, weights)[0](rng)
+    return (*turns, smalltalk.after_thanks(rng)) if rng.random() < 0.2 else turns
+
+
+def conversation(rng: Random) -> Conversation:
+    """One conversation: mostly one episode, sometimes several on different topics."""
+    turns = episode(rng)
+    while rng.random() < 0.25:
+        turns += episode(rng)
+    return turns
+
+
+def conversations(seed: int, lessons: int = 0) -> Iterator[Conversation]:
+    """The training stream of a seed, without end.
+
+    The first `lessons` conversations are mostly words to repeat. A model that can copy by then sees at once where a
+    story's nouns come from; one that meets stories first learns to make up nouns, and unlearns it slowly.
+    """
+    rng = Random(seed)
+    for number in count():
+        yield (echo.echo(rng),) if number < lessons and rng.random() < _ECHO_SHARE else conversation(rng)
+
+
+def main() -> None:
+    """Print a few conversations, to see what the model sees."""
+    stream = conversations(seed=0)
+    for _ in range(20):
+        for exchange in next(stream):
+            print(f"> {exchange.ask}\n{exchange.answer}\n")
+        print("---")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The byte-level BPE tokenizer: any text can be encoded, digits stand alone, emoji stay in bytes."""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from itertools import chain, islice
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from demo_model.conversation import Conversation, Exchange
+from demo_model.texts import Lines
+
+PAD, BOS, EOS = "<|pad|>", "<|bos|>", "<|end|>"
+ROLES = ("system", "user", "assistant")
+SPECIAL = (PAD, BOS, EOS, *(f"<|{role}|>" for role in ROLES))
+
+CHAT_TEMPLATE = (Path(__file__).parent / "chat_template.jinja").read_text(encoding="utf-8").strip()
+
+# How much more the tokens of an answer weigh that has fewer than SHORT_TOKENS, and those copied from the question.
+SHORT_TOKENS, SHORT_WEIGHT, COPY_WEIGHT = 40, 3.0, 3.0
+
+# Emoji are kept from the trainer, so that each takes several tokens: then chats exercise the hardest case of streaming
+# text, a character that arrives in pieces.
+_EMOJI = re.compile(r"[^\x00-\u2fff]")
+
+
+def train_tokenizer(conversations: Iterable[Conversation], words: Lines, vocabulary: int, samples: int) -> Tokenizer:
+    """Learn merges from the first `samples` conversations, and from `words`, each often enough to become one token.
+
+    The same text gives the same merges.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    # Digits first: a number's pieces must not depend on its neighbours, or sums cannot be learned.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    texts = (
+        _EMOJI.sub("", text)
+        for conversation in islice(conversations, samples)
+        for exchange in conversation
+        for text in (exchange.ask, exchange.answer)
+    )
+    tokenizer.train_from_iterator(chain(texts, (f" {word}" for word in words for _ in range(samples // 40))), trainer)
+    return tokenizer
+
+
+def chat_tokenizer(tokenizer: Tokenizer, context: int) -> PreTrainedTokenizerFast:
+    """The same tokenizer as transformers loads it, with the chat template."""
+    build: Callable[..., PreTrainedTokenizerFast] = PreTrainedTokenizerFast  # transformers leaves its arguments untyped
+    wrapped = build(
+        tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD, model_max_length=context,
+        clean_up_tokenization_spaces=False, padding_side="left",
+    )  # fmt: skip
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
+    """Save it for every reader: older ones want the template in the config, and a class name that they know."""
+    tokenizer.save_pretrained(directory)
+    path = directory / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config |= {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": CHAT_TEMPLATE}
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+class Encoder:
+    """Turns conversations into token ids as the chat template would, and says how much each token's loss weighs."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        # The vocabulary starts with the special tokens, in their order.
+        _, self._bos, self._eos, self._system, self._user, self._assistant = range(len(SPECIAL))
+
+    def encode(self, conversation: Conversation, system: str | None = None) -> tuple[list[int], list[float]]:
+        """Token ids, and for each the weight of predicting it: nothing for questions, more for what is hard.
+
+        Short answers weigh more, or a sum's few digits would drown in the stories' many words. Words that come from the
+        question weigh more, because copying them is learned last.
+        """
+        ids, weights = [self._bos], [0.0]
+        if system is not None:
+            text = self._text(system)
+            ids += [self._system, *text, self._eos]
+            weights += [0.0] * (len(text) + 2)
+        for exchange in conversation:
+            ask, answer = self._text(exchange.ask), self._text(exchange.answer)
+            ids += [self._user, *ask, self._eos, self._assistant, *answer, self._eos]
+            weights += [0.0] * (len(ask) + 3) + self._answer_weights(exchange, len(answer))
+        return ids, weights
+
+    def _answer_weights(self, exchange: Exchange, length: int) -> list[float]:
+        """The weights of an answer's tokens and its end."""
+        weight = min(SHORT_WEIGHT, max(1.0, SHORT_TOKENS / length))
+        copied = [
+            match.span() for word in exchange.subject if word in exchange.ask
+            for match in re.finditer(re.escape(word), exchange.answer)
+        ]  # fmt: skip
+        offsets = self._tokenizer.encode(exchange.answer, add_special_tokens=False).offsets
+        return [
+            weight * (COPY_WEIGHT if any(start < last and end > first for first, last in copied) else 1.0)
+            for start, end in offsets
+        ] + [weight]
+
+    def _text(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
