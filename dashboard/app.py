@@ -1,0 +1,147 @@
+"""The page. Streamlit runs this file for every visitor; the parts that move are fragments with a clock of their own."""
+
+import gc
+import sys
+from pathlib import Path
+
+import streamlit as st
+
+from core.cli import parse
+from core.config import DashboardConfig
+from core.errors import StoreUnavailable
+from core.slo import SLO
+from dashboard import charts, markup, try_it
+from dashboard.figures import glance, judge, progress, rates, timeline
+from dashboard.palette import STAGES
+from dashboard.source import Snapshot, Source
+
+REFRESH = 2.0  # s
+RARELY = 10.0  # s, for what hardly changes
+WINDOWS = {"1 min": 60.0, "5 min": 300.0, "30 min": 1800.0}
+INTERVALS = 60
+LAST = 12  # requests in the table
+STYLE = Path(__file__).with_name("style.css")
+ICON = STYLE.with_name("icon.svg")
+NO_WORKERS = (
+    "No worker has registered yet. `./baton up` starts a whole system; "
+    "`python -m prefill_service` and `python -m decode_service` start one worker each."
+)
+
+
+@st.cache_resource(show_spinner=False)
+def open_source(url: str) -> Source:
+    """One for all visitors."""
+    gc.freeze()  # Streamlit collects garbage after every refresh: what is loaded by now need not be looked at each time
+    return Source(url)
+
+
+def page(config: DashboardConfig) -> None:
+    """Lays the page out."""
+    st.set_page_config(page_title="Baton", page_icon=str(ICON), layout="wide")
+    st.html(STYLE)
+    source = open_source(config.redis)
+    head, *inputs = st.columns([5, 1.3, 1.3, 2], vertical_alignment="bottom")
+    with head:
+        _header(source)
+    _inputs(inputs, source)
+    _numbers(source, config.gateway)
+    left, right = st.columns([5, 3], gap="large")
+    with left:
+        _tables(source)
+    with right:
+        try_it.show(source, config.gateway)
+
+
+def _inputs(columns: list[st.delta_generator.DeltaGenerator], source: Source) -> None:
+    """The objective and the window. The gateway's own objective is where the inputs start."""
+    if "ttft" not in st.session_state:
+        default = _announced(source)
+        st.session_state["ttft"], st.session_state["tpot"] = default.ttft_ms, default.tpot_ms
+    ttft, tpot, window = columns
+    ttft.number_input("TTFT limit, ms", min_value=1.0, step=50.0, format="%g", key="ttft", help=markup.TTFT)
+    tpot.number_input("TPOT limit, ms", min_value=0.1, step=5.0, format="%g", key="tpot", help=markup.TPOT)
+    window.segmented_control("Window", list(WINDOWS), default="5 min", key="window", required=True)
+
+
+def _announced(source: Source) -> SLO:
+    try:
+        gateways = source.read().gateways
+    except StoreUnavailable:
+        gateways = []
+    return SLO(gateways[0].slo_ttft_ms, gateways[0].slo_tpot_ms) if gateways else SLO(2000.0, 100.0)
+
+
+def _objective() -> SLO:
+    return SLO(st.session_state["ttft"], st.session_state["tpot"])
+
+
+@st.fragment(run_every=RARELY)
+def _header(source: Source) -> None:
+    try:
+        snapshot = source.read()
+    except StoreUnavailable:
+        st.html(markup.name())
+        return
+    there = [view.role for view in snapshot.workers if view.state != "silent"]
+    models = sorted({gateway.model for gateway in snapshot.gateways})
+    st.html(markup.header(models, there.count("prefill"), there.count("decode")))
+
+
+@st.fragment(run_every=REFRESH)
+def _numbers(source: Source, gateway: str) -> None:
+    try:
+        snapshot = source.read()
+    except StoreUnavailable as away:
+        st.error(str(away))
+        return
+    if not snapshot.workers:
+        st.info(NO_WORKERS)
+    window = WINDOWS[st.session_state["window"]]
+    now, slo = snapshot.now, _objective()
+    in_progress = progress(snapshot.gateways)
+    st.html(
+        markup.tiles(glance(snapshot.finished, slo, now, window), in_progress, rates(snapshot.samples.values(), now))
+    )
+    try_it.volley_progress()
+    if snapshot.finished or any(in_progress):
+        _time_lines(snapshot, slo, window)
+    elif snapshot.workers:
+        try_it.offer(gateway)
+
+
+def _time_lines(snapshot: Snapshot, slo: SLO, window: float) -> None:
+    buckets = timeline(snapshot.finished, slo, snapshot.now, window, INTERVALS)
+    width = window / INTERVALS
+    goodput, ttft, tpot = st.columns([2, 1, 1], gap="medium")
+    with goodput:
+        st.html(markup.title("Goodput", f"requests that ended, per {width:g} s", markup.GOODPUT))
+        st.vega_lite_chart(charts.goodput_data(buckets, width), charts.goodput_chart(window), key="goodput-line")
+        st.html(markup.legend())
+    for column, name, limit, colour in (
+        (ttft, "ttft", slo.ttft_ms, STAGES["prefill"]),
+        (tpot, "tpot", slo.tpot_ms, STAGES["decode"]),
+    ):
+        with column:
+            st.html(markup.title(name.upper(), "p50, p95 pale, limit dashed", getattr(markup, name.upper())))
+            data = charts.latency_data(buckets, width, name, limit)
+            st.vega_lite_chart(data, charts.latency_chart(window, colour), key=f"{name}-line")
+
+
+@st.fragment(run_every=REFRESH)
+def _tables(source: Source) -> None:
+    try:
+        snapshot = source.read()
+    except StoreUnavailable:
+        return
+    if snapshot.workers:
+        st.html(markup.title("Workers"))
+        st.html(markup.workers(snapshot.workers))
+    if snapshot.finished:
+        slo = _objective()
+        last = [(record, judge(record, slo)) for record in reversed(snapshot.finished[-LAST:])]
+        st.html(markup.title("Last requests"))
+        st.html(markup.requests(last, snapshot.now))
+
+
+if __name__ == "__main__":
+    page(parse(DashboardConfig, sys.argv[1:], "dashboard"))

@@ -1,0 +1,108 @@
+"""The time lines. A chart's specification never changes while its data does, so that the browser redraws in place."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import altair as alt
+
+from dashboard.figures import Bucket, Spread, Verdict
+from dashboard.palette import QUIET, VERDICTS
+
+Columns = dict[str, list[Any]]
+HEIGHT = 190
+PADDING = {"left": 2, "right": 8, "top": 4, "bottom": 2}
+SHOWN = (Verdict.GOOD, Verdict.LATE, Verdict.FAILED)
+LIMIT_NEAR = 2.5  # a limit is drawn when it is below so many times the highest value
+AGO = "datum.value == 0 ? 'now' : -datum.value >= 60 ? format(-datum.value / 60, '~') + ' min' : -datum.value + ' s'"
+
+
+def goodput_data(buckets: Sequence[Bucket], width: float) -> Columns:
+    """Of each interval and verdict a rectangle, stacked: start, end (s), low, high (requests/s), verdict, count.
+
+    `width` is that of an interval, s.
+    """
+    columns: Columns = {name: [] for name in ("start", "end", "low", "high", "verdict", "count")}
+    for bucket in buckets:
+        high = 0.0
+        for verdict in SHOWN:
+            low, high = high, high + bucket.counts[verdict] / width
+            row = (bucket.age - width, bucket.age, low, high, verdict.value, bucket.counts[verdict])
+            _append(columns, row)
+    return columns
+
+
+def latency_data(buckets: Sequence[Bucket], width: float, figure: str, limit_ms: float) -> Columns:
+    """Points (age, line, ms) of `figure` ("ttft" or "tpot"): lines p50 and p95, and the limit where it is near."""
+    columns: Columns = {name: [] for name in ("age", "line", "ms")}
+    for bucket in buckets:
+        spread: Spread | None = getattr(bucket, figure)
+        if spread is not None:
+            _append(columns, (bucket.age - width / 2, "p50", spread.p50))
+            _append(columns, (bucket.age - width / 2, "p95", spread.p95))
+    if columns["ms"] and limit_ms <= LIMIT_NEAR * max(columns["ms"]):
+        _append(columns, (buckets[0].age - width, "limit", limit_ms))
+        _append(columns, (0.0, "limit", limit_ms))
+    return columns
+
+
+@cache
+def goodput_chart(window: float) -> dict[str, Any]:
+    """Stacked bars: requests per second that were good, late, failed."""
+    chart = (
+        alt.Chart(alt.NamedData("data"))
+        .mark_rect(xOffset=1, x2Offset=0)
+        .encode(
+            x=_age_axis("start", window, 5),
+            x2="end:Q",
+            y=alt.Y("low:Q", title="requests/s", scale=alt.Scale(zero=True, nice=True), axis=_value_axis()),
+            y2="high:Q",
+            color=alt.Color(
+                "verdict:N",
+                scale=alt.Scale(domain=[v.value for v in SHOWN], range=[VERDICTS[v] for v in SHOWN]),
+                legend=None,
+            ),
+            tooltip=[alt.Tooltip("verdict:N"), alt.Tooltip("count:Q", title="requests")],
+        )
+    )
+    return _specification(chart)
+
+
+@cache
+def latency_chart(window: float, colour: str) -> dict[str, Any]:
+    """Lines of p50 and p95 over time, and the limit dashed."""
+    base = alt.Chart(alt.NamedData("data")).encode(
+        x=_age_axis("age", window, 2),
+        y=alt.Y("ms:Q", title="ms", scale=alt.Scale(zero=True, nice=True), axis=_value_axis()),
+    )
+    tooltip = [alt.Tooltip("line:N"), alt.Tooltip("ms:Q", format=",.1f")]
+    median = base.transform_filter("datum.line == 'p50'").mark_line(
+        color=colour, strokeWidth=2, point=alt.OverlayMarkDef(color=colour, size=22)
+    )
+    tail = base.transform_filter("datum.line == 'p95'").mark_line(
+        color=colour, opacity=0.45, strokeWidth=1.5, point=alt.OverlayMarkDef(color=colour, size=14, opacity=0.45)
+    )
+    limit = base.transform_filter("datum.line == 'limit'").mark_line(color=QUIET, strokeDash=[5, 4], strokeWidth=1.5)
+    return _specification(alt.layer(limit, tail.encode(tooltip=tooltip), median.encode(tooltip=tooltip)))
+
+
+def _age_axis(field: str, window: float, parts: int) -> alt.X:
+    marks = [-window * part / parts for part in range(parts, -1, -1)]
+    axis = alt.Axis(values=marks, labelExpr=AGO, grid=False, title=None, labelFlush=True, ticks=False)
+    return alt.X(f"{field}:Q", scale=alt.Scale(domain=[-window, 0], nice=False), axis=axis)
+
+
+def _value_axis() -> alt.Axis:
+    return alt.Axis(tickCount=4, domain=False, ticks=False, titleFontWeight="normal")
+
+
+def _specification(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any]:
+    """The chart without its data, which Streamlit sends beside it."""
+    found: dict[str, Any] = chart.properties(height=HEIGHT, padding=PADDING).to_dict()
+    del found["data"]
+    return found
+
+
+def _append(columns: Columns, row: tuple[Any, ...]) -> None:
+    for column, value in zip(columns.values(), row, strict=True):
+        column.append(value)

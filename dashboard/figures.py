@@ -1,0 +1,176 @@
+"""From records to the figures on the page. Pure: time is an argument; definitions as in `docs/design.md`, Words."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from itertools import takewhile
+from typing import NamedTuple
+
+from core.records import FinishedRecord, GatewayRecord, StatsSample
+from core.slo import SLO, Timings, percentile
+
+LEAST_SPAN = 5.0  # s; a rate over less says nothing
+RATE_SPAN = 10.0  # s that token rates look back
+
+
+class Verdict(Enum):
+    """What a request that ended counts as. A client that went away is no verdict on the service."""
+
+    GOOD = "good"
+    LATE = "late"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Spread(NamedTuple):
+    """Percentiles, ms."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+class Glance(NamedTuple):
+    """The first line of the page. Rates are per second since the first request in the window."""
+
+    counts: dict[Verdict, int]
+    goodput: float  # req/s
+    ttft: Spread | None
+    tpot: Spread | None
+
+    def good_share(self) -> float | None:
+        """Good ones among all that have a verdict; None for none."""
+        judged = sum(self.counts.values()) - self.counts[Verdict.CANCELLED]
+        return self.counts[Verdict.GOOD] / judged if judged else None
+
+
+class Bucket(NamedTuple):
+    """One interval of the time line."""
+
+    age: float  # of its end, s, counted from the interval that is running now: 0, -5, -10 …
+    counts: dict[Verdict, int]
+    ttft: Spread | None
+    tpot: Spread | None
+
+
+class Progress(NamedTuple):
+    """Requests in progress."""
+
+    waiting: int
+    prefill: int
+    decode: int
+
+
+class Rates(NamedTuple):
+    """Per second, over all workers."""
+
+    prompt_tokens: float
+    output_tokens: float
+    handoff_bytes: float
+
+
+class Stage(NamedTuple):
+    """A part of a request's way."""
+
+    name: str
+    ms: float  # that it took
+    share: float  # of the whole time, 0 to 1, that passed with it alone
+
+
+def judge(record: FinishedRecord, slo: SLO) -> Verdict:
+    """Good if it finished and met every limit."""
+    if record.outcome == "cancelled":
+        return Verdict.CANCELLED
+    if record.outcome == "failed":
+        return Verdict.FAILED
+    met = slo.met_by(Timings(record.ttft_ms, record.e2e_ms, record.output_tokens))
+    return Verdict.GOOD if met else Verdict.LATE
+
+
+def glance(records: Sequence[FinishedRecord], slo: SLO, now: float, window: float) -> Glance:
+    """Of the requests that ended in the last `window` seconds; `records` in the order of their ends."""
+    recent = _recent(records, now - window)
+    counts = _counts(recent, slo)
+    first = min((record.ended_at - record.e2e_ms / 1000 for record in recent), default=now)
+    span = min(window, max(LEAST_SPAN, now - first))
+    return Glance(counts, counts[Verdict.GOOD] / span, _ttft(recent), _tpot(recent))
+
+
+def timeline(
+    records: Sequence[FinishedRecord], slo: SLO, now: float, window: float, intervals: int = 60
+) -> list[Bucket]:
+    """`intervals` equal parts of the window, oldest first. Their edges lie still while time passes over them."""
+    width = window / intervals
+    running = int(now // width)
+    parts: dict[int, list[FinishedRecord]] = {back: [] for back in range(intervals)}
+    for record in _recent(records, (running - intervals + 1) * width):
+        back = max(0, running - int(record.ended_at // width))  # another host's clock may be a little ahead
+        if back in parts:
+            parts[back].append(record)
+    return [
+        Bucket(-back * width, _counts(part, slo), _ttft(part), _tpot(part)) for back, part in reversed(parts.items())
+    ]
+
+
+def progress(gateways: Iterable[GatewayRecord]) -> Progress:
+    """What the gateways have in their hands."""
+    states = [request.state for gateway in gateways for request in gateway.requests]
+    return Progress(states.count("queued"), states.count("prefill"), states.count("decode"))
+
+
+def rates(samples: Iterable[Sequence[StatsSample]], now: float) -> Rates:
+    """Growth of the workers' totals over the last seconds; one sequence of samples per life of a worker."""
+    prompt = output = moved = 0.0
+    for life in samples:
+        recent = [sample for sample in life if now - sample.at <= RATE_SPAN]
+        if len(recent) < 2 or recent[-1].at <= recent[0].at:
+            continue
+        old, new, span = recent[0].load, recent[-1].load, recent[-1].at - recent[0].at
+        prompt += (new.prompt_tokens - old.prompt_tokens) / span
+        output += (new.output_tokens - old.output_tokens) / span
+        moved += (new.handoff_bytes - old.handoff_bytes) / span
+    return Rates(prompt, output, moved)
+
+
+def stages(record: FinishedRecord) -> list[Stage]:
+    """Queue, prefill, handoff and what remains: decode. A handoff runs beside its prefill; its share is the rest."""
+    whole = max(record.e2e_ms, 1e-9)
+    left = whole
+    found = []
+    for name, ms, alone in (
+        ("queue", record.queue_ms, record.queue_ms),
+        ("prefill", record.prefill_ms, record.prefill_ms),
+        ("handoff", record.handoff_ms, record.handoff_ms - record.prefill_ms),
+    ):
+        part = min(max(alone, 0.0), left)
+        left -= part
+        found.append(Stage(name, ms, part / whole))
+    return [*found, Stage("decode", left, left / whole)]
+
+
+def _recent(records: Sequence[FinishedRecord], since: float) -> list[FinishedRecord]:
+    """Those that ended after `since`; looks at no more than it has to."""
+    found: deque[FinishedRecord] = deque()
+    found.extendleft(takewhile(lambda record: record.ended_at > since, reversed(records)))
+    return list(found)
+
+
+def _counts(records: Iterable[FinishedRecord], slo: SLO) -> dict[Verdict, int]:
+    counts = dict.fromkeys(Verdict, 0)
+    for record in records:
+        counts[judge(record, slo)] += 1
+    return counts
+
+
+def _ttft(records: Iterable[FinishedRecord]) -> Spread | None:
+    return _spread([record.ttft_ms for record in records if record.output_tokens > 0])
+
+
+def _tpot(records: Iterable[FinishedRecord]) -> Spread | None:
+    return _spread([record.tpot_ms for record in records if record.output_tokens > 1])
+
+
+def _spread(values: list[float]) -> Spread | None:
+    if not values:
+        return None
+    return Spread(percentile(values, 0.5), percentile(values, 0.95), percentile(values, 0.99))

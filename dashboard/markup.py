@@ -1,0 +1,189 @@
+"""HTML pieces of the page. Everything that comes from a record or a client is escaped here, and nowhere else."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from core.records import FinishedRecord
+from dashboard.figures import Glance, Progress, Rates, Spread, Verdict, stages
+from dashboard.palette import STAGES, STATES, VERDICTS
+from dashboard.source import WorkerView
+from dashboard.units import as_bytes, as_count, as_ms, as_share
+
+TTFT = "Time to first token: from the gateway's receipt of a request to its first output token."
+TPOT = "Time per output token: (end-to-end time - TTFT) / (output tokens - 1), of one request."
+GOODPUT = "Requests per second that meet every limit of their objective, since the first request in the window."
+PROGRESS = "Requests in progress: running are in prefill or decode, waiting are queued."
+TOKENS = "Output tokens per second of all workers over the last 10 seconds."
+MOVED = "KV cache bytes per second that went from prefill to decode workers over the last 10 seconds."
+NONE = "\u2013"
+STAGE_HELP = "Queue, prefill, handoff, decode. A handoff runs beside its prefill: only what it adds is drawn."
+
+
+def tiles(glance: Glance, progress: Progress, rates: Rates) -> str:
+    """The first line of the page."""
+    share = glance.good_share()
+    judged = sum(glance.counts.values()) - glance.counts[Verdict.CANCELLED]
+    good = f"{as_share(share)} of {judged} good" if share is not None else "no request yet"
+    goodput = f"{glance.goodput:.2f}" if share is not None else NONE
+    running = progress.prefill + progress.decode
+    prompts = f"{as_count(rates.prompt_tokens)} prompt tokens/s"
+    value, unit = as_bytes(rates.handoff_bytes).split(" ")
+    shown = (
+        _tile("goodput", "Goodput", goodput, "req/s", good + _share_bar(glance), GOODPUT),
+        _spread_tile("ttft", "TTFT", glance.ttft, TTFT),
+        _spread_tile("tpot", "TPOT", glance.tpot, TPOT),
+        _tile("running", "Running", str(running), "requests", f"{progress.waiting} waiting", PROGRESS),
+        _tile("tokens", "Output", as_count(rates.output_tokens), "tokens/s", prompts, TOKENS),
+        _tile("moved", "KV moved", value, f"{unit}/s", "prefill → decode", MOVED),
+    )
+    return f'<div class="b-tiles">{"".join(shown)}</div>'
+
+
+def workers(views: Sequence[WorkerView]) -> str:
+    """A row for each worker: role, state, sequences, KV use, tokens."""
+    heads = (
+        "<th>Worker</th><th>State</th>",
+        '<th class="n">Running</th><th class="n">Waiting</th>',
+        '<th class="b-wide">KV use</th>',
+        '<th class="n">Prompt tokens</th><th class="n">Output tokens</th>',
+    )
+    return _table(heads, (_worker_row(view) for view in views))
+
+
+def requests(records: Iterable[tuple[FinishedRecord, Verdict]], now: float) -> str:
+    """A row for each of the last requests, the latest first; bars are parts of the request's own time."""
+    legend = "".join(_key(colour, name) for name, colour in STAGES.items())
+    heads = (
+        '<th>Ended</th><th>Outcome</th><th class="n" title="of the prompt and of the answer">Tokens</th>',
+        f'<th class="n" title="{TTFT}">TTFT</th><th class="n" title="{TPOT}">TPOT</th><th class="n">Total</th>',
+        f'<th class="b-wide" title="{STAGE_HELP}">Stages {legend}</th><th class="n">KV moved</th>',
+    )
+    return _table(heads, (_request_row(record, verdict, now) for record, verdict in records))
+
+
+def way(record: FinishedRecord) -> str:
+    """The way that one request went: gateway, prefill worker, KiB moved, decode worker, as far as it had each."""
+    moved = record.handoff_bytes > 0
+    stops = [_stop("gateway", "queued", record.queue_ms, STAGES["queue"])]
+    if record.prefill_worker:
+        cached = f", {record.cached_tokens} cached" if record.cached_tokens else ""
+        read = f"{short(record.prefill_worker)}: {record.prompt_tokens} tokens{cached}"
+        stops.append(_stop("prefill", read, record.prefill_ms, STAGES["prefill"]))
+    if moved:
+        stops.append(_stop(as_bytes(record.handoff_bytes), "moved", record.handoff_ms, STAGES["handoff"]))
+    if record.decode_worker and (moved or not record.prefill_worker):
+        written = f"{short(record.decode_worker)}: {record.output_tokens} tokens"
+        stops.append(_stop("decode", written, max(0.0, record.e2e_ms - record.ttft_ms), STAGES["decode"]))
+    figures = (
+        f'<div class="b-figures"><span title="{TTFT}">TTFT <b>{as_ms(record.ttft_ms)}</b></span>'
+        f'<span title="{TPOT}">TPOT <b>{as_ms(record.tpot_ms) if record.output_tokens > 1 else NONE}</b></span>'
+        f"<span>total <b>{as_ms(record.e2e_ms)}</b></span></div>"
+    )
+    return f'<div class="b-way">{"<i>→</i>".join(stops)}</div>{figures}'
+
+
+def answer(text: str, *, running: bool) -> str:
+    """The text of an answer, with a caret while it grows."""
+    caret = '<span class="b-caret"></span>' if running else ""
+    return f'<div class="b-answer"><div>{escape(text)}{caret}</div></div>'
+
+
+def header(models: Sequence[str], prefill: int, decode: int) -> str:
+    """The name, what is served, and by how many."""
+    served = " ".join(f"<span>{escape(model)}</span>" for model in models) or "<span>no gateway</span>"
+    return (
+        f'<div class="b-header"><b>Baton</b>{served}'
+        f'<span title="prefill and decode workers that are there">{prefill}P{decode}D</span></div>'
+    )
+
+
+def name() -> str:
+    """The name alone, while nothing is known."""
+    return '<div class="b-header"><b>Baton</b></div>'
+
+
+def legend() -> str:
+    """What the colours of the goodput bars mean."""
+    words = {Verdict.GOOD: "good", Verdict.LATE: "late: finished, but missed a limit", Verdict.FAILED: "failed"}
+    return '<div class="b-legend">' + "".join(_key(VERDICTS[v], word) for v, word in words.items()) + "</div>"
+
+
+def title(text: str, note: str = "", hint: str = "") -> str:
+    """A section's heading."""
+    return f'<div class="b-title" title="{escape(hint)}"><b>{escape(text)}</b> <span>{escape(note)}</span></div>'
+
+
+def short(epoch: str) -> str:
+    """The part of a worker's epoch that people tell it by."""
+    return escape(epoch[:6])
+
+
+def _tile(name: str, label: str, value: str, unit: str, note: str, hint: str) -> str:
+    return (
+        f'<div class="b-tile" data-tile="{name}" title="{hint}"><div class="b-label">{label}</div>'
+        f'<div class="b-value">{value}<small>{unit}</small></div><div class="b-note">{note}</div></div>'
+    )
+
+
+def _spread_tile(name: str, label: str, spread: Spread | None, hint: str) -> str:
+    if spread is None:
+        return _tile(name, label, NONE, "", "no request yet", hint)
+    value, unit = as_ms(spread.p50).split(" ")
+    return _tile(name, label, value, f"{unit} p50", f"p95 {as_ms(spread.p95)} · p99 {as_ms(spread.p99)}", hint)
+
+
+def _share_bar(glance: Glance) -> str:
+    parts = [(VERDICTS[v], glance.counts[v]) for v in (Verdict.GOOD, Verdict.LATE, Verdict.FAILED)]
+    whole = sum(count for _, count in parts)
+    return _bar([(colour, count / whole) for colour, count in parts] if whole else [])
+
+
+def _bar(parts: Sequence[tuple[str, float]]) -> str:
+    """Parts of a whole: colours and shares from 0 to 1."""
+    inner = "".join(f'<i style="width:{100 * share:.2f}%;background:{colour}"></i>' for colour, share in parts)
+    return f'<span class="b-bar">{inner}</span>'
+
+
+def _worker_row(view: WorkerView) -> str:
+    record, load = view.record, view.load
+    share = load.blocks_used / load.blocks_total if load.blocks_total else 0.0
+    state = view.state if view.state != "silent" else f"silent for {view.beat_age:.0f} s"
+    hint = escape(f"{record.model} · {record.device} · {record.dtype} · {record.address}") if record else ""
+    blocks = f"{load.blocks_used} of {load.blocks_total} blocks used, {load.blocks_cached} hold cached prefixes"
+    return (
+        f'<tr class="b-{view.state}"><td title="{hint}">{_key(STAGES[view.role], view.role)}'
+        f"<code>{short(view.epoch)}</code></td><td>{_key(STATES[view.state], state)}</td>"
+        f'<td class="n">{load.running}</td><td class="n">{load.waiting}</td>'
+        f'<td class="b-kv" title="{blocks}">{_bar([(STAGES[view.role], min(1.0, share))])}{as_share(share)}</td>'
+        f'<td class="n">{as_count(load.prompt_tokens)}</td><td class="n">{as_count(load.output_tokens)}</td></tr>'
+    )
+
+
+def _request_row(record: FinishedRecord, verdict: Verdict, now: float) -> str:
+    parts = stages(record)
+    hint = " · ".join(f"{stage.name} {as_ms(stage.ms)}" for stage in parts)
+    reason = f": {escape(record.reason)}" if verdict is Verdict.FAILED and record.reason else ""
+    retried = f" · {record.attempts} attempts" if record.attempts > 1 else ""
+    tpot = as_ms(record.tpot_ms) if record.output_tokens > 1 else NONE
+    ttft = as_ms(record.ttft_ms) if record.output_tokens else NONE
+    return (
+        f'<tr><td class="b-soft">{max(0.0, now - record.ended_at):.0f} s ago</td>'
+        f"<td>{_key(VERDICTS[verdict], verdict.value)}<span class='b-soft'>{reason}{retried}</span></td>"
+        f'<td class="n">{record.prompt_tokens} → {record.output_tokens}</td><td class="n">{ttft}</td>'
+        f'<td class="n">{tpot}</td><td class="n">{as_ms(record.e2e_ms)}</td>'
+        f'<td class="b-stages" title="{hint}">{_bar([(STAGES[s.name], s.share) for s in parts])}</td>'
+        f'<td class="n">{as_bytes(record.handoff_bytes) if record.handoff_bytes else NONE}</td></tr>'
+    )
+
+
+def _table(heads: Sequence[str], rows: Iterable[str]) -> str:
+    body = f"<thead><tr>{''.join(heads)}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    return f'<div class="b-scroll"><table class="b-table">{body}</table></div>'
+
+
+def _stop(name: str, note: str, ms: float, colour: str) -> str:
+    return f'<div style="border-color:{colour}"><b>{name}</b><span>{note}</span><em>{as_ms(ms)}</em></div>'
+
+
+def _key(colour: str, word: str) -> str:
+    return f'<span class="b-key"><i style="background:{colour}"></i>{escape(word)}</span>'

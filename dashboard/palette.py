@@ -1,0 +1,13 @@
+"""The colours of the page: mid-tones that read on light and on dark. One meaning each, in tiles, tables and charts."""
+
+from dashboard.figures import Verdict
+
+VERDICTS = {
+    Verdict.GOOD: "#2f9e77",
+    Verdict.LATE: "#dd9a2b",
+    Verdict.FAILED: "#d4564c",
+    Verdict.CANCELLED: "#8d969d",
+}
+STAGES = {"queue": "#9aa4ab", "prefill": "#6a7fd4", "handoff": "#b577c2", "decode": "#3d9bc4"}
+STATES = {"ready": VERDICTS[Verdict.GOOD], "draining": VERDICTS[Verdict.LATE], "silent": VERDICTS[Verdict.FAILED]}
+QUIET = "#8d969d"

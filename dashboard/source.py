@@ -1,0 +1,167 @@
+"""What Redis knows, for all open pages: read on demand, at most once a second, and only what is new."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import redis
+from msgspec import Struct
+
+from core.errors import StoreUnavailable
+from core.records import FinishedRecord, GatewayRecord, Load, Role, StatsSample, WorkerRecord
+from core.registry import FINISHED, KEPT_FINISHED, STATS, TTL_MS, index_key, record_key
+from core.store import connect_blocking, redacted
+
+FRESH = 0.8  # s that a reading serves all pages
+SILENT_AFTER = 3.0  # s without a heartbeat
+FORGOTTEN_AFTER = 60.0  # s until a worker that fell silent leaves the page
+HISTORY = 2_000  # load samples read at the start
+PAGE = 2_000  # entries per read
+PAGES = 10  # reads per turn and stream
+PER_WORKER = 600  # load samples kept of one life
+
+WorkerState = Literal["ready", "draining", "silent"]
+T = TypeVar("T", bound=Struct)
+
+
+class WorkerView(Struct, frozen=True):
+    """A worker as its heartbeats show it."""
+
+    epoch: str
+    role: Role
+    load: Load
+    state: WorkerState
+    beat_age: float  # s since its last heartbeat
+    record: WorkerRecord | None  # None if it fell silent before anybody looked
+
+
+class Snapshot(Struct, frozen=True):
+    """One reading. `now` is the server's time, s; records are in the order of their ends."""
+
+    now: float
+    workers: Sequence[WorkerView]
+    gateways: Sequence[GatewayRecord]
+    finished: Sequence[FinishedRecord]
+    samples: dict[str, Sequence[StatsSample]]
+
+
+class Source:
+    """Reads workers, gateways, finished requests and load samples. Safe for the threads of several pages."""
+
+    def __init__(self, url: str) -> None:
+        self._shown_url = redacted(url)
+        self._client = connect_blocking(url)
+        self._lock = threading.Lock()
+        self._read_at = -FRESH
+        self._latest: Snapshot | StoreUnavailable = StoreUnavailable("not read yet")
+        self._known: dict[str, WorkerRecord] = {}
+        self._finished: deque[FinishedRecord] = deque(maxlen=KEPT_FINISHED)
+        self._samples: dict[str, deque[StatsSample]] = {}
+        self._after: dict[str, bytes] = {}  # id of the last entry read, by stream
+
+    def read(self) -> Snapshot:
+        """The present state. Raises `StoreUnavailable` in one sentence while Redis is away; ask again later."""
+        with self._lock:
+            if time.monotonic() - self._read_at >= FRESH:
+                self._latest = self._fetch()
+                self._read_at = time.monotonic()  # also after a failure, so that a dead server is asked once a second
+            if isinstance(self._latest, StoreUnavailable):
+                raise StoreUnavailable(str(self._latest))
+            return self._latest
+
+    def find(self, request: str) -> FinishedRecord | None:
+        """The record of a request that ended, or None while it has none."""
+        found = (record for record in reversed(self.read().finished) if record.request == request)
+        return next(found, None)
+
+    def close(self) -> None:
+        """Gives the connections back."""
+        self._client.close()
+
+    def _fetch(self) -> Snapshot | StoreUnavailable:
+        try:
+            now = self._server_time()
+            self._finished.extend(self._new(FINISHED, FinishedRecord, KEPT_FINISHED))
+            self._sort_samples(self._new(STATS, StatsSample, HISTORY), now)
+            workers = self._workers(now)
+            gateways = self._records(GatewayRecord, "gateway", self._index("gateway"))
+        except (redis.RedisError, OSError):
+            return StoreUnavailable(f"Redis at {self._shown_url} does not answer; this page goes on asking.")
+        return Snapshot(
+            now,
+            workers,
+            list(gateways.values()),
+            tuple(self._finished),
+            {epoch: tuple(kept) for epoch, kept in self._samples.items()},
+        )
+
+    def _server_time(self) -> float:
+        answer: Any = self._client.time()
+        return float(answer[0]) + float(answer[1]) / 1e6
+
+    def _index(self, kind: str) -> dict[str, float]:
+        """Expiry in seconds of server time, by epoch."""
+        members: Any = self._client.zrange(index_key(kind), 0, -1, withscores=True)
+        return {epoch.decode(): float(expiry) / 1000 for epoch, expiry in members}
+
+    def _records(self, record: type[T], kind: str, epochs: dict[str, float]) -> dict[str, T]:
+        if not epochs:
+            return {}
+        bodies: Any = self._client.mget([record_key(kind, epoch) for epoch in epochs])
+        read = {epoch: _decoded(body, record) for epoch, body in zip(epochs, bodies, strict=True) if body is not None}
+        return {epoch: found for epoch, found in read.items() if found is not None}
+
+    def _workers(self, now: float) -> list[WorkerView]:
+        """Those with a heartbeat, and those that lost it a moment ago, as they were last seen."""
+        expiries = self._index("worker")
+        self._known.update(self._records(WorkerRecord, "worker", expiries))
+        self._known = {epoch: record for epoch, record in self._known.items() if epoch in expiries}
+        beats = {epoch: now - (expiry - TTL_MS / 1000) for epoch, expiry in expiries.items()}
+        seen = (self._view(epoch, max(0.0, age)) for epoch, age in beats.items() if age < FORGOTTEN_AFTER)
+        views = [view for view in seen if view is not None]
+        return sorted(views, key=lambda view: (view.role != "prefill", view.epoch))
+
+    def _view(self, epoch: str, beat_age: float) -> WorkerView | None:
+        record, samples = self._known.get(epoch), self._samples.get(epoch)
+        if record is None:
+            if not samples:
+                return None
+            return WorkerView(epoch, samples[-1].role, samples[-1].load, "silent", beat_age, None)
+        state: WorkerState = "silent" if beat_age > SILENT_AFTER else "draining" if record.draining else "ready"
+        return WorkerView(epoch, record.role, record.load, state, beat_age, record)
+
+    def _new(self, stream: str, record: type[T], history: int) -> list[T]:
+        """Entries since the last turn, oldest first; at the first turn the last `history`."""
+        entries: list[Any] = []
+        if stream not in self._after:
+            newest: Any = self._client.xrevrange(stream, count=history)
+            entries = newest[::-1]
+        else:
+            after = self._after[stream]
+            for _ in range(PAGES):
+                page: Any = self._client.xrange(stream, min=b"(" + after, count=PAGE)
+                entries += page
+                if len(page) < PAGE:
+                    break
+                after = page[-1][0]
+        if entries:
+            self._after[stream] = entries[-1][0]
+        return [found for _, fields in entries if (found := _decoded(fields.get(b"json", b""), record)) is not None]
+
+    def _sort_samples(self, samples: list[StatsSample], now: float) -> None:
+        for sample in samples:
+            self._samples.setdefault(sample.epoch, deque(maxlen=PER_WORKER)).append(sample)
+        self._samples = {
+            epoch: kept for epoch, kept in self._samples.items() if now - kept[-1].at < FORGOTTEN_AFTER
+        }
+
+
+def _decoded(body: bytes, record: type[T]) -> T | None:
+    """A record, or None where another version of Baton wrote something else: the page shows what it can read."""
+    try:
+        return msgspec.json.decode(body, type=record)
+    except msgspec.DecodeError:
+        return None

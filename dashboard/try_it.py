@@ -1,0 +1,95 @@
+"""The Try it box: one question, its answer as it comes, then the way that it went."""
+
+import time
+
+import streamlit as st
+
+from core.errors import StoreUnavailable
+from dashboard import markup
+from dashboard.asking import Question, Volley
+from dashboard.prompts import FIRST, TWENTY, Prompt
+from dashboard.source import Source
+
+ANSWER = 200  # tokens at most
+POLL = 0.3  # s, only while an answer comes
+RECORD_WAIT = 6.0  # s from the answer's end to its record
+
+
+def show(source: Source, gateway: str) -> None:
+    """Draws the box; it refreshes by itself while something comes."""
+    question: Question | None = st.session_state.get("question")
+    st.fragment(_box, run_every=POLL if question and not _settled(source, question) else None)(source, gateway)
+
+
+def offer(gateway: str) -> None:
+    """What the page says while nothing was ever asked: a button that sends twenty requests."""
+    running: Volley | None = st.session_state.get("volley")
+    with st.container(border=True, horizontal=True, vertical_alignment="center"):
+        st.markdown("Nothing has been asked yet. Ask something below, or have a look with 20 varied requests.")
+        busy = running is not None and running.running
+        st.button("Send 20 requests", on_click=_send, args=(gateway,), disabled=busy, type="primary")
+
+
+def volley_progress() -> None:
+    """How far the twenty are, and why some failed."""
+    volley: Volley | None = st.session_state.get("volley")
+    if volley is None:
+        return
+    ended = volley.answered + volley.failed
+    if volley.running:
+        st.progress(ended / volley.total, f"Sending {volley.total} requests, a few at once: {ended} answered")
+    elif volley.failed:
+        st.warning(f"{volley.failed} of {volley.total} requests failed: {volley.error}")
+
+
+def _send(gateway: str) -> None:
+    st.session_state["volley"] = Volley(gateway, TWENTY)
+
+
+def _box(source: Source, gateway: str) -> None:
+    st.html(markup.title("Try it", "one request and the way it goes"))
+    with st.form("try-it", border=False):
+        text = st.text_area("Question", FIRST, key="try-text", height=68, max_chars=2000, label_visibility="collapsed")
+        asked = st.form_submit_button("Ask", type="primary")
+    if asked and text.strip():
+        st.session_state["question"] = Question(gateway, Prompt(text.strip(), ANSWER))
+        st.rerun()
+    question: Question | None = st.session_state.get("question")
+    if question is not None:
+        _progress_of(question, source)
+
+
+def _progress_of(question: Question, source: Source) -> None:
+    running = question.ended_at is None
+    if running or question.text:
+        st.html(markup.answer(question.text, running=running))
+    if running:
+        return
+    if question.error:
+        st.error(f"No answer: {question.error}.")
+    try:
+        record = source.find(question.request) if question.request else None
+    except StoreUnavailable:
+        record = None
+    if record is not None:
+        st.html(markup.way(record))
+    elif not _settled(source, question):
+        st.caption("Looking up its way …")
+        return
+    elif not question.error:
+        st.caption("Its record did not come to Redis, so its way is not known.")
+    if st.session_state.get("settled") != id(question):
+        st.session_state["settled"] = id(question)
+        st.rerun()  # the whole page once, so that the box stops polling
+
+
+def _settled(source: Source, question: Question) -> bool:
+    """Whether nothing more will come: no piece of the answer, no record."""
+    if question.ended_at is None:
+        return False
+    if not question.request or time.monotonic() - question.ended_at > RECORD_WAIT:
+        return True
+    try:
+        return source.find(question.request) is not None
+    except StoreUnavailable:
+        return False

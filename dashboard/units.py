@@ -1,0 +1,32 @@
+"""Figures in words: a number, a space, a unit."""
+
+
+def as_ms(ms: float) -> str:
+    """`4.3 ms`, `42 ms`, `1.24 s`."""
+    if ms >= 1000:
+        return f"{ms / 1000:.2f} s" if ms < 100_000 else f"{ms / 1000:.0f} s"
+    return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
+
+
+def as_bytes(size: float) -> str:
+    """`0 KiB`, `96 KiB`, `3.2 MiB`, `1.1 GiB`: KV is never smaller."""
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    kib = size / 1024
+    return f"{kib:.1f} KiB" if 0 < kib < 10 else f"{kib:.0f} KiB"
+
+
+def as_count(number: float) -> str:
+    """`7`, `812`, `1.2k`, `3.4M`."""
+    for suffix, scale in (("M", 1e6), ("k", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.1f}{suffix}"
+    return f"{number:.0f}"
+
+
+def as_share(share: float) -> str:
+    """`97%`; all is said only of all, and none of none."""
+    if 0.99 < share < 1:
+        return ">99%"
+    return "<1%" if 0 < share < 0.01 else f"{100 * share:.0f}%"

@@ -1,0 +1,130 @@
+"""Records as a running system writes them."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from core.records import FinishedRecord, GatewayRecord, Load, RequestRecord, StatsSample, WorkerRecord
+from core.registry import BEAT, add_finished, add_stats, publish
+from core.store import Store, connect
+
+GATEWAY = "9f3a6c1be2d04477"
+PREFILL = "3fa2c1aa00112233"
+DECODE = "91bc44aa00112233"
+
+
+def finished(number: int = 1, **changes: Any) -> FinishedRecord:
+    """A good request of 20 prompt and 41 output tokens: TTFT 50 ms, TPOT 5 ms."""
+    fields: dict[str, Any] = {
+        "request": f"{GATEWAY}-{number:x}",
+        "outcome": "finished",
+        "reason": "stop",
+        "ended_at": time.time(),
+        "model": "demo",
+        "prompt_tokens": 20,
+        "output_tokens": 41,
+        "ttft_ms": 50.0,
+        "tpot_ms": 5.0,
+        "e2e_ms": 250.0,
+        "queue_ms": 4.0,
+        "prefill_ms": 40.0,
+        "handoff_ms": 46.0,
+        "handoff_bytes": 96 << 10,
+        "cached_tokens": 16,
+        "prefill_worker": PREFILL,
+        "decode_worker": DECODE,
+        "attempts": 1,
+        "good": True,
+    }
+    return FinishedRecord(**(fields | changes))
+
+
+def worker(epoch: str = PREFILL, **changes: Any) -> WorkerRecord:
+    """A worker with a quarter of its KV blocks in use."""
+    fields: dict[str, Any] = {
+        "epoch": epoch,
+        "role": "prefill" if epoch == PREFILL else "decode",
+        "address": "tcp://127.0.0.1:40001",
+        "handoff_address": "",
+        "model": "demo",
+        "fingerprint": "0" * 32,
+        "block_tokens": 16,
+        "max_model_len": 2048,
+        "device": "cpu",
+        "dtype": "fp32",
+        "started_at": 1.0,
+        "load": Load(running=3, waiting=1, blocks_total=400, blocks_used=100, prompt_tokens=1200, output_tokens=3400),
+    }
+    return WorkerRecord(**(fields | changes))
+
+
+def gateway(requests: Sequence[RequestRecord] = ()) -> GatewayRecord:
+    """A gateway whose own objective is 1500 ms and 80 ms."""
+    return GatewayRecord(GATEWAY, "http://127.0.0.1:8000", "demo", 1.0, 1500.0, 80.0, list(requests))
+
+
+def in_progress(state: Any) -> RequestRecord:
+    """A request in `state`."""
+    return RequestRecord(f"{GATEWAY}-ff", state, 1.0, 20, 0, PREFILL, DECODE)
+
+
+def write(url: str, action: Callable[[Store], Awaitable[None]]) -> None:
+    """Runs `action` on a connection of its own."""
+
+    async def run() -> None:
+        store = connect(url)
+        try:
+            await action(store)
+        finally:
+            await store.aclose()
+
+    asyncio.run(run())
+
+
+def register(url: str, *records: WorkerRecord | GatewayRecord, ago: float = 0.0) -> None:
+    """Writes heartbeats as they were `ago` seconds ago."""
+
+    async def action(store: Store) -> None:
+        for record in records:
+            await publish(store, record, time.time() - ago)
+
+    write(url, action)
+
+
+def end(url: str, *records: FinishedRecord) -> None:
+    """Writes requests that ended."""
+    write(url, lambda store: add_finished(store, list(records)))
+
+
+def sample(url: str, *samples: StatsSample) -> None:
+    """Writes samples of load."""
+
+    async def action(store: Store) -> None:
+        for one in samples:
+            await add_stats(store, one)
+
+    write(url, action)
+
+
+class Heart:
+    """Keeps a prefill worker, a decode worker and a gateway registered while it beats."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat)
+
+    def __enter__(self) -> "Heart":
+        register(self._url, worker(), worker(DECODE), gateway())
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT):
+            register(self._url, worker(), worker(DECODE), gateway())

@@ -1,0 +1,86 @@
+"""Answers a chat over HTTP as the gateway does and, given a URL, records it in Redis: for tests of the page alone."""
+
+import itertools
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tests.dashboard.samples import GATEWAY, end, finished
+
+WORDS = ("Once ", "a ", "fox ", "held ", "a ", "<b>lantern</b>", ".")
+
+
+class StandIn:
+    """Serves while it is entered. The question decides: `refuse`, `fail inside`, `break off`; else a story."""
+
+    def __init__(self, redis: str = "") -> None:
+        self.asked: list[dict[str, Any]] = []
+        self._server = _Server(redis, self.asked)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> "StandIn":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    def __init__(self, redis: str, asked: list[dict[str, Any]]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.redis, self.asked, self.numbers = redis, asked, itertools.count(1)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
+
+    def do_GET(self) -> None:
+        self._json(200, {"object": "list", "data": [{"id": "demo", "object": "model"}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(body)
+        question = body["messages"][0]["content"]
+        if question == "refuse":
+            self._json(400, {"error": {"message": "the prompt is <too> long", "type": "invalid_request_error"}})
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        number = next(self.server.numbers)
+        self.wfile.write(b": keeps the connection alive\n\n")
+        self._chunk(number, {"role": "assistant", "content": ""})
+        if question == "fail inside":
+            self._data({"error": {"message": "a worker was lost"}})
+            return
+        for word in WORDS:
+            self._chunk(number, {"content": word})
+        if question == "break off":
+            return
+        if (body.get("stream_options") or {}).get("include_usage"):
+            self._data({"id": f"chatcmpl-{GATEWAY}-{number:x}", "choices": [], "usage": {"completion_tokens": 7}})
+        if self.server.redis:
+            end(self.server.redis, finished(number, output_tokens=7, e2e_ms=80.0))
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _chunk(self, number: int, delta: dict[str, str]) -> None:
+        self._data({"id": f"chatcmpl-{GATEWAY}-{number:x}", "choices": [{"index": 0, "delta": delta}]})
+
+    def _data(self, body: dict[str, Any]) -> None:
+        self.wfile.write(b"data: " + json.dumps(body).encode() + b"\n\n")
+        self.wfile.flush()
+
+    def _json(self, status: int, body: dict[str, Any]) -> None:
+        encoded = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(encoded)))
+        self.end_headers()
+        self.wfile.write(encoded)

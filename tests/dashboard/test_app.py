@@ -1,0 +1,90 @@
+"""The page's states, run by Streamlit's own test harness against a real server."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dashboard.app import open_source
+from tests.dashboard.samples import DECODE, end, finished, gateway, register, worker
+
+TIMEOUT = 30.0
+
+
+def script(redis: str) -> None:
+    """What `dashboard/app.py` does when Streamlit runs it."""
+    from core.config import DashboardConfig
+    from dashboard.app import page
+
+    page(DashboardConfig(redis=redis, gateway="http://127.0.0.1:1"))
+
+
+@pytest.fixture
+def app(redis_url: str) -> Iterator[AppTest]:
+    yield AppTest.from_function(script, default_timeout=TIMEOUT, kwargs={"redis": redis_url})
+    open_source(redis_url).close()
+    open_source.clear()
+
+
+def html(app: AppTest) -> str:
+    return " ".join(element.proto.body for element in app.get("html"))
+
+
+def test_no_workers(app: AppTest) -> None:
+    app.run()
+    assert not app.exception
+    assert "No worker has registered yet" in app.info[0].value
+    assert "Send 20 requests" not in [button.label for button in app.button]
+
+
+def test_nothing_to_show_yet(app: AppTest, redis_url: str) -> None:
+    register(redis_url, worker(), worker(DECODE), gateway())
+    app.run()
+    assert not app.exception and not app.info and not app.error
+    assert "Send 20 requests" in [button.label for button in app.button]
+    assert "no request yet" in html(app) and ">1P1D<" in html(app)
+
+
+def test_the_gateways_own_objective_is_where_the_inputs_start(app: AppTest, redis_url: str) -> None:
+    register(redis_url, worker(), gateway())
+    app.run()
+    assert [field.value for field in app.number_input] == [1500.0, 80.0]
+
+
+def test_data_and_another_objective(app: AppTest, redis_url: str) -> None:
+    register(redis_url, worker(), worker(DECODE), gateway())
+    end(redis_url, *[finished(number) for number in range(1, 11)], finished(11, ttft_ms=500.0, e2e_ms=700.0))
+    app.run()
+    assert not app.exception
+    assert "100% of 11 good" in html(app) and "96 KiB" in html(app) and "91bc44" in html(app)
+    assert len(app.get("vega_lite_chart")) == 3
+    assert "Send 20 requests" not in [button.label for button in app.button]
+    app.number_input(key="ttft").set_value(100.0).run()
+    assert "91% of 11 good" in html(app)
+    app.number_input(key="tpot").set_value(1.0).run()
+    assert "0% of 11 good" in html(app)
+
+
+def test_redis_away() -> None:
+    url = "redis://me:hunter2@127.0.0.1:1"
+    app = AppTest.from_function(script, default_timeout=TIMEOUT, kwargs={"redis": url}).run()
+    assert not app.exception
+    assert [error.value for error in app.error] == [
+        "Redis at redis://me:***@127.0.0.1:1 does not answer; this page goes on asking."
+    ]
+    open_source(url).close()
+    open_source.clear()
+
+
+def test_no_gateway_to_ask(app: AppTest, redis_url: str) -> None:
+    register(redis_url, worker(), gateway())
+    app.run()
+    next(button for button in app.button if button.label == "Send 20 requests").click().run()
+    volley = app.session_state["volley"]
+    deadline = time.monotonic() + TIMEOUT
+    while volley.running:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    app.run()
+    assert "20 of 20 requests failed: the gateway at http://127.0.0.1:1 does not answer" in app.warning[0].value

@@ -1,0 +1,108 @@
+"""Records in, figures out."""
+
+from typing import Any
+
+import pytest
+
+from core.records import FinishedRecord, Load, StatsSample
+from core.slo import SLO
+from dashboard.figures import Spread, Verdict, glance, judge, progress, rates, stages, timeline
+from tests.dashboard.samples import finished, gateway, in_progress
+
+SLO_ = SLO(ttft_ms=100.0, tpot_ms=10.0)
+NOW = 1000.0
+
+
+def at(ended_at: float, number: int = 1, **changes: Any) -> FinishedRecord:
+    return finished(number, ended_at=ended_at, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, Verdict.GOOD),
+        ({"ttft_ms": 100.0}, Verdict.GOOD),
+        ({"ttft_ms": 100.1}, Verdict.LATE),
+        ({"e2e_ms": 450.0}, Verdict.GOOD),  # 400 ms / 40 = exactly 10 ms
+        ({"e2e_ms": 451.0}, Verdict.LATE),
+        ({"outcome": "failed"}, Verdict.FAILED),
+        ({"outcome": "cancelled", "ttft_ms": 9e9}, Verdict.CANCELLED),
+        ({"output_tokens": 1, "ttft_ms": 50.0, "e2e_ms": 50.0}, Verdict.GOOD),
+    ],
+)
+def test_verdict(changes: dict[str, Any], verdict: Verdict) -> None:
+    assert judge(finished(**changes), SLO_) is verdict
+
+
+def test_the_objective_of_the_page_counts_not_the_recorded_verdict() -> None:
+    assert judge(finished(good=True), SLO(ttft_ms=1.0, tpot_ms=1.0)) is Verdict.LATE
+
+
+def test_glance_counts_only_the_window_and_divides_by_the_time_since_its_first_request() -> None:
+    records = [at(NOW - 100), at(NOW - 19.75), at(NOW - 1), at(NOW, ttft_ms=150.0), at(NOW, outcome="failed")]
+    seen = glance(records, SLO_, NOW, window=60.0)
+    assert seen.counts == {Verdict.GOOD: 2, Verdict.LATE: 1, Verdict.FAILED: 1, Verdict.CANCELLED: 0}
+    assert seen.goodput == pytest.approx(2 / 20.0)  # the first began 250 ms before its end
+    assert seen.good_share() == 0.5
+
+
+def test_glance_of_one_request_is_no_burst() -> None:
+    assert glance([at(NOW)], SLO_, NOW, window=60.0).goodput == pytest.approx(1 / 5.0)
+
+
+def test_glance_of_nothing() -> None:
+    seen = glance([], SLO_, NOW, window=60.0)
+    assert (seen.goodput, seen.good_share(), seen.ttft, seen.tpot) == (0.0, None, None, None)
+
+
+def test_cancelled_requests_are_no_verdict_on_the_service() -> None:
+    assert glance([at(NOW), at(NOW, outcome="cancelled")], SLO_, NOW, 60.0).good_share() == 1.0
+
+
+def test_percentiles_are_by_nearest_rank_and_leave_out_what_has_none() -> None:
+    records = [at(NOW, ttft_ms=float(ms), tpot_ms=ms / 10) for ms in range(1, 101)]
+    records += [at(NOW, output_tokens=1, ttft_ms=1.0, tpot_ms=999.0), at(NOW, output_tokens=0, ttft_ms=0.0)]
+    seen = glance(records, SLO_, NOW, 60.0)
+    assert seen.ttft == Spread(50.0, 95.0, 99.0)  # of 101: the single-token request has a TTFT, the empty one has not
+    assert seen.tpot == Spread(5.0, 9.5, 9.9)
+
+
+def test_timeline_covers_the_window_once_and_its_edges_lie_still() -> None:
+    records = [at(NOW - 9.9, 1), at(NOW - 5.0, 2), at(NOW - 0.1, 3), at(NOW + 0.4, 4), at(NOW + 3.0, 5)]
+    early = timeline(records, SLO_, NOW + 0.5, window=20.0, intervals=4)
+    assert [bucket.age for bucket in early] == [-15.0, -10.0, -5.0, 0.0]
+    assert [bucket.counts[Verdict.GOOD] for bucket in early] == [0, 1, 2, 2]
+    late = timeline(records, SLO_, NOW + 4.9, window=20.0, intervals=4)
+    assert early == late  # the same interval is running
+    assert [b.counts[Verdict.GOOD] for b in timeline(records, SLO_, NOW + 5.0, 20.0, 4)] == [1, 2, 2, 0]
+
+
+def test_timeline_keeps_a_record_from_a_clock_that_is_ahead() -> None:
+    assert timeline([at(NOW + 7.0)], SLO_, NOW, window=20.0, intervals=4)[-1].counts[Verdict.GOOD] == 1
+
+
+def test_progress() -> None:
+    states = ("queued", "prefill", "decode", "decode")
+    assert progress([gateway([in_progress(state) for state in states]), gateway()]) == (1, 1, 2)
+
+
+def test_rates_add_the_workers_and_ignore_what_is_old_or_alone() -> None:
+    def sampled(at: float, prompt: int, output: int, moved: int) -> StatsSample:
+        return StatsSample(at, "e", "decode", Load(prompt_tokens=prompt, output_tokens=output, handoff_bytes=moved))
+
+    first = [sampled(NOW - 60, 0, 0, 0), sampled(NOW - 8, 100, 1000, 0), sampled(NOW - 4, 140, 1400, 4096)]
+    second = [sampled(NOW - 5, 0, 0, 0), sampled(NOW, 0, 50, 0)]
+    assert rates([first, second, [sampled(NOW, 9, 9, 9)], []], NOW) == (10.0, 110.0, 1024.0)
+
+
+def test_stages_fill_the_whole_time_and_a_handoff_counts_from_the_end_of_its_prefill() -> None:
+    parts = stages(finished())
+    assert [(part.name, part.ms) for part in parts] == [("queue", 4), ("prefill", 40), ("handoff", 46), ("decode", 200)]
+    assert [part.share for part in parts] == pytest.approx([4 / 250, 40 / 250, 6 / 250, 200 / 250])
+
+
+def test_stages_never_exceed_the_whole_time() -> None:
+    for record in (finished(e2e_ms=45.0), finished(e2e_ms=0.0), finished(handoff_ms=9e9), finished(queue_ms=-1.0)):
+        parts = stages(record)
+        assert sum(part.share for part in parts) == pytest.approx(1.0)
+        assert all(0.0 <= part.share <= 1.0 for part in parts)

@@ -1,0 +1,44 @@
+"""The process: how it starts, refuses and ends."""
+
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from tests.dashboard.conftest import Start
+
+NOWHERE = "redis://127.0.0.1:1"
+
+
+def refusal(*options: str) -> str:
+    ended = subprocess.run([sys.executable, "-m", "dashboard", *options], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2 and ended.stdout == ""
+    return ended.stderr
+
+
+def test_it_answers_when_it_says_so_and_ends_cleanly(start_dashboard: Start) -> None:
+    address = start_dashboard("--redis", NOWHERE)
+    assert address.startswith("http://127.0.0.1:")
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        assert b"<title>" in answer.read()
+
+
+def test_a_port_in_use_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refusal("--redis", NOWHERE, "--port", str(port))
+    assert said == f"error: --port: {port}: another process uses this port; --port takes another\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--redis", "ftp://127.0.0.1"), "error: --redis: 'ftp://127.0.0.1'"),
+        (("--port", "70000"), "error: --port: '70000'"),
+    ],
+)
+def test_a_bad_option_is_named(options: tuple[str, ...], named: str) -> None:
+    said = refusal(*options)
+    assert said.startswith(named) and said.count("\n") == 1
