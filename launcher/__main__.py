@@ -1,0 +1,43 @@
+"""`./baton COMMAND`: what the launcher script hands over to once `.venv` is complete."""
+
+import sys
+from collections.abc import Sequence
+
+from launcher.chat import chat
+from launcher.run_tests import run_tests
+from launcher.up import up
+
+HELP = """\
+Baton serves large language models with prefill and decode split into two services.
+
+  ./baton up      start everything on this host, and stop it with Ctrl-C
+  ./baton chat    talk to the running instance
+  ./baton test    run ruff, mypy and the tests; further arguments go to pytest
+
+Examples:
+  ./baton up                                       the demo model, at http://127.0.0.1:8000/v1
+  ./baton up --model Qwen/Qwen3-0.6B               a model from the Hugging Face hub
+  ./baton up --model ~/models/mine --prefill 2     two prefill workers and one decode worker
+  ./baton up --port 18080 --dashboard-port 0       another port, no dashboard
+  ./baton chat --url http://127.0.0.1:18080
+  ./baton test -k launcher
+
+`./baton COMMAND --help` lists a command's options.
+"""
+COMMANDS = {"up": up, "chat": chat, "test": run_tests}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns the exit status."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    command = COMMANDS.get(arguments[0])
+    if command is None:
+        print(f"error: {arguments[0]!r} is no command of baton; there are: {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    return command(arguments[1:])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

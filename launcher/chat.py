@@ -1,0 +1,150 @@
+"""`baton chat`: talks to a running instance in the terminal; Ctrl-C stops an answer, Ctrl-D leaves."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+
+from core.cli import parse
+from core.errors import ConfigError
+from launcher.endpoint import Endpoint, EndpointError, Timings
+from launcher.options import ChatConfig
+from launcher.private_instance import NotStarted, private_instance
+from launcher.state_directory import running
+
+with suppress(ImportError):  # some builds of Python lack it
+    import readline  # noqa: F401 - gives input() a history and line editing
+
+HELP = """\
+/help  this list        /new  start a new conversation        /quit  leave (or Ctrl-D)
+Ctrl-C stops an answer that is being written."""
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+
+
+def chat(arguments: Sequence[str]) -> int:
+    """Runs the conversation; the exit status: 0 left, 1 the endpoint failed, 2 bad input."""
+    try:
+        config = parse(ChatConfig, arguments, "baton chat")
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    with ExitStack() as stack:
+        try:
+            url = config.url or _running_url() or _offer(stack)
+            if not url:
+                raise EndpointError("no instance is running; start one with ./baton up, or name one with --url")
+            endpoint = Endpoint(url)
+            return Conversation(endpoint, endpoint.model(), config, sys.stdin.isatty()).run()
+        except (EndpointError, NotStarted) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print()
+            return 130
+
+
+def _running_url() -> str:
+    """The newest running instance of this user, or nothing."""
+    found = running()
+    if len(found) > 1:
+        others = ", ".join(instance.url for instance in found[1:])
+        print(f"also running: {others} (--url chooses)", file=sys.stderr)
+    return found[0].url if found else ""
+
+
+def _offer(stack: ExitStack) -> str:
+    """Offers to start an instance that lives as long as the chat; nothing if there is nobody to ask."""
+    if not sys.stdin.isatty():
+        return ""
+    try:
+        answer = input("No instance is running. Start one with the demo model for this chat? [Y/n] ")
+    except EOFError:
+        return ""
+    return "" if answer.strip().lower().startswith("n") else stack.enter_context(private_instance())
+
+
+class Conversation:
+    """The messages so far, and the loop over the lines that the user types."""
+
+    def __init__(self, endpoint: Endpoint, model: str, config: ChatConfig, interactive: bool) -> None:
+        self._endpoint = endpoint
+        self._model = model
+        self._config = config
+        self._interactive = interactive
+        self._messages: list[dict[str, str]] = []
+
+    def run(self) -> int:
+        """Until the end of input; 1 if the last answer failed."""
+        if self._interactive:
+            print(f"{self._model} at {self._endpoint.url}; /help lists the commands")
+        status = 0
+        while (line := self._read()) is not None:
+            match line.strip():
+                case "":
+                    continue
+                case "/quit":
+                    return 0
+                case "/new":
+                    self._messages.clear()
+                case "/help":
+                    print(HELP)
+                case command if command.startswith("/") and " " not in command:
+                    print(f"there is no command {command}\n{HELP}", file=sys.stderr)
+                case text:
+                    status = self._say(text)
+        return status
+
+    def _read(self) -> str | None:
+        """The next line; None at the end of input. Ctrl-C clears the line."""
+        try:
+            return input("> " if self._interactive else "")
+        except EOFError:
+            if self._interactive:
+                print()
+            return None
+        except KeyboardInterrupt:
+            if not self._interactive:
+                raise
+            print()
+            return ""
+
+    def _say(self, text: str) -> int:
+        """Sends the message and writes the answer as it comes."""
+        self._messages.append({"role": "user", "content": text})
+        config = self._config
+        request = {
+            "model": self._model,
+            "messages": self._messages,
+            "max_tokens": config.max_tokens,
+            "temperature": config.temperature,
+        }
+        answer = ""
+        pieces = self._endpoint.answer(request)
+        try:
+            for piece in pieces:
+                answer += piece
+                print(piece, end="", flush=True)
+            print()
+        except KeyboardInterrupt:
+            if not self._interactive:
+                raise
+            print(" …")
+        except EndpointError as error:
+            print("\n" if answer else "", end="", flush=True)
+            print(f"error: {error}", file=sys.stderr)
+            self._messages.pop()
+            return 1
+        finally:
+            pieces.close()
+        self._messages.append({"role": "assistant", "content": answer})
+        if self._interactive and self._endpoint.timings is not None:
+            print(f"{DIM}{timings_line(self._endpoint.timings)}{PLAIN}")
+        return 0
+
+
+def timings_line(timings: Timings) -> str:
+    """`TTFT 41 ms · TPOT 12.3 ms · 87 tokens`."""
+    parts = [f"TTFT {timings.ttft:.0f} ms"]
+    if timings.tpot is not None:
+        parts.append(f"TPOT {timings.tpot:.1f} ms")
+    parts.append(f"{timings.tokens} token{'s' if timings.tokens != 1 else ''}")
+    return " · ".join(parts)

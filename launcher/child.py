@@ -1,0 +1,120 @@
+"""A child process: started so that it cannot outlive the launcher, its output written to the log under its name."""
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from launcher.service import Service
+
+PR_SET_PDEATHSIG = 1
+CHUNK = 65536  # bytes; what a pipe holds
+CHUNKS = 16  # per pump, so that one noisy child does not keep the loop
+LONGEST_LINE = 1 << 20  # bytes; a longer line is cut in the log
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Child:
+    """One life of a service. Its output is read by `pump`, which the launcher's loop calls when there is some."""
+
+    def __init__(self, service: Service, environment: Mapping[str, str], directory: Path, log: BinaryIO) -> None:
+        self.service = service
+        self._log = log
+        self._partial = b""
+        self._last_line = ""
+        self._last_error = ""
+        if service.status_file is not None:
+            service.status_file.unlink(missing_ok=True)  # an earlier life's
+        self._process = subprocess.Popen(
+            service.command,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C in the terminal reaches the launcher only, which stops all in order
+            preexec_fn=die_with(os.getpid()),
+        )
+        assert self._process.stdout is not None
+        self.output = self._process.stdout
+        os.set_blocking(self.output.fileno(), False)
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also the id of its group."""
+        return self._process.pid
+
+    def exit_status(self) -> int | None:
+        """None while it runs; negative for a signal."""
+        return self._process.poll()
+
+    def terminate(self) -> None:
+        """Asks it to end."""
+        if self.exit_status() is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """Ends it and everything that it started."""
+        with suppress(ProcessLookupError):  # the whole group is gone
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def pump(self) -> bool:
+        """Moves what it has written into the log; False at the end of its output."""
+        for _ in range(CHUNKS):
+            try:
+                data = os.read(self.output.fileno(), CHUNK)
+            except BlockingIOError:
+                return True
+            self._split(data)
+            if not data:
+                return False
+        return True
+
+    def close(self) -> None:
+        """Lets go of its output; what a dead process left in the pipe is still written."""
+        if not self.output.closed:
+            self.pump()
+            self.output.close()
+
+    def why(self) -> str:
+        """A clause that says how it ended, in its own words where it has some."""
+        if self._last_error:
+            return self._last_error
+        status = self.exit_status()
+        assert status is not None, "it still runs"
+        if status < 0:
+            return f"killed by {signal.Signals(-status).name}"
+        return f"ended with status {status}: {self._last_line}" if self._last_line else f"ended with status {status}"
+
+    def _split(self, data: bytes) -> None:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if self._partial and (not data or len(self._partial) > LONGEST_LINE):
+            lines.append(self._partial)
+            self._partial = b""
+        for line in lines:
+            self._note(line)
+        self._log.flush()
+
+    def _note(self, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip()
+        self._log.write(f"{self.service.name:<9} | {text}\n".encode())
+        if text:
+            self._last_line = text
+        if text.startswith("error: "):
+            self._last_error = text.removeprefix("error: ")
+
+
+def die_with(parent: int) -> Callable[[], None]:
+    """Runs in the child before its program: the kernel kills it when the launcher dies, even by SIGKILL (prctl(2))."""
+
+    def prepare() -> None:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the launcher died before the line above
+            os._exit(1)
+
+    return prepare

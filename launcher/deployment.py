@@ -1,0 +1,92 @@
+"""The services of one instance as command lines: who is started with which options, and in which order they stop."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from core.listening import http_url, local_host
+from launcher.gpus import worker_devices
+from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
+from launcher.service import Service, watch_both, watch_http, watch_status_file
+
+# Set before Python starts, or they have no effect.
+ENVIRONMENT = {
+    # libgomp spins between parallel regions; two workers on the same cores then steal each other's time.
+    "GOMP_SPINCOUNT": "10000",
+    "PYTHONUNBUFFERED": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    # Otherwise its first start asks for an e-mail address.
+    "STREAMLIT_SERVER_HEADLESS": "true",
+    "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false",
+}
+
+
+def environment(inherited: Mapping[str, str], root: Path, run: Path) -> dict[str, str]:
+    """What children see: ours where the user has not decided otherwise, and the packages of `root`.
+
+    Their temporary files go into the run directory and with it: torch leaves some, and a killed process all of its.
+    """
+    return {**ENVIRONMENT, **inherited, "PYTHONPATH": str(root), "TMPDIR": str(run)}
+
+
+def worker_names(config: UpConfig) -> list[str]:
+    """`prefill-0` … `decode-0` …"""
+    return [f"{role}-{i}" for role, n in (("prefill", config.prefill), ("decode", config.decode)) for i in range(n)]
+
+
+def stop_order(config: UpConfig) -> list[list[str]]:
+    """The gateway first, so that no request meets a missing worker; Redis last, for the workers sign off there."""
+    return [["gateway"], ["dashboard", *worker_names(config)], ["redis"]]
+
+
+class Deployment:
+    """Makes the services of an instance from its options; `model`, `redis`, `secret` are as the services take them."""
+
+    def __init__(self, config: UpConfig, run: Path, model: str, redis: str, secret: Path) -> None:
+        self._config = config
+        self._run = run
+        self._shared = ["--redis", redis]
+        self._serving = ["--model", model, "--secret-file", str(secret), "--log-level", config.log_level]
+        if config.max_model_len:
+            self._serving += ["--max-model-len", str(config.max_model_len)]
+
+    def workers(self) -> list[Service]:
+        """All prefill and decode workers."""
+        config = self._config
+        names = worker_names(config)
+        options = ["--dtype", config.dtype, "--block-size", str(config.block_size)]
+        options += ["--busy-page", str(self._run / "busy")]
+        if config.kv_memory:
+            options += ["--kv-memory", str(config.kv_memory)]
+        services = []
+        for name, (device, share) in zip(names, worker_devices(config.device, len(names)), strict=True):
+            placed = ["--device", device] + (["--gpu-memory-utilization", str(share)] if share else [])
+            role = name.partition("-")[0]
+            services.append(self._service(name, f"{role}_service", *self._serving, *options, *placed))
+        return services
+
+    def gateway(self) -> Service:
+        """Ready when it accepts requests and knows workers of both roles."""
+        config = self._config
+        options = ["--host", config.host, "--port", str(config.port)]
+        if config.model == DEMO_MODEL:
+            options += ["--model-name", DEMO_NAME]
+        service = self._service("gateway", "gateway", *self._serving, *options)
+        assert service.status_file is not None
+        accepts = watch_http(local_host(config.host), config.port, "/ready", "waiting for the workers")
+        watch = watch_both(watch_status_file(service.status_file), accepts)
+        return Service(service.name, service.command, watch, status_file=service.status_file)
+
+    def dashboard(self) -> Service:
+        """Ready when Streamlit serves its page."""
+        config = self._config
+        options = ["--host", config.host, "--port", str(config.dashboard_port)]
+        options += ["--gateway", http_url(config.host, config.port)]
+        return self._service("dashboard", "dashboard", *options)
+
+    def _service(self, name: str, module: str, *options: str) -> Service:
+        status = self._run / f"{name}.status"
+        command = (sys.executable, "-P", "-m", module, *self._shared, *options, "--status-file", str(status))
+        return Service(name, command, watch_status_file(status), status_file=status)

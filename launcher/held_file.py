@@ -1,0 +1,45 @@
+"""A file that says by a lock whether its writer still lives: the kernel drops the lock however the process ends."""
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+
+class HeldFile:
+    """Creates `path` with `content`, locked until it is closed, which removes it."""
+
+    def __init__(self, path: Path, content: str) -> None:
+        self.path = path
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        self._descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        # Locked before it has its name: whoever finds the name finds the lock.
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        os.write(self._descriptor, content.encode())
+        part.replace(path)
+
+    def close(self) -> None:
+        """Removes the file and lets go of the lock."""
+        self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+    def __enter__(self) -> "HeldFile":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def is_held(path: Path) -> bool:
+    """Whether the process that wrote `path` still lives. False if there is no such file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)

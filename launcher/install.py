@@ -1,0 +1,214 @@
+"""Makes `.venv` and installs into it what pyproject.toml asks for, in the versions of constraints.txt.
+
+Started by `./baton` with the system's Python before anything is installed, so it uses the standard library only. The
+stamp is written last: an interrupted installation is resumed by the next start, a changed pin is installed by it.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from launcher.requirements import base_name, pins, requirements, stamp
+from launcher.stages import Stages
+from launcher.torch_source import SETTING, choose, has_nvidia_driver, pip_versions
+
+POLL_SECONDS = 0.2
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class InstallFailed(Exception):
+    """The virtual environment could not be made or filled."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Completes `.venv` and becomes `python -m launcher ARGUMENTS` in it; returns an exit status only on failure."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    try:
+        install(ROOT, ["test"] if arguments[:1] == ["test"] else [], os.environ)
+    except InstallFailed as failure:
+        print(f"error: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nstopped; the next start resumes the installation", file=sys.stderr)
+        return 130
+    python = str(ROOT / ".venv" / "bin" / "python")
+    os.execv(python, [python, "-P", "-m", "launcher", *arguments])
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Ends pip with us, whichever signal it was."""
+    raise KeyboardInterrupt
+
+
+def install(root: Path, extras: Sequence[str], settings: Mapping[str, str]) -> None:
+    """Brings `.venv` up to date. Raises `InstallFailed`. Two starts at once: the second waits for the first."""
+    venv = root / ".venv"
+    nvidia = has_nvidia_driver()
+    installed = [*extras, "cuda"] if nvidia else list(extras)
+    version = ".".join(map(str, sys.version_info[:3]))
+    wanted = stamp(root, [version, settings.get(SETTING, ""), str(nvidia)])
+    # One stamp for each set of packages that was installed; the one without extras is part of every other.
+    stamps = [venv / "-".join(["stamp", *extras]), venv / "stamp"]
+    if _holds(stamps[0], wanted):
+        return
+    stages = Stages()
+    with _alone(root, stages) as lock:
+        if _holds(stamps[0], wanted):
+            return
+        _make_venv(venv, version, stages, lock)
+        python = str(venv / "bin" / "python")
+        log = venv / "install.log"
+        log.write_bytes(b"")
+        started = time.monotonic()
+        pip = [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "--no-input",
+            "--disable-pip-version-check",
+            "-c",
+            str(root / "constraints.txt"),
+        ]
+        pinned = pins(root)
+        source = choose(pinned["torch"], settings, nvidia, pip_versions(python))
+        stages.say(f"taking {source.why}")
+        # torch alone first, so that its index serves torch only and every other package comes from the configured one.
+        index = ["--index-url", source.index] if source.index else []
+        _pip([*pip, "--no-deps", *index, f"torch=={pinned['torch']}"], log, stages, lock, "installing PyTorch")
+        packages = [wish for wish in requirements(root, installed) if base_name(wish) != "torch"]
+        expected = len(pinned) - (0 if extras else len(requirements(root, ["test"])) - len(requirements(root, [])))
+        _pip([*pip, "torch", *packages], log, stages, lock, "installing packages", expected)
+        for path in stamps:
+            path.write_text(wanted)
+        stages.show("installed", f"in {time.monotonic() - started:.0f} s")
+        stages.settle()
+
+
+def _holds(path: Path, wanted: str) -> bool:
+    return path.is_file() and path.read_text() == wanted
+
+
+@contextmanager
+def _alone(root: Path, stages: Stages) -> Iterator[int]:
+    """Holds the only set-up of this folder; the value is the lock's descriptor.
+
+    The lock is on the folder itself, and ends with the last process that holds the descriptor: pip gets it too, so that
+    a pip that outlives a killed set-up keeps the next one waiting.
+    """
+    folder = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stages.show("set-up", "waiting for another set-up of this folder")
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _make_venv(venv: Path, version: str, stages: Stages, lock: int) -> None:
+    """A `.venv` counts as made once it holds its `python-version`; one that was interrupted or is older is replaced."""
+    made = venv / "python-version"
+    if _holds(made, version):
+        return
+    if venv.exists():
+        shutil.rmtree(venv)
+    stages.show("set-up", f"making .venv with Python {version}")
+    # The base interpreter: the running one may be the `.venv` that was just removed.
+    base = getattr(sys, "_base_executable", sys.executable)
+    with tempfile.TemporaryFile() as output:
+        if _run([base, "-m", "venv", str(venv)], output, lock, lambda: None) != 0:
+            output.seek(0)
+            lines = output.read().decode(errors="replace").strip().splitlines()
+            raise InstallFailed(f"{base} -m venv failed: {lines[-1] if lines else 'it said nothing'}")
+    made.write_text(version)
+
+
+def _pip(command: Sequence[str], log: Path, stages: Stages, lock: int, stage: str, expected: int = 0) -> None:
+    """Runs pip into the log, showing progress from what it writes there and from what it has unpacked.
+
+    `expected` is the number of packages, 0 where their number says nothing about the time that is left.
+    """
+    started = time.monotonic()
+    with log.open("ab") as out:
+        offset = out.tell()
+        progress = _progress(log, offset, expected)
+
+        def show() -> None:
+            text, percent = progress()
+            stages.show(stage, text, percent, f"({time.monotonic() - started:.0f} s)")
+
+        status = _run(command, out, lock, show)
+    if status != 0:
+        stages.settle()
+        raise InstallFailed(f"{stage} failed: {_last_error(log, offset)} (the whole log: {log})")
+    stages.show(stage, "done")
+
+
+def _run(command: Sequence[str], output: IO[bytes], lock: int, show: Callable[[], None]) -> int:
+    """The exit status. Whatever ends us ends the command too, with all that it has started."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        pass_fds=[lock],
+        start_new_session=True,
+    )
+    try:
+        while process.poll() is None:
+            show()
+            time.sleep(POLL_SECONDS)
+        return process.returncode
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _progress(log: Path, offset: int, expected: int) -> Callable[[], tuple[str, int | None]]:
+    """pip's log tells which packages it has found; then site-packages tells which it has unpacked."""
+    (site,) = log.parent.glob("lib/python3*/site-packages")
+    before = len(list(site.glob("*.dist-info")))
+
+    def percent(done: int) -> int | None:
+        return min(99, 100 * done // expected) if expected else None
+
+    def progress() -> tuple[str, int | None]:
+        with log.open("rb") as lines:
+            lines.seek(offset)
+            text = lines.read()
+        if b"Installing collected packages" in text:
+            unpacked = len(list(site.glob("*.dist-info"))) - before
+            return "unpacking", percent(unpacked)
+        found = text.count(b"\nCollecting ") + text.count(b"\nProcessing ")
+        return "downloading", percent(found)
+
+    return progress
+
+
+def _last_error(log: Path, offset: int) -> str:
+    with log.open("rb") as lines:
+        lines.seek(offset)
+        text = lines.read().decode(errors="replace").splitlines()
+    # pip ends a conflict with a link to its manual; the line before says what conflicts.
+    errors = [line for line in text if line.startswith("ERROR:") and "ResolutionImpossible" not in line]
+    return (errors or text or ["pip said nothing"])[-1].removeprefix("ERROR:").strip()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""Checks a model before anything is started: a broken download is told in a sentence, not by a worker's traceback."""
+
+import json
+import re
+import struct
+from pathlib import Path
+
+from core.errors import ConfigError
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+LENGTH = struct.Struct("<Q")  # a safetensors file starts with the length of its JSON header
+LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
+
+
+def locate_model(model: str) -> tuple[str, Path | None]:
+    """The model as the services take it, and its directory if it is one. Raises `ConfigError` naming what is wrong."""
+    directory = Path(model).expanduser()
+    if model and directory.is_dir():
+        _check_directory(directory)
+        return str(directory.resolve()), directory.resolve()
+    if model and directory.exists():
+        raise ConfigError("--model", model, "is a file; give the directory that holds config.json")
+    if model.startswith(("/", ".", "~")) or not HUB_ID.fullmatch(model):
+        raise ConfigError("--model", model, "there is no such directory, and a hub id looks like owner/name")
+    return model, None
+
+
+def _check_directory(directory: Path) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        _read_object(directory, name)
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        weight_map = _read_object(directory, index.name).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ConfigError("--model", str(directory), f"{index.name} has no weight_map")
+        names = sorted({str(name) for name in weight_map.values()})
+    elif (directory / "model.safetensors").is_file():
+        names = ["model.safetensors"]
+    else:
+        found = "; pickled weights are not read" if any(directory.glob("*.bin")) else ""
+        raise ConfigError("--model", str(directory), f"has no model.safetensors{found}")
+    for name in names:
+        _check_weights(directory, name)
+
+
+def _read_object(directory: Path, name: str) -> dict[str, object]:
+    try:
+        value = json.loads((directory / name).read_bytes())
+    except FileNotFoundError:
+        raise ConfigError("--model", str(directory), f"has no {name}") from None
+    except OSError as error:
+        raise ConfigError("--model", str(directory), f"{name} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError("--model", str(directory), f"{name} is not valid JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ConfigError("--model", str(directory), f"{name} is not a JSON object")
+    return value
+
+
+def _check_weights(directory: Path, name: str) -> None:
+    """The header says where each tensor's bytes end: a file that was cut off is shorter."""
+    path = directory / name
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            (length,) = LENGTH.unpack(file.read(LENGTH.size).ljust(LENGTH.size, b"\0"))
+            if not 0 < length <= min(LONGEST_HEADER, size - LENGTH.size):
+                raise ConfigError("--model", str(directory), f"{name} is not a safetensors file, or was cut off")
+            header = json.loads(file.read(length))
+            ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
+    except FileNotFoundError:
+        raise ConfigError("--model", str(directory), f"lacks {name}, which its index names") from None
+    except OSError as error:
+        raise ConfigError("--model", str(directory), f"{name} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        raise ConfigError("--model", str(directory), f"{name} has a broken safetensors header") from None
+    missing = LENGTH.size + length + max(ends, default=0) - size
+    if missing > 0:
+        raise ConfigError("--model", str(directory), f"{name} was cut off: {missing} bytes are missing")

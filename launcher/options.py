@@ -1,0 +1,59 @@
+"""What `baton up` and `baton chat` can be told; `core.cli` makes the command-line options from these structs."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from core.config import BlockSize, Bytes, LogLevel, Positive
+
+ROOT = Path(__file__).resolve().parent.parent
+DEMO_MODEL = str(ROOT / "demo_model" / "weights")
+DEMO_NAME = "baton-demo"  # what clients call it; the directory's name says nothing
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class UpConfig(Struct, frozen=True, kw_only=True):
+    """Starts everything on this host: Redis, prefill and decode workers, the gateway and the dashboard.
+
+    Example: ./baton up --model Qwen/Qwen3-0.6B --prefill 2 --decode 1 --port 18080
+    """
+
+    model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id such as Qwen/Qwen3-0.6B")] = (
+        DEMO_MODEL
+    )
+    prefill: Annotated[Positive, Meta(description="number of prefill workers")] = 1
+    decode: Annotated[Positive, Meta(description="number of decode workers")] = 1
+    device: Annotated[
+        Literal["cpu", "cuda", "auto"], Meta(description="cpu, cuda or auto; cuda spreads the workers over the GPUs")
+    ] = "auto"
+    dtype: Annotated[
+        Literal["fp32", "bf16", "fp16", "auto"], Meta(description="of weights and KV: fp32, bf16, fp16 or auto")
+    ] = "auto"
+    host: Annotated[str, Meta(description="address that the endpoint and the dashboard listen on")] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="port of the endpoint; 0: chosen by the system")] = 8000
+    dashboard_port: Annotated[Port, Meta(description="port of the dashboard; 0: no dashboard")] = 8501
+    redis: Annotated[
+        str, Meta(description="URL of a Redis or Valkey server to use; empty: one is started for this instance")
+    ] = ""
+    max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
+    kv_memory: Annotated[
+        Bytes, Meta(description="memory for KV blocks of each worker, such as 512MiB; 0: chosen by the device")
+    ] = 0
+    block_size: Annotated[BlockSize, Meta(description="tokens per KV block: 8, 16, 32 or 64")] = 16
+    log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error")] = "info"
+    secret_file: Annotated[
+        str, Meta(description="file with the secret that seals prompts and KV; empty: a new one for this instance")
+    ] = ""
+
+
+class ChatConfig(Struct, frozen=True, kw_only=True):
+    """Talks to a running instance in the terminal; without one it offers to start one.
+
+    Example: ./baton chat --url http://127.0.0.1:18080
+    """
+
+    url: Annotated[str, Meta(description="endpoint, such as http://127.0.0.1:8000; empty: the running instance")] = ""
+    max_tokens: Annotated[Positive, Meta(description="longest answer in tokens")] = 512
+    temperature: Annotated[float, Meta(ge=0, le=2, description="0: always the likeliest token")] = 0.7

@@ -1,0 +1,32 @@
+"""What is checked before anything is loaded, so that a bad setting costs a second and names itself."""
+
+import asyncio
+
+from core.errors import StoreUnavailable
+from core.listening import listen
+from core.store import check, connect, redacted
+
+REDIS_PATIENCE = 5.0  # s
+
+
+def check_port(option: str, host: str, port: int) -> int:
+    """The port if it is free, or a free one for 0. Raises `ConfigError` naming the option."""
+    with listen(host, port, option) as listener:
+        free: int = listener.getsockname()[1]
+        return free
+
+
+def check_redis(url: str) -> None:
+    """Raises `StoreUnavailable` or `ConfigError`, without the password, if no usable server answers at `url`."""
+    asyncio.run(_ask(url))
+
+
+async def _ask(url: str) -> None:
+    store = connect(url)
+    try:
+        async with asyncio.timeout(REDIS_PATIENCE):
+            await check(store, url)
+    except TimeoutError:
+        raise StoreUnavailable(f"--redis: {redacted(url)!r}: no answer within {REDIS_PATIENCE:.0f} s") from None
+    finally:
+        await store.aclose()

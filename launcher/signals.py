@@ -1,0 +1,50 @@
+"""Signals as data: they are noted and wake the launcher's one loop, which decides; nothing happens inside a handler."""
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """Counts the signals that ask to stop; `wakeup` becomes readable at any signal, the death of a child included."""
+
+    def __init__(self) -> None:
+        self.wakeup, self._writer = socket.socketpair()
+        self.wakeup.setblocking(False)
+        self._writer.setblocking(False)
+        self.asked_to_stop = 0
+
+    def drain(self) -> None:
+        """Empties `wakeup`."""
+        try:
+            while self.wakeup.recv(512):
+                pass
+        except BlockingIOError:
+            pass
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """The handler of every signal."""
+        if number in STOPPING:
+            self.asked_to_stop += 1
+
+    @contextmanager
+    def installed(self) -> Iterator["Signals"]:
+        """Handles the signals for a while. A hang-up that is ignored (`nohup`) stays ignored."""
+        previous = {}
+        for number in (*STOPPING, signal.SIGCHLD):
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue
+            previous[number] = signal.signal(number, self.note)
+        descriptor = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield self
+        finally:
+            signal.set_wakeup_fd(descriptor)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            self.wakeup.close()
+            self._writer.close()

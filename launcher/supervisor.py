@@ -1,0 +1,175 @@
+"""Keeps the services of one instance: starts them in order, watches them, restarts what died, stops them in order.
+
+One loop in one thread: it sleeps until a child writes, a child ends, a signal comes or a time is due.
+"""
+
+import selectors
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from launcher.child import Child
+from launcher.service import FAILED, READY, Service
+from launcher.signals import Signals
+from launcher.stages import Stages
+
+LOOK_SECONDS = 0.05  # between two looks at a starting service
+GRACE_SECONDS = 12.0  # from SIGTERM to SIGKILL; a worker's drain fits in
+FIRST_DELAY = 1.0  # s before a restart; doubled by each early death
+LONGEST_DELAY = 30.0
+EARLY_SECONDS = 60.0  # a life shorter than this was an early death
+
+
+class StartFailed(Exception):
+    """A service ended or failed before it was ready."""
+
+
+class StopAsked(Exception):
+    """A signal came while services were starting."""
+
+
+class ServiceLost(Exception):
+    """A service that the instance cannot go on without has died."""
+
+
+@dataclass
+class Kept:
+    """A service and its present life."""
+
+    service: Service
+    child: Child
+    born: float
+    early_deaths: int = 0
+    ready: bool = False
+    restart_at: float | None = None
+
+
+class Supervisor:
+    """Owns the children of one instance from the first start to the last stop."""
+
+    def __init__(
+        self, directory: Path, environment: Mapping[str, str], log: BinaryIO, stages: Stages, signals: Signals
+    ) -> None:
+        self._directory = directory
+        self._environment = environment
+        self._log = log
+        self._stages = stages
+        self._signals = signals
+        self._kept: list[Kept] = []
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(signals.wakeup, selectors.EVENT_READ, None)
+
+    def start(self, services: Iterable[Service]) -> None:
+        """Starts services together and returns when all are ready. Raises `StartFailed` or `StopAsked`."""
+        starting = [Kept(service, self._spawn(service), time.monotonic()) for service in services]
+        self._kept += starting
+        for kept in starting:
+            self._stages.show(kept.service.name, "starting")
+        while waiting := [kept for kept in starting if not kept.ready]:
+            for kept in waiting:
+                self._look(kept)
+            self._sleep(LOOK_SECONDS)
+            if self._signals.asked_to_stop:
+                raise StopAsked
+
+    def watch(self) -> None:
+        """Returns when a signal asks to stop; restarts what dies meanwhile. Raises `ServiceLost`."""
+        while not self._signals.asked_to_stop:
+            now = time.monotonic()
+            for kept in self._kept:
+                if kept.restart_at is not None:
+                    if kept.restart_at <= now:
+                        self._revive(kept, now)
+                elif kept.child.exit_status() is not None:
+                    self._bury(kept, now)
+                elif not kept.ready:
+                    self._look_again(kept)
+            starting = any(not kept.ready and kept.restart_at is None for kept in self._kept)
+            due = [kept.restart_at - now for kept in self._kept if kept.restart_at is not None]
+            self._sleep(min([*due, 0.5]) if starting else min(due, default=None))
+
+    def stop(self, order: Sequence[Sequence[str]]) -> None:
+        """Ends all children, group by group as `order` names them, then any other. A second signal ends the grace."""
+        for names in order:
+            self._stop([kept for kept in self._kept if kept.service.name in names])
+        self._stop(self._kept)
+        self._selector.close()
+
+    def _stop(self, group: Sequence[Kept]) -> None:
+        for kept in group:
+            kept.child.terminate()
+        asked = self._signals.asked_to_stop
+        deadline = time.monotonic() + GRACE_SECONDS
+        while any(kept.child.exit_status() is None for kept in group):
+            left = deadline - time.monotonic()
+            if left <= 0 or self._signals.asked_to_stop > asked:
+                break
+            self._sleep(left)
+        for kept in group:
+            kept.child.kill()
+            self._forget(kept.child)
+
+    def _spawn(self, service: Service) -> Child:
+        child = Child(service, self._environment, self._directory, self._log)
+        self._selector.register(child.output, selectors.EVENT_READ, child)
+        return child
+
+    def _forget(self, child: Child) -> None:
+        if not child.output.closed:
+            if child.output in self._selector.get_map():
+                self._selector.unregister(child.output)
+            child.close()
+
+    def _sleep(self, seconds: float | None) -> None:
+        """Waits for output, a signal or the time, and writes the output to the log."""
+        for key, _ in self._selector.select(None if seconds is None else max(seconds, 0.0)):
+            if key.data is None:
+                self._signals.drain()
+            elif not key.data.pump():
+                self._selector.unregister(key.fileobj)
+
+    def _look(self, kept: Kept) -> None:
+        """Shows how far a start is. Raises `StartFailed`."""
+        name = kept.service.name
+        status = kept.service.watch()
+        if kept.child.exit_status() is not None or (status is not None and status.stage == FAILED):
+            if status is None or not status.error:
+                kept.child.kill()
+                kept.child.pump()
+            why = status.error if status is not None and status.error else kept.child.why()
+            self._stages.show(name, "failed")
+            raise StartFailed(f"{name} did not start: {why}")
+        if status is None:
+            return
+        if status.stage == READY:
+            kept.ready = True
+            self._stages.show(name, READY)
+        else:
+            self._stages.show(name, status.stage, int(status.percent) if status.percent else None)
+
+    def _look_again(self, kept: Kept) -> None:
+        """A restarted service says when it is ready; if it fails instead, its death will be noticed."""
+        status = kept.service.watch()
+        if status is not None and status.stage == READY:
+            kept.ready = True
+            self._stages.say(f"{kept.service.name} is ready again")
+
+    def _bury(self, kept: Kept, now: float) -> None:
+        """Notes a death, and when the next life starts."""
+        self._forget(kept.child)
+        kept.child.kill()  # what it started must not meet its next life
+        name, why = kept.service.name, kept.child.why()
+        if not kept.service.restarts:
+            raise ServiceLost(f"{name} died ({why}); nothing works without it")
+        kept.early_deaths = kept.early_deaths + 1 if now - kept.born < EARLY_SECONDS else 0
+        delay = min(FIRST_DELAY * 2**kept.early_deaths, LONGEST_DELAY)
+        kept.ready = False
+        kept.restart_at = now + delay
+        self._stages.say(f"{name} died ({why}); it is started again in {delay:.0f} s")
+
+    def _revive(self, kept: Kept, now: float) -> None:
+        kept.child = self._spawn(kept.service)
+        kept.born = now
+        kept.restart_at = None

@@ -1,0 +1,111 @@
+"""`baton up`: everything on this host with one command, until a signal asks to stop."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.cli import parse
+from core.errors import BatonError, ConfigError
+from core.listening import http_url
+from core.sealing import load_secret, new_secret
+from launcher import greeting
+from launcher.deployment import Deployment, environment, stop_order
+from launcher.gpus import worker_devices
+from launcher.model_directory import locate_model
+from launcher.options import ROOT, UpConfig
+from launcher.preflight import check_port, check_redis
+from launcher.redis_server import redis_service
+from launcher.run_directory import run_directory
+from launcher.signals import Signals
+from launcher.stages import Stages
+from launcher.state_directory import Instance, new_log, record
+from launcher.supervisor import ServiceLost, StartFailed, StopAsked, Supervisor
+
+BAD_INPUT = 2
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Options that were found usable before anything was started."""
+
+    config: UpConfig
+    model: str
+    directory: Path | None
+
+
+def up(arguments: Sequence[str]) -> int:
+    """Runs an instance; the exit status: 0 stopped as asked, 1 failed, 2 bad input."""
+    try:
+        checked = check(parse(UpConfig, arguments, "baton up"))
+    except BatonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    log = new_log()
+    with Signals().installed() as signals, run_directory() as run:
+        return _run(checked, run, log, Stages(), signals)
+
+
+def check(config: UpConfig) -> Checked:
+    """Refuses what cannot work, cheapest first. Raises a `BatonError` that names the option and its value."""
+    port = check_port("--port", config.host, config.port)
+    if config.dashboard_port:
+        if config.dashboard_port == port:
+            raise ConfigError("--dashboard-port", port, "is the same as --port")
+        check_port("--dashboard-port", config.host, config.dashboard_port)
+    worker_devices(config.device, 1)
+    if config.secret_file:
+        load_secret(config.secret_file)
+    model, directory = locate_model(config.model)
+    if config.redis:
+        check_redis(config.redis)
+    return Checked(_replace_port(config, port), model, directory)
+
+
+def _replace_port(config: UpConfig, port: int) -> UpConfig:
+    """The same options with the port that the system chose."""
+    values = {name: getattr(config, name) for name in config.__struct_fields__}
+    return UpConfig(**{**values, "port": port})
+
+
+def _run(checked: Checked, run: Path, log: Path, stages: Stages, signals: Signals) -> int:
+    config = checked.config
+    began = time.monotonic()
+    with log.open("ab") as output:
+        supervisor = Supervisor(ROOT, environment(os.environ, ROOT, run), output, stages, signals)
+        try:
+            stages.show("log", str(log))
+            redis = config.redis
+            if not redis:
+                service, redis = redis_service(run)
+                supervisor.start([service])
+            deployment = Deployment(config, run, checked.model, redis, _secret(config, run))
+            services = [*deployment.workers(), deployment.gateway()]
+            supervisor.start([*services, deployment.dashboard()] if config.dashboard_port else services)
+            url = http_url(config.host, config.port)
+            stages.say(greeting.text(config, url, checked.directory, time.monotonic() - began, log))
+            with record(Instance(url, os.getpid(), checked.model, time.time(), str(log))):
+                supervisor.watch()
+        except StopAsked:
+            pass
+        except (StartFailed, ServiceLost, BatonError) as failure:
+            stages.settle()
+            print(f"error: {failure} (log: {log})", file=sys.stderr, flush=True)
+            return 1
+        finally:
+            stages.show("stopping", "all services")
+            supervisor.stop(stop_order(config))
+            stages.show("stopping", "done")
+            stages.settle()
+    return 0
+
+
+def _secret(config: UpConfig, run: Path) -> Path:
+    if config.secret_file:
+        return Path(config.secret_file).resolve()
+    path = run / "secret"
+    path.touch(mode=0o600)
+    path.write_text(new_secret())
+    return path

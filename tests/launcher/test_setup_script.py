@@ -1,0 +1,187 @@
+"""`./baton` itself, in a folder of its own: the Pythons it accepts, its sentences, and an installation by a real pip.
+
+The packages that are installed are empty wheels made here, so that pip has real work and needs no network.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from launcher.options import ROOT
+from tests.waiting import alive, children, wait_until
+
+SCRIPTS = ("__init__.py", "install.py", "requirements.py", "stages.py", "torch_source.py")
+OLD_PYTHON = '#!/bin/sh\ncase "$2" in *print*) echo 3.8;; *) exit 1;; esac\n'
+PYTHON_WITHOUT_VENV = '#!/bin/sh\ncase "$2" in *print*) echo 3.11;; *ensurepip*) exit 1;; esac\n'
+MAIN = "import sys, torch, extra\nprint('started', *sys.argv[1:], torch.__file__ is not None)\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkout with Baton's own set-up and two tiny dependencies."""
+    folder = tmp_path / "checkout"
+    (folder / "launcher").mkdir(parents=True)
+    shutil.copy(ROOT / "baton", folder)
+    for name in SCRIPTS:
+        shutil.copy(ROOT / "launcher" / name, folder / "launcher")
+    (folder / "launcher" / "__main__.py").write_text(MAIN)
+    (folder / "pyproject.toml").write_text(
+        '[project]\ndependencies = ["torch", "extra>=1"]\n[project.optional-dependencies]\ntest = []\ncuda = []\n'
+    )
+    (folder / "constraints.txt").write_text("torch==1.0\nextra==1.0\n")
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    for name, version in (("torch", "1.0+cpu"), ("extra", "1.0"), ("extra", "2.0")):
+        make_wheel(wheels, name, version)
+    return folder
+
+
+def make_wheel(wheels: Path, name: str, version: str) -> None:
+    """A wheel with one empty module."""
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(wheels / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}.py", "")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+def environment(folder: Path, **settings: str) -> dict[str, str]:
+    """No network, no pip configuration of this machine, this test's Python."""
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "BATON_PYTHON": sys.executable,
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder.parent / "wheels"),
+        **settings,
+    }
+
+
+def baton(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(folder / "baton"), *arguments], env=environment(folder, **settings), capture_output=True, text=True
+    )
+
+
+def path_with(tmp_path: Path, **programs: str) -> str:
+    """A PATH with these programs and what the script itself needs."""
+    path = tmp_path / "bin"
+    path.mkdir()
+    (path / "dirname").symlink_to(shutil.which("dirname") or "")
+    for name, text in programs.items():
+        (path / name).write_text(text)
+        (path / name).chmod(0o755)
+    return str(path)
+
+
+def installed(folder: Path) -> set[str]:
+    return {
+        path.name.removesuffix(".dist-info") for path in folder.glob(".venv/lib/python3*/site-packages/*.dist-info")
+    }
+
+
+def test_installs_once_resumes_and_follows_the_pins(folder: Path) -> None:
+    # The first installation fails in its second half, as an interrupted one would.
+    (folder / "constraints.txt").write_text("torch==1.0\nextra==1.5\n")
+    failed = baton(folder, "up")
+    assert failed.returncode == 1
+    (line,) = failed.stderr.splitlines()
+    assert line.startswith("error: installing packages failed: Cannot install extra>=1 because")
+    assert line.endswith(f"(the whole log: {folder}/.venv/install.log)")
+    assert "torch-1.0+cpu" in installed(folder)
+
+    (folder / "constraints.txt").write_text("torch==1.0\nextra==1.0\n")
+    resumed = baton(folder, "up", "--port", "1")
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stdout.splitlines()[-1] == "started up --port 1 True"
+    assert "making .venv" not in resumed.stdout
+    assert "extra-1.0" in installed(folder)
+
+    assert baton(folder, "up").stdout == "started up True\n"
+
+    (folder / "constraints.txt").write_text("torch==1.0\nextra==2.0\n")
+    assert "installing packages" in baton(folder, "up").stdout
+    assert "extra-2.0" in installed(folder)
+
+    # Relative paths stay the caller's, and a folder of the caller's that is called launcher is not taken for ours.
+    elsewhere = folder.parent / "elsewhere"
+    (elsewhere / "launcher").mkdir(parents=True)
+    (elsewhere / "launcher" / "__init__.py").write_text("raise RuntimeError('not ours')")
+    (folder / "launcher" / "__main__.py").write_text("import os\nprint(os.getcwd())\n")
+    shown = subprocess.run(
+        [str(folder / "baton")], env=environment(folder), cwd=elsewhere, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout == f"{elsewhere}\n"
+
+
+def test_a_stopped_set_up_leaves_no_process_and_is_resumed(folder: Path) -> None:
+    with subprocess.Popen([str(folder / "baton"), "up"], env=environment(folder), stdout=subprocess.PIPE) as stopped:
+        # Before its first line it may still be the shell, which has children too and ends by the signal itself.
+        assert stopped.stdout is not None
+        assert b"making .venv" in stopped.stdout.readline()
+        wait_until(lambda: len(children(stopped.pid)) >= 2, "venv's own child")
+        pids = children(stopped.pid)
+        stopped.terminate()
+    assert stopped.returncode == 130
+    wait_until(lambda: not any(alive(pid) for pid in pids), "the end of what it had started")
+    assert baton(folder, "up").stdout.splitlines()[-1] == "started up True"
+
+
+def test_two_starts_at_once_make_one_environment(folder: Path) -> None:
+    both = [
+        subprocess.Popen([str(folder / "baton"), "up"], env=environment(folder), stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    outputs = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum("making .venv" in output for output in outputs) == 1
+    assert sum("waiting for another set-up" in output for output in outputs) == 1
+
+
+@pytest.mark.parametrize(
+    ("programs", "sentence"),
+    [
+        ({}, "error: no Python 3.11, 3.12 or 3.13 found (there is no python3 on the PATH)"),
+        ({"python3": OLD_PYTHON}, "error: no Python 3.11, 3.12 or 3.13 found (python3 is 3.8)"),
+        (
+            {"python3": OLD_PYTHON, "python3.11": PYTHON_WITHOUT_VENV},
+            "error: python3.11 cannot make virtual environments; on Debian and Ubuntu: apt install python3.11-venv",
+        ),
+    ],
+)
+def test_a_missing_python_is_told_in_one_sentence(
+    folder: Path, tmp_path: Path, programs: dict[str, str], sentence: str
+) -> None:
+    result = baton(folder, "up", PATH=path_with(tmp_path, **programs), BATON_PYTHON="")
+    assert (result.returncode, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [
+        (None, ": there is no such program"),
+        (OLD_PYTHON, " is Python 3.8; 3.11, 3.12 or 3.13 is needed"),
+        (PYTHON_WITHOUT_VENV, " cannot make virtual environments; on Debian and Ubuntu: apt install python3.11-venv"),
+    ],
+)
+def test_a_named_python_that_does_not_fit_is_refused(
+    folder: Path, tmp_path: Path, program: str | None, sentence: str
+) -> None:
+    python = f"{path_with(tmp_path, **({'mine': program} if program else {}))}/mine"
+    result = baton(folder, "up", BATON_PYTHON=python)
+    assert (result.returncode, result.stderr) == (1, f"error: BATON_PYTHON={python}{sentence}\n")
+
+
+def test_a_python_that_fits_is_found_behind_one_that_does_not(folder: Path, tmp_path: Path) -> None:
+    good = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+    path = path_with(tmp_path, python3=OLD_PYTHON, **{"python3.13": good})
+    assert baton(folder, "up", PATH=path, BATON_PYTHON="").stdout.splitlines()[-1] == "started up True"

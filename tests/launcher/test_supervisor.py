@@ -1,0 +1,194 @@
+"""Real processes: what is started is stopped in order, what dies is started again, and nothing is left behind."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from core.status import Status
+from launcher.service import Service, watch_status_file
+from launcher.signals import Signals
+from launcher.stages import Stages
+from launcher.supervisor import ServiceLost, StartFailed, StopAsked, Supervisor
+from tests.waiting import alive, wait_until
+
+READY_THEN_SLEEP = """
+import os, signal, sys, time
+def stop(*_):
+    with open("ends", "a") as ends:
+        ends.write(sys.argv[1] + "\\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+with open("pids", "a") as pids:
+    pids.write(f"{os.getpid()}\\n")
+with open(sys.argv[2] + ".new", "w") as status:
+    status.write('{"stage": "ready", "percent": 100}')
+os.replace(sys.argv[2] + ".new", sys.argv[2])
+while True:
+    signal.pause()
+"""
+
+IGNORES_SIGTERM = READY_THEN_SLEEP.replace(
+    "signal.signal(signal.SIGTERM, stop)", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+)
+
+
+class Bench:
+    """A supervisor over small services in a directory of their own."""
+
+    def __init__(self, directory: Path, signals: Signals) -> None:
+        self.directory = directory
+        self.signals = signals
+        self.log = (directory / "log").open("ab")
+        self.shown = io.StringIO()
+        self.supervisor = Supervisor(directory, os.environ, self.log, Stages(self.shown), signals)
+
+    def service(self, name: str, code: str = READY_THEN_SLEEP, restarts: bool = True) -> Service:
+        """A Python process that runs `code` with its name and its status file as arguments."""
+        status = self.directory / f"{name}.status"
+        command = (sys.executable, "-I", "-S", "-c", code, name, str(status))
+        return Service(name, command, watch_status_file(status), restarts, status)
+
+    def pids(self) -> list[int]:
+        """Every process that was ready once."""
+        path = self.directory / "pids"
+        return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def ends(self) -> list[str]:
+        """The names of those that were asked to end, in order."""
+        return (self.directory / "ends").read_text().split()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Signals().installed() as signals:
+        bench = Bench(tmp_path, signals)
+        try:
+            yield bench
+        finally:
+            bench.supervisor.stop([])
+            bench.log.close()
+            assert not [pid for pid in bench.pids() if alive(pid)]
+
+
+def later(action: threading.Thread) -> threading.Thread:
+    action.start()
+    return action
+
+
+def test_starts_all_and_stops_group_by_group(bench: Bench) -> None:
+    bench.supervisor.start([bench.service(name) for name in ("redis", "worker", "gateway")])
+    assert len(bench.pids()) == 3
+    bench.supervisor.stop([["gateway"], ["worker"], ["redis"]])
+    assert bench.ends() == ["gateway", "worker", "redis"]
+
+
+def test_a_child_that_dies_at_start_is_reported_in_its_own_words(bench: Bench) -> None:
+    code = "import sys; print('error: --dtype: fp64: no', file=sys.stderr); print('noise'); sys.exit(2)"
+    with pytest.raises(StartFailed, match=r"^bad did not start: --dtype: fp64: no$"):
+        bench.supervisor.start([bench.service("good"), bench.service("bad", code)])
+
+
+def test_a_child_that_says_nothing_is_reported_by_its_status_and_last_line(bench: Bench) -> None:
+    with pytest.raises(StartFailed, match=r"bad did not start: ended with status 3: last words$"):
+        bench.supervisor.start(
+            [bench.service("bad", "print('first'); print('last words', end=''); raise SystemExit(3)")]
+        )
+
+
+def test_a_failed_status_ends_the_start_while_the_child_still_runs(bench: Bench) -> None:
+    code = READY_THEN_SLEEP.replace('"stage": "ready", "percent": 100', '"stage": "failed", "error": "no room"')
+    with pytest.raises(StartFailed, match="bad did not start: no room"):
+        bench.supervisor.start([bench.service("bad", code)])
+
+
+def test_a_signal_ends_the_start(bench: Bench) -> None:
+    code = f"import os, signal; os.kill({os.getpid()}, signal.SIGTERM); signal.pause()"
+    with pytest.raises(StopAsked):
+        bench.supervisor.start([bench.service("slow", code)])
+
+
+def test_a_worker_that_dies_is_started_again(bench: Bench) -> None:
+    bench.supervisor.start([bench.service("worker")])
+    (first,) = bench.pids()
+
+    def kill_then_stop() -> None:
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: "ready again" in bench.shown.getvalue(), "the second life")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = later(threading.Thread(target=kill_then_stop))
+    bench.supervisor.watch()
+    thread.join()
+    first_again, second = bench.pids()
+    assert (first_again, alive(first), alive(second)) == (first, False, True)
+    assert "worker died (killed by SIGKILL); it is started again in" in bench.shown.getvalue()
+
+
+def test_an_instance_ends_with_a_service_that_it_needs(bench: Bench) -> None:
+    bench.supervisor.start([bench.service("redis", restarts=False), bench.service("worker")])
+    os.kill(bench.pids()[0], signal.SIGKILL)
+    os.kill(bench.pids()[1], signal.SIGKILL)
+    with pytest.raises(ServiceLost, match=r"redis died \(killed by SIGKILL\); nothing works without it"):
+        bench.supervisor.watch()
+
+
+def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.supervisor.GRACE_SECONDS", 0.2)
+    bench.supervisor.start([bench.service("stubborn", IGNORES_SIGTERM)])
+    bench.supervisor.stop([["stubborn"]])
+    assert not alive(bench.pids()[0])
+
+
+def test_a_second_signal_ends_the_grace(bench: Bench) -> None:
+    bench.supervisor.start([bench.service("stubborn", IGNORES_SIGTERM)])
+    os.kill(os.getpid(), signal.SIGINT)
+    bench.supervisor.watch()
+    thread = later(threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)))
+    bench.supervisor.stop([["stubborn"]])
+    thread.join()
+    assert not alive(bench.pids()[0])
+
+
+def test_what_children_write_is_in_the_log_under_their_names(bench: Bench) -> None:
+    code = "print('x' * 200000); print('tail', flush=True)\n" + READY_THEN_SLEEP
+    bench.supervisor.start([bench.service("loud", code)])
+    bench.supervisor.stop([])
+    lines = (bench.directory / "log").read_text().splitlines()
+    assert lines == ["loud      | " + "x" * 200000, "loud      | tail"]
+
+
+def test_children_die_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import os, sys
+from pathlib import Path
+from tests.launcher.test_supervisor import Bench
+from launcher.signals import Signals
+with Signals().installed() as signals:
+    bench = Bench(Path({str(tmp_path)!r}), signals)
+    bench.supervisor.start([bench.service("worker")])
+    print("started", flush=True)
+    bench.supervisor.watch()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "started\n"
+        (child,) = [int(line) for line in (tmp_path / "pids").read_text().split()]
+        assert alive(child)
+        launcher.kill()
+    wait_until(lambda: not alive(child), "the child's end")
+
+
+def test_a_status_of_an_earlier_life_is_not_believed(bench: Bench) -> None:
+    service = bench.service("worker", "raise SystemExit(3)")
+    assert service.status_file is not None
+    service.status_file.write_text('{"stage": "ready", "percent": 100}')
+    assert service.watch() == Status("ready", 100.0)
+    with pytest.raises(StartFailed):
+        bench.supervisor.start([service])

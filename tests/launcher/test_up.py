@@ -1,0 +1,141 @@
+"""`baton up` with the real services on the demo model: it answers, survives a worker's death, and leaves nothing."""
+
+import http.client
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from launcher.is_ready import is_ready
+from launcher.options import ROOT
+from launcher.state_directory import running
+from tests.waiting import alive, children, wait_until
+
+READY_SECONDS = 90.0  # four Pythons that import torch or FastAPI, on two cores that others use
+STOP_SECONDS = 30.0
+
+
+class Up:
+    """A running `baton up`, its output in a file."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.output = directory / "output"
+        command = [sys.executable, "-m", "launcher", "up", "--port", "0", *arguments]
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def wait_for(self, text: str) -> None:
+        wait_until(lambda: text in self.text() or self.process.poll() is not None, f"{text!r}", READY_SECONDS)
+        assert text in self.text(), self.text()
+
+    def pids(self) -> list[int]:
+        return children(self.process.pid)
+
+    def end(self, number: signal.Signals) -> int:
+        """Sends the signal; the exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(STOP_SECONDS)
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    instance = Up(tmp_path, "--dashboard-port", "0")
+    try:
+        instance.wait_for("Try it:")
+        yield instance
+    finally:
+        instance.process.kill()
+        instance.process.wait()
+
+
+def paste(line: str) -> dict[str, object]:
+    """Does what the printed curl line does."""
+    curl, silent, url, header, content_type, data, body = shlex.split(line)
+    assert (curl, silent, header, content_type, data) == ("curl", "-s", "-H", "Content-Type: application/json", "-d")
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+    try:
+        connection.request("POST", parts.path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.status == http.client.OK, response.read()
+        answer: dict[str, object] = json.loads(response.read())
+        return answer
+    finally:
+        connection.close()
+
+
+def curl_line(text: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith("curl "))
+
+
+def content(answer: dict[str, object]) -> str:
+    match answer:
+        case {"choices": [{"message": {"content": str(text)}}]}:
+            return text
+    raise AssertionError(answer)
+
+
+def test_answers_revives_a_worker_and_leaves_nothing(up: Up, own_directories: Path) -> None:
+    assert content(paste(curl_line(up.text()))).strip()
+    (instance,) = running()
+    assert instance.pid == up.process.pid
+
+    said = subprocess.run(
+        [sys.executable, "-m", "launcher", "chat"], cwd=ROOT, input="Hello!\n", capture_output=True, text=True
+    )
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout.strip()
+
+    (decode,) = [pid for pid in up.pids() if b"decode_service" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(decode, signal.SIGKILL)
+    up.wait_for("decode-0 died (killed by SIGKILL)")
+    up.wait_for("decode-0 is ready again")
+    wait_until(lambda: is_ready(f"{instance.url}/ready"), "the gateway's finding it")
+    assert content(paste(curl_line(up.text()))).strip()
+
+    pids = up.pids()
+    assert len(pids) >= 4
+    assert up.end(signal.SIGINT) == 0
+    assert not [pid for pid in pids if alive(pid)]
+    assert list(own_directories.iterdir()) == []
+    assert running() == []
+    log = re.search(r"^  log +(\S+)$", up.text(), re.MULTILINE)
+    assert log is not None
+    assert "decode-0  | " in Path(log[1]).read_text()
+
+
+def test_a_killed_launcher_leaves_no_process(up: Up) -> None:
+    pids = up.pids()
+    assert pids
+    up.process.kill()
+    up.process.wait()
+    wait_until(lambda: not any(alive(pid) for pid in pids), "the children's end")
+    assert running() == []
+
+
+def test_sigterm_while_it_starts_leaves_nothing(tmp_path: Path, own_directories: Path) -> None:
+    up = Up(tmp_path, "--dashboard-port", "0")
+    wait_until(lambda: len(up.pids()) >= 4, "the children's start")
+    pids = up.pids()
+    assert up.end(signal.SIGTERM) == 0
+    assert not [pid for pid in pids if alive(pid)]
+    assert list(own_directories.iterdir()) == []
+
+
+def test_a_worker_that_cannot_start_stops_everything(tmp_path: Path, own_directories: Path) -> None:
+    up = Up(tmp_path, "--dashboard-port", "0", "--kv-memory", "1K")
+    assert up.process.wait(READY_SECONDS) == 1
+    (error,) = [line for line in up.text().splitlines() if line.startswith("error: ")]
+    assert re.match(r"error: (prefill|decode)-0 did not start: .+ \(log: .+\)$", error)
+    assert list(own_directories.iterdir()) == []
