@@ -1,0 +1,30 @@
+# One image for every service; compose.yaml says which one a container runs.
+#   --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu   PyTorch's CPU build instead of the CUDA build
+FROM python:3.13-slim
+
+WORKDIR /app
+ENV PYTHONPATH=/app PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+
+# The dependencies change seldom: a layer of their own, from the two files that decide them.
+COPY pyproject.toml constraints.txt ./
+COPY launcher/__init__.py launcher/requirements.py launcher/
+ARG TORCH_INDEX=
+RUN pip install --no-deps -c constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch \
+    && python -m launcher.requirements > /tmp/requirements.txt \
+    && pip install -c constraints.txt -r /tmp/requirements.txt \
+    && rm /tmp/requirements.txt
+
+COPY . .
+RUN python -m compileall -q . \
+    && useradd --create-home --uid 1000 baton \
+    && install -d -o baton /home/baton/.cache /home/baton/.cache/huggingface
+USER baton
+ENV HOME=/home/baton \
+    GOMP_SPINCOUNT=10000 \
+    TOKENIZERS_PARALLELISM=false \
+    HF_HUB_DISABLE_TELEMETRY=1 \
+    STREAMLIT_SERVER_HEADLESS=true \
+    STREAMLIT_BROWSER_GATHER_USAGE_STATS=false \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# compose.yaml gives the command; without one the image says what it can do.
+CMD ["python", "-m", "launcher", "--help"]

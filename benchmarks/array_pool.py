@@ -1,0 +1,40 @@
+"""A pool in numpy arrays, one per layer, as the CPU engine has it: reads are views, writes are one copy."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from core.kvspec import KVSpec
+
+
+class ArrayPool:
+    """A KVMemory whose layers have the shape [blocks, block_bytes], uint8."""
+
+    def __init__(self, spec: KVSpec, blocks: int, seed: int | None = None) -> None:
+        self.arrays: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}
+        self.writes = 0
+        random = np.random.default_rng(seed)
+        for at, group in enumerate(spec.groups):
+            for layer in group.layers:
+                shape = (blocks, group.block_bytes)
+                fresh = np.zeros(shape, np.uint8) if seed is None else random.integers(0, 256, shape, np.uint8)
+                self.arrays[at, layer] = fresh
+
+    def read(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+        array = self.arrays[group, layer]
+        cuts = [0, *(at for at in range(1, len(blocks)) if blocks[at] != blocks[at - 1] + 1), len(blocks)]
+        return [
+            array[blocks[start] : blocks[end - 1] + 1].reshape(-1).data
+            for start, end in pairwise(cuts)
+        ]
+
+    def write(self, group: int, layer: int, blocks: Sequence[int], payload: Sequence[memoryview | bytes]) -> None:
+        array = self.arrays[group, layer]
+        at = 0
+        for frame in payload:
+            rows = np.frombuffer(frame, np.uint8).reshape(-1, array.shape[1])
+            array[list(blocks[at : at + len(rows)])] = rows
+            at += len(rows)
+        self.writes += len(blocks)

@@ -1,0 +1,171 @@
+"""`python -m benchmarks.load --url URL --rate R --requests N`: an open load with Poisson arrivals, as clients see it.
+
+A request is sent when its time comes, however many are still in progress, so that a slow server cannot slow down its
+own load. TTFT here is from sending to the first piece of text; TPOT = (end-to-end - TTFT) / (output tokens - 1).
+"""
+
+import asyncio
+import json
+import os
+import platform
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import httpx
+from msgspec import Meta, Struct
+
+from core.cli import parse_or_exit
+from core.config import Positive, Seconds
+from core.errors import GatewayError
+from core.slo import SLO, Timings, percentile
+from dashboard.prompts import TWENTY, Prompt
+
+
+class LoadConfig(Struct, frozen=True, kw_only=True):
+    """An open load on an OpenAI-compatible server, and the latency that its clients see."""
+
+    url: Annotated[str, Meta(description="URL of the server, without /v1")] = "http://127.0.0.1:8000"
+    model: Annotated[str, Meta(description="name of the model; empty: the first that the server names")] = ""
+    rate: Annotated[float, Meta(gt=0, description="requests per second, on average")] = 2.0
+    requests: Annotated[Positive, Meta(description="requests in all")] = 100
+    max_tokens: Annotated[int, Meta(ge=0, description="output tokens at most; 0: as each prompt suits")] = 0
+    slo_ttft_ms: Annotated[float, Meta(gt=0, description="a request is good if its first token comes in this")] = 2000.0
+    slo_tpot_ms: Annotated[float, Meta(gt=0, description="… and its other tokens at this mean distance")] = 100.0
+    seed: Annotated[int, Meta(ge=0, description="of the arrivals and of the order of the prompts")] = 0
+    timeout: Annotated[Seconds, Meta(description="seconds without a byte after which a request has failed")] = 60.0
+
+
+class Result(NamedTuple):
+    """One request as its client saw it: timings, or an error."""
+
+    timings: Timings | None
+    error: str
+    ended_at: float  # s since the load's start
+
+
+def arrivals(rate: float, count: int, chance: random.Random) -> Iterator[float]:
+    """Times of a Poisson process, s, beginning with 0."""
+    at = 0.0
+    for _ in range(count):
+        yield at
+        at += chance.expovariate(rate)
+
+
+def report(results: list[Result], slo: SLO) -> Iterator[str]:
+    """The lines that a person reads."""
+    good = [result.timings for result in results if result.timings is not None]
+    met = sum(slo.met_by(timings) for timings in good)
+    span = max((result.ended_at for result in results), default=0.0) or 1.0
+    tokens = sum(timings.output_tokens for timings in good)
+    yield f"{'':8}{'p50':>10}{'p95':>10}{'p99':>10}   ms"
+    yield _percentiles("TTFT", [timings.ttft_ms for timings in good])
+    yield _percentiles("TPOT", [timings.tpot_ms() for timings in good if timings.output_tokens > 1])
+    yield _percentiles("total", [timings.e2e_ms for timings in good])
+    yield (
+        f"goodput {met / span:.2f} requests/s: {met} of {len(results)} met "
+        f"TTFT {slo.ttft_ms:g} ms and TPOT {slo.tpot_ms:g} ms"
+    )
+    yield f"output  {tokens / span:.1f} tokens/s, {tokens} tokens in {span:.1f} s"
+    errors = Counter(result.error for result in results if result.error)
+    yield f"errors  {errors.total()}"
+    for error, count in errors.most_common(5):
+        yield f"        {count} x {error}"
+
+
+def machine() -> str:
+    """What the figures were measured on."""
+    cpu = platform.processor() or platform.machine()
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), cpu)
+    return f"machine {cpu}, {os.cpu_count()} CPUs, {platform.system()}, Python {platform.python_version()}"
+
+
+async def run(config: LoadConfig) -> list[Result]:
+    """Sends the load. Raises `GatewayError` if the server names no model."""
+    chance = random.Random(config.seed)
+    prompts = [chance.choice(TWENTY) for _ in range(config.requests)]
+    async with httpx.AsyncClient(
+        base_url=config.url, timeout=config.timeout, limits=httpx.Limits(max_connections=None)
+    ) as client:
+        model = config.model or await _first_model(client)
+        start = time.perf_counter()
+        tasks = []
+        for at, prompt in zip(arrivals(config.rate, config.requests, chance), prompts, strict=True):
+            await asyncio.sleep(max(0.0, start + at - time.perf_counter()))
+            tasks.append(asyncio.create_task(_one(client, model, prompt, config.max_tokens, start)))
+        return await asyncio.gather(*tasks)
+
+
+async def _first_model(client: httpx.AsyncClient) -> str:
+    try:
+        answer = await client.get("/v1/models")
+        return str(answer.raise_for_status().json()["data"][0]["id"])
+    except (httpx.HTTPError, ValueError, LookupError) as error:
+        raise GatewayError(f"--url: {client.base_url}: names no model ({error})") from None
+
+
+async def _one(client: httpx.AsyncClient, model: str, prompt: Prompt, max_tokens: int, start: float) -> Result:
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt.text}],
+        "max_tokens": max_tokens or prompt.max_tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    sent = time.perf_counter()
+    first = last = 0.0
+    tokens: int | None = None
+    finished, error = False, ""
+    try:
+        async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+            if response.status_code != 200:
+                await response.aread()
+                error = f"status {response.status_code}"
+            else:
+                async for line in response.aiter_lines():
+                    finished = finished or line == "data: [DONE]"
+                    chunk = json.loads(line[6:]) if line.startswith("data: {") else {}
+                    error = error or str(chunk.get("error", {}).get("message", ""))
+                    if any(choice["delta"].get("content") for choice in chunk.get("choices", ())):
+                        last = time.perf_counter()
+                        first = first or last
+                    tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
+    except (httpx.HTTPError, ValueError, LookupError) as failure:
+        error = f"{type(failure).__name__}: {failure}"
+    ended = time.perf_counter() - start
+    if error or not finished:
+        return Result(None, error or "the answer broke off", ended)
+    if tokens is None:
+        return Result(None, "the server sent no usage, so TPOT is not known", ended)
+    if not first:
+        first = last = time.perf_counter()  # an answer without text: its end is all that a client sees
+    return Result(Timings(1000 * (first - sent), 1000 * (last - sent), tokens), "", ended)
+
+
+def _percentiles(name: str, values: Iterable[float]) -> str:
+    shown = list(values)
+    return f"{name:8}" + "".join(f"{percentile(shown, share):10.1f}" for share in (0.5, 0.95, 0.99))
+
+
+def main() -> int:
+    """The exit status: 0 if every request was answered."""
+    config = parse_or_exit(LoadConfig, "benchmarks.load")
+    print(machine())
+    print(f"load    {config.requests} requests at {config.rate:g}/s (Poisson, seed {config.seed}) on {config.url}")
+    try:
+        results = asyncio.run(run(config))
+    except GatewayError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(report(results, SLO(config.slo_ttft_ms, config.slo_tpot_ms))))
+    return 1 if any(result.error for result in results) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

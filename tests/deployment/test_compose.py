@@ -1,0 +1,85 @@
+"""compose.yaml as Docker Compose reads it, and the image's list of packages."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.is_ready import is_ready
+from launcher.options import ROOT
+
+WORKERS = ("prefill", "decode")
+
+
+@pytest.fixture(scope="module")
+def composed() -> Any:
+    """The configuration with its variables filled in. Without Docker Compose: red in CI, skipped elsewhere."""
+    program = shutil.which("docker-compose")
+    if program is None:
+        if os.environ.get("CI"):
+            pytest.fail("docker-compose is not installed; .ci/run installs it")
+        pytest.skip("docker-compose is not installed (Debian package docker-compose)")
+    environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+    result = subprocess.run(
+        [program, "-f", str(ROOT / "compose.yaml"), "config"], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    return yaml.safe_load(result.stdout)
+
+
+def test_the_five_services_are_there(composed: Any) -> None:
+    assert set(composed["services"]) == {"redis", "prefill", "decode", "gateway", "dashboard"}
+
+
+def test_everything_has_a_health_check(composed: Any) -> None:
+    assert all(service["healthcheck"]["test"][0] == "CMD" for service in composed["services"].values())
+
+
+def test_workers_reserve_a_gpu_and_can_be_scaled(composed: Any) -> None:
+    for name in WORKERS:
+        worker = composed["services"][name]
+        (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
+        assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", 1, ["gpu"])
+        assert "ports" not in worker
+        assert "container_name" not in worker
+
+
+def test_redis_keeps_its_data_and_publishes_no_port(composed: Any) -> None:
+    redis = composed["services"]["redis"]
+    assert "ports" not in redis
+    assert "--appendonly yes" in " ".join(redis["command"])
+    assert redis["image"].startswith("redis:")
+
+
+def test_published_ports_are_on_loopback(composed: Any) -> None:
+    ports = [str(port) for service in composed["services"].values() for port in service.get("ports", ())]
+    assert len(ports) == 2
+    assert all("127.0.0.1" in port for port in ports)
+
+
+def test_our_services_hold_the_secret_and_no_root(composed: Any) -> None:
+    for name in (*WORKERS, "gateway"):
+        service = composed["services"][name]
+        assert service["secrets"] == [{"source": "baton"}]
+        assert "--secret-file /run/secrets/baton" in service["command"]
+        assert service["user"] == "1000"
+    assert "\nUSER baton\n" in (ROOT / "Dockerfile").read_text()
+
+
+def test_every_package_of_ours_is_in_the_image() -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    assert packages <= kept
+
+
+def test_health_is_a_ready_status_of_a_living_process(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    assert not is_ready(str(status))
+    for stage, pid, ready in (("loading", os.getpid(), False), ("ready", os.getpid(), True), ("ready", 0, False)):
+        status.write_text(f'{{"stage": "{stage}", "percent": 100, "pid": {pid or 2**22 + 1}}}')
+        assert is_ready(str(status)) is ready
+    assert not is_ready("http://127.0.0.1:1/health")

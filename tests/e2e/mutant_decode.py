@@ -1,0 +1,83 @@
+"""A decode worker that lands KV wrongly on purpose, to show that the golden test would see it.
+
+`python -m tests.e2e.mutant_decode` takes a decode worker's options; `MUTATION` in the environment says what is wrong.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from core.cli import parse_or_exit
+from core.config import WorkerConfig
+from core.kvspec import KVSpec
+from decode_service.__main__ import role
+from kvtransfer.memory import KVMemory
+from worker.io_thread import MakeTransfer
+from worker.role import Parts, Role
+from worker.start import serve
+
+Write = tuple[int, list[int], bytes]  # layer, blocks, payload
+
+
+class MutantMemory:
+    """Writes everything as it should, then spoils it."""
+
+    def __init__(self, memory: KVMemory, spec: KVSpec, mutation: str) -> None:
+        self._memory = memory
+        self._spec = spec
+        self._mutation = mutation
+        self._first: dict[tuple[int, int], Write] = {}  # by layer and size, for the swap
+        self._done = False
+
+    def read(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+        """As it is."""
+        return self._memory.read(group, layer, blocks)
+
+    def write(self, group: int, layer: int, blocks: Sequence[int], payload: Sequence[memoryview | bytes]) -> None:
+        """Lands a payload, wrongly."""
+        data = bytearray(b"".join(bytes(part) for part in payload))
+        size = self._spec.groups[group].block_bytes
+        match self._mutation:
+            case "token" if layer == 1 and not self._done:
+                self._zero_token(data, size, self._spec.groups[group].block_tokens)
+                self._done = True
+            case "block" if layer == 1 and not self._done:
+                data[:size] = bytes(size)
+                self._done = True
+            case "layer" if layer == 1:
+                data[:] = bytes(len(data))
+            case "swap":
+                self._swap(group, layer, list(blocks), bytes(data))
+                return
+        self._memory.write(group, layer, blocks, [bytes(data)])
+
+    @staticmethod
+    def _zero_token(data: bytearray, block_bytes: int, block_tokens: int) -> None:
+        """The first token's V of the first head of the first block: half of a head is K, half V."""
+        half = block_bytes // 2 // 2  # this spec has two KV heads
+        row = half // block_tokens
+        for part in (0, half):
+            data[part : part + row] = bytes(row)
+
+    def _swap(self, group: int, layer: int, blocks: list[int], data: bytes) -> None:
+        before = self._first.pop((layer, len(data)), None)
+        if before is None:
+            self._first[layer, len(data)] = (layer, blocks, data)
+            self._memory.write(group, layer, blocks, [data])
+        else:
+            self._memory.write(group, layer, before[1], [data])
+            self._memory.write(group, layer, blocks, [before[2]])
+
+
+def mutant(parts: Parts) -> Role:
+    """A decode worker's parts, with such a memory."""
+    good = role(parts)
+
+    def make_transfer(memory: KVMemory) -> MakeTransfer:
+        return good.make_transfer(MutantMemory(memory, parts.spec, os.environ["MUTATION"]))
+
+    return Role(good.policy, make_transfer, good.layer_written)
+
+
+if __name__ == "__main__":
+    sys.exit(serve("decode", parse_or_exit(WorkerConfig, "decode_service"), mutant))

@@ -1,0 +1,170 @@
+"""A whole Baton on loopback: Valkey, workers, gateway and dashboard, each in a process of its own, on its own ports."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+import msgspec
+import redis
+
+from core.records import FinishedRecord, WorkerRecord
+from core.registry import FINISHED, index_key, record_key
+from core.sealing import new_secret
+from core.status import read_status
+from core.store import connect_blocking
+from launcher.deployment import ENVIRONMENT
+from launcher.redis_server import redis_service
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 120.0
+STOP_SECONDS = 20.0
+
+
+class System:
+    """Started by `with`; everything is stopped and gone after it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        model: Path,
+        *,
+        prefill: int = 1,
+        decode: int = 1,
+        worker: Sequence[str] = (),
+        gateway: Sequence[str] = (),
+        dashboard: bool = False,
+        decode_module: str = "decode_service",
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.model = model
+        self.workers: dict[str, subprocess.Popen[bytes]] = {}
+        self.gateway_url = self.dashboard_url = ""
+        self.killed: set[int] = set()  # processes that a test has ended by itself
+        self._counts = {"prefill": prefill, "decode": decode}
+        self._modules = {"prefill": "prefill_service", "decode": decode_module}
+        self._worker, self._gateway, self._dashboard = list(worker), list(gateway), dashboard
+        self._environment = {**ENVIRONMENT, **os.environ, **(environment or {}), "PYTHONPATH": str(ROOT)}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._log = (directory / "log").open("ab")
+
+    def __enter__(self) -> "System":
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        codes = self._stop()
+        if error is None:
+            assert set(codes) == {0}, f"exit codes {codes}:\n{self.log()}"
+
+    def _start(self) -> None:
+        service, self.redis_url = redis_service(self.directory)
+        self._run("redis", list(service.command))
+        self.store: redis.Redis = connect_blocking(self.redis_url)
+        wait_until(self._answers, "Redis")
+        (self.directory / "secret").write_text(new_secret())
+        shared = ["--redis", self.redis_url]
+        serving = [*shared, "--model", str(self.model), "--secret-file", str(self.directory / "secret")]
+        for role, count in self._counts.items():
+            for number in range(count):
+                name = f"{role}-{number}"
+                options = [*serving, "--busy-page", str(self.directory / "busy"), *self._worker]
+                self.workers[name] = self._serve(name, self._modules[role], options)
+        for name in self.workers:
+            self.address(name)
+        self._serve("gateway", "gateway", [*serving, "--port", "0", *self._gateway])
+        self.gateway_url = self.address("gateway")
+        wait_until(self._takes_requests, "the gateway to know its workers")
+        if self._dashboard:
+            self._serve("dashboard", "dashboard", [*shared, "--port", "0", "--gateway", self.gateway_url])
+            self.dashboard_url = self.address("dashboard")
+
+    def _serve(self, name: str, module: str, options: list[str]) -> subprocess.Popen[bytes]:
+        status = str(self.directory / f"{name}.status")
+        return self._run(name, [sys.executable, "-m", module, *options, "--status-file", status])
+
+    def _run(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+        )
+        self._processes.append(process)
+        return process
+
+    def address(self, name: str) -> str:
+        """Where a service is ready; waits for it."""
+        path = self.directory / f"{name}.status"
+
+        def ready() -> bool:
+            status = read_status(path)
+            assert status is None or status.stage != "failed", f"{name}: {status}"
+            assert all(process.poll() is None for process in self._processes), f"a process ended:\n{self.log()}"
+            return status is not None and status.stage == "ready"
+
+        wait_until(ready, f"{name} to be ready", START_SECONDS)
+        status = read_status(path)
+        assert status is not None
+        return status.address
+
+    def log(self) -> str:
+        """What the services wrote."""
+        return (self.directory / "log").read_text(errors="replace")
+
+    def records(self) -> list[WorkerRecord]:
+        """The workers' own account of themselves, at most a heartbeat old."""
+        epochs: list[bytes] = self.store.zrange(index_key("worker"), 0, -1)  # type: ignore[assignment]
+        bodies: list[bytes | None] = self.store.mget([record_key("worker", each.decode()) for each in epochs])  # type: ignore[assignment]
+        return [msgspec.json.decode(body, type=WorkerRecord) for body in bodies if body is not None]
+
+    def finished(self) -> list[FinishedRecord]:
+        """The requests that ended."""
+        entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(FINISHED)  # type: ignore[assignment]
+        return [msgspec.json.decode(fields[b"json"], type=FinishedRecord) for _, fields in entries]
+
+    def wait_until_idle(self, seconds: float = 30.0) -> list[WorkerRecord]:
+        """Waits until no worker holds a sequence or a block; returns their records."""
+
+        def idle() -> bool:
+            loads = [record.load for record in self.records()]
+            return len(loads) == len(self.workers) and not any(
+                load.running or load.waiting or load.blocks_used for load in loads
+            )
+
+        wait_until(idle, f"idle workers, but {[record.load for record in self.records()]}", seconds)
+        return self.records()
+
+    def _takes_requests(self) -> bool:
+        return httpx.get(f"{self.gateway_url}/ready", timeout=5).status_code == 200
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.store.ping())
+        except redis.RedisError:
+            return False
+
+    def _stop(self) -> list[int]:
+        """Stops every process, the gateway first, and returns what each exited with; -9 is one that would not go."""
+        codes = []
+        for process in reversed(self._processes):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            try:
+                code = process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                code = process.wait()
+            if process.pid not in self.killed:
+                codes.append(code)
+        self._log.close()
+        return codes

@@ -1,0 +1,90 @@
+"""The demo model through the whole system: transformers' tokens, and the official client."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import openai
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.e2e.conftest import DEMO
+from tests.e2e.system import System
+from tests.reference import SAFETY
+
+QUESTIONS = [
+    "Hello!",
+    "What is 7 + 5?",
+    "Tell me a story about a fox and a lantern.",
+    "What is TTFT?",
+    "What do owls eat?",
+    "Who are you?",
+    "What is the weather in Paris?",
+    "Thanks, bye!",
+]
+TOKENS = 48
+
+
+@pytest.fixture(scope="module")
+def client(system: System) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{system.gateway_url}/v1", api_key="none", timeout=60, max_retries=0)
+
+
+@torch.inference_mode()
+def reference_answers(questions: Sequence[str]) -> list[tuple[str, str, bool]]:
+    """Question, transformers' greedy answer in fp32, and whether every token of it was far from the second best."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    model = AutoModelForCausalLM.from_pretrained(DEMO, dtype=torch.float32, attn_implementation="eager").eval()
+    answers = []
+    for question in questions:
+        chat = [{"role": "user", "content": question}]
+        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        made = model.generate(**ids, max_new_tokens=TOKENS, do_sample=False, output_logits=True,
+                              return_dict_in_generate=True)  # fmt: skip
+        logits = torch.stack(made.logits)[:, 0]  # [tokens, vocab]
+        exact = model.double()(made.sequences[:, :-1]).logits[0, -len(logits) :]
+        model.float()
+        best = logits.topk(2).values
+        safe = bool(((best[:, 0] - best[:, 1]) > SAFETY * (logits - exact).abs().max()).all())
+        text = tokenizer.decode(made.sequences[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        answers.append((question, text, safe))
+    return answers
+
+
+def test_chat_gives_the_references_answers(client: openai.OpenAI) -> None:
+    answers = reference_answers(QUESTIONS)
+    compared = [(question, text) for question, text, safe in answers if safe]
+    assert len(compared) >= 0.9 * len(answers) - 1, "too many answers are too close to call"
+    model = client.models.list().data[0].id
+    for question, text in compared:
+        chat: Any = [{"role": "user", "content": question}]
+        whole = client.chat.completions.create(model=model, messages=chat, temperature=0, max_tokens=TOKENS)
+        assert whole.choices[0].message.content == text
+        stream = client.chat.completions.create(
+            model=model, messages=chat, temperature=0, max_tokens=TOKENS, stream=True,
+            stream_options={"include_usage": True},
+        )  # fmt: skip
+        chunks = list(stream)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == text
+        assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] in ("stop", "length")
+        assert chunks[-1].usage is not None and chunks[-1].usage == whole.usage
+
+
+def test_completions_stream_and_do_not(client: openai.OpenAI) -> None:
+    model = client.models.list().data[0].id
+    whole = client.completions.create(model=model, prompt="Once upon a time", temperature=0, max_tokens=20)
+    parts = client.completions.create(model=model, prompt="Once upon a time", temperature=0, max_tokens=20, stream=True)
+    assert "".join(part.choices[0].text for part in parts if part.choices) == whole.choices[0].text
+    assert whole.usage is not None and whole.usage.completion_tokens <= 20
+
+
+def test_a_seed_repeats_an_answer_whoever_serves_it(client: openai.OpenAI) -> None:
+    model = client.models.list().data[0].id
+    chat: Any = [{"role": "user", "content": "Tell me a story about a whale and a drum."}]
+    answers = {
+        client.chat.completions.create(model=model, messages=chat, seed=7, temperature=1.0, max_tokens=40)
+        .choices[0]
+        .message.content
+        for _ in range(4)
+    }
+    assert len(answers) == 1

@@ -1,0 +1,37 @@
+"""A worker that dies costs no request: its sequences go on elsewhere, with the same tokens."""
+
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.golden import build_served_model, complete_all, references
+from tests.e2e.system import System
+from tests.waiting import wait_until
+
+FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_killed_worker_loses_no_request(tmp_path: Path, role: str) -> None:
+    model = build_served_model(tmp_path / "model", "llama")
+    runs = references(model, [20, 300, 90, 210, 40, 500, 64, 130] * 3, new_tokens=100)
+    with System(tmp_path, model, prefill=2, decode=2, worker=FP32) as system:
+        victim = system.workers.pop(f"{role}-1")
+
+        def kill_midway() -> None:
+            wait_until(lambda: any(record.load.running for record in system.records()), "a busy worker")
+            victim.send_signal(signal.SIGKILL)
+            victim.wait(10)
+
+        system.killed.add(victim.pid)
+        killer = threading.Thread(target=kill_midway)
+        killer.start()
+        answers = complete_all(system.gateway_url, runs)
+        killer.join()
+        assert answers == [run.tokens for run in runs]
+        wait_until(lambda: len(system.records()) == 3, "the dead worker's record to expire")
+        system.wait_until_idle()
+        assert all(record.outcome == "finished" for record in system.finished())

@@ -1,0 +1,59 @@
+"""The split system gives transformers' greedy tokens, to the token; and the test would see a lost or foreign block."""
+
+from pathlib import Path
+
+import pytest
+
+from core.kvspec import blocks_for
+from tests.e2e.golden import build_served_model, complete_all, references
+from tests.e2e.system import System
+
+LENGTHS = [1, 2, 15, 16, 17, 31, 33, 47, 64, 65, 97, 100, 128, 150, 199, 255, 256, 300, 333, 400, 511, 512, 513, 550,
+           577, 590, 595, 597, 598, 599, 600, 29]  # fmt: skip
+CHUNK = 56  # tokens per step: divides none of the long prompts
+FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", str(CHUNK))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("variant", ["llama", "qwen3"])
+def test_two_by_two_workers_give_the_references_tokens(tmp_path: Path, variant: str) -> None:
+    model = build_served_model(tmp_path / "model", variant)
+    runs = references(model, LENGTHS, new_tokens=12)
+    with System(tmp_path, model, prefill=2, decode=2, worker=FP32) as system:
+        assert complete_all(system.gateway_url, runs) == [run.tokens for run in runs]
+        records = system.wait_until_idle()
+        decode = [record for record in records if record.role == "decode"]
+        # KV was moved and not computed again: all of it, once, and decode workers computed no prompt.
+        assert sum(record.load.handoffs for record in decode) == len(runs)
+        assert all(record.load.handoffs > 0 for record in records), "both workers of each role had work"
+        spec_bytes = block_bytes(system)
+        moved = sum(blocks_for(len(run.prompt), 16) for run in runs) * spec_bytes
+        assert sum(record.load.handoff_bytes for record in decode) == moved
+        assert all(record.load.prompt_tokens == 0 for record in decode)
+        assert {record.prefill_worker for record in system.finished()} == {
+            record.epoch for record in records if record.role == "prefill"
+        }
+
+
+def block_bytes(system: System) -> int:
+    """Of a block of all layers, in fp32: layers x 2 x KV heads x block x head size x 4."""
+    import json
+
+    config = json.loads((system.model / "config.json").read_text())
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return int(config["num_hidden_layers"] * 2 * config["num_key_value_heads"] * 16 * head * 4)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_served_model(tmp_path_factory.mktemp("model"), "llama")
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("mutation", ["none", "token", "block", "layer", "swap"])
+def test_spoiled_kv_changes_the_tokens(tmp_path: Path, tiny: Path, mutation: str) -> None:
+    runs = references(tiny, [40, 40, 40, 40], new_tokens=16, seed=3)
+    mutant = {"MUTATION": mutation}
+    with System(tmp_path, tiny, worker=FP32, decode_module="tests.e2e.mutant_decode", environment=mutant) as system:
+        same = complete_all(system.gateway_url, runs) == [run.tokens for run in runs]
+    assert same == (mutation == "none")

@@ -1,0 +1,63 @@
+"""Nobody who reads Redis reads a prompt or an answer."""
+
+import threading
+from typing import Any
+
+import httpx
+
+from tests.e2e.system import System
+
+SECRET_WORDS = "my secret is a purple elephant named Gustav"
+
+
+def dump(store: Any) -> bytes:
+    """Every key with everything that it holds."""
+    found = []
+    for key in store.scan_iter():
+        found.append(key)
+        match store.type(key):
+            case b"string":
+                found.append(store.get(key) or b"")
+            case b"stream":
+                found += [part for _, fields in store.xrange(key) for pair in fields.items() for part in pair]
+            case b"zset":
+                found += store.zrange(key, 0, -1)
+            case b"hash":
+                found += [part for pair in store.hgetall(key).items() for part in pair]
+            case b"list":
+                found += store.lrange(key, 0, -1)
+            case b"set":
+                found += list(store.smembers(key))
+    return b"\n".join(found)
+
+
+def test_no_key_in_redis_shows_a_prompt_during_a_load(system: System) -> None:
+    stop = threading.Event()
+    dumps: list[bytes] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            dumps.append(dump(system.store))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    answers = []
+    try:
+        for number in range(12):
+            body = {
+                "model": system.model.name,
+                "messages": [{"role": "user", "content": f"{SECRET_WORDS} {number}"}],
+                "max_tokens": 24,
+                "temperature": 0,
+            }
+            answer = httpx.post(f"{system.gateway_url}/v1/chat/completions", json=body, timeout=60)
+            assert answer.status_code == 200, answer.text
+            answers.append(answer.json()["choices"][0]["message"]["content"].encode())
+    finally:
+        stop.set()
+        reader.join()
+    everything = b"\n".join([*dumps, dump(system.store)])
+    assert any(b"jobs:" in one for one in dumps), "no job stream was seen"
+    assert b"Gustav" not in everything and b"elephant" not in everything
+    assert not any(answer in everything for answer in answers if len(answer) > 8)
+    assert "Gustav" not in system.log()

