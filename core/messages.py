@@ -53,7 +53,9 @@ class Job(Struct, frozen=True, kw_only=True):
     limits: Limits
     deadline: float  # Redis server time, s
     queued_at: float  # Redis server time, s
-    samples: tuple[int, ...] = (0,)
+    samples: tuple[int, ...] = (0,)  # they share the prompt; more than one only in a request's first attempt
+    salt: str = ""  # of the tenant: KV is reused among requests of one salt only
+    priority: int = 0  # the higher the number, the earlier it gives way when KV blocks run out
 
 
 class PrefillJob(Job, frozen=True, kw_only=True, tag="prefill"):

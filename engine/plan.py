@@ -1,5 +1,7 @@
 """What a step is asked to do and what it answers: data without tensors, so that the ranks of one model can share it."""
 
+from typing import Literal
+
 from msgspec import Struct
 
 from core.messages import Sampling
@@ -22,6 +24,15 @@ class Work(Struct, frozen=True, array_like=True):
     sampling: Sampling | None = None
     sample: int = 0
     output_index: int = 0
+
+
+class BlockMove(Struct, frozen=True, array_like=True):
+    """One block of one KV group, in all its layers: within the device's pool, out to the host tier, or back in."""
+
+    kind: Literal["copy", "out", "in"]
+    group: int
+    source: int  # a block of the pool; for "in" a slot of the host tier
+    target: int  # a block of the pool; for "out" a slot of the host tier
 
 
 class Plan(Struct, frozen=True, array_like=True):
