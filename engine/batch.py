@@ -25,7 +25,7 @@ class Batch:
     query_start: Tensor  # [works] first row of each work
     block_tables: Tensor  # [works, blocks] the null block behind a work's own
     fresh_blocks: Tensor  # [blocks] whose first token is written in this step
-    logit_rows: Tensor  # [samples] rows that reach the head
+    logit_rows: Tensor  # [sampled works] rows that reach the head
     sampled_works: tuple[int, ...]  # the works that those rows belong to
     query_lengths: Ints  # [works], on the host
     kv_lengths: Ints  # [works], on the host
@@ -33,10 +33,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Sampled:
-    """The tokens of the step before, still on the device, and which row belongs to which sequence."""
+    """The tokens of the step before, still on the device, and which of them a sequence goes on with."""
 
     tokens: Tensor  # [samples]
-    rows: Mapping[int, int]  # sequence -> row
+    rows: Mapping[int, int]  # sequence -> index into tokens; none for a sequence that had several samples
 
 
 def build_batch(plan: Plan, block_size: int, device: torch.device, before: Sampled | None) -> Batch:
@@ -83,6 +83,18 @@ def build_batch(plan: Plan, block_size: int, device: torch.device, before: Sampl
     )
 
 
+def single_rows(plan: Plan, sampled_works: tuple[int, ...]) -> dict[int, int]:
+    """Where each sequence that drew one sample finds it among the step's tokens."""
+    rows: dict[int, int] = {}
+    place = 0
+    for work in (plan.works[index] for index in sampled_works):
+        assert work.samples, "a work that is to be sampled, but no sample"
+        if len(work.samples) == 1:
+            rows[work.sequence] = place
+        place += len(work.samples)
+    return rows
+
+
 def _block_tables(works: list[Work], kv_lengths: Ints, block_size: int) -> Ints:
     """`[works, blocks]`, only the blocks that hold tokens: what a sequence has reserved beyond may hold anything."""
     counts = [blocks_for(int(length), block_size) for length in kv_lengths]
@@ -100,7 +112,9 @@ def _pending(works: list[Work], token_ids: Ints, owners: Ints, before: Sampled |
     if not len(pending):
         return pending, pending
     assert before is not None, "a pending token, but no step before it"
-    rows = [before.rows[works[owner].sequence] for owner in owners[pending]]
+    sequences = [works[owner].sequence for owner in owners[pending]]
+    assert before.rows.keys() >= set(sequences), "a pending token that no single sample of the step before is"
+    rows = [before.rows[sequence] for sequence in sequences]
     token_ids[pending] = 0
     return pending, np.array(rows, dtype=np.int64)
 

@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from core.status import Progress
 from engine.architectures import ModelConfig, computation, read_config
 from engine.attention import AttentionBackend
 from engine.attention_torch import TorchAttention
-from engine.batch import Sampled, build_batch
+from engine.batch import Sampled, build_batch, single_rows
 from engine.device import choose_device, choose_dtype, dtype_name
 from engine.hub import locate
 from engine.kv_pool import KVPool, make_spec
@@ -96,9 +97,11 @@ class Executor:
         found, finite = step.answer.tolist()
         tokens: list[list[int]] = [[] for _ in step.plan.works]
         failed = []
-        for work, token, good in zip(step.sampled_works, found, finite, strict=True):
-            if good:
-                tokens[work] = [token]
+        drawn = iter(zip(found, finite, strict=True))
+        for work in step.sampled_works:
+            own = list(islice(drawn, len(step.plan.works[work].samples)))
+            if all(good for _, good in own):
+                tokens[work] = [token for token, _ in own]
             else:
                 failed.append(work)
         return StepResult(step.plan.step, tokens, failed)
@@ -110,13 +113,12 @@ class Executor:
         hidden = self._model.forward(
             batch.token_ids, batch.positions, self._attention.begin(batch), lambda layer: self._stored(plan, layer)
         )
-        draws = [Draw(w.sampling, w.sample, w.output_index) for w in plan.works if w.sampling is not None]
+        draws = [Draw(w.sampling, w.samples, w.output_index) for w in plan.works if w.sampling is not None]
         if not draws:
             self._before = Sampled(batch.logit_rows, {})
             return Launched(plan, (), torch.empty((2, 0), dtype=torch.int64), self._event())
         tokens, finite = sample(self._model.logits(hidden[batch.logit_rows]), draws)
-        rows = {plan.works[work].sequence: row for row, work in enumerate(batch.sampled_works)}
-        self._before = Sampled(tokens, rows)
+        self._before = Sampled(tokens, single_rows(plan, batch.sampled_works))
         answer = self._to_host(torch.stack((tokens, finite.long())))
         return Launched(plan, batch.sampled_works, answer, self._event())
 

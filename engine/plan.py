@@ -14,7 +14,8 @@ class Work(Struct, frozen=True, array_like=True):
     """One sequence's share of a step: compute `token_ids` at positions `start`, `start` + 1, …
 
     `blocks` is the block table of each KV group, long enough for the last position. `sampling` is None unless the last
-    row is to be sampled, as output index `output_index` of the sequence (the randomness is keyed by it).
+    row is to be sampled, as output index `output_index` of the sequence (the randomness is keyed by it): once for each
+    of `samples`, from the same logits. Who has several samples gets no PENDING token before they were collected.
     """
 
     sequence: int
@@ -22,7 +23,7 @@ class Work(Struct, frozen=True, array_like=True):
     token_ids: list[int]
     blocks: tuple[list[int], ...]
     sampling: Sampling | None = None
-    sample: int = 0
+    samples: tuple[int, ...] = (0,)
     output_index: int = 0
 
 
@@ -44,7 +45,7 @@ class Plan(Struct, frozen=True, array_like=True):
 
 
 class StepResult(Struct, frozen=True, array_like=True):
-    """For each work of the plan, in order, the tokens that it sampled: 0 … k + 1 of them."""
+    """For each work of the plan, in order, the tokens that it sampled: one for each of its samples, in their order."""
 
     step: int
     tokens: list[list[int]]

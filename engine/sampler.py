@@ -1,4 +1,4 @@
-"""The next token of each row: greedy, or drawn by the Gumbel-max trick from what the filters leave.
+"""The next tokens of each row: greedy, or drawn by the Gumbel-max trick from what the filters leave.
 
 argmax(logits / temperature + Gumbel noise) is a draw from softmax(logits / temperature), and needs neither a sum nor a
 sort. Filters are thresholds on the scaled logits, in transformers' order: top_k, then top_p of what top_k left, then
@@ -20,36 +20,47 @@ CANDIDATES = 1024
 
 @dataclass(frozen=True)
 class Draw:
-    """How one row is sampled."""
+    """How one row is sampled: once for each of `samples`, whose draws are independent."""
 
     sampling: Sampling
-    sample: int
+    samples: tuple[int, ...]
     output_index: int
 
 
 def sample(logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:
-    """Tokens, int64 `[rows]`, and which rows were finite, bool `[rows]`, of fp32 `logits` `[rows, vocab]`.
+    """Tokens and whether their rows were finite, int64 and bool `[samples]`, of fp32 `logits` `[rows, vocab]`.
 
-    A row that is not finite gives token 0, and does not touch the others.
+    `draws` has one entry for each row; the samples of a row are neighbours. A row that is not finite gives token 0, and
+    does not touch the others.
     """
     finite = torch.isfinite(logits.sum(-1))  # one pass; infinities and NaN survive a sum
     tokens = logits.argmax(-1)
+    owners = [row for row, draw in enumerate(draws) for _ in draw.samples]
+    if any(len(draw.samples) != 1 for draw in draws):
+        index = torch.tensor(owners, device=logits.device)
+        tokens, finite = tokens[index], finite[index]
     random = [row for row, draw in enumerate(draws) if draw.sampling.temperature > 0]
     if random:
-        rows = torch.tensor(random, device=logits.device)
-        tokens[rows] = _drawn(logits[rows], [draws[row] for row in random])
+        drawn = _drawn(logits[torch.tensor(random, device=logits.device)], [draws[row] for row in random])
+        places = [place for place, row in enumerate(owners) if draws[row].sampling.temperature > 0]
+        tokens[torch.tensor(places, device=logits.device)] = drawn
     return tokens.masked_fill_(~finite, 0), finite
 
 
 def _drawn(logits: Tensor, draws: list[Draw]) -> Tensor:
+    """Tokens `[samples]`. Rows are scaled and filtered once, however often they are drawn from."""
     device = logits.device
     settings = [draw.sampling for draw in draws]
-    keys = [key(draw.sampling.seed, draw.sample, draw.output_index) for draw in draws]
+    keys = [key(draw.sampling.seed, sample, draw.output_index) for draw in draws for sample in draw.samples]
     logits /= torch.tensor([each.temperature for each in settings], device=device)[:, None]
-    scores = logits + gumbel_noise(torch.tensor(keys, dtype=torch.int32, device=device), logits.shape[1])
     floor = _floor(logits, settings)
     if floor is not None:
-        scores.masked_fill_(logits < floor[:, None], -torch.inf)
+        logits.masked_fill_(logits < floor[:, None], -torch.inf)
+    scores = gumbel_noise(torch.tensor(keys, dtype=torch.int32, device=device), logits.shape[1])
+    if len(keys) == len(draws):
+        scores += logits
+    else:
+        scores += logits[torch.tensor([row for row, draw in enumerate(draws) for _ in draw.samples], device=device)]
     return scores.argmax(-1)
 
 

@@ -305,7 +305,7 @@ class Scheduler:
             sequence.tokens[start : start + count] or [PENDING],
             sequence.blocks,
             sequence.sampling if sampled else None,
-            sequence.key.sample,
+            (sequence.key.sample,),
             sequence.emitted + sequence.pending,
         )
         sequence.planned += count

@@ -57,7 +57,7 @@ def next_plan(step: int, running: list[Running], new_tokens: int, chunk: int) ->
         ids = known[each.planned : end] or [PENDING]
         last = end >= len(each.prompt)
         works.append(
-            Work(each.number, each.planned, ids, (each.blocks,), each.sampling if last else None, 0, each.asked)
+            Work(each.number, each.planned, ids, (each.blocks,), each.sampling if last else None, (0,), each.asked)
         )
         each.planned = end
         each.asked += last

@@ -72,13 +72,14 @@ class StrictExecutor:
             self._write(work.sequence, context, blocks, work.start)
             answers.append([])
             if work.sampling is not None:
-                token = next_token(context, work.sampling, work.sample, work.output_index)
-                sampled[work.sequence] = token
+                tokens = [next_token(context, work.sampling, each, work.output_index) for each in work.samples]
+                if len(tokens) == 1:
+                    sampled[work.sequence] = tokens[0]
                 if work.sequence in self.fail:
                     self.fail.discard(work.sequence)
                     failed.append(number)
                 else:
-                    answers[-1].append(token)
+                    answers[-1] += tokens
         self._sampled = sampled
         return StepResult(plan.step, answers, failed)
 

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from core.config import EngineConfig
 from core.errors import ConfigError
@@ -25,7 +26,7 @@ def test_only_works_with_sampling_answer(model: Path) -> None:
     works = [
         Work(1, 0, [1, 2, 3], ([1],)),
         Work(2, 0, [4], ([2],), GREEDY),
-        Work(3, 0, [5, 6], ([3],), Sampling(seed=3), 0, 0),
+        Work(3, 0, [5, 6], ([3],), Sampling(seed=3), (0,), 0),
     ]
     executor.launch(Plan(7, works))
     result = executor.collect()
@@ -33,6 +34,26 @@ def test_only_works_with_sampling_answer(model: Path) -> None:
     assert [len(tokens) for tokens in result.tokens] == [0, 1, 1]
     executor.launch(Plan(8, works[:1]))
     assert executor.collect().tokens == [[]]
+
+
+def test_samples_draw_from_one_row_what_each_draws_alone(model: Path) -> None:
+    """The row is computed once; who drew one sample beside them may go on with a pending token."""
+    executor = make_executor(model)
+    prompts = make_prompts([20, 9], 320)
+    flat = Sampling(seed=5, temperature=3.0)
+    alone = []
+    for number in (0, 3, 1):
+        executor.launch(Plan(0, [Work(1, 0, prompts[0], ([1, 2],), flat, (number,), 4)]))
+        alone += executor.collect().tokens[0]
+    assert len(set(alone)) == 3
+    second = Work(2, 0, prompts[1], ([3],), flat, (0,))
+    executor.launch(Plan(1, [second]))
+    executor.launch(Plan(2, [Work(2, 9, [PENDING], ([3],), flat, (0,), 1)]))
+    expected = [executor.collect().tokens[0], executor.collect().tokens[0]]
+    executor.launch(Plan(3, [Work(1, 0, prompts[0], ([1, 2],), flat, (0, 3, 1), 4), second]))
+    executor.launch(Plan(4, [Work(2, 9, [PENDING], ([3],), flat, (0,), 1)]))
+    assert executor.collect().tokens == [alone, expected[0]]
+    assert executor.collect().tokens == [expected[1]]
 
 
 def test_every_layer_signals_once_its_kv_is_there(model: Path) -> None:
@@ -94,6 +115,8 @@ def test_nan_in_one_sequence_is_reported_and_stays_there(model: Path) -> None:
     executor.launch(Plan(2, works))
     result = executor.collect()
     assert result.failed == [0] and result.tokens == [[], clean.tokens[1]]
+    executor.launch(Plan(2, [structs.replace(works[0], samples=(0, 1, 2)), works[1]]))
+    assert executor.collect() == result
     answers = []
     for block in (2, 7):  # NaN in every slot; never used
         executor.launch(Plan(3, [Work(3, 0, prompts[0][:5], ([block],), GREEDY)]))

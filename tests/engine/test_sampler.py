@@ -13,7 +13,7 @@ VOCAB = 37
 
 
 def draws(sampling: Sampling, count: int) -> list[Draw]:
-    return [Draw(sampling, 0, index) for index in range(count)]
+    return [Draw(sampling, (0,), index) for index in range(count)]
 
 
 def logits_of(rows: int, vocab: int = VOCAB, seed: int = 0) -> torch.Tensor:
@@ -92,7 +92,7 @@ def test_the_noise_of_given_counters_never_changes() -> None:
 def test_a_row_draws_the_same_in_any_company() -> None:
     """Bit-equal noise and equal tokens, alone, in any order, and beside rows with other filters."""
     kinds = [Sampling(seed=1), Sampling(seed=2, top_p=0.8), Sampling(seed=3, top_k=3), Sampling(seed=4, temperature=0)]
-    mixed = [Draw(kinds[row % 4], row % 3, row) for row in range(40)]
+    mixed = [Draw(kinds[row % 4], (row % 3,), row) for row in range(40)]
     logits = logits_of(40, 5001)
     together, _ = sample(logits.clone(), mixed)
     alone = [int(sample(logits[row : row + 1].clone(), mixed[row : row + 1])[0]) for row in range(40)]
@@ -104,6 +104,23 @@ def test_a_row_draws_the_same_in_any_company() -> None:
     noise = gumbel_noise(keys, 5001)
     for begin, end in ((0, 1), (7, 9), (32, 33), (3, 31)):
         assert torch.equal(gumbel_noise(keys[begin:end], 5001), noise[begin:end])
+
+
+@pytest.mark.parametrize("vocab", [VOCAB, 5001])
+def test_samples_of_one_row_are_what_they_would_be_alone(vocab: int) -> None:
+    kinds = [Sampling(seed=1), Sampling(seed=2, top_p=0.8, min_p=0.01), Sampling(seed=3, temperature=0)]
+    logits = logits_of(6, vocab)
+    several = [(4, 0, 1), (2,), (0, 1), (7, 3, 5, 1), (0,), (1, 2)]
+    together, finite = sample(
+        logits.clone(), [Draw(kinds[row % 3], samples, 9 + row) for row, samples in enumerate(several)]
+    )
+    alone = [
+        int(sample(logits[row : row + 1].clone(), [Draw(kinds[row % 3], (one,), 9 + row)])[0])
+        for row, samples in enumerate(several)
+        for one in samples
+    ]
+    assert together.tolist() == alone and finite.tolist() == [True] * len(alone)
+    assert len(set(together[:3].tolist())) > 1, "samples of a flat row differ"
 
 
 @pytest.mark.parametrize("top_p", [0.2, 0.9, 0.9999])
@@ -120,7 +137,7 @@ def test_a_large_vocabulary_is_cut_where_a_whole_sort_would_cut_it(top_p: float)
 
 def test_greedy_is_the_largest_and_seeds_do_not_matter() -> None:
     logits = logits_of(16)
-    tokens, finite = sample(logits.clone(), [Draw(Sampling(seed=row, temperature=0), 0, 0) for row in range(16)])
+    tokens, finite = sample(logits.clone(), [Draw(Sampling(seed=row, temperature=0), (0,), 0) for row in range(16)])
     assert tokens.tolist() == logits.argmax(-1).tolist() and finite.all()
     assert sample(logits.clone(), draws(Sampling(seed=1, top_k=1), 16))[0].tolist() == tokens.tolist()
 
@@ -134,3 +151,5 @@ def test_rows_that_are_not_finite_are_named_and_disturb_nobody(poison: float, sa
     tokens, finite = sample(logits, draws(sampling, 5))
     assert finite.tolist() == [True, True, False, True, True]
     assert tokens[finite].tolist() == clean[finite].tolist() and int(tokens[2]) == 0
+    several, finite = sample(logits[1:3].clone(), [Draw(sampling, (0,), 1), Draw(sampling, (0, 1, 2), 2)])
+    assert finite.tolist() == [True, False, False, False] and several.tolist() == [int(clean[1]), 0, 0, 0]

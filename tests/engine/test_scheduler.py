@@ -132,7 +132,7 @@ def test_output_index_counts_on_from_earlier_attempts() -> None:
     retried = Sequence(SequenceKey("r", 3), 2, "gateway", [5, 6, 7, 8], 2, 9.0, GREEDY, Limits(3))
     engine.add(retried)
     plan = planned(engine)
-    assert (plan.works[0].output_index, plan.works[0].sample) == (2, 3)
+    assert (plan.works[0].output_index, plan.works[0].samples) == (2, (3,))
     assert answered(engine, plan) == [Progress(retried, 2, [1], "length")]
 
 
