@@ -17,7 +17,7 @@ import zmq.asyncio
 from benchmarks.array_pool import ArrayPool
 from core.config import TransferConfig
 from core.kvspec import KVGroup, KVSpec
-from core.messages import Limits, Sampling, Stages
+from core.messages import Branch, Limits, Sampling, Stages
 from core.sockets import dealer, router, send_now_tracked
 from kvtransfer.inbound import Inbound
 from kvtransfer.moves import InboundEvent, OpenRequest, OutboundEvent, Unpinned, Wanted
@@ -55,7 +55,7 @@ async def handoff(context: zmq.asyncio.Context, megabytes: int, frame: int) -> f
         outbound.open(number, inbound.address, "decode", request, (list(range(1, 1 + count)),))
         for layer in range(LAYERS):
             outbound.layer_ready(number, 0, layer, count)
-        outbound.commit(number, 0, [1], Sampling(seed=0), Limits(max_tokens=1), Stages())
+        outbound.commit(number, 0, [Branch(0, [1])], Sampling(seed=0), Limits(max_tokens=1), Stages())
         async with asyncio.timeout(60):
             while number not in done:
                 await asyncio.sleep(0)

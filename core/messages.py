@@ -223,6 +223,8 @@ class Open(Handoff, frozen=True, kw_only=True, tag="open"):
     prompt_tokens: int
     remaining_ms: float
     fingerprint: str
+    salt: str = ""  # as in the job
+    priority: int = 0  # as in the job
     version: int = VERSION
 
 
@@ -241,14 +243,24 @@ class Layer(Handoff, frozen=True, kw_only=True, tag="layer"):
     size: int
 
 
+class Branch(Struct, frozen=True, array_like=True):
+    """One sample that goes on from the prompt which all samples of its handoff share."""
+
+    sample: int
+    emitted: list[int]  # every token that this attempt has emitted of it
+
+
 class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
-    """All payloads have left: how many, their digest, every token this attempt has emitted, and the state to go on."""
+    """All payloads have left: how many, their digest, the branches, and the state to go on.
+
+    A sample of the Open that has no branch here ended with its first token, or was cancelled.
+    """
 
     payloads: int
     size: int
     digest: int
-    index: int  # output index of the first of `emitted`
-    emitted: list[int]
+    index: int  # output index of the first of each branch's `emitted`
+    branches: list[Branch]
     sampling: Sampling
     limits: Limits
     stages: Stages

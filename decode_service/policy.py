@@ -118,14 +118,13 @@ class DecodePolicy:
         self._counts["bytes"] += landed.bytes
         handoff_ms = (now - run.queued_at) * 1000  # from the Open to the last byte
         stages = structs.replace(commit.stages, handoff_ms=handoff_ms, handoff_bytes=landed.bytes)
-        emitted = Emitted(*sequence.key, sequence.attempt, commit.index, commit.emitted, None, stages)
+        tokens = commit.branches[0].emitted
+        emitted = Emitted(*sequence.key, sequence.attempt, commit.index, tokens, None, stages)
         self._tell_io(Begin(sequence.gateway, sequence.deadline, emitted))
         self._tell_io(Phase(sequence.key, sequence.attempt, "decode"))
         try:
-            check_tokens(commit.emitted, self._vocab_size)
-            if not commit.emitted:
-                raise MessageError("a Commit without tokens")
-            self._scheduler.adopt(sequence, commit.emitted, commit.sampling, commit.limits)
+            check_tokens(tokens, self._vocab_size)
+            self._scheduler.adopt(sequence, tokens, commit.sampling, commit.limits)
         except MessageError as error:
             self._fail(run, "malformed", str(error), retryable=False)
         except CapacityError as error:

@@ -1,8 +1,11 @@
 """The decode side, pure: every handoff of one decode worker, the links that they come over, and those that are over."""
 
+import re
+
 from msgspec import Struct
 
 from core.config import TransferConfig
+from core.ids import SequenceKey
 from core.kvspec import KVSpec
 from core.messages import VERSION, Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused, ToDecode
 from kvtransfer.link import ReceiveWindow
@@ -16,12 +19,11 @@ from kvtransfer.receiver import (
     Receiver,
     ReceiverEvent,
     ReceiverState,
-    SenderDead,
 )
 from kvtransfer.remembered import Remembered
 
-Branch = tuple[str, int]  # (request, sample)
 FOREVER_MS = 1e12
+SALT = re.compile(r"(?:[0-9a-f]{32})?")  # nobody's, or a tenant's
 OwnEvent = Granted | Declined | PayloadLanded | Over
 
 
@@ -44,10 +46,9 @@ class Arrivals:
         self._draining = False
         self._ticked = 0.0
         self._links: dict[bytes, tuple[ReceiveWindow, str, float]] = {}  # window, sender's epoch, last heard
-        self._branches: dict[Branch, HandoffKey] = {}  # of the live handoffs
+        self._branches: dict[SequenceKey, HandoffKey] = {}  # of the live handoffs
         self._ended: Remembered[HandoffKey, Ending] = Remembered(config.remember)
-        self._attempts: Remembered[Branch, int] = Remembered(config.remember)  # highest seen
-        self._dead: Remembered[Branch, int] = Remembered(config.remember)  # highest cancelled
+        self._dead: Remembered[SequenceKey, int] = Remembered(config.remember)  # highest cancelled or superseded
         self.handoffs: dict[HandoffKey, Receiver] = {}
         self.strays = 0  # messages of another epoch, or that the table does not have
 
@@ -79,19 +80,16 @@ class Arrivals:
         """A `Land` was carried out."""
         return self.handle(land.key, PayloadLanded(land.header, digests), now)
 
-    def cancel(self, branch: Branch, attempt: int, now: float, reason: str = "cancelled") -> list[Instruction]:
-        """Attempts up to `attempt` of this branch are dead, those too whose Open has still to come."""
+    def cancel(self, branch: SequenceKey, attempt: int, now: float, reason: str = "cancelled") -> list[Instruction]:
+        """Attempts up to `attempt` of this branch are dead, those too whose Open has still to come.
+
+        A handoff ends when all its branches are dead. Until then it moves the prompt for those that are left.
+        """
         self._dead.put(branch, max(attempt, _or(self._dead.get(branch, now), attempt)), now)
         receiver = self.handoffs.get(self._branches.get(branch, HandoffKey("", 0)))
-        if receiver is None or receiver.open.attempt > attempt or not self._all_dead(receiver.open, now):
+        if receiver is None or receiver.open.attempt > attempt or self._living(receiver.open, now):
             return []
         return self._handle(receiver, Over(reason), now)
-
-    def sender_dead(self, epoch: str, now: float) -> list[Instruction]:
-        """A prefill worker is gone."""
-        self._links = {link: entry for link, entry in self._links.items() if entry[1] != epoch}
-        gone = [receiver for key, receiver in self.handoffs.items() if key.sender == epoch]
-        return [move for receiver in gone for move in self._handle(receiver, SenderDead("sender_dead"), now)]
 
     def drain(self) -> None:
         """Refuse every new handoff; those that were opened go on."""
@@ -108,8 +106,8 @@ class Arrivals:
                 receiver.handle(Over("finished"), now)
             if receiver.state is ReceiverState.ENDED:
                 self._forget(key, receiver, now)
-        for memory in (self._ended, self._attempts, self._dead):
-            memory.forget_old(now)
+        self._ended.forget_old(now)
+        self._dead.forget_old(now)
         kept = now - self._config.remember
         self._links = {link: entry for link, entry in self._links.items() if entry[2] > kept}
         return instructions
@@ -150,32 +148,33 @@ class Arrivals:
             )  # fmt: skip
             return [Send(refused, link)]
         instructions: list[Instruction] = []
-        for sample in message.samples:  # the higher attempt kills the lower
-            instructions += self.cancel((message.request, sample), message.attempt - 1, now, "superseded")
+        living = self._living(message, now)
+        for branch in living:  # the higher attempt kills the lower
+            instructions += self.cancel(branch, message.attempt - 1, now, "superseded")
         receiver = Receiver(self._config, key, message, self._spec, now, self._trace)
         receiver.link, receiver.window = link, self._window(link, message.sender, now)
         self.handoffs[key] = receiver
-        for sample in message.samples:
-            self._attempts.put((message.request, sample), message.attempt, now)
-            self._branches[message.request, sample] = key
+        self._branches |= dict.fromkeys(living, key)
         return instructions + receiver.begin()
 
     def _obstacle(self, key: HandoffKey, message: Open, now: float) -> tuple[str, str, bool]:
         """Why this Open cannot be taken: a stable word, a sentence, whether another try may do. Empty if it can."""
-        branches = [(message.request, sample) for sample in message.samples]
+        living = self._living(message, now)
         if message.version != VERSION:
             return "version", f"protocol version {message.version} here meets version {VERSION}", False
         if message.fingerprint != self._fingerprint:
             return "misfit", f"KV layout {message.fingerprint} does not fit {self._fingerprint}", False
-        if not branches or not message.token_ids or not 0 <= message.remaining_ms < FOREVER_MS:
+        if not message.samples or not message.token_ids or not 0 <= message.remaining_ms < FOREVER_MS:
             return "bad_open", "a handoff has at least one sample, one token, and a time that it may take", False
+        if len(set(message.samples)) < len(message.samples):
+            return "bad_open", "a handoff has each of its samples once", False
+        if SALT.fullmatch(message.salt) is None:
+            return "bad_open", "a salt is 32 lower-case hexadecimal digits, or empty", False
         if self._ended.get(key, now) is not None:
             return "ended", f"handoff {key.handoff} is over here", True
-        if self._all_dead(message, now):
-            return "cancelled", f"attempt {message.attempt} was cancelled", False
-        if any(_or(self._attempts.get(branch, now), message.attempt) > message.attempt for branch in branches):
-            return "superseded", f"attempt {message.attempt} is older than one seen before", False
-        for branch in branches:
+        if not living:
+            return "cancelled", f"attempt {message.attempt} was cancelled, or a higher one was seen", False
+        for branch in living:
             live = self.handoffs.get(self._branches.get(branch, key))
             if live is not None and live.open.attempt == message.attempt:
                 return "duplicate", f"attempt {message.attempt} is being handed off already", True
@@ -215,16 +214,19 @@ class Arrivals:
         self._links[link] = (window, sender, now)
         return window
 
-    def _all_dead(self, message: Open, now: float) -> bool:
+    def _living(self, message: Open, now: float) -> list[SequenceKey]:
+        """The branches whose attempt is neither cancelled nor superseded."""
+        branches = [SequenceKey(message.request, sample) for sample in message.samples]
         below = message.attempt - 1
-        return all(_or(self._dead.get((message.request, s), now), below) > below for s in message.samples)
+        return [branch for branch in branches if _or(self._dead.get(branch, now), below) < message.attempt]
 
     def _forget(self, key: HandoffKey, receiver: Receiver, now: float) -> None:
         del self.handoffs[key]
         self._ended.put(key, Ending(receiver.owned, receiver.told), now)
         for sample in receiver.open.samples:
-            if self._branches.get((receiver.open.request, sample)) == key:
-                del self._branches[receiver.open.request, sample]
+            branch = SequenceKey(receiver.open.request, sample)
+            if self._branches.get(branch) == key:
+                del self._branches[branch]
 
 
 def _or(value: int | None, default: int) -> int:

@@ -10,6 +10,7 @@ import zmq.asyncio
 
 from core.config import TransferConfig
 from core.errors import MessageError
+from core.ids import SequenceKey
 from core.kvspec import KVSpec
 from core.messages import ToDecode, decode_to_decode, encode
 from core.sockets import ipc_router, router, send_now
@@ -75,15 +76,11 @@ class Inbound:
 
     def cancel(self, request: str, sample: int, attempt: int) -> None:
         """Attempts up to `attempt` are dead, those too that have still to arrive."""
-        self._own(self.side.cancel((request, sample), attempt, self._clock()))
+        self._own(self.side.cancel(SequenceKey(request, sample), attempt, self._clock()))
 
     def finished(self, key: HandoffKey) -> None:
         """The landed sequence has ended; nothing more will be reported about it."""
         self._own(self.side.handle(key, Over("finished"), self._clock()))
-
-    def sender_dead(self, epoch: str) -> None:
-        """That life of a prefill worker is over."""
-        self._own(self.side.sender_dead(epoch, self._clock()))
 
     def drain(self) -> None:
         """Refuse new handoffs; those that were opened go on."""

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from core.messages import Addressed, Commit, Layer, Limits, Open, Sampling, Stages
+from core.messages import Addressed, Branch, Commit, Layer, Limits, Open, Sampling, Stages
 from kvtransfer.digest import Place
 
 Outcome = Literal["accepted", "failed", "done"]
@@ -24,7 +24,7 @@ class HandoffKey(NamedTuple):
 
 
 class OpenRequest(Struct, frozen=True, kw_only=True):
-    """The sequence whose KV is handed off. `token_ids` are the tokens that the KV covers."""
+    """The prompt whose KV is handed off, once for all `samples`. `token_ids` are the tokens that the KV covers."""
 
     request: str
     samples: tuple[int, ...]
@@ -33,13 +33,15 @@ class OpenRequest(Struct, frozen=True, kw_only=True):
     token_ids: list[int]
     prompt_tokens: int
     remaining_ms: float
+    salt: str = ""
+    priority: int = 0
 
 
 class FirstTokens(Struct, frozen=True, kw_only=True):
-    """What `Commit` carries besides the counts: the tokens of this attempt, and the state to go on."""
+    """What `Commit` carries besides the counts: the branches with this attempt's tokens, and the state to go on."""
 
     index: int
-    emitted: list[int]
+    branches: list[Branch]
     sampling: Sampling
     limits: Limits
     stages: Stages
@@ -93,7 +95,10 @@ class Wanted(Struct, frozen=True):
 
 
 class Landed(Struct, frozen=True, kw_only=True):
-    """All KV is in its blocks and its digest is right: the sequence is ours and may run."""
+    """All KV is in its blocks and its digest is right: the Commit's branches are ours and may run.
+
+    Some of them may have been cancelled meanwhile; the handoff itself ends only when all its samples were.
+    """
 
     key: HandoffKey
     open: Open

@@ -9,7 +9,7 @@ import zmq.asyncio
 from core.config import TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
-from core.messages import Limits, Sampling, Stages
+from core.messages import Branch, Limits, Sampling, Stages
 from core.sockets import dealer
 from kvtransfer.departures import Departures
 from kvtransfer.memory import KVMemory
@@ -70,21 +70,15 @@ class Outbound:
         self._handle(handoff, LayerReady(group, layer, upto_block))
 
     def commit(
-        self, handoff: int, index: int, emitted: list[int], sampling: Sampling, limits: Limits, stages: Stages
+        self, handoff: int, index: int, branches: list[Branch], sampling: Sampling, limits: Limits, stages: Stages
     ) -> None:
         """Everything is computed and reported by `layer_ready`; Commit leaves behind the last payload."""
-        tokens = FirstTokens(index=index, emitted=emitted, sampling=sampling, limits=limits, stages=stages)
+        tokens = FirstTokens(index=index, branches=branches, sampling=sampling, limits=limits, stages=stages)
         self._handle(handoff, tokens)
 
     def abort(self, handoff: int, reason: str) -> None:
         """`cancelled`, `superseded`, `deadline`, or `done` (the first token was the last). Closed follows."""
         self._handle(handoff, GiveUp(reason))
-
-    def peer_dead(self, peer_epoch: str) -> None:
-        """That life of the peer is over: its socket is closed, then its handoffs."""
-        link = self._links.get(peer_epoch)
-        if link is not None:
-            link.lose("peer_dead")
 
     def waiting_blocks(self, peer_epoch: str) -> int:
         """Blocks of this pool held by handoffs that wait for the peer's grant."""

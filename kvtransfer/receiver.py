@@ -12,6 +12,7 @@ from core.config import TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
 from core.messages import Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused
+from kvtransfer.branches import branches_fit
 from kvtransfer.digest import HandoffDigest
 from kvtransfer.link import ReceiveWindow
 from kvtransfer.moves import Dropped, HandoffKey, Instruction, Land, Landed, Send, Wanted
@@ -65,7 +66,7 @@ class Over(Struct, frozen=True):
 
 
 class SenderDead(Struct, frozen=True):
-    """The prefill worker's epoch is over."""
+    """The prefill worker was silent for so long that its life must be over."""
 
     reason: str
 
@@ -127,6 +128,8 @@ class Receiver:
                 return self._arrive(event)
             case PayloadLanded(), S.GRANTED | S.VERIFYING:
                 return self._land(event)
+            case Commit(), S.GRANTED if not branches_fit(self.open.samples, event.branches):
+                return self._fail("bad_commit")
             case Commit(), S.GRANTED:
                 self._commit = event
                 self._verify_by = now + self._config.verify_deadline
@@ -140,8 +143,6 @@ class Receiver:
                 return self._end(event.reason)
             case (Commit() | Abort()), S.OWNED:
                 return [self._message(Accepted)]
-            case SenderDead(), S.OWNED:
-                return []
             case Over("finished"), S.OWNED:
                 self.state = S.ENDED
                 return []

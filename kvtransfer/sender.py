@@ -12,6 +12,7 @@ from core.config import TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
 from core.messages import Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused
+from kvtransfer.branches import branches_fit
 from kvtransfer.digest import HandoffDigest
 from kvtransfer.moves import Closed, FirstTokens, Instruction, OpenRequest, Outcome, Send, Unpinned
 from kvtransfer.payloads import Payload, Payloads
@@ -208,6 +209,8 @@ class Sender:
     def _finish(self, tokens: FirstTokens, now: float) -> list[Instruction]:
         if self._first_tokens is not None or not self.payloads.computed():
             raise IllegalMove(f"handoff {self.number} is committed twice, or before all its layers are ready")
+        if not branches_fit(self.request.samples, tokens.branches):
+            raise IllegalMove(f"handoff {self.number} of samples {self.request.samples} has no {tokens.branches}")
         self._first_tokens = tokens
         return self._commit_if_all_left(now)
 
@@ -232,7 +235,7 @@ class Sender:
         sender, receiver = self._ends
         self._commit = Commit(
             sender=sender, receiver=receiver, handoff=self.number, payloads=self.sent, size=self.size,
-            digest=self.digest.value, index=tokens.index, emitted=tokens.emitted, sampling=tokens.sampling,
+            digest=self.digest.value, index=tokens.index, branches=tokens.branches, sampling=tokens.sampling,
             limits=tokens.limits, stages=tokens.stages,
         )  # fmt: skip
         self._enter(S.COMMITTED, now)
@@ -272,7 +275,7 @@ class Sender:
             sender=sender, receiver=receiver, handoff=self.number, request=request.request, samples=request.samples,
             attempt=request.attempt, gateway=request.gateway, token_ids=request.token_ids,
             prompt_tokens=request.prompt_tokens, remaining_ms=max(0.0, self.deadline - now) * 1000,
-            fingerprint=self._fingerprint,
+            fingerprint=self._fingerprint, salt=request.salt, priority=request.priority,
         )  # fmt: skip
 
     def _message(self, kind: type[Abort] | type[Aborted], **fields: str) -> Abort | Aborted:

@@ -12,7 +12,7 @@ from typing import Any
 from core.errors import CapacityError, MessageError
 from core.ids import SequenceKey
 from core.kvspec import blocks_for
-from core.messages import HANDED_OFF, Emitted, PrefillJob, Stages
+from core.messages import HANDED_OFF, Branch, Emitted, PrefillJob, Stages
 from core.records import Load
 from engine.blocks import Tables
 from engine.plan import Plan
@@ -181,7 +181,7 @@ class PrefillPolicy:
             else:
                 first = FirstTokens(
                     index=item.index,
-                    emitted=item.tokens,
+                    branches=[Branch(sequence.key.sample, item.tokens)],
                     sampling=job.sampling,
                     limits=job.limits,
                     stages=stages,

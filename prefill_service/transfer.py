@@ -47,7 +47,7 @@ class PrefillTransfer:
                     self._outbound.layer_ready(handoff, group, layer, upto)
             case CommitHandoff(handoff=handoff, first=first):
                 self._outbound.commit(
-                    handoff, first.index, first.emitted, first.sampling, first.limits, first.stages
+                    handoff, first.index, first.branches, first.sampling, first.limits, first.stages
                 )
             case AbortHandoff(handoff=handoff, reason=reason):
                 self._outbound.abort(handoff, reason)
@@ -65,6 +65,8 @@ class PrefillTransfer:
             token_ids=job.token_ids,
             prompt_tokens=job.prompt_tokens,
             remaining_ms=self._clock.remaining_ms(job.deadline),
+            salt=job.salt,
+            priority=job.priority,
         )
         try:
             self._outbound.open(event.handoff, job.decode_address, job.decode_epoch, request, event.blocks)

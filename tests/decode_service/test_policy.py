@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from core.ids import SequenceKey
-from core.messages import Commit, DecodeJob, Limits, Open, Stages
+from core.messages import Branch, Commit, DecodeJob, Limits, Open, Stages
 from decode_service.policy import DecodePolicy
 from kvtransfer.moves import Dropped, HandoffKey, Landed, Wanted
 from tests.worker.roles import LIMITS, SAMPLING, Bench
@@ -21,8 +21,8 @@ def opened(tokens: int = 10, request: str = "r1") -> Open:
 
 def committed(limits: Limits = LIMITS) -> Commit:
     return Commit(
-        sender="prefill", receiver="me", handoff=5, payloads=2, size=384, digest=1, index=0, emitted=[3],
-        sampling=SAMPLING, limits=limits, stages=Stages(1.0, 2.0),
+        sender="prefill", receiver="me", handoff=5, payloads=2, size=384, digest=1, index=0,
+        branches=[Branch(0, [3])], sampling=SAMPLING, limits=limits, stages=Stages(1.0, 2.0),
     )  # fmt: skip
 
 
@@ -67,12 +67,11 @@ def test_what_makes_no_sense_is_refused() -> None:
     for bad in (structs.replace(opened(), prompt_tokens=0), structs.replace(opened(), token_ids=[-1] * 10)):
         policy.receive(Wanted(KEY, bad), 1.0)
         assert bench.heard(RoomRefused)[0].reason == "malformed"
-    for emitted in ([10**6], []):
-        policy.receive(Wanted(KEY, opened()), 1.0)
-        bench.step(policy)
-        foreign = structs.replace(committed(), emitted=emitted)
-        policy.receive(Landed(key=KEY, open=opened(), commit=foreign, bytes=384, digest=1), 1.0)
-        assert bench.heard(Fail)[0].reason == "malformed"
+    policy.receive(Wanted(KEY, opened()), 1.0)
+    bench.step(policy)
+    foreign = structs.replace(committed(), branches=[Branch(0, [10**6])])
+    policy.receive(Landed(key=KEY, open=opened(), commit=foreign, bytes=384, digest=1), 1.0)
+    assert bench.heard(Fail)[0].reason == "malformed"
     assert bench.blocks.used_count == 0 and not policy.busy()
 
 

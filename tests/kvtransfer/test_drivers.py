@@ -82,7 +82,7 @@ class Pair:
             self.outbound.layer_ready(number, 0, place, len(self.blocks[number]))
 
     def commit(self, number: int) -> None:
-        fields = (TOKENS.index, TOKENS.emitted, TOKENS.sampling, TOKENS.limits, TOKENS.stages)
+        fields = (TOKENS.index, TOKENS.branches, TOKENS.sampling, TOKENS.limits, TOKENS.stages)
         self.outbound.commit(number, *fields)
 
     def run(self, number: int, blocks: list[int]) -> None:
@@ -137,7 +137,7 @@ def test_bytes_move_and_digests_agree(host: str) -> None:
             moved = LAYERS * len(blocks) * (32 << 10)
             assert closed.bytes == landed.bytes == both.inbound.bytes_landed == both.outbound.bytes_sent == moved
             assert both.target.writes == LAYERS * len(blocks)
-            assert landed.commit.emitted == TOKENS.emitted
+            assert landed.commit.branches == TOKENS.branches
             assert both.outbound.held_blocks(DECODE) == 0 and both.outbound.strays == 0
 
     bounded(run)
@@ -230,14 +230,15 @@ def test_cancels_everywhere_leave_nothing_held(host: str) -> None:
 
 def test_a_receiver_that_dies_frees_the_sender(host: str) -> None:
     async def run() -> None:
-        async with pair(host, TransferConfig(frame=32 << 10, window=64 << 10)) as both:
+        config = TransferConfig(frame=32 << 10, window=64 << 10, silence=0.4, repeat_ms=50)
+        async with pair(host, config) as both:
             both.open(1, list(range(1, 65)))
             both.compute(1)
             await until(lambda: both.inbound.payloads_landed > 2, "nothing moves")
             await both.inbound.close()
-            both.outbound.peer_dead(DECODE)
+            await until(lambda: both.of(Closed), "the sender holds on")
             (closed,) = both.of(Closed)
-            assert (closed.outcome, closed.reason, closed.retryable) == ("failed", "peer_dead", True)
+            assert (closed.outcome, closed.reason, closed.retryable) == ("failed", "peer_silent", True)
             begin = time.monotonic()
             await both.unpinned(1)
             assert time.monotonic() - begin < 1.0

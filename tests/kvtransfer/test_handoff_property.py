@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, event, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from core.config import TransferConfig
+from core.ids import SequenceKey
 from core.messages import Addressed, decode_to_decode, decode_to_prefill, encode
 from kvtransfer.arrivals import Arrivals
 from kvtransfer.departures import Departures
@@ -108,7 +109,7 @@ class HandoffMachine(RuleBasedStateMachine):
         if where == "sender":
             self.sender_does(self.departures.handle(number, GiveUp("cancelled"), self.now))
         else:
-            self.receiver_does(self.arrivals.cancel((f"r{number}", 0), 1, self.now))
+            self.receiver_does(self.arrivals.cancel(SequenceKey(f"r{number}", 0), 1, self.now))
 
     @precondition(lambda self: self.wanted)
     @rule(held=st.integers(0, BLOCKS))

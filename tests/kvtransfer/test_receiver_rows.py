@@ -1,13 +1,15 @@
 """Every row of the receiver's table, by its name."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from core.config import TransferConfig
 from core.errors import IllegalMove
-from core.messages import Abort, Aborted, Accepted, Commit, Credit, Grant, Layer, Refused
+from core.ids import SequenceKey
+from core.messages import Abort, Aborted, Accepted, Branch, Commit, Credit, Grant, Layer, Refused
 from kvtransfer.arrivals import Arrivals
 from kvtransfer.digest import block_digests
 from kvtransfer.moves import Dropped, HandoffKey, Instruction, Land, Landed, Send, Wanted
@@ -21,6 +23,7 @@ ALL = (layer(0, 0, 0, 2), layer(1, 0, 2, 1, offset=16), layer(2, 1, 0, 2, offset
 DIGEST = sum(d for place in (0, 1) for d in block_digests(0, place, 0, 8, [bytes(24)])) % 2**64
 COMMIT = commit(4, 48, DIGEST)
 ABORT = to_decode(Abort, reason="cancelled")
+ONE = Branch(0, [7])
 
 
 class Side:
@@ -48,6 +51,10 @@ class Side:
     def state(self) -> ReceiverState:
         receiver = self.arrivals.handoffs.get(KEY)
         return S.NONE if receiver is None else receiver.state
+
+
+def with_branches(*branches: Branch) -> Commit:
+    return replace(COMMIT, branches=list(branches))
 
 
 def none() -> Side:
@@ -120,9 +127,7 @@ ROWS: list[tuple[str, Callable[[], Side], object, ReceiverState, list[type]]] = 
     ("NONE | Open of another epoch", none, opening(receiver="decode-0"), S.NONE, [Refused]),
     ("NONE | Open misfit", none, opening(fingerprint="other"), S.NONE, [Refused]),
     ("NONE | Open of another version", none, opening(version=2), S.NONE, [Refused]),
-    ("NONE | Open without tokens", none, opening(token_ids=[]), S.NONE, [Refused]),
-    ("NONE | Open without end", none, opening(remaining_ms=float("inf")), S.NONE, [Refused]),
-    ("NONE | Open without time", none, opening(remaining_ms=float("nan")), S.NONE, [Refused]),
+    ("NONE | Open with a salt and a priority", none, opening(salt="0af9" * 8, priority=-3), S.WAITING, [Wanted]),
     ("ENDED | Open", ended, opening(), S.NONE, [Refused]),
     ("NONE | Open", none, opening(), S.WAITING, [Wanted]),
     ("WAITING | Open again", waiting, opening(), S.WAITING, []),
@@ -148,6 +153,10 @@ ROWS: list[tuple[str, Callable[[], Side], object, ReceiverState, list[type]]] = 
     ("GRANTED | Commit, bad size", landed, commit(4, 47, DIGEST), S.NONE, [Dropped, Abort]),
     ("GRANTED | Commit of fewer payloads", landed, commit(3, 48, DIGEST), S.NONE, [Dropped, Abort]),
     ("GRANTED | Commit of nothing", granted, commit(0, 0, 0), S.NONE, [Dropped, Abort]),
+    ("GRANTED | Commit without branches", landed, with_branches(), S.NONE, [Dropped, Abort]),
+    ("GRANTED | Commit of another sample", landed, with_branches(Branch(1, [7])), S.NONE, [Dropped, Abort]),
+    ("GRANTED | Commit of a sample twice", landed, with_branches(ONE, ONE), S.NONE, [Dropped, Abort]),
+    ("GRANTED | Commit of a branch without tokens", landed, with_branches(Branch(0, [])), S.NONE, [Dropped, Abort]),
     ("GRANTED | declined after all", granted, Declined("draining", "", True), S.NONE, [Dropped, Abort]),
     ("VERIFYING | declined after all", verifying, Declined("draining", "", True), S.NONE, [Dropped, Abort]),
     ("VERIFYING | Commit again", verifying, COMMIT, S.VERIFYING, []),
@@ -254,44 +263,118 @@ def test_deadline_ends(start: Callable[[], Side]) -> None:
     assert kinds(side.arrivals.tick(0.5)) == [Dropped, Abort]
 
 
-@pytest.mark.parametrize("start", [waiting, granted, verifying], ids=lambda start: start.__name__)
-def test_sender_dead_frees(start: Callable[[], Side]) -> None:
-    side = start()
-    assert side.arrivals.sender_dead("prefill-9", 0.0) == []
-    assert side.arrivals.sender_dead(PREFILL, 0.0) == [Dropped(KEY, "sender_dead")]
-
-
 def test_owned_outlives_its_sender() -> None:
     side = owned()
-    assert side.arrivals.sender_dead(PREFILL, 0.0) == []
+    for tenth in range(100):
+        assert side.arrivals.tick(tenth / 10) == []
     assert side.state is S.OWNED
     assert kinds(side.do(COMMIT)) == [Accepted]
 
 
 def test_cancel_ends_frees_and_leaves_a_tombstone() -> None:
     side = granted()
-    assert kinds(side.arrivals.cancel(("r", 0), 1, 0.0)) == [Dropped, Abort]
+    assert kinds(side.arrivals.cancel(SequenceKey("r", 0), 1, 0.0)) == [Dropped, Abort]
     assert kinds(side.do(opening(handoff=2))) == [Refused]
     assert kinds(side.do(opening(handoff=3, attempt=2))) == [Wanted]
 
 
 def test_cancel_before_the_open() -> None:
     side = none()
-    assert side.arrivals.cancel(("r", 0), 0, 0.0) == []
+    assert side.arrivals.cancel(SequenceKey("r", 0), 0, 0.0) == []
     assert kinds(side.do(opening(attempt=0))) == [Refused]
 
 
 def test_cancel_of_a_lower_attempt_changes_nothing() -> None:
     side = granted()
-    assert side.arrivals.cancel(("r", 0), 0, 0.0) == []
+    assert side.arrivals.cancel(SequenceKey("r", 0), 0, 0.0) == []
     assert side.state is S.GRANTED
 
 
-def test_one_branch_of_two_cancelled_goes_on() -> None:
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"samples": ()}, {"samples": (0, 0)}, {"token_ids": []}, {"remaining_ms": float("inf")},
+        {"remaining_ms": float("nan")}, {"salt": "a" * 31}, {"salt": "a" * 33}, {"salt": "A" * 32}, {"salt": "g" * 32},
+        {"salt": "a" * 32 + "\n"},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_bad_open_is_refused_for_ever(bad: dict[str, Any]) -> None:
+    (move,) = none().do(opening(**bad))
+    assert isinstance(move, Send) and isinstance(move.message, Refused)
+    assert (move.message.reason, move.message.retryable) == ("bad_open", False)
+
+
+def test_a_bad_commit_ends_with_its_reason() -> None:
+    moves = landed().do(with_branches())
+    assert moves[0] == Dropped(KEY, "bad_commit")
+    assert isinstance(moves[1], Send) and isinstance(moves[1].message, Abort)
+    assert moves[1].message.reason == "bad_commit"
+
+
+def branched() -> Side:
+    """GRANTED for three samples, with every payload in place."""
     side = none()
-    side.do(opening(samples=(0, 1)))
-    assert side.arrivals.cancel(("r", 0), 1, 0.0) == []
-    assert kinds(side.arrivals.cancel(("r", 1), 1, 0.0)) == [Dropped, Abort]
+    side.do(opening(samples=(0, 1, 2)))
+    side.do(GRANTED)
+    for header in ALL:
+        side.land(side.do(header))
+    return side
+
+
+def test_a_commit_names_the_samples_that_go_on_in_any_order() -> None:
+    message = with_branches(Branch(2, [9]), Branch(0, [7]))
+    moves = branched().do(message)
+    assert kinds(moves) == [Landed, Accepted]
+    assert isinstance(moves[0], Landed) and moves[0].commit == message
+
+
+def test_one_branch_of_several_cancelled_goes_on_and_lands() -> None:
+    side = branched()
+    assert side.arrivals.cancel(SequenceKey("r", 0), 1, 0.0) == []
+    message = with_branches(ONE, Branch(1, [8]))
+    moves = side.do(message)
+    assert kinds(moves) == [Landed, Accepted]
+    assert isinstance(moves[0], Landed) and moves[0].commit == message, "the Commit whole"
+
+
+@pytest.mark.parametrize("start", [branched, none], ids=["granted", "waiting"])
+def test_all_branches_cancelled_end_it(start: Callable[[], Side]) -> None:
+    side = start()
+    side.do(opening(samples=(0, 1, 2)))
+    assert side.arrivals.cancel(SequenceKey("r", 2), 1, 0.0) == []
+    assert side.arrivals.cancel(SequenceKey("r", 0), 1, 0.0) == []
+    assert kinds(side.arrivals.cancel(SequenceKey("r", 1), 1, 0.0)) == [Dropped, Abort]
+
+
+def test_all_branches_cancelled_end_an_owned_one() -> None:
+    side = branched()
+    side.do(with_branches(ONE, Branch(1, [8]), Branch(2, [9])))
+    assert [side.arrivals.cancel(SequenceKey("r", sample), 1, 0.0) for sample in (0, 1)] == [[], []]
+    assert side.arrivals.cancel(SequenceKey("r", 2), 1, 0.0) == [Dropped(KEY, "cancelled", True)]
+
+
+def test_an_open_goes_on_for_the_samples_that_were_not_cancelled() -> None:
+    side = none()
+    side.arrivals.cancel(SequenceKey("r", 0), 1, 0.0)
+    assert kinds(side.do(opening(samples=(0, 1)))) == [Wanted]
+    assert kinds(side.arrivals.cancel(SequenceKey("r", 1), 1, 0.0)) == [Dropped, Abort]
+
+
+def test_a_retry_of_one_sample_leaves_the_others_alone() -> None:
+    side = branched()
+    assert kinds(side.do(opening(handoff=2, attempt=2, samples=(1,)))) == [Wanted]
+    assert side.state is S.GRANTED
+    moves = side.do(opening(handoff=3, attempt=2, samples=(0, 2)))
+    assert moves[0] == Dropped(KEY, "superseded") and kinds(moves) == [Dropped, Abort, Wanted]
+
+
+def test_an_open_that_a_retry_of_one_sample_has_overtaken_is_for_the_others() -> None:
+    side = none()
+    side.do(opening(handoff=2, attempt=2, samples=(1,)))
+    assert kinds(side.do(opening(samples=(0, 1)))) == [Wanted]
+    assert kinds(side.arrivals.cancel(SequenceKey("r", 0), 1, 0.0)) == [Dropped, Abort], "nobody else wants it"
+    assert side.arrivals.cancel(SequenceKey("r", 1), 2, 0.0)[0] == Dropped(HandoffKey(PREFILL, 2), "cancelled")
 
 
 @pytest.mark.parametrize("start", [waiting, granted, verifying], ids=lambda start: start.__name__)
@@ -390,13 +473,43 @@ def test_a_grant_may_have_room_for_more() -> None:
     assert isinstance(move, Land) and move.blocks == [4, 5]
 
 
-def test_held_blocks_are_not_expected() -> None:
+@pytest.mark.parametrize("held", [0, 1, 2, 3])
+def test_held_blocks_are_not_expected(held: int) -> None:
     side = waiting()
-    side.do(Granted(([4, 5, 6],), 2))
-    for number, place in enumerate((0, 1)):
-        side.land(side.do(layer(number, place, 2, 1)))
-    digest = sum(block_digests(0, place, 2, 8, [bytes(8)])[0] for place in (0, 1)) % 2**64
-    assert kinds(side.do(commit(2, 16, digest))) == [Landed, Accepted]
+    side.do(Granted(([4, 5, 6],), held))
+    left = 3 - held
+    if left:
+        for number, place in enumerate((0, 1)):
+            moves = side.do(layer(number, place, held, left))
+            assert isinstance(moves[0], Land) and moves[0].blocks == [4, 5, 6][held:]
+            side.land(moves)
+    digest = sum(d for place in (0, 1) for d in block_digests(0, place, held, 8, [bytes(8 * left)])) % 2**64
+    moves = side.do(commit(2 if left else 0, 16 * left, digest))
+    assert kinds(moves) == [Landed, Accepted]
+    assert isinstance(moves[0], Landed) and (moves[0].bytes, moves[0].digest) == (16 * left, digest)
+
+
+@pytest.mark.parametrize(("held", "first"), [(1, 0), (2, 0), (2, 1), (3, 0), (3, 2)])
+def test_held_blocks_are_never_landed_into(held: int, first: int) -> None:
+    side = waiting()
+    side.do(Granted(([4, 5, 6],), held))
+    moves = side.do(layer(0, 0, first, 1))
+    assert kinds(moves) == [Dropped, Abort] and moves[0] == Dropped(KEY, "bad_frame")
+
+
+def test_a_commit_that_counts_held_blocks_is_refused() -> None:
+    side = waiting()
+    side.do(Granted(([4, 5, 6],), 3))
+    assert side.do(commit(0, 48, DIGEST))[0] == Dropped(KEY, "incomplete")
+
+
+def test_a_repeated_grant_holds_the_same() -> None:
+    side = waiting()
+    (first,) = side.do(Granted(([4, 5, 6],), 2))
+    side.land(side.do(layer(0, 0, 2, 1)))  # what has landed since is not held
+    (again,) = side.do(opening())
+    for move in (first, again):
+        assert isinstance(move, Send) and isinstance(move.message, Grant) and move.message.held == 2
 
 
 def test_an_earlier_lifes_commit_is_answered_with_our_epoch() -> None:

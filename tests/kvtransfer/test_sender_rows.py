@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from core.errors import IllegalMove
-from core.messages import Abort, Aborted, Accepted, Commit, Credit, Layer, Open, Refused
+from core.messages import Abort, Aborted, Accepted, Branch, Commit, Credit, Layer, Open, Refused
 from kvtransfer.departures import Departures
 from kvtransfer.digest import block_digests
 from kvtransfer.moves import Closed, Instruction, Lost, Send, Unpinned
@@ -100,6 +100,7 @@ def test_states_are_reached(start: Callable[[], Side]) -> None:
 ROWS: list[tuple[str, Callable[[], Side], object, SenderState, list[type]]] = [
     ("OPENING | Grant", opening, grant(), S.STREAMING, []),
     ("OPENING | bad Grant", opening, grant(held=4), S.ABORTING, [Abort]),
+    ("OPENING | Grant that holds less than nothing", opening, grant(held=-1), S.ABORTING, [Abort]),
     ("OPENING | Refused", opening, to_prefill(Refused, reason="full"), S.ABORTING, [Abort]),
     ("OPENING | layer ready", opening, LayerReady(0, 0, 3), S.OPENING, []),
     ("STREAMING | layer ready", streaming, LayerReady(0, 0, 3), S.STREAMING, []),
@@ -184,21 +185,62 @@ def test_silence_in_streaming_probes_with_the_link_offset() -> None:
     assert (probe.number, probe.count, probe.size, probe.offset) == (2, 0, 0, 24)
 
 
-def test_grant_skips_what_is_held() -> None:
+def ready(side: Side) -> Side:
+    """Every layer is, in two steps, as a prompt of two chunks is computed."""
+    for upto in (2, 3):
+        for layer in (0, 1):
+            side.do(LayerReady(0, layer, upto))
+    return side
+
+
+def committed_in(moves: list[Instruction]) -> Commit:
+    (message,) = [move.message for move in moves if isinstance(move, Send)]
+    assert isinstance(message, Commit)
+    return message
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["computed before the Grant", "computed after it"])
+@pytest.mark.parametrize("held", [0, 1, 2, 3])
+def test_only_what_is_not_held_leaves_and_counts(held: int, early: bool) -> None:
     side = opening()
-    side.do(LayerReady(0, 0, 3))
-    side.do(grant(held=2))
+    if early:
+        ready(side)
+    side.do(grant(held=held))
     headers, _ = side.send_all()
-    assert [(h.layer, h.first, h.count) for h in headers] == [(0, 2, 1)]
+    if not early:
+        ready(side)
+        headers += side.send_all()[0]
+    moved = sorted((h.layer, h.first + at) for h in headers for at in range(h.count))
+    assert moved == [(layer, block) for layer in (0, 1) for block in range(held, 3)]
+    message = committed_in(side.do(TOKENS))
+    zeros = [d for layer in (0, 1) for d in block_digests(0, layer, held, 8, [bytes(8 * (3 - held))])]
+    assert (message.payloads, message.size) == (len(headers), 16 * (3 - held))
+    assert message.digest == sum(zeros) % 2**64
+    assert side.departures.window.sent == message.size
+    (closed, *_) = side.do(to_prefill(Accepted))
+    assert isinstance(closed, Closed) and (closed.bytes, closed.digest) == (message.size, message.digest)
 
 
-def test_a_grant_of_everything_commits_without_payload() -> None:
-    side = opening()
-    for layer in (0, 1):
-        side.do(LayerReady(0, layer, 3))
+def test_a_grant_of_everything_commits_at_once_without_payload() -> None:
+    side = ready(opening())
     side.do(TOKENS)
-    (move,) = side.do(grant(held=3))
-    assert isinstance(move, Send) and isinstance(move.message, Commit) and move.message.payloads == 0
+    message = committed_in(side.do(grant(held=3)))
+    assert (message.payloads, message.size, message.digest) == (0, 0, 0)
+
+
+def test_a_grant_of_everything_commits_with_the_first_tokens() -> None:
+    side = opening()
+    side.do(grant(held=3))
+    assert side.departures.next_payload() is None
+    assert committed_in(side.do(TOKENS)).payloads == 0, "all is held, so nothing has to be reported as ready"
+
+
+def test_a_repeated_grant_changes_nothing() -> None:
+    side = ready(opening())
+    side.do(grant(held=2))
+    side.do(grant(held=0))
+    headers, _ = side.send_all()
+    assert [(h.layer, h.first, h.count) for h in headers] == [(0, 2, 1), (1, 2, 1)]
 
 
 def test_layers_leave_in_order_of_readiness_and_once() -> None:
@@ -263,7 +305,7 @@ def test_all_sent_commits_behind_the_last_payload() -> None:
     assert isinstance(message, Commit)
     zeros = [digest for layer in (0, 1) for digest in block_digests(0, layer, 0, 8, [bytes(24)])]
     assert (message.payloads, message.size, message.digest) == (2 + len(headers), 48, sum(zeros) % 2**64)
-    assert message.emitted == TOKENS.emitted
+    assert message.branches == TOKENS.branches
 
 
 def test_grant_deadline_aborts() -> None:
@@ -285,21 +327,21 @@ def test_deadline_aborts(start: Callable[[], Side]) -> None:
 @pytest.mark.parametrize(
     ("start", "ends"),
     [
-        (opening, ("failed", "peer_dead", True)),
-        (streaming, ("failed", "peer_dead", True)),
-        (committed, ("failed", "peer_dead", True)),
+        (opening, ("failed", "peer_silent", True)),
+        (streaming, ("failed", "peer_silent", True)),
+        (committed, ("failed", "peer_silent", True)),
         (aborting, ("failed", "cancelled", False)),
     ],
     ids=["OPENING", "STREAMING", "COMMITTED", "ABORTING"],
 )
 def test_peer_dead_closes(start: Callable[[], Side], ends: tuple[str, str, bool]) -> None:
     side = start()
-    assert outcome(side.departures.lost("peer_dead", 0.0)) == ends
+    assert outcome(side.departures.lost("peer_silent", 0.0)) == ends
     assert side.sender.state is S.CLOSED
 
 
 def test_peer_dead_when_closed_changes_nothing() -> None:
-    assert closed().departures.lost("peer_dead", 0.0) == []
+    assert closed().departures.lost("peer_silent", 0.0) == []
 
 
 def test_new_epoch_is_the_peers_death() -> None:
@@ -372,6 +414,28 @@ def test_only_a_programmer_can_do_these() -> None:
     ):  # fmt: skip
         with pytest.raises(IllegalMove):
             start().do(event)
+
+
+@pytest.mark.parametrize(
+    "branches",
+    [[], [Branch(1, [7])], [Branch(0, [7]), Branch(0, [7])], [Branch(0, [])]],
+    ids=["none", "of another sample", "twice", "without tokens"],
+)
+def test_branches_that_do_not_fit_are_a_programmers_mistake(branches: list[Branch]) -> None:
+    side = ready(streaming())
+    with pytest.raises(IllegalMove):
+        side.departures.handle(1, replace(TOKENS, branches=branches), 0.0)
+
+
+def test_the_open_has_salt_and_priority_and_the_commit_some_of_its_samples() -> None:
+    what = request(samples=(0, 1, 2), salt="0af9" * 8, priority=2)
+    departures = Departures(CONFIG, PREFILL, DECODE, SPEC)
+    (move,) = departures.open(1, what, 0.0)
+    assert isinstance(move, Send) and isinstance(move.message, Open)
+    assert (move.message.samples, move.message.salt, move.message.priority) == ((0, 1, 2), "0af9" * 8, 2)
+    departures.receive(grant(held=3), 0.0)
+    branches = [Branch(2, [8]), Branch(0, [7])]
+    assert committed_in(departures.handle(1, replace(TOKENS, branches=branches), 0.0)).branches == branches
 
 
 def test_turns_alternate_between_handoffs() -> None:

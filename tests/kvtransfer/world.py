@@ -6,7 +6,7 @@ from typing import Any
 
 from core.config import TransferConfig
 from core.kvspec import KVGroup, KVSpec
-from core.messages import Commit, Grant, Layer, Limits, Open, Sampling, Stages
+from core.messages import Branch, Commit, Grant, Layer, Limits, Open, Sampling, Stages
 from kvtransfer.moves import FirstTokens, HandoffKey, OpenRequest
 
 BLOCK_TOKENS = 4
@@ -16,8 +16,9 @@ PREFILL, DECODE = "prefill-1", "decode-1"
 CONFIG = TransferConfig(window=1024, frame=2 * BLOCK_BYTES)
 KEY = HandoffKey(PREFILL, 1)
 TOKENS = FirstTokens(
-    index=0, emitted=[7], sampling=Sampling(seed=1), limits=Limits(max_tokens=8), stages=Stages(prefill_ms=1.0)
-)
+    index=0, branches=[Branch(0, [7])], sampling=Sampling(seed=1), limits=Limits(max_tokens=8),
+    stages=Stages(prefill_ms=1.0),
+)  # fmt: skip
 
 
 class Pool:
@@ -84,7 +85,7 @@ def layer(number: int, place: int, first: int, count: int, **changes: Any) -> La
 def commit(payloads: int, size: int, digest: int, **changes: Any) -> Commit:
     fields: dict[str, Any] = dict(
         sender=PREFILL, receiver=DECODE, handoff=1, payloads=payloads, size=size, digest=digest, index=TOKENS.index,
-        emitted=TOKENS.emitted, sampling=TOKENS.sampling, limits=TOKENS.limits, stages=TOKENS.stages,
+        branches=TOKENS.branches, sampling=TOKENS.sampling, limits=TOKENS.limits, stages=TOKENS.stages,
     )  # fmt: skip
     return Commit(**(fields | changes))
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from core.ids import SequenceKey
-from core.messages import DecodeJob, Limits, PrefillJob
+from core.messages import Branch, DecodeJob, Limits, PrefillJob
 from kvtransfer.moves import Closed, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.worker.roles import LIMITS, SAMPLING, Bench
@@ -39,7 +39,7 @@ def test_a_sequence_opens_streams_commits_and_is_freed() -> None:
     (emit,) = bench.heard(Emit)
     assert emit.emitted[0].token_ids == [7] and emit.emitted[0].finish is None
     (commit,) = bench.heard(CommitHandoff)
-    assert (commit.handoff, commit.first.index, commit.first.emitted) == (1, 0, [7])
+    assert (commit.handoff, commit.first.index, commit.first.branches) == (1, 0, [Branch(0, [7])])
     assert bench.blocks.used_count == 7 and policy.busy()
     policy.receive(closed(1, "accepted"), 2.0)
     assert bench.blocks.used_count == 7, "frames may still be read"
