@@ -12,6 +12,23 @@ Outcome = Literal["finished", "failed", "cancelled"]
 State = Literal["queued", "prefill", "decode"]
 
 
+class KVCounts(Struct, frozen=True):
+    """How well KV memory is used: totals since the start, and two gauges of slots (room for one token's KV)."""
+
+    queried_tokens: int = 0  # of sequences that were given blocks
+    found_tokens: int = 0  # those of them whose KV was here
+    partial_hits: int = 0  # hits that ended inside a block, which was copied
+    copied_blocks: int = 0  # copy-on-write
+    forks: int = 0  # branches that began with another sequence's blocks
+    evicted_blocks: int = 0  # idle blocks that gave way …
+    spilled_blocks: int = 0  # … to the host tier
+    returned_blocks: int = 0  # blocks that came back from there
+    preempted_swapped: int = 0  # preempted sequences that went on with blocks from the host tier
+    preempted_recomputed: int = 0  # preempted sequences that had to compute a block's tokens again
+    used_slots: int = 0  # gauge: in blocks that somebody holds
+    wasted_slots: int = 0  # gauge: of those, the ones that no token of a running sequence will fill yet
+
+
 class Load(Struct, frozen=True):
     """How busy a worker is: sequences, blocks, and totals since its start."""
 
@@ -27,6 +44,7 @@ class Load(Struct, frozen=True):
     handoff_bytes: int = 0
     dropped: int = 0
     preemptions: int = 0
+    kv: KVCounts = KVCounts()
 
     def with_counts(self, waiting: int, handoffs: int, handoff_bytes: int) -> "Load":
         """The same with what only the role knows."""

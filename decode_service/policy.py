@@ -124,7 +124,7 @@ class DecodePolicy:
         self._tell_io(Phase(sequence.key, sequence.attempt, "decode"))
         try:
             check_tokens(tokens, self._vocab_size)
-            self._scheduler.adopt(sequence, tokens, commit.sampling, commit.limits)
+            self._scheduler.adopt(sequence, {sequence.key.sample: tokens}, commit.sampling, commit.limits)
         except MessageError as error:
             self._fail(run, "malformed", str(error), retryable=False)
         except CapacityError as error:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from core.errors import CapacityError
-from engine.blocks import BlockManager
+from core.records import KVCounts
+from engine.blocks import BlockManager, Found
 from engine.sequence import Sequence
 
 arrival = attrgetter("id")
@@ -57,6 +58,7 @@ class Admission:
         self._blocks = blocks
         self._growth_reserve = growth_reserve
         self._max_model_len = max_model_len
+        self._queried = self._found = self._partial = self._swapped = self._recomputed = 0
 
     def set_lengths(self, sequence: Sequence) -> None:
         """Works out where the sequence ends. Raises `CapacityError` with both numbers if it can never get there."""
@@ -77,18 +79,48 @@ class Admission:
             )
         sequence.end_length, sequence.plan_length = end, plan_length
 
-    def admit(self, sequence: Sequence, others: bool) -> bool:
-        """Takes all blocks for the sequence's tokens, or none. `others`: somebody else runs or lands here.
+    def admit(self, sequence: Sequence, others: bool, step: int) -> Found | None:
+        """Takes all blocks for the sequence's tokens, or none; the answer is what of them the cache had.
 
-        Alone, a sequence may use the reserve: nobody else could give it back.
+        `others`: somebody else runs or lands here. Alone, a sequence may use the reserve: nobody else could give it
+        back. `step` is the one being planned. KV that lands comes in whole blocks; otherwise a last token is left to
+        compute, because something has to be sampled from.
         """
         reserve = self._growth_reserve if others and not sequence.hand_off else 0
-        if not self._blocks.fits(len(sequence.tokens), reserve):
-            return False
-        blocks = self._blocks.allocate(len(sequence.tokens))
+        tokens, landing = sequence.tokens, sequence.landing
+        limit = len(tokens) if landing else len(tokens) - 1
+        found = self._blocks.find(tokens, sequence.chains, limit, step, whole=landing)
+        if not self._blocks.fits(len(tokens), reserve, found):
+            return None
+        returning = found.returning
+        blocks = self._blocks.allocate(len(tokens), found)
         assert blocks is not None
         sequence.blocks = blocks
         sequence.capacity = self._blocks.capacity(blocks)
-        sequence.admitted_length = len(sequence.tokens)
+        sequence.admitted_length = len(tokens)
+        sequence.known = [len(hit.nodes) for hit in found.hits]
+        if not landing:
+            sequence.planned = sequence.computed = found.tokens
+        if not sequence.preemptions:
+            sequence.cached_tokens, sequence.held_blocks = found.tokens, found.whole_blocks
+        self._count(sequence, found, returning)
         self.queue.remove(sequence)
-        return True
+        return found
+
+    def counts(self) -> KVCounts:
+        """How often KV was found here instead of being computed, and what preemption has cost."""
+        return KVCounts(
+            queried_tokens=self._queried,
+            found_tokens=self._found,
+            partial_hits=self._partial,
+            preempted_swapped=self._swapped,
+            preempted_recomputed=self._recomputed,
+        )
+
+    def _count(self, sequence: Sequence, found: Found, returning: int) -> None:
+        self._queried += len(sequence.tokens)
+        self._found += found.tokens
+        self._partial += found.partial
+        if sequence.preemptions:
+            self._swapped += returning > 0
+            self._recomputed += found.whole_blocks < sequence.lost_blocks

@@ -11,15 +11,17 @@ their blocks until the service adopts or releases them, which their handoff's de
 """
 
 from collections import deque
+from collections.abc import Iterable, Mapping
+from itertools import chain
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from core.errors import CapacityError, IllegalMove
 from core.messages import Finish, Limits, Sampling
-from core.records import Load
+from core.records import KVCounts, Load
 from engine.admission import Admission, InOrder
 from engine.blocks import BlockManager
-from engine.plan import PENDING, Plan, StepResult, Work
+from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
 from engine.sequence import Sequence, SequenceState
 
 NON_FINITE = "non-finite logits"
@@ -60,7 +62,7 @@ class Scheduler:
         self._max_in_flight = max_in_flight
         self._live: dict[int, Sequence] = {}  # by id: all that have not ended
         self._running = InOrder()
-        self._landing = 0
+        self._landing = InOrder()
         self._launched: deque[tuple[Plan, list[Sequence]]] = deque()
         self._admitted: list[Sequence] = []
         self._arrivals = 0
@@ -69,18 +71,32 @@ class Scheduler:
         self._prompt_tokens = 0
         self._output_tokens = 0
         self._preemptions = 0
+        self._forks = 0
         self._next_deadline = float("inf")
 
     # sequences come and go
 
-    def add(self, sequence: Sequence) -> None:
-        """Queues a new sequence and gives it its id. Raises `CapacityError`, with both numbers, if it can never fit."""
-        if sequence.id:
-            raise IllegalMove(f"sequence {sequence.id} of {sequence.key.request} was added before")
-        self._admission.set_lengths(sequence)
-        self._arrivals += 1
-        sequence.id = self._arrivals
-        self._live[sequence.id] = sequence
+    def add(self, sequence: Sequence, branches: Iterable[Sequence] = ()) -> None:
+        """Queues a new sequence; each gets its id. Raises `CapacityError`, with both numbers, if it can never fit.
+
+        `branches` are further samples of the same tokens. They wait until `sequence` has its first token; then each has
+        one of its own, drawn from the same logits, and goes on with the same blocks, copied where they differ.
+        """
+        members = [sequence, *branches]
+        if any(each.id for each in members):
+            raise IllegalMove(f"a sequence of {sequence.key.request} was added before")
+        if len(members) > self._max_sequences:
+            raise CapacityError(f"{len(members)} samples of a prompt, but {self._max_sequences} sequences run at once")
+        for each in members:
+            self._admission.set_lengths(each)
+        for each in members:
+            self._arrivals += 1
+            each.id = self._arrivals
+            self._live[each.id] = each
+        sequence.chains = self._blocks.chains(sequence.salt)
+        sequence.branches = members[1:]
+        for branch in sequence.branches:
+            branch.stem, branch.state = sequence, SequenceState.BRANCH
         self._admission.queue.insert(sequence)
         self._next_deadline = min(self._next_deadline, sequence.deadline)
 
@@ -89,32 +105,56 @@ class Scheduler:
         admitted, self._admitted = self._admitted, []
         return [sequence for sequence in admitted if sequence.state is not SequenceState.ENDED]
 
-    def adopt(self, sequence: Sequence, tokens: list[int], sampling: Sampling, limits: Limits) -> None:
-        """The KV of a landing sequence is there; it goes on after `tokens`, which the prefill worker emitted.
+    def take_moves(self) -> list[BlockMove]:
+        """What the last plan needs to be done to the blocks' bytes, in order, before anything else touches the pool."""
+        return self._blocks.take_moves()
 
-        Raises `CapacityError` if its limits can never fit here, `IllegalMove` if it does not land or `tokens` are none;
-        in both cases nothing has changed, and the sequence is still to be released.
+    def adopt(
+        self, sequence: Sequence, emitted: Mapping[int, list[int]], sampling: Sampling, limits: Limits
+    ) -> None:
+        """The KV of a landing sequence is there; it and its branches go on after what each, by sample, has `emitted`.
+
+        Raises `CapacityError` if the limits can never fit here, `IllegalMove` if it does not land, or if `emitted` has
+        no tokens for one of those that were not released; in both cases nothing has changed.
         """
-        if sequence.state is not SequenceState.LANDING or not tokens:
-            raise IllegalMove(f"sequence {sequence.id}, {sequence.state.value}, adopted with {len(tokens)} tokens")
+        members = [each for each in (sequence, *sequence.branches) if not _released(each)]
+        if sequence.state is not SequenceState.LANDING or not all(emitted.get(each.key.sample) for each in members):
+            raise IllegalMove(f"sequence {sequence.id}, {sequence.state.value}, adopted with tokens of {list(emitted)}")
         before = sequence.limits
-        sequence.tokens += tokens
-        sequence.limits, sequence.landing = limits, False
-        try:
-            self._admission.set_lengths(sequence)
-        except CapacityError:
-            del sequence.tokens[-len(tokens) :]
-            sequence.limits, sequence.landing = before, True
-            raise
-        sequence.sampling = sampling
+        for at, each in enumerate(members):
+            each.tokens += emitted[each.key.sample]
+            each.limits, each.landing = limits, False
+            try:
+                self._admission.set_lengths(each)
+            except CapacityError:
+                for changed in members[: at + 1]:
+                    del changed.tokens[-len(emitted[changed.key.sample]) :]
+                    changed.limits, changed.landing = before, True
+                raise
+        for each in members:
+            each.sampling = sampling
         sequence.planned = sequence.computed = sequence.admitted_length
-        self._landing -= 1
+        self._register(sequence, sequence.computed, replace=True)
+        self._landing.remove(sequence)
         self._run(sequence)
+        self._begin_branches(sequence, [each for each in members if each is not sequence])
+        if sequence.abandoned:
+            self._end(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """Ends a sequence in any state. Its blocks go back now, or with the last launched step that refers to them."""
-        if sequence.state is not SequenceState.ENDED:
-            self._end(sequence)
+        """Ends a sequence in any state. Its blocks go back now, or with the last launched step that refers to them.
+
+        One whose branches have not begun goes on for them, unheard.
+        """
+        if sequence.state is SequenceState.ENDED:
+            return
+        if any(not _released(branch) for branch in sequence.branches):
+            sequence.abandoned = True
+            return
+        stem = sequence.stem
+        self._end(sequence)
+        if stem is not None and stem.abandoned:
+            self.release(stem)
 
     def expired(self, now: float) -> list[Sequence]:
         """Sequences whose deadline has passed, in order of arrival; the caller reports and releases them."""
@@ -142,13 +182,15 @@ class Scheduler:
         """Sequences, blocks and totals; what has not begun to run here (landing too) waits."""
         return Load(
             running=len(self._running),
-            waiting=len(self._admission.queue) + self._landing,
+            waiting=len(self._admission.queue) + len(self._landing),
             blocks_total=self._blocks.total,
             blocks_used=self._blocks.used_count,
+            blocks_cached=self._blocks.cached_count,
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,
             preemptions=self._preemptions,
+            kv=self._kv_counts(),
         )
 
     # a step
@@ -166,19 +208,25 @@ class Scheduler:
         prompts: list[Sequence] = []
         for sequence in self._running:
             length = sequence.length
-            if length >= sequence.plan_length or length > sequence.capacity:
+            if length >= sequence.plan_length or length > sequence.capacity or sequence.forked:
                 continue  # its last token is under way, or it waits for a block
+            if sequence.branches and sequence.pending:
+                continue  # its branches are to begin first
             if length - sequence.planned == 1:
                 works.append(self._work(sequence, 1))
             else:
                 prompts.append(sequence)
         room = self._max_batch_tokens - len(works)
-        prompts += self._admit(now, room - sum(sequence.length - sequence.planned for sequence in prompts))
         for sequence in prompts:
             if room == 0:
                 break
             works.append(self._work(sequence, min(room, sequence.length - sequence.planned)))
             room -= len(works[-1].token_ids)
+        # One by one: each may share what the one before it computes in this very step.
+        while (admitted := self._admit(now, room)) is not None:
+            if not admitted.landing:
+                works.append(self._work(admitted, min(room, admitted.length - admitted.planned)))
+                room -= len(works[-1].token_ids)
         if not works:
             return None
         self._planned_steps += 1
@@ -207,11 +255,11 @@ class Scheduler:
             if work.start < sequence.admitted_length:
                 self._prompt_tokens += len(work.token_ids)
             if number in failed:
-                progress.append(Progress(sequence, sequence.emitted, [], failed=NON_FINITE))
-                self._end(sequence)
+                self._blocks.disown(sequence.blocks, work.start)
+                progress += self._fail(sequence)
             elif work.sampling is not None:
                 sequence.pending -= 1
-                progress.append(self._accept(sequence, tokens, now))
+                progress += self._accept(sequence, tokens, now)
         return progress
 
     def check_invariants(self) -> None:
@@ -223,73 +271,86 @@ class Scheduler:
         by_state = {state: [each.id for each in self._live.values() if each.state is state] for state in SequenceState}
         assert sorted(by_state[SequenceState.WAITING]) == [each.id for each in self._admission.queue]
         assert sorted(by_state[SequenceState.RUNNING]) == [each.id for each in self._running]
-        assert len(by_state[SequenceState.LANDING]) == self._landing
+        assert sorted(by_state[SequenceState.LANDING]) == [each.id for each in self._landing]
         assert not by_state[SequenceState.ENDED]
+        stems = [each.stem for each in self._live.values() if each.state is SequenceState.BRANCH]
+        assert all(stem is not None and stem.id in self._live for stem in stems), "a branch that would never begin"
         for sequence in self._live.values():
             assert sequence.in_flight == flying.count(sequence)
             assert 0 <= sequence.computed <= sequence.planned <= sequence.length
             assert sequence.planned <= sequence.capacity
-            assert bool(sequence.blocks) == (sequence.state is not SequenceState.WAITING)
+            assert bool(sequence.blocks) == (sequence.state not in (SequenceState.WAITING, SequenceState.BRANCH))
+            assert sequence.length - sequence.planned >= (sequence.state is SequenceState.RUNNING)
             assert sequence.in_flight == 0 or sequence.state is SequenceState.RUNNING
 
     # inside a step
 
     def _grow(self) -> bool:
-        """Gives every running sequence blocks for its next token, oldest first, preempting the latest if need be.
+        """Gives every running sequence a block of its own for its next token, oldest first, preempting if need be.
 
         False: blocks are short, and a step in flight is to be collected before anybody may lose some.
         """
         for sequence in list(self._running):
             length = sequence.length
-            if length <= sequence.capacity or length >= sequence.plan_length:
+            if (length <= sequence.capacity and not sequence.forked) or length >= sequence.plan_length:
                 continue
-            while sequence.state is SequenceState.RUNNING and not self._blocks.grow(sequence.blocks, length):
+            position = sequence.planned if sequence.forked else None
+            while sequence.state is SequenceState.RUNNING and not self._blocks.grow(sequence.blocks, length, position):
                 if self._launched:
                     return False
                 victim = self._victim()
                 if victim is None:
                     break  # landing, parked or I/O blocks will come back
                 self._preempt(victim)
-            if sequence.blocks:
-                sequence.capacity = self._blocks.capacity(sequence.blocks)
+            else:
+                if sequence.blocks:
+                    sequence.capacity = self._blocks.capacity(sequence.blocks)
+                    sequence.forked = False
         return True
 
     def _victim(self) -> Sequence | None:
-        """The latest arrival of those that may be preempted, but never the oldest: somebody always gets on."""
+        """The lowest priority, of these the latest arrival; never the oldest: somebody always gets on."""
         candidates = [sequence for sequence in self._running if not sequence.hand_off]
-        return candidates[-1] if len(candidates) > 1 else None
+        return max(candidates[1:], key=_gives_way, default=None)
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Takes a sequence's blocks; it keeps its tokens, and their KV is computed again later."""
+        """Takes a sequence's blocks; it keeps its tokens.
+
+        Its full blocks are idle from now on, the last of them the first to give way. When it is its turn again, those
+        that are still here are used as they are, those in the host tier come back if that is cheaper, and the rest is
+        computed again.
+        """
         assert sequence.in_flight == 0
         sequence.move(SequenceState.WAITING)
         self._running.remove(sequence)
+        sequence.lost_blocks = self._blocks.whole_blocks(sequence.computed)
         self._free(sequence)
         sequence.planned = sequence.computed = 0
         sequence.preemptions += 1
         self._preemptions += 1
         self._admission.queue.insert(sequence)
 
-    def _admit(self, now: float, room: int) -> list[Sequence]:
-        """Admits from the head of the queue while blocks suffice; all but landings need room in this step too."""
-        admitted: list[Sequence] = []
+    def _admit(self, now: float, room: int) -> Sequence | None:
+        """Admits the head of the queue if it fits; all but landings need room in this step too."""
         queue = self._admission.queue
-        while len(queue) and (room > 0 or queue.first.landing):
-            sequence = queue.first
-            others = len(self._running) + self._landing
-            if others >= self._max_sequences or not self._admission.admit(sequence, others > 0):
-                break
-            if not sequence.preemptions:
-                sequence.admitted_at = now
-                self._admitted.append(sequence)
-            if sequence.landing:
-                sequence.move(SequenceState.LANDING)
-                self._landing += 1
-            else:
-                self._run(sequence)
-                admitted.append(sequence)
-                room -= len(sequence.tokens)
-        return admitted
+        if not len(queue) or (room == 0 and not queue.first.landing):
+            return None
+        sequence = queue.first
+        others = sum(1 + len(each.branches) for each in chain(self._running, self._landing))
+        if others + 1 + len(sequence.branches) > self._max_sequences:
+            return None
+        if not self._admission.admit(sequence, others > 0, self._planned_steps + 1):
+            return None
+        if not sequence.preemptions:
+            sequence.admitted_at = now
+            self._admitted.append(sequence)
+        if sequence.landing:
+            sequence.move(SequenceState.LANDING)
+            self._landing.insert(sequence)
+        else:
+            self._run(sequence)
+        sequence.register_at = self._blocks.next_full(sequence.known)
+        return sequence
 
     def _run(self, sequence: Sequence) -> None:
         sequence.move(SequenceState.RUNNING)
@@ -305,17 +366,59 @@ class Scheduler:
             sequence.tokens[start : start + count] or [PENDING],
             sequence.blocks,
             sequence.sampling if sampled else None,
-            (sequence.key.sample,),
+            (sequence.key.sample, *(branch.key.sample for branch in sequence.branches)),
             sequence.emitted + sequence.pending,
         )
         sequence.planned += count
         sequence.pending += sampled
         sequence.in_flight += 1
+        if sequence.planned >= sequence.register_at:
+            self._register(sequence, min(sequence.planned, len(sequence.tokens)), replace=False)
         return work
 
-    def _accept(self, sequence: Sequence, sampled: list[int], now: float) -> Progress:
-        """Appends sampled tokens up to the end that one of them may be."""
+    def _register(self, sequence: Sequence, upto: int, replace: bool) -> None:
+        """Lets others find the KV of the first `upto` tokens; with `replace`, nothing under way refers to it.
+
+        Steps run in the order in which they are planned, and a step stores all its KV of a layer before it attends: so
+        what the step being planned computes can be shared by whatever is planned after it, in the same step even.
+        """
+        step = self._planned_steps + (not replace)
+        self._blocks.register(
+            sequence.blocks, sequence.chains, sequence.tokens, sequence.known, upto, step, replace
+        )
+        sequence.register_at = self._blocks.next_full(sequence.known, upto)
+
+    def _accept(self, sequence: Sequence, sampled: list[int], now: float) -> list[Progress]:
+        """Appends sampled tokens up to the end that one of them may be; branches begin with a token each."""
         assert sampled, "a row that was sampled has a token, or has failed"
+        if not sequence.branches:
+            progress = self._take(sequence, sampled, now)
+            if progress.finish:
+                self._end(sequence)
+            elif sequence.hand_off:
+                self._park(sequence)
+            return [progress]
+        members = [sequence, *sequence.branches]
+        both = zip(members, sampled, strict=True)
+        taken = [self._take(each, [token], now) for each, token in both if not _released(each)]
+        going = [progress.sequence for progress in taken if not progress.finish]
+        branches = [each for each in going if each is not sequence]
+        for each in sequence.branches:
+            if each.state is not SequenceState.ENDED and (sequence.hand_off or each not in branches):
+                self._end(each)
+        if sequence.hand_off:
+            sequence.branches = []
+            if going:
+                self._park(sequence)
+            else:
+                self._end(sequence)
+        else:
+            self._begin_branches(sequence, branches)
+            if sequence not in going:
+                self._end(sequence)
+        return taken
+
+    def _take(self, sequence: Sequence, sampled: list[int], now: float) -> Progress:
         index, before = sequence.emitted, len(sequence.tokens)
         finish: Finish | None = None
         for token in sampled:
@@ -326,12 +429,35 @@ class Scheduler:
         accepted = sequence.tokens[before:]
         self._output_tokens += len(accepted)
         sequence.first_token_at = sequence.first_token_at or now
-        if finish:
-            self._end(sequence)
-        elif sequence.hand_off:
-            self._running.remove(sequence)
-            sequence.move(SequenceState.PARKED)
         return Progress(sequence, index, accepted, finish)
+
+    def _begin_branches(self, stem: Sequence, branches: list[Sequence]) -> None:
+        """From here on each goes its own way, with the stem's blocks until it writes into one of them."""
+        for branch in branches:
+            branch.blocks = self._blocks.fork(stem.blocks)
+            branch.chains = tuple(keys.copy() for keys in stem.chains)
+            branch.known = list(stem.known)
+            branch.capacity, branch.register_at = stem.capacity, stem.register_at
+            branch.planned = branch.computed = stem.computed
+            branch.admitted_length, branch.admitted_at = stem.admitted_length, stem.admitted_at
+            branch.forked = stem.forked = True
+            branch.stem = None
+            self._forks += 1
+            self._run(branch)
+        stem.branches = []
+
+    def _fail(self, sequence: Sequence) -> list[Progress]:
+        """No token can be drawn: this is the end of the sequence, and of the branches that waited for it."""
+        members = [each for each in (*sequence.branches, sequence) if not _released(each)]
+        for branch in sequence.branches:
+            self.release(branch)
+        if sequence.state is not SequenceState.ENDED:
+            self._end(sequence)
+        return [Progress(each, each.emitted, [], failed=NON_FINITE) for each in members]
+
+    def _park(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        sequence.move(SequenceState.PARKED)
 
     def _end(self, sequence: Sequence) -> None:
         if sequence.state is SequenceState.WAITING:
@@ -339,13 +465,36 @@ class Scheduler:
         elif sequence.state is SequenceState.RUNNING:
             self._running.remove(sequence)
         elif sequence.state is SequenceState.LANDING:
-            self._landing -= 1
+            self._landing.remove(sequence)
         sequence.move(SequenceState.ENDED)
         del self._live[sequence.id]
         self._free(sequence)
 
     def _free(self, sequence: Sequence) -> None:
-        """Gives a sequence's blocks back, unless a launched step still writes to them."""
+        """Gives a sequence's blocks back, unless a launched step still writes to them; the cache keeps what is full."""
         if sequence.in_flight == 0 and sequence.blocks:
+            if sequence.computed >= sequence.register_at:
+                self._register(sequence, sequence.computed, replace=True)
             self._blocks.free(sequence.blocks)
             sequence.blocks, sequence.capacity = (), 0
+
+    def _kv_counts(self) -> KVCounts:
+        pools = self._blocks.groups
+        return structs.replace(
+            self._admission.counts(),
+            copied_blocks=sum(pool.copied for pool in pools),
+            forks=self._forks,
+            evicted_blocks=sum(pool.evicted for pool in pools),
+            spilled_blocks=sum(pool.spilled for pool in pools),
+            returned_blocks=sum(pool.returned for pool in pools),
+            used_slots=self._blocks.used_slots,
+            wasted_slots=sum(max(0, each.capacity - len(each.tokens)) for each in self._running),
+        )
+
+
+def _released(sequence: Sequence) -> bool:
+    return sequence.abandoned or sequence.state is SequenceState.ENDED
+
+
+def _gives_way(sequence: Sequence) -> tuple[int, int]:
+    return sequence.priority, sequence.id

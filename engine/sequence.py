@@ -6,12 +6,13 @@ from enum import Enum
 from core.errors import IllegalMove, MessageError
 from core.ids import SequenceKey
 from core.messages import Finish, Job, Limits, Sampling
-from engine.blocks import Tables
+from engine.blocks import Chains, Tables
 
 
 class SequenceState(Enum):
     """Where a sequence stands; the words are also what a worker answers to `Ask`."""
 
+    BRANCH = "branch"  # of another sequence, until that has its first token; holds no blocks
     WAITING = "waiting"  # for blocks; holds none
     LANDING = "landing"  # holds blocks for KV that arrives from a prefill worker
     RUNNING = "running"
@@ -20,6 +21,7 @@ class SequenceState(Enum):
 
 
 _MOVES = {
+    SequenceState.BRANCH: (SequenceState.RUNNING, SequenceState.ENDED),
     SequenceState.WAITING: (SequenceState.RUNNING, SequenceState.LANDING, SequenceState.ENDED),
     SequenceState.LANDING: (SequenceState.RUNNING, SequenceState.ENDED),
     SequenceState.RUNNING: (SequenceState.WAITING, SequenceState.PARKED, SequenceState.ENDED),
@@ -49,10 +51,16 @@ class Sequence:
     limits: Limits = _UNKNOWN_LIMITS  # of the request: over all attempts
     hand_off: bool = False  # parks after the first token of this attempt, unless that ended it
     landing: bool = False  # its KV is still to arrive; adoption makes it False
+    salt: str = ""  # KV is reused among sequences of one salt
+    priority: int = 0  # the higher, the earlier it gives way when blocks run out
 
     id: int = field(default=0, init=False)  # given by the scheduler, in order of arrival
     state: SequenceState = field(default=SequenceState.WAITING, init=False)
     blocks: Tables = field(default=(), init=False)
+    chains: Chains = field(default=(), init=False)  # the keys of its full blocks
+    register_at: int = field(default=0, init=False)  # the cache is told more at so many planned tokens
+    forked: bool = field(default=False, init=False)  # its last block may be in other tables too
+    known: list[int] = field(default_factory=list, init=False)  # leading blocks of each table that the cache knows
     capacity: int = field(default=0, init=False)  # tokens that `blocks` hold
     planned: int = field(default=0, init=False)  # tokens whose KV a launched step computes, or has
     computed: int = field(default=0, init=False)  # tokens whose KV is there: planned, without the steps in flight
@@ -61,7 +69,13 @@ class Sequence:
     admitted_length: int = field(default=0, init=False)  # tokens when its blocks were last taken
     end_length: int = field(default=0, init=False)  # it has ended with so many tokens ("length")
     plan_length: int = field(default=0, init=False)  # this engine plans nothing at so many tokens
+    branches: "list[Sequence]" = field(default_factory=list, init=False)  # that begin with its first token
+    stem: "Sequence | None" = field(default=None, init=False)  # whose branch it is
+    abandoned: bool = field(default=False, init=False)  # released, but it goes on until its branches have begun
     preemptions: int = field(default=0, init=False)
+    lost_blocks: int = field(default=0, init=False)  # full ones, whose KV was there when it was last preempted
+    cached_tokens: int = field(default=0, init=False)  # whose KV was found here at its first admission
+    held_blocks: int = field(default=0, init=False)  # leading whole blocks among those
     admitted_at: float = field(default=0.0, init=False)  # s, first admission
     first_token_at: float = field(default=0.0, init=False)  # s, first token of this attempt that was sampled here
 
@@ -84,6 +98,8 @@ class Sequence:
             job.sampling,
             job.limits,
             hand_off=hand_off,
+            salt=job.salt,
+            priority=job.priority,
         )
 
     @property

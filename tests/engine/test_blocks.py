@@ -32,7 +32,7 @@ def taken(blocks: BlockManager, tokens: int) -> Tables:
 def test_the_null_block_is_never_given_out() -> None:
     blocks = one_group(6)
     assert sorted(taken(blocks, 20)[0]) == [1, 2, 3, 4, 5]
-    assert NULL_BLOCK == 0 and blocks.free_count == 0
+    assert NULL_BLOCK == 0 and blocks.available == 0
 
 
 def test_a_pool_without_a_block_beside_the_null_block_is_refused() -> None:
@@ -44,7 +44,7 @@ def test_an_allocation_gets_all_its_blocks_or_none() -> None:
     blocks = one_group(6)
     held = taken(blocks, 12)
     assert blocks.allocate(12) is None
-    assert (blocks.free_count, blocks.used_count, blocks.total) == (2, 3, 5)
+    assert (blocks.available, blocks.used_count, blocks.total) == (2, 3, 5)
     blocks.check_invariants([held])
 
 
@@ -68,11 +68,11 @@ def test_an_io_reference_outlives_its_sequence() -> None:
     blocks.hold_io(0, held[0][1:3])
     blocks.hold_io(0, held[0][1:2])
     blocks.free(held)
-    assert blocks.free_count == 3
+    assert blocks.available == 3
     blocks.release_io(0, held[0][1:3])
-    assert blocks.free_count == 4
+    assert blocks.available == 4
     blocks.release_io(0, held[0][1:2])
-    assert blocks.free_count == 5
+    assert blocks.available == 5
     blocks.check_invariants([])
 
 
@@ -234,7 +234,7 @@ class BlocksMachine(RuleBasedStateMachine):
     def free_and_used_are_all(self) -> None:
         self.manager.check_invariants(self.held.values())
         for group, pool in enumerate(self.manager.groups):
-            assert pool.free_count == self.room(group)
+            assert pool.available == self.room(group)
         assert self.manager.used_count == sum(len(self.used(group)) for group in range(len(self.SIZES)))
 
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from itertools import count
 
 import pytest
 
@@ -39,9 +40,20 @@ def scheduler(
     )
 
 
+TENANTS = count()
+
+
 def job(
-    length: int, max_tokens: int = 8, *, hand_off: bool = False, landing: bool = False, stop: int | None = None
+    length: int,
+    max_tokens: int = 8,
+    *,
+    hand_off: bool = False,
+    landing: bool = False,
+    stop: int | None = None,
+    salt: str | None = None,
+    priority: int = 0,
 ) -> Sequence:
+    """Of a tenant of its own, who shares no KV, unless `salt` says whose it is."""
     return Sequence(
         SequenceKey(f"r-{length}", 0),
         1,
@@ -53,6 +65,8 @@ def job(
         limits=Limits(max_tokens, () if stop is None else (stop,)),
         hand_off=hand_off,
         landing=landing,
+        salt=f"{next(TENANTS)}" if salt is None else salt,
+        priority=priority,
     )
 
 
@@ -396,7 +410,7 @@ def test_an_adopted_sequence_goes_on_from_its_last_token() -> None:
     engine.add(landing)
     assert engine.plan(1.0) is None and engine.load().waiting == 1
     assert engine.take_admitted() == [landing] and len(landing.blocks[0]) == 2
-    engine.adopt(landing, [42], GREEDY, Limits(4))
+    engine.adopt(landing, {0: [42]}, GREEDY, Limits(4))
     work = planned(engine).works[0]
     assert (work.start, work.token_ids, work.output_index, work.sampling) == (8, [42], 1, GREEDY)
 
@@ -416,7 +430,7 @@ def test_an_adoption_that_cannot_go_on_changes_nothing(
     engine.add(landing)
     engine.plan(1.0)
     with pytest.raises(error):
-        engine.adopt(landing, tokens, GREEDY, limits)
+        engine.adopt(landing, {0: tokens}, GREEDY, limits)
     engine.check_invariants()
     assert landing.state is SequenceState.LANDING and landing.landing and len(landing.tokens) == 8
     engine.release(landing)
@@ -427,7 +441,7 @@ def test_only_a_landing_sequence_is_adopted() -> None:
     engine, one = scheduler(), job(8)
     engine.add(one)
     with pytest.raises(IllegalMove):
-        engine.adopt(one, [1], GREEDY, Limits(4))
+        engine.adopt(one, {0: [1]}, GREEDY, Limits(4))
     with pytest.raises(IllegalMove):
         engine.add(one)
 

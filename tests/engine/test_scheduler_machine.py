@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from hypothesis import settings
+from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec import structs
 
 from core.errors import CapacityError
 from core.ids import SequenceKey
@@ -20,28 +21,39 @@ MAX_MODEL_LEN = 30
 MAX_STEPS = 4000
 
 
+COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
+
+
 @dataclass(frozen=True)
 class DrawnJob:
     """A sequence to be: its tokens, the last `before` of them emitted by earlier attempts."""
 
-    tokens: list[int]
+    common: int  # leading tokens that it shares with others
+    tokens: list[int]  # its own
     before: int
     max_tokens: int
     stop: bool
     kind: Literal["plain", "hand_off", "landing"]
     sample: int
+    branches: int
     deadline: int
+    salt: str
+    priority: int
 
 
 DRAWN_JOBS = st.builds(
     DrawnJob,
-    tokens=st.lists(st.integers(0, 10), min_size=1, max_size=12),
+    common=st.sampled_from([0, 0, 3, 4, 7, 8, 12]),
+    tokens=st.lists(st.integers(0, 10), min_size=1, max_size=6),
     before=st.integers(0, 3),
     max_tokens=st.integers(1, 16),
     stop=st.booleans(),
     kind=st.sampled_from(["plain", "plain", "plain", "hand_off", "landing"]),
     sample=st.integers(0, 1),
+    branches=st.sampled_from([0, 0, 0, 1, 2]),
     deadline=st.integers(1, 60),
+    salt=st.sampled_from(["", "", "other"]),
+    priority=st.integers(0, 1),
 )
 
 
@@ -55,11 +67,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         sequences=st.integers(2, 6),
         reserve=st.integers(0, 3),
         max_in_flight=st.integers(1, 2),
+        host_slots=st.sampled_from([0, 2, 20]),
+        least=st.sampled_from([0, 2]),
     )
     def start(
-        self, sizes: tuple[int, ...], blocks: int, batch: int, sequences: int, reserve: int, max_in_flight: int
+        self,
+        sizes: tuple[int, ...],
+        blocks: int,
+        batch: int,
+        sequences: int,
+        reserve: int,
+        max_in_flight: int,
+        host_slots: int,
+        least: int,
     ) -> None:
-        self.blocks = BlockManager(spec(*sizes), blocks + 1)
+        self.blocks = BlockManager(spec(*sizes), blocks + 1, host_slots, lambda count: count >= least)
         self.scheduler = Scheduler(
             self.blocks,
             max_batch_tokens=batch,
@@ -77,7 +99,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.finished: dict[int, str] = {}
         self.cut: set[int] = set()  # cancelled or failed: tokens are a prefix
         self.commits: dict[int, tuple[Sampling, Limits]] = {}
-        self.io: list[tuple[int, list[int], Tables]] = []  # (id, tokens, blocks that a transport still reads)
+        self.io: list[tuple[str, list[int], Tables]] = []  # (salt, tokens, blocks that a transport still reads)
 
     @rule(jobs=st.lists(DRAWN_JOBS, min_size=1, max_size=5))
     def add(self, jobs: list[DrawnJob]) -> None:
@@ -85,32 +107,37 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.add_one(job)
 
     def add_one(self, job: DrawnJob) -> None:
-        tokens, kind, stop, sample = job.tokens, job.kind, job.stop, job.sample
+        tokens, kind, stop = COMMON[: job.common] + job.tokens, job.kind, job.stop
         prompt = max(1, len(tokens) - job.before)
         sampling, limits = Sampling(seed=len(self.all)), Limits(job.max_tokens, (STOP,) if stop else ())
-        sequence = Sequence(
-            SequenceKey(f"r-{len(self.all)}", sample), 1, "gateway", list(tokens), prompt, self.now + job.deadline
-        )
-        sequence.hand_off, sequence.landing = kind == "hand_off", kind == "landing"
-        if kind != "landing":
-            sequence.sampling, sequence.limits = sampling, limits
+        members = []
+        for sample in range(job.sample, job.sample + 1 + job.branches):
+            key = SequenceKey(f"r-{len(self.all)}", sample)
+            each = Sequence(key, 1, "gateway", list(tokens), prompt, self.now + job.deadline)
+            each.hand_off, each.landing = kind == "hand_off", kind == "landing"
+            each.salt, each.priority = job.salt, job.priority
+            if kind != "landing":
+                each.sampling, each.limits = sampling, limits
+            members.append(each)
         end = min(prompt + job.max_tokens, MAX_MODEL_LEN)
         needs = len(tokens) + 1 if kind != "plain" else end
         fits = len(tokens) < (MAX_MODEL_LEN if kind == "landing" else end) and all(
             -(-(needs - 1) // group.block_tokens) <= group.total for group in self.blocks.groups
         )
         try:
-            self.scheduler.add(sequence)
+            self.scheduler.add(members[0], members[1:])
         except CapacityError:
-            assert not fits
+            assert not fits or len(members) > self.limits[1]
             return
         assert fits
         if kind == "hand_off":
             end = min(end, len(tokens) + 1)
-        self.all.append(sequence)
-        self.commits[sequence.id] = sampling, limits
-        self.expected[sequence.id] = reference(tokens, prompt, sampling, sample, end, stop)
-        self.emitted[sequence.id] = list(tokens)
+        for each in members:
+            self.all.append(each)
+            self.commits[each.id] = sampling, limits
+            self.expected[each.id] = reference(tokens, prompt, sampling, each.key.sample, end, stop)
+            self.emitted[each.id] = list(tokens)
+            self.executor.salts[each.id], self.executor.known[each.id] = each.salt, each.tokens
 
     @rule(steps=st.integers(1, 12))
     def run_on(self, steps: int) -> None:
@@ -129,9 +156,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now += 0.25
         idle = self.scheduler.in_flight == 0
         plan = self.scheduler.plan(self.now)
+        self.executor.move(self.scheduler.take_moves())
         if plan is None:
             if idle:
                 assert self.scheduler.plan(self.now) is None, "idle: nothing changes without an event"
+                assert not self.scheduler.take_moves()
             return False
         batch, sequences, max_in_flight = self.limits
         assert 0 < sum(len(work.token_ids) for work in plan.works) <= batch
@@ -157,9 +186,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.cut.add(sequence.id)
         elif progress.finish:
             self.finished[sequence.id] = progress.finish
-        elif sequence.hand_off:
-            assert sequence.state is SequenceState.PARKED
-        assert (sequence.state is SequenceState.ENDED) == bool(progress.finish or progress.failed)
+        parked = sequence.hand_off and sequence.state is SequenceState.PARKED
+        going = not progress.finish and not progress.failed
+        assert parked or (sequence.state is SequenceState.ENDED) == (not going or sequence.hand_off)
 
     def those(self, *states: SequenceState) -> list[Sequence]:
         return [each for each in self.all if each.state in states]
@@ -171,19 +200,31 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.adopt_one(data.draw(st.sampled_from(landing)))
 
     def adopt_one(self, sequence: Sequence) -> None:
+        """Its KV has landed; whoever ended with its first token does not go on here."""
         sampling, limits = self.commits[sequence.id]
-        emitted = self.emitted[sequence.id]
-        self.executor.land(sequence.id, emitted, sequence.blocks)
-        after = self.expected[sequence.id][len(emitted) :]
+        length = len(self.emitted[sequence.id])
+        self.executor.land(self.emitted[sequence.id], sequence.blocks, sequence.salt, sequence.held_blocks)
+        members = [sequence, *sequence.branches]
+        for each in members:
+            if len(self.expected[each.id]) < length + 2:
+                self.cancel_one(each)
+        living = [each for each in members if each.state is not SequenceState.ENDED and not each.abandoned]
+        if not living:
+            assert sequence.state is SequenceState.ENDED
+            return
+        first = {each.key.sample: self.expected[each.id][length : length + 1] for each in living}
         try:
-            if len(after) < 2:  # ended with its first token: no prefill worker hands such a sequence off
-                raise CapacityError("ended")
-            self.scheduler.adopt(sequence, after[:1], sampling, limits)
+            self.scheduler.adopt(sequence, first, sampling, limits)
         except CapacityError:
-            assert sequence.state is SequenceState.LANDING and sequence.tokens == emitted
-            self.cancel_one(sequence)
-        else:
-            emitted += after[:1]
+            assert sequence.state is SequenceState.LANDING
+            for each in living:
+                assert each.tokens == self.emitted[each.id]
+                self.cancel_one(each)
+            return
+        assert (sequence.state is SequenceState.ENDED) == sequence.abandoned
+        for each in living:
+            assert each.state is SequenceState.RUNNING
+            self.emitted[each.id] += first[each.key.sample]
 
     @rule(data=st.data(), trouble=st.sampled_from(["cancel", "cancel", "logits", "time"]))
     def go_wrong(self, data: st.DataObject, trouble: str) -> None:
@@ -202,7 +243,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if sequence.state is not SequenceState.ENDED:
             self.cut.add(sequence.id)
         self.scheduler.release(sequence)
-        assert sequence.state is SequenceState.ENDED
+        assert sequence.state is SequenceState.ENDED or (sequence.abandoned and sequence.branches)
 
     @rule(data=st.data(), sending=st.booleans())
     def hand_over(self, data: st.DataObject, sending: bool) -> None:
@@ -212,10 +253,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def hand_over_one(self, sequence: Sequence, sending: bool) -> None:
         """Accepted: the sequence is released here, perhaps while a transport still reads its blocks."""
-        known = sequence.tokens[:-1]
-        self.executor.expect(sequence.id, known, sequence.blocks)
+        known = sequence.tokens[: sequence.computed]
+        self.executor.expect(known, sequence.blocks, sequence.salt)
         if sending:
-            self.io.append((sequence.id, known, sequence.blocks))
+            self.io.append((sequence.salt, known, sequence.blocks))
             for group, table in enumerate(sequence.blocks):
                 self.blocks.hold_io(group, table)
         self.scheduler.release(sequence)
@@ -223,8 +264,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def sent(self) -> None:
         if self.io:
-            number, tokens, tables = self.io.pop(0)
-            self.executor.expect(number, tokens, tables)
+            salt, tokens, tables = self.io.pop(0)
+            self.executor.expect(tokens, tables, salt)
             for group, table in enumerate(tables):
                 self.blocks.release_io(group, table)
 
@@ -278,6 +319,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.scheduler.has_work() and not self.those(*list(SequenceState)[:-1])
         for sequence in self.all:
             assert sequence.id in self.finished or sequence.id in self.cut or sequence.hand_off
+        for name, count in structs.asdict(self.scheduler.load().kv).items():
+            event(name, count > 0)
         self.tokens_are_those_of_a_lone_run()
         self.blocks.check_invariants([])
         assert self.blocks.used_count == 0 and self.scheduler.load().running == 0

@@ -9,8 +9,8 @@ from core.ids import SequenceKey
 from core.messages import Limits
 from engine.sequence import Sequence, SequenceState
 
-W, L, R, P, E = SequenceState
-LEGAL = {(W, R), (W, L), (W, E), (L, R), (L, E), (R, W), (R, P), (R, E), (P, E)}
+B, W, L, R, P, E = SequenceState
+LEGAL = {(B, R), (B, E), (W, R), (W, L), (W, E), (L, R), (L, E), (R, W), (R, P), (R, E), (P, E)}
 
 
 def sequence(tokens: list[int], prompt_tokens: int, **more: object) -> Sequence:
