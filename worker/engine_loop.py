@@ -3,11 +3,12 @@
 import logging
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Moves
 from typing import Generic, Protocol, TypeVar
 
 from core.records import Load
 from core.store import ServerClock
-from engine.plan import Plan, StepResult
+from engine.plan import BlockMove, Plan, StepResult
 from engine.scheduler import Progress, Scheduler
 from engine.sequence import Sequence
 from worker.busy_page import BusyPage
@@ -22,6 +23,9 @@ E = TypeVar("E", contravariant=True)
 
 class Runner(Protocol):
     """What runs plans: `engine.executor.Executor`, which this module does not import because it loads torch."""
+
+    def move(self, moves: Moves[BlockMove]) -> None:
+        """Carries block moves out, in order, between the steps launched before and after."""
 
     def launch(self, plan: Plan) -> None:
         """Starts a step."""
