@@ -34,6 +34,12 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     ] = "auto"
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
     kv_memory: Annotated[Bytes, Meta(description="memory for KV blocks, such as 512MiB; 0: chosen by the device")] = 0
+    host_kv_memory: Annotated[
+        Bytes, Meta(description="memory for KV blocks that were evicted or preempted, such as 2GiB; 0: none")
+    ] = 0
+    host_kv_directory: Annotated[
+        str, Meta(description="directory to keep those blocks in, in a file without a name; empty: in memory")
+    ] = ""
     gpu_memory_utilization: Annotated[
         float, Meta(gt=0, le=1, description="share of the GPU's memory that this worker may use")
     ] = 0.9

@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -20,11 +20,12 @@ from engine.attention import AttentionBackend
 from engine.attention_torch import TorchAttention
 from engine.batch import Sampled, build_batch, single_rows
 from engine.device import choose_device, choose_dtype, dtype_name
+from engine.host_tier import HostTier
 from engine.hub import locate
 from engine.kv_pool import KVPool, make_spec
 from engine.linear import LinearFactory
 from engine.model import Model
-from engine.plan import Plan, StepResult, Work
+from engine.plan import BlockMove, Plan, StepResult, Work
 from engine.pool_size import cpu_spare, cuda_spare, longest_that_fits, pool_blocks, profiled_blocks, profiled_tokens
 from engine.rope import Rotary
 from engine.sampler import Draw, sample
@@ -59,6 +60,8 @@ class Executor:
         do not fit it or this machine.
         """
         self.device = choose_device(config.device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # events are recorded on the stream of this thread's device
         self.dtype = choose_dtype(config.dtype, self.device)
         directory = locate(config.model, progress)
         progress("reading the config", 0.0)
@@ -74,7 +77,9 @@ class Executor:
         self._launched: deque[Launched] = deque()
         self._before: Sampled | None = None
         progress("making the KV pool", 0.0)
-        self._use_pool(self._blocks(config))
+        blocks = self._blocks(config)
+        self._tier = self._make_tier(config)
+        self._use_pool(blocks, self._tier)
         self._shorten()
         self.on_layer = on_layer
         LOG.info(
@@ -82,6 +87,16 @@ class Executor:
             *(self.model_config.name, self.device, dtype_name(self.dtype), self.block_count, config.block_size),
             self.block_count * self.spec.block_bytes() / (1 << 20),
         )
+
+    @property
+    def host_slots(self) -> int:
+        """Blocks that the host tier holds; 0: there is none."""
+        return self._tier.slots if self._tier is not None else 0
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        """Carries moves out in order, after all that was launched and before all that is launched or lands later."""
+        with torch.inference_mode():
+            self.pool.move(moves)
 
     def launch(self, plan: Plan) -> None:
         """Starts a step. On a CPU it is over on return; on CUDA it runs on. At most `IN_FLIGHT` may be uncollected."""
@@ -108,7 +123,6 @@ class Executor:
 
     def _run(self, plan: Plan) -> Launched:
         self.pool.begin_step()
-        self.pool.copy(plan.copies)
         batch = build_batch(plan, self._block_size, self.device, self._before)
         hidden = self._model.forward(
             batch.token_ids, batch.positions, self._attention.begin(batch), lambda layer: self._stored(plan, layer)
@@ -149,8 +163,12 @@ class Executor:
         checkpoint.refuse_unused(".rotary_emb.inv_freq", *(("lm_head.weight",) if config.tied_head else ()))
         return model
 
-    def _use_pool(self, blocks: int) -> None:
-        self.pool = KVPool(self.model_config, self.spec, blocks, self.device, self.dtype)
+    def _make_tier(self, config: EngineConfig) -> HostTier | None:
+        slots = config.host_kv_memory // self.spec.block_bytes()
+        return HostTier(slots, self.spec, self.device, config.host_kv_directory) if slots else None
+
+    def _use_pool(self, blocks: int, tier: HostTier | None = None) -> None:
+        self.pool = KVPool(self.model_config, self.spec, blocks, self.device, self.dtype, tier)
         self.block_count = blocks
         self._attention: AttentionBackend = TorchAttention(self.pool.layers, self.model_config.windows)
 

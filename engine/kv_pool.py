@@ -3,11 +3,11 @@
 One tensor per group, `[layers, blocks, kv_heads, 2, block, head_dim]`: adjacent blocks of a layer are adjacent in
 memory, so runs of blocks leave as one frame. On a CPU the pool is an anonymous mapping, which begins at a page, costs
 no memory before it is used, and is read without a copy. On CUDA bytes pass through pinned memory on a stream of their
-own.
+own; moves of blocks belong to the engine's stream, like the steps that they are between.
 """
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,16 @@ from core.errors import MessageError
 from core.kvspec import KVGroup, KVSpec, blocks_for
 from engine.architectures import ModelConfig, computation
 from engine.device import dtype_name
+from engine.host_tier import WORD, HostTier
+from engine.move_batches import batches
+from engine.plan import BlockMove
+from engine.runs import runs
 
 Payload = Sequence[memoryview | bytes]
+NULL = 0
+"""The block that padding reads; nothing is ever moved or landed there."""
+STAGED = 32 << 20
+"""Bytes that one batch of moves gathers before it scatters them."""
 
 
 def make_spec(config: ModelConfig, dtype: torch.dtype, block_tokens: int, weights: str) -> KVSpec:
@@ -33,9 +41,16 @@ class KVPool:
     """Blocks 0 … `block_count` - 1 of every layer; block 0 is the null block, which stays zero."""
 
     def __init__(
-        self, config: ModelConfig, spec: KVSpec, block_count: int, device: torch.device, dtype: torch.dtype
+        self,
+        config: ModelConfig,
+        spec: KVSpec,
+        block_count: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        tier: HostTier | None = None,
     ) -> None:
         assert block_count >= 2, "a pool needs the null block and one more"
+        self._tier = tier
         self.spec = spec
         self.block_count = block_count
         group = spec.groups[0]
@@ -52,15 +67,37 @@ class KVPool:
             self._tensor = torch.frombuffer(memory, dtype=dtype).view(shape)
             self._bytes = _HostBytes(memoryview(memory), self._layer_bytes, group.block_bytes)
         self.layers = list(self._tensor.unbind(0))  # each [blocks, kv_heads, 2, block, head_dim]
+        self._words = self._tensor.view(len(group.layers), block_count, -1).view(WORD)  # [layers, blocks, words]
 
-    def copy(self, pairs: Sequence[tuple[int, int, int]]) -> None:
-        """Copies blocks, (group, from, to) each, in all layers."""
-        if not pairs:
-            return
-        assert all(group == 0 for group, _, _ in pairs)
-        source = torch.tensor([pair[1] for pair in pairs], device=self._tensor.device)
-        target = torch.tensor([pair[2] for pair in pairs], device=self._tensor.device)
-        self._tensor[:, target] = self._tensor[:, source]
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        """Carries moves out, each seeing the result of those before it. Used by the engine's thread.
+
+        On CUDA enqueued on its stream: after the steps that were launched, and before what `read` and `write` are
+        called for afterwards.
+        """
+        self._bytes.begin_step()
+        for batch in batches(moves, max(1, STAGED // self.spec.block_bytes())):
+            self._move(batch[0].kind, batch[0].group, [move.source for move in batch], [move.target for move in batch])
+        self._bytes.moved()
+
+    def _move(self, kind: str, group: int, sources: list[int], targets: list[int]) -> None:
+        if kind != "in":
+            self._check(group, 0, sources)
+            found = self._words.index_select(1, self._index(sources))  # [layers, moves, words]
+        else:
+            assert self._tier is not None, "a block comes from the host tier, but there is none"
+            found = self._tier.get(sources).transpose(0, 1)
+        if kind != "out":
+            self._check(group, 0, targets)
+            assert NULL not in targets, "the null block is never written"
+            self._words.index_copy_(1, self._index(targets), found)
+        else:
+            assert self._tier is not None, "a block goes to the host tier, but there is none"
+            self._tier.put(targets, found.transpose(0, 1).contiguous())
+
+    def _index(self, blocks: Sequence[int]) -> Tensor:
+        device = self._words.device
+        return torch.tensor(blocks, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
     def written(self, layer: int) -> None:
         """The engine thread has stored this layer's KV of a step: what `read` finds from now on includes it."""
@@ -81,7 +118,7 @@ class KVPool:
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         """Lands bytes in `blocks`, in order, however they are cut. Raises `MessageError` for a wrong size."""
         self._check(group, layer, blocks)
-        assert 0 not in blocks, "the null block is never written"
+        assert NULL not in blocks, "the null block is never written"
         size = sum(memoryview(part).nbytes for part in payload)
         if size != len(blocks) * self._block_bytes:
             raise MessageError(f"a payload of {size} bytes for {len(blocks)} blocks of {self._block_bytes} bytes")
@@ -106,6 +143,9 @@ class _HostBytes:
     def begin_step(self) -> None:
         """The same holds for what has landed."""
 
+    def moved(self) -> None:
+        """And for what was moved."""
+
     def read(self, layer: int, blocks: Sequence[int]) -> list[memoryview]:
         origin, size = layer * self._layer_bytes, self._block_bytes
         return [self._memory[origin + first * size : origin + (last + 1) * size] for first, last in runs(blocks)]
@@ -118,7 +158,8 @@ class _DeviceBytes:
     """Blocks in a GPU's memory, staged through pinned host memory.
 
     Transfers run on a stream of their own, ordered against the steps by events: a read waits for the store of its
-    layer, not for the step; a step waits for what has landed before it.
+    layer, not for the step; a step waits for what has landed before it; and both read and write wait for the moves
+    before them, which may have filled the block that is read, and still read the block that is written.
     """
 
     def __init__(self, tensor: Tensor) -> None:
@@ -128,18 +169,23 @@ class _DeviceBytes:
         self._stream: torch.cuda.Stream = cuda.Stream(tensor.device)
         self._written: list[torch.cuda.Event] = [cuda.Event() for _ in range(layers)]
         self._landed: torch.cuda.Event = cuda.Event()
+        self._moved: torch.cuda.Event = cuda.Event()
 
     def written(self, layer: int) -> None:
-        self._written[layer].record()
+        self._written[layer].record(torch.cuda.current_stream(self._raw.device))
 
     def begin_step(self) -> None:
         torch.cuda.current_stream(self._raw.device).wait_event(self._landed)
+
+    def moved(self) -> None:
+        self._moved.record(torch.cuda.current_stream(self._raw.device))
 
     def read(self, layer: int, blocks: Sequence[int]) -> list[memoryview]:
         """A fresh buffer each time, which lives as long as its view: the sender may keep it in flight."""
         staging = torch.empty((len(blocks), self._raw.shape[2]), dtype=torch.uint8, pin_memory=True)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             self._stream.wait_event(self._written[layer])
+            self._stream.wait_event(self._moved)
             index = torch.tensor(blocks, pin_memory=True).to(self._raw.device, non_blocking=True)
             staging.copy_(self._raw[layer].index_select(0, index), non_blocking=True)
         self._stream.synchronize()
@@ -149,6 +195,7 @@ class _DeviceBytes:
         staging = torch.empty((len(blocks), self._raw.shape[2]), dtype=torch.uint8, pin_memory=True)
         scatter([_view(staging)], payload)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._moved)
             index = torch.tensor(blocks, pin_memory=True).to(self._raw.device, non_blocking=True)
             self._raw[layer].index_copy_(0, index, staging.to(self._raw.device, non_blocking=True))
             self._landed.record(self._stream)
@@ -159,20 +206,6 @@ def _view(staging: Tensor) -> memoryview:
     """The bytes of a contiguous tensor on the host; the view keeps the tensor alive."""
     array: Any = staging.numpy()
     return memoryview(array).cast("B")
-
-
-def runs(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(first, last) of each run of ascending neighbours."""
-    first = last = None
-    for block in blocks:
-        if last is not None and block == last + 1:
-            last = block
-            continue
-        if first is not None and last is not None:
-            yield first, last
-        first = last = block
-    if first is not None and last is not None:
-        yield first, last
 
 
 def scatter(targets: Sequence[memoryview], parts: Payload) -> None:

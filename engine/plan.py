@@ -41,7 +41,6 @@ class Plan(Struct, frozen=True, array_like=True):
 
     step: int
     works: list[Work]
-    copies: list[tuple[int, int, int]] = []  # (group, from block, to block), done before anything else
 
 
 class StepResult(Struct, frozen=True, array_like=True):

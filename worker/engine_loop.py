@@ -3,11 +3,12 @@
 import logging
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Moves
 from typing import Generic, Protocol, TypeVar
 
 from core.records import Load
 from core.store import ServerClock
-from engine.plan import Plan, StepResult
+from engine.plan import BlockMove, Plan, StepResult
 from engine.scheduler import Progress, Scheduler
 from engine.sequence import Sequence
 from worker.busy_page import BusyPage
@@ -22,6 +23,9 @@ E = TypeVar("E", contravariant=True)
 
 class Runner(Protocol):
     """What runs plans: `engine.executor.Executor`, which this module does not import because it loads torch."""
+
+    def move(self, moves: Moves[BlockMove]) -> None:
+        """Carries block moves out, in order, between the steps launched before and after."""
 
     def launch(self, plan: Plan) -> None:
         """Starts a step."""
@@ -94,6 +98,8 @@ class EngineLoop(Generic[E]):
             now = self._clock.now()
             self._policy.expired(self._scheduler.expired(now), now)
             plan = self._scheduler.plan(now)
+            if moves := self._scheduler.take_moves():
+                self._executor.move(moves)  # before bytes land in blocks that were given to others
             self._policy.admitted(self._scheduler.take_admitted(), now)
             if plan is not None:
                 self._busy.enter(self._useful_threads(sum(len(work.token_ids) for work in plan.works)))

@@ -1,9 +1,9 @@
 """An executor small enough to be read in a minute, and strict: KV is a fingerprint of everything up to its token.
 
 It runs a step at collect, as late as the seam allows, so that a block which was given away while a launched step still
-writes to it is seen. Moves run in their order among the steps, and bytes land after all moves that were asked for before.
-A step stores all its KV before it attends. Before a token is computed, the KV of every earlier position must be, in the
-sequence's own block table, exactly what that sequence's own tokens give, and those of its tenant.
+writes to it is seen. Moves run in their order among the steps, and bytes land after all moves that were asked for
+before. A step stores all its KV before it attends. Before a token is computed, the KV of every earlier position must
+be, in the sequence's own block table, exactly what that sequence's own tokens give, and those of its tenant.
 """
 
 from collections import deque
@@ -77,7 +77,7 @@ class StrictExecutor:
         return self._results.popleft()
 
     def land(self, tokens: Tokens[int], blocks: tuple[list[int], ...], salt: str, held: int) -> None:
-        """The KV of `tokens` arrives from another worker, at any moment, steps in flight or not; not the held blocks'."""
+        """The KV of `tokens`, but for the held blocks, arrives from another worker, steps in flight or not."""
         while any(isinstance(each, list) for each in self._queue):
             self._run()
         for position, value in enumerate(fingerprints(tokens, salt)):

@@ -10,7 +10,7 @@ from core.config import EngineConfig
 from core.errors import ConfigError
 from core.messages import Sampling
 from engine.executor import Executor
-from engine.plan import PENDING, Plan, Work
+from engine.plan import PENDING, BlockMove, Plan, Work
 from tests.engine.drive import GREEDY, run, start
 from tests.engine.test_golden import make_executor
 from tests.reference import VARIANTS, build_model, make_prompts
@@ -72,16 +72,29 @@ def test_every_layer_signals_once_its_kv_is_there(model: Path) -> None:
     assert all(any(entry[3]) for entry in seen)
 
 
-def test_copies_are_done_before_the_step(model: Path) -> None:
-    """A block that was copied serves as its original does."""
-    executor = make_executor(model)
+@pytest.mark.parametrize("directory", [False, True])
+def test_a_moved_block_serves_as_its_original_does(directory: bool, model: Path, tmp_path: Path) -> None:
+    """Copied, or away in the host tier while others use its place."""
+    executor = make_executor(
+        model, host_kv_memory=4 << 20, host_kv_directory=str(tmp_path) if directory else ""
+    )
+    assert executor.host_slots == (4 << 20) // executor.spec.block_bytes()
     prompt = make_prompts([20], 320)[0]
     executor.launch(Plan(0, [Work(1, 0, prompt, ([1, 2],), GREEDY)]))
     token = executor.collect().tokens[0]
     executor.launch(Plan(1, [Work(1, 20, token, ([1, 2],), GREEDY)]))
     expected = executor.collect().tokens
-    executor.launch(Plan(2, [Work(2, 20, token, ([1, 9],), GREEDY)], [(0, 2, 9)]))
+    executor.move([BlockMove("copy", 0, 2, 9)])
+    executor.launch(Plan(2, [Work(2, 20, token, ([1, 9],), GREEDY)]))
     assert executor.collect().tokens == expected
+    last = executor.host_slots - 1
+    executor.move([BlockMove("out", 0, 1, last), BlockMove("out", 0, 9, 3)])
+    executor.launch(Plan(3, [Work(3, 0, make_prompts([40], 320)[0], ([1, 9, 2],), GREEDY)]))
+    executor.collect()
+    executor.move([BlockMove("in", 0, 3, 5), BlockMove("in", 0, last, 4)])
+    executor.launch(Plan(4, [Work(2, 20, token, ([4, 5],), GREEDY)]))
+    assert executor.collect().tokens == expected
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pending_token_is_the_one_of_the_step_before(model: Path) -> None:

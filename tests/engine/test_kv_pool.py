@@ -9,7 +9,7 @@ import torch
 from core.config import EngineConfig
 from core.errors import ConfigError, MessageError
 from engine.architectures import ModelConfig
-from engine.kv_pool import KVPool, make_spec, runs
+from engine.kv_pool import KVPool, make_spec
 from engine.pool_size import available_memory, longest_that_fits, pool_blocks
 from engine.rope import Rope
 from tests.engine.drive import run, start
@@ -71,19 +71,6 @@ def test_a_payload_of_the_wrong_size_is_refused() -> None:
     for wrong in (size - 1, size + 1, 0):
         with pytest.raises(MessageError, match=f"{wrong} bytes for 1 blocks of {size}"):
             pool.write(0, 0, [3], [bytes(wrong)])
-
-
-def test_block_copies_reach_every_layer() -> None:
-    pool = make_pool()
-    pool.copy([(0, 3, 5), (0, 4, 6)])
-    for layer in pool.layers:
-        assert torch.equal(layer[[5, 6]], layer[[3, 4]])
-
-
-def test_runs_are_ascending_neighbours() -> None:
-    assert list(runs([])) == []
-    assert list(runs([5])) == [(5, 5)]
-    assert list(runs([1, 2, 3, 7, 6, 5, 8, 9])) == [(1, 3), (7, 7), (6, 6), (5, 5), (8, 9)]
 
 
 def test_the_fingerprint_tells_layouts_apart() -> None:

@@ -7,7 +7,7 @@ from core.kvspec import KVGroup, KVSpec
 from core.messages import Limits, Sampling
 from core.store import ServerClock
 from engine.blocks import BlockManager
-from engine.plan import Plan, StepResult
+from engine.plan import BlockMove, Plan, StepResult
 from engine.scheduler import Progress, Scheduler
 from worker.role import Parts
 
@@ -21,6 +21,7 @@ class Bench:
 
     def __init__(self, blocks: int = 33, waiting_share: float = 0.5) -> None:
         self.said: list[Any] = []
+        self.moves: list[BlockMove] = []
         self.blocks = BlockManager(SPEC, blocks)
         self.scheduler = Scheduler(self.blocks, max_batch_tokens=16, max_sequences=8, max_model_len=256)
         config = WorkerConfig(
@@ -31,12 +32,13 @@ class Bench:
     def step(self, policy: Any, now: float = 1.0) -> Plan | None:
         """Plan, run, apply, as the engine loop does."""
         plan = self.scheduler.plan(now)
+        self.moves += self.scheduler.take_moves()
         policy.admitted(self.scheduler.take_admitted(), now)
         if plan is not None:
             layer_written = getattr(policy, "layer_written", lambda *_: None)
             for layer in SPEC.groups[0].layers:
                 layer_written(plan, 0, layer)
-            tokens = [[7] if work.sampling is not None else [] for work in plan.works]
+            tokens = [[7] * len(work.samples) if work.sampling is not None else [] for work in plan.works]
             progress: list[Progress] = self.scheduler.apply(StepResult(plan.step, tokens), now)
             policy.progressed(progress, now)
         self.scheduler.check_invariants()
