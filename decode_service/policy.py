@@ -97,6 +97,8 @@ class DecodePolicy:
                 opened.prompt_tokens,
                 now + opened.remaining_ms / 1000,
                 landing=True,
+                salt=opened.salt,
+                priority=opened.priority,
             )
             self._scheduler.add(sequence)
         except MessageError as error:
@@ -137,7 +139,8 @@ class DecodePolicy:
         for sequence in sequences:
             run = self._runs[sequence.id]
             if run.handoff is not None:
-                self._tell_io(RoomGranted(run.handoff, tuple(list(table) for table in sequence.blocks), 0))
+                blocks = tuple(list(table) for table in sequence.blocks)
+                self._tell_io(RoomGranted(run.handoff, blocks, sequence.held_blocks))
 
     # send -----------------------------------------------------------------------------------------------------------
 
