@@ -1,7 +1,6 @@
 """Command-line options from a config struct, nested structs flattened; all about an option stands in one place."""
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar, get_args, get_origin
@@ -10,17 +9,9 @@ import msgspec
 from msgspec import Struct
 
 from core.errors import ConfigError
+from core.sizes import parse_bytes
 
 C = TypeVar("C", bound=Struct)
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-def parse_bytes(text: str) -> int:
-    """`512MiB`, `2G`, `1048576` … as bytes. Raises ValueError on anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise ValueError("expected a size such as 512MiB or 2GiB")
-    return int(float(match[1]) * UNITS[match[2].upper()])
 
 
 def option(name: str) -> str:

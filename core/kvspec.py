@@ -1,13 +1,15 @@
-"""The KV cache, described in bytes: what pool, grant, frames and sizing see. Only attention knows about heads.
-
-Memory of the KV cache in bytes = batch x sequence length x layers x 2 x KV heads x head size x bytes per value.
-"""
+"""The KV cache, described in bytes: what pool, grant, frames and sizing see. Only attention knows about heads."""
 
 import hashlib
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
+
+
+def kv_bytes(batch: int, tokens: int, layers: int, kv_heads: int, head_dim: int, value_bytes: int) -> int:
+    """Memory of the KV cache in bytes: of `batch` sequences of `tokens` tokens, a key and a value for each KV head."""
+    return batch * tokens * layers * 2 * kv_heads * head_dim * value_bytes
 
 
 class KVGroup(Struct, frozen=True):

@@ -51,6 +51,19 @@ class Load(Struct, frozen=True):
         return structs.replace(self, waiting=waiting, handoffs=handoffs, handoff_bytes=handoff_bytes)
 
 
+class Memory(Struct, frozen=True):
+    """What a worker's memory is for and how much fits in, in bytes and tokens; and the rates that it measured."""
+
+    weights_bytes: int = 0
+    kv_pool_bytes: int = 0  # the null block included
+    host_tier_bytes: int = 0
+    token_bytes: int = 0  # of KV, for each token
+    tokens: int = 0  # that the pool holds
+    sequences: int = 0  # of max_model_len tokens that the pool holds
+    prompt_tokens_per_second: float = 0.0
+    host_bytes_per_second: float = 0.0  # between the pool and the host tier
+
+
 class WorkerRecord(Struct, frozen=True):
     """One life of a worker, renewed by its heartbeat."""
 
@@ -67,6 +80,7 @@ class WorkerRecord(Struct, frozen=True):
     started_at: float
     draining: bool = False
     load: Load = Load()
+    memory: Memory = Memory()
 
 
 class RequestRecord(Struct, frozen=True):

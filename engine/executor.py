@@ -12,8 +12,11 @@ from msgspec import structs
 from torch import Tensor
 
 from core.config import EngineConfig
-from core.kvspec import KVSpec
-from core.messages import Sampling
+from core.costs import Rates
+from core.errors import ConfigError
+from core.kvspec import KVSpec, blocks_for
+from core.records import Memory
+from core.sizes import format_bytes
 from core.status import Progress
 from engine.architectures import ModelConfig, computation, read_config
 from engine.attention import AttentionBackend
@@ -25,8 +28,18 @@ from engine.hub import locate
 from engine.kv_pool import KVPool, make_spec
 from engine.linear import LinearFactory
 from engine.model import Model
-from engine.plan import BlockMove, Plan, StepResult, Work
-from engine.pool_size import cpu_spare, cuda_spare, longest_that_fits, pool_blocks, profiled_blocks, profiled_tokens
+from engine.plan import BlockMove, Plan, StepResult
+from engine.pool_size import (
+    available_memory,
+    cpu_spare,
+    cuda_spare,
+    host_slots,
+    longest_that_fits,
+    pool_blocks,
+    refuse_impossible,
+    refuse_more_than,
+)
+from engine.profiling import fastest, first_step, largest_step, longer_step, out_and_in, prompts
 from engine.rope import Rotary
 from engine.sampler import Draw, sample
 from engine.weights import Checkpoint
@@ -63,6 +76,7 @@ class Executor:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # events are recorded on the stream of this thread's device
         self.dtype = choose_dtype(config.dtype, self.device)
+        refuse_impossible(config, self.device)
         directory = locate(config.model, progress)
         progress("reading the config", 0.0)
         self.model_config: ModelConfig = read_config(directory, config.max_model_len)
@@ -76,17 +90,17 @@ class Executor:
         self.on_layer: OnLayer | None = None
         self._launched: deque[Launched] = deque()
         self._before: Sampled | None = None
+        progress("profiling", 0.0)
+        prompt_rate = self._profile(config)
         progress("making the KV pool", 0.0)
         blocks = self._blocks(config)
-        self._tier = self._make_tier(config)
+        self._tier = self._make_tier(config, blocks)
         self._use_pool(blocks, self._tier)
         self._shorten()
+        self.rates = Rates(prompt_rate, self._host_rate())
+        self.memory = self._memory()
         self.on_layer = on_layer
-        LOG.info(
-            "%s on %s in %s: torch attention, %d KV blocks of %d tokens (%.0f MiB)",
-            *(self.model_config.name, self.device, dtype_name(self.dtype), self.block_count, config.block_size),
-            self.block_count * self.spec.block_bytes() / (1 << 20),
-        )
+        self._log()
 
     @property
     def host_slots(self) -> int:
@@ -163,8 +177,9 @@ class Executor:
         checkpoint.refuse_unused(".rotary_emb.inv_freq", *(("lm_head.weight",) if config.tied_head else ()))
         return model
 
-    def _make_tier(self, config: EngineConfig) -> HostTier | None:
-        slots = config.host_kv_memory // self.spec.block_bytes()
+    def _make_tier(self, config: EngineConfig, blocks: int) -> HostTier | None:
+        on_host = blocks * self.spec.block_bytes() if self.device.type != "cuda" else 0
+        slots = host_slots(config, self.spec, on_host)
         return HostTier(slots, self.spec, self.device, config.host_kv_directory) if slots else None
 
     def _use_pool(self, blocks: int, tier: HostTier | None = None) -> None:
@@ -182,22 +197,82 @@ class Executor:
 
     def _blocks(self, config: EngineConfig) -> int:
         limit = self.model_config.max_model_len
-        if config.kv_memory:
-            return pool_blocks(config, self.spec, 0, limit)
         if self.device.type != "cuda":
+            refuse_more_than("kv_memory", config.kv_memory, available_memory(), "free beside the weights")
             return pool_blocks(config, self.spec, cpu_spare(), limit)
-        self._profile(profiled_tokens(config, limit))
+        whole = cuda_spare(self.device, 1.0)
+        refuse_more_than("kv_memory", config.kv_memory, whole, f"free on {self.device} beside weights and steps")
         return pool_blocks(config, self.spec, cuda_spare(self.device, config.gpu_memory_utilization), limit)
 
-    def _profile(self, lengths: list[int]) -> None:
-        """Runs the largest step once on a small pool, which is dropped: what it takes is not there for KV."""
-        self._use_pool(profiled_blocks(lengths, self._block_size))
-        works, first = [], 1
-        for sequence, length in enumerate(lengths):
-            end = first + -(-length // self._block_size)
-            works.append(Work(sequence, 0, [0] * length, (list(range(first, end)),), Sampling(seed=0)))
-            first = end
-        self.launch(Plan(0, works))
-        self.collect()
+    def _profile(self, config: EngineConfig) -> float:
+        """Prompt tokens per second, of steps on small pools that are dropped.
+
+        On CUDA it is the largest step that runs, because what that takes is not there for KV. A CPU is asked for no
+        more than it does in about a second.
+        """
+        limit = self.model_config.max_model_len
+        try:
+            if self.device.type == "cuda":
+                lengths = largest_step(config, limit)
+                return sum(lengths) / self._timed(lengths)
+            length = first_step(config, limit)
+            rate = length / self._timed([length])
+            longer = longer_step(config, limit, rate)
+            return longer / self._timed([longer]) if longer > length else rate
+        except torch.OutOfMemoryError:
+            why = f"a step of so many tokens does not fit into the memory of {self.device} beside the weights"
+            raise ConfigError("max_batch_tokens", config.max_batch_tokens, why) from None
+
+    def _timed(self, lengths: list[int]) -> float:
+        """Seconds of a step of prompts, which leaves nothing behind."""
+        plan, blocks = prompts(lengths, self._block_size)
+        self._use_pool(blocks)
+
+        def step() -> None:
+            self.launch(plan)
+            self.collect()
+
+        seconds = fastest(step)
         del self.pool, self._attention
         self._before = None
+        return seconds
+
+    def _host_rate(self) -> float:
+        """Bytes per second between pool and host tier, both still empty: blocks go out and come back."""
+        if self._tier is None:
+            return 0.0
+        moves = out_and_in(self.block_count, self._tier.slots, self.spec.block_bytes())
+
+        def there_and_back() -> None:
+            self.move(moves)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+
+        return len(moves) * self.spec.block_bytes() / fastest(there_and_back)
+
+    def _memory(self) -> Memory:
+        tokens, longest = self._block_size, self.model_config.max_model_len
+        return Memory(
+            weights_bytes=self._model.weights_bytes(),
+            kv_pool_bytes=self.block_count * self.spec.block_bytes(),
+            host_tier_bytes=self._tier.bytes if self._tier is not None else 0,
+            token_bytes=self.spec.token_bytes(),
+            tokens=(self.block_count - 1) * tokens,
+            sequences=(self.block_count - 1) // blocks_for(longest, tokens),
+            prompt_tokens_per_second=self.rates.prompt_tokens_per_second,
+            host_bytes_per_second=self.rates.host_bytes_per_second,
+        )
+
+    def _log(self) -> None:
+        memory, longest = self.memory, self.model_config.max_model_len
+        tier = "no host tier"
+        if memory.host_tier_bytes:
+            speed = format_bytes(memory.host_bytes_per_second)
+            tier = f"host tier {format_bytes(memory.host_tier_bytes)} ({self.host_slots} blocks) at {speed}/s"
+        LOG.info(
+            "%s on %s in %s, torch attention: weights %s, KV pool %s (%d blocks of %d tokens, %s per token)"
+            " for %d tokens or %d sequences of %d, %s; %.0f prompt tokens/s",
+            *(self.model_config.name, self.device, dtype_name(self.dtype), format_bytes(memory.weights_bytes)),
+            *(format_bytes(memory.kv_pool_bytes), self.block_count, self._block_size, format_bytes(memory.token_bytes)),
+            *(memory.tokens, memory.sequences, longest, tier, memory.prompt_tokens_per_second),
+        )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from core.errors import MessageError
-from core.kvspec import KVGroup, KVSpec, blocks_for
+from core.kvspec import KVGroup, KVSpec, blocks_for, kv_bytes
 from engine.architectures import ModelConfig, computation
 from engine.device import dtype_name
 from engine.host_tier import WORD, HostTier
@@ -31,7 +31,7 @@ STAGED = 32 << 20
 
 def make_spec(config: ModelConfig, dtype: torch.dtype, block_tokens: int, weights: str) -> KVSpec:
     """One group of full attention over all layers: a window's old blocks are kept as well."""
-    block_bytes = config.kv_heads * 2 * block_tokens * config.head_dim * dtype.itemsize
+    block_bytes = kv_bytes(1, block_tokens, 1, config.kv_heads, config.head_dim, dtype.itemsize)
     group = KVGroup("full", tuple(range(config.layers)), block_tokens, block_bytes)
     axes = f"{dtype_name(dtype)}[block,kv_head:{config.kv_heads},key|value,token:{block_tokens},dim:{config.head_dim}]"
     return KVSpec((group,), f"{axes} {computation(config).decode()}", weights)

@@ -23,6 +23,10 @@ class Linear(Protocol):
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
+    def held(self) -> list[Tensor]:
+        """The tensors that the layer keeps in memory."""
+        ...
+
 
 class PlainLinear:
     """Weights as they are, `[out, in]`."""
@@ -33,6 +37,10 @@ class PlainLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return functional.linear(x, self._weight, self._bias)
+
+    def held(self) -> list[Tensor]:
+        """Weight and bias; the weight may be another layer's too."""
+        return [self._weight] if self._bias is None else [self._weight, self._bias]
 
 
 class PackedLinear:
@@ -47,6 +55,10 @@ class PackedLinear:
     def __call__(self, x: Tensor) -> Tensor:
         product: Tensor = self._multiply(x, self._weight, self._bias, "none", [], "")
         return product
+
+    def held(self) -> list[Tensor]:
+        """The packed copy and the bias."""
+        return [self._weight] if self._bias is None else [self._weight, self._bias]
 
 
 class LinearFactory:

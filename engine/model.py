@@ -49,6 +49,16 @@ class Model:
             self._head = make.linear(["lm_head"], [config.vocab_size], config.hidden_size)
         progress("loading weights", 100.0)
 
+    def weights_bytes(self) -> int:
+        """Bytes of the weights as they are held: a tied head is counted only where it was packed into a copy."""
+        held = [self._embedding, self._norm, *self._head.held()]
+        for layer in self._layers:
+            held += [layer.attention_norm, layer.mlp_norm]
+            held += [layer.query_key_norm] if layer.query_key_norm is not None else []
+            for linear in (layer.query_key_value, layer.attention_output, layer.gate_up, layer.down):
+                held += linear.held()
+        return sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in held}.values())
+
     def forward(
         self, token_ids: Tensor, positions: Tensor, step: AttentionStep, stored: Callable[[int], None]
     ) -> Tensor:

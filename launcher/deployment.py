@@ -60,6 +60,10 @@ class Deployment:
         options += ["--busy-page", str(self._run / "busy")]
         if config.kv_memory:
             options += ["--kv-memory", str(config.kv_memory)]
+        if config.host_kv_memory:
+            options += ["--host-kv-memory", str(config.host_kv_memory)]
+        if config.host_kv_directory:  # workers run in another directory
+            options += ["--host-kv-directory", str(Path(config.host_kv_directory).resolve())]
         services = []
         for name, (device, share) in zip(names, worker_devices(config.device, len(names)), strict=True):
             placed = ["--device", device] + (["--gpu-memory-utilization", str(share)] if share else [])

@@ -41,6 +41,12 @@ class UpConfig(Struct, frozen=True, kw_only=True):
     kv_memory: Annotated[
         Bytes, Meta(description="memory for KV blocks of each worker, such as 512MiB; 0: chosen by the device")
     ] = 0
+    host_kv_memory: Annotated[
+        Bytes, Meta(description="memory of each worker for KV blocks that left the pool, such as 2GiB; 0: none")
+    ] = 0
+    host_kv_directory: Annotated[
+        str, Meta(description="directory to keep those blocks in, in files without a name; empty: in memory")
+    ] = ""
     block_size: Annotated[BlockSize, Meta(description="tokens per KV block: 8, 16, 32 or 64")] = 16
     log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error")] = "info"
     secret_file: Annotated[

@@ -89,6 +89,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         device=str(executor.device),
         dtype=dtype_name(executor.dtype),
         started_at=time.time(),
+        memory=executor.memory,
     )
     vitals.load = policy.load()
     io = IOThread(config, record, secret, clock, vitals, inbox, outbox, busy, make_transfer(executor.pool))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.cli import parse, parse_bytes
+from core.cli import parse
 from core.config import GatewayConfig, WorkerConfig
 from core.errors import ConfigError
 
@@ -12,13 +12,6 @@ def test_nested_structs_become_flat_options() -> None:
     assert config.engine.model == "dir"
     assert config.engine.kv_memory == 512 << 20
     assert config.engine.block_size == 32
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("1", 1), ("2K", 2048), ("1.5MiB", 3 << 19), ("2GB", 2 << 30), (" 3 g ", 3 << 30)]
-)
-def test_sizes(text: str, size: int) -> None:
-    assert parse_bytes(text) == size
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,10 @@ def test_samples_draw_from_one_row_what_each_draws_alone(model: Path) -> None:
     assert len(set(alone)) == 3
     second = Work(2, 0, prompts[1], ([3],), flat, (0,))
     executor.launch(Plan(1, [second]))
-    executor.launch(Plan(2, [Work(2, 9, [PENDING], ([3],), flat, (0,), 1)]))
+    executor.launch(Plan(2, [Work(2, 9, [PENDING], ([3],), GREEDY, (0,), 1)]))
     expected = [executor.collect().tokens[0], executor.collect().tokens[0]]
     executor.launch(Plan(3, [Work(1, 0, prompts[0], ([1, 2],), flat, (0, 3, 1), 4), second]))
-    executor.launch(Plan(4, [Work(2, 9, [PENDING], ([3],), flat, (0,), 1)]))
+    executor.launch(Plan(4, [Work(2, 9, [PENDING], ([3],), GREEDY, (0,), 1)]))
     assert executor.collect().tokens == [alone, expected[0]]
     assert executor.collect().tokens == [expected[1]]
 

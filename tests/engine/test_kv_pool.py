@@ -8,6 +8,7 @@ import torch
 
 from core.config import EngineConfig
 from core.errors import ConfigError, MessageError
+from core.kvspec import kv_bytes
 from engine.architectures import ModelConfig
 from engine.kv_pool import KVPool, make_spec
 from engine.pool_size import available_memory, longest_that_fits, pool_blocks
@@ -78,7 +79,8 @@ def test_the_fingerprint_tells_layouts_apart() -> None:
     specs += [make_spec(CONFIG, torch.bfloat16, 8, "w"), make_spec(CONFIG, torch.float16, 8, "w")]
     specs += [make_spec(CONFIG, torch.float32, 8, "other weights")]
     assert len({spec.fingerprint() for spec in specs}) == len(specs)
-    assert specs[0].block_bytes() == 3 * 2 * 2 * 8 * 4 * 4
+    assert specs[0].block_bytes() == kv_bytes(1, 8, layers=3, kv_heads=2, head_dim=4, value_bytes=4) == 3 * 512
+    assert specs[0].token_bytes() == kv_bytes(1, 1, layers=3, kv_heads=2, head_dim=4, value_bytes=4)
 
 
 def test_the_budget_decides_the_size() -> None:
@@ -94,14 +96,16 @@ def test_the_budget_decides_the_size() -> None:
     assert blocks(1 << 30) == 4 * 8 + 1, "no more than all sequences could use"
     assert blocks(9 * one) == 9
     with pytest.raises(
-        ConfigError, match=r"one sequence of 64 tokens needs .* MiB.*--kv-memory.*--max-model-len to 56"
+        ConfigError, match=r"one sequence of 64 tokens needs 13.5KiB of.*--kv-memory.*--max-model-len to 56"
     ):
         blocks(9 * one - 1)
     assert blocks(9 * one - 1, asked=0) == 8, "nobody asked for 64 tokens: what fits is served"
     assert longest_that_fits(spec, 8, 64) == 56
     assert longest_that_fits(spec, 10, 64) == 64
-    with pytest.raises(ConfigError, match="one sequence of 1 tokens"):
-        blocks(one, asked=0)
+    with pytest.raises(ConfigError, match=r"kv_memory: '3.0KiB': one KV block .* takes 512B in each of 3 layers"):
+        blocks(2 * one - 1, asked=0)
+    with pytest.raises(ConfigError, match=r"kv_memory: 'auto': one KV block .* raise --kv-memory to 3.0KiB at least"):
+        blocks(0, spare=one)
     assert 0 < available_memory() < 1 << 50
 
 

@@ -167,6 +167,7 @@ def test_loading_reports_its_progress(whole: Path) -> None:
     assert [stage for stage, _ in seen if stage != "loading weights"] == [
         "reading the config",
         "hashing weights",
+        "profiling",
         "making the KV pool",
     ]
     percents = [percent for stage, percent in seen if stage == "loading weights"]
