@@ -182,7 +182,8 @@ class HandoffMachine(RuleBasedStateMachine):
         else:
             event("a branch of several was cancelled")
         moves = self.arrivals.cancel(SequenceKey(f"r{number}", sample), self.attempt, self.now)
-        assert number in self.cancelled or not moves
+        ended = [move.key for move in moves if isinstance(move, Dropped) and move.key.sender == self.prefill]
+        assert number in self.cancelled or not ended, "somebody still wants it"
         self.receiver_does(moves)
 
     @precondition(lambda self: self.wanted)
@@ -377,7 +378,8 @@ class HandoffMachine(RuleBasedStateMachine):
                     if isinstance(message, Grant):
                         assert message.held == self.cached[message.handoff], "each repetition holds the same"
                     self.back.append(encode(message))
-                case Wanted(key):
+                case Wanted(key, opened):
+                    assert opened.receiver == self.decode, "it was meant for another life"
                     self.wanted.append(key)
                 case Landed():
                     self.land(move)
