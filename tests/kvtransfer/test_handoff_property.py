@@ -2,6 +2,9 @@
 
 The link has two stages. What the socket holds still refers to the sender's memory and leaves in order; what is on the
 way is a copy, and there anything may happen to it. Blocks are scribbled over as soon as the rules call them free.
+
+Each example draws which troubles it may meet and the steps at which calamities come, so that some meet none and have to
+succeed, and the rare ends are not left to luck. `--hypothesis-show-statistics` says what share of examples met what.
 """
 
 from collections.abc import Sequence
@@ -10,23 +13,31 @@ from typing import TypeVar
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, Phase, event, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from core.config import TransferConfig
 from core.ids import SequenceKey
-from core.messages import Addressed, decode_to_decode, decode_to_prefill, encode
+from core.messages import Addressed, Branch, Grant, decode_to_decode, decode_to_prefill, encode
 from kvtransfer.arrivals import Arrivals
 from kvtransfer.departures import Departures
-from kvtransfer.digest import block_digests
+from kvtransfer.digest import Place, block_digests
 from kvtransfer.moves import Closed, Dropped, HandoffKey, Instruction, Land, Landed, Lost, Send, Unpinned, Wanted
 from kvtransfer.receiver import Granted, ReceiverState
 from kvtransfer.sender import FrameDone, GiveUp, LayerReady, Sender, SenderState
-from tests.kvtransfer.world import BLOCK_BYTES, DECODE, PREFILL, SPEC, TOKENS, Pool, request
+from tests.kvtransfer.world import BLOCK_BYTES, SPEC, TOKENS, Pool, request
 
 HANDOFFS = 3
 BLOCKS = 4  # of each handoff
-LINK = b"link"
+LAYERS = (0, 1)
+NUMBERS = st.integers(0, HANDOFFS - 1)
 FATES = st.lists(st.sampled_from(["arrive"] * 9 + ["repeat", "repeat", "drop", "delay"]), min_size=1, max_size=10)
+TROUBLES = ((), ("cancel",), ("loss",), ("loss", "cancel"))
+CALAMITIES = (
+    "payload lost", "payload lost", "payload lost", "silence everywhere", "silence on the way there",
+    "silence on the way back",
+    "decode restarts", "decode restarts", "prefill restarts",
+)  # fmt: skip
 T = TypeVar("T")
 
 
@@ -35,6 +46,7 @@ class Packet:
     """One multipart message: bytes of the header, and the payload."""
 
     data: bytes
+    link: bytes
     frames: list[memoryview] = field(default_factory=list)
     handoff: int = 0
     number: int = 0
@@ -44,86 +56,150 @@ class HandoffMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.source, self.target = Pool(SPEC, 64, seed=1), Pool(SPEC, 64, seed=2)
+        self.steps = 0
+        self.target = Pool(SPEC, 64, seed=2)
         self.socket: list[Packet] = []  # to the decode side, not yet copied
         self.out: list[Packet] = []  # to the decode side
         self.back: list[bytes] = []  # to the prefill side
-        self.expected: dict[int, bytes] = {}
-        self.source_blocks: dict[int, list[int]] = {}
         self.target_blocks: dict[HandoffKey, list[int]] = {}  # reserved
         self.free = list(range(1, 64))
         self.wanted: list[HandoffKey] = []
-        self.closed: dict[int, Closed] = {}
-        self.unpinned: set[int] = set()
-        self.landed: dict[int, Landed] = {}
-        self.dropped: dict[int, Dropped] = {}
-        self.cancelled: set[int] = set()
-        self.mishaps = 0  # drops and overtakings
-        self.lost = False
+        self.landed: dict[HandoffKey, Landed] = {}
+        self.dropped: dict[HandoffKey, Dropped] = {}
+        self.attempt = 0  # of every handoff of this life of the prefill side
+        self.decode_lives = 0
 
     @initialize(
-        window=st.sampled_from([1, 20, 4096]), frame=st.sampled_from([1, 16, 64]), held=st.integers(0, BLOCKS - 1),
-        streaming=st.booleans(),
+        window=st.sampled_from([1, 20, 4096]), frame=st.sampled_from([1, 16, 64]), streaming=st.booleans(),
+        cached=st.lists(st.integers(0, BLOCKS), min_size=HANDOFFS, max_size=HANDOFFS),
+        samples=st.lists(st.integers(1, 3), min_size=HANDOFFS, max_size=HANDOFFS),
+        troubles=st.sampled_from(TROUBLES),
+        calamities=st.lists(st.tuples(st.sampled_from(CALAMITIES), st.integers(2, 25)), max_size=2),
     )  # fmt: skip
-    def begin(self, window: int, frame: int, held: int, streaming: bool) -> None:
+    def begin(
+        self, window: int, frame: int, streaming: bool, cached: list[int], samples: list[int],
+        troubles: tuple[str, ...], calamities: list[tuple[str, int]],
+    ) -> None:  # fmt: skip
         self.config = TransferConfig(window=window, frame=frame, grant_deadline=10.0)
-        self.departures = Departures(self.config, PREFILL, DECODE, SPEC, trace=True)
-        self.arrivals = Arrivals(self.config, DECODE, SPEC, trace=True)
-        for number in range(HANDOFFS):
-            tokens = 4 * BLOCKS - number
-            blocks = [number * BLOCKS + 1 + at for at in (2, 0, 1, 3)]
-            self.source_blocks[number] = blocks
-            self.expected[number] = self.source.content([blocks])
-            what = request(tokens, request=f"r{number}")
-            self.sender_does(self.departures.open(number, what, self.now))
-        if streaming:  # most mishaps are worth more when payloads are on the way
+        self.cached = cached  # blocks of each handoff that the decode side holds already
+        self.samples = [tuple(range(count)) for count in samples]
+        self.troubles = troubles
+        self.calamities = calamities
+        self.new_decode_life()
+        self.new_prefill_life()
+        if streaming:  # most troubles are worth more when payloads are on the way
             self.send(0, ["arrive"] * HANDOFFS)
             self.deliver(HANDOFFS)
             for _ in range(HANDOFFS):
-                self.grant(held)
+                self.grant()
             self.deliver_back(["arrive"] * HANDOFFS)
             for number in range(HANDOFFS):
                 self.layer_ready(number, 0, BLOCKS)
 
+    def new_decode_life(self) -> None:
+        """Nothing is left of what an earlier one held."""
+        self.decode_lives += 1
+        self.decode = f"decode-{self.decode_lives}"
+        self.arrivals = Arrivals(self.config, self.decode, SPEC, trace=True)
+        for blocks in self.target_blocks.values():
+            self.scribble(self.target, blocks)
+            self.free += blocks
+        self.target_blocks, self.wanted = {}, []
+
+    def new_prefill_life(self) -> None:
+        """The next attempt at every request, over a link of its own."""
+        self.attempt += 1
+        self.prefill = f"prefill-{self.attempt}"
+        self.source = Pool(SPEC, 64, seed=1)
+        self.departures = Departures(self.config, self.prefill, self.decode, SPEC, trace=True)
+        self.socket = []
+        self.source_blocks: dict[int, list[int]] = {}
+        self.expected: dict[int, bytes] = {}
+        self.moving: dict[int, dict[Place, int]] = {}  # digests of the blocks that the decode side lacks
+        self.branches: dict[int, list[Branch]] = {}  # as committed
+        self.closed: dict[int, Closed] = {}
+        self.unpinned: set[int] = set()
+        self.dead: set[SequenceKey] = set()  # branches that the receiver knows to be cancelled
+        self.cancelled: set[int] = set()
+        self.lost = False
+        self.mishaps = 0  # what may end a handoff: messages lost or overtaken, calamities
+        self.begun = self.now
+        for number in range(HANDOFFS):
+            blocks = [number * BLOCKS + 1 + at for at in (2, 0, 1, 3)]
+            self.source_blocks[number] = blocks
+            self.expected[number] = self.source.content([blocks])
+            self.moving[number] = {
+                (0, layer, block): block_digests(0, layer, block, BLOCK_BYTES, self.source.read(0, layer, [at]))[0]
+                for layer in LAYERS
+                for block, at in list(enumerate(blocks))[self.cached[number] :]
+            }
+            what = request(
+                4 * BLOCKS - number, request=f"r{number}", attempt=self.attempt, samples=self.samples[number]
+            )
+            self.sender_does(self.departures.open(number, what, self.now))
+
     # what the engines do ------------------------------------------------------------------------------------------
 
-    @rule(number=st.integers(0, HANDOFFS - 1), layer=st.integers(0, 1), upto=st.sampled_from([1, 2, BLOCKS]))
+    @rule(number=NUMBERS, layer=st.sampled_from(LAYERS), upto=st.sampled_from([1, 2, BLOCKS]))
     def layer_ready(self, number: int, layer: int, upto: int) -> None:
         sender = self.departures.handoffs.get(number)
         if sender is None or (sender.state is not SenderState.COMMITTED and sender._first_tokens is None):
             self.sender_does(self.departures.handle(number, LayerReady(0, layer, upto), self.now))
 
-    @rule(number=st.integers(0, HANDOFFS - 1))
-    def finish(self, number: int) -> None:
+    @rule(number=NUMBERS, ended=st.sets(st.integers(0, 2)))
+    def finish(self, number: int, ended: set[int]) -> None:
+        """The first token is there, and was the last of the samples in `ended`."""
         sender = self.departures.handoffs.get(number)
         if sender is not None and sender._first_tokens is None:
-            for layer in (0, 1):
+            for layer in LAYERS:
                 self.sender_does(self.departures.handle(number, LayerReady(0, layer, BLOCKS), self.now))
-            self.sender_does(self.departures.handle(number, TOKENS, self.now))
+            living = [sample for sample in self.samples[number] if sample not in ended] or [0]
+            self.branches[number] = [Branch(sample, [7 + sample]) for sample in living]
+            first = replace(TOKENS, branches=self.branches[number])
+            self.sender_does(self.departures.handle(number, first, self.now))
 
-    @rule(number=st.integers(0, HANDOFFS - 1), where=st.sampled_from(["nowhere"] * 6 + ["sender", "receiver"]))
+    @precondition(lambda self: "cancel" in self.troubles)
+    @rule(number=NUMBERS, where=st.sampled_from(["nowhere"] * 6 + ["sender", "receiver"]))
     def cancel(self, number: int, where: str) -> None:
         if where == "nowhere":  # keeps cancels rare
             return
-        self.cancelled.add(number)
         if where == "sender":
+            self.cancelled.add(number)
             self.sender_does(self.departures.handle(number, GiveUp("cancelled"), self.now))
         else:
-            self.receiver_does(self.arrivals.cancel(SequenceKey(f"r{number}", 0), 1, self.now))
+            for sample in self.samples[number]:
+                self.cancel_branch(number, sample)
+
+    @precondition(lambda self: "cancel" in self.troubles)
+    @rule(number=NUMBERS, sample=st.integers(0, 2))
+    def cancel_branch(self, number: int, sample: int) -> None:
+        """All but the last of a handoff's branches end without it."""
+        if sample not in self.samples[number]:
+            return
+        self.dead.add(SequenceKey(f"r{number}", sample))
+        if all(SequenceKey(f"r{number}", other) in self.dead for other in self.samples[number]):
+            self.cancelled.add(number)
+        else:
+            event("a branch of several was cancelled")
+        moves = self.arrivals.cancel(SequenceKey(f"r{number}", sample), self.attempt, self.now)
+        ended = [move.key for move in moves if isinstance(move, Dropped) and move.key.sender == self.prefill]
+        assert number in self.cancelled or not ended, "somebody still wants it"
+        self.receiver_does(moves)
 
     @precondition(lambda self: self.wanted)
-    @rule(held=st.integers(0, BLOCKS))
-    def grant(self, held: int) -> None:
+    @rule()
+    def grant(self) -> None:
         key = self.wanted.pop(0)
         if len(self.free) < BLOCKS:
             return
+        if key in self.target_blocks or key in self.dropped or key in self.landed:
+            return  # its Dropped came first
         blocks, self.free = self.free[:BLOCKS], self.free[BLOCKS:]
-        if key in self.target_blocks or key.handoff in self.dropped or key.handoff in self.landed:
-            self.free += blocks  # its Dropped came first
-            return
-        for (group, layer), _ in self.target.layers.items():  # a prefix that is cached here already
-            held_source, held_target = self.source_blocks[key.handoff][:held], blocks[:held]
-            self.target.write(group, layer, held_target, self.source.read(group, layer, held_source))
+        held = self.cached[key.handoff]
+        event(f"granted: held {'none' if held == 0 else 'all' if held == BLOCKS else 'some'}")
+        fresh = Pool(SPEC, 64, seed=1)  # the prefill side's blocks may be in other use by now
+        for layer in LAYERS:  # a prefix that is cached here already
+            self.target.write(0, layer, blocks[:held], fresh.read(0, layer, self.source_blocks[key.handoff][:held]))
         self.target_blocks[key] = blocks
         self.receiver_does(self.arrivals.handle(key, Granted((blocks,), held), self.now))
 
@@ -160,11 +236,75 @@ class HandoffMachine(RuleBasedStateMachine):
         for data in self.befall(arriving, fates):
             self.answer(data)
 
+    @rule(payloads=st.integers(0, 6), there=FATES, back=FATES)
+    def round_trip(self, payloads: int, there: Sequence[str], back: Sequence[str]) -> None:
+        """All of the way in one rule: Hypothesis leaves rules out of an example, and without one nothing would move."""
+        self.send(payloads, there)
+        self.deliver(len(self.out) or 1)
+        while self.wanted:
+            self.grant()
+        self.deliver_back(back)
+
+    @invariant()
+    def calamity(self) -> None:
+        """Those whose step has come."""
+        self.steps += 1
+        due = [what for what, step in self.calamities if step <= self.steps]
+        self.calamities = [(what, step) for what, step in self.calamities if step > self.steps]
+        for what in due:
+            match what:
+                case "decode restarts":
+                    self.decode_restarts()
+                case "prefill restarts":
+                    self.prefill_restarts()
+                case "payload lost":
+                    self.payload_lost()
+                case _:
+                    self.silence(what)
+
+    def payload_lost(self) -> None:
+        """The next payload leaves and never arrives; what is before and behind it does."""
+        for number in range(HANDOFFS):
+            self.layer_ready(number, 1, BLOCKS)
+        if self.lost or self.departures.next_payload() is None:  # not granted yet, or the window is closed
+            self.calamities.append(("payload lost", self.steps + 1))
+            return
+        self.mishaps += 1
+        self.send(1, ["arrive"] * (len(self.socket) + 1))
+        lost = max(at for at, packet in enumerate(self.out) if packet.frames)
+        del self.out[lost]
+
+    def silence(self, where: str) -> None:
+        """For six seconds nothing arrives in one direction, or in both."""
+        self.mishaps += 1
+        for _ in range(12):
+            self.time_passes(0.5)
+            self.send(1, ["arrive"] * (len(self.socket) + 1))
+            if where != "silence on the way back":
+                self.out = []
+            self.deliver(len(self.out))
+            if where != "silence on the way there":
+                self.back = []
+            self.deliver_back(["arrive"] * len(self.back))
+
+    def decode_restarts(self) -> None:
+        """On the same address: what the socket holds still will reach the new life."""
+        event("the decode side restarted")
+        self.mishaps += 1
+        self.out = []
+        self.new_decode_life()
+
+    def prefill_restarts(self) -> None:
+        """What is on the way to it, and from it, still arrives."""
+        event("the prefill side restarted")
+        self.new_prefill_life()
+
     def befall(self, packets: list[T], fates: Sequence[str]) -> list[T]:
         """What becomes of each on the way; the delayed come last."""
         arriving: list[T] = []
         late: list[T] = []
-        for packet, fate in zip(packets, fates, strict=False):
+        for packet, drawn in zip(packets, fates, strict=False):
+            fate = drawn if "loss" in self.troubles or drawn == "repeat" else "arrive"
             self.mishaps += fate in ("drop", "delay")  # repetitions do no harm
             arriving += [packet] * (0 if fate in ("drop", "delay") else 1)
             late += [packet] * (fate in ("repeat", "delay"))
@@ -174,9 +314,10 @@ class HandoffMachine(RuleBasedStateMachine):
 
     def push_payload(self, sender: Sender, payload: object) -> None:
         header = self.departures.header(sender, payload)  # type: ignore[arg-type]
+        assert header.first >= self.cached[sender.number], "the decode side holds this block"
         blocks = self.source_blocks[sender.number][header.first : header.first + header.count]
         views = self.source.read(0, header.layer, blocks)
-        self.socket.append(Packet(encode(header), views, sender.number, header.number))
+        self.socket.append(Packet(encode(header), self.prefill.encode(), views, sender.number, header.number))
         digests = block_digests(0, header.layer, header.first, BLOCK_BYTES, views)
         self.sender_does(self.departures.payload_left(sender, payload, digests, self.now))  # type: ignore[arg-type]
 
@@ -184,14 +325,16 @@ class HandoffMachine(RuleBasedStateMachine):
         frames = [memoryview(bytes(view)) for view in packet.frames]
         if packet.frames:
             self.sender_does(self.departures.handle(packet.handoff, FrameDone(packet.number), self.now))
-        return Packet(packet.data, frames)
+        return Packet(packet.data, packet.link, frames)
 
     def arrive(self, packet: Packet) -> None:
         message = decode_to_decode(packet.data)
         sizes = tuple(len(frame) for frame in packet.frames)
-        for move in self.arrivals.receive(LINK, message, sizes, self.now):
+        for move in self.arrivals.receive(packet.link, message, sizes, self.now):
             if isinstance(move, Land):
                 header = move.header
+                assert move.blocks == self.target_blocks[move.key][header.first : header.first + header.count]
+                assert header.first >= self.cached[move.key.handoff], "a held block is never landed into"
                 self.target.write(header.group, header.layer, move.blocks, packet.frames)
                 digests = block_digests(header.group, header.layer, header.first, BLOCK_BYTES, packet.frames)
                 self.receiver_does(self.arrivals.landed(move, digests, self.now))
@@ -206,7 +349,7 @@ class HandoffMachine(RuleBasedStateMachine):
         for move in moves:
             match move:
                 case Send(message):
-                    self.socket.append(Packet(encode(message)))
+                    self.socket.append(Packet(encode(message), self.prefill.encode()))
                 case Closed():
                     assert move.handoff not in self.closed
                     self.closed[move.handoff] = move
@@ -215,10 +358,11 @@ class HandoffMachine(RuleBasedStateMachine):
                     assert not any(packet.frames and packet.handoff == number for packet in self.socket)
                     self.unpinned.add(number)
                     self.scribble(self.source, self.source_blocks[number])
-                case Lost():
+                case Lost(reason):
+                    event(f"lost: {reason}")
                     self.lost = True
                     gone, self.socket = self.socket, []  # closed first
-                    self.sender_does(self.departures.lost("peer_silent", self.now))
+                    self.sender_does(self.departures.lost(reason, self.now))
                     for packet in gone:
                         if packet.frames:
                             done = FrameDone(packet.number)
@@ -230,23 +374,37 @@ class HandoffMachine(RuleBasedStateMachine):
         for move in moves:
             match move:
                 case Send(message, link):
-                    assert link == LINK and isinstance(message, Addressed)
+                    assert isinstance(message, Addressed) and link == message.receiver.encode()
+                    if isinstance(message, Grant):
+                        assert message.held == self.cached[message.handoff], "each repetition holds the same"
                     self.back.append(encode(message))
-                case Wanted(key):
+                case Wanted(key, opened):
+                    assert opened.receiver == self.decode, "it was meant for another life"
                     self.wanted.append(key)
                 case Landed():
-                    number = move.key.handoff
-                    assert number not in self.landed and number not in self.dropped
-                    self.landed[number] = move
-                    assert self.target.content([self.target_blocks[move.key]]) == self.expected[number]
-                case Dropped(key, _, owned):
-                    assert key.handoff not in self.dropped and owned == (key.handoff in self.landed)
-                    self.dropped[key.handoff] = move
+                    self.land(move)
+                case Dropped(key, reason, owned):
+                    event(f"receiver: {reason}")
+                    assert key not in self.dropped and owned == (key in self.landed)
+                    self.dropped[key] = move
                     blocks = self.target_blocks.pop(key, [])
                     self.scribble(self.target, blocks)
                     self.free += blocks
                 case _:
                     raise AssertionError(move)
+
+    def land(self, landed: Landed) -> None:
+        """All bytes are there, and only those that moved are counted."""
+        key, number = landed.key, landed.key.handoff
+        assert key not in self.landed and key not in self.dropped
+        self.landed[key] = landed
+        assert self.target.content([self.target_blocks[key]]) == self.expected[number]
+        assert landed.digests == self.moving[number]
+        assert landed.digest == sum(self.moving[number].values()) % 2**64
+        assert landed.bytes == len(self.moving[number]) * BLOCK_BYTES
+        if key.sender == self.prefill:
+            assert landed.commit.branches == self.branches[number]
+        event(f"landed: {'one branch' if len(landed.commit.branches) == 1 else 'several branches'}")
 
     def scribble(self, pool: Pool, blocks: list[int]) -> None:
         for group, layer in pool.layers:
@@ -257,13 +415,14 @@ class HandoffMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "departures"):
             return
-        self.calm_until = self.now
+        self.troubles = ()
+        calm_since = self.now
         for number in range(HANDOFFS):
-            self.finish(number)
+            self.finish(number, set())
         for _ in range(200):  # 20 s over a link that works
             self.time_passes(0.1)
             while self.wanted:
-                self.grant(0)
+                self.grant()
             while not self.lost and (turn := self.departures.next_payload()) is not None:
                 self.push_payload(*turn)
             self.transmit_all()
@@ -273,17 +432,17 @@ class HandoffMachine(RuleBasedStateMachine):
         assert not self.waits(), "the receiver still waits"
         assert set(self.closed) == self.unpinned == set(range(HANDOFFS))
         for number, end in self.closed.items():
-            landed = self.landed.get(number)
-            event(f"{end.outcome} {end.reason}")
-            harmed = self.mishaps or number in self.cancelled or self.calm_until > 4.0
+            landed = self.landed.get(HandoffKey(self.prefill, number))
+            event(f"sender: {end.outcome} {end.reason}")
+            harmed = self.mishaps or number in self.cancelled or calm_since - self.begun > 4.0
             assert end.outcome == "accepted" or harmed, f"nothing went wrong, but {end}"
             if end.outcome == "accepted":
                 assert landed is not None
                 assert (end.digest, end.bytes, end.digests) == (landed.digest, landed.bytes, landed.digests)
             else:
                 assert landed is None or self.lost, f"landed, but the sender says {end}"
-            owned = landed is not None and number not in self.dropped
-            assert (HandoffKey(PREFILL, number) in self.target_blocks) == owned, "blocks are held by nobody"
+        owned = {key for key, landed in self.landed.items() if landed.open.receiver == self.decode}
+        assert set(self.target_blocks) == owned - set(self.dropped), "blocks are held by nobody"
 
     def transmit_all(self) -> None:
         while self.socket or self.out or self.back or any(w.due for w, _, _ in self.arrivals._links.values()):
