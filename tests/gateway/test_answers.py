@@ -173,7 +173,7 @@ async def test_a_list_of_prompts(running: Running) -> None:
 
 
 async def test_special_and_unknown_ids_become_nothing(running: Running) -> None:
-    def answer(job: AnyJob) -> list[int]:
+    def answer(job: AnyJob, sample: int) -> list[int]:
         ids = running.tokenizer.encode("ab", special=False)
         return [*ids, 0, 430, 442, *ids]
 
