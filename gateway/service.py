@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import redis
 
 from core.config import GatewayConfig
+from core.ending import end
 from core.errors import ModelError
 from core.ids import SequenceKey, new_epoch, request_ids
 from core.queue import PURPOSE
@@ -160,9 +161,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Ends everything."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         if self.admission is not None:
             self.admission.close()
             await self._publisher.close()

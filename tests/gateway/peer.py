@@ -14,6 +14,7 @@ from typing import Any
 import zmq.asyncio
 from msgspec import structs
 
+from core.ending import end
 from core.ids import SequenceKey, new_epoch
 from core.messages import (
     Alive,
@@ -117,9 +118,7 @@ class Peer:
 
     async def die(self) -> None:
         """At once, without a word."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         self._tasks = []
         self._socket.close(0)
         self._context.term()
