@@ -94,7 +94,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     status_file: Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")] = ""
     log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error")] = "info"
     request_timeout: Annotated[Seconds, Meta(description="seconds that a request may take in all")] = 600.0
-    max_requests: Annotated[Positive, Meta(description="requests in progress; more are refused with 429")] = 1024
+    max_requests: Annotated[Positive, Meta(description="answers in progress; more are refused with 429")] = 1024
+    max_samples: Annotated[Positive, Meta(description="largest n: answers to one prompt")] = 16
     max_body: Annotated[Bytes, Meta(description="largest request body")] = 4 << 20
     slo_ttft_ms: Annotated[float, Meta(gt=0, description="a request is good if its first token comes in this")] = 2000.0
     slo_tpot_ms: Annotated[float, Meta(gt=0, description="… and its other tokens at this mean distance")] = 100.0

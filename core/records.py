@@ -84,7 +84,7 @@ class WorkerRecord(Struct, frozen=True):
 
 
 class RequestRecord(Struct, frozen=True):
-    """A request in progress."""
+    """A request in progress: the least advanced of its samples, and the tokens of all."""
 
     request: str
     state: State
@@ -108,7 +108,11 @@ class GatewayRecord(Struct, frozen=True):
 
 
 class FinishedRecord(Struct, frozen=True):
-    """A request that ended. Milliseconds, bytes and tokens; `ended_at` in Redis server time."""
+    """A request that ended, with all its samples. Milliseconds, bytes and tokens; `ended_at` in Redis server time.
+
+    TTFT and TPOT are those of the sample that was worst in each, so that a request is good exactly if all of its
+    samples are; tokens are those of all of them, the prompt counted once.
+    """
 
     request: str
     outcome: Outcome
@@ -127,8 +131,9 @@ class FinishedRecord(Struct, frozen=True):
     cached_tokens: int
     prefill_worker: str
     decode_worker: str
-    attempts: int
+    attempts: int  # jobs: the first for all samples, and one for each that was tried again
     good: bool
+    samples: int = 1
 
 
 class StatsSample(Struct, frozen=True):

@@ -25,7 +25,11 @@ class SLO(Struct, frozen=True):
 
     def met_by(self, timings: Timings) -> bool:
         """Whether every limit holds."""
-        return timings.ttft_ms <= self.ttft_ms and timings.tpot_ms() <= self.tpot_ms
+        return self.met(timings.ttft_ms, timings.tpot_ms())
+
+    def met(self, ttft_ms: float, tpot_ms: float) -> bool:
+        """Whether both figures are within their limits."""
+        return ttft_ms <= self.ttft_ms and tpot_ms <= self.tpot_ms
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from core.records import FinishedRecord, GatewayRecord, StatsSample
-from core.slo import SLO, Timings, percentile
+from core.slo import SLO, percentile
 
 LEAST_SPAN = 5.0  # s; a rate over less says nothing
 RATE_SPAN = 10.0  # s that token rates look back
@@ -83,8 +83,7 @@ def judge(record: FinishedRecord, slo: SLO) -> Verdict:
         return Verdict.CANCELLED
     if record.outcome == "failed":
         return Verdict.FAILED
-    met = slo.met_by(Timings(record.ttft_ms, record.e2e_ms, record.output_tokens))
-    return Verdict.GOOD if met else Verdict.LATE
+    return Verdict.GOOD if slo.met(record.ttft_ms, record.tpot_ms) else Verdict.LATE
 
 
 def glance(records: Sequence[FinishedRecord], slo: SLO, now: float, window: float) -> Glance:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from core.messages import Limits, Sampling
 from gateway.errors import APIError, invalid
 from gateway.schemas import ChatRequest, CompletionRequest, SamplingFields
+from gateway.tenant import Tenants
 from gateway.tokenizer import ModelTokenizer
 
 COMPLETION_TOKENS = 16  # OpenAI's default for completions; chats may fill the context
@@ -20,12 +21,15 @@ SEED_BITS = 63
 
 
 class Admitted(Struct, frozen=True):
-    """One sequence, checked."""
+    """One prompt, checked."""
 
     prompt: list[int]
     sampling: Sampling
     limits: Limits
     stops: tuple[str, ...]
+    samples: int
+    priority: int
+    salt: str
 
 
 class Admission:
@@ -37,15 +41,19 @@ class Admission:
         model: str,
         max_model_len: int,
         most: int,
+        most_samples: int,
         in_progress: Sized,
         context: Callable[[], int],
+        tenants: Tenants,
     ) -> None:
         self._tokenizer = tokenizer
         self._model = model
         self._own = max_model_len
         self._most = most
+        self._most_samples = most_samples
         self._in_progress = in_progress
         self._workers = context
+        self._tenants = tenants
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenizer")
 
     def context(self) -> int:
@@ -53,8 +61,8 @@ class Admission:
         known = [limit for limit in (self._own, self._tokenizer.context, self._workers()) if limit]
         return min(known, default=0)
 
-    async def chat(self, body: ChatRequest) -> Admitted:
-        """Raises `APIError`."""
+    async def chat(self, body: ChatRequest, authorization: str = "") -> Admitted:
+        """`authorization` is the header's value, or empty. Raises `APIError`."""
         self._check(body, 1)
         template = self._tokenizer.template
         if template is None:
@@ -66,10 +74,10 @@ class Admission:
 
         size = sum(len(message["content"]) for message in messages)
         prompt = await self._run(tokenized, size + 256 * len(messages), "messages")
-        return self._admit(body, prompt, "messages", None, self._sampling(body))
+        return self._admit(body, prompt, "messages", None, self._sampling(body), authorization)
 
-    async def completion(self, body: CompletionRequest) -> list[Admitted]:
-        """One for each prompt. Raises `APIError`."""
+    async def completion(self, body: CompletionRequest, authorization: str = "") -> list[Admitted]:
+        """One for each prompt; `authorization` is the header's value, or empty. Raises `APIError`."""
         prompts = body.prompts()
         if len(prompts) > PROMPTS:
             raise invalid(f"prompt: {len(prompts)} prompts are more than {PROMPTS}", "prompt")
@@ -78,21 +86,27 @@ class Admission:
         admitted = []
         for prompt in prompts:
             ids = self._known(prompt) if isinstance(prompt, list) else await self._text(prompt)
-            admitted.append(self._admit(body, ids, "prompt", COMPLETION_TOKENS, sampling))
+            admitted.append(self._admit(body, ids, "prompt", COMPLETION_TOKENS, sampling, authorization))
         return admitted
 
     def close(self) -> None:
         """Ends its threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _check(self, body: SamplingFields, sequences: int) -> None:
+    def _check(self, body: SamplingFields, prompts: int) -> None:
         if body.model is not None and body.model != self._model:
             message = f"the model {body.model!r} does not exist; this server has {self._model!r}"
             raise APIError(404, message, param="model", code="model_not_found")
         if body.stream_options is not None and not body.stream:
             raise invalid("stream_options is only allowed when stream is true", "stream_options")
-        if len(self._in_progress) + sequences > self._most:
-            message = f"{len(self._in_progress)} requests are in progress, and {self._most} are allowed"
+        if body.samples() > self._most_samples:
+            raise invalid(f"n: {body.samples()} samples are more than {self._most_samples}", "n")
+        answers = prompts * body.samples()
+        if answers > self._most:
+            what = "n" if body.samples() > 1 else "prompt"
+            raise invalid(f"{what}: this asks for {answers} answers, and {self._most} are allowed at a time", what)
+        if len(self._in_progress) + answers > self._most:
+            message = f"{len(self._in_progress)} answers are in progress, and {self._most} are allowed"
             raise APIError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=1.0)
 
     def _known(self, ids: list[int]) -> list[int]:
@@ -117,7 +131,13 @@ class Admission:
             raise invalid(f"{param} could not be tokenized within {RENDER_SECONDS:g} s", param, "too_long") from None
 
     def _admit(
-        self, body: SamplingFields, prompt: list[int], param: str, default: int | None, sampling: Sampling
+        self,
+        body: SamplingFields,
+        prompt: list[int],
+        param: str,
+        default: int | None,
+        sampling: Sampling,
+        authorization: str,
     ) -> Admitted:
         context = self.context() or len(prompt) + (1 << 20)
         if not prompt:
@@ -132,7 +152,8 @@ class Admission:
             message = f"the context is {context} tokens long; {param} has {len(prompt)} and {name} asks for {limit}"
             raise invalid(message, name, "context_length_exceeded")
         limits = Limits(limit or min(default or room, room), () if body.ignore_eos else self._tokenizer.stop_ids)
-        return Admitted(prompt, sampling, limits, body.stops())
+        salt = self._tenants.salt(authorization, body.cache_salt or "")
+        return Admitted(prompt, sampling, limits, body.stops(), body.samples(), body.priority or 0, salt)
 
     def _sampling(self, body: SamplingFields) -> Sampling:
         """What the client says, else what the model's makers advise, else OpenAI's defaults. A seed is always set."""

@@ -5,18 +5,19 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from core.messages import Finish
-from gateway.stream import Stream
+from gateway.group import Group
 
 Kind = Literal["chat", "completion"]
 _OBJECTS = {"chat": "chat.completion", "completion": "text_completion"}
 
 
 class Answers:
-    """Shapes of one request's answer. `streams` are its choices, in order."""
+    """Shapes of one answer. Its choices are the samples of `groups`, one group for each prompt, in order."""
 
-    def __init__(self, kind: Kind, model: str, streams: Sequence[Stream], include_usage: bool = False) -> None:
+    def __init__(self, kind: Kind, model: str, groups: Sequence[Group], include_usage: bool = False) -> None:
         self._kind = kind
-        self._streams = streams
+        self._groups = groups
+        self._streams = [stream for group in groups for stream in group.streams]
         self._include_usage = include_usage
         self._shared = {
             "id": f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{self.request}",
@@ -28,7 +29,7 @@ class Answers:
     @property
     def request(self) -> str:
         """The id of the (first) request, under which the records have it."""
-        return self._streams[0].request.key.request
+        return self._groups[0].request
 
     def whole(self, texts: Sequence[str], finishes: Sequence[Finish]) -> dict[str, Any]:
         """The answer at once."""
@@ -62,10 +63,10 @@ class Answers:
         return {**self._head(".chunk"), "choices": [], "usage": self.usage(), "metrics": self._metrics()}
 
     def usage(self) -> dict[str, Any]:
-        """Tokens, over all choices."""
-        prompt = sum(len(stream.request.prompt) for stream in self._streams)
+        """Tokens: of each prompt once, however many samples it has, and of all choices."""
+        prompt = sum(len(group.streams[0].request.prompt) for group in self._groups)
         output = sum(len(stream.request.tokens) for stream in self._streams)
-        cached = sum(stream.request.stages.cached_tokens for stream in self._streams)
+        cached = sum(max(stream.request.stages.cached_tokens for stream in group.streams) for group in self._groups)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": output,
@@ -83,8 +84,8 @@ class Answers:
         return {"object": _OBJECTS[self._kind] + (suffix if self._kind == "chat" else ""), **self._shared}
 
     def _metrics(self) -> dict[str, float]:
-        stream = self._streams[0]
+        now = time.monotonic()
         return {
-            "queue_time_ms": round(stream.request.stages.queue_ms, 3),
-            "time_to_first_token_ms": round(stream.timings(time.monotonic()).ttft_ms, 3),
+            "queue_time_ms": round(max(stream.request.stages.queue_ms for stream in self._streams), 3),
+            "time_to_first_token_ms": round(min(stream.timings(now).ttft_ms for stream in self._streams), 3),
         }

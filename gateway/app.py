@@ -54,32 +54,34 @@ def make_app(gateway: Gateway) -> FastAPI:
     async def answer(
         request: Request, kind: Kind, body: SamplingFields, admitted: list[Admitted], received: float
     ) -> Response:
-        streams = await gateway.open(admitted, received, bool(body.stream))
+        groups = await gateway.open(admitted, received, bool(body.stream))
+        streams = [stream for group in groups for stream in group.streams]
         options = body.stream_options
-        answers = Answers(kind, gateway.model, streams, bool(options and options.include_usage))
+        answers = Answers(kind, gateway.model, groups, bool(options and options.include_usage))
         headers = {"x-request-id": answers.request}
         if body.stream:
-            return EventStream(events(streams, answers), headers, refuse, lambda: gateway.leave(streams))
+            return EventStream(events(streams, answers), headers, refuse, lambda: gateway.leave(groups))
         try:
             return _json(await until_gone(request.receive, collect(streams, answers)), 200, headers)
         except ClientGone:
             return Response(status_code=GONE)
         finally:
-            gateway.leave(streams)
+            gateway.leave(groups)
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         received = time.monotonic()
         front = gateway.front()
         body = parse_chat(await read_body(request, gateway.config.max_body))
-        return await answer(request, "chat", body, [await front.chat(body)], received)
+        return await answer(request, "chat", body, [await front.chat(body, _authorization(request))], received)
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         received = time.monotonic()
         front = gateway.front()
         body = parse_completion(await read_body(request, gateway.config.max_body))
-        return await answer(request, "completion", body, await front.completion(body), received)
+        admitted = await front.completion(body, _authorization(request))
+        return await answer(request, "completion", body, admitted, received)
 
     @app.get("/v1/models")
     async def models() -> Response:
@@ -100,6 +102,10 @@ def make_app(gateway: Gateway) -> FastAPI:
         state = {"status": "ok" if ready else "unavailable", "stage": stage, "percent": percent}
         return _json(state, 200 if ready else 503, {} if ready else {"retry-after": "1"})
 
+    @app.get("/stats")
+    async def stats() -> Response:
+        return _json({"workers": await gateway.stats()})
+
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(gateway.metrics.page(), media_type=CONTENT_TYPE)
@@ -109,6 +115,10 @@ def make_app(gateway: Gateway) -> FastAPI:
         return HTMLResponse(page(gateway.model, gateway.readiness()[0], str(request.base_url).rstrip("/")))
 
     return app
+
+
+def _authorization(request: Request) -> str:
+    return request.headers.get("authorization", "")
 
 
 def _model(gateway: Gateway) -> dict[str, object]:

@@ -33,8 +33,6 @@ def _labels(value: Any) -> bool:
 
 
 _COMMON: dict[str, Neutral] = {
-    "n": _only(1),
-    "best_of": _only(1),
     "presence_penalty": _only(0),
     "frequency_penalty": _only(0),
     "repetition_penalty": _only(1),
@@ -59,8 +57,6 @@ _COMMON: dict[str, Neutral] = {
     "guided_choice": _nothing,
     "guided_grammar": _nothing,
     "logits_processors": _empty,
-    "priority": _only(0),
-    "cache_salt": _nothing,
     "kv_transfer_params": _nothing,  # where KV goes is decided by the server alone
     "request_id": _nothing,
     "user": _text,  # a label

@@ -1,12 +1,14 @@
 """What a request looks like to others: in Redis while it runs, in Redis when it has ended, and to its client."""
 
+from functools import reduce
+
 from core.messages import Failed
 from core.records import FinishedRecord, Outcome, RequestRecord
 from core.records import State as RecordState
 from core.slo import SLO
 from gateway.errors import APIError, failed, timed_out
-from gateway.request import State
-from gateway.stream import Stream
+from gateway.group import Group
+from gateway.request import State, merged
 
 _STATES: dict[State, RecordState] = {
     State.QUEUED: "queued",
@@ -18,45 +20,56 @@ _OUTCOMES: dict[State, Outcome] = {
     State.FAILED: "failed",
     State.CANCELLED: "cancelled",
 }
+_GRAVEST = (State.FAILED, State.CANCELLED, State.FINISHED)
 
 
-def request_record(stream: Stream, since: float) -> RequestRecord:
+def request_record(group: Group, since: float) -> RequestRecord:
     """A request in progress. `since` is its receipt, in the server's time."""
-    request = stream.request
+    living = [stream for stream in group.streams if not stream.request.ended]
+    last = min(living, key=lambda stream: list(_STATES).index(stream.request.state))
     return RequestRecord(
-        request=request.key.request,
-        state=_STATES[request.state],
+        request=group.request,
+        state=_STATES[last.request.state],
         since=since,
-        prompt_tokens=len(request.prompt),
-        output_tokens=len(request.tokens),
-        prefill_worker=stream.workers[0],
-        decode_worker=stream.workers[1],
+        prompt_tokens=len(last.request.prompt),
+        output_tokens=sum(len(stream.request.tokens) for stream in group.streams),
+        prefill_worker=last.workers[0],
+        decode_worker=last.workers[1],
     )
 
 
-def finished_record(stream: Stream, reason: str, model: str, slo: SLO, now: float, ended_at: float) -> FinishedRecord:
-    """A request that has ended, now; `ended_at` is the same moment in the server's time."""
-    request, timings = stream.request, stream.timings(now)
+def finished_record(group: Group, model: str, slo: SLO, now: float, ended_at: float) -> FinishedRecord:
+    """A request whose samples have all ended; `ended_at` is now in the server's time.
+
+    It has failed if any sample has, and was cancelled if any was. Its workers are those of the first sample.
+    """
+    first = group.streams[0]
+    state = next(state for state in _GRAVEST if any(stream.request.state is state for stream in group.streams))
+    reasons = {stream.reason: None for stream in group.streams if stream.request.state is state}
+    timings = [stream.timings(now) for stream in group.streams]
+    seen = [one for one in timings if one.output_tokens] or timings
+    stages = reduce(merged, (stream.request.stages for stream in group.streams))
     return FinishedRecord(
-        request=request.key.request,
-        outcome=_OUTCOMES[request.state],
-        reason=reason,
+        request=group.request,
+        outcome=_OUTCOMES[state],
+        reason="length" if "length" in reasons else next(iter(reasons)),
         ended_at=ended_at,
         model=model,
-        prompt_tokens=len(request.prompt),
-        output_tokens=timings.output_tokens,
-        ttft_ms=timings.ttft_ms,
-        tpot_ms=timings.tpot_ms(),
-        e2e_ms=timings.e2e_ms,
-        queue_ms=request.stages.queue_ms,
-        prefill_ms=request.stages.prefill_ms,
-        handoff_ms=request.stages.handoff_ms,
-        handoff_bytes=request.stages.handoff_bytes,
-        cached_tokens=request.stages.cached_tokens,
-        prefill_worker=stream.workers[0],
-        decode_worker=stream.workers[1],
-        attempts=request.attempts,
-        good=request.state is State.FINISHED and slo.met_by(timings),
+        prompt_tokens=len(first.request.prompt),
+        output_tokens=sum(one.output_tokens for one in timings),
+        ttft_ms=max(one.ttft_ms for one in seen),
+        tpot_ms=max(one.tpot_ms() for one in seen),
+        e2e_ms=max(one.e2e_ms for one in seen),
+        queue_ms=stages.queue_ms,
+        prefill_ms=stages.prefill_ms,
+        handoff_ms=stages.handoff_ms,
+        handoff_bytes=stages.handoff_bytes,
+        cached_tokens=stages.cached_tokens,
+        prefill_worker=first.workers[0],
+        decode_worker=first.workers[1],
+        attempts=group.attempts,
+        good=state is State.FINISHED and all(slo.met_by(one) for one in timings),
+        samples=len(group.streams),
     )
 
 

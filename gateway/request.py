@@ -1,7 +1,8 @@
-"""A request in progress: its state, its attempts, and its tokens in order. Pure: no sockets, and time is an argument.
+"""One sample of a request in progress: its state, its attempts, and its tokens in order.
 
-Each output token is delivered once and in order, whichever worker says it first. An attempt that fails in a way that
-another may not is followed by the next one, which goes on behind the tokens that were delivered.
+Pure: no sockets, and time is an argument. Each output token is delivered once and in order, whichever worker says it
+first. An attempt that fails in a way that another may not is followed by the next one, which goes on behind the tokens
+that were delivered.
 """
 
 import enum
@@ -20,7 +21,7 @@ EARLY = 256  # messages that may wait behind a gap
 
 
 class State(enum.Enum):
-    """Where a request is; the last three are ends."""
+    """Where a sample is; the last three are ends."""
 
     QUEUED = "queued"
     PREFILL = "prefill"
@@ -70,7 +71,7 @@ class Due(enum.Enum):
 
 
 class Fate(enum.Enum):
-    """What a failure means for the request."""
+    """What a failure means for the sample."""
 
     NOTHING = enum.auto()
     RETRY = enum.auto()
@@ -85,19 +86,21 @@ class Fresh(NamedTuple):
 
 
 class Attempt:
-    """One try on one pair of workers."""
+    """One job on one pair of workers, shared by its samples: what is true of the job is true for all of them."""
 
-    __slots__ = ("added", "adds", "asked", "heard", "number", "route", "started", "unknown")
+    __slots__ = ("added", "adds", "number", "route", "started")
 
     def __init__(self, number: int, route: Route, now: float) -> None:
-        self.number = number
+        self.number = number  # of the whole request, so it names one job, whichever samples that has
         self.route = route
         self.adds = 0
         self.added = now
-        self.started = False
-        self.heard = now  # last news from any of its workers
-        self.asked = now
-        self.unknown: set[str] = set()  # workers that do not have it, since the last news
+        self.started = False  # its worker has taken the job
+
+    def add(self, now: float) -> None:
+        """The job is on its worker's stream, for the first time or again."""
+        self.adds += 1
+        self.added = now
 
 
 class Request:
@@ -110,16 +113,22 @@ class Request:
         sampling: Sampling,
         limits: Limits,
         deadline: float,
+        salt: str = "",
+        priority: int = 0,
     ) -> None:
         self.key = key
         self.prompt = prompt
         self.sampling = sampling
         self.limits = limits
         self.deadline = deadline  # of the local clock
+        self.salt = salt
+        self.priority = priority
         self.state = State.QUEUED
-        self.attempts = 0
         self.retries = 0
         self.attempt: Attempt | None = None  # None while it waits for a route
+        self.heard = 0.0  # last news of it from any worker of its attempt
+        self.asked = 0.0
+        self.unknown: set[str] = set()  # workers that do not have it, since the last news
         self.tokens: list[int] = []  # delivered
         self.stages = Stages()
         self._early: dict[int, Emitted] = {}  # by index, behind a gap
@@ -136,13 +145,13 @@ class Request:
 
     # attempts -----------------------------------------------------------------------------------------------------
 
-    def begin(self, route: Route, now: float) -> Attempt:
-        """The next attempt."""
+    def begin(self, attempt: Attempt, now: float) -> None:
+        """The next attempt, its own or one with other samples."""
         self.state = move(self.state, State.QUEUED)
-        self.attempts += 1
-        self.attempt = Attempt(self.attempts, route, now)
+        self.attempt = attempt
+        self.heard = self.asked = now
+        self.unknown.clear()
         self._early.clear()
-        return self.attempt
 
     def abandon(self) -> Attempt | None:
         """The attempt is over, without an end of the request; returns it, so that its workers can be told."""
@@ -155,15 +164,12 @@ class Request:
         self.retries += 1
         return self.retries <= RETRIES
 
-    def added(self, now: float) -> None:
-        """The job is on its worker's stream, for the first time or again."""
-        assert self.attempt is not None
-        self.attempt.adds += 1
-        self.attempt.added = now
-
-    def job(self, gateway: str, decode_address: str, deadline: float, queued_at: float) -> PrefillJob | DecodeJob:
-        """The job of the current attempt: prompt and delivered tokens. Times are of the Redis server's clock."""
-        assert self.attempt is not None
+    def job(
+        self, samples: tuple[int, ...], gateway: str, decode_address: str, deadline: float, queued_at: float
+    ) -> PrefillJob | DecodeJob:
+        """The current attempt's job, for `samples`: prompt and delivered tokens. Times are of the server's clock."""
+        assert self.attempt is not None and self.key.sample in samples
+        assert not self.tokens or len(samples) == 1, "samples with tokens share no prompt"
         route = self.attempt.route
         shared: dict[str, Any] = {
             "request": self.key.request,
@@ -176,7 +182,9 @@ class Request:
             "limits": self.limits,
             "deadline": deadline,
             "queued_at": queued_at,
-            "samples": (self.key.sample,),
+            "samples": samples,
+            "salt": self.salt,
+            "priority": self.priority,
         }
         if route.prefill:
             return PrefillJob(**shared, decode_epoch=route.decode, decode_address=decode_address)
@@ -211,7 +219,7 @@ class Request:
         assert self.attempt is not None
         self._news(now)
         if emitted.stages is not None:
-            self.stages = _merged(self.stages, emitted.stages)
+            self.stages = merged(self.stages, emitted.stages)
         if sender == self.attempt.route.decode and self.state is not State.DECODE:
             self.state = move(self.state, State.DECODE)
         elif self.state is State.QUEUED:
@@ -249,19 +257,19 @@ class Request:
     # time ---------------------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> Due | None:
-        """The next thing that time asks for. After ADD call `added`; ASK is noted here."""
+        """The next thing that time asks for. After ADD call the attempt's `add`; ASK is noted here."""
         attempt = self.attempt
         if now >= self.deadline:
             return Due.DEADLINE
         if attempt is None or attempt.adds == 0:
             return None
-        if now - attempt.heard >= GIVE_UP_AFTER:
+        if now - self.heard >= GIVE_UP_AFTER:
             return Due.RETRY
         if not attempt.started:
             return Due.ADD if now - attempt.added >= READD_AFTER * 2 ** (attempt.adds - 1) else None
         patience = GAP_AFTER if self._early else ASK_AFTER
-        if now - attempt.asked >= patience and (self._early or now - attempt.heard >= patience):
-            attempt.asked = now
+        if now - self.asked >= patience and (self._early or now - self.heard >= patience):
+            self.asked = now
             return Due.ASK
         return None
 
@@ -273,15 +281,15 @@ class Request:
         """This worker does not have it; if none of its workers has, it is lost."""
         attempt = self.attempt
         assert attempt is not None
-        attempt.unknown.add(sender)
+        self.unknown.add(sender)
         owner = self.state is State.DECODE and sender == attempt.route.decode
-        return Fate.RETRY if owner or attempt.unknown >= set(attempt.route.workers()) else Fate.NOTHING
+        return Fate.RETRY if owner or self.unknown >= set(attempt.route.workers()) else Fate.NOTHING
 
     def _news(self, now: float) -> None:
         assert self.attempt is not None
         self.attempt.started = True
-        self.attempt.heard = now
-        self.attempt.unknown.clear()
+        self.heard = now
+        self.unknown.clear()
 
     def _ready(self) -> int | None:
         return next((index for index in sorted(self._early) if index <= len(self.tokens)), None)
@@ -296,8 +304,8 @@ class Request:
         return emitted.finish
 
 
-def _merged(one: Stages, other: Stages) -> Stages:
-    """What either worker knows; each measures its own part, and the other has 0 there."""
+def merged(one: Stages, other: Stages) -> Stages:
+    """What either knows: each of two workers measures its own part, and two samples share what was done for both."""
     return Stages(
         queue_ms=max(one.queue_ms, other.queue_ms),
         prefill_ms=max(one.prefill_ms, other.prefill_ms),

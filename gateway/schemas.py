@@ -11,6 +11,7 @@ from gateway.errors import APIError, invalid
 from gateway.parameters import CHAT, COMPLETION, MESSAGE, implemented
 
 STOPS = 16
+LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1  # priority
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -37,6 +38,18 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=STOPS)] | None = None
     ignore_eos: bool | None = None
+    n: Annotated[int, Meta(ge=1)] | None = None
+    best_of: Annotated[int, Meta(ge=1)] | None = None
+    priority: Annotated[int, Meta(ge=LOWEST, le=HIGHEST)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+    def samples(self) -> int:
+        """Choices for each prompt."""
+        samples = 1 if self.n is None else self.n
+        if self.best_of not in (None, samples):
+            message = f"best_of is {self.best_of} and n is {samples}: choosing the best is not supported"
+            raise invalid(message, "best_of", "unsupported_parameter")
+        return samples
 
     def stops(self) -> tuple[str, ...]:
         """The stop strings."""
@@ -77,12 +90,12 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Body of /v1/completions. A prompt is text or token ids; a list of prompts gives one choice for each."""
+    """Body of /v1/completions. A prompt is text or token ids; a list of prompts gives `n` choices for each."""
 
     prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
 
     def prompts(self) -> list[str | list[int]]:
-        """One entry per choice."""
+        """One entry per prompt."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         kinds = {type(entry) for entry in self.prompt}

@@ -5,17 +5,22 @@ import logging
 import time
 from collections.abc import Iterator
 
+import redis
+
 from core.config import GatewayConfig
+from core.ending import end
 from core.errors import ModelError
 from core.ids import SequenceKey, new_epoch, request_ids
 from core.queue import PURPOSE
-from core.records import GatewayRecord
+from core.records import GatewayRecord, WorkerRecord
+from core.registry import listed
 from core.sealing import Sealer, load_secret
 from core.slo import SLO
 from core.status import StatusFile
 from core.store import ServerClock, check, connect
 from gateway.admission import Admission, Admitted
 from gateway.errors import unavailable
+from gateway.group import Group
 from gateway.metrics import Metrics
 from gateway.model_files import locate
 from gateway.publisher import Publisher
@@ -23,11 +28,13 @@ from gateway.request import Request
 from gateway.stop import StopStrings
 from gateway.stream import Stream
 from gateway.streams import Streams
+from gateway.tenant import Tenants
 from gateway.tokenizer import ModelTokenizer
 from gateway.workers import Workers, short_name
 
 LOAD_SECONDS = 3600.0  # s for tokenizer files, which may come from the hub
 DRAIN_SECONDS = 2.0  # s that open answers get at a shutdown
+STORE_SECONDS = 3.0  # s that Redis gets for an answer
 log = logging.getLogger("baton.gateway")
 
 
@@ -49,11 +56,13 @@ class Gateway:
         self._tokenizer: ModelTokenizer
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
+        secret = load_secret(config.store.secret_file)
+        self._tenants = Tenants(secret)
         self.streams = Streams(
             epoch=self._epoch,
             model=self.model,
             store=self._store,
-            sealer=Sealer(load_secret(config.store.secret_file), PURPOSE),
+            sealer=Sealer(secret, PURPOSE),
             clock=self._clock,
             slo=SLO(config.slo_ttft_ms, config.slo_tpot_ms),
             timeout=config.request_timeout,
@@ -62,7 +71,7 @@ class Gateway:
         self.workers = Workers(
             self._store, self._clock, self._epoch, config.model, self.streams.received, self.streams.died
         )
-        self.metrics = Metrics(self.model, self.workers, self.streams)
+        self.metrics = Metrics(self.model, self.workers, self.streams.requests)
         self._publisher = Publisher(self._store, self._clock, self._record)
         self.streams.attach(self.workers, self.metrics, self._publisher.ended)
 
@@ -82,8 +91,10 @@ class Gateway:
             self.model,
             self.config.max_model_len,
             self.config.max_requests,
+            self.config.max_samples,
             self.streams,
             self.workers.context,
+            self._tenants,
         )
         self._tasks = [
             asyncio.create_task(work) for work in (self.workers.run(), self.streams.run(), self._publisher.run())
@@ -114,22 +125,31 @@ class Gateway:
             raise unavailable(f"the server is starting: {stage}, {percent:.0f}%", "starting", 2.0)
         return self.admission
 
-    async def open(self, admitted: list[Admitted], received: float, streaming: bool) -> list[Stream]:
-        """Queues these sequences, all or none. Raises `APIError`."""
-        streams: list[Stream] = []
+    async def open(self, admitted: list[Admitted], received: float, streaming: bool) -> list[Group]:
+        """Queues these prompts with their samples, all or none. Raises `APIError`."""
+        groups: list[Group] = []
         try:
             for one in admitted:
-                streams.append(self._stream(one, received, streaming))
-                await self.streams.open(streams[-1])
+                groups.append(self._group(one, received, streaming))
+                await self.streams.open(groups[-1])
         except BaseException:
-            self.leave(streams)
+            self.leave(groups)
             raise
-        return streams
+        return groups
 
-    def leave(self, streams: list[Stream]) -> None:
+    def leave(self, groups: list[Group]) -> None:
         """Their client is gone, or has everything."""
-        for stream in streams:
-            self.streams.leave(stream)
+        for group in groups:
+            self.streams.leave(group)
+
+    async def stats(self) -> list[WorkerRecord]:
+        """What the workers say of themselves, in the order of their start. Raises `APIError` if Redis is away."""
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                records = await listed(self._store, WorkerRecord)
+        except (redis.RedisError, OSError, TimeoutError):
+            raise unavailable("the registry is out of reach", "registry_unavailable", 2.0) from None
+        return sorted(records, key=lambda record: (record.started_at, record.epoch))
 
     async def drain(self) -> None:
         """Takes nothing new; answers that are not finished within a bound end with an error."""
@@ -141,22 +161,27 @@ class Gateway:
 
     async def close(self) -> None:
         """Ends everything."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         if self.admission is not None:
             self.admission.close()
             await self._publisher.close()
         await self.workers.close()
         await self._store.aclose()
 
-    def _stream(self, admitted: Admitted, received: float, streaming: bool) -> Stream:
+    def _group(self, admitted: Admitted, received: float, streaming: bool) -> Group:
+        request = next(self._ids)
+        keys = [SequenceKey(request, sample) for sample in range(admitted.samples)]
+        return Group([self._stream(key, admitted, received, streaming) for key in keys])
+
+    def _stream(self, key: SequenceKey, admitted: Admitted, received: float, streaming: bool) -> Stream:
         request = Request(
-            SequenceKey(next(self._ids), 0),
+            key,
             admitted.prompt,
             admitted.sampling,
             admitted.limits,
             received + self.config.request_timeout,
+            admitted.salt,
+            admitted.priority,
         )
         stops = StopStrings(admitted.stops)
         return Stream(request, self._tokenizer.detokenizer(), stops, received, streaming, self.metrics)

@@ -1,4 +1,4 @@
-"""The answer to one request on its way to its client: tokens in, text out, one end, and its timings."""
+"""The answer of one sample on its way to its client: tokens in, text out, one end, and its timings."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ class Delta:
 
 
 class Stream:
-    """One request's text. The workers' side calls `take` and `fail`, the client's side `read`."""
+    """One sample's text. The workers' side calls `take` and `fail`, the client's side `read`."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class Stream:
     ) -> None:
         self.request = request
         self.received = received  # local clock, s
-        self.queued_at = 0.0  # server clock, s
         self.workers = ("", "")  # prefill, decode, of the last attempt
         self.counted: set[str] = set()  # workers in whose load it is counted
+        self.reason = ""  # of its end
         self._detokenizer = detokenizer
         self._stops = stops
         self._bounded = bounded

@@ -1,9 +1,9 @@
-"""All requests in progress: dispatched, listened for, asked after, repeated, cancelled, and each ended exactly once."""
+"""All requests in progress: listened for, asked after, repeated, cancelled, and each sample ended exactly once."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import redis
@@ -11,28 +11,22 @@ import redis
 from core.errors import QueueClosed
 from core.ids import SequenceKey
 from core.messages import Alive, Emitted, Failed, FromWorker, Started, Tokens
-from core.queue import add_job
 from core.records import FinishedRecord, RequestRecord
 from core.sealing import Sealer
 from core.slo import SLO
 from core.store import ServerClock, Store
-from gateway.cancels import Cancels, Target
-from gateway.errors import APIError, failed, timed_out, unavailable
+from gateway.dispatch import Dispatch
+from gateway.errors import APIError, failed, timed_out
+from gateway.group import Group
 from gateway.link import Link
 from gateway.metrics import Metrics
 from gateway.records import error_of, finished_record, request_record
-from gateway.request import Attempt, Due, Fate, Route, State
+from gateway.request import Attempt, Due, Fate, State
 from gateway.retry_budget import RetryBudget
-from gateway.router import Router
 from gateway.stream import Stream
 from gateway.workers import Workers
 
 TICK = 0.05  # s between looks at the clock
-STORE_SECONDS = 3.0  # s that Redis gets to take a job
-ROUTE_SECONDS = 30.0  # s that a retry waits for a worker
-ROUTE_EVERY = 0.1
-CANCEL_SECONDS = 30.0  # s past its deadline that a cancellation is repeated; workers forget then
-TRIES = 4  # workers whose stream turned out to be closed, for one attempt
 log = logging.getLogger("baton.gateway")
 
 
@@ -57,46 +51,54 @@ class Streams:
         self._clock = clock
         self._slo = slo
         self._timeout = timeout
-        self._router = Router()
-        self._cancels = Cancels()
         self._budget = RetryBudget(most, time.monotonic())
         self._streams: dict[SequenceKey, Stream] = {}
-        self._dispatches: set[asyncio.Task[None]] = set()
-        self._workers: Workers
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.requests: dict[str, Group] = {}
+        self._dispatch: Dispatch
         self._metrics: Metrics
         self._report: Callable[[FinishedRecord], None]
 
     def attach(self, workers: Workers, metrics: Metrics, report: Callable[[FinishedRecord], None]) -> None:
         """The parts that need this one first."""
-        self._workers, self._metrics, self._report = workers, metrics, report
+        self._dispatch = Dispatch(self._epoch, self._store, self._sealer, self._clock, workers)
+        self._metrics, self._report = metrics, report
 
     def __len__(self) -> int:
+        """Samples in progress."""
         return len(self._streams)
 
     def records(self) -> Iterator[RequestRecord]:
         """The requests in progress, as Redis shows them."""
         now, server = time.monotonic(), self._clock.now()
-        return (request_record(stream, server - (now - stream.received)) for stream in self._streams.values())
+        return (request_record(group, server - (now - group.received)) for group in self.requests.values())
+
+    def cancelling(self) -> int:
+        """Cancellations that no worker has acknowledged yet."""
+        return self._dispatch.cancelling()
 
     # the client's side ----------------------------------------------------------------------------------------------
 
-    async def open(self, stream: Stream) -> None:
+    async def open(self, group: Group) -> None:
         """Sends a new request on its way. Raises `APIError` if that is not possible."""
-        self._streams[stream.request.key] = stream
-        stream.queued_at = self._clock.now()
+        self.requests[group.request] = group
+        self._streams.update({stream.request.key: stream for stream in group.streams})
+        group.queued_at = self._clock.now()
         try:
-            await self._dispatch(stream, first=True)
+            await self._dispatch.place(group, group.streams, first=True)
         except APIError as error:
-            self._fail(stream, error)
+            for stream in group.streams:
+                self._fail(stream, error)
             raise
         except BaseException:
-            self.leave(stream)
+            self.leave(group)
             raise
 
-    def leave(self, stream: Stream) -> None:
-        """The client is gone, or has everything; in the first case its workers are told."""
-        if not stream.request.ended:
-            self._end(stream, State.CANCELLED, "client gone")
+    def leave(self, group: Group) -> None:
+        """The client is gone, or has everything; in the first case the workers are told."""
+        for stream in group.streams:
+            if not stream.request.ended:
+                self._end(stream, State.CANCELLED, "client gone")
 
     def fail_all(self, error: APIError) -> None:
         """At a shutdown."""
@@ -113,9 +115,7 @@ class Streams:
                 for one in emitted:
                     self._emitted(link, one, now)
             case Started(request=request, attempt=attempt):
-                stream = self._streams.get(SequenceKey(request, 0))
-                if stream is None or not stream.request.started(link.epoch, attempt, now):
-                    self._stale(link, SequenceKey(request, 0), attempt, ended=False)
+                self._started(link, request, attempt, now)
             case Alive(request=request, sample=sample, attempt=attempt):
                 stream = self._streams.get(SequenceKey(request, sample))
                 fate = stream.request.alive(link.epoch, message, now) if stream is not None else None
@@ -128,10 +128,19 @@ class Streams:
 
     def died(self, link: Link) -> None:
         """A worker is dead; what it had goes on elsewhere."""
-        self._cancels.worker_gone(link.epoch)
+        self._dispatch.worker_gone(link.epoch)
         for stream in list(self._streams.values()):
             if stream.request.lost(link.epoch):
                 self._retry(stream, "worker died")
+
+    def _started(self, link: Link, request: str, attempt: int, now: float) -> None:
+        group = self.requests.get(request)
+        if group is not None and group.started(link.epoch, attempt, now):
+            return
+        # How many samples a forgotten request had is forgotten too; those behind the first end with their first token.
+        samples = range(len(group.streams) if group is not None else 1)
+        for sample in samples:
+            self._stale(link, SequenceKey(request, sample), attempt, ended=False)
 
     def _emitted(self, link: Link, emitted: Emitted, now: float) -> None:
         key = SequenceKey(emitted.request, emitted.sample)
@@ -142,7 +151,7 @@ class Streams:
             self._stale(link, key, emitted.attempt, ended=emitted.finish is not None)
             return
         if was is not State.DECODE and stream.request.state is State.DECODE:
-            self._uncount(stream, stream.workers[:1])
+            self._dispatch.handed_off(stream)
         finish, early = stream.take(fresh, now)
         if finish is not None:
             self._end(stream, State.FINISHED, finish, cancel=early)
@@ -151,7 +160,7 @@ class Streams:
 
     def _failed(self, link: Link, message: Failed, now: float) -> None:
         key = SequenceKey(message.request, message.sample)
-        known = self._cancels.acknowledged(Target(link.epoch, key), message.attempt)
+        known = self._dispatch.acknowledged(link, key, message.attempt)
         if message.reason not in ("unknown", "cancelled"):
             link.ended(*key, message.attempt)
         stream = self._streams.get(key)
@@ -166,12 +175,8 @@ class Streams:
                 self._fail(stream, error_of(message, self._timeout))
 
     def _stale(self, link: Link, key: SequenceKey, attempt: int, ended: bool) -> None:
-        """News of something that is over: the worker is told, unless it is being told already."""
         self._metrics.dropped()
-        if ended:
-            link.ended(*key, attempt)
-        elif Target(link.epoch, key) not in self._cancels:
-            link.cancel(*key, attempt)
+        self._dispatch.stale(link, key, attempt, ended)
 
     # time -----------------------------------------------------------------------------------------------------------
 
@@ -183,7 +188,7 @@ class Streams:
 
     def look(self, now: float) -> None:
         """One look: what is due is done."""
-        self._send_cancels(now)
+        self._dispatch.send_cancels(now)
         for stream in list(self._streams.values()):
             request = stream.request
             match request.due(now):
@@ -193,148 +198,71 @@ class Streams:
                     self._retry(stream, "silence")
                 case Due.ADD:
                     assert request.attempt is not None
-                    request.attempt.added = now  # not again before this one is through
-                    self._spawn(self._add_again(stream, request.attempt))
+                    request.attempt.added = now  # once for all its samples, and not again before this one is through
+                    self._spawn(self._add_again(self.requests[request.key.request], request.attempt))
                 case Due.ASK:
-                    assert request.attempt is not None
-                    for link in self._links(request.attempt.route):
-                        link.ask(*request.key, request.attempt.number, len(request.tokens))
+                    self._dispatch.ask(stream)
 
-    # dispatch -------------------------------------------------------------------------------------------------------
+    # attempts -------------------------------------------------------------------------------------------------------
 
-    async def _dispatch(self, stream: Stream, first: bool, avoid: tuple[str, ...] = ()) -> None:
-        """Finds a route and adds the job. A new request fails at once where there is none; a retry waits for one."""
-        until = min(stream.request.deadline, time.monotonic() + ROUTE_SECONDS)
-        tries = TRIES
-        while not stream.request.ended:
-            tokens = len(stream.request.prompt) + len(stream.request.tokens)
-            route = self._router.pick(self._workers, tokens, avoid)
-            if route is None:
-                tries, problem = 0, unavailable("no worker is ready", "no_workers", 2.0)
-            else:
-                try:
-                    await self._add(stream, self._begin(stream, route))
-                    return
-                except QueueClosed:
-                    avoid = (*avoid, route.first())
-                    tries, problem = tries - 1, unavailable("the chosen worker has left", "no_workers")
-                except (redis.RedisError, OSError, TimeoutError):
-                    tries, problem = 0, unavailable("the queue is out of reach", "queue_unavailable", 2.0)
-                self._abandon(stream)
-            if time.monotonic() > until or (first and tries <= 0):
-                raise problem
-            if not first:
-                await asyncio.sleep(ROUTE_EVERY)
-
-    def _begin(self, stream: Stream, route: Route) -> Attempt:
-        attempt = stream.request.begin(route, time.monotonic())
-        stream.workers = (route.prefill, route.decode)
-        stream.counted = set(route.workers())
-        for link in self._links(route):
-            link.ours += 1
-        return attempt
-
-    async def _add(self, stream: Stream, attempt: Attempt) -> None:
-        """Puts the job on its stream. Raises `QueueClosed`, what redis raises, or TimeoutError."""
-        decode = self._workers.get(attempt.route.decode)
-        if decode is None:
-            raise QueueClosed("the decode worker is gone")
-        deadline = self._clock.now() + stream.request.deadline - time.monotonic()
-        job = stream.request.job(self._epoch, decode.record.handoff_address, deadline, stream.queued_at)
-        async with asyncio.timeout(STORE_SECONDS):
-            await add_job(self._store, self._sealer, job)
-        if stream.request.attempt is attempt:
-            stream.request.added(time.monotonic())
-
-    async def _add_again(self, stream: Stream, attempt: Attempt) -> None:
-        """The same attempt once more; its worker drops it if it has it. A closed stream means another worker."""
+    async def _add_again(self, group: Group, attempt: Attempt) -> None:
+        """A closed stream means another worker."""
         try:
-            await self._add(stream, attempt)
+            await self._dispatch.add_again(group, attempt)
         except QueueClosed:
-            if stream.request.attempt is attempt and not stream.request.ended and not attempt.started:
+            for stream in group.trying(attempt) if not attempt.started else ():
                 self._retry(stream, "queue closed")
         except (redis.RedisError, OSError, TimeoutError) as error:
             log.debug("a job could not be repeated, Redis is away: %s", error)
 
     def _retry(self, stream: Stream, reason: str) -> None:
-        """Gives the attempt up and starts the next one, on other workers where there are some."""
+        """Gives the attempt up and starts the next, for this sample alone, on other workers where there are some."""
         request = stream.request
         avoid = request.attempt.route.workers() if request.attempt is not None else ()
-        self._abandon(stream)
+        self._dispatch.give_up(stream)
         if not request.may_retry() or not self._budget.take(time.monotonic()):
-            self._fail(stream, failed(f"the request failed {request.attempts} times, last: {reason}", "retries_failed"))
+            self._fail(stream, failed(f"the request failed {request.retries} times, last: {reason}", "retries_failed"))
             return
-        log.info("request %s: attempt %d ended (%s), trying again", request.key.request, request.attempts, reason)
+        log.info("request %s, sample %d: an attempt ended (%s), trying again", *request.key, reason)
         self._metrics.retried(reason)
-        self._spawn(self._dispatch_again(stream, avoid))
+        self._spawn(self._place_again(stream, avoid))
 
-    async def _dispatch_again(self, stream: Stream, avoid: tuple[str, ...]) -> None:
+    async def _place_again(self, stream: Stream, avoid: tuple[str, ...]) -> None:
+        if stream.request.ended:
+            return
         try:
-            await self._dispatch(stream, first=False, avoid=avoid)
+            await self._dispatch.place(self.requests[stream.request.key.request], [stream], first=False, avoid=avoid)
         except APIError as error:
-            if not stream.request.ended:
-                self._fail(stream, error)
+            self._fail(stream, error)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._dispatches.add(task)
-        task.add_done_callback(self._dispatched)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned)
 
-    def _dispatched(self, task: asyncio.Task[None]) -> None:
-        self._dispatches.discard(task)
+    def _spawned(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled():
             task.result()  # a programmer's error reaches the loop's handler
 
     # ends -----------------------------------------------------------------------------------------------------------
 
     def _fail(self, stream: Stream, error: APIError) -> None:
-        stream.fail(error)
-        self._end(stream, State.FAILED, error.code or "failed")
+        """Nothing, if it has ended."""
+        if not stream.request.ended:
+            stream.fail(error)
+            self._end(stream, State.FAILED, error.code or "failed")
 
     def _end(self, stream: Stream, state: State, reason: str, cancel: bool = True) -> None:
         """The one end. `cancel`: the workers do not know yet; otherwise they only wait for the acknowledgement."""
         request = stream.request
         del self._streams[request.key]
         request.end(state)
-        self._uncount(stream, stream.counted)
-        attempt = request.attempt
-        if attempt is not None and cancel:
-            self._cancel(stream, attempt)
-        elif attempt is not None:
-            for link in self._links(attempt.route):
-                link.ended(*request.key, attempt.number)
-        self._record(stream, reason)
-
-    def _abandon(self, stream: Stream) -> None:
-        """The attempt is over; its workers are told, so that they free what they hold."""
-        attempt = stream.request.abandon() if not stream.request.ended else None
-        if attempt is not None:
-            self._uncount(stream, stream.counted)
-            self._cancel(stream, attempt)
-
-    def _cancel(self, stream: Stream, attempt: Attempt) -> None:
-        now = time.monotonic()
-        for link in self._links(attempt.route):
-            until = max(stream.request.deadline, now) + CANCEL_SECONDS
-            self._cancels.add(Target(link.epoch, stream.request.key), attempt.number, now, until)
-        self._send_cancels(now)
-
-    def _send_cancels(self, now: float) -> None:
-        for target, attempt in self._cancels.due(now):
-            if link := self._workers.get(target.worker):
-                link.cancel(*target.key, attempt)
-
-    def _uncount(self, stream: Stream, workers: Collection[str]) -> None:
-        """These workers are done with it, as far as their load goes."""
-        for worker in stream.counted & set(workers):
-            if link := self._workers.get(worker):
-                link.ours -= 1
-        stream.counted -= set(workers)
-
-    def _links(self, route: Route) -> list[Link]:
-        return [link for worker in route.workers() if (link := self._workers.get(worker)) is not None]
-
-    def _record(self, stream: Stream, reason: str) -> None:
-        record = finished_record(stream, reason, self._model, self._slo, time.monotonic(), self._clock.now())
-        self._metrics.ended(record)
-        self._report(record)
+        stream.reason = reason
+        self._dispatch.ended(stream, cancel)
+        group = self.requests[request.key.request]
+        if group.ended:
+            del self.requests[group.request]
+            record = finished_record(group, self._model, self._slo, time.monotonic(), self._clock.now())
+            self._metrics.ended(record)
+            self._report(record)

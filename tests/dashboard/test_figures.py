@@ -23,11 +23,12 @@ def at(ended_at: float, number: int = 1, **changes: Any) -> FinishedRecord:
         ({}, Verdict.GOOD),
         ({"ttft_ms": 100.0}, Verdict.GOOD),
         ({"ttft_ms": 100.1}, Verdict.LATE),
-        ({"e2e_ms": 450.0}, Verdict.GOOD),  # 400 ms / 40 = exactly 10 ms
-        ({"e2e_ms": 451.0}, Verdict.LATE),
+        ({"tpot_ms": 10.0}, Verdict.GOOD),
+        ({"tpot_ms": 10.1}, Verdict.LATE),
+        ({"tpot_ms": 10.1, "samples": 4, "output_tokens": 164}, Verdict.LATE),  # of its worst sample
         ({"outcome": "failed"}, Verdict.FAILED),
         ({"outcome": "cancelled", "ttft_ms": 9e9}, Verdict.CANCELLED),
-        ({"output_tokens": 1, "ttft_ms": 50.0, "e2e_ms": 50.0}, Verdict.GOOD),
+        ({"output_tokens": 1, "tpot_ms": 0.0, "e2e_ms": 50.0}, Verdict.GOOD),
     ],
 )
 def test_verdict(changes: dict[str, Any], verdict: Verdict) -> None:

@@ -1,7 +1,8 @@
 """A worker that speaks the real protocol over real sockets and a real queue, and whose tokens are known beforehand.
 
-It computes nothing: token i of a request is a function of (seed, i). Faults are switched on by name. It has both roles'
-duties at once: a prefill peer passes each sequence to its decode peer by a call, in place of the KV handoff.
+It computes nothing: the tokens of a sample are given by a function of (job, sample). Faults are switched on by name;
+with `only`, those of computing strike these samples alone. It has both roles' duties at once: a prefill peer passes
+each sequence to its decode peer by a call, in place of the KV handoff.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from typing import Any
 import zmq.asyncio
 from msgspec import structs
 
+from core.ending import end
 from core.ids import SequenceKey, new_epoch
 from core.messages import (
     Alive,
@@ -46,11 +48,11 @@ STEP = 0.004  # s between tokens
 
 
 class Sequence:
-    """What a peer knows of one attempt at one sequence."""
+    """What a peer knows of one attempt at one sample."""
 
-    def __init__(self, job: AnyJob, answer: list[int]) -> None:
+    def __init__(self, job: AnyJob, sample: int, answer: list[int]) -> None:
         self.job = job
-        self.key = SequenceKey(job.request, job.samples[0])
+        self.key = SequenceKey(job.request, sample)
         self.base = len(job.token_ids) - job.prompt_tokens
         self.answer = answer[: job.limits.max_tokens]
         self.sent = self.base
@@ -60,7 +62,13 @@ class Peer:
     """One life of a worker."""
 
     def __init__(
-        self, role: Role, redis: str, secret: bytes, model: str, answer: Callable[[AnyJob], list[int]], **faults: Any
+        self,
+        role: Role,
+        redis: str,
+        secret: bytes,
+        model: str,
+        answer: Callable[[AnyJob, int], list[int]],
+        **faults: Any,
     ) -> None:
         self.role = role
         self.epoch = new_epoch()
@@ -110,9 +118,7 @@ class Peer:
 
     async def die(self) -> None:
         """At once, without a word."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         self._tasks = []
         self._socket.close(0)
         self._context.term()
@@ -157,7 +163,9 @@ class Peer:
         self._dead[key] = max(message.attempt, self._dead.get(key, 0))
         if self.faults.get("deaf_to_cancel", 0) >= len([one for one in self.cancels if one.request == key.request]):
             return
-        known = self.holding.pop(key, None) is not None
+        known = key in self.holding and self.holding[key].job.attempt <= message.attempt
+        if known:
+            del self.holding[key]
         await self.say(
             message.sender,
             Failed(
@@ -193,21 +201,21 @@ class Peer:
                     job.sender,
                     Started(sender=self.epoch, receiver=job.sender, request=job.request, attempt=job.attempt),
                 )
-                key = SequenceKey(job.request, job.samples[0])
-                if key in self.holding and self.holding[key].job.attempt >= job.attempt:
-                    continue
-                if self._dead.get(key, 0) < job.attempt:
-                    self.begin(job)
+                for sample in job.samples:
+                    key = SequenceKey(job.request, sample)
+                    held = self.holding.get(key)
+                    if self._dead.get(key, 0) < job.attempt and (held is None or held.job.attempt < job.attempt):
+                        self.begin(job, sample)
 
-    def begin(self, job: AnyJob) -> None:
-        """Computes it, as a task that ends with this peer."""
-        self._tasks.append(asyncio.create_task(self._generate(job)))
+    def begin(self, job: AnyJob, sample: int) -> None:
+        """Computes this sample of it, as a task that ends with this peer."""
+        self._tasks.append(asyncio.create_task(self._generate(job, sample)))
 
-    async def _generate(self, job: AnyJob) -> None:
+    async def _generate(self, job: AnyJob, sample: int) -> None:
         """A prefill peer makes one token and passes the sequence on; a decode peer makes the others."""
-        sequence = Sequence(job, self._answer(job))
+        sequence = Sequence(job, sample, self._answer(job, sample))
         self.holding[sequence.key] = sequence
-        fault = self.faults
+        fault = self.faults if sample in self.faults.get("only", job.samples) else {}
         if reason := fault.get("fails"):
             await self._fail(sequence, reason, retryable=fault.get("retryable", True))
             return
@@ -217,7 +225,7 @@ class Peer:
             sequence.sent += 1
             await self._emit(sequence, sequence.base, sequence.sent)
             if sequence.sent < len(sequence.answer) and isinstance(job, PrefillJob):
-                self.decoders[job.decode_epoch].begin(job)
+                self.decoders[job.decode_epoch].begin(job, sample)
             return
         stop_at = fault.get("stalls_at", 1 << 30)
         while sequence.sent < len(sequence.answer) and self.holding.get(sequence.key) is sequence:

@@ -46,13 +46,15 @@ class Running:
         self.store: Store = connect(redis)
         self.peers: list[Peer] = []
         self.text = TEXT
+        self.texts: dict[int, str] = {}
         self.client = httpx.AsyncClient(base_url=url, timeout=30)
         self.openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=30)
         self._redis, self._model, self._secret = redis, model, secret
 
-    def answer(self, job: AnyJob) -> list[int]:
-        """What the peers answer to everything: the text and an end."""
-        return [*self.tokenizer.encode(self.text, special=False), self.tokenizer.stop_ids[0]]
+    def answer(self, job: AnyJob, sample: int) -> list[int]:
+        """What the peers answer to everything: the text, or the sample's own, and an end."""
+        text = self.texts.get(sample, self.text)
+        return [*self.tokenizer.encode(text, special=False), self.tokenizer.stop_ids[0]]
 
     async def add(self, role: Role, **faults: Any) -> Peer:
         """One more worker, known to the gateway when this returns."""

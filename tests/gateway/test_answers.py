@@ -117,17 +117,21 @@ async def test_stop_strings(running: Running, stop: Any, stream: bool) -> None:
 
 
 async def test_the_job_says_what_the_client_said(running: Running) -> None:
-    await running.chat(temperature=0, top_p=0.5, top_k=7, min_p=0.1, seed=-3, max_tokens=4, ignore_eos=True)
+    await running.chat(
+        temperature=0, top_p=0.5, top_k=7, min_p=0.1, seed=-3, max_tokens=4, ignore_eos=True, priority=-7
+    )
     job = running.peer("prefill").jobs[0]
     assert isinstance(job, PrefillJob)
     assert job.sampling.temperature == 0 and job.sampling.top_p == 0.5
     assert (job.sampling.top_k, job.sampling.min_p) == (7, 0.1)
     assert job.sampling.seed == (1 << 63) - 3
     assert job.limits.max_tokens == 4 and job.limits.stop_token_ids == ()
+    assert job.priority == -7 and job.samples == (0,)
     assert job.attempt == 1 and job.prompt_tokens == len(job.token_ids)
     assert job.decode_epoch == running.peer("decode").epoch
     await running.chat(top_k=-1, max_tokens=1)
     other = running.peer("prefill").jobs[1]
+    assert other.priority == 0
     assert other.sampling.top_k == 0 and other.sampling.temperature == 1.0 and other.sampling.seed >= 0
     assert other.limits.stop_token_ids == running.tokenizer.stop_ids
 
@@ -173,7 +177,7 @@ async def test_a_list_of_prompts(running: Running) -> None:
 
 
 async def test_special_and_unknown_ids_become_nothing(running: Running) -> None:
-    def answer(job: AnyJob) -> list[int]:
+    def answer(job: AnyJob, sample: int) -> list[int]:
         ids = running.tokenizer.encode("ab", special=False)
         return [*ids, 0, 430, 442, *ids]
 

@@ -149,7 +149,6 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
     **{
         f"{name} {value}": ({name: value}, "unsupported_parameter", name)
         for name, value in {
-            "n": 2,
             "best_of": 3,
             "presence_penalty": 0.5,
             "frequency_penalty": -0.5,
@@ -160,17 +159,30 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
             "response_format": {"type": "json_object"},
             "structured_outputs": {"regex": "a*"},
             "guided_json": {},
-            "priority": 1,
             "skip_special_tokens": False,
             "kv_transfer_params": {"do_remote_decode": True},
             "request_id": "mine",
-            "cache_salt": "s",
             "user": 5,
             "metadata": "x",
             "use_beam_search": True,
         }.items()
     },
-    "n true": ({"n": True}, "unsupported_parameter", "n"),
+    "n 0": ({"n": 0}, "invalid_value", "n"),
+    "n -1": ({"n": -1}, "invalid_value", "n"),
+    "n true": ({"n": True}, "invalid_type", "n"),
+    "n float": ({"n": 2.5}, "invalid_type", "n"),
+    "n text": ({"n": "2"}, "invalid_type", "n"),
+    "n too large": ({"n": 17}, "invalid_value", "n"),
+    "n huge": ({"n": 10**30}, "invalid_value", "n"),
+    "best_of beside n": ({"n": 2, "best_of": 4}, "unsupported_parameter", "best_of"),
+    "best_of text": ({"best_of": "1"}, "invalid_type", "best_of"),
+    "priority text": ({"priority": "high"}, "invalid_type", "priority"),
+    "priority float": ({"priority": 0.5}, "invalid_type", "priority"),
+    "priority too low": ({"priority": -(1 << 31) - 1}, "invalid_value", "priority"),
+    "priority too high": ({"priority": 1 << 31}, "invalid_value", "priority"),
+    "cache_salt empty": ({"cache_salt": ""}, "invalid_value", "cache_salt"),
+    "cache_salt number": ({"cache_salt": 5}, "invalid_type", "cache_salt"),
+    "cache_salt too long": ({"cache_salt": "s" * 257}, "invalid_value", "cache_salt"),
 }
 
 
@@ -243,6 +255,7 @@ ONLY_COMPLETION: dict[str, tuple[dict[str, Any], str, str]] = {
     "one bad prompt of two": ({"prompt": ["a", "z" * 2000]}, "context_length_exceeded", "prompt"),
     "too long": ({"prompt": [5] * CONTEXT}, "context_length_exceeded", "prompt"),
     "too many prompts": ({"prompt": ["a"] * 129}, "invalid_value", "prompt"),
+    "too many answers": ({"prompt": ["a"] * 128, "n": 9}, "invalid_value", "n"),
     "logprobs": ({"prompt": "a", "logprobs": 0}, "unsupported_parameter", "logprobs"),
     "echo": ({"prompt": "a", "echo": True}, "unsupported_parameter", "echo"),
     "suffix": ({"prompt": "a", "suffix": "b"}, "unsupported_parameter", "suffix"),
@@ -260,6 +273,13 @@ async def test_a_refusal_names_both_lengths(shared: Running) -> None:
     answer = await shared.post(COMPLETION, prompt=[5] * 200, max_tokens=100)
     message = answer.json()["error"]["message"]
     assert str(CONTEXT) in message and "200" in message and "100" in message
+
+
+async def test_a_refusal_names_both_numbers_of_samples(shared: Running) -> None:
+    for prompts, samples, words in ((1, 17, ("17", "16")), (128, 9, ("1152", "1024"))):
+        answer = await shared.post(COMPLETION, prompt=["a"] * prompts, n=samples)
+        message = answer.json()["error"]["message"]
+        assert all(word in message for word in words), message
 
 
 async def test_headers_that_are_too_large(shared: Running) -> None:

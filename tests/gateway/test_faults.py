@@ -210,7 +210,7 @@ async def test_a_cancellation_is_repeated_until_it_is_acknowledged(serve: Serve)
     await asyncio.gather(task, return_exceptions=True)
     await until(lambda: not decode.holding, "an acknowledgement")
     assert len(decode.cancels) == 3
-    await until(lambda: len(running.gateway.streams._cancels) == 0, "no open cancellation")
+    await until(lambda: running.gateway.streams.cancelling() == 0, "no open cancellation")
 
 
 async def test_an_end_is_acknowledged_to_both_workers(running: Running) -> None:
@@ -225,7 +225,8 @@ async def test_a_client_that_does_not_read(serve: Serve, monkeypatch: pytest.Mon
     running = await serve("prefill", "decode")
     gateway = running.gateway
     admitted = await gateway.front().chat(_question())
-    (unread,) = await gateway.open([admitted], time.monotonic(), streaming=True)
+    (group,) = await gateway.open([admitted], time.monotonic(), streaming=True)
+    (unread,) = group.streams
     await running.idle()
     with pytest.raises(Exception, match="too slowly"):
         while True:

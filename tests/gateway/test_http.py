@@ -1,12 +1,16 @@
 """The other routes, readiness, admission, figures."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
+import msgspec
+import pytest
 
-from core.records import GatewayRecord
+from core.records import GatewayRecord, Load
 from core.registry import listed
 from tests.gateway.models import byte_level
 from tests.gateway.running import Running, until
@@ -44,7 +48,7 @@ async def test_the_short_path(serve: Serve) -> None:
 async def test_the_page(running: Running) -> None:
     answer = await running.client.get("/")
     assert answer.status_code == 200 and "text/html" in answer.headers["content-type"]
-    for link in ("/v1/models", "/health", "/metrics"):
+    for link in ("/v1/models", "/health", "/stats", "/metrics"):
         assert f'href="{link}"' in answer.text
         assert (await running.client.get(link)).status_code == 200
 
@@ -157,6 +161,37 @@ async def test_metrics(running: Running) -> None:
         assert line in text, text
     epoch = running.peer("decode").epoch
     assert f'vllm:kv_cache_usage_perc{{engine="{epoch}",model_name="tiny",role="decode"}} 0.0' in text
+
+
+async def test_what_the_workers_say_of_themselves(running: Running) -> None:
+    peer = running.peer("decode")
+    peer.load = Load(running=3, blocks_total=1000, blocks_used=7)
+    await peer.beat()
+    answer = await running.client.get("/stats")
+    assert answer.status_code == 200
+    workers = {worker["epoch"]: worker for worker in answer.json()["workers"]}
+    assert {epoch: worker["role"] for epoch, worker in workers.items()} == {
+        one.epoch: one.role for one in running.peers
+    }
+    assert workers[peer.epoch] == json.loads(msgspec.json.encode(peer.record)), "all of the record, as it is in Redis"
+    shown = workers[peer.epoch]
+    assert (shown["device"], shown["dtype"], shown["block_tokens"], shown["draining"]) == ("test", "fp32", 16, False)
+    assert (shown["load"]["running"], shown["load"]["blocks_used"], shown["max_model_len"]) == (3, 7, 4096)
+
+
+async def test_no_worker_says_nothing_of_itself(serve: Serve) -> None:
+    assert (await (await serve()).client.get("/stats")).json() == {"workers": []}
+
+
+async def test_stats_while_redis_is_away(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise ConnectionError("away")
+
+    monkeypatch.setattr(running.gateway._store, "execute_command", away)
+    refusal = await running.client.get("/stats")
+    error = refusal.json()["error"]
+    assert (refusal.status_code, error["code"], error["param"]) == (503, "registry_unavailable", None)
+    assert int(refusal.headers["retry-after"]) >= 1
 
 
 async def test_a_slow_body_does_not_hold_others(running: Running) -> None:

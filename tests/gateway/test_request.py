@@ -13,6 +13,7 @@ from gateway.request import (
     GIVE_UP_AFTER,
     READD_AFTER,
     RETRIES,
+    Attempt,
     Due,
     Fate,
     Fresh,
@@ -33,8 +34,9 @@ def state(request: Request) -> str:
 
 def begun(route: Route = BOTH) -> Request:
     request = Request(SequenceKey("r-1", 0), [5, 6, 7], Sampling(1), Limits(100), deadline=100.0)
-    request.begin(route, 0.0)
-    request.added(0.0)
+    attempt = Attempt(1, route, 0.0)
+    request.begin(attempt, 0.0)
+    attempt.add(0.0)
     return request
 
 
@@ -114,8 +116,8 @@ def test_the_next_attempt_goes_on_behind_the_delivered_tokens() -> None:
     assert request.lost(D) and not request.lost(P)
     old = request.abandon()
     assert old is not None and old.number == 1
-    request.begin(Route(P, "other"), 2.0)
-    job = request.job("g", "tcp://other", 50.0, 1.0)
+    request.begin(Attempt(2, Route(P, "other"), 2.0), 2.0)
+    job = request.job((0,), "g", "tcp://other", 50.0, 1.0)
     assert isinstance(job, PrefillJob)
     assert (job.attempt, job.token_ids, job.prompt_tokens) == (2, [5, 6, 7, 10, 11], 3)
     assert (job.decode_epoch, job.decode_address, job.receiver) == ("other", "tcp://other", P)
@@ -125,7 +127,7 @@ def test_the_next_attempt_goes_on_behind_the_delivered_tokens() -> None:
 
 def test_the_short_path() -> None:
     request = begun(Route("", D))
-    job = request.job("g", "", 50.0, 1.0)
+    job = request.job((0,), "g", "", 50.0, 1.0)
     assert isinstance(job, DecodeJob) and job.receiver == D
     request.started(D, 1, 1.0)
     assert state(request) == "DECODE"
@@ -176,7 +178,8 @@ def test_what_time_asks_for() -> None:
     request = begun()
     assert request.due(READD_AFTER - 0.01) is None
     assert request.due(READD_AFTER) is Due.ADD
-    request.added(READD_AFTER)
+    assert request.attempt is not None
+    request.attempt.add(READD_AFTER)
     assert request.due(2 * READD_AFTER) is None, "the second wait is longer"
     assert request.due(3 * READD_AFTER) is Due.ADD
     request.started(P, 1, 4.0)
@@ -207,7 +210,7 @@ def test_one_end(first: State, second: State) -> None:
     with pytest.raises(IllegalMove):
         request.end(second)
     with pytest.raises(IllegalMove):
-        request.begin(Route(P, D), 1.0)
+        request.begin(Attempt(2, BOTH, 1.0), 1.0)
 
 
 def test_stages_of_both_workers_are_kept() -> None:
