@@ -89,6 +89,7 @@ def run(executor: Executor, config: EngineConfig, workload: Workload) -> Timing:
     while scheduler.has_work():
         plan = scheduler.plan(time.perf_counter())
         assert plan is not None, "work, but no plan"
+        executor.move(scheduler.take_moves())
         executor.launch(plan)
         scheduler.apply(executor.collect(), time.perf_counter())
     end = time.perf_counter()

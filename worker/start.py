@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from core.config import WorkerConfig
-from core.costs import useful_threads
+from core.costs import useful_threads, worth_bringing_back
 from core.errors import BatonError
 from core.ids import new_epoch
 from core.records import Role as RoleName
@@ -63,7 +63,13 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
 
     executor = Executor(config.engine, status.report)
     depth = 2 if executor.device.type == "cuda" else 1  # on a CPU a step is over when it is launched
-    blocks = BlockManager(executor.spec, executor.block_count)
+    worth = partial(
+        worth_bringing_back,
+        block_bytes=executor.spec.block_bytes(),
+        block_tokens=config.engine.block_size,
+        rates=executor.rates,
+    )
+    blocks = BlockManager(executor.spec, executor.block_count, executor.host_slots, worth)
     scheduler = Scheduler(
         blocks,
         max_batch_tokens=config.engine.max_batch_tokens,
