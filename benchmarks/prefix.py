@@ -1,0 +1,299 @@
+"""`python -m benchmarks.prefix --url URL --tokenizer FILE`: what a running Baton saves by sharing KV blocks.
+
+Four loads on completions of token ids, and what the workers' own counters (`GET /stats`) say of each:
+
+- shared: many requests at once that begin with one long system prompt. Prompt tokens computed, beside the unique ones.
+- ttft: requests one after the other, alone on the server: with prompts that nobody has sent before, and with the
+  shared one. Median TTFT of hits over that of misses.
+- chat: one conversation; each prompt is everything said so far and a new message. KV bytes moved in each turn, beside
+  those of the tokens that are new since the turn before.
+- mixed: prompts and answers of many lengths at once. Slots wasted in blocks that somebody holds, and what a pool that
+  is too small costs: preemptions, and tokens that differ from those of the same requests sent one by one (in
+  fp32 there should be none; narrower types round differently in other batches).
+
+The server should serve nobody else. A model for it: `python -m benchmarks.random_model`.
+"""
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from statistics import median
+from typing import Annotated, NamedTuple
+
+import httpx
+import msgspec
+from msgspec import Meta, Struct
+from tokenizers import Tokenizer
+
+from benchmarks.load import machine
+from core.cli import parse_or_exit
+from core.config import Positive
+from core.errors import BatonError, GatewayError
+from core.records import WorkerRecord
+
+SAMPLE_SECONDS = 0.25
+SETTLE_SECONDS = 120.0
+
+
+class PrefixConfig(Struct, frozen=True, kw_only=True):
+    """Loads that share prompts, on a running Baton, and what sharing saved."""
+
+    url: Annotated[str, Meta(description="URL of the gateway, without /v1")] = "http://127.0.0.1:8000"
+    tokenizer: Annotated[str, Meta(description="the model's tokenizer.json; chat needs it, to repeat answers")] = ""
+    vocabulary: Annotated[Positive, Meta(description="prompts are drawn from token ids below this")] = 4096
+    requests: Annotated[Positive, Meta(description="requests that share the system prompt")] = 64
+    system_tokens: Annotated[Positive, Meta(description="tokens of the system prompt")] = 1000
+    own_tokens: Annotated[Positive, Meta(description="tokens of each request behind it")] = 24
+    output_tokens: Annotated[Positive, Meta(description="tokens of each answer")] = 16
+    rounds: Annotated[Positive, Meta(description="requests of each kind whose TTFT is measured")] = 8
+    turns: Annotated[Positive, Meta(description="turns of the conversation")] = 8
+    message_tokens: Annotated[Positive, Meta(description="tokens of each message of the conversation")] = 48
+    mixed_requests: Annotated[Positive, Meta(description="requests of the mixed load")] = 48
+    mixed_prompt: Annotated[Positive, Meta(description="longest prompt of the mixed load, shortest: a tenth")] = 1000
+    mixed_output: Annotated[Positive, Meta(description="longest answer of the mixed load, shortest: a tenth")] = 160
+    seed: Annotated[int, Meta(ge=0, description="of all prompts")] = 0
+
+
+class Answer(NamedTuple):
+    """One request as its client saw it."""
+
+    text: str
+    ttft: float  # s
+
+
+class Totals(NamedTuple):
+    """Sums over all workers, since their start."""
+
+    computed: int  # prompt tokens
+    moved: int  # bytes
+    preemptions: int
+    swapped: int  # preempted sequences that came back from the host tier
+    recomputed: int  # … that had to compute tokens again
+
+    def since(self, before: "Totals") -> "Totals":
+        """What came in between."""
+        return Totals(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+class Client:
+    """Requests to one Baton, and its counters."""
+
+    def __init__(self, http: httpx.AsyncClient, model: str) -> None:
+        self._http = http
+        self._model = model
+
+    async def complete(self, prompt: list[int], output: int) -> Answer:
+        """Greedy, and always `output` tokens. Raises `GatewayError` for anything but a whole answer."""
+        body = {"model": self._model, "prompt": prompt, "max_tokens": output, "temperature": 0, "ignore_eos": True,
+                "stream": True}  # fmt: skip
+        begin, first, text, done = time.perf_counter(), 0.0, "", False
+        try:
+            async with self._http.stream("POST", "/v1/completions", json=body) as response:
+                if response.status_code != 200:
+                    raise GatewayError(f"status {response.status_code}: {(await response.aread()).decode()}")
+                async for line in response.aiter_lines():
+                    done = done or line == "data: [DONE]"
+                    chunk = json.loads(line[6:]) if line.startswith("data: {") else {}
+                    if "error" in chunk:
+                        raise GatewayError(str(chunk["error"]["message"]))
+                    piece = "".join(choice["text"] for choice in chunk.get("choices", ()))
+                    if piece:
+                        first = first or time.perf_counter()
+                        text += piece
+        except (httpx.HTTPError, ValueError, LookupError) as error:
+            raise GatewayError(f"{type(error).__name__}: {error}") from error
+        if not done:
+            raise GatewayError("an answer broke off")
+        return Answer(text, (first or time.perf_counter()) - begin)
+
+    async def workers(self) -> list[WorkerRecord]:
+        """The workers' records, at most a heartbeat old."""
+        answer = await self._http.get("/stats")
+        return msgspec.convert(answer.raise_for_status().json()["workers"], list[WorkerRecord])
+
+    async def totals(self) -> Totals:
+        """The counters once they tell of everything that was sent."""
+        end = time.perf_counter() + SETTLE_SECONDS
+        before = -1
+        while time.perf_counter() < end:
+            workers = await self.workers()
+            loads = [worker.load for worker in workers]
+            output = sum(load.output_tokens for load in loads)
+            if output == before and not any(load.running or load.waiting or load.blocks_used for load in loads):
+                return Totals(
+                    sum(load.prompt_tokens for load in loads),
+                    sum(worker.load.handoff_bytes for worker in workers if worker.role == "decode"),
+                    sum(load.preemptions for load in loads),
+                    sum(load.kv.preempted_swapped for load in loads),
+                    sum(load.kv.preempted_recomputed for load in loads),
+                )
+            before = output
+            await asyncio.sleep(1.5)  # longer than a heartbeat
+        raise GatewayError(f"the workers are not idle after {SETTLE_SECONDS:.0f} s; does anybody else use them?")
+
+
+class Prompts:
+    """Random token ids; what is drawn twice is as good as never the same."""
+
+    def __init__(self, vocabulary: int, seed: int) -> None:
+        self._vocabulary = vocabulary
+        self._chance = random.Random(seed)
+
+    def tokens(self, count: int) -> list[int]:
+        """So many token ids."""
+        return self._chance.choices(range(self._vocabulary), k=count)
+
+    def between(self, least: int, most: int) -> int:
+        """A length."""
+        return self._chance.randint(max(1, least), most)
+
+
+async def shared(client: Client, config: PrefixConfig, prompts: Prompts, system: list[int]) -> AsyncIterator[str]:
+    """Many requests at once behind one system prompt."""
+    before = await client.totals()
+    sent = [system + prompts.tokens(config.own_tokens) for _ in range(config.requests)]
+    answers = await asyncio.gather(*(client.complete(prompt, config.output_tokens) for prompt in sent))
+    done = (await client.totals()).since(before)
+    unique = len(system) + config.requests * config.own_tokens
+    yield f"shared  {config.requests} requests at once: {len(system)} common tokens and {config.own_tokens} own ones"
+    yield (
+        f"        prompt tokens sent {sum(map(len, sent))}, unique {unique}, computed {done.computed}"
+        f" = {done.computed / unique:.3f} x unique"
+    )
+    yield f"        TTFT {1000 * median(answer.ttft for answer in answers):.0f} ms, {done.moved / 2**20:.1f} MiB moved"
+
+
+async def ttft(client: Client, config: PrefixConfig, prompts: Prompts, system: list[int]) -> AsyncIterator[str]:
+    """One after the other: prompts of one length, new ones and such that begin with the system prompt."""
+    kinds: dict[str, list[float]] = {"misses": [], "hits": []}
+    for _ in range(config.rounds):
+        for kind, begin in (("misses", prompts.tokens(len(system))), ("hits", system)):
+            answer = await client.complete(begin + prompts.tokens(config.own_tokens), config.output_tokens)
+            kinds[kind].append(answer.ttft)
+    misses, hits = (1000 * median(kinds[kind]) for kind in ("misses", "hits"))
+    ratio = hits / misses
+    yield f"ttft    alone, median of {config.rounds}: misses {misses:.1f} ms, hits {hits:.1f} ms = {ratio:.3f} x"
+
+
+async def chat(client: Client, config: PrefixConfig, prompts: Prompts, system: list[int]) -> AsyncIterator[str]:
+    """One conversation, whose prompts repeat everything said so far."""
+    if not config.tokenizer:
+        yield "chat    left out: it repeats answers, for which it needs --tokenizer"
+        return
+    tokenizer = Tokenizer.from_file(config.tokenizer)
+    token_bytes = max(worker.memory.token_bytes for worker in await client.workers())
+    yield f"chat    {config.turns} turns; KV moved, beside {token_bytes / 1024:.1f} KiB for each token"
+    said: list[int] = []
+    known = 0
+    for turn in range(config.turns):
+        said += prompts.tokens(config.message_tokens)
+        before = await client.totals()
+        answer = await client.complete(said, config.output_tokens)
+        done = (await client.totals()).since(before)
+        new = len(said) - known
+        yield (
+            f"        turn {turn + 1}: prompt {len(said):5} tokens, new {new:4}; moved {done.moved / 1024:8.0f} KiB"
+            f" = {done.moved / token_bytes:5.0f} tokens; computed {done.computed:5}"
+        )
+        said += tokenizer.encode(answer.text).ids
+        known = len(said)
+
+
+async def mixed(client: Client, config: PrefixConfig, prompts: Prompts) -> AsyncIterator[str]:
+    """All lengths at once, and the same one by one."""
+    load = [
+        (
+            prompts.tokens(prompts.between(config.mixed_prompt // 10, config.mixed_prompt)),
+            prompts.between(config.mixed_output // 10, config.mixed_output),
+        )
+        for _ in range(config.mixed_requests)
+    ]
+    before = await client.totals()
+    used, wasted = 0, 0
+
+    async def watch() -> None:
+        nonlocal used, wasted
+        while True:
+            for worker in await client.workers():
+                used += worker.load.kv.used_slots
+                wasted += worker.load.kv.wasted_slots
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    watching = asyncio.create_task(watch())
+    try:
+        together = await asyncio.gather(*(client.complete(prompt, output) for prompt, output in load))
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+    done = (await client.totals()).since(before)
+    alone = [await client.complete(prompt, output) for prompt, output in load]
+    differing = sum(one.text != other.text for one, other in zip(together, alone, strict=True))
+    need = sum(len(prompt) + output for prompt, output in load)
+    room = sum(worker.memory.tokens for worker in await client.workers() if worker.role == "decode")
+    yield f"mixed   {len(load)} requests at once, {need} tokens; the decode workers hold {room} = {room / need:.0%}"
+    yield f"        wasted slots {wasted / used if used else 0:.1%} of those in use"
+    yield (
+        f"        preempted {done.preemptions}; of those that came back, {done.swapped} from the host tier,"
+        f" {done.recomputed} computed tokens again"
+    )
+    yield f"        {differing} answers differ from those of the same requests sent alone"
+
+
+@asynccontextmanager
+async def _watching(http: httpx.AsyncClient) -> AsyncIterator[Client]:
+    try:
+        models = (await http.get("/v1/models")).raise_for_status().json()
+        yield Client(http, str(models["data"][0]["id"]))
+    except (httpx.HTTPError, LookupError, ValueError) as error:
+        raise GatewayError(f"--url: {http.base_url}: {error}") from error
+
+
+async def run(config: PrefixConfig) -> None:
+    """All loads, each line as soon as it is known."""
+    prompts = Prompts(config.vocabulary, config.seed)
+    system = prompts.tokens(config.system_tokens)
+    limits = httpx.Limits(max_connections=None)
+    async with (
+        httpx.AsyncClient(base_url=config.url, timeout=600, limits=limits) as http,
+        _watching(http) as client,
+    ):
+        for worker in await client.workers():
+            memory = worker.memory
+            print(
+                f"        {worker.role}: {worker.dtype} on {worker.device}, blocks of {worker.block_tokens} tokens,"
+                f" pool {memory.tokens} tokens, host tier {memory.host_tier_bytes / 2**20:.0f} MiB"
+            )
+        await client.complete(prompts.tokens(config.own_tokens), config.output_tokens)  # warms up
+        for part in (
+            shared(client, config, prompts, system),
+            ttft(client, config, prompts, system),
+            chat(client, config, prompts, system),
+            mixed(client, config, prompts),
+        ):
+            async for line in part:
+                print(line, flush=True)
+
+
+def main() -> int:
+    """The exit status: 0 if every request was answered."""
+    config = parse_or_exit(PrefixConfig, "benchmarks.prefix")
+    if config.tokenizer and not Path(config.tokenizer).is_file():
+        print(f"error: --tokenizer {config.tokenizer}: there is no such file", file=sys.stderr)
+        return 2
+    print(machine())
+    try:
+        asyncio.run(run(config))
+    except BatonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

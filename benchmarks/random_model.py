@@ -1,0 +1,54 @@
+"""`python -m benchmarks.random_model DIR [SHAPE]`: a Llama with random weights, shaped as a well-known small model.
+
+Random weights run at the speed of trained ones. Its tokenizer spells token 12 as `w12`, so the text of an answer says
+exactly which tokens came, and can be sent again as a part of the next prompt.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+SHAPES = {  # vocabulary, hidden, intermediate, layers, heads, KV heads
+    "tiny": (4096, 128, 384, 4, 4, 2),
+    "135m": (49152, 576, 1536, 30, 9, 3),
+    "500m": (151936, 896, 4864, 24, 14, 2),
+}
+
+
+def make(directory: Path, shape: str, *, seed: int = 0) -> None:
+    """Writes config, bf16 weights and tokenizer, in Hugging Face format."""
+    vocabulary, hidden, intermediate, layers, heads, kv_heads = SHAPES[shape]
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(directory)
+    words = Tokenizer(models.WordLevel({f"w{token}": token for token in range(vocabulary)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.save(str(directory / "tokenizer.json"))
+
+
+def main() -> None:
+    """Writes the model that was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.random_model", description=__doc__)
+    parser.add_argument("directory", type=Path, help="where to write it")
+    parser.add_argument("shape", nargs="?", default="135m", choices=sorted(SHAPES))
+    given = parser.parse_args()
+    make(given.directory, given.shape)
+    print(f"{given.directory}: a random {given.shape} Llama in bf16")
+
+
+if __name__ == "__main__":
+    main()
