@@ -72,12 +72,12 @@ def test_every_layer_signals_once_its_kv_is_there(model: Path) -> None:
     assert all(any(entry[3]) for entry in seen)
 
 
-@pytest.mark.parametrize("directory", [False, True])
-def test_a_moved_block_serves_as_its_original_does(directory: bool, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("in_file", [False, True])
+def test_a_moved_block_serves_as_its_original_does(device: str, in_file: bool, model: Path, tmp_path: Path) -> None:
     """Copied, or away in the host tier while others use its place."""
-    executor = make_executor(
-        model, host_kv_memory=4 << 20, host_kv_directory=str(tmp_path) if directory else ""
-    )
+    directory = str(tmp_path) if in_file else ""
+    executor = make_executor(model, device=device, host_kv_memory=4 << 20, host_kv_directory=directory)
     assert executor.host_slots == (4 << 20) // executor.spec.block_bytes()
     prompt = make_prompts([20], 320)[0]
     executor.launch(Plan(0, [Work(1, 0, prompt, ([1, 2],), GREEDY)]))

@@ -1,5 +1,6 @@
 """Moves of blocks: batches have the effect of one move after the other, in the pool, in the host tier and between."""
 
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -72,18 +73,19 @@ def test_a_batch_is_cut_only_where_the_order_matters() -> None:
     assert [len(batch) for batch in batches(groups, 9)] == [1, 1]
 
 
-def filled(staged: int, monkeypatch: pytest.MonkeyPatch, directory: str = "") -> tuple[KVPool, HostTier]:
-    """Every block of every layer has a value of its own; batches gather at most `staged` blocks."""
+def filled(device: torch.device, directory: str) -> tuple[KVPool, HostTier]:
+    """Every block of every layer, and every slot, has a value of its own."""
     spec = make_spec(CONFIG, torch.bfloat16, 8, "w")
-    monkeypatch.setattr("engine.kv_pool.STAGED", staged * spec.block_bytes())
-    tier = HostTier(SLOTS, spec, CPU, directory)
-    pool = KVPool(CONFIG, spec, BLOCKS, CPU, torch.bfloat16, tier)
+    tier = HostTier(SLOTS, spec, device, directory)
+    pool = KVPool(CONFIG, spec, BLOCKS, device, torch.bfloat16, tier)
     for number, layer in enumerate(pool.layers):
         for block in range(BLOCKS):
             layer[block] = 10 * block + number
     words = spec.groups[0].block_bytes // WORD.itemsize
     blocks = torch.arange(SLOTS * CONFIG.layers * words, dtype=WORD).view(SLOTS, CONFIG.layers, words)
-    tier.put(range(SLOTS), blocks)
+    tier.put(range(SLOTS), blocks.to(device))
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     return pool, tier
 
 
@@ -91,17 +93,22 @@ def contents(pool: KVPool, tier: HostTier) -> tuple[list[bytes], list[bytes]]:
     """The bytes of every block, of all layers, in the pool and in the tier."""
     layers = range(len(pool.layers))
     blocks = [b"".join(bytes(pool.read(0, layer, [block])[0]) for layer in layers) for block in range(BLOCKS)]
-    return blocks, [slot.view(torch.uint8).numpy().tobytes() for slot in tier.get(range(SLOTS))]
+    return blocks, [slot.view(torch.uint8).numpy().tobytes() for slot in tier.get(range(SLOTS)).cpu()]
 
 
-@pytest.mark.parametrize("staged", [1, 3, 100])
-def test_pool_and_tier_end_as_after_one_move_after_the_other(staged: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all layers, and nowhere else."""
+@pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda", 0), marks=pytest.mark.gpu)], ids=str)
+@pytest.mark.parametrize(("staged", "in_file"), [(1, False), (3, False), (100, False), (3, True)])
+def test_pool_and_tier_end_as_after_one_move_after_the_other(
+    device: torch.device, staged: int, in_file: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In all layers, and nowhere else; batches gather at most `staged` blocks."""
+    block = make_spec(CONFIG, torch.bfloat16, 8, "w").block_bytes()
+    monkeypatch.setattr("engine.kv_pool.STAGED", staged * block)
 
     @settings(max_examples=40, deadline=None)
     @given(moves())
     def check(given_moves: list[BlockMove]) -> None:
-        pool, tier = filled(staged, monkeypatch)
+        pool, tier = filled(device, str(tmp_path) if in_file else "")
         before = contents(pool, tier)
         assert len({*before[0], *before[1]}) == BLOCKS + SLOTS
         numbers = (list(range(BLOCKS)), list(range(BLOCKS, BLOCKS + SLOTS)))
