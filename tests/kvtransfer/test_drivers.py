@@ -59,6 +59,7 @@ class Pair:
         self.free = list(range(255, 0, -1))
         self.reserved: dict[HandoffKey, list[int]] = {}
         self.granting = True
+        self.held = 0  # leading blocks that the decode side is given before it grants
         self.inbound = Inbound(config, DECODE, SPEC, self.target, context, host, self.on_inbound, trace=True)
         self.outbound = Outbound(config, PREFILL, SPEC, self.source, context, self.out_events.append, trace=True)
         self.blocks: dict[int, list[int]] = {}
@@ -67,8 +68,11 @@ class Pair:
         self.in_events.append(event)
         match event:
             case Wanted(key, opened) if self.granting:
-                self.reserved[key] = [self.free.pop() for _ in range(-(-len(opened.token_ids) // 16))]
-                self.inbound.granted(key, (self.reserved[key],), 0)
+                blocks = self.reserved[key] = [self.free.pop() for _ in range(-(-len(opened.token_ids) // 16))]
+                held, source = blocks[: self.held], self.blocks[key.handoff][: self.held]
+                for place, array in self.target.arrays.items():
+                    array[held] = self.source.arrays[place][source]
+                self.inbound.granted(key, (blocks,), len(held))
             case Dropped(key):
                 self.free += self.reserved.pop(key, [])
 
@@ -139,6 +143,48 @@ def test_bytes_move_and_digests_agree(host: str) -> None:
             assert both.target.writes == LAYERS * len(blocks)
             assert landed.commit.branches == TOKENS.branches
             assert both.outbound.held_blocks(DECODE) == 0 and both.outbound.strays == 0
+
+    bounded(run)
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["computed before the Grant", "computed after it"])
+@pytest.mark.parametrize("held", [1, 4, 6, 7])
+def test_only_what_is_not_held_moves(host: str, held: int, early: bool) -> None:
+    async def run() -> None:
+        async with pair(host) as both:
+            both.held = held
+            blocks = [9, 3, 4, 5, 20, 21, 1]
+            both.open(1, blocks)
+            if not early:
+                await until(lambda: both.outbound.waiting_blocks(DECODE) == 0, "the Grant does not arrive")
+            both.compute(1)
+            both.commit(1)
+            await both.unpinned(1)
+            (closed,), (landed,) = both.of(Closed), both.of(Landed)
+            assert closed.outcome == "accepted" and both.equal(1)
+            left = {(0, place, block) for place in range(LAYERS) for block in range(held, len(blocks))}
+            assert set(closed.digests) == set(landed.digests) == left
+            assert closed.digest == landed.digest == sum(landed.digests.values()) % 2**64
+            moved = len(left) * (32 << 10)
+            assert closed.bytes == landed.bytes == both.inbound.bytes_landed == both.outbound.bytes_sent == moved
+            assert both.target.writes == len(left) and landed.commit.size == moved
+            assert both.inbound.payloads_landed == landed.commit.payloads == LAYERS * -(-(7 - held) // 4)
+            assert both.outbound.strays == both.inbound.side.strays == 0
+
+    bounded(run)
+
+
+def test_a_prompt_that_is_held_whole_is_committed_with_its_first_tokens(host: str) -> None:
+    async def run() -> None:
+        async with pair(host) as both:
+            both.held = 3
+            both.open(1, [5, 6, 7])
+            await until(lambda: both.outbound.waiting_blocks(DECODE) == 0, "the Grant does not arrive")
+            begin = time.monotonic()
+            both.commit(1)  # no layer was reported, for none has to leave
+            await both.unpinned(1)
+            assert time.monotonic() - begin < CONFIG.repeat_ms / 1000, "waited for a repetition"
+            assert both.of(Closed)[0].bytes == 0 and both.equal(1)
 
     bounded(run)
 

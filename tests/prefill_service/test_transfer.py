@@ -1,0 +1,66 @@
+"""What the prefill side's I/O thread makes of the engine's events, over a real socket."""
+
+import asyncio
+from typing import Any
+
+import zmq.asyncio
+
+from benchmarks.array_pool import ArrayPool
+from core.config import TransferConfig
+from core.messages import Open, PrefillJob, ToDecode, decode_to_decode
+from core.sockets import router
+from core.store import ServerClock
+from kvtransfer.moves import Closed, Unpinned
+from prefill_service.transfer import PrefillTransfer
+from tests.worker.roles import LIMITS, SAMPLING, SPEC
+from worker.events import OpenHandoff
+
+SALT = "0af9" * 8
+
+
+def opened(clock: ServerClock, address: str) -> OpenHandoff:
+    job = PrefillJob(
+        request="r1", attempt=1, sender="gateway", receiver="me", token_ids=list(range(10)), prompt_tokens=8,
+        sampling=SAMPLING, limits=LIMITS, deadline=clock.now() + 5, queued_at=clock.now(), decode_epoch="decode",
+        decode_address=address, salt=SALT, priority=3,
+    )  # fmt: skip
+    return OpenHandoff(7, job, 0, ([1, 2, 3],))
+
+
+def test_an_open_says_what_the_job_says() -> None:
+    async def run() -> ToDecode:
+        context = zmq.asyncio.Context()
+        socket, address = router(context, "127.0.0.1")
+        clock = ServerClock()
+        transfer = PrefillTransfer(TransferConfig(), "me", SPEC, ArrayPool(SPEC, 8), clock, context, lambda event: None)
+        assert transfer.handle(opened(clock, address))
+        async with asyncio.timeout(5):
+            _, data = await socket.recv_multipart()
+        await transfer.close()
+        socket.close(0)
+        context.destroy(0)
+        return decode_to_decode(data)
+
+    message = asyncio.run(run())
+    assert isinstance(message, Open)
+    assert (message.request, message.samples, message.attempt, message.gateway) == ("r1", (0,), 1, "gateway")
+    assert (message.token_ids, message.prompt_tokens) == (list(range(10)), 8)
+    assert (message.salt, message.priority, message.fingerprint) == (SALT, 3, SPEC.fingerprint())
+    assert 4000 < message.remaining_ms <= 5000
+
+
+def test_an_address_that_nobody_can_have_ends_the_handoff() -> None:
+    events: list[Any] = []
+
+    async def run() -> None:
+        context = zmq.asyncio.Context()
+        clock = ServerClock()
+        transfer = PrefillTransfer(TransferConfig(), "me", SPEC, ArrayPool(SPEC, 8), clock, context, events.append)
+        assert transfer.handle(opened(clock, "nonsense"))
+        await transfer.close()
+        context.destroy(0)
+
+    asyncio.run(run())
+    closed, unpinned = events
+    assert isinstance(closed, Closed) and (closed.handoff, closed.reason, closed.retryable) == (7, "bad_address", True)
+    assert unpinned == Unpinned(7)
