@@ -32,9 +32,7 @@ def test_an_open_says_what_the_job_says() -> None:
         context = zmq.asyncio.Context()
         socket, address = router(context, "127.0.0.1")
         clock = ServerClock()
-        transfer = PrefillTransfer(
-            TransferConfig(), "me", SPEC, ArrayPool(SPEC, 8), clock, context, lambda event: None
-        )
+        transfer = PrefillTransfer(TransferConfig(), "me", SPEC, ArrayPool(SPEC, 8), clock, context, lambda event: None)
         assert transfer.handle(opened(clock, address))
         async with asyncio.timeout(5):
             _, data = await socket.recv_multipart()
