@@ -174,6 +174,16 @@ def test_a_sequence_that_was_handed_off_and_is_unknown_there_is_lost(first: str)
     assert ask(D if first == P else P) is Fate.RETRY
 
 
+def test_an_attempt_forgets_who_did_not_know_the_one_before() -> None:
+    request = begun()
+    request.started(P, 1, 1.0)
+    assert request.failed(D, refusal("unknown"), 1.0) is Fate.NOTHING
+    request.abandon()
+    request.begin(Attempt(2, BOTH, 2.0), 2.0)
+    passed_on = Alive(sender=P, receiver="g", request="r-1", sample=0, attempt=2, state=HANDED_OFF)
+    assert request.alive(P, passed_on, 2.5) is Fate.NOTHING
+
+
 def test_what_time_asks_for() -> None:
     request = begun()
     assert request.due(READD_AFTER - 0.01) is None

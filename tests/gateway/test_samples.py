@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from core.messages import AnyJob
 from core.records import Load
-from gateway import sse, stream
+from core.sealing import Sealer
+from core.store import Store
+from gateway import dispatch, sse, stream
 from gateway.errors import APIError
 from gateway.schemas import parse_chat
 from tests.gateway.running import TEXT, Running, until
@@ -202,6 +205,42 @@ async def test_a_worker_that_has_left_costs_no_sample(serve: Serve) -> None:
     assert {job.samples for job in running.peers[2].jobs} == {(0, 1, 2)}
     await running.idle()
     assert loads(running) == [0, 0, 0]
+
+
+async def test_samples_that_end_while_their_job_is_added(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = await serve("prefill", "decode", request_timeout=0.2)
+
+    async def add_job(*_: Any) -> None:
+        await until(lambda: len(running.gateway.streams) == 0, "the deadline")
+        raise TimeoutError
+
+    monkeypatch.setattr(dispatch, "add_job", add_job)
+    answer = await running.chat(n=3)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
+    assert loads(running) == [0, 0]
+
+
+async def test_a_worker_that_dies_while_its_job_is_added(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The samples are on their way elsewhere when it turns out that the job could not be added."""
+    running = await serve("prefill", "decode", "prefill")
+    running.texts = TEXTS
+    added: list[AnyJob] = []
+    real = dispatch.add_job
+
+    async def add_job(store: Store, sealer: Sealer, job: AnyJob) -> None:
+        added.append(job)
+        if len(added) > 1:
+            await real(store, sealer, job)
+            return
+        await next(peer for peer in running.peers if peer.epoch == job.receiver).die()
+        await until(lambda: len(added) == 4, "a job for each sample")
+        raise TimeoutError
+
+    monkeypatch.setattr(dispatch, "add_job", add_job)
+    assert await texts_of(running) == TEXTS
+    assert [job.samples for job in added] == [(0, 1, 2), (0,), (1,), (2,)]
+    await running.idle()
+    assert loads(running) == [0, 0]
 
 
 @pytest.mark.parametrize("streaming", [True, False])
