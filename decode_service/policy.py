@@ -1,17 +1,18 @@
 """What a decode worker does with a sequence: take its KV blocks, then turn them into tokens with everything else.
 
-A landing sequence waits for room in the same line as short-path jobs and preempted sequences. From its landing on it is
-one of the running batch, and its tokens go to its gateway step by step.
+A landing prompt waits for room in the same line as short-path jobs and preempted sequences. From its landing on, each
+of its samples is a sequence of the running batch, and its tokens go to its gateway step by step.
 """
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import structs
 
 from core.errors import CapacityError, MessageError
 from core.ids import SequenceKey
-from core.messages import DecodeJob, Emitted, Stages
+from core.messages import AnyJob, DecodeJob, Emitted, Stages
 from core.records import Load
 from engine.scheduler import Progress
 from engine.sequence import Sequence
@@ -22,16 +23,22 @@ from worker.role import Parts, check_tokens
 log = logging.getLogger("baton.decode")
 
 
-class Run:
-    """One sequence on this worker, and the handoff that brings it, if one does."""
+class Group:
+    """The samples of one prompt on this worker, and the handoff that brings its KV, if one does."""
 
-    __slots__ = ("handoff", "landed", "queued_at", "sequence")
+    __slots__ = ("handoff", "landed", "living", "members", "queued_at")
 
-    def __init__(self, sequence: Sequence, handoff: HandoffKey | None, queued_at: float) -> None:
-        self.sequence = sequence
+    def __init__(self, members: list[Sequence], handoff: HandoffKey | None, queued_at: float) -> None:
+        self.members = members  # the first is the stem, which the others branch off from
+        self.living = {each.key: each for each in members}
         self.handoff = handoff
         self.landed = handoff is None
         self.queued_at = queued_at
+
+    @property
+    def stem(self) -> Sequence:
+        """It has the prompt's blocks until all have begun."""
+        return self.members[0]
 
 
 class DecodePolicy:
@@ -41,9 +48,9 @@ class DecodePolicy:
         self._scheduler = parts.scheduler
         self._vocab_size = parts.vocab_size
         self._tell_io = parts.tell_io
-        self._runs: dict[int, Run] = {}  # by the scheduler's number
-        self._by_key: dict[SequenceKey, Run] = {}  # the landed ones
-        self._by_handoff: dict[HandoffKey, Run] = {}
+        self._by_key: dict[SequenceKey, Group] = {}  # of the living
+        self._by_stem: dict[int, Group] = {}  # by the scheduler's number
+        self._by_handoff: dict[HandoffKey, Group] = {}
         self._counts = {"handoffs": 0, "bytes": 0}
 
     # receive --------------------------------------------------------------------------------------------------------
@@ -52,95 +59,120 @@ class DecodePolicy:
         """An event from the I/O thread."""
         match event:
             case Submit(job=DecodeJob() as job):
-                for sample in job.samples:
-                    self._submit(job, sample)
+                self._submit(job)
             case Submit(job=job):
-                for sample in job.samples:
-                    key = SequenceKey(job.request, sample)
-                    self._tell_io(Fail(key, job.attempt, "misdirected", "a decode worker takes no prefill jobs", True))
+                self._refuse(job, "misdirected", "a decode worker takes no prefill jobs", retryable=True)
             case Kill(key=key, attempt=attempt):
-                run = self._by_key.get(key)
-                if run is not None and run.sequence.attempt <= attempt:
-                    self._end(run)
+                self._kill(key, attempt)
             case Wanted():
                 self._want(event, now)
             case Landed():
                 self._land(event, now)
             case Dropped(key=key):
-                if (run := self._by_handoff.get(key)) is not None:
-                    self._end(run)
+                if (group := self._by_handoff.get(key)) is not None:
+                    self._end(group)
 
-    def _submit(self, job: DecodeJob, sample: int) -> None:
-        key = SequenceKey(job.request, sample)
+    def _submit(self, job: DecodeJob) -> None:
+        for sample in job.samples:
+            self._kill(SequenceKey(job.request, sample), job.attempt)  # a lower attempt whose Cancel was lost
         try:
             check_tokens(job.token_ids, self._vocab_size)
-            sequence = Sequence.of_job(job, sample, hand_off=False)
-            self._scheduler.add(sequence)
+            members = [Sequence.of_job(job, sample, hand_off=False) for sample in job.samples]
+            self._add(Group(members, None, job.queued_at))
         except MessageError as error:
-            self._tell_io(Fail(key, job.attempt, "malformed", str(error), False))
+            self._refuse(job, "malformed", str(error), retryable=False)
         except CapacityError as error:
-            self._tell_io(Fail(key, job.attempt, "capacity", str(error), False))
-        else:
-            run = self._runs[sequence.id] = Run(sequence, None, job.queued_at)
-            self._replace(run)
+            self._refuse(job, "capacity", str(error), retryable=False)
+
+    def _refuse(self, job: AnyJob, reason: str, message: str, *, retryable: bool) -> None:
+        for sample in job.samples:
+            self._tell_io(Fail(SequenceKey(job.request, sample), job.attempt, reason, message, retryable))
 
     def _want(self, wanted: Wanted, now: float) -> None:
         """A prefill worker asks for room."""
         opened, key = wanted.open, wanted.key
+        keys = [SequenceKey(opened.request, sample) for sample in opened.samples]
+        for each in keys:
+            self._kill(each, opened.attempt)
+        keys = [each for each in keys if each not in self._by_key]  # the others have a higher attempt here
+        if not keys:
+            self._tell_io(RoomRefused(key, "superseded", f"attempt {opened.attempt} comes too late", False))
+            return
         try:
             check_tokens(opened.token_ids, self._vocab_size)
-            sequence = Sequence(
-                SequenceKey(opened.request, opened.samples[0]),
-                opened.attempt,
-                opened.gateway,
-                list(opened.token_ids),
-                opened.prompt_tokens,
-                now + opened.remaining_ms / 1000,
-                landing=True,
-                salt=opened.salt,
-                priority=opened.priority,
-            )
-            self._scheduler.add(sequence)
+            members = [
+                Sequence(
+                    each,
+                    opened.attempt,
+                    opened.gateway,
+                    list(opened.token_ids),
+                    opened.prompt_tokens,
+                    now + opened.remaining_ms / 1000,
+                    landing=True,
+                    salt=opened.salt,
+                    priority=opened.priority,
+                )
+                for each in keys
+            ]
+            self._add(Group(members, key, now))
         except MessageError as error:
             self._tell_io(RoomRefused(key, "malformed", str(error), False))
         except CapacityError as error:
             self._tell_io(RoomRefused(key, "capacity", str(error), False))
-        else:
-            self._runs[sequence.id] = self._by_handoff[key] = Run(sequence, key, now)
+
+    def _add(self, group: Group) -> None:
+        self._scheduler.add(group.stem, group.members[1:])
+        self._by_stem[group.stem.id] = group
+        self._by_key |= dict.fromkeys(group.living, group)
+        if group.handoff is not None:
+            self._by_handoff[group.handoff] = group
+
+    def _kill(self, key: SequenceKey, attempt: int) -> None:
+        group = self._by_key.get(key)
+        if group is not None and group.stem.attempt <= attempt:
+            self._leave(group, key)
 
     def _land(self, landed: Landed, now: float) -> None:
-        """All its KV is here: it runs from the next step on."""
-        run = self._by_handoff.get(landed.key)
-        if run is None:
+        """All its KV is here: those that go on and were not killed meanwhile run from the next step on."""
+        group = self._by_handoff.get(landed.key)
+        if group is None:
             return
-        sequence, commit = run.sequence, landed.commit
-        run.landed = True
-        self._replace(run)
+        commit, stem = landed.commit, group.stem
+        group.landed = True
         self._counts["handoffs"] += 1
         self._counts["bytes"] += landed.bytes
-        handoff_ms = (now - run.queued_at) * 1000  # from the Open to the last byte
+        tokens = {SequenceKey(stem.key.request, branch.sample): branch.emitted for branch in commit.branches}
+        tokens = {key: emitted for key, emitted in tokens.items() if key in group.living}
+        if not tokens:
+            self._end(group)
+            return
+        for key in [key for key in group.living if key not in tokens]:
+            self._leave(group, key)
+        handoff_ms = (now - group.queued_at) * 1000  # from the Open to the last byte
         stages = structs.replace(commit.stages, handoff_ms=handoff_ms, handoff_bytes=landed.bytes)
-        tokens = commit.branches[0].emitted
-        emitted = Emitted(*sequence.key, sequence.attempt, commit.index, tokens, None, stages)
-        self._tell_io(Begin(sequence.gateway, sequence.deadline, emitted))
-        self._tell_io(Phase(sequence.key, sequence.attempt, "decode"))
+        for key, emitted in tokens.items():
+            begun = Emitted(*key, stem.attempt, commit.index, emitted, None, stages)
+            self._tell_io(Begin(stem.gateway, stem.deadline, begun))
+            self._tell_io(Phase(key, stem.attempt, "decode"))
         try:
-            check_tokens(tokens, self._vocab_size)
-            self._scheduler.adopt(sequence, {sequence.key.sample: tokens}, commit.sampling, commit.limits)
+            for emitted in tokens.values():
+                check_tokens(emitted, self._vocab_size)
+            by_sample = {key.sample: emitted for key, emitted in tokens.items()}
+            self._scheduler.adopt(stem, by_sample, commit.sampling, commit.limits)
         except MessageError as error:
-            self._fail(run, "malformed", str(error), retryable=False)
+            self._fail(group, tokens, "malformed", str(error), retryable=False)
         except CapacityError as error:
-            self._fail(run, "capacity", str(error), retryable=False)
+            self._fail(group, tokens, "capacity", str(error), retryable=False)
 
     # plan -----------------------------------------------------------------------------------------------------------
 
     def admitted(self, sequences: list[Sequence], now: float) -> None:
-        """These have their blocks: those that land may come."""
-        for sequence in sequences:
-            run = self._runs[sequence.id]
-            if run.handoff is not None:
-                blocks = tuple(list(table) for table in sequence.blocks)
-                self._tell_io(RoomGranted(run.handoff, blocks, sequence.held_blocks))
+        """These have their blocks: those that land may come, but for the KV that is here."""
+        for stem in sequences:
+            handoff = self._by_stem[stem.id].handoff
+            if handoff is not None:
+                blocks = tuple(list(table) for table in stem.blocks)
+                self._tell_io(RoomGranted(handoff, blocks, stem.held_blocks))
 
     # send -----------------------------------------------------------------------------------------------------------
 
@@ -148,40 +180,44 @@ class DecodePolicy:
         """The tokens of this step, in one message for each gateway."""
         emitted = []
         for item in progress:
-            run = self._runs.get(item.sequence.id)
-            if run is None:
-                continue
+            sequence = item.sequence
+            group = self._by_key[sequence.key]
             if item.failed:
-                self._fail(run, "engine", item.failed, retryable=False)
-                continue
-            if not item.tokens:
+                self._fail(group, [sequence.key], "engine", item.failed, retryable=False)
                 continue
             stages = None
-            if run.handoff is None and item.sequence.first_token_at == now:
-                begun = item.sequence.admitted_at
-                stages = Stages((begun - run.queued_at) * 1000, (now - begun) * 1000)
-            key, attempt = item.sequence.key, item.sequence.attempt
-            emitted.append(Emitted(*key, attempt, item.index, item.tokens, item.finish, stages))
+            if group.handoff is None and sequence.first_token_at == now:
+                begun = group.stem.admitted_at
+                cached = min(group.stem.cached_tokens, sequence.prompt_tokens)
+                stages = Stages((begun - group.queued_at) * 1000, (now - begun) * 1000, cached_tokens=cached)
+            emitted.append(Emitted(*sequence.key, sequence.attempt, item.index, item.tokens, item.finish, stages))
             if item.finish is not None:
-                self._end(run)
+                self._leave(group, sequence.key)
         if emitted:
             self._tell_io(Emit(emitted))
 
     def expired(self, sequences: list[Sequence], now: float) -> None:
         """These are over their deadline. What still lands is the transfer's to end: its blocks may be written to."""
         for sequence in sequences:
-            run = self._runs.get(sequence.id)
-            if run is not None and run.landed:
-                self._fail(run, "deadline", "the request's deadline passed on the decode worker", retryable=False)
+            group = self._by_key.get(sequence.key)
+            if group is not None and group.landed and group.living[sequence.key] is sequence:
+                text = "the request's deadline passed on the decode worker"
+                self._fail(group, [sequence.key], "deadline", text, retryable=False)
 
     def leave(self) -> None:
-        """The worker stops: another one can go on with these."""
-        for run in list(self._runs.values()):
-            self._fail(run, "draining", "the decode worker is leaving", retryable=True)
+        """The worker stops: another one can go on with these. What has not landed is the prefill worker's to report."""
+        reason, message = "draining", "the decode worker is leaving"
+        for group in list(self._by_stem.values()):
+            if group.landed:
+                self._fail(group, group.living, reason, message, retryable=True)
+            else:
+                assert group.handoff is not None
+                self._tell_io(RoomRefused(group.handoff, reason, message, True))
+                self._end(group)
 
     def busy(self) -> bool:
         """Whether any sequence is here."""
-        return bool(self._runs)
+        return bool(self._by_stem)
 
     def load(self) -> Load:
         """How busy this worker is."""
@@ -190,28 +226,30 @@ class DecodePolicy:
 
     # ends -----------------------------------------------------------------------------------------------------------
 
-    def _fail(self, run: Run, reason: str, message: str, retryable: bool) -> None:
-        """A sequence that has not landed is still the prefill worker's to report."""
-        if run.landed:
-            self._tell_io(Fail(run.sequence.key, run.sequence.attempt, reason, message, retryable))
-        elif run.handoff is not None:
-            self._tell_io(RoomRefused(run.handoff, reason, message, retryable))
-        self._end(run)
+    def _fail(self, group: Group, keys: Iterable[SequenceKey], reason: str, message: str, *, retryable: bool) -> None:
+        for key in list(keys):
+            self._tell_io(Fail(key, group.stem.attempt, reason, message, retryable))
+            self._leave(group, key)
 
-    def _replace(self, run: Run) -> None:
-        """From here on this attempt is the one of its request; a lower one whose Cancel was lost ends."""
-        old = self._by_key.get(run.sequence.key)
-        self._by_key[run.sequence.key] = run
-        if old is not None:
-            self._end(old)
+    def _leave(self, group: Group, key: SequenceKey) -> None:
+        """A sample is over. The last one takes its group with it, unless bytes may still land in its blocks.
 
-    def _end(self, run: Run) -> None:
-        sequence = run.sequence
-        del self._runs[sequence.id]
-        if self._by_key.get(sequence.key) is run:
-            del self._by_key[sequence.key]
-        if run.handoff is not None:
-            del self._by_handoff[run.handoff]
-            if run.landed:
-                self._tell_io(HandoffOver(run.handoff))
-        self._scheduler.release(sequence)
+        The transfer hears of every cancel too: it drops a handoff when all its samples are dead.
+        """
+        sequence = group.living.pop(key)
+        del self._by_key[key]
+        if group.living:
+            self._scheduler.release(sequence)
+        elif group.landed:
+            self._end(group)
+
+    def _end(self, group: Group) -> None:
+        for key in group.living:
+            del self._by_key[key]
+        for sequence in group.members:
+            self._scheduler.release(sequence)
+        del self._by_stem[group.stem.id]
+        if group.handoff is not None:
+            del self._by_handoff[group.handoff]
+            if group.landed:
+                self._tell_io(HandoffOver(group.handoff))

@@ -59,7 +59,7 @@ class PrefillTransfer:
         job = event.job
         request = OpenRequest(
             request=job.request,
-            samples=(event.sample,),
+            samples=event.samples,
             attempt=job.attempt,
             gateway=job.sender,
             token_ids=job.token_ids,

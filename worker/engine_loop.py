@@ -89,6 +89,7 @@ class EngineLoop(Generic[E]):
         self._flying: deque[Plan] = deque()
         self._leave_at: float | None = None
         self._idle = True
+        self._checked = False  # since the last step
         self.error = ""
 
     def run(self) -> None:
@@ -104,6 +105,7 @@ class EngineLoop(Generic[E]):
             if plan is not None:
                 self._busy.enter(self._useful_threads(sum(len(work.token_ids) for work in plan.works)))
                 self._vitals.step_started()
+                self._checked = False
                 self._executor.launch(plan)
                 self._flying.append(plan)
             collected = bool(self._flying) and (plan is None or len(self._flying) == self._depth)
@@ -124,7 +126,12 @@ class EngineLoop(Generic[E]):
         if self._idle:
             self._busy.leave()
             wait = min(IDLE_WAIT, max(0.0, self._scheduler.next_deadline - self._clock.now()))
-        for event in self._inbox.take(wait):
+        events = self._inbox.take(wait)
+        if not events and self._idle and not self._checked and not self._policy.busy():
+            self._scheduler.check_invariants()  # a lost block shows as soon as there is time to look
+            self._checked = True
+            log.debug("idle after %d steps: all blocks are accounted for", self._scheduler.load().steps)
+        for event in events:
             if isinstance(event, Stop):
                 self._stop(event)
             else:

@@ -69,11 +69,11 @@ class Phase(Struct, frozen=True):
 
 
 class OpenHandoff(Struct, frozen=True):
-    """The prompt's blocks are there: ask the decode worker for room."""
+    """The prompt's blocks are there: ask the decode worker for room, once for all samples that still live."""
 
     handoff: int
     job: PrefillJob
-    sample: int
+    samples: tuple[int, ...]
     blocks: Tables
 
 
@@ -86,7 +86,7 @@ class LayerWritten(Struct, frozen=True):
 
 
 class CommitHandoff(Struct, frozen=True):
-    """The prompt is computed and its first token sampled."""
+    """The prompt is computed, and the first token of every sample drawn; some samples go on."""
 
     handoff: int
     first: FirstTokens
@@ -117,6 +117,6 @@ class RoomRefused(Struct, frozen=True):
 
 
 class HandoffOver(Struct, frozen=True):
-    """A sequence that landed has ended."""
+    """Every sequence that landed with this handoff has ended."""
 
     key: HandoffKey

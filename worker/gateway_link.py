@@ -146,8 +146,9 @@ class GatewayLink:
             await self.say(gateway, alive)
 
     async def _cancel(self, gateway: str, key: SequenceKey, attempt: int) -> None:
+        news = not self._ledger.cancelled(key, attempt)
         living = self._ledger.cancel(key, attempt, self._clock.now())
-        if living:
+        if news:  # living or not: what lands here has no entry before it has landed
             self._tell_engine(Kill(key, attempt, "cancelled"))
         self._on_cancel(*key, attempt)
         failure = Failure("cancelled" if living else "unknown")

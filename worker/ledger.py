@@ -73,7 +73,7 @@ class Ledger:
 
     def begin(self, key: SequenceKey, attempt: int, gateway: str, base: int, deadline: float) -> tuple[Verdict, int]:
         """Adds an entry. The number is the lower attempt that this one replaces, and that has to die, or 0."""
-        if self._dead.get(key, (-1, 0.0))[0] >= attempt:
+        if self.cancelled(key, attempt):
             return Verdict.DEAD, 0
         there = self._entries.get(key)
         if there is not None and there.attempt >= attempt:
@@ -143,6 +143,10 @@ class Ledger:
         living = not entry.ended()
         self._forget(entry)
         return living
+
+    def cancelled(self, key: SequenceKey, attempt: int) -> bool:
+        """Whether this attempt has a tombstone."""
+        return self._dead.get(key, (-1, 0.0))[0] >= attempt
 
     def known(self, key: SequenceKey) -> Entry | None:
         """The entry of this sequence."""

@@ -32,8 +32,13 @@ def tokens_of(text: str) -> list[int]:
 
 def references(directory: Path, lengths: Sequence[int], new_tokens: int, seed: int = 0) -> list[Golden]:
     """Greedy continuations of random prompts; see `tests.reference`."""
+    return golden_runs(directory, make_prompts(lengths, VARIANTS["llama"]().vocab_size, seed), new_tokens)
+
+
+def golden_runs(directory: Path, prompts: Sequence[list[int]], new_tokens: int) -> list[Golden]:
+    """Greedy continuations of these prompts."""
     torch.manual_seed(0)
-    return golden(directory, make_prompts(lengths, VARIANTS["llama"]().vocab_size, seed), new_tokens)
+    return golden(directory, prompts, new_tokens)
 
 
 def complete_all(url: str, runs: Sequence[Golden], **extra: Any) -> list[list[int]]:

@@ -149,6 +149,15 @@ async def test_every_cancel_is_answered_and_the_first_kills(setting: Setting) ->
     assert setting.cancelled == [(*KEY, 2)] * 2
 
 
+async def test_the_engine_hears_once_of_a_cancel_before_there_is_an_entry(setting: Setting) -> None:
+    await setting.hello()
+    for _ in range(2):
+        await setting.send(Cancel(**ends(), request=KEY.request, sample=3, attempt=1))
+        failed = await setting.receive()
+        assert isinstance(failed, Failed) and failed.reason == "unknown"
+    assert setting.told == [Kill(SequenceKey(KEY.request, 3), 1, "cancelled")], "it may be landing"
+
+
 async def test_a_failure_comes_after_the_tokens_before_it(setting: Setting) -> None:
     await setting.hello()
     setting.ledger.begin(KEY, 1, GATEWAY, 0, 1e12)

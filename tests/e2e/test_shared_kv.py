@@ -1,0 +1,72 @@
+"""Sharing, forking, preempting, swapping: whatever happens to KV blocks, the tokens are transformers' greedy ones."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from msgspec import structs
+
+from core.records import KVCounts
+from tests.e2e.golden import LIMITS, build_served_model, complete_all, golden_runs, tokens_of
+from tests.e2e.system import System
+from tests.reference import VARIANTS, Golden, make_prompts
+
+NEW = 64  # output tokens: four blocks that every sequence grows by
+BLOCK = 4 * 2 * 2 * 16 * 32 * 4  # bytes: layers x sides x KV heads x tokens x head size x fp32
+POOL, TIER = 48, 24  # blocks of each worker, a tenth of what the load would take
+WORKER = (
+    *("--dtype", "fp32", "--max-batch-tokens", "56", "--max-model-len", "512"),
+    *("--kv-memory", str(POOL * BLOCK), "--host-kv-memory", str(TIER * BLOCK)),
+)
+
+
+@pytest.mark.timeout(400)
+def test_tokens_are_exact_while_blocks_are_shared_forked_preempted_and_swapped(tmp_path: Path) -> None:
+    model = build_served_model(tmp_path / "model", "llama")
+    vocabulary = VARIANTS["llama"]().vocab_size
+    (system_prompt,) = make_prompts([200], vocabulary, seed=5)  # 12 blocks and a half
+    own = make_prompts([5, 9, 16, 24, 33, 40, 47, 64, 71, 80, 96, 100], vocabulary, seed=6)
+    first = golden_runs(model, [system_prompt + tokens for tokens in own], NEW)
+    turns = [run.prompt + run.tokens + tail for run, tail in zip(first[:4], own[4:], strict=False)]
+    second = golden_runs(model, turns, NEW)
+    with System(tmp_path, model, prefill=2, decode=2, worker=WORKER) as system:
+        for turn in (first, first, second):
+            assert complete_all(system.gateway_url, turn) == [run.tokens for run in turn]
+        for answers, run in zip(sample_all(system.gateway_url, first, n=3), first, strict=True):
+            assert answers == [run.tokens] * 3
+        counts: dict[str, dict[str, int]] = {"prefill": {}, "decode": {}}
+        for record in system.wait_until_idle(60):
+            assert record.load.blocks_used == 0
+            of_role = counts[record.role]
+            for name, count in structs.asdict(record.load.kv).items():
+                of_role[name] = of_role.get(name, 0) + count
+    print(counts)
+    prefill, decode = (KVCounts(**counts[role]) for role in ("prefill", "decode"))
+    for found in (prefill, decode):
+        assert found.found_tokens > 0 and found.evicted_blocks > 0 and found.spilled_blocks > 0
+        assert found.returned_blocks > 0
+    assert prefill.partial_hits > 0
+    assert decode.forks > 0 and decode.copied_blocks > 0
+    assert decode.preempted_swapped > 0 and decode.preempted_recomputed > 0
+
+
+def sample_all(url: str, runs: list[Golden], n: int) -> list[list[list[int]]]:
+    """Every prompt at once, with `n` greedy samples each: the tokens of each choice."""
+
+    async def one(client: httpx.AsyncClient, model: str, run: Golden) -> list[list[int]]:
+        body = {"model": model, "prompt": run.prompt, "max_tokens": len(run.tokens), "temperature": 0,
+                "ignore_eos": True, "n": n}  # fmt: skip
+        answer = await client.post("/v1/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        choices: list[dict[str, Any]] = sorted(answer.json()["choices"], key=lambda choice: choice["index"])
+        assert [choice["index"] for choice in choices] == list(range(n))
+        return [tokens_of(choice["text"]) for choice in choices]
+
+    async def everything() -> list[list[list[int]]]:
+        async with httpx.AsyncClient(base_url=url, timeout=120, limits=LIMITS) as client:
+            model = (await client.get("/v1/models")).json()["data"][0]["id"]
+            return await asyncio.gather(*(one(client, model, run) for run in runs))
+
+    return asyncio.run(everything())
