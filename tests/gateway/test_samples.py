@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from core.messages import AnyJob
+from core import queue
+from core.messages import AnyJob, Started
 from core.records import Load
 from core.sealing import Sealer
 from core.store import Store
@@ -225,12 +226,11 @@ async def test_a_worker_that_dies_while_its_job_is_added(serve: Serve, monkeypat
     running = await serve("prefill", "decode", "prefill")
     running.texts = TEXTS
     added: list[AnyJob] = []
-    real = dispatch.add_job
 
     async def add_job(store: Store, sealer: Sealer, job: AnyJob) -> None:
         added.append(job)
         if len(added) > 1:
-            await real(store, sealer, job)
+            await queue.add_job(store, sealer, job)
             return
         await next(peer for peer in running.peers if peer.epoch == job.receiver).die()
         await until(lambda: len(added) == 4, "a job for each sample")
@@ -262,11 +262,28 @@ async def test_a_client_that_goes_away_ends_all_its_samples(serve: Serve, stream
         task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await running.idle()
-    for peer in running.peers:
-        await until(lambda peer=peer: {one.sample for one in peer.cancels} == {0, 1, 2}, "all cancellations")  # type: ignore[misc]
+    everyone = [{0, 1, 2}] * len(running.peers)
+    await until(lambda: [{one.sample for one in peer.cancels} for peer in running.peers] == everyone, "cancellations")
     (record,) = await running.finished(1)
     assert (record.outcome, record.samples) == ("cancelled", 3)
     assert loads(running) == [0, 0]
+
+
+async def test_a_job_of_the_past_that_is_taken_is_cancelled(serve: Serve) -> None:
+    """For all samples, while the request is known; otherwise nobody knows how many there were."""
+    running = await serve("prefill")
+    decode = await running.add("decode", stalls_at=3)
+    task = asyncio.create_task(running.chat(n=3))
+    await until(lambda: len(decode.holding) == 3, "all on the decode worker")
+    job = running.peer("prefill").jobs[0]
+    ends: dict[str, str] = {"sender": decode.epoch, "receiver": job.sender}
+    await decode.say(job.sender, Started(**ends, request=job.request, attempt=7))
+    await decode.say(job.sender, Started(**ends, request="forgotten", attempt=1))
+    await until(lambda: len(decode.cancels) == 4, "the cancellations")
+    told = [(cancel.request, cancel.attempt, cancel.sample) for cancel in decode.cancels]
+    assert told == [*((job.request, 7, sample) for sample in range(3)), ("forgotten", 1, 0)]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_deadline_ends_the_samples_that_have_not_ended(serve: Serve) -> None:
