@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from core.errors import MessageError
 
-VERSION = 1
+VERSION = 2
 """Of the whole protocol. Peers of different versions refuse each other, naming both."""
 
 Finish = Literal["stop", "length"]
@@ -53,7 +53,7 @@ class Job(Struct, frozen=True, kw_only=True):
     limits: Limits
     deadline: float  # Redis server time, s
     queued_at: float  # Redis server time, s
-    samples: tuple[int, ...] = (0,)  # they share the prompt; more than one only in a request's first attempt
+    samples: tuple[int, ...] = (0,)  # they share the prompt; more than one only while nothing was emitted
     salt: str = ""  # of the tenant: KV is reused among requests of one salt only
     priority: int = 0  # the higher the number, the earlier it gives way when KV blocks run out
 

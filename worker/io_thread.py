@@ -13,6 +13,7 @@ import zmq.asyncio
 from msgspec import structs
 
 from core.config import WorkerConfig
+from core.ending import end
 from core.errors import BatonError
 from core.ids import SequenceKey
 from core.queue import PURPOSE, JobQueue
@@ -178,9 +179,7 @@ class IOThread(threading.Thread):
             await self._deregister(store, jobs)
         finally:
             self._outbox.detach()
-            for task in (*tasks, stopping):
-                task.cancel()
-            await asyncio.gather(*tasks, stopping, return_exceptions=True)
+            await end([*tasks, stopping])
             await transfer.close()
             socket.close(0)
             await store.aclose()

@@ -15,7 +15,7 @@ from tests.reference import VARIANTS, Golden, make_prompts
 
 NEW = 64  # output tokens: four blocks that every sequence grows by
 BLOCK = 4 * 2 * 2 * 16 * 32 * 4  # bytes: layers x sides x KV heads x tokens x head size x fp32
-POOL, TIER = 48, 24  # blocks of each worker, a tenth of what the load would take
+POOL, TIER = 48, 8  # blocks of each worker: a tenth of what the load would take, and less for what gives way
 WORKER = (
     *("--dtype", "fp32", "--max-batch-tokens", "56", "--max-model-len", "512"),
     *("--kv-memory", str(POOL * BLOCK), "--host-kv-memory", str(TIER * BLOCK)),

@@ -24,7 +24,7 @@ def opened(clock: ServerClock, address: str) -> OpenHandoff:
         sampling=SAMPLING, limits=LIMITS, deadline=clock.now() + 5, queued_at=clock.now(), decode_epoch="decode",
         decode_address=address, salt=SALT, priority=3,
     )  # fmt: skip
-    return OpenHandoff(7, job, 0, ([1, 2, 3],))
+    return OpenHandoff(7, job, (0,), ([1, 2, 3],))
 
 
 def test_an_open_says_what_the_job_says() -> None:
