@@ -3,31 +3,12 @@
 from msgspec import structs
 
 from core.ids import SequenceKey
-from core.messages import Branch, Commit, DecodeJob, Limits, Open, Stages
+from core.messages import Branch, Limits
 from decode_service.policy import DecodePolicy
 from kvtransfer.moves import Dropped, HandoffKey, Landed, Wanted
-from tests.worker.roles import LIMITS, SAMPLING, Bench
+from tests.decode_service.handoffs import KEY, committed, landed, opened, short_job
+from tests.worker.roles import Bench
 from worker.events import Begin, Emit, Fail, HandoffOver, Kill, RoomGranted, RoomRefused, Submit
-
-KEY = HandoffKey("prefill", 5)
-
-
-def opened(tokens: int = 10, request: str = "r1") -> Open:
-    return Open(
-        sender="prefill", receiver="me", handoff=5, request=request, samples=(0,), attempt=1, gateway="gateway",
-        token_ids=list(range(tokens)), prompt_tokens=tokens, remaining_ms=5000.0, fingerprint="print",
-    )  # fmt: skip
-
-
-def committed(limits: Limits = LIMITS) -> Commit:
-    return Commit(
-        sender="prefill", receiver="me", handoff=5, payloads=2, size=384, digest=1, index=0,
-        branches=[Branch(0, [3])], sampling=SAMPLING, limits=limits, stages=Stages(1.0, 2.0),
-    )  # fmt: skip
-
-
-def landed(limits: Limits = LIMITS) -> Landed:
-    return Landed(key=KEY, open=opened(), commit=committed(limits), bytes=384, digest=1)
 
 
 def test_a_sequence_gets_room_lands_runs_and_ends() -> None:
@@ -78,11 +59,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_a_higher_attempt_ends_a_lower_one_whose_cancel_was_lost() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
-    job = DecodeJob(
-        request="r1", attempt=0, sender="gateway", receiver="me", token_ids=list(range(20)), prompt_tokens=20,
-        sampling=SAMPLING, limits=LIMITS, deadline=100.0, queued_at=0.5,
-    )  # fmt: skip
-    policy.receive(Submit(job), 1.0)
+    policy.receive(Submit(short_job(attempt=0)), 1.0)
     bench.step(policy)
     policy.receive(Wanted(KEY, opened()), 1.0)
     bench.step(policy)
@@ -133,11 +110,7 @@ def test_a_kill_ends_a_running_sequence() -> None:
 def test_the_short_path_computes_its_prompt_here() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
-    job = DecodeJob(
-        request="r2", attempt=1, sender="gateway", receiver="me", token_ids=list(range(20)), prompt_tokens=20,
-        sampling=SAMPLING, limits=Limits(2), deadline=100.0, queued_at=0.5,
-    )  # fmt: skip
-    policy.receive(Submit(job), 1.0)
+    policy.receive(Submit(short_job(limits=Limits(2))), 1.0)
     bench.step(policy, 1.5)
     assert not bench.heard(Emit)
     bench.step(policy, 2.0)

@@ -1,33 +1,20 @@
 """A prefill worker's way with a sequence, event by event."""
 
-from typing import Any
-
 from core.ids import SequenceKey
-from core.messages import Branch, DecodeJob, Limits, PrefillJob
-from kvtransfer.moves import Closed, Unpinned
+from core.messages import Branch, DecodeJob, Limits
+from kvtransfer.moves import Unpinned
 from prefill_service.policy import PrefillPolicy
-from tests.worker.roles import LIMITS, SAMPLING, Bench
+from tests.prefill_service.jobs import closed, job
+from tests.worker.roles import Bench
 from worker.events import AbortHandoff, CommitHandoff, Emit, Fail, Kill, LayerWritten, OpenHandoff, Submit
-
-
-def job(number: int, tokens: int = 10, peer: str = "decode", limits: Limits = LIMITS, **changes: Any) -> PrefillJob:
-    return PrefillJob(
-        **{
-            "request": f"r{number}", "attempt": 1, "sender": "gateway", "receiver": "me",
-            "token_ids": list(range(tokens)), "prompt_tokens": tokens, "sampling": SAMPLING, "limits": limits,
-            "deadline": 100.0, "queued_at": 0.5, "decode_epoch": peer, "decode_address": "tcp://x", **changes,
-        }
-    )  # fmt: skip
-
-
-def closed(handoff: int, outcome: Any, reason: str = "", retryable: bool = True) -> Closed:
-    return Closed(handoff=handoff, outcome=outcome, reason=reason, retryable=retryable, bytes=640, digest=1, ms=1.0)
 
 
 def test_a_sequence_opens_streams_commits_and_is_freed() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, tokens=26)), 1.0)
+    policy.receive(Submit(job(1, tokens=26, priority=3, salt="tenant")), 1.0)
+    (sequence,) = bench.scheduler.added
+    assert (sequence.priority, sequence.salt) == (3, "tenant")
     bench.step(policy)  # 16 of 26 tokens
     (opened,) = bench.heard(OpenHandoff)
     assert len(opened.blocks[0]) == 7
@@ -102,15 +89,13 @@ def test_prompts_for_a_blocked_peer_wait_and_others_pass() -> None:
     for number in (1, 2, 3):
         policy.receive(Submit(job(number, tokens=20, peer="slow")), 1.0)  # 5 blocks each
     policy.receive(Submit(job(4, tokens=12, peer="quick")), 1.0)
-    while bench.step(policy) is not None:
-        pass
+    bench.run(policy)
     assert [event.job.request for event in bench.heard(OpenHandoff)] == ["r1", "r4"]
     assert policy.load().waiting == 2
     policy.receive(closed(1, "accepted"), 2.0)
     policy.receive(Unpinned(1), 2.0)
     policy.receive(Kill(SequenceKey("r3", 0), 1, "cancelled"), 2.0)
-    while bench.step(policy) is not None:
-        pass
+    bench.run(policy)
     assert [event.job.request for event in bench.heard(OpenHandoff)] == ["r2"]
 
 

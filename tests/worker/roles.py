@@ -1,5 +1,8 @@
 """A role's policy with real scheduler and blocks, and the I/O thread's events written down instead of carried out."""
 
+from collections import deque
+from collections.abc import Iterable
+from collections.abc import Sequence as Moves
 from typing import Any
 
 from core.config import EngineConfig, TransferConfig, WorkerConfig
@@ -8,7 +11,9 @@ from core.messages import Limits, Sampling
 from core.store import ServerClock
 from engine.blocks import BlockManager
 from engine.plan import BlockMove, Plan, StepResult
-from engine.scheduler import Progress, Scheduler
+from engine.scheduler import Scheduler
+from engine.sequence import Sequence
+from worker.engine_loop import Runner
 from worker.role import Parts
 
 SPEC = KVSpec((KVGroup("full", (0, 1), 4, 64),), "layout", "weights")
@@ -16,33 +21,100 @@ VOCABULARY = 200
 SAMPLING, LIMITS = Sampling(1), Limits(10)
 
 
-class Bench:
-    """Parts for a policy, and a step at a time; every sampled token is 7."""
+class Sevens:
+    """Every token is 7, but for the samples that have others; logits of the prompts in `fail` are not finite."""
 
-    def __init__(self, blocks: int = 33, waiting_share: float = 0.5) -> None:
-        self.said: list[Any] = []
+    def __init__(self, others: dict[int, int] | None = None) -> None:
+        self._others = others or {}
+        self._launched: deque[Plan] = deque()
         self.moves: list[BlockMove] = []
+        self.fail: set[int] = set()
+
+    def move(self, moves: Moves[BlockMove]) -> None:
+        """Written down."""
+        self.moves += moves
+
+    def launch(self, plan: Plan) -> None:
+        """Nothing to compute."""
+        self._launched.append(plan)
+
+    def collect(self) -> StepResult:
+        """The tokens of the oldest step."""
+        plan = self._launched.popleft()
+        sampled = [number for number, work in enumerate(plan.works) if work.sampling is not None]
+        failed = [number for number in sampled if plan.works[number].sequence in self.fail]
+        tokens: list[list[int]] = [[] for _ in plan.works]
+        for number in sampled:
+            if number not in failed:
+                tokens[number] = [self._others.get(sample, 7) for sample in plan.works[number].samples]
+        return StepResult(plan.step, tokens, failed)
+
+
+class Watched(Scheduler):
+    """A scheduler that remembers what it was given."""
+
+    def __init__(self, blocks: BlockManager, **settings: int) -> None:
+        super().__init__(blocks, **settings)
+        self.added: list[Sequence] = []
+
+    def add(self, sequence: Sequence, branches: Iterable[Sequence] = ()) -> None:
+        members = [sequence, *branches]
+        super().add(sequence, members[1:])
+        self.added += members
+
+
+class Bench:
+    """Parts for a policy, and the engine loop a step at a time."""
+
+    def __init__(
+        self,
+        blocks: int = 33,
+        waiting_share: float = 0.5,
+        executor: Runner | None = None,
+        max_in_flight: int = 1,
+    ) -> None:
+        self.said: list[Any] = []
+        self.executor: Runner = executor or Sevens()
         self.blocks = BlockManager(SPEC, blocks)
-        self.scheduler = Scheduler(self.blocks, max_batch_tokens=16, max_sequences=8, max_model_len=256)
+        self.scheduler = Watched(
+            self.blocks, max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=max_in_flight
+        )
         config = WorkerConfig(
             engine=EngineConfig(model="m"), transfer=TransferConfig(waiting_share=waiting_share), inbox=10
         )
         self.parts = Parts(config, "me", SPEC, VOCABULARY, self.scheduler, self.blocks, ServerClock(), self.said.append)
 
-    def step(self, policy: Any, now: float = 1.0) -> Plan | None:
-        """Plan, run, apply, as the engine loop does."""
+    def launch(self, policy: Any, now: float = 1.0) -> Plan | None:
+        """Plans and starts a step, as the engine loop does."""
         plan = self.scheduler.plan(now)
-        self.moves += self.scheduler.take_moves()
+        self.executor.move(self.scheduler.take_moves())
         policy.admitted(self.scheduler.take_admitted(), now)
         if plan is not None:
+            self.executor.launch(plan)
             layer_written = getattr(policy, "layer_written", lambda *_: None)
             for layer in SPEC.groups[0].layers:
                 layer_written(plan, 0, layer)
-            tokens = [[7] * len(work.samples) if work.sampling is not None else [] for work in plan.works]
-            progress: list[Progress] = self.scheduler.apply(StepResult(plan.step, tokens), now)
-            policy.progressed(progress, now)
         self.scheduler.check_invariants()
         return plan
+
+    def collect(self, policy: Any, now: float = 1.0) -> None:
+        """Takes over the oldest step that was started."""
+        policy.progressed(self.scheduler.apply(self.executor.collect(), now), now)
+        self.scheduler.check_invariants()
+
+    def step(self, policy: Any, now: float = 1.0) -> Plan | None:
+        """Plan, run, apply."""
+        plan = self.launch(policy, now)
+        if plan is not None:
+            self.collect(policy, now)
+        return plan
+
+    def run(self, policy: Any, now: float = 1.0) -> int:
+        """Steps until there is nothing to compute; how many they were."""
+        steps = 0
+        while self.step(policy, now) is not None:
+            steps += 1
+        return steps
 
     def heard(self, kind: type) -> list[Any]:
         """Takes the events of one kind out of what was said."""

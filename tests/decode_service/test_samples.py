@@ -1,0 +1,339 @@
+"""Several samples of a prompt: one landing or one computation, then sequences that know nothing of each other."""
+
+import pytest
+
+from core.ids import SequenceKey
+from core.messages import Limits, PrefillJob
+from decode_service.policy import DecodePolicy
+from engine.sequence import SequenceState
+from kvtransfer.moves import Dropped, HandoffKey
+from tests.decode_service.handoffs import KEY, landed, short_job, wanted
+from tests.worker.roles import Bench, Sevens
+from worker.events import Begin, Emit, Fail, HandoffOver, Kill, RoomGranted, RoomRefused, Submit
+
+THREE = {0: [3], 1: [4], 2: [5]}
+
+
+def cancelled(sample: int, attempt: int = 1) -> Kill:
+    return Kill(SequenceKey("r1", sample), attempt, "cancelled")
+
+
+def failed(bench: Bench) -> list[tuple[int, str]]:
+    return [(event.key.sample, event.reason) for event in bench.heard(Fail)]
+
+
+def tokens(bench: Bench) -> dict[int, list[int]]:
+    """What was emitted of each sample, in order."""
+    emitted: dict[int, list[int]] = {}
+    for each in [each for event in bench.heard(Emit) for each in event.emitted]:
+        emitted[each.sample] = emitted.get(each.sample, []) + each.token_ids
+    return emitted
+
+
+def granted(bench: Bench, policy: DecodePolicy, *samples: int) -> None:
+    policy.receive(wanted(*samples), 1.0)
+    assert bench.step(policy) is None
+    assert [event.key for event in bench.heard(RoomGranted)] == [KEY]
+
+
+def over(bench: Bench, policy: DecodePolicy) -> None:
+    bench.scheduler.check_invariants()
+    assert bench.blocks.used_count == 0 and not policy.busy() and bench.scheduler.load().waiting == 0
+
+
+def test_all_samples_land_together_and_end_one_by_one() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    granted(bench, policy, 0, 1, 2)
+    assert bench.blocks.used_count == 3
+    policy.receive(landed(Limits(10, (9,)), THREE), 2.0)
+    begun = [(event.emitted.sample, event.emitted.token_ids) for event in bench.heard(Begin)]
+    assert begun == [(0, [3]), (1, [4]), (2, [5])]
+    plan = bench.step(policy)
+    assert plan is not None and [work.token_ids for work in plan.works] == [[3], [4], [5]]
+    assert bench.blocks.used_count == 5, "two whole blocks for all, and one for each"
+    bench.executor = Sevens({1: 9})
+    bench.step(policy)
+    assert tokens(bench) == {0: [7, 7], 1: [7, 9], 2: [7, 7]}
+    policy.receive(cancelled(0), 3.0)
+    bench.run(policy)
+    assert bench.heard(HandoffOver) == [HandoffOver(KEY)] and tokens(bench) == {2: [7] * 7}
+    over(bench, policy)
+    assert policy.load().handoffs == 1 and policy.load().prompt_tokens == 0 and not failed(bench)
+
+
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_a_handoff_is_over_with_its_last_sample(last: int) -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    granted(bench, policy, 0, 1, 2)
+    policy.receive(landed(branches=THREE), 2.0)
+    bench.step(policy)
+    for sample in sorted(range(3), key=lambda each: each == last):
+        assert not bench.heard(HandoffOver)
+        policy.receive(cancelled(sample), 2.0)
+    policy.receive(Dropped(KEY, "cancelled", owned=True), 2.0)
+    assert bench.heard(HandoffOver) == [HandoffOver(KEY)]
+    over(bench, policy)
+
+
+@pytest.mark.parametrize("dead", [0, 1, 2])
+@pytest.mark.parametrize("early", ["waiting", "landing"])
+def test_a_sample_killed_while_it_lands_stays_dead(dead: int, early: str) -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(wanted(0, 1, 2), 1.0)
+    if early == "landing":
+        bench.step(policy)
+    policy.receive(cancelled(dead), 1.0)
+    bench.step(policy)
+    assert bench.blocks.used_count == 3 and len(bench.heard(RoomGranted)) == 1
+    policy.receive(landed(Limits(3), THREE), 2.0)
+    others = [sample for sample in range(3) if sample != dead]
+    assert [event.emitted.sample for event in bench.heard(Begin)] == others
+    bench.run(policy)
+    assert tokens(bench) == {sample: [7, 7] for sample in others}
+    assert bench.heard(HandoffOver) == [HandoffOver(KEY)] and not failed(bench)
+    over(bench, policy)
+
+
+@pytest.mark.parametrize("there", [0, 1, 2])
+def test_a_sample_that_ended_with_its_first_token_does_not_begin(there: int) -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    granted(bench, policy, 0, 1, 2)
+    policy.receive(landed(Limits(3), {there: [3]}), 2.0)
+    assert [event.emitted.sample for event in bench.heard(Begin)] == [there]
+    bench.run(policy)
+    assert tokens(bench) == {there: [7, 7]}
+    assert bench.heard(HandoffOver) == [HandoffOver(KEY)] and not failed(bench)
+    over(bench, policy)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_when_all_are_killed_while_landing_their_blocks_wait_for_the_transfer(order: tuple[int, ...]) -> None:
+    for ending in (Dropped(KEY, "cancelled"), landed(branches=THREE)):
+        bench = Bench()
+        policy = DecodePolicy(bench.parts)
+        granted(bench, policy, 0, 1, 2)
+        for sample in order:
+            policy.receive(cancelled(sample), 1.0)
+        bench.scheduler.check_invariants()
+        assert bench.blocks.used_count == 3, "bytes may still land in them"
+        policy.receive(ending, 2.0)
+        assert bench.heard(HandoffOver) == ([] if isinstance(ending, Dropped) else [HandoffOver(KEY)])
+        assert bench.run(policy) == 0 and not bench.said
+        over(bench, policy)
+
+
+def test_those_that_live_are_not_those_that_were_committed() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    granted(bench, policy, 0, 1)
+    policy.receive(cancelled(0), 1.0)
+    policy.receive(landed(branches={0: [3]}), 2.0)  # the other one had ended with its first token
+    assert bench.heard(HandoffOver) == [HandoffOver(KEY)] and not bench.said
+    over(bench, policy)
+
+
+@pytest.mark.parametrize("reason", ["capacity", "malformed"])
+def test_an_adoption_that_fails_fails_for_every_living_sample(reason: str) -> None:
+    bench = Bench(blocks=5)
+    policy = DecodePolicy(bench.parts)
+    granted(bench, policy, 0, 1, 2)
+    policy.receive(cancelled(0), 1.0)
+    bad = reason == "malformed"
+    policy.receive(landed(Limits(5 if bad else 100), {**THREE, 2: [10**6]} if bad else THREE), 2.0)
+    assert [event.emitted.sample for event in bench.heard(Begin)] == [1, 2], "an end needs a beginning"
+    assert failed(bench) == [(1, reason), (2, reason)]
+    assert bench.heard(HandoffOver) == [HandoffOver(KEY)]
+    over(bench, policy)
+
+
+def test_the_short_path_computes_the_prompt_once_for_all() -> None:
+    bench = Bench(executor=Sevens({1: 9}))
+    policy = DecodePolicy(bench.parts)
+    policy.receive(Submit(short_job(10, samples=(0, 1, 2), limits=Limits(3, (9,)))), 1.0)
+    bench.run(policy, 2.0)
+    assert policy.load().prompt_tokens == 10 and policy.load().kv.forks == 1, "that one goes on beside the stem"
+    emitted = [each for event in bench.heard(Emit) for each in event.emitted]
+    first = emitted[:3]
+    assert [(each.sample, each.token_ids, each.finish) for each in first] == [
+        (0, [7], None), (1, [9], "stop"), (2, [7], None)
+    ]  # fmt: skip
+    assert all(each.stages is not None and each.stages.queue_ms == 1500.0 for each in first)
+    assert [(each.sample, each.finish) for each in emitted if each.finish] == [
+        (1, "stop"), (0, "length"), (2, "length")
+    ]  # fmt: skip
+    assert not failed(bench) and not bench.heard(HandoffOver)
+    over(bench, policy)
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_sample_of_the_short_path_dies_alone(dead: int) -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(Submit(short_job(20, samples=(0, 1), limits=Limits(2))), 1.0)
+    bench.step(policy)
+    policy.receive(cancelled(dead), 1.0)
+    bench.run(policy)
+    assert tokens(bench) == {1 - dead: [7, 7]} and not failed(bench)
+    over(bench, policy)
+
+
+def test_what_is_refused_is_refused_for_every_sample() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    both = [(0, 1), (0, 1), tuple(range(9))]
+    jobs = [
+        PrefillJob(
+            **{name: getattr(short_job(samples=(0, 1)), name) for name in short_job().__struct_fields__},
+            decode_epoch="me",
+            decode_address="tcp://x",
+        ),
+        short_job(samples=(0, 1), token_ids=[10**6]),
+        short_job(samples=tuple(range(9))),
+    ]
+    for job, reason, samples in zip(jobs, ("misdirected", "malformed", "capacity"), both, strict=True):
+        policy.receive(Submit(job), 1.0)
+        assert failed(bench) == [(sample, reason) for sample in samples]
+    policy.receive(wanted(*range(9)), 1.0)
+    assert [event.reason for event in bench.heard(RoomRefused)] == ["capacity"]
+    over(bench, policy)
+
+
+@pytest.mark.parametrize("way", ["landed", "landing", "short"])
+def test_a_higher_attempt_takes_its_sample_out_of_the_lower_one(way: str) -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    if way == "short":
+        policy.receive(Submit(short_job(10, samples=(0, 1), limits=Limits(4))), 1.0)
+    else:
+        policy.receive(wanted(0, 1), 1.0)
+        bench.step(policy)
+        if way == "landed":
+            policy.receive(landed(Limits(4), {0: [3], 1: [4]}), 2.0)
+    bench.step(policy)
+    bench.said.clear()
+    policy.receive(Submit(short_job(11, prompt_tokens=10, attempt=2, samples=(0,), limits=Limits(4))), 3.0)
+    policy.receive(cancelled(0, attempt=1), 3.0)
+    if way == "landing":
+        policy.receive(landed(Limits(4), {0: [3], 1: [4]}), 3.0)
+    bench.run(policy, 3.0)
+    emitted = {(each.sample, each.attempt) for event in bench.heard(Emit) for each in event.emitted}
+    assert emitted == {(0, 2), (1, 1)} and not failed(bench)
+    assert len(bench.heard(HandoffOver)) == (way != "short")
+    over(bench, policy)
+
+
+def test_an_open_that_comes_too_late_leaves_the_higher_attempt_alone() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(Submit(short_job(11, prompt_tokens=10, attempt=2, samples=(0,), limits=Limits(4))), 1.0)
+    policy.receive(wanted(0, 1), 1.0)
+    bench.step(policy)
+    policy.receive(landed(Limits(4), {0: [3], 1: [4]}), 2.0)
+    assert [event.emitted.sample for event in bench.heard(Begin)] == [1]
+    policy.receive(wanted(0, handoff=6), 2.0)
+    assert [(event.key.handoff, event.reason) for event in bench.heard(RoomRefused)] == [(6, "superseded")]
+    bench.run(policy)
+    emitted = {(each.sample, each.attempt) for event in bench.heard(Emit) for each in event.emitted}
+    assert emitted == {(0, 2), (1, 1)}
+    over(bench, policy)
+
+
+def test_failures_and_deadlines_are_reported_for_each_sample() -> None:
+    for trouble in ("engine", "deadline", "draining"):
+        executor = Sevens()
+        bench = Bench(executor=executor)
+        policy = DecodePolicy(bench.parts)
+        policy.receive(Submit(short_job(20, samples=(0, 1, 2))), 1.0)
+        bench.step(policy)
+        policy.receive(cancelled(0), 1.0)
+        if trouble == "engine":
+            executor.fail.add(1)
+            bench.step(policy)
+        elif trouble == "deadline":
+            policy.expired(bench.scheduler.expired(101.0), 101.0)
+        else:
+            policy.leave()
+        assert failed(bench) == [(1, trouble), (2, trouble)]
+        over(bench, policy)
+
+
+def test_a_landing_prompt_is_granted_without_the_whole_blocks_that_are_here() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(wanted(0, salt="tenant", priority=3), 1.0)
+    bench.step(policy)
+    (first,) = bench.heard(RoomGranted)
+    policy.receive(landed(Limits(3)), 2.0)
+    assert [(each.salt, each.priority) for each in bench.scheduler.added] == [("tenant", 3)]
+    for running in (True, False):
+        if not running:
+            bench.run(policy)
+        policy.receive(wanted(0, 1, handoff=6, request="r2", tokens=14, salt="tenant"), 3.0)
+        policy.receive(wanted(0, handoff=7, request="r3", tokens=14, salt="somebody else's"), 3.0)
+        bench.launch(policy, 3.0)
+        if running:
+            bench.collect(policy, 3.0)
+        second, other = bench.heard(RoomGranted)
+        assert (first.held, second.held, other.held) == (0, 2, 0), "two blocks are full, the third differs"
+        assert second.blocks[0][:2] == first.blocks[0][:2] and len(second.blocks[0]) == 4
+        assert not set(second.blocks[0]) & set(other.blocks[0])
+        for handoff in (6, 7):
+            policy.receive(Dropped(HandoffKey("prefill", handoff), "cancelled"), 3.0)
+    over(bench, policy)
+
+
+def test_a_prompt_that_is_all_here_needs_no_bytes() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(Submit(short_job(13, request="r2", limits=Limits(2))), 1.0)
+    bench.run(policy)
+    policy.receive(wanted(0, tokens=12), 2.0)
+    bench.step(policy)
+    (grant,) = bench.heard(RoomGranted)
+    assert grant.held == 3 == len(grant.blocks[0])
+    policy.receive(landed(Limits(2)), 3.0)
+    bench.run(policy)
+    assert tokens(bench) == {0: [7, 7, 7]}, "two of the short path's, one of its own"
+    over(bench, policy)
+
+
+def test_the_short_path_computes_a_common_prompt_once() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(Submit(short_job(14, limits=Limits(2))), 1.0)
+    bench.run(policy, 2.0)
+    policy.receive(Submit(short_job(16, request="r2", limits=Limits(2))), 2.5)
+    policy.receive(Submit(short_job(16, request="r3", limits=Limits(2), salt="somebody else's")), 2.5)
+    bench.run(policy, 3.0)
+    cached = {
+        each.request: each.stages.cached_tokens
+        for event in bench.heard(Emit)
+        for each in event.emitted
+        if each.stages is not None
+    }
+    assert cached == {"r1": 0, "r2": 12, "r3": 0}
+    assert policy.load().prompt_tokens == 14 + 4 + 16 and policy.load().kv.found_tokens == 12
+    assert policy.load().blocks_cached > 0
+    over(bench, policy)
+
+
+def test_released_branches_hold_nothing_while_the_others_wait_for_room() -> None:
+    bench = Bench(blocks=7)
+    policy = DecodePolicy(bench.parts)
+    policy.receive(Submit(short_job(16, request="r2", limits=Limits(6))), 1.0)
+    bench.step(policy)
+    policy.receive(wanted(0, 1, 2), 1.0)
+    policy.receive(cancelled(0), 1.0)
+    policy.receive(cancelled(2), 1.0)
+    states = [each.state for each in bench.scheduler.added if each.key.request == "r1"]
+    assert states == [SequenceState.WAITING, SequenceState.BRANCH, SequenceState.ENDED]
+    bench.run(policy)
+    assert len(bench.heard(RoomGranted)) == 1
+    policy.receive(landed(Limits(2), THREE), 2.0)
+    assert [event.emitted.sample for event in bench.heard(Begin)] == [1]
+    bench.run(policy)
+    over(bench, policy)

@@ -1,0 +1,23 @@
+"""What a prefill worker is told."""
+
+from typing import Any
+
+from core.messages import PrefillJob
+from kvtransfer.moves import Closed
+from tests.worker.roles import LIMITS, SAMPLING
+
+
+def job(number: int, tokens: int = 10, peer: str = "decode", **changes: Any) -> PrefillJob:
+    """Request `r<number>`, of the same text as the others as far as it goes."""
+    return PrefillJob(
+        **{
+            "request": f"r{number}", "attempt": 1, "sender": "gateway", "receiver": "me",
+            "token_ids": list(range(tokens)), "prompt_tokens": tokens, "sampling": SAMPLING, "limits": LIMITS,
+            "deadline": 100.0, "queued_at": 0.5, "decode_epoch": peer, "decode_address": "tcp://x", **changes,
+        }
+    )  # fmt: skip
+
+
+def closed(handoff: int, outcome: Any, reason: str = "", retryable: bool = True) -> Closed:
+    """The end of a handoff."""
+    return Closed(handoff=handoff, outcome=outcome, reason=reason, retryable=retryable, bytes=640, digest=1, ms=1.0)

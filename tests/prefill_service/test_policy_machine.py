@@ -1,0 +1,241 @@
+"""Whatever is killed, retried, refused, fails or is accepted, in any order: each sample ends once, nothing is held."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from core.ids import SequenceKey
+from core.kvspec import blocks_for
+from core.messages import Limits, PrefillJob, Sampling
+from engine.blocks import Tables
+from kvtransfer.moves import Unpinned
+from prefill_service.policy import PrefillPolicy
+from tests.engine.strict_executor import StrictExecutor
+from tests.prefill_service.jobs import closed, job
+from tests.worker.ends import Ends
+from tests.worker.roles import SPEC, Bench
+from worker.events import AbortHandoff, CommitHandoff, Emit, Fail, Kill, LayerWritten, OpenHandoff, Submit
+
+STOPS = (0, 1, 2, 3)  # of 11 tokens
+COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
+
+
+@dataclass
+class Handoff:
+    """What the transfer knows of one."""
+
+    job: PrefillJob
+    samples: tuple[int, ...]
+    blocks: Tables
+    ready: dict[int, int] = field(default_factory=dict)  # blocks by layer
+    branches: list[int] = field(default_factory=list)
+    aborted: bool = False
+    closed: bool = False
+
+
+class PrefillMachine(RuleBasedStateMachine):
+    """The I/O thread of a prefill worker, in a bad mood."""
+
+    @initialize(blocks=st.integers(8, 30), share=st.sampled_from([0.2, 0.6]), depth=st.integers(1, 2))
+    def start(self, blocks: int, share: float, depth: int) -> None:
+        self.executor = StrictExecutor((4,))
+        self.bench = Bench(blocks, share, self.executor, depth)
+        self.policy = PrefillPolicy(self.bench.parts)
+        self.now, self.depth = 1.0, depth
+        self.ends = Ends()
+        self.jobs: list[PrefillJob] = []  # of every request the first
+        self.attempts: dict[SequenceKey, int] = {}  # the highest
+        self.handoffs: dict[int, Handoff] = {}
+
+    @rule(
+        common=st.integers(0, 12),
+        own=st.lists(st.integers(0, 10), min_size=1, max_size=24),
+        samples=st.integers(1, 4),
+        peer=st.sampled_from("ab"),
+        limits=st.sampled_from([Limits(1), Limits(10), Limits(10, STOPS), Limits(10, STOPS), Limits(500)]),
+        salt=st.sampled_from(["", "", "other"]),
+        time=st.integers(1, 60),
+    )
+    def submit(
+        self, common: int, own: list[int], samples: int, peer: str, limits: Limits, salt: str, time: int
+    ) -> None:
+        tokens = COMMON[:common] + own
+        number = len(self.jobs)
+        made = job(
+            number, peer=peer, token_ids=tokens, prompt_tokens=len(tokens), samples=tuple(range(samples)),
+            limits=limits, salt=salt, deadline=self.now + time, sampling=Sampling(number),
+        )  # fmt: skip
+        self.jobs.append(made)
+        self.take(made)
+
+    def take(self, made: PrefillJob) -> None:
+        for sample in made.samples:
+            key = SequenceKey(made.request, sample)
+            self.ends.killed(key, made.attempt - 1)
+            self.attempts[key] = made.attempt
+            self.ends.accept((key, made.attempt), made.token_ids, made.prompt_tokens, made.sampling, made.limits)
+        self.policy.receive(Submit(made), self.now)
+        self.listen()
+
+    @rule(data=st.data(), emitted=st.lists(st.integers(4, 10), max_size=3))
+    def retry(self, data: st.DataObject, emitted: list[int]) -> None:
+        """A higher attempt at one sample; the Kill of the lower one may have been lost."""
+        if not self.attempts:
+            return
+        key = data.draw(st.sampled_from(sorted(self.attempts)))
+        first = next(each for each in self.jobs if each.request == key.request)
+        number = int(key.request[1:])
+        emitted = emitted[: first.limits.max_tokens - 1]
+        made = job(
+            number, peer=first.decode_epoch, token_ids=first.token_ids + emitted, prompt_tokens=first.prompt_tokens,
+            samples=(key.sample,), limits=first.limits, salt=first.salt, deadline=first.deadline,
+            sampling=first.sampling, attempt=self.attempts[key] + 1,
+        )  # fmt: skip
+        self.take(made)
+
+    @rule(data=st.data(), lower=st.booleans())
+    def kill(self, data: st.DataObject, lower: bool) -> None:
+        if self.attempts:
+            key = data.draw(st.sampled_from(sorted(self.attempts)))
+            self.kill_one(key, self.attempts[key] - lower)
+
+    @rule(data=st.data())
+    def kill_one_that_lives(self, data: st.DataObject) -> None:
+        if living := self.ends.open():
+            self.kill_one(*data.draw(st.sampled_from(sorted(living))))
+
+    def kill_one(self, key: SequenceKey, attempt: int) -> None:
+        self.ends.killed(key, attempt)
+        self.policy.receive(Kill(key, attempt, "cancelled"), self.now)
+        self.listen()
+
+    @rule()
+    def launch(self) -> None:
+        if self.bench.scheduler.in_flight < self.depth:
+            self.launched()
+
+    @rule(steps=st.integers(1, 4))
+    def run_on(self, steps: int) -> None:
+        for _ in range(steps):
+            self.launch()
+            self.collect()
+
+    def launched(self) -> bool:
+        for each in self.bench.scheduler.added:
+            self.executor.salts[each.id], self.executor.known[each.id] = each.salt, each.tokens
+        done = self.bench.launch(self.policy, self.now) is not None
+        self.listen()
+        return done
+
+    @rule()
+    def collect(self) -> None:
+        if self.bench.scheduler.in_flight:
+            self.now += 0.25
+            self.bench.collect(self.policy, self.now)
+            self.listen()
+
+    @rule(data=st.data())
+    def break_logits(self, data: st.DataObject) -> None:
+        if self.bench.scheduler.added:
+            self.executor.fail.add(data.draw(st.sampled_from(self.bench.scheduler.added)).id)
+
+    @rule()
+    def time_passes(self) -> None:
+        self.now += 3
+        self.policy.expired(self.bench.scheduler.expired(self.now), self.now)
+        self.listen()
+
+    @rule(data=st.data(), accepted=st.booleans(), unpinned=st.booleans())
+    def close(self, data: st.DataObject, accepted: bool, unpinned: bool) -> None:
+        if live := [number for number, each in self.handoffs.items() if not each.closed]:
+            self.close_one(data.draw(st.sampled_from(live)), accepted)
+        if unpinned:
+            self.unpin()
+
+    def close_one(self, number: int, accepted: bool) -> None:
+        handoff = self.handoffs[number]
+        handoff.closed = True
+        if accepted and handoff.branches:
+            for sample in handoff.branches:
+                attempt = SequenceKey(handoff.job.request, sample), handoff.job.attempt
+                if attempt not in self.ends.ends:
+                    self.ends.end(attempt, "handed over")
+            self.policy.receive(closed(number, "accepted"), self.now)
+        else:
+            self.policy.receive(closed(number, "failed", "refused"), self.now)
+        self.listen()
+
+    def unpin(self) -> None:
+        """Until now frames could be read: the blocks have to be as they were committed."""
+        for number in [number for number, each in self.handoffs.items() if each.closed]:
+            handoff = self.handoffs.pop(number)
+            if handoff.branches:
+                self.executor.expect(handoff.job.token_ids, handoff.blocks, handoff.job.salt)
+            self.policy.receive(Unpinned(number), self.now)
+
+    def listen(self) -> None:
+        """Takes all that the policy has said."""
+        self.bench.scheduler.check_invariants()
+        for event in self.bench.heard(Emit):
+            for emitted in event.emitted:
+                self.ends.emit(emitted)
+        for event in self.bench.heard(Fail):
+            self.ends.end((event.key, event.attempt), event.reason)
+        for event in self.bench.heard(OpenHandoff):
+            assert event.handoff not in self.handoffs
+            self.handoffs[event.handoff] = Handoff(event.job, event.samples, event.blocks)
+            assert list(event.samples) == self.living(self.handoffs[event.handoff])
+        for event in self.bench.heard(LayerWritten):
+            for number, upto in event.handoffs:
+                assert not self.handoffs[number].closed and not self.handoffs[number].aborted
+                self.handoffs[number].ready[event.layer] = upto
+        for event in self.bench.heard(CommitHandoff):
+            self.commit(event)
+        for event in self.bench.heard(AbortHandoff):
+            handoff = self.handoffs[event.handoff]
+            assert not handoff.closed and not handoff.aborted and not self.living(handoff)
+            assert not (handoff.branches and event.reason == "done")
+            handoff.aborted = True
+
+    def commit(self, event: CommitHandoff) -> None:
+        handoff = self.handoffs[event.handoff]
+        assert not handoff.branches and not handoff.closed and not handoff.aborted
+        handoff.branches = [branch.sample for branch in event.first.branches]
+        assert handoff.branches == self.living(handoff), "those that go on, and no others"
+        whole = blocks_for(len(handoff.job.token_ids), 4)
+        assert handoff.ready == dict.fromkeys(SPEC.groups[0].layers, whole), "a block that would never leave"
+        self.executor.expect(handoff.job.token_ids, handoff.blocks, handoff.job.salt)
+
+    def living(self, handoff: Handoff) -> list[int]:
+        keys = [SequenceKey(handoff.job.request, sample) for sample in handoff.samples]
+        return [key.sample for key in keys if (key, handoff.job.attempt) not in self.ends.ends]
+
+    @invariant()
+    def whoever_is_owed_an_end_is_here(self) -> None:
+        if hasattr(self, "policy"):
+            assert self.policy.busy() == bool(self.ends.open() or self.handoffs)
+
+    def teardown(self) -> None:
+        """From any state everything ends, and nothing is held."""
+        if not hasattr(self, "policy"):
+            return
+        for _ in range(1000):
+            while self.bench.scheduler.in_flight < self.depth and self.launched():
+                pass
+            if self.bench.scheduler.in_flight:
+                self.collect()
+                continue
+            if not self.handoffs:
+                break
+            for number in [number for number, each in self.handoffs.items() if not each.closed]:
+                self.close_one(number, accepted=not self.handoffs[number].aborted)
+            self.unpin()
+        assert not self.ends.open() and not self.policy.busy()
+        assert self.bench.blocks.used_count == 0 and self.policy.load().waiting == 0
+        self.bench.blocks.check_invariants([])
+
+
+TestPrefillPolicy = PrefillMachine.TestCase
+TestPrefillPolicy.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

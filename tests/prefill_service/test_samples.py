@@ -1,0 +1,274 @@
+"""Several samples of a prompt: one pass, one handoff, and an end for each sample on its own."""
+
+import pytest
+
+from core.ids import SequenceKey
+from core.messages import Branch, DecodeJob, Limits
+from kvtransfer.moves import Unpinned
+from prefill_service.policy import PrefillPolicy
+from tests.prefill_service.jobs import closed, job
+from tests.worker.roles import Bench, Sevens
+from worker.events import AbortHandoff, CommitHandoff, Emit, Fail, Kill, LayerWritten, OpenHandoff, Phase, Submit
+
+STOP = 9
+STOPPING = Limits(10, (STOP,))
+
+
+def key(sample: int, number: int = 1) -> SequenceKey:
+    return SequenceKey(f"r{number}", sample)
+
+
+def cancelled(sample: int, attempt: int = 1) -> Kill:
+    return Kill(key(sample), attempt, "cancelled")
+
+
+def handed_over(bench: Bench, policy: PrefillPolicy, handoff: int = 1) -> None:
+    policy.receive(closed(handoff, "accepted"), 2.0)
+    policy.receive(Unpinned(handoff), 2.0)
+    bench.scheduler.check_invariants()
+    assert bench.blocks.used_count == 0 and not policy.busy()
+
+
+def failed(bench: Bench) -> list[tuple[int, str]]:
+    return [(event.key.sample, event.reason) for event in bench.heard(Fail)]
+
+
+def test_all_samples_share_one_pass_and_one_handoff() -> None:
+    bench = Bench(executor=Sevens({0: 3, 1: 4, 2: 5}))
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, samples=(0, 1, 2))), 1.0)
+    assert bench.run(policy, 2.0) == 1
+    assert policy.load().prompt_tokens == 10, "the prompt is computed once"
+    (opened,) = bench.heard(OpenHandoff)
+    assert (opened.handoff, opened.samples, len(opened.blocks[0])) == (1, (0, 1, 2), 3)
+    (commit,) = bench.heard(CommitHandoff)
+    assert commit.handoff == 1 and commit.first.index == 0
+    assert commit.first.branches == [Branch(0, [3]), Branch(1, [4]), Branch(2, [5])]
+    (emit,) = bench.heard(Emit)
+    assert [(each.sample, each.token_ids) for each in emit.emitted] == [(0, [3]), (1, [4]), (2, [5])]
+    states = [(event.key.sample, event.state) for event in bench.heard(Phase)]
+    assert states == [(sample, state) for state in ("prefill", "handed off") for sample in range(3)]
+    assert bench.blocks.used_count == 3
+    handed_over(bench, policy)
+    assert not failed(bench) and policy.load().handoffs == 1
+
+
+def test_samples_that_end_with_their_first_token_stay_behind() -> None:
+    bench = Bench(executor=Sevens({0: STOP, 2: STOP}))
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, samples=(0, 1, 2), limits=STOPPING)), 1.0)
+    bench.run(policy)
+    (emit,) = bench.heard(Emit)
+    assert [(each.sample, each.finish) for each in emit.emitted] == [(0, "stop"), (1, None), (2, "stop")]
+    (commit,) = bench.heard(CommitHandoff)
+    assert commit.first.branches == [Branch(1, [7])]
+    assert bench.blocks.used_count == 3 and not bench.heard(AbortHandoff), "the stem keeps them for its sibling"
+    bench.heard(Fail)
+    policy.receive(cancelled(0), 1.0)
+    assert not bench.heard(AbortHandoff), "that one had ended"
+    handed_over(bench, policy)
+
+
+def test_a_handoff_that_no_sample_needs_is_done() -> None:
+    bench = Bench(executor=Sevens({0: STOP, 1: STOP}))
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, samples=(0, 1), limits=STOPPING)), 1.0)
+    bench.run(policy)
+    assert bench.heard(AbortHandoff) == [AbortHandoff(1, "done")] and not bench.heard(CommitHandoff)
+    policy.receive(closed(1, "done"), 2.0)
+    policy.receive(Unpinned(1), 2.0)
+    assert bench.blocks.used_count == 0 and not policy.busy() and not failed(bench)
+
+
+@pytest.mark.parametrize("dead", [0, 1, 2])
+@pytest.mark.parametrize("early", ["waiting", "computing"])
+def test_a_sample_killed_before_its_first_token_has_none(dead: int, early: str) -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, tokens=26, samples=(0, 1, 2))), 1.0)
+    if early == "computing":
+        bench.step(policy)
+    policy.receive(cancelled(dead), 1.0)
+    bench.run(policy)
+    others = [sample for sample in range(3) if sample != dead]
+    assert bench.heard(OpenHandoff)[0].samples == ((0, 1, 2) if early == "computing" else tuple(others))
+    assert [each.sample for each in bench.heard(Emit)[0].emitted] == others
+    assert [branch.sample for branch in bench.heard(CommitHandoff)[0].first.branches] == others
+    assert not bench.heard(AbortHandoff) and not failed(bench)
+    handed_over(bench, policy)
+
+
+def test_the_last_kill_aborts_the_handoff() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, tokens=40, samples=(0, 1))), 1.0)
+    bench.step(policy)
+    for sample in (0, 1):
+        assert not bench.heard(AbortHandoff)
+        policy.receive(cancelled(sample), 1.0)
+    assert bench.heard(AbortHandoff) == [AbortHandoff(1, "cancelled")]
+    assert bench.step(policy) is None
+    policy.receive(closed(1, "failed", "cancelled"), 2.0)
+    policy.receive(Unpinned(1), 2.0)
+    assert bench.blocks.used_count == 0 and not failed(bench) and not policy.busy()
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_kill_after_the_commit_leaves_the_handoff_to_the_others(dead: int) -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, samples=(0, 1))), 1.0)
+    bench.run(policy)
+    policy.receive(cancelled(dead), 1.0)
+    assert bench.blocks.used_count == 3 and not bench.heard(AbortHandoff)
+    policy.receive(closed(1, "failed", "bad_digest"), 2.0)
+    policy.receive(Unpinned(1), 2.0)
+    assert failed(bench) == [(1 - dead, "bad_digest")], "nobody asks about the other any more"
+    assert bench.blocks.used_count == 0 and not policy.busy()
+
+
+def test_when_all_are_killed_after_the_commit_the_handoff_is_aborted() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, samples=(0, 1))), 1.0)
+    bench.run(policy)
+    for sample in (0, 1):
+        policy.receive(cancelled(sample), 1.0)
+    assert bench.heard(AbortHandoff) == [AbortHandoff(1, "cancelled")]
+    handed_over(bench, policy)  # it had been accepted meanwhile
+    assert not failed(bench) and policy.load().handoffs == 0
+
+
+def test_a_higher_attempt_takes_its_sample_out_of_the_lower_one() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, tokens=26, samples=(0, 1))), 1.0)
+    bench.step(policy)
+    policy.receive(Submit(job(1, tokens=27, prompt_tokens=26, attempt=2, samples=(0,))), 1.0)
+    bench.run(policy)
+    commits = [(event.handoff, event.first.index, event.first.branches) for event in bench.heard(CommitHandoff)]
+    assert commits == [(1, 0, [Branch(1, [7])]), (3, 1, [Branch(0, [7])])]
+    policy.receive(cancelled(0, attempt=1), 1.0)
+    assert not bench.heard(AbortHandoff), "the lower one is dead already"
+    policy.receive(closed(1, "accepted"), 2.0)
+    policy.receive(Unpinned(1), 2.0)
+    handed_over(bench, policy, 3)
+    assert not failed(bench)
+
+
+@pytest.mark.parametrize("trouble", ["engine", "deadline", "grant_deadline", "draining"])
+def test_a_failure_is_reported_for_every_sample_that_is_here(trouble: str) -> None:
+    executor = Sevens()
+    bench = Bench(executor=executor)
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, tokens=26, samples=(0, 1, 2))), 1.0)
+    bench.step(policy)
+    policy.receive(cancelled(0), 1.0)
+    if trouble == "engine":
+        executor.fail.add(1)
+        bench.step(policy)
+    elif trouble == "deadline":
+        policy.expired(bench.scheduler.expired(101.0), 101.0)
+    elif trouble == "draining":
+        policy.leave()
+    else:
+        policy.receive(closed(1, "failed", trouble), 1.0)
+    assert failed(bench) == [(1, trouble), (2, trouble)]
+    aborted = bench.heard(AbortHandoff)
+    assert [event.reason for event in aborted] == ([trouble] if trouble != "grant_deadline" else [])
+    assert bench.run(policy) == 0
+    policy.receive(closed(1, "failed", trouble), 1.0)
+    policy.receive(Unpinned(1), 2.0)
+    assert bench.blocks.used_count == 0 and not policy.busy() and not failed(bench)
+
+
+def test_what_is_refused_is_refused_for_every_sample() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    good = job(1, samples=(0, 1))
+    policy.receive(Submit(DecodeJob(**{name: getattr(good, name) for name in DecodeJob.__struct_fields__})), 1.0)
+    assert failed(bench) == [(0, "misdirected"), (1, "misdirected")]
+    policy.receive(Submit(job(1, samples=(0, 1), prompt_tokens=0)), 1.0)
+    assert failed(bench) == [(0, "malformed"), (1, "malformed")]
+    policy.receive(Submit(job(1, samples=tuple(range(9)))), 1.0)
+    assert failed(bench) == [(sample, "capacity") for sample in range(9)], "8 run at once here"
+    assert not policy.busy()
+
+
+def test_waiting_kv_counts_once_for_all_samples() -> None:
+    bench = Bench(blocks=33, waiting_share=0.25)  # 8 blocks for one peer
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, tokens=16, samples=(0, 1, 2))), 1.0)
+    policy.receive(Submit(job(2, tokens=16, samples=(0, 1, 2))), 1.0)
+    bench.run(policy)
+    assert [event.handoff for event in bench.heard(OpenHandoff)] == [1, 4], "4 blocks each, not 12"
+
+
+def test_what_is_killed_in_its_peer_s_line_is_never_computed() -> None:
+    bench = Bench(blocks=33, waiting_share=0.25)
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, tokens=20)), 1.0)
+    policy.receive(Submit(job(2, tokens=20, samples=(0, 1, 2))), 1.0)
+    policy.receive(Submit(job(3, tokens=20)), 1.0)
+    policy.receive(Submit(job(4, tokens=12)), 1.0)
+    policy.receive(Kill(key(0, 2), 1, "cancelled"), 1.0)
+    policy.receive(Kill(key(0, 3), 1, "cancelled"), 1.0)
+    bench.run(policy)
+    assert policy.load().waiting == 2
+    policy.receive(closed(1, "accepted"), 2.0)
+    bench.run(policy)
+    assert [event.samples for event in bench.heard(OpenHandoff)] == [(0,), (1, 2), (0,)]
+    assert [each.key for each in bench.scheduler.added] == [key(0), key(1, 2), key(2, 2), key(0, 4)]
+
+
+def test_a_head_that_is_killed_lets_the_next_in_line_go_on() -> None:
+    bench = Bench(blocks=33, waiting_share=0.25)
+    policy = PrefillPolicy(bench.parts)
+    for number, tokens in enumerate((20, 20, 12), 1):
+        policy.receive(Submit(job(number, tokens=tokens)), 1.0)
+    policy.receive(Kill(key(0, 2), 1, "cancelled"), 1.0)
+    bench.run(policy)
+    assert [event.job.request for event in bench.heard(OpenHandoff)] == ["r1", "r3"]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_common_prompt_is_computed_once_and_handed_off_whole_each_time(together: bool) -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, tokens=12)), 1.0)
+    if not together:
+        bench.run(policy)
+        policy.receive(closed(1, "accepted"), 2.0)
+        policy.receive(Unpinned(1), 2.0)
+        bench.said.clear()
+    policy.receive(Submit(job(2, tokens=12)), 1.0)
+    policy.receive(Submit(job(3, tokens=12, salt="somebody else's")), 1.0)
+    bench.run(policy)
+    found = 8 if together else 11  # a block of the same step is shared as a whole, or not at all
+    assert policy.load().prompt_tokens == 12 + (12 - found) + 12
+    assert policy.load().kv.found_tokens == found
+    stages = {commit.handoff: commit.first.stages for commit in bench.heard(CommitHandoff)}
+    assert (stages[2].cached_tokens, stages[3].cached_tokens) == (found, 0)
+    written: dict[tuple[int, int], int] = {}
+    for event in bench.heard(LayerWritten):
+        written |= {(handoff, event.layer): upto for handoff, upto in event.handoffs}
+    assert written[2, 0] == written[2, 1] == 3, "every block of every layer may leave, found or computed"
+    opened = {event.handoff: event.blocks[0] for event in bench.heard(OpenHandoff)}
+    assert not set(opened[2]) & set(opened[3]), "of two tenants"
+    if together:
+        assert opened[1][:2] == opened[2][:2]
+    for number in (1, 2, 3):
+        if number in opened:
+            policy.receive(closed(number, "accepted"), 2.0)
+            policy.receive(Unpinned(number), 2.0)
+    assert bench.blocks.used_count == 0 and policy.load().blocks_cached > 0
+
+
+def test_a_retry_counts_cached_tokens_of_the_prompt_only() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, tokens=13)), 1.0)
+    bench.run(policy)
+    policy.receive(Submit(job(1, tokens=13, prompt_tokens=5, attempt=2)), 1.0)
+    bench.run(policy)
+    assert [commit.first.stages.cached_tokens for commit in bench.heard(CommitHandoff)] == [0, 5]
