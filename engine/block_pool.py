@@ -207,8 +207,9 @@ class BlockPool:
         """Tells the cache that blocks `done` … `upto` - 1 of `table` hold, from `step` on, the text of `keys`.
 
         Returns how many leading blocks of the table the cache knows. Where it knows another block of the same text,
-        that one takes the place of the table's own with `replace` (nothing that is under way may refer to it); without,
-        or where a key is that of another text, the rest stays the sequence's alone.
+        that one takes the place of the table's own with `replace` (no step under way may refer to it), unless a fork or
+        I/O has the own one too: they would hold the blocks behind it, but not the one that these would be found by.
+        Without `replace`, or where a key is that of another text, the rest stays the sequence's alone too.
         """
         parent = self.cache.root(keys.root) if done == 0 and upto else self._nodes.get(table[done - 1])
         while done < upto and parent is not None:
@@ -221,7 +222,7 @@ class BlockPool:
                 node.block, node.step = own, step
                 self._nodes[own] = node
             elif node.block != own:
-                if not replace:
+                if not replace or self._sequence_references[own] > 1 or self._io_references[own]:
                     break
                 self._refer(node.block)
                 table[done] = node.block

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from core.errors import CapacityError
-from core.kvspec import KVGroup, KVSpec, blocks_for
-from engine.blocks import NULL_BLOCK, BlockManager, Tables
+from core.kvspec import KVGroup, KVSpec
+from engine.blocks import NULL_BLOCK, BlockManager, Found, Tables
 from engine.free_runs import FreeRuns
 
 
@@ -114,6 +114,94 @@ def test_growth_prefers_the_neighbour() -> None:
     assert tables[2][0] == [3, 4, 5]
 
 
+# what the cache knows
+
+
+class Text:
+    """A sequence's side of the cache, as the scheduler keeps it."""
+
+    def __init__(self, blocks: BlockManager, tokens: list[int], salt: str = "") -> None:
+        self.blocks, self.tokens = blocks, tokens
+        self.chains = blocks.chains(salt)
+        self.known = [0] * len(blocks.groups)
+        self.tables: Tables = ()
+
+    def found(self, step: int = 9, *, limit: int | None = None, whole: bool = False) -> Found:
+        """What the cache has of it, when step `step` is planned."""
+        return self.blocks.find(self.tokens, self.chains, limit or len(self.tokens), step, whole=whole)
+
+    def begin(self, step: int = 9) -> Found:
+        """Takes its blocks, with what the cache has; the answer says what that was."""
+        found = self.found(step)
+        tables = self.blocks.allocate(len(self.tokens), found)
+        assert tables is not None
+        self.tables, self.known = tables, [len(hit.nodes) for hit in found.hits]
+        return found
+
+    def register(self, step: int = 1, *, replace: bool = False) -> None:
+        """All of it is computed, in step `step`."""
+        self.blocks.register(self.tables, self.chains, self.tokens, self.known, len(self.tokens), step, replace)
+
+    def end(self) -> None:
+        """As at the end of a sequence."""
+        self.register(replace=True)
+        self.blocks.free(self.tables)
+
+
+def kept_texts(blocks: BlockManager, *texts: list[int], salt: str = "") -> None:
+    """Each is computed and ends, in this order."""
+    for tokens in texts:
+        text = Text(blocks, tokens, salt)
+        text.begin()
+        text.end()
+
+
+def twice(blocks: BlockManager, tokens: list[int]) -> tuple[Text, Text]:
+    """Two that compute the same text at the same time: the cache knows the blocks of the first."""
+    first, second = Text(blocks, tokens), Text(blocks, tokens)
+    first.begin()
+    second.begin()
+    first.register()
+    return first, second
+
+
+def test_an_equal_block_is_exchanged_when_nobody_else_has_it() -> None:
+    blocks = one_group(20)
+    first, second = twice(blocks, list(range(8)))
+    second.register()
+    assert second.known == [0] and second.tables != first.tables
+    second.register(replace=True)
+    assert second.known == [2] and second.tables == first.tables
+    blocks.check_invariants([first.tables, second.tables])
+    assert blocks.used_count == 2
+
+
+def test_a_block_that_a_fork_has_too_is_not_exchanged() -> None:
+    blocks = one_group(20)
+    first, second = twice(blocks, list(range(8)))
+    second.tokens = list(range(12))
+    blocks.grow(second.tables, 12)
+    fork = blocks.fork(second.tables)
+    second.end()  # its third block would go on from the first's second, which the fork does not hold
+    first.end()
+    blocks.check_invariants([fork])
+    assert Text(blocks, list(range(12))).found().tokens == 8
+
+
+def test_a_block_that_is_still_read_is_not_exchanged() -> None:
+    blocks = one_group(20)
+    first, second = twice(blocks, list(range(8)))
+    second.tokens = list(range(12))
+    blocks.grow(second.tables, 12)
+    read = list(second.tables[0])
+    blocks.hold_io(0, read)
+    second.end()
+    first.end()
+    blocks.check_invariants([])
+    blocks.release_io(0, read)
+    blocks.check_invariants([])
+
+
 class FreeRunsMachine(RuleBasedStateMachine):
     """Free runs against a plain set."""
 
@@ -154,91 +242,5 @@ class FreeRunsMachine(RuleBasedStateMachine):
         assert list(self.runs.runs()) == expected
 
 
-class BlocksMachine(RuleBasedStateMachine):
-    """The block manager against plain dicts: which sequence and which I/O holds which block of which group."""
-
-    SIZES = (2, 3)
-    BLOCKS = 14
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.manager = BlockManager(spec(*self.SIZES), self.BLOCKS)
-        self.held: dict[int, Tables] = {}
-        self.expected: dict[int, list[list[int]]] = {}  # copies that only this model changes
-        self.io: list[tuple[int, list[int]]] = []
-        self.number = 0
-
-    def used(self, group: int) -> set[int]:
-        used = {block for tables in self.expected.values() for block in tables[group]}
-        return used | {block for where, blocks in self.io if where == group for block in blocks}
-
-    def room(self, group: int) -> int:
-        return self.BLOCKS - 1 - len(self.used(group))
-
-    def check_new(self, before: list[set[int]], tables: Tables, old: list[list[int]], tokens: int) -> None:
-        for group, size in enumerate(self.SIZES):
-            assert tables[group][: len(old[group])] == old[group]
-            new = tables[group][len(old[group]) :]
-            assert not set(new) & before[group] and NULL_BLOCK not in new
-            assert len(tables[group]) == max(len(old[group]), blocks_for(tokens, size))
-
-    @rule(tokens=st.integers(1, 16))
-    def allocate(self, tokens: int) -> None:
-        fits = all(blocks_for(tokens, size) <= self.room(group) for group, size in enumerate(self.SIZES))
-        assert self.manager.fits(tokens, 0) == fits
-        before = [self.used(group) for group in range(len(self.SIZES))]
-        tables = self.manager.allocate(tokens)
-        assert (tables is not None) == fits
-        if tables is not None:
-            self.check_new(before, tables, [[], []], tokens)
-            self.held[self.number] = tables
-            self.expected[self.number] = [list(table) for table in tables]
-            self.number += 1
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data(), tokens=st.integers(1, 24))
-    def grow(self, data: st.DataObject, tokens: int) -> None:
-        number = data.draw(st.sampled_from(sorted(self.held)))
-        old = self.expected[number]
-        fits = all(
-            blocks_for(tokens, size) - len(old[group]) <= self.room(group) for group, size in enumerate(self.SIZES)
-        )
-        before = [self.used(group) for group in range(len(self.SIZES))]
-        assert self.manager.grow(self.held[number], tokens) == fits
-        self.check_new(before, self.held[number], old, tokens if fits else 0)
-        self.expected[number] = [list(table) for table in self.held[number]]
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def free(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from(sorted(self.held)))
-        self.manager.free(self.held.pop(number))
-        del self.expected[number]
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def hold_io(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from(sorted(self.held)))
-        group = data.draw(st.integers(0, len(self.SIZES) - 1))
-        blocks = data.draw(st.lists(st.sampled_from(self.expected[number][group]), unique=True))
-        self.manager.hold_io(group, blocks)
-        self.io.append((group, blocks))
-
-    @precondition(lambda self: self.io)
-    @rule(data=st.data())
-    def release_io(self, data: st.DataObject) -> None:
-        group, blocks = self.io.pop(data.draw(st.integers(0, len(self.io) - 1)))
-        self.manager.release_io(group, blocks)
-
-    @invariant()
-    def free_and_used_are_all(self) -> None:
-        self.manager.check_invariants(self.held.values())
-        for group, pool in enumerate(self.manager.groups):
-            assert pool.available == self.room(group)
-        assert self.manager.used_count == sum(len(self.used(group)) for group in range(len(self.SIZES)))
-
-
 TestFreeRuns = FreeRunsMachine.TestCase
 TestFreeRuns.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
-TestBlocks = BlocksMachine.TestCase
-TestBlocks.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
