@@ -12,16 +12,16 @@ their blocks until the service adopts or releases them, which their handoff's de
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from itertools import chain
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from core.errors import CapacityError, IllegalMove
 from core.messages import Finish, Limits, Sampling
-from core.records import KVCounts, Load
-from engine.admission import Admission, InOrder
+from core.records import Load
+from engine.admission import Admission
 from engine.blocks import BlockManager
 from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
+from engine.roster import Roster, released
 from engine.sequence import Sequence, SequenceState
 
 NON_FINITE = "non-finite logits"
@@ -60,19 +60,14 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = min(max_sequences, max_batch_tokens)
         self._max_in_flight = max_in_flight
-        self._live: dict[int, Sequence] = {}  # by id: all that have not ended
-        self._running = InOrder()
-        self._landing = InOrder()
+        self._roster = Roster(blocks, self._admission)
+        self._running, self._landing = self._roster.running, self._roster.landing
         self._launched: deque[tuple[Plan, list[Sequence]]] = deque()
         self._admitted: list[Sequence] = []
-        self._arrivals = 0
         self._planned_steps = 0
         self._steps = 0
         self._prompt_tokens = 0
         self._output_tokens = 0
-        self._preemptions = 0
-        self._forks = 0
-        self._next_deadline = float("inf")
 
     # sequences come and go
 
@@ -89,16 +84,7 @@ class Scheduler:
             raise CapacityError(f"{len(members)} samples of a prompt, but {self._max_sequences} sequences run at once")
         for each in members:
             self._admission.set_lengths(each)
-        for each in members:
-            self._arrivals += 1
-            each.id = self._arrivals
-            self._live[each.id] = each
-        sequence.chains = self._blocks.chains(sequence.salt)
-        sequence.branches = members[1:]
-        for branch in sequence.branches:
-            branch.stem, branch.state = sequence, SequenceState.BRANCH
-        self._admission.queue.insert(sequence)
-        self._next_deadline = min(self._next_deadline, sequence.deadline)
+        self._roster.enter(members)
 
     def take_admitted(self) -> list[Sequence]:
         """Those that got their first blocks since the last call: time to Open a handoff, or to Grant one."""
@@ -117,7 +103,7 @@ class Scheduler:
         Raises `CapacityError` if the limits can never fit here, `IllegalMove` if it does not land, or if `emitted` has
         no tokens for one of those that were not released; in both cases nothing has changed.
         """
-        members = [each for each in (sequence, *sequence.branches) if not _released(each)]
+        members = [each for each in (sequence, *sequence.branches) if not released(each)]
         if sequence.state is not SequenceState.LANDING or not all(emitted.get(each.key.sample) for each in members):
             raise IllegalMove(f"sequence {sequence.id}, {sequence.state.value}, adopted with tokens of {list(emitted)}")
         before = sequence.limits
@@ -134,12 +120,11 @@ class Scheduler:
         for each in members:
             each.sampling = sampling
         sequence.planned = sequence.computed = sequence.admitted_length
-        self._register(sequence, sequence.computed, replace=True)
-        self._landing.remove(sequence)
-        self._run(sequence)
-        self._begin_branches(sequence, [each for each in members if each is not sequence])
+        self._roster.register(sequence, sequence.computed)
+        self._roster.run(sequence)
+        self._roster.begin_branches(sequence, [each for each in members if each is not sequence])
         if sequence.abandoned:
-            self._end(sequence)
+            self._roster.end(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """Ends a sequence in any state. Its blocks go back now, or with the last launched step that refers to them.
@@ -148,26 +133,22 @@ class Scheduler:
         """
         if sequence.state is SequenceState.ENDED:
             return
-        if any(not _released(branch) for branch in sequence.branches):
+        if any(not released(branch) for branch in sequence.branches):
             sequence.abandoned = True
             return
         stem = sequence.stem
-        self._end(sequence)
+        self._roster.end(sequence)
         if stem is not None and stem.abandoned:
             self.release(stem)
 
     def expired(self, now: float) -> list[Sequence]:
         """Sequences whose deadline has passed, in order of arrival; the caller reports and releases them."""
-        if now < self._next_deadline:
-            return []
-        live = self._live.values()
-        self._next_deadline = min((each.deadline for each in live if each.deadline > now), default=float("inf"))
-        return [sequence for sequence in live if sequence.deadline <= now]
+        return self._roster.expired(now)
 
     @property
     def next_deadline(self) -> float:
         """No sequence expires before this; infinite if there is none."""
-        return self._next_deadline
+        return self._roster.next_deadline
 
     @property
     def in_flight(self) -> int:
@@ -189,8 +170,8 @@ class Scheduler:
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,
-            preemptions=self._preemptions,
-            kv=self._kv_counts(),
+            preemptions=self._roster.preemptions,
+            kv=self._roster.kv_counts(),
         )
 
     # a step
@@ -231,7 +212,7 @@ class Scheduler:
             return None
         self._planned_steps += 1
         plan = Plan(self._planned_steps, works)
-        self._launched.append((plan, [self._live[work.sequence] for work in works]))
+        self._launched.append((plan, [self._roster.live[work.sequence] for work in works]))
         return plan
 
     def apply(self, result: StepResult, now: float) -> list[Progress]:
@@ -249,7 +230,7 @@ class Scheduler:
         for number, (work, sequence, tokens) in enumerate(zip(plan.works, members, result.tokens, strict=True)):
             sequence.in_flight -= 1
             if sequence.state is SequenceState.ENDED:
-                self._free(sequence)
+                self._roster.free(sequence)
                 continue
             sequence.computed += len(work.token_ids)
             if work.start < sequence.admitted_length:
@@ -265,23 +246,7 @@ class Scheduler:
     def check_invariants(self) -> None:
         """Raises AssertionError unless sequences, blocks and steps in flight agree."""
         flying = [sequence for _, members in self._launched for sequence in members]
-        assert all(each.blocks for each in flying), "a launched step writes to blocks that were given back"
-        ended = {each.id: each for each in flying if each.state is SequenceState.ENDED}
-        self._blocks.check_invariants(each.blocks for each in [*self._live.values(), *ended.values()] if each.blocks)
-        by_state = {state: [each.id for each in self._live.values() if each.state is state] for state in SequenceState}
-        assert sorted(by_state[SequenceState.WAITING]) == [each.id for each in self._admission.queue]
-        assert sorted(by_state[SequenceState.RUNNING]) == [each.id for each in self._running]
-        assert sorted(by_state[SequenceState.LANDING]) == [each.id for each in self._landing]
-        assert not by_state[SequenceState.ENDED]
-        stems = [each.stem for each in self._live.values() if each.state is SequenceState.BRANCH]
-        assert all(stem is not None and stem.id in self._live for stem in stems), "a branch that would never begin"
-        for sequence in self._live.values():
-            assert sequence.in_flight == flying.count(sequence)
-            assert 0 <= sequence.computed <= sequence.planned <= sequence.length
-            assert sequence.planned <= sequence.capacity
-            assert bool(sequence.blocks) == (sequence.state not in (SequenceState.WAITING, SequenceState.BRANCH))
-            assert sequence.length - sequence.planned >= (sequence.state is SequenceState.RUNNING)
-            assert sequence.in_flight == 0 or sequence.state is SequenceState.RUNNING
+        self._roster.check_invariants(flying)
 
     # inside a step
 
@@ -301,7 +266,7 @@ class Scheduler:
                 victim = self._victim()
                 if victim is None:
                     break  # landing, parked or I/O blocks will come back
-                self._preempt(victim)
+                self._roster.preempt(victim)
             else:
                 if sequence.blocks:
                     sequence.capacity = self._blocks.capacity(sequence.blocks)
@@ -313,30 +278,13 @@ class Scheduler:
         candidates = [sequence for sequence in self._running if not sequence.hand_off]
         return max(candidates[1:], key=_gives_way, default=None)
 
-    def _preempt(self, sequence: Sequence) -> None:
-        """Takes a sequence's blocks; it keeps its tokens.
-
-        Its full blocks are idle from now on, the last of them the first to give way. When it is its turn again, those
-        that are still here are used as they are, those in the host tier come back if that is cheaper, and the rest is
-        computed again.
-        """
-        assert sequence.in_flight == 0
-        sequence.move(SequenceState.WAITING)
-        self._running.remove(sequence)
-        sequence.lost_blocks = self._blocks.whole_blocks(sequence.computed)
-        self._free(sequence)
-        sequence.planned = sequence.computed = 0
-        sequence.preemptions += 1
-        self._preemptions += 1
-        self._admission.queue.insert(sequence)
-
     def _admit(self, now: float, room: int) -> Sequence | None:
         """Admits the head of the queue if it fits; all but landings need room in this step too."""
         queue = self._admission.queue
         if not len(queue) or (room == 0 and not queue.first.landing):
             return None
         sequence = queue.first
-        others = sum(1 + len(each.branches) for each in chain(self._running, self._landing))
+        others = self._roster.occupied()
         if others + 1 + len(sequence.branches) > self._max_sequences:
             return None
         if not self._admission.admit(sequence, others > 0, self._planned_steps + 1):
@@ -344,17 +292,8 @@ class Scheduler:
         if not sequence.preemptions:
             sequence.admitted_at = now
             self._admitted.append(sequence)
-        if sequence.landing:
-            sequence.move(SequenceState.LANDING)
-            self._landing.insert(sequence)
-        else:
-            self._run(sequence)
-        sequence.register_at = self._blocks.next_full(sequence.known)
+        self._roster.admitted(sequence)
         return sequence
-
-    def _run(self, sequence: Sequence) -> None:
-        sequence.move(SequenceState.RUNNING)
-        self._running.insert(sequence)
 
     def _work(self, sequence: Sequence, count: int) -> Work:
         """The next `count` tokens of a sequence; the last of them all is sampled from."""
@@ -373,20 +312,8 @@ class Scheduler:
         sequence.pending += sampled
         sequence.in_flight += 1
         if sequence.planned >= sequence.register_at:
-            self._register(sequence, min(sequence.planned, len(sequence.tokens)), replace=False)
+            self._roster.register(sequence, min(sequence.planned, len(sequence.tokens)), self._planned_steps + 1)
         return work
-
-    def _register(self, sequence: Sequence, upto: int, replace: bool) -> None:
-        """Lets others find the KV of the first `upto` tokens; with `replace`, nothing under way refers to it.
-
-        Steps run in the order in which they are planned, and a step stores all its KV of a layer before it attends: so
-        what the step being planned computes can be shared by whatever is planned after it, in the same step even.
-        """
-        step = self._planned_steps + (not replace)
-        self._blocks.register(
-            sequence.blocks, sequence.chains, sequence.tokens, sequence.known, upto, step, replace
-        )
-        sequence.register_at = self._blocks.next_full(sequence.known, upto)
 
     def _accept(self, sequence: Sequence, sampled: list[int], now: float) -> list[Progress]:
         """Appends sampled tokens up to the end that one of them may be; branches begin with a token each."""
@@ -394,28 +321,28 @@ class Scheduler:
         if not sequence.branches:
             progress = self._take(sequence, sampled, now)
             if progress.finish:
-                self._end(sequence)
+                self._roster.end(sequence)
             elif sequence.hand_off:
-                self._park(sequence)
+                self._roster.park(sequence)
             return [progress]
         members = [sequence, *sequence.branches]
         both = zip(members, sampled, strict=True)
-        taken = [self._take(each, [token], now) for each, token in both if not _released(each)]
+        taken = [self._take(each, [token], now) for each, token in both if not released(each)]
         going = [progress.sequence for progress in taken if not progress.finish]
         branches = [each for each in going if each is not sequence]
         for each in sequence.branches:
             if each.state is not SequenceState.ENDED and (sequence.hand_off or each not in branches):
-                self._end(each)
+                self._roster.end(each)
         if sequence.hand_off:
             sequence.branches = []
             if going:
-                self._park(sequence)
+                self._roster.park(sequence)
             else:
-                self._end(sequence)
+                self._roster.end(sequence)
         else:
-            self._begin_branches(sequence, branches)
+            self._roster.begin_branches(sequence, branches)
             if sequence not in going:
-                self._end(sequence)
+                self._roster.end(sequence)
         return taken
 
     def _take(self, sequence: Sequence, sampled: list[int], now: float) -> Progress:
@@ -431,70 +358,14 @@ class Scheduler:
         sequence.first_token_at = sequence.first_token_at or now
         return Progress(sequence, index, accepted, finish)
 
-    def _begin_branches(self, stem: Sequence, branches: list[Sequence]) -> None:
-        """From here on each goes its own way, with the stem's blocks until it writes into one of them."""
-        for branch in branches:
-            branch.blocks = self._blocks.fork(stem.blocks)
-            branch.chains = tuple(keys.copy() for keys in stem.chains)
-            branch.known = list(stem.known)
-            branch.capacity, branch.register_at = stem.capacity, stem.register_at
-            branch.planned = branch.computed = stem.computed
-            branch.admitted_length, branch.admitted_at = stem.admitted_length, stem.admitted_at
-            branch.forked = stem.forked = True
-            branch.stem = None
-            self._forks += 1
-            self._run(branch)
-        stem.branches = []
-
     def _fail(self, sequence: Sequence) -> list[Progress]:
         """No token can be drawn: this is the end of the sequence, and of the branches that waited for it."""
-        members = [each for each in (*sequence.branches, sequence) if not _released(each)]
+        members = [each for each in (*sequence.branches, sequence) if not released(each)]
         for branch in sequence.branches:
             self.release(branch)
         if sequence.state is not SequenceState.ENDED:
-            self._end(sequence)
+            self._roster.end(sequence)
         return [Progress(each, each.emitted, [], failed=NON_FINITE) for each in members]
-
-    def _park(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
-        sequence.move(SequenceState.PARKED)
-
-    def _end(self, sequence: Sequence) -> None:
-        if sequence.state is SequenceState.WAITING:
-            self._admission.queue.remove(sequence)
-        elif sequence.state is SequenceState.RUNNING:
-            self._running.remove(sequence)
-        elif sequence.state is SequenceState.LANDING:
-            self._landing.remove(sequence)
-        sequence.move(SequenceState.ENDED)
-        del self._live[sequence.id]
-        self._free(sequence)
-
-    def _free(self, sequence: Sequence) -> None:
-        """Gives a sequence's blocks back, unless a launched step still writes to them; the cache keeps what is full."""
-        if sequence.in_flight == 0 and sequence.blocks:
-            if sequence.computed >= sequence.register_at:
-                self._register(sequence, sequence.computed, replace=True)
-            self._blocks.free(sequence.blocks)
-            sequence.blocks, sequence.capacity = (), 0
-
-    def _kv_counts(self) -> KVCounts:
-        pools = self._blocks.groups
-        return structs.replace(
-            self._admission.counts(),
-            copied_blocks=sum(pool.copied for pool in pools),
-            forks=self._forks,
-            evicted_blocks=sum(pool.evicted for pool in pools),
-            spilled_blocks=sum(pool.spilled for pool in pools),
-            returned_blocks=sum(pool.returned for pool in pools),
-            used_slots=self._blocks.used_slots,
-            wasted_slots=sum(max(0, each.capacity - len(each.tokens)) for each in self._running),
-        )
-
-
-def _released(sequence: Sequence) -> bool:
-    return sequence.abandoned or sequence.state is SequenceState.ENDED
-
 
 def _gives_way(sequence: Sequence) -> tuple[int, int]:
     return sequence.priority, sequence.id
