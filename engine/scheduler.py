@@ -248,16 +248,18 @@ class Scheduler:
         progress: list[Progress] = []
         for number, (work, sequence, tokens) in enumerate(zip(plan.works, members, result.tokens, strict=True)):
             sequence.in_flight -= 1
+            if number in failed:
+                self._disown(sequence, work.start)
             if sequence.state is SequenceState.ENDED:
                 self._free(sequence)
                 continue
-            sequence.computed += len(work.token_ids)
             if work.start < sequence.admitted_length:
                 self._prompt_tokens += len(work.token_ids)
             if number in failed:
-                self._blocks.disown(sequence.blocks, work.start)
                 progress += self._fail(sequence)
-            elif work.sampling is not None:
+                continue
+            sequence.computed += len(work.token_ids)
+            if work.sampling is not None:
                 sequence.pending -= 1
                 progress += self._accept(sequence, tokens, now)
         return progress
@@ -445,6 +447,16 @@ class Scheduler:
             self._forks += 1
             self._run(branch)
         stem.branches = []
+
+    def _disown(self, sequence: Sequence, start: int) -> None:
+        """A step that began at `start` has failed: what it stored shall not be found, or whoever finds it fails too.
+
+        Logits that are finite prove the KV of all tokens before them. Of a prompt that has none yet nothing is proven,
+        not even what was found in the cache: whoever computed it may have been released before its first token.
+        """
+        sound = start if start >= sequence.admitted_length else 0
+        self._blocks.disown(sequence.blocks, sound)
+        sequence.computed = min(sequence.computed, sound)
 
     def _fail(self, sequence: Sequence) -> list[Progress]:
         """No token can be drawn: this is the end of the sequence, and of the branches that waited for it."""
