@@ -485,8 +485,7 @@ class Scheduler:
     def _free(self, sequence: Sequence) -> None:
         """Gives a sequence's blocks back, unless a launched step still writes to them; the cache keeps what is full."""
         if sequence.in_flight == 0 and sequence.blocks:
-            if sequence.computed >= sequence.register_at:
-                self._register(sequence, sequence.computed, replace=True)
+            self._register(sequence, sequence.computed, replace=True)
             self._blocks.free(sequence.blocks)
             sequence.blocks, sequence.capacity = (), 0
 

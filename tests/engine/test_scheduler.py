@@ -606,6 +606,18 @@ def test_of_a_prompt_that_is_known_one_token_is_computed() -> None:
     assert (kv.found_tokens, kv.partial_hits) == (7, 1)
 
 
+def test_what_follows_a_known_prompt_is_known_too() -> None:
+    engine = scheduler()
+    for token in (11, 12):  # the second time its last prompt block is computed beside one that is known
+        engine.add(one := job(8, 6, salt="same"))
+        while engine.has_work():
+            step(engine, token)
+    following = job(8, 8, salt="same")
+    following.tokens = list(one.tokens)
+    engine.add(following)
+    assert step(engine) == [(3, 12, 2)]
+
+
 @pytest.mark.parametrize("released", [False, True])
 def test_what_a_failed_step_has_stored_is_not_found(released: bool) -> None:
     engine = scheduler(batch=8)
