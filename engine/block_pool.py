@@ -105,14 +105,15 @@ class BlockPool:
         nodes = self.cache.walk(keys, count)
         if settled:
             nodes = list(takewhile(lambda node: node.step < step, nodes))
+        partial, part = None, 0
+        if not whole:
+            start = len(nodes) * self.block_tokens
+            rest = pack(tokens[start : min(limit, start + self.block_tokens)])
+            partial, part = self.cache.nearest(keys.root, nodes[-1] if nodes else None, rest, step)
         away = next((at for at, node in enumerate(nodes) if node.block is None), len(nodes))
-        if away < len(nodes) and not self._worth(len(nodes) - away):
+        returning = len(nodes) - away + (partial is not None and partial.block is None)
+        if returning and not self._worth(returning):
             return Hit(nodes[:away])
-        if whole:
-            return Hit(nodes)
-        start = len(nodes) * self.block_tokens
-        rest = pack(tokens[start : min(limit, start + self.block_tokens)])
-        partial, part = self.cache.nearest(keys.root, nodes[-1] if nodes else None, rest, step)
         return Hit(nodes, partial, part)
 
     def fits(self, tokens: int, spare: int, hit: Hit) -> bool:
@@ -157,7 +158,7 @@ class BlockPool:
 
     def extend(self, table: list[int], count: int) -> None:
         """Appends `count` blocks, next to the table's last block where that is free; so many must be available."""
-        for _ in range(count - self._free.count):
+        while self._free.count < count:
             self._evict()
         taken = self._free.take(count, table[-1] if table else None)
         for block in taken:

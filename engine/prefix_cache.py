@@ -88,7 +88,9 @@ class PrefixCache:
         """Takes out a node and all that is below it, which nobody could find any more; returns them."""
         parent = node.parent
         assert parent is not None, "a root goes with its last child"
-        parent.children.remove(node)
+        place = bisect_left(parent.children, node.tokens, key=by_tokens)  # of equal tokens there is one
+        assert parent.children[place] is node
+        del parent.children[place]
         if parent.parent is None and not parent.children:
             del self._roots[parent.key]
         removed = [node]

@@ -111,6 +111,16 @@ class Roster:
             self.run(branch)
         stem.branches = []
 
+    def disown(self, sequence: Sequence, start: int) -> None:
+        """A step that began at `start` has failed: what it stored shall not be found, or whoever finds it fails too.
+
+        Logits that are finite prove the KV of all tokens before them. Of a prompt that has none yet nothing is proven,
+        not even what was found in the cache: whoever computed it may have been released before its first token.
+        """
+        sound = start if start >= sequence.admitted_length else 0
+        self._blocks.disown(sequence.blocks, sound)
+        sequence.computed = min(sequence.computed, sound)
+
     def end(self, sequence: Sequence) -> None:
         """From any state."""
         if sequence.state is SequenceState.WAITING:

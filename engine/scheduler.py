@@ -229,16 +229,18 @@ class Scheduler:
         progress: list[Progress] = []
         for number, (work, sequence, tokens) in enumerate(zip(plan.works, members, result.tokens, strict=True)):
             sequence.in_flight -= 1
+            if number in failed:
+                self._roster.disown(sequence, work.start)
             if sequence.state is SequenceState.ENDED:
                 self._roster.free(sequence)
                 continue
-            sequence.computed += len(work.token_ids)
             if work.start < sequence.admitted_length:
                 self._prompt_tokens += len(work.token_ids)
             if number in failed:
-                self._blocks.disown(sequence.blocks, work.start)
                 progress += self._fail(sequence)
-            elif work.sampling is not None:
+                continue
+            sequence.computed += len(work.token_ids)
+            if work.sampling is not None:
                 sequence.pending -= 1
                 progress += self._accept(sequence, tokens, now)
         return progress
@@ -366,6 +368,7 @@ class Scheduler:
         if sequence.state is not SequenceState.ENDED:
             self._roster.end(sequence)
         return [Progress(each, each.emitted, [], failed=NON_FINITE) for each in members]
+
 
 def _gives_way(sequence: Sequence) -> tuple[int, int]:
     return sequence.priority, sequence.id

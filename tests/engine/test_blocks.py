@@ -9,6 +9,7 @@ from core.errors import CapacityError
 from core.kvspec import KVGroup, KVSpec
 from engine.blocks import NULL_BLOCK, BlockManager, Found, Tables
 from engine.free_runs import FreeRuns
+from engine.plan import BlockMove
 
 
 def spec(*block_tokens: int) -> KVSpec:
@@ -163,6 +164,37 @@ def twice(blocks: BlockManager, tokens: list[int]) -> tuple[Text, Text]:
     second.begin()
     first.register()
     return first, second
+
+
+def test_a_shared_block_is_copied_for_whoever_writes_first_and_left_to_the_last() -> None:
+    blocks = one_group(10)
+    first = taken(blocks, 6)
+    second = blocks.fork(first)
+    before = [list(table) for table in first]
+    assert blocks.grow(first, 7, position=6) and blocks.grow(second, 7, position=6)
+    assert blocks.take_moves() == [BlockMove("copy", 0, before[0][1], first[0][1])]
+    assert second[0] == before[0] and first[0][0] == second[0][0] and first[0][1] != second[0][1]
+    assert (blocks.used_count, blocks.groups[0].copied) == (3, 1)
+    blocks.check_invariants([first, second])
+
+
+def test_growth_without_room_for_the_copy_changes_nothing() -> None:
+    blocks = one_group(3)
+    first = taken(blocks, 6)
+    second = blocks.fork(first)
+    assert not blocks.grow(first, 7, position=6)
+    assert first == second and not blocks.take_moves() and blocks.used_count == 2
+    blocks.check_invariants([first, second])
+
+
+def test_only_the_groups_that_share_the_block_copy_it() -> None:
+    blocks = BlockManager(spec(4, 3), 10)
+    first = taken(blocks, 6)
+    second = blocks.fork(first)
+    assert blocks.grow(first, 7, position=6)  # a new block in the second group
+    assert [(move.kind, move.group) for move in blocks.take_moves()] == [("copy", 0)]
+    assert [len(table) for table in first] == [2, 3] and [len(table) for table in second] == [2, 2]
+    blocks.check_invariants([first, second])
 
 
 def test_an_equal_block_is_exchanged_when_nobody_else_has_it() -> None:
