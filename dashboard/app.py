@@ -11,7 +11,7 @@ from core.config import DashboardConfig
 from core.errors import StoreUnavailable
 from core.slo import SLO
 from dashboard import charts, markup, try_it
-from dashboard.figures import glance, judge, progress, rates, timeline
+from dashboard.figures import glance, judge, progress, rates, sharing, timeline
 from dashboard.palette import STAGES
 from dashboard.source import Snapshot, Source
 
@@ -134,8 +134,9 @@ def _tables(source: Source) -> None:
     except StoreUnavailable:
         return
     if snapshot.workers:
-        st.html(markup.title("Workers"))
-        st.html(markup.workers(snapshot.workers))
+        lately = {epoch: sharing(life, snapshot.now) for epoch, life in snapshot.samples.items()}
+        st.html(markup.title("Workers", "prefix hits, preemptions and tokens since each worker's start"))
+        st.html(markup.workers(snapshot.workers, lately))
     if snapshot.finished:
         slo = _objective()
         last = [(record, judge(record, slo)) for record in reversed(snapshot.finished[-LAST:])]

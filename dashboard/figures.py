@@ -11,6 +11,7 @@ from core.slo import SLO, percentile
 
 LEAST_SPAN = 5.0  # s; a rate over less says nothing
 RATE_SPAN = 10.0  # s that token rates look back
+RECENT_SPAN = 60.0  # s that a worker's recent sharing looks back
 
 
 class Verdict(Enum):
@@ -37,11 +38,17 @@ class Glance(NamedTuple):
     goodput: float  # req/s
     ttft: Spread | None
     tpot: Spread | None
+    prompt_tokens: int  # of the requests that got a token …
+    cached_tokens: int  # … those whose KV was in the cache
 
     def good_share(self) -> float | None:
         """Good ones among all that have a verdict; None for none."""
         judged = sum(self.counts.values()) - self.counts[Verdict.CANCELLED]
         return self.counts[Verdict.GOOD] / judged if judged else None
+
+    def cached_share(self) -> float | None:
+        """Prompt tokens that were found among all; None for none."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
 class Bucket(NamedTuple):
@@ -69,6 +76,14 @@ class Rates(NamedTuple):
     handoff_bytes: float
 
 
+class Sharing(NamedTuple):
+    """What a worker's prefix cache and preemption did in the last `RECENT_SPAN` seconds."""
+
+    queried_tokens: int
+    found_tokens: int
+    preemptions: int
+
+
 class Stage(NamedTuple):
     """A part of a request's way."""
 
@@ -92,7 +107,9 @@ def glance(records: Sequence[FinishedRecord], slo: SLO, now: float, window: floa
     counts = _counts(recent, slo)
     first = min((record.ended_at - record.e2e_ms / 1000 for record in recent), default=now)
     span = min(window, max(LEAST_SPAN, now - first))
-    return Glance(counts, counts[Verdict.GOOD] / span, _ttft(recent), _tpot(recent))
+    begun = [record for record in recent if record.output_tokens > 0]  # the others' prompts may not have been looked up
+    prompt, cached = sum(record.prompt_tokens for record in begun), sum(record.cached_tokens for record in begun)
+    return Glance(counts, counts[Verdict.GOOD] / span, _ttft(recent), _tpot(recent), prompt, cached)
 
 
 def timeline(
@@ -121,14 +138,27 @@ def rates(samples: Iterable[Sequence[StatsSample]], now: float) -> Rates:
     """Growth of the workers' totals over the last seconds; one sequence of samples per life of a worker."""
     prompt = output = moved = 0.0
     for life in samples:
-        recent = [sample for sample in life if now - sample.at <= RATE_SPAN]
-        if len(recent) < 2 or recent[-1].at <= recent[0].at:
+        ends = _ends(life, now - RATE_SPAN)
+        if ends is None:
             continue
-        old, new, span = recent[0].load, recent[-1].load, recent[-1].at - recent[0].at
+        old, new, span = ends[0].load, ends[1].load, ends[1].at - ends[0].at
         prompt += (new.prompt_tokens - old.prompt_tokens) / span
         output += (new.output_tokens - old.output_tokens) / span
         moved += (new.handoff_bytes - old.handoff_bytes) / span
     return Rates(prompt, output, moved)
+
+
+def sharing(life: Sequence[StatsSample], now: float) -> Sharing | None:
+    """Growth of a worker's totals over the last minute, or None where that is not known."""
+    ends = _ends(life, now - RECENT_SPAN)
+    if ends is None:
+        return None
+    old, new = ends[0].load, ends[1].load
+    return Sharing(
+        new.kv.queried_tokens - old.kv.queried_tokens,
+        new.kv.found_tokens - old.kv.found_tokens,
+        new.preemptions - old.preemptions,
+    )
 
 
 def stages(record: FinishedRecord) -> list[Stage]:
@@ -145,6 +175,12 @@ def stages(record: FinishedRecord) -> list[Stage]:
         left -= part
         found.append(Stage(name, ms, part / whole))
     return [*found, Stage("decode", left, left / whole)]
+
+
+def _ends(life: Sequence[StatsSample], since: float) -> tuple[StatsSample, StatsSample] | None:
+    """The first and the last sample from `since` on, if there is time between them."""
+    recent = [sample for sample in life if sample.at >= since]
+    return (recent[0], recent[-1]) if recent and recent[0].at < recent[-1].at else None
 
 
 def _recent(records: Sequence[FinishedRecord], since: float) -> list[FinishedRecord]:

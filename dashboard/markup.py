@@ -1,11 +1,11 @@
 """HTML pieces of the page. Everything that comes from a record or a client is escaped here, and nowhere else."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from core.records import FinishedRecord
-from dashboard.figures import Glance, Progress, Rates, Spread, Verdict, stages
-from dashboard.palette import STAGES, STATES, VERDICTS
+from core.records import FinishedRecord, Load, Memory
+from dashboard.figures import Glance, Progress, Rates, Sharing, Spread, Verdict, stages
+from dashboard.palette import PALE, QUIET, STAGES, STATES, VERDICTS
 from dashboard.source import WorkerView
 from dashboard.units import as_bytes, as_count, as_ms, as_share
 
@@ -15,6 +15,19 @@ GOODPUT = "Requests per second that meet every limit of their objective, since t
 PROGRESS = "Requests in progress: running are in prefill or decode, waiting are queued."
 TOKENS = "Output tokens per second of all workers over the last 10 seconds."
 MOVED = "KV cache bytes per second that went from prefill to decode workers over the last 10 seconds."
+HITS = "Prompt tokens of the requests in the window whose KV was in a cache, so that nobody computed it again."
+FOUND = (
+    "Of the tokens that sequences came with, those whose KV was here already: "
+    "a prefill worker need not compute them, a decode worker need not receive them. Since the worker's start."
+)
+WASTED = "Of the token slots in used blocks, those that no token of a running sequence fills yet. Now."
+PREEMPTED = (
+    "Sequences that gave way to others and went on later: swapped in from the host tier / computed again. "
+    "Since the worker's start."
+)
+USE = "KV blocks: used by sequences, and idle ones that keep cached prefixes until others need the room."
+READ = "Prompt tokens that were computed or received, and output tokens. Since the worker's start."
+CACHED = "Prompt tokens whose KV was found in the cache."
 NONE = "\u2013"
 STAGE_HELP = "Queue, prefill, handoff, decode. A handoff runs beside its prefill: only what it adds is drawn."
 
@@ -23,7 +36,7 @@ def tiles(glance: Glance, progress: Progress, rates: Rates) -> str:
     """The first line of the page."""
     share = glance.good_share()
     judged = sum(glance.counts.values()) - glance.counts[Verdict.CANCELLED]
-    good = f"{as_share(share)} of {judged} good" if share is not None else "no request yet"
+    good = f"{_share(share)} of {judged} good" if share is not None else "no request yet"
     goodput = f"{glance.goodput:.2f}" if share is not None else NONE
     running = progress.prefill + progress.decode
     prompts = f"{as_count(rates.prompt_tokens)} prompt tokens/s"
@@ -35,26 +48,29 @@ def tiles(glance: Glance, progress: Progress, rates: Rates) -> str:
         _tile("running", "Running", str(running), "requests", f"{progress.waiting} waiting", PROGRESS),
         _tile("tokens", "Output", as_count(rates.output_tokens), "tokens/s", prompts, TOKENS),
         _tile("moved", "KV moved", value, f"{unit}/s", "prefill → decode", MOVED),
+        _hits_tile(glance),
     )
     return f'<div class="b-tiles">{"".join(shown)}</div>'
 
 
-def workers(views: Sequence[WorkerView]) -> str:
-    """A row for each worker: role, state, sequences, KV use, tokens."""
+def workers(views: Sequence[WorkerView], lately: Mapping[str, Sharing | None]) -> str:
+    """A row for each worker: role, state, sequences, KV use, what sharing saves, tokens. `lately` by epoch."""
     heads = (
         "<th>Worker</th><th>State</th>",
         '<th class="n">Running</th><th class="n">Waiting</th>',
-        '<th class="b-wide">KV use</th>',
-        '<th class="n">Prompt tokens</th><th class="n">Output tokens</th>',
+        f'<th class="b-wide" title="{USE}">KV {_key(QUIET, "used")}{_key(QUIET + PALE, "cached")}</th>',
+        f'<th class="n" title="{WASTED}">Wasted</th><th class="n" title="{FOUND}">Prefix hits</th>',
+        f'<th class="n" title="{PREEMPTED}">Swapped / redone</th><th class="n" title="{READ}">Tokens</th>',
     )
-    return _table(heads, (_worker_row(view) for view in views))
+    return _table(heads, (_worker_row(view, lately.get(view.epoch)) for view in views))
 
 
 def requests(records: Iterable[tuple[FinishedRecord, Verdict]], now: float) -> str:
     """A row for each of the last requests, the latest first; bars are parts of the request's own time."""
     legend = "".join(_key(colour, name) for name, colour in STAGES.items())
     heads = (
-        '<th>Ended</th><th>Outcome</th><th class="n" title="of the prompt and of the answer">Tokens</th>',
+        '<th>Ended</th><th>Outcome</th><th class="n" title="of the prompt and of all answers to it">Tokens</th>',
+        f'<th class="n" title="{CACHED}">Cached</th>',
         f'<th class="n" title="{TTFT}">TTFT</th><th class="n" title="{TPOT}">TPOT</th><th class="n">Total</th>',
         f'<th class="b-wide" title="{STAGE_HELP}">Stages {legend}</th><th class="n">KV moved</th>',
     )
@@ -63,16 +79,19 @@ def requests(records: Iterable[tuple[FinishedRecord, Verdict]], now: float) -> s
 
 def way(record: FinishedRecord) -> str:
     """The way that one request went: gateway, prefill worker, KiB moved, decode worker, as far as it had each."""
-    moved = record.handoff_bytes > 0
+    decoded = record.handoff_bytes > 0 or record.output_tokens > record.samples  # it may have had all of the KV before
     stops = [_stop("gateway", "queued", record.queue_ms, STAGES["queue"])]
     if record.prefill_worker:
         cached = f", {record.cached_tokens} cached" if record.cached_tokens else ""
         read = f"{short(record.prefill_worker)}: {record.prompt_tokens} tokens{cached}"
         stops.append(_stop("prefill", read, record.prefill_ms, STAGES["prefill"]))
-    if moved:
-        stops.append(_stop(as_bytes(record.handoff_bytes), "moved", record.handoff_ms, STAGES["handoff"]))
-    if record.decode_worker and (moved or not record.prefill_worker):
+        if decoded:
+            moved = as_bytes(record.handoff_bytes) if record.handoff_bytes else "nothing"
+            stops.append(_stop(moved, "moved", record.handoff_ms, STAGES["handoff"]))
+    if record.decode_worker and (decoded or not record.prefill_worker):
         written = f"{short(record.decode_worker)}: {record.output_tokens} tokens"
+        if record.cached_tokens and not record.prefill_worker:
+            written += f", {record.cached_tokens} of the prompt cached"
         stops.append(_stop("decode", written, max(0.0, record.e2e_ms - record.ttft_ms), STAGES["decode"]))
     figures = (
         f'<div class="b-figures"><span title="{TTFT}">TTFT <b>{as_ms(record.ttft_ms)}</b></span>'
@@ -132,6 +151,14 @@ def _spread_tile(name: str, label: str, spread: Spread | None, hint: str) -> str
     return _tile(name, label, value, f"{unit} p50", f"p95 {as_ms(spread.p95)} · p99 {as_ms(spread.p99)}", hint)
 
 
+def _hits_tile(glance: Glance) -> str:
+    share = glance.cached_share()
+    if share is None:
+        return _tile("hits", "Prefix hits", NONE, "", "no request yet", HITS)
+    note = f"{as_count(glance.cached_tokens)} of {as_count(glance.prompt_tokens)} cached"
+    return _tile("hits", "Prefix hits", _share(share), "of prompt", note, HITS)
+
+
 def _share_bar(glance: Glance) -> str:
     parts = [(VERDICTS[v], glance.counts[v]) for v in (Verdict.GOOD, Verdict.LATE, Verdict.FAILED)]
     whole = sum(count for _, count in parts)
@@ -144,32 +171,89 @@ def _bar(parts: Sequence[tuple[str, float]]) -> str:
     return f'<span class="b-bar">{inner}</span>'
 
 
-def _worker_row(view: WorkerView) -> str:
-    record, load = view.record, view.load
-    share = load.blocks_used / load.blocks_total if load.blocks_total else 0.0
+def _worker_row(view: WorkerView, lately: Sharing | None) -> str:
+    record, load, kv = view.record, view.load, view.load.kv
     state = view.state if view.state != "silent" else f"silent for {view.beat_age:.0f} s"
-    hint = escape(f"{record.model} · {record.device} · {record.dtype} · {record.address}") if record else ""
-    blocks = f"{load.blocks_used} of {load.blocks_total} blocks used, {load.blocks_cached} hold cached prefixes"
+    hint = f"{record.model} · {record.device} · {record.dtype} · {record.address}" if record else ""
+    used, cached = (min(1.0, count / (load.blocks_total or 1)) for count in (load.blocks_used, load.blocks_cached))
+    colour = STAGES[view.role]
+    bar = _bar([(colour, used), (colour + PALE, min(cached, 1.0 - used))])
+    shares = f"<b>{_share(used)}</b><em>{'+' + _share(cached) if cached else ''}</em>"
+    preempted = f"{kv.preempted_swapped} / {kv.preempted_recomputed}" if load.preemptions else "0"
     return (
-        f'<tr class="b-{view.state}"><td title="{hint}">{_key(STAGES[view.role], view.role)}'
+        f'<tr class="b-{view.state}"><td title="{escape(hint)}">{_key(colour, view.role)}'
         f"<code>{short(view.epoch)}</code></td><td>{_key(STATES[view.state], state)}</td>"
         f'<td class="n">{load.running}</td><td class="n">{load.waiting}</td>'
-        f'<td class="b-kv" title="{blocks}">{_bar([(STAGES[view.role], min(1.0, share))])}{as_share(share)}</td>'
-        f'<td class="n">{as_count(load.prompt_tokens)}</td><td class="n">{as_count(load.output_tokens)}</td></tr>'
+        f'<td class="b-kv" title="{_blocks(load)}{_memory(record.memory if record else Memory())}">{bar}{shares}</td>'
+        f'<td class="n" title="{kv.wasted_slots} of {kv.used_slots} slots">{_part(kv.wasted_slots, kv.used_slots)}</td>'
+        f'<td class="n" title="{_found(load, lately)}">{_part(kv.found_tokens, kv.queried_tokens)}</td>'
+        f'<td class="n" title="{_preempted(load, lately)}">{preempted}</td>'
+        f'<td class="n">{as_count(load.prompt_tokens)} → {as_count(load.output_tokens)}</td></tr>'
     )
+
+
+def _part(part: int, whole: int) -> str:
+    return _share(part / whole) if whole else NONE
+
+
+def _share(share: float) -> str:
+    return escape(as_share(share))
+
+
+def _blocks(load: Load) -> str:
+    free = load.blocks_total - load.blocks_used - load.blocks_cached
+    return (
+        f"{load.blocks_used} of {load.blocks_total} blocks used, {load.blocks_cached} idle ones keep cached prefixes, "
+        f"{free} empty"
+    )
+
+
+def _memory(memory: Memory) -> str:
+    """Further lines for the hover text; nothing where the worker did not say."""
+    if not memory.tokens:
+        return ""
+    tier = as_bytes(memory.host_tier_bytes) if memory.host_tier_bytes else "none"
+    return (
+        f"\nKV pool {as_bytes(memory.kv_pool_bytes)}: {as_count(memory.tokens)} tokens of "
+        f"{as_bytes(memory.token_bytes)} each fit, or {memory.sequences} sequences of the greatest length"
+        f"\nWeights {as_bytes(memory.weights_bytes)} · host tier {tier}"
+    )
+
+
+def _found(load: Load, lately: Sharing | None) -> str:
+    kv = load.kv
+    said = f"{as_count(kv.found_tokens)} of {as_count(kv.queried_tokens)} tokens since the start"
+    if lately and lately.queried_tokens:
+        share, queried = _part(lately.found_tokens, lately.queried_tokens), as_count(lately.queried_tokens)
+        said += f"; {share} of {queried} in the last minute"
+    return (
+        f"{said}\n{kv.forks} forks, {kv.copied_blocks} blocks copied on write"
+        f"\n{kv.evicted_blocks} cached blocks evicted, {kv.spilled_blocks} of them to the host tier, "
+        f"{kv.returned_blocks} came back"
+    )
+
+
+def _preempted(load: Load, lately: Sharing | None) -> str:
+    said = (
+        f"{load.preemptions} preempted since the start: {load.kv.preempted_swapped} went on with blocks from the host "
+        f"tier, {load.kv.preempted_recomputed} computed tokens again; some do both, some neither"
+    )
+    return said + (f"\n{lately.preemptions} preempted in the last minute" if lately else "")
 
 
 def _request_row(record: FinishedRecord, verdict: Verdict, now: float) -> str:
     parts = stages(record)
     hint = " · ".join(f"{stage.name} {as_ms(stage.ms)}" for stage in parts)
     reason = f": {escape(record.reason)}" if verdict is Verdict.FAILED and record.reason else ""
+    samples = f" · {record.samples} samples" if record.samples > 1 else ""
     retried = f" · {record.attempts} attempts" if record.attempts > 1 else ""
     tpot = as_ms(record.tpot_ms) if record.output_tokens > 1 else NONE
     ttft = as_ms(record.ttft_ms) if record.output_tokens else NONE
     return (
         f'<tr><td class="b-soft">{max(0.0, now - record.ended_at):.0f} s ago</td>'
-        f"<td>{_key(VERDICTS[verdict], verdict.value)}<span class='b-soft'>{reason}{retried}</span></td>"
-        f'<td class="n">{record.prompt_tokens} → {record.output_tokens}</td><td class="n">{ttft}</td>'
+        f"<td>{_key(VERDICTS[verdict], verdict.value)}<span class='b-soft'>{reason}{samples}{retried}</span></td>"
+        f'<td class="n">{record.prompt_tokens} → {record.output_tokens}</td>'
+        f'<td class="n">{record.cached_tokens or NONE}</td><td class="n">{ttft}</td>'
         f'<td class="n">{tpot}</td><td class="n">{as_ms(record.e2e_ms)}</td>'
         f'<td class="b-stages" title="{hint}">{_bar([(STAGES[s.name], s.share) for s in parts])}</td>'
         f'<td class="n">{as_bytes(record.handoff_bytes) if record.handoff_bytes else NONE}</td></tr>'

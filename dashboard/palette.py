@@ -11,3 +11,4 @@ VERDICTS = {
 STAGES = {"queue": "#9aa4ab", "prefill": "#6a7fd4", "handoff": "#b577c2", "decode": "#3d9bc4"}
 STATES = {"ready": VERDICTS[Verdict.GOOD], "draining": VERDICTS[Verdict.LATE], "silent": VERDICTS[Verdict.FAILED]}
 QUIET = "#8d969d"
+PALE = "66"  # behind a colour: its pale form, for KV that nobody uses but the cache keeps

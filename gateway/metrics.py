@@ -6,12 +6,15 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from core.records import FinishedRecord
+from core.records import FinishedRecord, Load
 from gateway.router import Candidate
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
+_LABELS = ["model_name", "engine", "role"]
+_Family = GaugeMetricFamily | CounterMetricFamily
+_Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
 class Metrics:
@@ -103,22 +106,51 @@ class _Gauges(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read at every scrape."""
         workers = list(self._workers)
-        for kind, name, text, read in _PER_WORKER:
-            family = kind(name, text, labels=["model_name", "engine", "role"])
-            for worker in workers:
-                family.add_metric([self._model, worker.record.epoch, worker.record.role], read(worker))
-            yield family
+        for kind, name, text, of_worker in _OF_WORKER:
+            yield self._family(kind(name, text, labels=_LABELS), workers, map(of_worker, workers))
+        for kind, name, text, of_load in _OF_LOAD:
+            yield self._family(kind(name, text, labels=_LABELS), workers, (of_load(one.record.load) for one in workers))
         mine = GaugeMetricFamily("baton:requests_in_progress", "Of this gateway", labels=["model_name"])
         mine.add_metric([self._model], len(self._in_progress))
         yield mine
 
+    def _family(self, family: _Family, workers: Iterable[Candidate], values: Iterable[float]) -> _Family:
+        for worker, value in zip(workers, values, strict=True):
+            family.add_metric([self._model, worker.record.epoch, worker.record.role], value)
+        return family
 
-_Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
-_PER_WORKER: list[tuple[_Family, str, str, Callable[[Candidate], float]]] = [
-    (GaugeMetricFamily, "vllm:num_requests_running", "Sequences in the batch", lambda one: one.record.load.running),
-    (GaugeMetricFamily, "vllm:num_requests_waiting", "Sequences that wait", lambda one: one.record.load.waiting),
+
+def _wasted(load: Load) -> float:
+    return load.kv.wasted_slots / load.kv.used_slots if load.kv.used_slots else 0.0
+
+
+_OF_WORKER: list[tuple[_Kind, str, str, Callable[[Candidate], float]]] = [
     (GaugeMetricFamily, "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1", Candidate.kv_use),
-    (CounterMetricFamily, "vllm:num_preemptions", "Preempted sequences", lambda one: one.record.load.preemptions),
-    (CounterMetricFamily, "baton:handoffs", "Sequences handed off", lambda one: one.record.load.handoffs),
     (GaugeMetricFamily, "baton:worker_usable", "1 if requests may go there", lambda one: float(one.usable)),
+]
+_OF_LOAD: list[tuple[_Kind, str, str, Callable[[Load], float]]] = [
+    (GaugeMetricFamily, "vllm:num_requests_running", "Sequences in the batch", lambda load: load.running),
+    (GaugeMetricFamily, "vllm:num_requests_waiting", "Sequences that wait", lambda load: load.waiting),
+    (CounterMetricFamily, "vllm:num_preemptions", "Preempted sequences", lambda load: load.preemptions),
+    (CounterMetricFamily, "vllm:prefix_cache_queries", "Tokens looked up", lambda load: load.kv.queried_tokens),
+    (CounterMetricFamily, "vllm:prefix_cache_hits", "Tokens found", lambda load: load.kv.found_tokens),
+    (CounterMetricFamily, "baton:handoffs", "Sequences handed off", lambda load: load.handoffs),
+    (GaugeMetricFamily, "baton:kv_wasted_slots_ratio", "Share of used token slots without a token, 0 to 1", _wasted),
+    (GaugeMetricFamily, "baton:kv_blocks_cached", "Idle blocks with cached KV", lambda load: load.blocks_cached),
+    (CounterMetricFamily, "baton:kv_blocks_evicted", "Those that gave way", lambda load: load.kv.evicted_blocks),
+    (CounterMetricFamily, "baton:kv_blocks_spilled", "To the host tier", lambda load: load.kv.spilled_blocks),
+    (CounterMetricFamily, "baton:kv_blocks_returned", "From the host tier", lambda load: load.kv.returned_blocks),
+    (CounterMetricFamily, "baton:kv_blocks_copied", "Copies on write", lambda load: load.kv.copied_blocks),
+    (
+        CounterMetricFamily,
+        "baton:preemptions_swapped",
+        "Preempted sequences that went on with blocks from the host tier",
+        lambda load: load.kv.preempted_swapped,
+    ),
+    (
+        CounterMetricFamily,
+        "baton:preemptions_recomputed",
+        "Preempted sequences that computed a block again",
+        lambda load: load.kv.preempted_recomputed,
+    ),
 ]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from core.records import FinishedRecord, GatewayRecord, Load, RequestRecord, StatsSample, WorkerRecord
+from core.records import FinishedRecord, GatewayRecord, KVCounts, Load, Memory, RequestRecord, StatsSample, WorkerRecord
 from core.registry import BEAT, add_finished, add_stats, publish
 from core.store import Store, connect
 
@@ -58,6 +58,18 @@ def worker(epoch: str = PREFILL, **changes: Any) -> WorkerRecord:
         "load": Load(running=3, waiting=1, blocks_total=400, blocks_used=100, prompt_tokens=1200, output_tokens=3400),
     }
     return WorkerRecord(**(fields | changes))
+
+
+def sharing_worker(epoch: str = PREFILL) -> WorkerRecord:
+    """A worker that has shared, evicted and preempted."""
+    counts = KVCounts(
+        queried_tokens=182_000, found_tokens=131_000, partial_hits=40, copied_blocks=212, forks=96, evicted_blocks=640,
+        spilled_blocks=500, returned_blocks=180, preempted_swapped=14, preempted_recomputed=3, used_slots=1600,
+        wasted_slots=56,
+    )  # fmt: skip
+    load = Load(12, 4, 400, 100, 220, 9000, 51_000, 34_000, 300, 5 << 30, 0, 15, counts)
+    memory = Memory(988 << 20, 2 << 30, 4 << 30, 12 << 10, 6384, 3, 21_000.0, 9e9)
+    return worker(epoch, load=load, memory=memory)
 
 
 def gateway(requests: Sequence[RequestRecord] = ()) -> GatewayRecord:
@@ -117,7 +129,7 @@ class Heart:
         self._thread = threading.Thread(target=self._beat)
 
     def __enter__(self) -> "Heart":
-        register(self._url, worker(), worker(DECODE), gateway())
+        register(self._url, sharing_worker(), worker(DECODE), gateway())
         self._thread.start()
         return self
 
@@ -127,4 +139,4 @@ class Heart:
 
     def _beat(self) -> None:
         while not self._stop.wait(BEAT):
-            register(self._url, worker(), worker(DECODE), gateway())
+            register(self._url, sharing_worker(), worker(DECODE), gateway())

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from core.records import KVCounts, Load, StatsSample
 from dashboard.app import open_source
-from tests.dashboard.samples import DECODE, end, finished, gateway, register, worker
+from tests.dashboard.samples import DECODE, PREFILL, end, finished, gateway, register, sample, sharing_worker, worker
 
 TIMEOUT = 30.0
 
@@ -64,6 +65,18 @@ def test_data_and_another_objective(app: AppTest, redis_url: str) -> None:
     assert "91% of 11 good" in html(app)
     app.number_input(key="tpot").set_value(1.0).run()
     assert "0% of 11 good" in html(app)
+
+
+def test_what_sharing_saves(app: AppTest, redis_url: str) -> None:
+    register(redis_url, sharing_worker(), worker(DECODE), gateway())
+    now, counts = time.time(), KVCounts(queried_tokens=181_000, found_tokens=130_500)
+    old, new = Load(kv=counts), sharing_worker().load
+    sample(redis_url, *(StatsSample(at, PREFILL, "prefill", load) for at, load in ((now - 9, old), (now, new))))
+    end(redis_url, finished(samples=4, output_tokens=164))
+    app.run()
+    assert not app.exception
+    assert "80%<small>of prompt" in html(app) and "16 of 20 cached" in html(app) and "4 samples" in html(app)
+    assert "72%" in html(app) and "50% of 1.0k in the last minute" in html(app)
 
 
 def test_redis_away() -> None:

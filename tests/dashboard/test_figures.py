@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from core.records import FinishedRecord, Load, StatsSample
+from core.records import FinishedRecord, KVCounts, Load, StatsSample
 from core.slo import SLO
-from dashboard.figures import Spread, Verdict, glance, judge, progress, rates, stages, timeline
+from dashboard.figures import Spread, Verdict, glance, judge, progress, rates, sharing, stages, timeline
 from tests.dashboard.samples import finished, gateway, in_progress
 
 SLO_ = SLO(ttft_ms=100.0, tpot_ms=10.0)
@@ -94,6 +94,28 @@ def test_rates_add_the_workers_and_ignore_what_is_old_or_alone() -> None:
     first = [sampled(NOW - 60, 0, 0, 0), sampled(NOW - 8, 100, 1000, 0), sampled(NOW - 4, 140, 1400, 4096)]
     second = [sampled(NOW - 5, 0, 0, 0), sampled(NOW, 0, 50, 0)]
     assert rates([first, second, [sampled(NOW, 9, 9, 9)], []], NOW) == (10.0, 110.0, 1024.0)
+
+
+def test_cached_tokens_are_those_of_the_window_that_were_looked_up() -> None:
+    records = [
+        at(NOW - 100, cached_tokens=20),
+        at(NOW - 1),
+        at(NOW, prompt_tokens=60, cached_tokens=0, outcome="cancelled"),
+        at(NOW, prompt_tokens=999, cached_tokens=0, output_tokens=0, outcome="failed"),
+    ]
+    seen = glance(records, SLO_, NOW, window=60.0)
+    assert (seen.prompt_tokens, seen.cached_tokens, seen.cached_share()) == (80, 16, 0.2)
+    assert glance([], SLO_, NOW, 60.0).cached_share() is None
+
+
+def test_sharing_is_the_growth_over_the_last_minute() -> None:
+    def sampled(at: float, queried: int, found: int, preemptions: int) -> StatsSample:
+        counts = KVCounts(queried_tokens=queried, found_tokens=found)
+        return StatsSample(at, "e", "decode", Load(preemptions=preemptions, kv=counts))
+
+    before, first, last = sampled(NOW - 61, 0, 0, 0), sampled(NOW - 60, 100, 90, 2), sampled(NOW, 400, 130, 7)
+    assert sharing([before, first, sampled(NOW - 9, 100, 90, 3), last], NOW) == (300, 40, 5)
+    assert sharing([before, first], NOW) is None and sharing([], NOW) is None
 
 
 def test_stages_fill_the_whole_time_and_a_handoff_counts_from_the_end_of_its_prefill() -> None:

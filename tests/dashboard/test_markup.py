@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from core.records import FinishedRecord
+from core.records import FinishedRecord, KVCounts, Load, Memory
 from core.slo import SLO
 from dashboard import markup
-from dashboard.figures import Progress, Rates, Verdict, glance
+from dashboard.figures import Progress, Rates, Sharing, Verdict, glance
 from dashboard.source import WorkerView
 from dashboard.units import as_bytes, as_count, as_ms, as_share
 from tests.dashboard.samples import DECODE, PREFILL, finished, worker
@@ -33,6 +33,11 @@ def tags(html: str) -> set[str]:
     return found
 
 
+def hints(html: str) -> set[str]:
+    """The hover texts."""
+    return set(re.findall(r'title="([^"]*)"', html))
+
+
 def view(**changes: Any) -> WorkerView:
     record = worker(**changes)
     return WorkerView(record.epoch, record.role, record.load, "ready", 0.5, record)
@@ -43,7 +48,7 @@ def test_nothing_from_a_record_becomes_markup() -> None:
     pieces = [
         markup.requests([(record, Verdict.FAILED)], record.ended_at),
         markup.way(record),
-        markup.workers([view(epoch=EVIL, model=EVIL, address=EVIL, device=EVIL, dtype=EVIL)]),
+        markup.workers([view(epoch=EVIL, model=EVIL, address=EVIL, device=EVIL, dtype=EVIL)], {}),
         markup.header([EVIL], 1, 1),
         markup.answer(EVIL, running=True),
     ]
@@ -57,28 +62,60 @@ def test_tiles() -> None:
     said = text(html)
     for part in ("0.20 req/s", "50% of 2 good", "50 ms p50", "p95 50 ms · p99 50 ms", "5.0 ms p50", "5 requests"):
         assert part in said
-    for part in ("3 waiting", "1.2k tokens/s", "5 prompt tokens/s", "2.0 MiB/s"):
+    for part in ("3 waiting", "1.2k tokens/s", "5 prompt tokens/s", "2.0 MiB/s", "80% of prompt 32 of 40 cached"):
         assert part in said
 
 
 def test_tiles_of_nothing() -> None:
     said = text(markup.tiles(glance([], SLO(100, 10), 100.0, 60.0), Progress(0, 0, 0), Rates(0, 0, 0)))
-    assert said.count("no request yet") == 3 and "0 waiting" in said
+    assert said.count("no request yet") == 4 and "0 waiting" in said
 
 
 def test_workers_say_role_state_and_kv_use() -> None:
     silent = WorkerView(DECODE, "decode", worker().load, "silent", 12.4, None)
-    said = text(markup.workers([view(), silent]))
-    assert "prefill 3fa2c1 ready 3 1 25% 1.2k 3.4k" in said
+    said = text(markup.workers([view(), silent], {}))
+    assert "prefill 3fa2c1 ready 3 1 25% \u2013 \u2013 0 1.2k → 3.4k" in said  # nothing shared, nothing to say of it
     assert "decode 91bc44 silent for 12 s" in said
 
 
+def test_workers_say_what_sharing_saves_and_where_memory_goes() -> None:
+    counts = KVCounts(
+        queried_tokens=4000, found_tokens=3000, forks=6, copied_blocks=5, evicted_blocks=9, spilled_blocks=8,
+        returned_blocks=7, preempted_swapped=3, preempted_recomputed=2, used_slots=1600, wasted_slots=80,
+    )  # fmt: skip
+    load = Load(blocks_total=400, blocks_used=100, blocks_cached=160, preemptions=4, kv=counts)
+    memory = Memory(3 << 30, 2 << 30, 512 << 20, 96 << 10, 6400, 3)
+    html = markup.workers([view(load=load, memory=memory)], {PREFILL: Sharing(200, 20, 1)})
+    assert "25% +40% 5% 75% 3 / 2 0 → 0" in text(html)
+    bar = re.findall(r"width:([\d.]+)%;background:(#\w+)", html)
+    assert [share for share, _ in bar] == ["25.00", "40.00"] and len({colour for _, colour in bar}) == 2
+    assert hints(html) >= {
+        "100 of 400 blocks used, 160 idle ones keep cached prefixes, 140 empty\n"
+        "KV pool 2.0 GiB: 6.4k tokens of 96 KiB each fit, or 3 sequences of the greatest length\n"
+        "Weights 3.0 GiB · host tier 512.0 MiB",
+        "80 of 1600 slots",
+        "3.0k of 4.0k tokens since the start; 10% of 200 in the last minute\n"
+        "6 forks, 5 blocks copied on write\n9 cached blocks evicted, 8 of them to the host tier, 7 came back",
+        "4 preempted since the start: 3 went on with blocks from the host tier, 2 computed tokens again; "
+        "some do both, some neither\n1 preempted in the last minute",
+    }
+
+
+def test_a_worker_without_news_says_what_it_has_done_since_its_start() -> None:
+    load = Load(blocks_total=400, blocks_cached=1, kv=KVCounts(queried_tokens=1000, found_tokens=1))
+    for lately in ({}, {PREFILL: None}, {PREFILL: Sharing(0, 0, 0)}):
+        html = markup.workers([view(load=load, memory=Memory(tokens=6400))], lately)
+        assert "0% +&lt;1% \u2013 &lt;1% 0" in text(html) and "host tier none" in html
+        assert any(hint.startswith("1 of 1.0k tokens since the start\n") for hint in hints(html))
+
+
 def test_last_requests_say_outcome_and_stages() -> None:
-    late, lost = finished(attempts=2), finished(outcome="failed", reason="worker lost", output_tokens=0)
+    late = finished(attempts=2, samples=4)
+    lost = finished(outcome="failed", reason="worker lost", output_tokens=0, cached_tokens=0, handoff_bytes=0)
     html = markup.requests([(late, Verdict.LATE), (lost, Verdict.FAILED)], late.ended_at + 3)
     said = text(html)
-    assert "3 s ago late · 2 attempts 20 → 41 50 ms 5.0 ms 250 ms 96 KiB" in said
-    assert "failed : worker lost" in said
+    assert "3 s ago late · 4 samples · 2 attempts 20 → 41 16 50 ms 5.0 ms 250 ms 96 KiB" in said
+    assert "failed : worker lost 20 → 0 \u2013 \u2013 \u2013 250 ms" in said and "1 samples" not in said
     assert 'title="queue 4.0 ms · prefill 40 ms · handoff 46 ms · decode 200 ms"' in html
 
 
@@ -93,6 +130,16 @@ def test_last_requests_say_outcome_and_stages() -> None:
         (  # the short path: straight to the decode worker
             finished(prefill_worker="", handoff_bytes=0, cached_tokens=0),
             "gateway queued 4.0 ms → decode 91bc44: 41 tokens 200 ms TTFT 50 ms TPOT 5.0 ms total 250 ms",
+        ),
+        (  # … which had a part of the prompt
+            finished(prefill_worker="", handoff_bytes=0),
+            "gateway queued 4.0 ms → decode 91bc44: 41 tokens, 16 of the prompt cached 200 ms "
+            "TTFT 50 ms TPOT 5.0 ms total 250 ms",
+        ),
+        (  # the decode worker had all of the KV
+            finished(handoff_bytes=0),
+            "gateway queued 4.0 ms → prefill 3fa2c1: 20 tokens, 16 cached 40 ms → nothing moved 46 ms → "
+            "decode 91bc44: 41 tokens 200 ms TTFT 50 ms TPOT 5.0 ms total 250 ms",
         ),
         (  # the first token was the last
             finished(output_tokens=1, handoff_bytes=0, e2e_ms=50.0),

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from core.records import GatewayRecord, Load
+from core.records import GatewayRecord, KVCounts, Load
 from core.registry import listed
 from tests.gateway.models import byte_level
 from tests.gateway.running import Running, until
@@ -161,6 +161,37 @@ async def test_metrics(running: Running) -> None:
         assert line in text, text
     epoch = running.peer("decode").epoch
     assert f'vllm:kv_cache_usage_perc{{engine="{epoch}",model_name="tiny",role="decode"}} 0.0' in text
+
+
+async def test_metrics_of_shared_kv(running: Running) -> None:
+    peer = running.peer("decode")
+    counts = KVCounts(
+        queried_tokens=900, found_tokens=600, copied_blocks=5, evicted_blocks=9, spilled_blocks=8, returned_blocks=7,
+        preempted_swapped=3, preempted_recomputed=2, used_slots=160, wasted_slots=40,
+    )  # fmt: skip
+    peer.load = Load(blocks_total=1000, blocks_used=10, blocks_cached=30, preemptions=4, kv=counts)
+    await peer.beat()
+    await running.gateway.workers.poll()
+    text = (await running.client.get("/metrics")).text
+    labels = f'{{engine="{peer.epoch}",model_name="tiny",role="decode"}}'
+    for name, kind, value in (
+        ("vllm:prefix_cache_queries_total", "counter", 900),
+        ("vllm:prefix_cache_hits_total", "counter", 600),
+        ("vllm:num_preemptions_total", "counter", 4),
+        ("vllm:kv_cache_usage_perc", "gauge", 0.01),
+        ("baton:kv_wasted_slots_ratio", "gauge", 0.25),
+        ("baton:kv_blocks_cached", "gauge", 30),
+        ("baton:kv_blocks_evicted_total", "counter", 9),
+        ("baton:kv_blocks_spilled_total", "counter", 8),
+        ("baton:kv_blocks_returned_total", "counter", 7),
+        ("baton:kv_blocks_copied_total", "counter", 5),
+        ("baton:preemptions_swapped_total", "counter", 3),
+        ("baton:preemptions_recomputed_total", "counter", 2),
+    ):
+        assert f"# TYPE {name} {kind}\n" in text, text
+        assert f"\n{name}{labels} {float(value)}\n" in text, text
+    idle = f'{{engine="{running.peer("prefill").epoch}",model_name="tiny",role="prefill"}}'
+    assert f"baton:kv_wasted_slots_ratio{idle} 0.0\n" in text, "nothing is wasted where nothing is used"
 
 
 async def test_what_the_workers_say_of_themselves(running: Running) -> None:
