@@ -180,6 +180,9 @@ class Tokens(Addressed, frozen=True, kw_only=True, tag="tokens"):
 HANDED_OFF = "handed off"
 """The state that a prefill worker answers when the sequence is the decode worker's now."""
 
+LANDING = "landing"
+"""The state that a decode worker answers while the sequence's KV is on its way."""
+
 
 class Alive(Addressed, frozen=True, kw_only=True, tag="alive"):
     """The answer to Ask when there is nothing new: the sequence is known and in this state."""

@@ -44,6 +44,10 @@ class DecodeTransfer:
         """Attempts up to this one are dead: what still lands stops landing now."""
         self._inbound.cancel(request, sample, attempt)
 
+    def knows(self, request: str, sample: int, attempt: int) -> bool:
+        """Whether this attempt is on its way here, or has just landed."""
+        return self._inbound.knows(request, sample, attempt)
+
     def drain(self) -> None:
         """Takes no new handoffs."""
         self._inbound.drain()

@@ -79,19 +79,25 @@ class Admission:
             )
         sequence.end_length, sequence.plan_length = end, plan_length
 
-    def admit(self, sequence: Sequence, others: bool, step: int) -> Found | None:
-        """Takes all blocks for the sequence's tokens, or none; the answer is what of them the cache had.
+    def find(self, sequence: Sequence, step: int) -> Found:
+        """What the cache has of the sequence's tokens, for the step that is being planned.
 
-        `others`: somebody else runs or lands here. Alone, a sequence may use the reserve: nobody else could give it
-        back. `step` is the one being planned. KV that lands comes in whole blocks; otherwise a last token is left to
-        compute, because something has to be sampled from.
+        KV that lands comes in whole blocks; otherwise a last token is left to compute, so that one can be sampled.
         """
-        reserve = self._growth_reserve if others and not sequence.hand_off else 0
         tokens, landing = sequence.tokens, sequence.landing
         limit = len(tokens) if landing else len(tokens) - 1
-        found = self._blocks.find(tokens, sequence.chains, limit, step, whole=landing)
+        return self._blocks.find(tokens, sequence.chains, limit, step, whole=landing)
+
+    def admit(self, sequence: Sequence, found: Found, others: bool) -> bool:
+        """Takes all blocks for the sequence's tokens, beginning with those that were just `found`, or none.
+
+        `others`: somebody else runs or lands here. Alone, a sequence may use the reserve: nobody else could give it
+        back.
+        """
+        reserve = self._growth_reserve if others and not sequence.hand_off else 0
+        tokens = sequence.tokens
         if not self._blocks.fits(len(tokens), reserve, found):
-            return None
+            return False
         returning = found.returning
         blocks = self._blocks.allocate(len(tokens), found)
         assert blocks is not None
@@ -99,13 +105,13 @@ class Admission:
         sequence.capacity = self._blocks.capacity(blocks)
         sequence.admitted_length = len(tokens)
         sequence.known = [len(hit.nodes) for hit in found.hits]
-        if not landing:
+        if not sequence.landing:
             sequence.planned = sequence.computed = found.tokens
         if not sequence.preemptions:
             sequence.cached_tokens, sequence.held_blocks = found.tokens, found.whole_blocks
         self._count(sequence, found, returning)
         self.queue.remove(sequence)
-        return found
+        return True
 
     def counts(self) -> KVCounts:
         """How often KV was found here instead of being computed, and what preemption has cost."""

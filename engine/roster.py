@@ -11,6 +11,7 @@ from msgspec import structs
 from core.records import KVCounts
 from engine.admission import Admission, InOrder
 from engine.blocks import BlockManager
+from engine.followers import Followers
 from engine.sequence import Sequence, SequenceState
 
 
@@ -21,6 +22,7 @@ class Roster:
         self.live: dict[int, Sequence] = {}  # by id: all that have not ended
         self.running = InOrder()
         self.landing = InOrder()
+        self._followers = Followers()
         self.preemptions = 0
         self.forks = 0
         self.next_deadline = float("inf")
@@ -46,11 +48,23 @@ class Roster:
         """Sequences that run or land, and those that will begin with one of them."""
         return sum(1 + len(each.branches) for each in chain(self.running, self.landing))
 
+    def waiting(self) -> int:
+        """Sequences that wait for blocks, or for somebody else's landing."""
+        return len(self._admission.queue) + len(self._followers)
+
+    def follows(self, sequence: Sequence, held: int) -> bool:
+        """Whether the head of the queue leaves it to wait for another sequence's landing; `held` blocks are here."""
+        if not self._followers.join(sequence, held):
+            return False
+        self._admission.queue.remove(sequence)
+        return True
+
     def admitted(self, sequence: Sequence) -> None:
         """It has its blocks, and has left the queue."""
         if sequence.landing:
             sequence.move(SequenceState.LANDING)
             self.landing.insert(sequence)
+            self._followers.lead(sequence, sequence.held_blocks)
         else:
             self.run(sequence)
         sequence.register_at = self._blocks.next_full(sequence.known)
@@ -58,7 +72,7 @@ class Roster:
     def run(self, sequence: Sequence) -> None:
         """It is part of the steps from now on."""
         if sequence.state is SequenceState.LANDING:
-            self.landing.remove(sequence)
+            self._landing_over(sequence)
         sequence.move(SequenceState.RUNNING)
         self.running.insert(sequence)
 
@@ -123,15 +137,22 @@ class Roster:
 
     def end(self, sequence: Sequence) -> None:
         """From any state."""
-        if sequence.state is SequenceState.WAITING:
+        if sequence in self._followers:
+            self._followers.leave(sequence)
+        elif sequence.state is SequenceState.WAITING:
             self._admission.queue.remove(sequence)
         elif sequence.state is SequenceState.RUNNING:
             self.running.remove(sequence)
         elif sequence.state is SequenceState.LANDING:
-            self.landing.remove(sequence)
+            self._landing_over(sequence)
         sequence.move(SequenceState.ENDED)
         del self.live[sequence.id]
         self.free(sequence)
+
+    def _landing_over(self, sequence: Sequence) -> None:
+        self.landing.remove(sequence)
+        for follower in self._followers.dissolve(sequence):
+            self._admission.queue.insert(follower)
 
     def free(self, sequence: Sequence) -> None:
         """Gives a sequence's blocks back, unless a launched step still writes to them; the cache keeps what is full."""
@@ -168,7 +189,12 @@ class Roster:
         ended = {each.id: each for each in flying if each.state is SequenceState.ENDED}
         self._blocks.check_invariants(each.blocks for each in [*self.live.values(), *ended.values()] if each.blocks)
         by_state = {state: [each.id for each in self.live.values() if each.state is state] for state in SequenceState}
-        assert sorted(by_state[SequenceState.WAITING]) == [each.id for each in self._admission.queue]
+        queued = [each for each in self.live.values() if each not in self._followers]
+        assert [each.id for each in self._admission.queue] == sorted(
+            each.id for each in queued if each.state is SequenceState.WAITING
+        )
+        assert self.waiting() == len(by_state[SequenceState.WAITING]), "a follower of nobody"
+        assert not len(self._followers) or len(self.landing), "followers without a leader"
         assert sorted(by_state[SequenceState.RUNNING]) == [each.id for each in self.running]
         assert sorted(by_state[SequenceState.LANDING]) == [each.id for each in self.landing]
         assert not by_state[SequenceState.ENDED]

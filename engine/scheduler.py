@@ -163,7 +163,7 @@ class Scheduler:
         """Sequences, blocks and totals; what has not begun to run here (landing too) waits."""
         return Load(
             running=len(self._running),
-            waiting=len(self._admission.queue) + len(self._landing),
+            waiting=self._roster.waiting() + len(self._landing),
             blocks_total=self._blocks.total,
             blocks_used=self._blocks.used_count,
             blocks_cached=self._blocks.cached_count,
@@ -283,13 +283,17 @@ class Scheduler:
     def _admit(self, now: float, room: int) -> Sequence | None:
         """Admits the head of the queue if it fits; all but landings need room in this step too."""
         queue = self._admission.queue
-        if not len(queue) or (room == 0 and not queue.first.landing):
+        others = self._roster.occupied() if len(queue) else 0
+        while len(queue) and (room > 0 or queue.first.landing):
+            sequence = queue.first
+            found = self._admission.find(sequence, self._planned_steps + 1)
+            if not (sequence.landing and self._roster.follows(sequence, found.whole_blocks)):
+                break
+        else:
             return None
-        sequence = queue.first
-        others = self._roster.occupied()
         if others + 1 + len(sequence.branches) > self._max_sequences:
             return None
-        if not self._admission.admit(sequence, others > 0, self._planned_steps + 1):
+        if not self._admission.admit(sequence, found, others > 0):
             return None
         if not sequence.preemptions:
             sequence.admitted_at = now

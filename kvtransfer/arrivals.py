@@ -91,6 +91,11 @@ class Arrivals:
             return []
         return self._handle(receiver, Over(reason), now)
 
+    def knows(self, branch: SequenceKey, attempt: int) -> bool:
+        """Whether a handoff of this attempt waits, lands, or has landed here."""
+        receiver = self.handoffs.get(self._branches.get(branch, HandoffKey("", 0)))
+        return receiver is not None and receiver.open.attempt == attempt and receiver.state is not ReceiverState.ENDED
+
     def drain(self) -> None:
         """Refuse every new handoff; those that were opened go on."""
         self._draining = True

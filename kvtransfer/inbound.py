@@ -78,6 +78,10 @@ class Inbound:
         """Attempts up to `attempt` are dead, those too that have still to arrive."""
         self._own(self.side.cancel(SequenceKey(request, sample), attempt, self._clock()))
 
+    def knows(self, request: str, sample: int, attempt: int) -> bool:
+        """Whether a handoff of this attempt waits, lands, or has landed here."""
+        return self.side.knows(SequenceKey(request, sample), attempt)
+
     def finished(self, key: HandoffKey) -> None:
         """The landed sequence has ended; nothing more will be reported about it."""
         self._own(self.side.handle(key, Over("finished"), self._clock()))

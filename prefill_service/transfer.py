@@ -81,6 +81,10 @@ class PrefillTransfer:
     def cancel(self, request: str, sample: int, attempt: int) -> None:
         """The engine thread aborts the handoffs of what it kills."""
 
+    def knows(self, request: str, sample: int, attempt: int) -> bool:
+        """What leaves here is in the ledger."""
+        return False
+
     def drain(self) -> None:
         """Opens nothing by itself."""
 

@@ -11,6 +11,7 @@ from core.errors import MessageError
 from core.ids import SequenceKey
 from core.messages import (
     HANDED_OFF,
+    LANDING,
     VERSION,
     Alive,
     Ask,
@@ -61,6 +62,7 @@ class GatewayLink:
         silence: float,
         tell_engine: Callable[[Kill | Stop], None],
         on_cancel: Callable[[str, int, int], None],
+        lands: Callable[[str, int, int], bool],
     ) -> None:
         self._socket = socket
         self._epoch = epoch
@@ -70,6 +72,7 @@ class GatewayLink:
         self._silence = silence
         self._tell_engine = tell_engine
         self._on_cancel = on_cancel
+        self._lands = lands
         self._peers: dict[str, Peer] = {}
         self._strangers: dict[str, float] = {}  # gateways that sent jobs but no Hello, and since when
         self._retries: set[str] = set()
@@ -130,20 +133,22 @@ class GatewayLink:
     async def _answer(self, gateway: str, ask: Ask) -> None:
         key = SequenceKey(ask.request, ask.sample)
         entry = self._ledger.ask(key, ask.attempt, ask.next_index)
-        if entry is None:
-            await self.say(gateway, self._failed(gateway, key, ask.attempt, Failure("unknown", retryable=True)))
-        elif entry.owed():
+        if entry is not None and entry.owed():
             await self.flush(gateway)
-        else:
-            alive = Alive(
-                sender=self._epoch,
-                receiver=gateway,
-                request=key.request,
-                sample=key.sample,
-                attempt=ask.attempt,
-                state=entry.state,
-            )
-            await self.say(gateway, alive)
+            return
+        state = entry.state if entry is not None else LANDING if self._lands(*key, ask.attempt) else ""
+        if not state:
+            await self.say(gateway, self._failed(gateway, key, ask.attempt, Failure("unknown", retryable=True)))
+            return
+        alive = Alive(
+            sender=self._epoch,
+            receiver=gateway,
+            request=key.request,
+            sample=key.sample,
+            attempt=ask.attempt,
+            state=state,
+        )
+        await self.say(gateway, alive)
 
     async def _cancel(self, gateway: str, key: SequenceKey, attempt: int) -> None:
         news = not self._ledger.cancelled(key, attempt)

@@ -45,6 +45,9 @@ class Transfer(Protocol):
     def cancel(self, request: str, sample: int, attempt: int) -> None:
         """Attempts up to this one are dead."""
 
+    def knows(self, request: str, sample: int, attempt: int) -> bool:
+        """Whether this attempt is on its way here, though the engine has not begun it."""
+
     def drain(self) -> None:
         """Take no new handoffs."""
 
@@ -141,6 +144,7 @@ class IOThread(threading.Thread):
             self._config.gateway_silence,
             self._inbox.post,
             transfer.cancel,
+            transfer.knows,
         )
         self._transfer = transfer
         jobs = JobQueue(store, Sealer(self._secret, PURPOSE), self._record.epoch)

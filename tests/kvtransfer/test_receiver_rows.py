@@ -126,7 +126,7 @@ def test_states_are_reached(start: Callable[[], Side]) -> None:
 ROWS: list[tuple[str, Callable[[], Side], object, ReceiverState, list[type]]] = [
     ("NONE | Open of another epoch", none, opening(receiver="decode-0"), S.NONE, [Refused]),
     ("NONE | Open misfit", none, opening(fingerprint="other"), S.NONE, [Refused]),
-    ("NONE | Open of another version", none, opening(version=2), S.NONE, [Refused]),
+    ("NONE | Open of another version", none, opening(version=VERSION + 1), S.NONE, [Refused]),
     ("NONE | Open with a salt and a priority", none, opening(salt="0af9" * 8, priority=-3), S.WAITING, [Wanted]),
     ("ENDED | Open", ended, opening(), S.NONE, [Refused]),
     ("NONE | Open", none, opening(), S.WAITING, [Wanted]),

@@ -47,10 +47,11 @@ class Setting:
         self.ledger = Ledger()
         self.told: list[Any] = []
         self.cancelled: list[tuple[str, int, int]] = []
+        self.landing: set[tuple[str, int, int]] = set()
         socket, endpoint = router(self.context, "127.0.0.1")
         self.link = GatewayLink(
             socket, WORKER, self.ledger, Vitals(), ServerClock(), silence, self.told.append,
-            lambda *what: self.cancelled.append(what),
+            lambda *what: self.cancelled.append(what), lambda *what: what in self.landing,
         )  # fmt: skip
         self._socket = socket
         self.dealer = dealer(self.context, endpoint)
@@ -136,6 +137,15 @@ async def test_asking_repeats_from_an_index_or_says_how_it_stands(setting: Setti
     forgotten = await setting.receive()
     assert isinstance(forgotten, Failed) and forgotten.reason == "unknown"
     assert setting.told == []
+
+
+async def test_what_is_landing_is_alive_though_the_engine_has_not_begun_it(setting: Setting) -> None:
+    await setting.hello()
+    setting.landing.add((KEY.request, 0, 2))
+    for attempt, state in ((2, "landing"), (1, None)):
+        await setting.send(Ask(**ends(), request=KEY.request, sample=0, attempt=attempt, next_index=0))
+        answer = await setting.receive()
+        assert (answer.state if isinstance(answer, Alive) else None) == state
 
 
 async def test_every_cancel_is_answered_and_the_first_kills(setting: Setting) -> None:
