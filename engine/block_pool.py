@@ -127,7 +127,9 @@ class BlockPool:
     def allocate(self, tokens: int, hit: Hit) -> list[int]:
         """A table for `tokens` tokens that begins with `hit`; it must fit.
 
-        The moves that fill its first blocks are emitted; a copy first: its source may just have been evicted.
+        The moves that fill its first blocks are emitted. The source of a copy may just have been evicted, and be one of
+        the table's own now, but nothing has been written to it: a table that begins with a copy takes no other block
+        from the host tier, for what goes on from a block that is there is there too.
         """
         table = [node.block for node in hit.nodes if node.block is not None]
         for block in table:

@@ -20,17 +20,20 @@ from tests.engine.test_blocks import spec
 COMMON = ((0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1, 1), (0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0))
 """Beginnings that many texts share; the two share their first four tokens."""
 
+LENGTHS = (0, 3, 4, 5, 7, 8, 11, 12, 12, 12)
+"""Of the beginning that a text has in common with others."""
+
 TENANTS = ("", "other")
 OPERATIONS = (
-    "compute", "readmit", "admit", "compute", "run", "preempt", "compute", "readmit", "fork", "compute", "free",
-    "admit", "adopt", "compute", "run", "admit", "hand off", "compute", "sent", "readmit", "admit", "compute",
-    "preempt", "run", "compute", "readmit", "free", "adopt", "admit", "compute", "fork", "abort", "admit", "sent",
-    "compute", "fail",
+    "compute", "preempt", "admit", "compute", "run", "free", "admit", "compute", "fork", "compute", "readmit",
+    "adopt", "admit", "compute", "run", "preempt", "admit", "compute", "hand off", "admit", "compute", "sent",
+    "free", "readmit", "run", "compute", "fork", "compute", "adopt", "admit", "free", "admit", "compute", "preempt",
+    "admit", "abort", "compute", "sent", "compute", "admit", "compute", "fail",
 )  # fmt: skip
 """As often as they are to happen."""
 
 LONGEST = 24
-MOST = 6
+MOST = 4
 """Sequences at once."""
 
 
@@ -86,7 +89,7 @@ class BlocksModel:
     def _act(self, operation: str, which: int, count: int, bits: int) -> bool:
         match operation:
             case "admit":
-                own = [bits >> at & bits >> 3 & 1 for at in range(count)]  # mostly zeros, so that many agree
+                own = [bits >> at & bits >> 3 & bits >> 4 & 1 for at in range(count)]
                 return self.admit(bits >> 6, which, own, int(bits % 8 == 7), landing=bits % 5 == 0)
             case "readmit":
                 return self.readmit()
@@ -117,7 +120,7 @@ class BlocksModel:
         """A new sequence that begins as others do, for some tenant."""
         if len(self.held) == MOST:
             return False
-        tokens = [*COMMON[common % len(COMMON)][: length % len(COMMON[0])], *own] or [0]
+        tokens = [*COMMON[common % len(COMMON)][: LENGTHS[length % len(LENGTHS)]], *own] or [0]
         salt = TENANTS[tenant % len(TENANTS)]
         held = Held(tokens, self._numbers(-1 - tenant % len(TENANTS), tokens), self.manager.chains(salt))
         held.landing = landing
@@ -140,8 +143,8 @@ class BlocksModel:
         if held.planned == length:
             if length == LONGEST:
                 return False
-            held.texts += self._numbers(held.texts[-1], [own % 2])
-            held.tokens.append(own % 2)
+            held.tokens.append(int(own % 8 == 0))  # mostly zeros, so that many agree
+            held.texts += self._numbers(held.texts[-1], held.tokens[-1:])
         if not self._grow(held):
             del held.tokens[length:], held.texts[length:]
             self.counts["no room to grow"] += 1

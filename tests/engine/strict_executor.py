@@ -77,14 +77,16 @@ class StrictExecutor:
         return self._results.popleft()
 
     def land(self, tokens: Tokens[int], blocks: tuple[list[int], ...], salt: str, held: int) -> None:
-        """The KV of `tokens`, but for the held blocks, arrives from another worker, steps in flight or not."""
+        """The KV of `tokens`, but for the held blocks, arrives from another worker, steps in flight or not.
+
+        A launched step may still be to compute a held block: the first step that reads the block expects it there.
+        """
         while any(isinstance(each, list) for each in self._queue):
             self._run()
         for position, value in enumerate(fingerprints(tokens, salt)):
-            for group, (place, size) in enumerate(zip(self._places(blocks, position), self._block_tokens, strict=True)):
+            for place, size in zip(self._places(blocks, position), self._block_tokens, strict=True):
                 if position >= held * size:
                     self._kv[place] = value
-                assert self._kv.get(place) == value, f"group {group} does not hold block {position // size}"
 
     def expect(self, tokens: Tokens[int], blocks: tuple[list[int], ...], salt: str) -> None:
         """The KV of all `tokens` of a sequence must be there."""

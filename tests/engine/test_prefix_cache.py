@@ -102,7 +102,7 @@ def looks(texts: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     monkeypatch.setattr(engine.prefix_cache, "Node", Watched)
     blocks = one_group(texts + 20)
     stem = [1, 2, 3, 4]
-    kept_texts(blocks, *([*stem, number, 0, 0, 0] for number in range(texts)))
+    kept_texts(blocks, *([*stem, number, 0, 0, 0] for number in reversed(range(texts))))
     text = Text(blocks, [*stem, texts // 2, 0, 0, 9, *range(40)])
     Watched.looks = 0
     assert text.found().tokens == 7
@@ -231,6 +231,24 @@ def test_a_slot_that_comes_back_may_be_given_out_again_behind_it() -> None:
     again.end()
     blocks.check_invariants([])
     assert (known(blocks, A), known(blocks, B)) == (8, 8)
+
+
+def test_a_block_is_copied_and_saved_before_what_comes_back_is_written_to_it() -> None:
+    blocks = with_tier(4, 8)
+    kept_texts(blocks, A, list(range(50, 66)))  # all of the pool: A goes to the tier
+    kept_texts(blocks, [7, 7, 7, 7])
+    others = blocks.allocate(8), blocks.allocate(4)  # all but that
+    assert others[0] is not None and others[1] is not None
+    blocks.take_moves()
+    [source] = Text(blocks, [7, 7, 7, 7]).found().hits[0].nodes
+    was = source.block
+    partial, again = Text(blocks, [7, 7, 8]), Text(blocks, A)
+    blocks.free(others[0])
+    assert (partial.begin().tokens, again.begin().tokens) == (2, 8)
+    moves = blocks.take_moves()
+    about = [move.kind for move in moves if was in ((move.source,) if move.kind != "in" else (move.target,))]
+    assert about == ["copy", "out", "in"]
+    blocks.check_invariants([partial.tables, again.tables, others[1]])
 
 
 def test_a_tier_that_is_full_forgets_its_oldest() -> None:
