@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from core.config import TransferConfig
 from core.errors import IllegalMove
 from core.ids import SequenceKey
-from core.messages import Abort, Aborted, Accepted, Branch, Commit, Credit, Grant, Layer, Refused
+from core.messages import VERSION, Abort, Aborted, Accepted, Branch, Commit, Credit, Grant, Layer, Refused
 from kvtransfer.arrivals import Arrivals
 from kvtransfer.digest import block_digests
 from kvtransfer.moves import Dropped, HandoffKey, Instruction, Land, Landed, Send, Wanted
