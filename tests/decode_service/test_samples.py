@@ -3,7 +3,7 @@
 import pytest
 
 from core.ids import SequenceKey
-from core.messages import Limits, PrefillJob
+from core.messages import AnyJob, Limits, PrefillJob
 from decode_service.policy import DecodePolicy
 from engine.sequence import SequenceState
 from kvtransfer.moves import Dropped, HandoffKey
@@ -185,7 +185,7 @@ def test_what_is_refused_is_refused_for_every_sample() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
     both = [(0, 1), (0, 1), tuple(range(9))]
-    jobs = [
+    jobs: list[AnyJob] = [
         PrefillJob(
             **{name: getattr(short_job(samples=(0, 1)), name) for name in short_job().__struct_fields__},
             decode_epoch="me",
