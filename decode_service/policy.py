@@ -91,7 +91,7 @@ class DecodePolicy:
     def _want(self, wanted: Wanted, now: float) -> None:
         """A prefill worker asks for room."""
         opened, key = wanted.open, wanted.key
-        keys = [SequenceKey(opened.request, sample) for sample in opened.samples]
+        keys = [SequenceKey(opened.request, sample) for sample in wanted.samples]
         for each in keys:
             self._kill(each, opened.attempt)
         keys = [each for each in keys if each not in self._by_key]  # the others have a higher attempt here

@@ -160,7 +160,7 @@ class Arrivals:
         receiver.link, receiver.window = link, self._window(link, message.sender, now)
         self.handoffs[key] = receiver
         self._branches |= dict.fromkeys(living, key)
-        return instructions + receiver.begin()
+        return instructions + receiver.begin(tuple(branch.sample for branch in living))
 
     def _obstacle(self, key: HandoffKey, message: Open, now: float) -> tuple[str, str, bool]:
         """Why this Open cannot be taken: a stable word, a sentence, whether another try may do. Empty if it can."""

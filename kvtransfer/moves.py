@@ -92,6 +92,7 @@ class Wanted(Struct, frozen=True):
 
     key: HandoffKey
     open: Open
+    samples: tuple[int, ...]  # those of the Open's that are not dead already
 
 
 class Landed(Struct, frozen=True, kw_only=True):

@@ -106,9 +106,9 @@ class Receiver:
         self._commit: Commit | None = None
         self._verify_by = 0.0
 
-    def begin(self) -> list[Instruction]:
-        """WAITING: the engine is asked for room."""
-        return [Wanted(self.key, self.open)]
+    def begin(self, samples: tuple[int, ...]) -> list[Instruction]:
+        """WAITING: the engine is asked for room, for those of the samples that are not dead already."""
+        return [Wanted(self.key, self.open, samples)]
 
     def handle(self, event: ReceiverEvent, now: float) -> list[Instruction]:
         """One row of the table."""

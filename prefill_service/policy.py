@@ -216,12 +216,11 @@ class PrefillPolicy:
             self._tell_io(Phase(SequenceKey(job.request, branch.sample), job.attempt, HANDED_OFF))
 
     def expired(self, sequences: list[Sequence], now: float) -> None:
-        """These are over their deadline."""
+        """These are over their deadline, which all samples of a pass have in common."""
+        text = "the request's deadline passed on the prefill worker"
         for sequence in sequences:
-            one = self._by_key.get(sequence.key)
-            if one is not None and one.living[sequence.key] is sequence:
-                text = "the request's deadline passed on the prefill worker"
-                self._fail(one, [sequence], "deadline", text, retryable=False)
+            if (one := self._by_number.get(sequence.id)) is not None:  # a stem
+                self._fail(one, one.living.values(), "deadline", text, retryable=False)
 
     def leave(self) -> None:
         """The worker stops: another one can compute these."""
@@ -249,7 +248,7 @@ class PrefillPolicy:
         """A sample's end is told, or not this worker's to tell any more. The last one takes the pass with it."""
         sequence = one.living.pop(key)
         del self._by_key[key]
-        if sequence.id and sequence.state is not SequenceState.PARKED:  # the stem parks for all that go on
+        if sequence.id and sequence.state is not SequenceState.PARKED:  # the stem parks for those that go on
             self._scheduler.release(sequence)
         if not one.living:
             self._end(one, reason)

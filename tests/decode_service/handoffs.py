@@ -32,9 +32,9 @@ def committed(limits: Limits = LIMITS, branches: dict[int, list[int]] | None = N
 
 
 def wanted(*samples: int, **changes: Any) -> Wanted:
-    """Handoff 5 asks for room for these samples."""
+    """Handoff 5 asks for room for these samples, all of them alive."""
     message = opened(samples=samples, **changes)
-    return Wanted(HandoffKey(message.sender, message.handoff), message)
+    return Wanted(HandoffKey(message.sender, message.handoff), message, samples)
 
 
 def landed(limits: Limits = LIMITS, branches: dict[int, list[int]] | None = None, **changes: Any) -> Landed:

@@ -6,7 +6,7 @@ from core.ids import SequenceKey
 from core.messages import Branch, Limits
 from decode_service.policy import DecodePolicy
 from kvtransfer.moves import Dropped, HandoffKey, Landed, Wanted
-from tests.decode_service.handoffs import KEY, committed, landed, opened, short_job
+from tests.decode_service.handoffs import KEY, committed, landed, opened, short_job, wanted
 from tests.worker.roles import Bench
 from worker.events import Begin, Emit, Fail, HandoffOver, Kill, RoomGranted, RoomRefused, Submit
 
@@ -14,7 +14,7 @@ from worker.events import Begin, Emit, Fail, HandoffOver, Kill, RoomGranted, Roo
 def test_a_sequence_gets_room_lands_runs_and_ends() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
-    policy.receive(Wanted(KEY, opened()), 1.0)
+    policy.receive(wanted(0), 1.0)
     assert bench.step(policy) is None, "nothing to compute while it lands"
     (granted,) = bench.heard(RoomGranted)
     assert granted.key == KEY and len(granted.blocks[0]) == 3 and granted.held == 0
@@ -36,7 +36,7 @@ def test_a_sequence_gets_room_lands_runs_and_ends() -> None:
 def test_a_handoff_that_can_never_fit_is_refused() -> None:
     bench = Bench(blocks=3)
     policy = DecodePolicy(bench.parts)
-    policy.receive(Wanted(KEY, opened(tokens=50)), 1.0)
+    policy.receive(wanted(0, tokens=50), 1.0)
     (refused,) = bench.heard(RoomRefused)
     assert refused.reason == "capacity" and not refused.retryable
     assert not policy.busy()
@@ -46,9 +46,9 @@ def test_what_makes_no_sense_is_refused() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
     for bad in (structs.replace(opened(), prompt_tokens=0), structs.replace(opened(), token_ids=[-1] * 10)):
-        policy.receive(Wanted(KEY, bad), 1.0)
+        policy.receive(Wanted(KEY, bad, (0,)), 1.0)
         assert bench.heard(RoomRefused)[0].reason == "malformed"
-    policy.receive(Wanted(KEY, opened()), 1.0)
+    policy.receive(wanted(0), 1.0)
     bench.step(policy)
     foreign = structs.replace(committed(), branches=[Branch(0, [10**6])])
     policy.receive(Landed(key=KEY, open=opened(), commit=foreign, bytes=384, digest=1), 1.0)
@@ -61,7 +61,7 @@ def test_a_higher_attempt_ends_a_lower_one_whose_cancel_was_lost() -> None:
     policy = DecodePolicy(bench.parts)
     policy.receive(Submit(short_job(attempt=0)), 1.0)
     bench.step(policy)
-    policy.receive(Wanted(KEY, opened()), 1.0)
+    policy.receive(wanted(0), 1.0)
     bench.step(policy)
     policy.receive(landed(), 1.0)
     bench.step(policy)
@@ -73,7 +73,7 @@ def test_a_higher_attempt_ends_a_lower_one_whose_cancel_was_lost() -> None:
 def test_limits_that_can_never_fit_fail_after_landing() -> None:
     bench = Bench(blocks=4)
     policy = DecodePolicy(bench.parts)
-    policy.receive(Wanted(KEY, opened()), 1.0)
+    policy.receive(wanted(0), 1.0)
     bench.step(policy)
     policy.receive(landed(Limits(100)), 1.0)
     assert bench.heard(Fail)[0].reason == "capacity"
@@ -83,7 +83,7 @@ def test_limits_that_can_never_fit_fail_after_landing() -> None:
 def test_what_is_dropped_while_landing_is_freed_and_a_kill_waits_for_that() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
-    policy.receive(Wanted(KEY, opened()), 1.0)
+    policy.receive(wanted(0), 1.0)
     bench.step(policy)
     policy.receive(Kill(SequenceKey("r1", 0), 1, "cancelled"), 1.0)
     policy.expired(bench.scheduler.expired(10.0), 10.0)
@@ -98,7 +98,7 @@ def test_what_is_dropped_while_landing_is_freed_and_a_kill_waits_for_that() -> N
 def test_a_kill_ends_a_running_sequence() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
-    policy.receive(Wanted(KEY, opened()), 1.0)
+    policy.receive(wanted(0), 1.0)
     bench.step(policy)
     policy.receive(landed(), 1.0)
     bench.step(policy)
@@ -125,13 +125,13 @@ def test_the_short_path_computes_its_prompt_here() -> None:
 def test_deadlines_and_leaving_are_reported() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
-    policy.receive(Wanted(KEY, opened()), 1.0)
+    policy.receive(wanted(0), 1.0)
     bench.step(policy)
     policy.receive(landed(), 1.0)
     policy.expired(bench.scheduler.expired(7.0), 7.0)
     assert bench.heard(Fail)[0].reason == "deadline"
     other = HandoffKey("prefill", 6)
-    policy.receive(Wanted(other, opened(request="r2")), 8.0)
+    policy.receive(wanted(0, handoff=6, request="r2"), 8.0)
     bench.step(policy, 8.0)
     bench.said.clear()
     policy.leave()

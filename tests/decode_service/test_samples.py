@@ -3,10 +3,10 @@
 import pytest
 
 from core.ids import SequenceKey
-from core.messages import Limits, PrefillJob
+from core.messages import AnyJob, Limits, PrefillJob
 from decode_service.policy import DecodePolicy
 from engine.sequence import SequenceState
-from kvtransfer.moves import Dropped, HandoffKey
+from kvtransfer.moves import Dropped
 from tests.decode_service.handoffs import KEY, landed, short_job, wanted
 from tests.worker.roles import Bench, Sevens
 from worker.events import Begin, Emit, Fail, HandoffOver, Kill, RoomGranted, RoomRefused, Submit
@@ -185,7 +185,7 @@ def test_what_is_refused_is_refused_for_every_sample() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
     both = [(0, 1), (0, 1), tuple(range(9))]
-    jobs = [
+    jobs: list[AnyJob] = [
         PrefillJob(
             **{name: getattr(short_job(samples=(0, 1)), name) for name in short_job().__struct_fields__},
             decode_epoch="me",
@@ -259,66 +259,6 @@ def test_failures_and_deadlines_are_reported_for_each_sample() -> None:
             policy.leave()
         assert failed(bench) == [(1, trouble), (2, trouble)]
         over(bench, policy)
-
-
-def test_a_landing_prompt_is_granted_without_the_whole_blocks_that_are_here() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
-    policy.receive(wanted(0, salt="tenant", priority=3), 1.0)
-    bench.step(policy)
-    (first,) = bench.heard(RoomGranted)
-    policy.receive(landed(Limits(3)), 2.0)
-    assert [(each.salt, each.priority) for each in bench.scheduler.added] == [("tenant", 3)]
-    for running in (True, False):
-        if not running:
-            bench.run(policy)
-        policy.receive(wanted(0, 1, handoff=6, request="r2", tokens=14, salt="tenant"), 3.0)
-        policy.receive(wanted(0, handoff=7, request="r3", tokens=14, salt="somebody else's"), 3.0)
-        bench.launch(policy, 3.0)
-        if running:
-            bench.collect(policy, 3.0)
-        second, other = bench.heard(RoomGranted)
-        assert (first.held, second.held, other.held) == (0, 2, 0), "two blocks are full, the third differs"
-        assert second.blocks[0][:2] == first.blocks[0][:2] and len(second.blocks[0]) == 4
-        assert not set(second.blocks[0]) & set(other.blocks[0])
-        for handoff in (6, 7):
-            policy.receive(Dropped(HandoffKey("prefill", handoff), "cancelled"), 3.0)
-    over(bench, policy)
-
-
-def test_a_prompt_that_is_all_here_needs_no_bytes() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
-    policy.receive(Submit(short_job(13, request="r2", limits=Limits(2))), 1.0)
-    bench.run(policy)
-    policy.receive(wanted(0, tokens=12), 2.0)
-    bench.step(policy)
-    (grant,) = bench.heard(RoomGranted)
-    assert grant.held == 3 == len(grant.blocks[0])
-    policy.receive(landed(Limits(2)), 3.0)
-    bench.run(policy)
-    assert tokens(bench) == {0: [7, 7, 7]}, "two of the short path's, one of its own"
-    over(bench, policy)
-
-
-def test_the_short_path_computes_a_common_prompt_once() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
-    policy.receive(Submit(short_job(14, limits=Limits(2))), 1.0)
-    bench.run(policy, 2.0)
-    policy.receive(Submit(short_job(16, request="r2", limits=Limits(2))), 2.5)
-    policy.receive(Submit(short_job(16, request="r3", limits=Limits(2), salt="somebody else's")), 2.5)
-    bench.run(policy, 3.0)
-    cached = {
-        each.request: each.stages.cached_tokens
-        for event in bench.heard(Emit)
-        for each in event.emitted
-        if each.stages is not None
-    }
-    assert cached == {"r1": 0, "r2": 12, "r3": 0}
-    assert policy.load().prompt_tokens == 14 + 4 + 16 and policy.load().kv.found_tokens == 12
-    assert policy.load().blocks_cached > 0
-    over(bench, policy)
 
 
 def test_released_branches_hold_nothing_while_the_others_wait_for_room() -> None:

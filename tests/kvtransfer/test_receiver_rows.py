@@ -357,7 +357,8 @@ def test_all_branches_cancelled_end_an_owned_one() -> None:
 def test_an_open_goes_on_for_the_samples_that_were_not_cancelled() -> None:
     side = none()
     side.arrivals.cancel(SequenceKey("r", 0), 1, 0.0)
-    assert kinds(side.do(opening(samples=(0, 1)))) == [Wanted]
+    message = opening(samples=(0, 1))
+    assert side.do(message) == [Wanted(KEY, message, (1,))], "the Open whole, and who lives"
     assert kinds(side.arrivals.cancel(SequenceKey("r", 1), 1, 0.0)) == [Dropped, Abort]
 
 
@@ -372,7 +373,8 @@ def test_a_retry_of_one_sample_leaves_the_others_alone() -> None:
 def test_an_open_that_a_retry_of_one_sample_has_overtaken_is_for_the_others() -> None:
     side = none()
     side.do(opening(handoff=2, attempt=2, samples=(1,)))
-    assert kinds(side.do(opening(samples=(0, 1)))) == [Wanted]
+    message = opening(samples=(0, 1))
+    assert side.do(message) == [Wanted(KEY, message, (0,))]
     assert kinds(side.arrivals.cancel(SequenceKey("r", 0), 1, 0.0)) == [Dropped, Abort], "nobody else wants it"
     assert side.arrivals.cancel(SequenceKey("r", 1), 2, 0.0)[0] == Dropped(HandoffKey(PREFILL, 2), "cancelled")
 

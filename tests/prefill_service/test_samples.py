@@ -127,6 +127,20 @@ def test_a_kill_after_the_commit_leaves_the_handoff_to_the_others(dead: int) -> 
     assert bench.blocks.used_count == 0 and not policy.busy()
 
 
+def test_the_deadline_passes_for_those_that_were_committed_too() -> None:
+    bench = Bench(executor=Sevens({0: STOP}))
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(job(1, samples=(0, 1, 2, 3), limits=STOPPING)), 1.0)
+    bench.run(policy)
+    policy.receive(cancelled(1), 1.0)
+    policy.expired(bench.scheduler.expired(101.0), 101.0)
+    assert failed(bench) == [(2, "deadline"), (3, "deadline")]
+    assert bench.heard(AbortHandoff) == [AbortHandoff(1, "deadline")]
+    policy.receive(closed(1, "failed", "deadline"), 101.0)
+    policy.receive(Unpinned(1), 101.0)
+    assert bench.blocks.used_count == 0 and not policy.busy() and not failed(bench)
+
+
 def test_when_all_are_killed_after_the_commit_the_handoff_is_aborted() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)

@@ -23,6 +23,10 @@ class Ends:
         """Those that have no end."""
         return [attempt for attempt in self._texts if attempt not in self.ends]
 
+    def began(self, keys: list[SequenceKey], attempt: int) -> bool:
+        """Whether this attempt of any of them was accepted."""
+        return any((key, attempt) in self._texts for key in keys)
+
     def end(self, attempt: Attempt, how: str) -> None:
         """The one end."""
         assert attempt in self._texts, f"{attempt} ends ({how}), and never began"

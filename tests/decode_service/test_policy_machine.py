@@ -1,0 +1,306 @@
+"""Whatever lands, is dropped, killed, retried, preempted or fails, in any order: each sample ends once."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from core.ids import SequenceKey
+from core.messages import Limits, Open, Sampling
+from decode_service.policy import DecodePolicy
+from engine.blocks import Tables
+from kvtransfer.moves import Dropped, HandoffKey, Landed, Wanted
+from tests.decode_service.handoffs import committed, opened, short_job
+from tests.engine.strict_executor import StrictExecutor, next_token
+from tests.worker.ends import Ends
+from tests.worker.roles import Bench
+from worker.events import Begin, Emit, Fail, HandoffOver, Kill, RoomGranted, RoomRefused, Submit
+
+STOPS = (0, 1, 2)  # of 11 tokens
+COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
+
+
+@dataclass
+class Request:
+    """One prompt, and how it is to go on."""
+
+    prompt: list[int]
+    samples: int
+    limits: Limits
+    salt: str
+    priority: int
+    sampling: Sampling
+
+
+@dataclass
+class Handoff:
+    """What the transfer knows of one."""
+
+    opened: Open
+    blocks: Tables = ()
+    held: int = 0
+    landed: bool = False
+    begun: list[SequenceKey] = field(default_factory=list)
+
+
+class DecodeMachine(RuleBasedStateMachine):
+    """The I/O thread of a decode worker, in a bad mood."""
+
+    @initialize(blocks=st.integers(10, 30), depth=st.integers(1, 2))
+    def start(self, blocks: int, depth: int) -> None:
+        self.executor = StrictExecutor((4,))
+        self.bench = Bench(blocks, executor=self.executor, max_in_flight=depth)
+        self.policy = DecodePolicy(self.bench.parts)
+        self.now, self.depth = 1.0, depth
+        self.ends = Ends()
+        self.requests: list[Request] = []
+        self.attempts: dict[SequenceKey, int] = {}  # the highest
+        self.dead: dict[SequenceKey, int] = {}  # the highest that was killed, or that a higher one has replaced
+        self.handoffs: dict[HandoffKey, Handoff] = {}
+        self.count = 0
+
+    # what comes
+
+    @rule(
+        common=st.integers(0, 12),
+        own=st.lists(st.integers(0, 10), min_size=1, max_size=12),
+        samples=st.integers(1, 4),
+        limits=st.sampled_from([Limits(2), Limits(12), Limits(12, STOPS), Limits(12, STOPS), Limits(300)]),
+        salt=st.sampled_from(["", "", "other"]),
+        priority=st.integers(0, 1),
+        time=st.integers(1, 60),
+        short=st.booleans(),
+    )
+    def arrive(
+        self,
+        common: int,
+        own: list[int],
+        samples: int,
+        limits: Limits,
+        salt: str,
+        priority: int,
+        time: int,
+        short: bool,
+    ) -> None:
+        sampling = Sampling(len(self.requests))
+        self.requests.append(Request(COMMON[:common] + own, samples, limits, salt, priority, sampling))
+        number = len(self.requests) - 1
+        keys = [SequenceKey(f"r{number}", sample) for sample in range(samples)]
+        if short:
+            self.submit(keys, 1, [], time)
+        else:
+            self.want(keys, 1, [], time)
+
+    @rule(data=st.data(), emitted=st.lists(st.integers(3, 10), max_size=3), short=st.booleans(), late=st.booleans())
+    def retry(self, data: st.DataObject, emitted: list[int], short: bool, late: bool) -> None:
+        """Another attempt at one sample; the Kill of the lower one may have been lost, or the Open comes late."""
+        if not self.attempts:
+            return
+        key = data.draw(st.sampled_from(sorted(self.attempts)))
+        attempt = self.attempts[key] + 1
+        if short:
+            self.submit([key], attempt, emitted, 20)
+        else:
+            self.want([key], attempt, emitted, 20)
+        if late and attempt == 2:
+            samples = range(self.request(key).samples)
+            self.want([SequenceKey(key.request, sample) for sample in samples], 1, [], 20)
+
+    def request(self, key: SequenceKey) -> Request:
+        return self.requests[int(key.request[1:])]
+
+    def superseded(self, keys: list[SequenceKey], attempt: int) -> None:
+        for key in keys:
+            self.attempts[key] = max(attempt, self.attempts.get(key, 0))
+            self.dead[key] = max(attempt - 1, self.dead.get(key, 0))
+            self.ends.killed(key, attempt - 1)
+
+    def submit(self, keys: list[SequenceKey], attempt: int, emitted: list[int], time: int) -> None:
+        request = self.request(keys[0])
+        self.superseded(keys, attempt)
+        tokens = request.prompt + emitted[: request.limits.max_tokens - 1]
+        made = short_job(
+            request=keys[0].request, samples=tuple(key.sample for key in keys), attempt=attempt, token_ids=tokens,
+            prompt_tokens=len(request.prompt), limits=request.limits, sampling=request.sampling, salt=request.salt,
+            priority=request.priority, deadline=self.now + time,
+        )  # fmt: skip
+        for key in keys:
+            self.ends.accept((key, attempt), tokens, len(request.prompt), request.sampling, request.limits)
+        self.policy.receive(Submit(made), self.now)
+        self.listen()
+
+    def want(self, keys: list[SequenceKey], attempt: int, emitted: list[int], time: int) -> None:
+        """As the transfer does: it knows who is dead, and which handoffs are here."""
+        request = self.request(keys[0])
+        living = [key for key in keys if self.dead.get(key, 0) < attempt]
+        here = {(key, each.opened.attempt) for each in self.handoffs.values() for key in self.keys(each)}
+        if not living or any((key, attempt) in here for key in living) or self.ends.began(living, attempt):
+            return
+        self.superseded(living, attempt)
+        self.drop_dead()
+        self.count += 1
+        message = opened(
+            request=keys[0].request, samples=tuple(key.sample for key in keys), attempt=attempt, handoff=self.count,
+            token_ids=request.prompt + emitted[: request.limits.max_tokens - 2], prompt_tokens=len(request.prompt),
+            salt=request.salt, priority=request.priority, remaining_ms=time * 1000.0,
+        )  # fmt: skip
+        key = HandoffKey("prefill", self.count)
+        self.handoffs[key] = Handoff(message)
+        self.policy.receive(Wanted(key, message, tuple(each.sample for each in living)), self.now)
+        self.listen()
+
+    def keys(self, handoff: Handoff) -> list[SequenceKey]:
+        return [SequenceKey(handoff.opened.request, sample) for sample in handoff.opened.samples]
+
+    # what becomes of it
+
+    @rule(data=st.data())
+    def land(self, data: st.DataObject) -> None:
+        if ready := [key for key, each in self.handoffs.items() if each.blocks and not each.landed]:
+            key = data.draw(st.sampled_from(ready))
+            self.land_one(key, data.draw(st.sets(st.sampled_from(self.handoffs[key].opened.samples), min_size=1)))
+
+    def land_one(self, key: HandoffKey, samples: set[int]) -> None:
+        handoff = self.handoffs[key]
+        message, handoff.landed = handoff.opened, True
+        while handoff.held and self.bench.scheduler.in_flight:
+            self.collect()  # the step that computes held blocks may be under way
+        request = self.request(SequenceKey(message.request, 0))
+        self.executor.land(message.token_ids, handoff.blocks, message.salt, handoff.held)
+        index = len(message.token_ids) - message.prompt_tokens
+        branches = {
+            sample: [next_token(message.token_ids, request.sampling, sample, index)] for sample in sorted(samples)
+        }
+        living = [each for each in self.keys(handoff) if self.dead.get(each, 0) < message.attempt]
+        handoff.begun = [each for each in living if each.sample in branches]
+        for each in handoff.begun:
+            tokens = message.token_ids + branches[each.sample]
+            self.ends.accept(
+                (each, message.attempt), tokens, message.prompt_tokens, request.sampling, request.limits
+            )
+        commit = committed(request.limits, branches, handoff=key.handoff, index=index, sampling=request.sampling)
+        self.policy.receive(Landed(key=key, open=message, commit=commit, bytes=1, digest=1), self.now)
+        begun = self.bench.heard(Begin)
+        assert [(each.emitted.sample, each.emitted.attempt) for each in begun] == [
+            (each.sample, message.attempt) for each in handoff.begun
+        ]
+        assert [each.emitted.token_ids for each in begun] == [branches[each.sample] for each in handoff.begun]
+        self.listen()
+
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        if ready := [key for key, each in self.handoffs.items() if not each.landed]:
+            self.drop_one(data.draw(st.sampled_from(ready)))
+
+    def drop_one(self, key: HandoffKey) -> None:
+        handoff = self.handoffs[key]
+        if not handoff.landed:
+            del self.handoffs[key]
+        self.policy.receive(Dropped(key, "cancelled", handoff.landed), self.now)
+        self.listen()
+
+    @rule()
+    def drop_dead(self) -> None:
+        """The transfer drops a handoff when all its samples are dead, landed or not."""
+        for key, handoff in list(self.handoffs.items()):
+            if all(self.dead.get(each, 0) >= handoff.opened.attempt for each in self.keys(handoff)):
+                self.drop_one(key)
+
+    @rule(data=st.data(), lower=st.booleans())
+    def kill(self, data: st.DataObject, lower: bool) -> None:
+        if self.attempts:
+            key = data.draw(st.sampled_from(sorted(self.attempts)))
+            attempt = self.attempts[key] - lower
+            self.dead[key] = max(attempt, self.dead.get(key, 0))
+            self.ends.killed(key, attempt)
+            self.policy.receive(Kill(key, attempt, "cancelled"), self.now)
+            self.listen()
+
+    # time
+
+    @rule()
+    def launch(self) -> None:
+        if self.bench.scheduler.in_flight < self.depth:
+            self.launched()
+
+    @rule(steps=st.integers(1, 6))
+    def run_on(self, steps: int) -> None:
+        for _ in range(steps):
+            self.launch()
+            self.collect()
+
+    def launched(self) -> bool:
+        for each in self.bench.scheduler.added:
+            self.executor.salts[each.id], self.executor.known[each.id] = each.salt, each.tokens
+        done = self.bench.launch(self.policy, self.now) is not None
+        self.listen()
+        return done
+
+    @rule()
+    def collect(self) -> None:
+        if self.bench.scheduler.in_flight:
+            self.now += 0.25
+            self.bench.collect(self.policy, self.now)
+            self.listen()
+
+    @rule(data=st.data())
+    def break_logits(self, data: st.DataObject) -> None:
+        if self.bench.scheduler.added:
+            self.executor.fail.add(data.draw(st.sampled_from(self.bench.scheduler.added)).id)
+
+    @rule()
+    def time_passes(self) -> None:
+        self.now += 3
+        self.policy.expired(self.bench.scheduler.expired(self.now), self.now)
+        self.listen()
+
+    # what the policy says
+
+    def listen(self) -> None:
+        self.bench.scheduler.check_invariants()
+        assert not self.bench.heard(Begin), "only what lands begins"
+        for event in self.bench.heard(Emit):
+            for emitted in event.emitted:
+                self.ends.emit(emitted)
+        for event in self.bench.heard(Fail):
+            self.ends.end((event.key, event.attempt), event.reason)
+        for event in self.bench.heard(RoomGranted):
+            handoff = self.handoffs[event.key]
+            assert not handoff.blocks and event.held * 4 <= len(handoff.opened.token_ids)
+            handoff.blocks, handoff.held = event.blocks, event.held
+        for event in self.bench.heard(RoomRefused):
+            assert not self.handoffs.pop(event.key).landed
+        for event in self.bench.heard(HandoffOver):
+            handoff = self.handoffs.pop(event.key)
+            assert handoff.landed, "not before it has landed"
+            assert all((each, handoff.opened.attempt) in self.ends.ends for each in handoff.begun)
+
+    @invariant()
+    def whoever_is_owed_an_end_is_here(self) -> None:
+        if hasattr(self, "policy"):
+            assert self.policy.busy() == bool(self.ends.open() or self.handoffs)
+
+    def teardown(self) -> None:
+        """From any state everything ends, and nothing is held."""
+        if not hasattr(self, "policy"):
+            return
+        for _ in range(1000):
+            while self.bench.scheduler.in_flight < self.depth and self.launched():
+                pass
+            if self.bench.scheduler.in_flight:
+                self.collect()
+                continue
+            waiting = [key for key, each in self.handoffs.items() if not each.landed]
+            if not waiting:
+                break
+            for key in waiting:
+                if self.handoffs[key].blocks:
+                    self.land_one(key, set(self.handoffs[key].opened.samples))
+        assert not self.ends.open() and not self.handoffs and not self.policy.busy()
+        assert self.bench.blocks.used_count == 0 and self.policy.load().waiting == 0
+        self.bench.blocks.check_invariants([])
+
+
+TestDecodePolicy = DecodeMachine.TestCase
+TestDecodePolicy.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
