@@ -3,10 +3,11 @@
 import pytest
 
 from core.ids import SequenceKey
+from core.messages import Limits
 from engine.plan import BlockMove, StepResult
 from engine.scheduler import NON_FINITE, Progress
 from engine.sequence import Sequence, SequenceState
-from tests.engine.test_scheduler import added, answered, job, planned, scheduler, step
+from tests.engine.test_scheduler import GREEDY, added, answered, job, planned, scheduler, step
 
 
 def samples(count: int, length: int, max_tokens: int = 8, *, hand_off: bool = False) -> list[Sequence]:
@@ -234,3 +235,41 @@ def test_used_slots_are_those_of_used_blocks_and_wasted_are_those_without_a_toke
     planned(engine)
     kv = engine.load().kv
     assert (kv.used_slots, kv.wasted_slots) == (20, 3)
+
+
+def test_of_equal_prompts_that_are_to_land_one_lands_and_the_others_share_its_blocks() -> None:
+    engine = scheduler(block_count=20)
+    first, second, other, third = (job(10, landing=True, salt=salt) for salt in ("a", "a", "b", "a"))
+    added(engine, first, second, other, third)
+    assert engine.plan(1.0) is None
+    assert engine.take_admitted() == [first, other], "the second waits for the first, and keeps nobody else waiting"
+    engine.check_invariants()
+    assert engine.load().waiting == 4 and not engine.has_work()
+    engine.adopt(first, {0: [7]}, GREEDY, Limits(4))
+    planned(engine)
+    assert engine.take_admitted() == [second, third]
+    assert [each.held_blocks for each in (first, second, third)] == [0, 2, 2]
+    assert second.blocks[0][:2] == first.blocks[0][:2]
+    engine.check_invariants()
+
+
+def test_when_a_leader_does_not_land_the_next_of_its_followers_leads() -> None:
+    engine = scheduler(block_count=20)
+    first, second, third = (job(10, landing=True, salt="a") for _ in range(3))
+    added(engine, first, second, third)
+    engine.plan(1.0)
+    engine.release(third)  # a follower may end as well
+    engine.check_invariants()
+    engine.release(first)
+    engine.plan(1.0)
+    assert engine.take_admitted() == [second] and second.held_blocks == 0
+    engine.check_invariants()
+
+
+def test_a_short_common_beginning_keeps_nobody_waiting() -> None:
+    engine = scheduler(block_count=40)
+    first, second = (job(40, landing=True, salt="a") for _ in range(2))
+    second.tokens[8:] = [1] * 32  # two blocks of ten are the same
+    added(engine, first, second)
+    engine.plan(1.0)
+    assert engine.take_admitted() == [first, second]
