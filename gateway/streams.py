@@ -138,8 +138,7 @@ class Streams:
         if group is not None and group.started(link.epoch, attempt, now):
             return
         # How many samples a forgotten request had is forgotten too; those behind the first end with their first token.
-        samples = range(len(group.streams) if group is not None else 1)
-        for sample in samples:
+        for sample in group.beyond(attempt) if group is not None else [0]:
             self._stale(link, SequenceKey(request, sample), attempt, ended=False)
 
     def _emitted(self, link: Link, emitted: Emitted, now: float) -> None:
