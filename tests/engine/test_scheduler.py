@@ -471,6 +471,16 @@ def test_expired_sequences_are_named_once_their_deadline_has_passed() -> None:
     assert engine.expired(60.0) == [] and engine.next_deadline == float("inf")
 
 
+def test_what_has_landed_after_its_deadline_expires_as_well() -> None:
+    """Its service leaves an expired landing to the transfer, which may have ended well in the same moment."""
+    engine, one = scheduler(), job(8, landing=True)
+    engine.add(one)
+    engine.plan(1.0)
+    assert engine.expired(50.0) == [one] and engine.next_deadline == float("inf")
+    engine.adopt(one, {0: [1]}, GREEDY, Limits(9))
+    assert engine.next_deadline == 50.0 and engine.expired(50.1) == [one]
+
+
 def test_load_counts_prompt_and_output_tokens() -> None:
     engine = scheduler(batch=8)
     added(engine, job(10, max_tokens=3), job(4, landing=True))
