@@ -10,7 +10,7 @@ import redis
 
 from core.errors import QueueClosed
 from core.ids import SequenceKey
-from core.messages import Alive, Emitted, Failed, FromWorker, Started, Tokens
+from core.messages import NO_ROOM, Alive, Emitted, Failed, FromWorker, Started, Tokens
 from core.records import FinishedRecord, RequestRecord
 from core.sealing import Sealer
 from core.slo import SLO
@@ -219,7 +219,8 @@ class Streams:
         request = stream.request
         avoid = request.attempt.route.workers() if request.attempt is not None else ()
         self._dispatch.give_up(stream)
-        if not request.may_retry() or not self._budget.take(time.monotonic()):
+        waits = reason == NO_ROOM  # short memory is waited for up to the deadline; nobody has failed
+        if not waits and (not request.may_retry() or not self._budget.take(time.monotonic())):
             self._fail(stream, failed(f"the request failed {request.retries} times, last: {reason}", "retries_failed"))
             return
         log.info("request %s, sample %d: an attempt ended (%s), trying again", *request.key, reason)
