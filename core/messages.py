@@ -184,6 +184,10 @@ LANDING = "landing"
 """The state that a decode worker answers while the sequence's KV is on its way."""
 
 
+NO_ROOM = "grant_deadline"
+"""The reason of an attempt that waited too long for room on the decode worker: nobody has failed."""
+
+
 class Alive(Addressed, frozen=True, kw_only=True, tag="alive"):
     """The answer to Ask when there is nothing new: the sequence is known and in this state."""
 

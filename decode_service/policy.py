@@ -75,6 +75,13 @@ class DecodePolicy:
     def _submit(self, job: DecodeJob) -> None:
         for sample in job.samples:
             self._kill(SequenceKey(job.request, sample), job.attempt)  # a lower attempt whose Cancel was lost
+        late = tuple(sample for sample in job.samples if SequenceKey(job.request, sample) in self._by_key)
+        if late:  # a higher attempt lands here, which the ledger does not know yet
+            text = f"attempt {job.attempt} comes too late"
+            self._refuse(structs.replace(job, samples=late), "superseded", text, retryable=False)
+            job = structs.replace(job, samples=tuple(sample for sample in job.samples if sample not in late))
+        if not job.samples:
+            return
         try:
             check_tokens(job.token_ids, self._vocab_size)
             members = [Sequence.of_job(job, sample, hand_off=False) for sample in job.samples]

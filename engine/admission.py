@@ -30,9 +30,6 @@ class InOrder:
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._sequences)
 
-    def __reversed__(self) -> Iterator[Sequence]:
-        return reversed(self._sequences)
-
     @property
     def first(self) -> Sequence:
         """The earliest; there must be one."""

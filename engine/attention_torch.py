@@ -23,6 +23,9 @@ WASTE = 1.25
 """A group may compute this much more than its works need …"""
 FREE = 8192
 """… or this many query-key pairs more: about what another group's operator calls cost."""
+GATHERED = 256 << 20
+"""Bytes of keys and values that one group copies out of the pool, unless a single work has more. The pool is no bound:
+what many sequences share is there once, but each of them gathers it."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,9 @@ class TorchAttentionStep:
         _, self._kv_heads, _, self._block, self._dim = layers[0].shape
         self._products_win = layers[0].device.type == "cpu" and layers[0].dtype == torch.bfloat16
         self._store_rows = self._slot_rows(batch.slots)
-        self._groups = [self._group(members) for members in _similar(batch, self._block)]
+        token_bytes = 2 * self._kv_heads * self._dim * layers[0].element_size()
+        most = GATHERED // token_bytes
+        self._groups = [self._group(members) for members in _similar(batch, self._block, most)]
 
     def store(self, layer: int, keys_values: Tensor) -> None:
         """A block that a sequence enters is cleared first: masked scores must not meet what its last owner left, which
@@ -167,8 +172,11 @@ def _by_products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) ->
     return torch.bmm(weights.flatten(0, 1), values.flatten(0, 1)).view(queries.shape)
 
 
-def _similar(batch: Batch, block: int) -> Iterator[list[int]]:
-    """Groups of works that are neighbours in (queries, keys), as large as `WASTE` and `FREE` allow."""
+def _similar(batch: Batch, block: int, most: int) -> Iterator[list[int]]:
+    """Groups of works that are neighbours in (queries, keys), as large as `WASTE` and `FREE` allow.
+
+    All keys of a group, padding included, are at most `most`, unless it is a single work.
+    """
     shapes = [
         (int(q), blocks_for(int(k), block) * block, w)
         for w, (q, k) in enumerate(zip(batch.query_lengths, batch.kv_lengths, strict=True))
@@ -179,7 +187,8 @@ def _similar(batch: Batch, block: int) -> Iterator[list[int]]:
         needed += queries * keys
         longest = max(longest, keys)
         single = bool(members) and batch.query_lengths[members[0]] == 1
-        too_wide = queries * longest * (len(members) + 1) > needed * WASTE + FREE
+        keys_of_all = longest * (len(members) + 1)
+        too_wide = queries * keys_of_all > needed * WASTE + FREE or keys_of_all > most
         if members and (too_wide or single != (queries == 1)):
             yield sorted(members)
             members, needed, longest = [], queries * keys, keys

@@ -73,6 +73,7 @@ class Roster:
         """It is part of the steps from now on."""
         if sequence.state is SequenceState.LANDING:
             self._landing_over(sequence)
+            self.next_deadline = min(self.next_deadline, sequence.deadline)  # it may be over, and have been told once
         sequence.move(SequenceState.RUNNING)
         self.running.insert(sequence)
 

@@ -284,6 +284,8 @@ class Scheduler:
         """Admits the head of the queue if it fits; all but landings need room in this step too."""
         queue = self._admission.queue
         others = self._roster.occupied() if len(queue) else 0
+        if others >= self._max_sequences:
+            return None  # whoever comes first; a look into the cache would cost each step the length of its prompt
         while len(queue) and (room > 0 or queue.first.landing):
             sequence = queue.first
             found = self._admission.find(sequence, self._planned_steps + 1)

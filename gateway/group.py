@@ -35,6 +35,11 @@ class Group:
         """The samples whose attempt this is, without those that have ended or gone on to another."""
         return [stream for stream in self.streams if stream.request.attempt is attempt and not stream.request.ended]
 
+    def beyond(self, attempt: int) -> list[int]:
+        """The samples that have ended or left this attempt behind: a Cancel up to it hits nothing else of theirs."""
+        requests = [stream.request for stream in self.streams]
+        return [one.key.sample for one in requests if one.ended or one.attempt is None or one.attempt.number > attempt]
+
     def job(self, attempt: Attempt, gateway: str, decode_address: str, deadline: float) -> AnyJob:
         """The attempt's job, for the samples that still try it."""
         trying = self.trying(attempt)

@@ -10,7 +10,7 @@ import redis
 
 from core.errors import QueueClosed
 from core.ids import SequenceKey
-from core.messages import Alive, Emitted, Failed, FromWorker, Started, Tokens
+from core.messages import NO_ROOM, Alive, Emitted, Failed, FromWorker, Started, Tokens
 from core.records import FinishedRecord, RequestRecord
 from core.sealing import Sealer
 from core.slo import SLO
@@ -138,8 +138,7 @@ class Streams:
         if group is not None and group.started(link.epoch, attempt, now):
             return
         # How many samples a forgotten request had is forgotten too; those behind the first end with their first token.
-        samples = range(len(group.streams) if group is not None else 1)
-        for sample in samples:
+        for sample in group.beyond(attempt) if group is not None else [0]:
             self._stale(link, SequenceKey(request, sample), attempt, ended=False)
 
     def _emitted(self, link: Link, emitted: Emitted, now: float) -> None:
@@ -220,7 +219,8 @@ class Streams:
         request = stream.request
         avoid = request.attempt.route.workers() if request.attempt is not None else ()
         self._dispatch.give_up(stream)
-        if not request.may_retry() or not self._budget.take(time.monotonic()):
+        waits = reason == NO_ROOM  # short memory is waited for up to the deadline; nobody has failed
+        if not waits and (not request.may_retry() or not self._budget.take(time.monotonic())):
             self._fail(stream, failed(f"the request failed {request.retries} times, last: {reason}", "retries_failed"))
             return
         log.info("request %s, sample %d: an attempt ended (%s), trying again", *request.key, reason)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from core.config import TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
-from core.messages import Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused
+from core.messages import NO_ROOM, Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused
 from kvtransfer.branches import branches_fit
 from kvtransfer.digest import HandoffDigest
 from kvtransfer.moves import Closed, FirstTokens, Instruction, OpenRequest, Outcome, Send, Unpinned
@@ -168,7 +168,7 @@ class Sender:
         if self.state in (S.OPENING, S.STREAMING, S.COMMITTED) and now >= self.deadline:
             return self._abort("deadline", True, now)
         if self.state is S.OPENING and now >= self.since + self._config.grant_deadline:
-            return self._abort("grant_deadline", True, now)
+            return self._abort(NO_ROOM, True, now)
         if self.state is S.CLOSED or now < self._last_sent + self._config.repeat_ms / 1000:
             return []
         return self._send(self._repeated(now, offset), now)

@@ -277,3 +277,27 @@ def test_released_branches_hold_nothing_while_the_others_wait_for_room() -> None
     assert [event.emitted.sample for event in bench.heard(Begin)] == [1]
     bench.run(policy)
     over(bench, policy)
+
+
+def test_a_job_of_the_past_does_not_take_the_place_of_a_higher_attempt_that_lands() -> None:
+    """A landing prompt has no entry that would keep the job out, so the policy meets both."""
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(wanted(1, attempt=2), 1.0)
+    bench.step(policy)
+    policy.receive(Submit(short_job(samples=(0, 1))), 1.0)
+    assert failed(bench) == [(1, "superseded")]
+    policy.receive(landed(Limits(3), {1: [4]}), 2.0)
+    bench.run(policy)
+    assert tokens(bench) == {0: [7] * 10, 1: [7, 7]} and not failed(bench)
+    over(bench, policy)
+
+
+def test_a_job_of_the_past_that_is_superseded_as_a_whole_is_not_begun() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(wanted(0, attempt=2), 1.0)
+    policy.receive(Submit(short_job()), 1.0)
+    assert failed(bench) == [(0, "superseded")] and len(bench.scheduler.added) == 1
+    policy.receive(Dropped(KEY, "cancelled"), 1.0)
+    over(bench, policy)

@@ -7,6 +7,7 @@ import torch
 
 from core.kvspec import blocks_for
 from core.messages import Sampling
+from engine import attention_torch
 from engine.attention_torch import TorchAttention
 from engine.batch import Batch, build_batch
 from engine.plan import Plan, Work
@@ -60,9 +61,19 @@ def write_history(layer: torch.Tensor, contents: list[torch.Tensor], plan: Plan,
 @pytest.mark.parametrize("window", [0, 10])
 @pytest.mark.parametrize(("kv_heads", "shared", "dim"), [(1, 1, 2), (2, 3, 10), (3, 1, 64), (1, 5, 24)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("gathered", [attention_torch.GATHERED, 1], ids=["together", "alone"])
 def test_paged_equals_dense(
-    shape: str, window: int, kv_heads: int, shared: int, dim: int, dtype: torch.dtype, tolerance: float
+    shape: str,
+    window: int,
+    kv_heads: int,
+    shared: int,
+    dim: int,
+    dtype: torch.dtype,
+    tolerance: float,
+    gathered: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(attention_torch, "GATHERED", gathered)
     block = 8
     contents, plan = filled(SHAPES[shape], block, kv_heads, dim)
     contents = [content.to(dtype).float() for content in contents]
@@ -105,3 +116,15 @@ def test_groups_are_few_and_waste_little() -> None:
     assert groups([(100, 1)] * 8 + [(20000, 1)]) == [8, 1]
     assert groups([(0, 16)] * 32) == [32]
     assert groups([(50, 1), (0, 512), (51, 1)]) == [2, 1]
+
+
+def test_what_a_group_gathers_is_bounded_however_many_share_a_long_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool holds a shared prompt once, but each of its sequences gathers it."""
+    monkeypatch.setattr(attention_torch, "GATHERED", 1 << 20)
+    prompt = list(range(1, 65))
+    works = [Work(number, 1024, [0], ([*prompt, 65 + number],), Sampling(seed=0)) for number in range(100)]
+    layers = list(torch.zeros(1, 200, 2, 2, 16, 8))
+    step = TorchAttention(layers, (0,)).begin(build_batch(Plan(0, works), 16, CPU, None))
+    sizes = [group.blocks.numel() * 16 * 8 * 4 for group in step._groups]
+    assert sum(group.works for group in step._groups) == 100 and max(sizes) <= 1 << 20
+    assert min(sizes[:-1]) > 1 << 19, "groups are as large as they may be"

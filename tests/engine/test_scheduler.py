@@ -10,7 +10,8 @@ import pytest
 from core.errors import CapacityError, IllegalMove
 from core.ids import SequenceKey
 from core.messages import Limits, Sampling
-from engine.blocks import BlockManager
+from engine.admission import Admission
+from engine.blocks import BlockManager, Found
 from engine.plan import PENDING, Plan, StepResult
 from engine.scheduler import NON_FINITE, Progress, Scheduler
 from engine.sequence import Sequence, SequenceState
@@ -471,6 +472,16 @@ def test_expired_sequences_are_named_once_their_deadline_has_passed() -> None:
     assert engine.expired(60.0) == [] and engine.next_deadline == float("inf")
 
 
+def test_what_has_landed_after_its_deadline_expires_as_well() -> None:
+    """Its service leaves an expired landing to the transfer, which may have ended well in the same moment."""
+    engine, one = scheduler(), job(8, landing=True)
+    engine.add(one)
+    engine.plan(1.0)
+    assert engine.expired(50.0) == [one] and engine.next_deadline == float("inf")
+    engine.adopt(one, {0: [1]}, GREEDY, Limits(9))
+    assert engine.next_deadline == 50.0 and engine.expired(50.1) == [one]
+
+
 def test_load_counts_prompt_and_output_tokens() -> None:
     engine = scheduler(batch=8)
     added(engine, job(10, max_tokens=3), job(4, landing=True))
@@ -479,6 +490,25 @@ def test_load_counts_prompt_and_output_tokens() -> None:
     load = engine.load()
     assert (load.steps, load.prompt_tokens, load.output_tokens, load.preemptions) == (3, 10, 2, 0)
     assert (load.running, load.waiting, load.blocks_total, load.blocks_used) == (1, 1, 100, 4)
+
+
+def test_a_full_batch_costs_the_head_of_the_queue_no_look_into_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Sequence] = []
+    find = Admission.find
+
+    def looked(self: Admission, sequence: Sequence, step: int) -> Found:
+        looks.append(sequence)
+        return find(self, sequence, step)
+
+    monkeypatch.setattr(Admission, "find", looked)
+    engine = scheduler(sequences=2)
+    running, waiting = [job(8), job(8)], job(8)
+    added(engine, *running, waiting)
+    for _ in range(8):
+        step(engine)
+    assert looks == running and all(each.state is SequenceState.ENDED for each in running)
+    step(engine)
+    assert looks == [*running, waiting]
 
 
 def test_planning_256_decodes_takes_well_under_a_millisecond() -> None:

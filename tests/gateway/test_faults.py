@@ -92,6 +92,16 @@ async def test_attempts_are_bounded(serve: Serve) -> None:
     assert [job.attempt for job in prefill.jobs] == list(range(1, request_rules.RETRIES + 2))
 
 
+async def test_room_on_a_decode_worker_is_waited_for_up_to_the_deadline(serve: Serve) -> None:
+    """Short memory slows requests down, and fails none."""
+    running = await serve("decode")
+    prefill = await running.add("prefill", fails="grant_deadline")
+    task = asyncio.create_task(content(running))
+    await until(lambda: len(prefill.jobs) > request_rules.RETRIES + 1, "more attempts than may fail")
+    del prefill.faults["fails"]
+    assert await task == TEXT
+
+
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 async def test_a_worker_that_dies(serve: Serve, role: Any) -> None:
     """All its requests are finished by the others, to the token."""
