@@ -143,10 +143,11 @@ class Pong(Addressed, frozen=True, kw_only=True, tag="pong"):
 
 
 class Started(Addressed, frozen=True, kw_only=True, tag="started"):
-    """The job was taken from the stream."""
+    """The job for these samples was taken from the stream."""
 
     request: str
     attempt: int
+    samples: tuple[int, ...]
 
 
 class Stages(Struct, frozen=True, array_like=True):

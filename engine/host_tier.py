@@ -6,6 +6,7 @@ an anonymous mapping, and the file has no name.
 """
 
 import mmap
+import os
 import tempfile
 import weakref
 from collections.abc import Sequence
@@ -80,10 +81,13 @@ def _anonymous(size: int) -> mmap.mmap:
 
 
 def _file(directory: str, size: int) -> mmap.mmap:
-    """A sparse file of the user's own that has no name: it is gone with its last mapping."""
+    """A file of the user's own that has no name: it is gone with its last mapping.
+
+    Its room is taken at once: a process whose mapped file finds none later is ended by the kernel, without a word.
+    """
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
-            file.truncate(size)
+            os.posix_fallocate(file.fileno(), 0, size)
             return mmap.mmap(file.fileno(), size)
     except OSError as error:
         why = f"no file of {size} bytes for KV blocks can be made there: {error.strerror}"

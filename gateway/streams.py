@@ -114,8 +114,8 @@ class Streams:
             case Tokens(emitted=emitted):
                 for one in emitted:
                     self._emitted(link, one, now)
-            case Started(request=request, attempt=attempt):
-                self._started(link, request, attempt, now)
+            case Started():
+                self._started(link, message, now)
             case Alive(request=request, sample=sample, attempt=attempt):
                 stream = self._streams.get(SequenceKey(request, sample))
                 fate = stream.request.alive(link.epoch, message, now) if stream is not None else None
@@ -133,12 +133,12 @@ class Streams:
             if stream.request.lost(link.epoch):
                 self._retry(stream, "worker died")
 
-    def _started(self, link: Link, request: str, attempt: int, now: float) -> None:
+    def _started(self, link: Link, message: Started, now: float) -> None:
+        request, attempt = message.request, message.attempt
         group = self.requests.get(request)
         if group is not None and group.started(link.epoch, attempt, now):
             return
-        # How many samples a forgotten request had is forgotten too; those behind the first end with their first token.
-        for sample in group.beyond(attempt) if group is not None else [0]:
+        for sample in group.beyond(attempt) if group is not None else message.samples:
             self._stale(link, SequenceKey(request, sample), attempt, ended=False)
 
     def _emitted(self, link: Link, emitted: Emitted, now: float) -> None:

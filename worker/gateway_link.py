@@ -159,9 +159,10 @@ class GatewayLink:
         failure = Failure("cancelled" if living else "unknown")
         await self.say(gateway, self._failed(gateway, key, attempt, failure))
 
-    async def started(self, gateway: str, request: str, attempt: int) -> None:
+    async def started(self, gateway: str, request: str, attempt: int, samples: tuple[int, ...]) -> None:
         """Tells a gateway that its job was taken. If this is lost, the gateway adds the job again."""
-        await self.say(gateway, Started(sender=self._epoch, receiver=gateway, request=request, attempt=attempt))
+        taken = Started(sender=self._epoch, receiver=gateway, request=request, attempt=attempt, samples=samples)
+        await self.say(gateway, taken)
 
     async def say(self, gateway: str, message: FromWorker) -> bool:
         """Sends to one gateway; False if it is not connected or its queue is full."""

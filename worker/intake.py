@@ -31,7 +31,7 @@ class Intake:
         vitals: Vitals,
         jobs_ahead: int,
         tell_engine: Callable[[Submit | Kill], None],
-        started: Callable[[str, str, int], Awaitable[None]],
+        started: Callable[[str, str, int, tuple[int, ...]], Awaitable[None]],
         on_cancel: Callable[[str, int, int], None],
     ) -> None:
         self._jobs = jobs
@@ -86,4 +86,4 @@ class Intake:
                 wanted.append(sample)
         if wanted:
             self._tell_engine(Submit(structs.replace(job, samples=tuple(wanted))))
-        await self._started(job.sender, job.request, job.attempt)
+        await self._started(job.sender, job.request, job.attempt, job.samples)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from math import ceil
 from typing import Any
 
 import torch
@@ -75,7 +76,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         max_batch_tokens=config.engine.max_batch_tokens,
         max_sequences=config.engine.max_sequences,
         max_model_len=executor.model_config.max_model_len,
-        growth_reserve=int(GROWTH_SHARE * executor.block_count),
+        growth_reserve=ceil(GROWTH_SHARE * executor.block_count),
         max_in_flight=depth,
     )
     vitals, clock, epoch = Vitals(), ServerClock(), new_epoch()

@@ -199,7 +199,13 @@ class Peer:
                     continue
                 await self.say(
                     job.sender,
-                    Started(sender=self.epoch, receiver=job.sender, request=job.request, attempt=job.attempt),
+                    Started(
+                        sender=self.epoch,
+                        receiver=job.sender,
+                        request=job.request,
+                        attempt=job.attempt,
+                        samples=job.samples,
+                    ),
                 )
                 for sample in job.samples:
                     key = SequenceKey(job.request, sample)

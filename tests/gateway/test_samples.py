@@ -281,11 +281,11 @@ async def test_a_job_of_the_past_that_is_taken_is_cancelled(serve: Serve) -> Non
     for _ in range(2):  # sample 1 has gone on to attempt 2, and from there to attempt 3
         group.begin([group.streams[1]], Route("", decode.epoch), time.monotonic())
     ends: dict[str, str] = {"sender": decode.epoch, "receiver": job.sender}
-    await decode.say(job.sender, Started(**ends, request=job.request, attempt=2))
-    await decode.say(job.sender, Started(**ends, request="forgotten", attempt=1))
-    await until(lambda: [cancel for cancel in decode.cancels if cancel.request == "forgotten"], "the cancellations")
+    await decode.say(job.sender, Started(**ends, request=job.request, attempt=2, samples=(1,)))
+    await decode.say(job.sender, Started(**ends, request="forgotten", attempt=1, samples=(0, 1)))
+    await until(lambda: len(decode.cancels) == 3, "the cancellations")
     told = [(cancel.request, cancel.attempt, cancel.sample) for cancel in decode.cancels]
-    assert told == [(job.request, 2, 1), ("forgotten", 1, 0)]
+    assert told == [(job.request, 2, 1), ("forgotten", 1, 0), ("forgotten", 1, 1)]
     assert {key.sample for key in decode.holding} == {0, 2}
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
