@@ -39,7 +39,7 @@ from engine.pool_size import (
     refuse_impossible,
     refuse_more_than,
 )
-from engine.profiling import fastest, first_step, largest_step, longer_step, out_and_in, prompts
+from engine.profiling import fastest, first_step, largest_step, longer_step, out_and_in, prompts, widest_step
 from engine.rope import Rotary
 from engine.sampler import Draw, sample
 from engine.weights import Checkpoint
@@ -207,12 +207,13 @@ class Executor:
     def _profile(self, config: EngineConfig) -> float:
         """Prompt tokens per second, of steps on small pools that are dropped.
 
-        On CUDA it is the largest step that runs, because what that takes is not there for KV. A CPU is asked for no
-        more than it does in about a second.
+        On CUDA the largest steps run, because what those take is not there for KV. A CPU is asked for no more than it
+        does in about a second.
         """
         limit = self.model_config.max_model_len
         try:
             if self.device.type == "cuda":
+                self._timed(widest_step(config))  # logits and noise of every row may take more than the longest prompt
                 lengths = largest_step(config, limit)
                 return sum(lengths) / self._timed(lengths)
             length = first_step(config, limit)

@@ -24,6 +24,11 @@ def largest_step(config: EngineConfig, max_model_len: int) -> list[int]:
     return lengths[: config.max_sequences]
 
 
+def widest_step(config: EngineConfig) -> list[int]:
+    """Lengths of the sequences of the step that samples most: one token of each, and a row of logits."""
+    return [1] * min(config.max_sequences, config.max_batch_tokens)
+
+
 def first_step(config: EngineConfig, max_model_len: int) -> int:
     """Tokens of the step that shows a CPU's speed about."""
     return min(FIRST_TOKENS, config.max_batch_tokens, max_model_len)

@@ -14,7 +14,17 @@ from engine.executor import Executor
 from engine.kv_pool import make_spec
 from engine.plan import BlockMove
 from engine.pool_size import host_slots, refuse_impossible
-from engine.profiling import LONGER_TOKENS, SECONDS, fastest, first_step, largest_step, longer_step, out_and_in, prompts
+from engine.profiling import (
+    LONGER_TOKENS,
+    SECONDS,
+    fastest,
+    first_step,
+    largest_step,
+    longer_step,
+    out_and_in,
+    prompts,
+    widest_step,
+)
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_executor
 from tests.engine.test_kv_pool import CONFIG
@@ -104,6 +114,7 @@ def test_profiling_steps_are_bounded() -> None:
     config = settings(max_batch_tokens=100, max_sequences=3)
     assert largest_step(config, 40) == [40, 40, 20] and largest_step(config, 30) == [30, 30, 30]
     assert largest_step(config, 1000) == [100]
+    assert widest_step(config) == [1] * min(config.max_sequences, 100)
     assert (first_step(config, 1000), first_step(config, 5)) == (16, 5)
     assert longer_step(config, 1000, 1e9) == 100 and longer_step(settings(), 1000, 1e9) == LONGER_TOKENS
     assert longer_step(settings(), 1000, 40.0) == int(40 * SECONDS)
