@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 
 from core.ids import SequenceKey
 from core.messages import Limits, Open, Sampling
@@ -13,9 +13,9 @@ from engine.blocks import Tables
 from kvtransfer.moves import Dropped, HandoffKey, Landed, Wanted
 from tests.decode_service.handoffs import committed, opened, short_job
 from tests.engine.strict_executor import StrictExecutor, next_token
-from tests.worker.ends import Ends
+from tests.worker.policy_machine import PolicyMachine
 from tests.worker.roles import Bench
-from worker.events import Begin, Emit, Fail, HandoffOver, Kill, RoomGranted, RoomRefused, Submit
+from worker.events import Begin, HandoffOver, Kill, RoomGranted, RoomRefused, Submit
 
 STOPS = (0, 1, 2)  # of 11 tokens
 COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
@@ -44,20 +44,16 @@ class Handoff:
     begun: list[SequenceKey] = field(default_factory=list)
 
 
-class DecodeMachine(RuleBasedStateMachine):
+class DecodeMachine(PolicyMachine):
     """The I/O thread of a decode worker, in a bad mood."""
 
     @initialize(blocks=st.integers(10, 30), depth=st.integers(1, 2))
     def start(self, blocks: int, depth: int) -> None:
-        self.executor = StrictExecutor((4,))
-        self.bench = Bench(blocks, executor=self.executor, max_in_flight=depth)
-        self.policy = DecodePolicy(self.bench.parts)
-        self.now, self.depth = 1.0, depth
-        self.ends = Ends()
+        executor = StrictExecutor((4,))
+        bench = Bench(blocks, executor=executor, max_in_flight=depth)
+        self.begin(bench, executor, DecodePolicy(bench.parts), depth)
         self.requests: list[Request] = []
-        self.attempts: dict[SequenceKey, int] = {}  # the highest
         self.dead: dict[SequenceKey, int] = {}  # the highest that was killed, or that a higher one has replaced
-        self.handoffs: dict[HandoffKey, Handoff] = {}
         self.count = 0
 
     # what comes
@@ -217,54 +213,11 @@ class DecodeMachine(RuleBasedStateMachine):
             self.policy.receive(Kill(key, attempt, "cancelled"), self.now)
             self.listen()
 
-    # time
-
-    @rule()
-    def launch(self) -> None:
-        if self.bench.scheduler.in_flight < self.depth:
-            self.launched()
-
-    @rule(steps=st.integers(1, 6))
-    def run_on(self, steps: int) -> None:
-        for _ in range(steps):
-            self.launch()
-            self.collect()
-
-    def launched(self) -> bool:
-        for each in self.bench.scheduler.added:
-            self.executor.salts[each.id], self.executor.known[each.id] = each.salt, each.tokens
-        done = self.bench.launch(self.policy, self.now) is not None
-        self.listen()
-        return done
-
-    @rule()
-    def collect(self) -> None:
-        if self.bench.scheduler.in_flight:
-            self.now += 0.25
-            self.bench.collect(self.policy, self.now)
-            self.listen()
-
-    @rule(data=st.data())
-    def break_logits(self, data: st.DataObject) -> None:
-        if self.bench.scheduler.added:
-            self.executor.fail.add(data.draw(st.sampled_from(self.bench.scheduler.added)).id)
-
-    @rule()
-    def time_passes(self) -> None:
-        self.now += 3
-        self.policy.expired(self.bench.scheduler.expired(self.now), self.now)
-        self.listen()
-
     # what the policy says
 
     def listen(self) -> None:
-        self.bench.scheduler.check_invariants()
+        super().listen()
         assert not self.bench.heard(Begin), "only what lands begins"
-        for event in self.bench.heard(Emit):
-            for emitted in event.emitted:
-                self.ends.emit(emitted)
-        for event in self.bench.heard(Fail):
-            self.ends.end((event.key, event.attempt), event.reason)
         for event in self.bench.heard(RoomGranted):
             handoff = self.handoffs[event.key]
             assert not handoff.blocks and event.held * 4 <= len(handoff.opened.token_ids)
@@ -276,30 +229,12 @@ class DecodeMachine(RuleBasedStateMachine):
             assert handoff.landed, "not before it has landed"
             assert all((each, handoff.opened.attempt) in self.ends.ends for each in handoff.begun)
 
-    @invariant()
-    def whoever_is_owed_an_end_is_here(self) -> None:
-        if hasattr(self, "policy"):
-            assert self.policy.busy() == bool(self.ends.open() or self.handoffs)
-
-    def teardown(self) -> None:
-        """From any state everything ends, and nothing is held."""
-        if not hasattr(self, "policy"):
-            return
-        for _ in range(1000):
-            while self.bench.scheduler.in_flight < self.depth and self.launched():
-                pass
-            if self.bench.scheduler.in_flight:
-                self.collect()
-                continue
-            waiting = [key for key, each in self.handoffs.items() if not each.landed]
-            if not waiting:
-                break
-            for key in waiting:
-                if self.handoffs[key].blocks:
-                    self.land_one(key, set(self.handoffs[key].opened.samples))
-        assert not self.ends.open() and not self.handoffs and not self.policy.busy()
-        assert self.bench.blocks.used_count == 0 and self.policy.load().waiting == 0
-        self.bench.blocks.check_invariants([])
+    def transfer_goes_on(self) -> bool:
+        waiting = [key for key, each in self.handoffs.items() if not each.landed]
+        for key in waiting:
+            if self.handoffs[key].blocks:
+                self.land_one(key, set(self.handoffs[key].opened.samples))
+        return bool(waiting)
 
 
 TestDecodePolicy = DecodeMachine.TestCase

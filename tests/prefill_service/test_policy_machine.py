@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 
 from core.ids import SequenceKey
 from core.kvspec import blocks_for
@@ -14,9 +14,9 @@ from kvtransfer.moves import Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.engine.strict_executor import StrictExecutor
 from tests.prefill_service.jobs import closed, job
-from tests.worker.ends import Ends
+from tests.worker.policy_machine import PolicyMachine
 from tests.worker.roles import SPEC, Bench
-from worker.events import AbortHandoff, CommitHandoff, Emit, Fail, Kill, LayerWritten, OpenHandoff, Submit
+from worker.events import AbortHandoff, CommitHandoff, Kill, LayerWritten, OpenHandoff, Submit
 
 STOPS = (0, 1, 2, 3)  # of 11 tokens
 COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
@@ -35,19 +35,15 @@ class Handoff:
     closed: bool = False
 
 
-class PrefillMachine(RuleBasedStateMachine):
+class PrefillMachine(PolicyMachine):
     """The I/O thread of a prefill worker, in a bad mood."""
 
     @initialize(blocks=st.integers(8, 30), share=st.sampled_from([0.2, 0.6]), depth=st.integers(1, 2))
     def start(self, blocks: int, share: float, depth: int) -> None:
-        self.executor = StrictExecutor((4,))
-        self.bench = Bench(blocks, share, self.executor, depth)
-        self.policy = PrefillPolicy(self.bench.parts)
-        self.now, self.depth = 1.0, depth
-        self.ends = Ends()
+        executor = StrictExecutor((4,))
+        bench = Bench(blocks, share, executor, depth)
+        self.begin(bench, executor, PrefillPolicy(bench.parts), depth)
         self.jobs: list[PrefillJob] = []  # of every request the first
-        self.attempts: dict[SequenceKey, int] = {}  # the highest
-        self.handoffs: dict[int, Handoff] = {}
 
     @rule(
         common=st.integers(0, 12),
@@ -111,42 +107,6 @@ class PrefillMachine(RuleBasedStateMachine):
         self.policy.receive(Kill(key, attempt, "cancelled"), self.now)
         self.listen()
 
-    @rule()
-    def launch(self) -> None:
-        if self.bench.scheduler.in_flight < self.depth:
-            self.launched()
-
-    @rule(steps=st.integers(1, 4))
-    def run_on(self, steps: int) -> None:
-        for _ in range(steps):
-            self.launch()
-            self.collect()
-
-    def launched(self) -> bool:
-        for each in self.bench.scheduler.added:
-            self.executor.salts[each.id], self.executor.known[each.id] = each.salt, each.tokens
-        done = self.bench.launch(self.policy, self.now) is not None
-        self.listen()
-        return done
-
-    @rule()
-    def collect(self) -> None:
-        if self.bench.scheduler.in_flight:
-            self.now += 0.25
-            self.bench.collect(self.policy, self.now)
-            self.listen()
-
-    @rule(data=st.data())
-    def break_logits(self, data: st.DataObject) -> None:
-        if self.bench.scheduler.added:
-            self.executor.fail.add(data.draw(st.sampled_from(self.bench.scheduler.added)).id)
-
-    @rule()
-    def time_passes(self) -> None:
-        self.now += 3
-        self.policy.expired(self.bench.scheduler.expired(self.now), self.now)
-        self.listen()
-
     @rule(data=st.data(), accepted=st.booleans(), unpinned=st.booleans())
     def close(self, data: st.DataObject, accepted: bool, unpinned: bool) -> None:
         if live := [number for number, each in self.handoffs.items() if not each.closed]:
@@ -176,13 +136,7 @@ class PrefillMachine(RuleBasedStateMachine):
             self.policy.receive(Unpinned(number), self.now)
 
     def listen(self) -> None:
-        """Takes all that the policy has said."""
-        self.bench.scheduler.check_invariants()
-        for event in self.bench.heard(Emit):
-            for emitted in event.emitted:
-                self.ends.emit(emitted)
-        for event in self.bench.heard(Fail):
-            self.ends.end((event.key, event.attempt), event.reason)
+        super().listen()
         for event in self.bench.heard(OpenHandoff):
             assert event.handoff not in self.handoffs
             self.handoffs[event.handoff] = Handoff(event.job, event.samples, event.blocks)
@@ -212,29 +166,12 @@ class PrefillMachine(RuleBasedStateMachine):
         keys = [SequenceKey(handoff.job.request, sample) for sample in handoff.samples]
         return [key.sample for key in keys if (key, handoff.job.attempt) not in self.ends.ends]
 
-    @invariant()
-    def whoever_is_owed_an_end_is_here(self) -> None:
-        if hasattr(self, "policy"):
-            assert self.policy.busy() == bool(self.ends.open() or self.handoffs)
-
-    def teardown(self) -> None:
-        """From any state everything ends, and nothing is held."""
-        if not hasattr(self, "policy"):
-            return
-        for _ in range(1000):
-            while self.bench.scheduler.in_flight < self.depth and self.launched():
-                pass
-            if self.bench.scheduler.in_flight:
-                self.collect()
-                continue
-            if not self.handoffs:
-                break
-            for number in [number for number, each in self.handoffs.items() if not each.closed]:
-                self.close_one(number, accepted=not self.handoffs[number].aborted)
-            self.unpin()
-        assert not self.ends.open() and not self.policy.busy()
-        assert self.bench.blocks.used_count == 0 and self.policy.load().waiting == 0
-        self.bench.blocks.check_invariants([])
+    def transfer_goes_on(self) -> bool:
+        for number in [number for number, each in self.handoffs.items() if not each.closed]:
+            self.close_one(number, accepted=not self.handoffs[number].aborted)
+        going = bool(self.handoffs)
+        self.unpin()
+        return going
 
 
 TestPrefillPolicy = PrefillMachine.TestCase
