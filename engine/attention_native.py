@@ -54,7 +54,9 @@ class NativeAttentionStep:
         self._pools = layers
         self._windows = windows
         self._batch = batch  # keeps the tables alive
-        _, kv_heads, _, block, dim = layers[0].shape
+        blocks, kv_heads, _, block, dim = layers[0].shape
+        for places, end in ((batch.block_tables, blocks), (batch.slots, blocks * block), (batch.fresh_blocks, blocks)):
+            assert not places.numel() or (int(places.min()) >= 0 and int(places.max()) < end), "beyond the pool"
         self._dtype, self._dim = layers[0].dtype, dim
         self._arguments = AttentionArguments(
             format=FORMATS[self._dtype],

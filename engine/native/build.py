@@ -15,7 +15,7 @@ from pathlib import Path
 
 from core.errors import NativeError
 
-SOURCES = ("linear.c", "attention.c")
+SOURCES = ("linear.c", "attention.c", "elementwise.c")
 HEADERS = ("vector.h", "product.h")
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = (

@@ -37,6 +37,13 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
         *(POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long),
         *(c_void_p, c_long, c_void_p),
     ),
+    "baton_add_norm": (c_int, c_void_p, c_void_p, c_void_p, c_long, c_long, c_double, c_void_p),
+    "baton_angles": (c_void_p, c_long, c_void_p, c_long, c_double, c_void_p, c_void_p),
+    "baton_rotate": (
+        *(c_int, c_void_p, c_long, c_long, c_long, c_long),
+        *(c_void_p, c_void_p, c_void_p, c_double),
+    ),
+    "baton_gate": (c_int, c_void_p, c_long, c_long, c_void_p),
 }
 """Arguments of what returns nothing; the sources say what each is."""
 
