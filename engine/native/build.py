@@ -47,9 +47,14 @@ def build() -> Path:
 
 
 def cache() -> Path:
-    """Where libraries are kept: `baton` in `$XDG_CACHE_HOME`, or in `~/.cache`."""
+    """Where libraries are kept: `baton` in `$XDG_CACHE_HOME` or `~/.cache`. Raises `NativeError` without a home."""
     given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if os.path.isabs(given) else Path("~/.cache").expanduser()) / "baton"
+    if os.path.isabs(given):
+        return Path(given) / "baton"
+    try:
+        return Path.home() / ".cache" / "baton"
+    except RuntimeError as error:
+        raise NativeError("this user has no home directory to keep native operators in; set XDG_CACHE_HOME") from error
 
 
 def compiler() -> list[str]:

@@ -58,6 +58,14 @@ def test_a_compiler_that_fails_is_one_sentence(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(cls: type[Path]) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    with monkeypatch.context() as patch:
+        patch.delenv("XDG_CACHE_HOME")
+        patch.setattr(Path, "home", classmethod(homeless))
+        with pytest.raises(NativeError, match="no home directory"):
+            build()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(NativeError, match="cannot be written to"):
