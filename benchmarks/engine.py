@@ -1,6 +1,6 @@
 """Tokens per second of scheduler and executor in one process, without services, beside what the machine allows.
 
-    python -m benchmarks.engine --model DIR [--dtype bf16] [--threads 2] [--rounds 3]
+    python -m benchmarks.engine --model DIR [--dtype bf16] [--cpu-backend torch] [--threads 2] [--rounds 3]
 
 A workload `n x i→o` is n requests of i prompt tokens and o greedy output tokens, all there at the start. *prompt* is
 prompt tokens over the time until the last first token; *output* is all output tokens over all time, prompts included.
@@ -136,6 +136,7 @@ def main() -> int:
     parser.add_argument("--model", required=True, help="model directory or hub id")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto", choices=("auto", "fp32", "bf16", "fp16"))
+    parser.add_argument("--cpu-backend", default="auto", choices=("auto", "native", "torch"))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=3, help="the median of so many runs is shown")
     given = parser.parse_args()
@@ -144,7 +145,13 @@ def main() -> int:
         own = read_config(locate(given.model, report)).max_model_len
         workloads = [each for each in WORKLOADS if each.prompt + each.output <= own]
         longest = max((each.prompt + each.output for each in workloads), default=own)
-        config = EngineConfig(model=given.model, device=given.device, dtype=given.dtype, max_model_len=longest)
+        config = EngineConfig(
+            model=given.model,
+            device=given.device,
+            dtype=given.dtype,
+            cpu_backend=given.cpu_backend,
+            max_model_len=longest,
+        )
         executor = Executor(config, report)
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -152,7 +159,8 @@ def main() -> int:
     machine = measure(executor.device, executor.dtype)
     print(
         f"{machine.name}, {machine.threads} threads; Python {platform.python_version()}, torch {torch.__version__}; "
-        f"{given.model}, {dtype_name(executor.dtype)} on {executor.device}, median of {given.rounds}"
+        f"{given.model}, {dtype_name(executor.dtype)} on {executor.device}, {executor.operators} operators, "
+        f"median of {given.rounds}"
     )
     print(f"memory {machine.read / 1e9:.1f} GB/s, matrix product {machine.multiply / 1e9:.0f} GFLOP/s")
     print("| workload | prompt tok/s | limit | output tok/s | limit |\n| --- | --- | --- | --- | --- |")

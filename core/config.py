@@ -13,6 +13,7 @@ Seconds = Annotated[float, Meta(gt=0)]
 Positive = Annotated[int, Meta(ge=1)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 BlockSize = Literal[8, 16, 32, 64]
+CPUBackend = Literal["auto", "native", "torch"]
 
 
 class StoreConfig(Struct, frozen=True, kw_only=True):
@@ -31,6 +32,9 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     device: Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")] = "auto"
     dtype: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"], Meta(description="of weights and KV; auto: bf16 where it is fast")
+    ] = "auto"
+    cpu_backend: Annotated[
+        CPUBackend, Meta(description="operators on a CPU: native (compiled at the first start), torch, or auto")
     ] = "auto"
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
     kv_memory: Annotated[Bytes, Meta(description="memory for KV blocks, such as 512MiB; 0: chosen by the device")] = 0

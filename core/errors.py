@@ -18,6 +18,10 @@ class ModelError(BatonError):
     """A model directory is missing, broken, or of an architecture that is not supported."""
 
 
+class NativeError(BatonError):
+    """The native operators cannot be compiled or loaded on this machine; the message is the first error."""
+
+
 class CapacityError(BatonError):
     """Something can never fit, whatever finishes before it; the message has both sizes."""
 

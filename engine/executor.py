@@ -20,9 +20,12 @@ from core.sizes import format_bytes
 from core.status import Progress
 from engine.architectures import ModelConfig, computation, read_config
 from engine.attention import AttentionBackend
+from engine.attention_native import NativeAttention
 from engine.attention_torch import TorchAttention
 from engine.batch import Sampled, build_batch, single_rows
+from engine.cpu_backend import choose
 from engine.device import choose_device, choose_dtype, dtype_name
+from engine.elementwise import Elementwise, NativeElementwise, TorchElementwise
 from engine.host_tier import HostTier
 from engine.hub import locate
 from engine.kv_pool import KVPool, make_spec
@@ -80,6 +83,7 @@ class Executor:
         directory = locate(config.model, progress)
         progress("reading the config", 0.0)
         self.model_config: ModelConfig = read_config(directory, config.max_model_len)
+        self._native = choose(config, self.device, self.dtype, self.model_config.head_dim)
         checkpoint = Checkpoint(directory)
         self.parameters = checkpoint.parameters()
         self._model = self._load(checkpoint, progress)
@@ -101,6 +105,11 @@ class Executor:
         self.memory = self._memory()
         self.on_layer = on_layer
         self._log()
+
+    @property
+    def operators(self) -> str:
+        """Whose operators compute: `native` or `torch`."""
+        return "torch" if self._native is None else "native"
 
     @property
     def host_slots(self) -> int:
@@ -172,10 +181,16 @@ class Executor:
     def _load(self, checkpoint: Checkpoint, progress: Progress) -> Model:
         config = self.model_config
         with torch.inference_mode():
-            rotary = Rotary(config.rope, config.head_dim, self.device, self.dtype)
-            model = Model(config, LinearFactory(checkpoint, self.device, self.dtype), rotary, progress)
+            make = LinearFactory(checkpoint, self.device, self.dtype, self._native)
+            model = Model(config, make, self._elementwise(), progress)
         checkpoint.refuse_unused(".rotary_emb.inv_freq", *(("lm_head.weight",) if config.tied_head else ()))
         return model
+
+    def _elementwise(self) -> Elementwise:
+        config = self.model_config
+        if self._native is not None:
+            return NativeElementwise(self._native, config.rope, config.head_dim, self.dtype, config.norm_eps)
+        return TorchElementwise(Rotary(config.rope, config.head_dim, self.device, self.dtype), config.norm_eps)
 
     def _make_tier(self, config: EngineConfig, blocks: int) -> HostTier | None:
         on_host = blocks * self.spec.block_bytes() if self.device.type != "cuda" else 0
@@ -185,7 +200,12 @@ class Executor:
     def _use_pool(self, blocks: int, tier: HostTier | None = None) -> None:
         self.pool = KVPool(self.model_config, self.spec, blocks, self.device, self.dtype, tier)
         self.block_count = blocks
-        self._attention: AttentionBackend = TorchAttention(self.pool.layers, self.model_config.windows)
+        layers, windows = self.pool.layers, self.model_config.windows
+        self._attention: AttentionBackend
+        if self._native is not None:
+            self._attention = NativeAttention(self._native, layers, windows)
+        else:
+            self._attention = TorchAttention(layers, windows)
 
     def _shorten(self) -> None:
         """A model may take longer texts than this machine has room for; it then serves what fits."""
@@ -271,9 +291,10 @@ class Executor:
             speed = format_bytes(memory.host_bytes_per_second)
             tier = f"host tier {format_bytes(memory.host_tier_bytes)} ({self.host_slots} blocks) at {speed}/s"
         LOG.info(
-            "%s on %s in %s, torch attention: weights %s, KV pool %s (%d blocks of %d tokens, %s per token)"
+            "%s on %s in %s, %s operators: weights %s, KV pool %s (%d blocks of %d tokens, %s per token)"
             " for %d tokens or %d sequences of %d, %s; %.0f prompt tokens/s",
-            *(self.model_config.name, self.device, dtype_name(self.dtype), format_bytes(memory.weights_bytes)),
-            *(format_bytes(memory.kv_pool_bytes), self.block_count, self._block_size, format_bytes(memory.token_bytes)),
+            *(self.model_config.name, self.device, dtype_name(self.dtype), self.operators),
+            *(format_bytes(memory.weights_bytes), format_bytes(memory.kv_pool_bytes), self.block_count),
+            *(self._block_size, format_bytes(memory.token_bytes)),
             *(memory.tokens, memory.sequences, longest, tier, memory.prompt_tokens_per_second),
         )

@@ -1,7 +1,7 @@
 """The one decoder-only transformer; what tells architectures apart is in its config.
 
-It touches the outside at three points: an `AttentionStep` that stores and attends, the linear layers that a factory
-made, and the signal that a layer's KV is written.
+It touches the outside at four points: an `AttentionStep` that stores and attends, the linear layers that a factory
+made, the operators between those, and the signal that a layer's KV is written.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from torch.nn import functional
 from core.status import Progress
 from engine.architectures import ModelConfig
 from engine.attention import AttentionStep
+from engine.elementwise import Angles, Elementwise
 from engine.linear import Linear, LinearFactory
-from engine.rope import Rotary, rotate_
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Layer:
 class Model:
     """Token ids in, logits out; KV goes to the attention step."""
 
-    def __init__(self, config: ModelConfig, make: LinearFactory, rotary: Rotary, progress: Progress) -> None:
+    def __init__(self, config: ModelConfig, make: LinearFactory, between: Elementwise, progress: Progress) -> None:
         self._config = config
-        self._rotary = rotary
+        self._between = between
         self._embedding = make.tensor("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
         self._layers: list[Layer] = []
         for index in range(config.layers):
@@ -63,35 +63,31 @@ class Model:
         self, token_ids: Tensor, positions: Tensor, step: AttentionStep, stored: Callable[[int], None]
     ) -> Tensor:
         """Hidden states `[tokens, hidden]` before the last norm; `stored(layer)` follows each layer's store."""
-        cos, sin = self._rotary.angles(positions)
-        hidden = functional.embedding(token_ids, self._embedding)
+        between = self._between
+        angles = between.angles(positions)
+        hidden: Tensor = functional.embedding(token_ids, self._embedding)
+        change: Tensor | None = None
         for index, layer in enumerate(self._layers):
-            queries, keys_values = self._project(layer, self._normed(hidden, layer.attention_norm), cos, sin)
+            hidden, normed = between.add_norm(hidden, change, layer.attention_norm)
+            queries, keys_values = self._project(layer, normed, angles)
             step.store(index, keys_values)
             stored(index)
-            hidden = hidden + layer.attention_output(step.attend(index, queries).flatten(1))
-            gate, up = layer.gate_up(self._normed(hidden, layer.mlp_norm)).chunk(2, -1)
-            hidden = hidden + layer.down(functional.silu(gate).mul_(up))
-        return hidden
+            change = layer.attention_output(step.attend(index, queries).flatten(1))
+            hidden, normed = between.add_norm(hidden, change, layer.mlp_norm)
+            change = layer.down(between.gate(layer.gate_up(normed)))
+        return hidden if change is None else hidden + change
 
     def logits(self, hidden: Tensor) -> Tensor:
         """`[rows, vocab]` of `hidden` `[rows, hidden]`, fp32."""
-        return self._head(self._normed(hidden, self._norm)).float()
+        return self._head(self._between.add_norm(hidden, None, self._norm)[1]).float()
 
-    def _project(self, layer: Layer, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    def _project(self, layer: Layer, hidden: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
         """Queries `[tokens, heads, dim]`, and keys before values `[tokens, 2 x kv_heads, dim]`, positions applied."""
         config = self._config
         rotated = config.heads + config.kv_heads
         heads = layer.query_key_value(hidden).view(len(hidden), -1, config.head_dim)
-        turning = heads[:, :rotated]
-        if layer.query_key_norm is not None:
-            turning.copy_(self._normed(turning, None) * layer.query_key_norm)
-        rotate_(turning, cos, sin)
+        self._between.rotate(heads[:, :rotated], angles, layer.query_key_norm)
         return heads[:, : config.heads], heads[:, config.heads :]
-
-    def _normed(self, x: Tensor, weight: Tensor | None) -> Tensor:
-        """Root mean square norm over the last axis (https://arxiv.org/abs/1910.07467), in fp32 inside."""
-        return functional.rms_norm(x, (x.shape[-1],), weight, self._config.norm_eps)
 
 
 def _load_layer(config: ModelConfig, make: LinearFactory, name: str) -> Layer:

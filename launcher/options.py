@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from core.config import BlockSize, Bytes, LogLevel, Positive
+from core.config import BlockSize, Bytes, CPUBackend, LogLevel, Positive
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO_MODEL = str(ROOT / "demo_model" / "weights")
@@ -30,6 +30,9 @@ class UpConfig(Struct, frozen=True, kw_only=True):
     ] = "auto"
     dtype: Annotated[
         Literal["fp32", "bf16", "fp16", "auto"], Meta(description="of weights and KV: fp32, bf16, fp16 or auto")
+    ] = "auto"
+    cpu_backend: Annotated[
+        CPUBackend, Meta(description="operators on a CPU: native (compiled at the first start), torch, or auto")
     ] = "auto"
     host: Annotated[str, Meta(description="address that the endpoint and the dashboard listen on")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="port of the endpoint; 0: chosen by the system")] = 8000

@@ -11,6 +11,8 @@ from tests.reference import VARIANTS, Golden, build_model, golden, make_prompts
 
 LENGTHS = [1, 2, 7, 15, 16, 17, 33, 47, 64, 97]
 NEW_TOKENS = 12
+BACKENDS = ("native", "torch")
+"""Both serve on a CPU; the native operators need a C compiler."""
 
 
 def make_executor(directory: Path, **changes: object) -> Executor:
@@ -26,9 +28,10 @@ def test_every_architecture_gives_the_references_tokens(variant: str, tmp_path: 
     config = VARIANTS[variant]()
     directory = build_model(tmp_path / variant, config, shard_size="100KB" if "biases" in variant else "5GB")
     expected = golden(directory, make_prompts(LENGTHS, config.vocab_size), NEW_TOKENS)
-    executor = make_executor(directory)
-    running = start(executor, [each.prompt for each in expected], NEW_TOKENS, stagger=1)
-    assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected]
+    for backend in BACKENDS:
+        executor = make_executor(directory, cpu_backend=backend)
+        running = start(executor, [each.prompt for each in expected], NEW_TOKENS, stagger=1)
+        assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected], backend
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +48,11 @@ def test_chunks_blocks_and_launching_ahead_change_nothing(
     chunk: int, block_size: int, ahead: bool, windowed: tuple[Path, list[Golden]]
 ) -> None:
     directory, expected = windowed
-    executor = make_executor(directory, block_size=block_size)
-    running = start(executor, [each.prompt for each in expected], 8)
-    assert run(executor, running, 8, chunk=chunk, ahead=ahead) == [each.tokens for each in expected]
+    for backend in BACKENDS:
+        executor = make_executor(directory, block_size=block_size, cpu_backend=backend)
+        running = start(executor, [each.prompt for each in expected], 8)
+        found = run(executor, running, 8, chunk=chunk, ahead=ahead)
+        assert found == [each.tokens for each in expected], backend
 
 
 def test_long_prompts_and_large_batches(tmp_path: Path) -> None:
@@ -55,9 +60,10 @@ def test_long_prompts_and_large_batches(tmp_path: Path) -> None:
     directory = build_model(tmp_path / "model", config)
     lengths = [1, 600, 333, *range(4, 120, 4)]
     expected = golden(directory, make_prompts(lengths, config.vocab_size, seed=2), 6)
-    executor = make_executor(directory, kv_memory=16 << 20, max_model_len=700)
-    running = start(executor, [each.prompt for each in expected], 6)
-    assert run(executor, running, 6, chunk=100) == [each.tokens for each in expected]
+    for backend in BACKENDS:
+        executor = make_executor(directory, kv_memory=16 << 20, max_model_len=700, cpu_backend=backend)
+        running = start(executor, [each.prompt for each in expected], 6)
+        assert run(executor, running, 6, chunk=100) == [each.tokens for each in expected], backend
 
 
 @pytest.mark.parametrize("layer", range(4))

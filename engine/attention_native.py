@@ -1,0 +1,117 @@
+"""Paged attention by the native operator: KV blocks are read where they lie, once for the query heads that share them.
+
+In fp32 a query's result depends, to the bit, on that query and its sequence's KV only: not on the batch, the chunk, the
+number of threads, or where the step began.
+"""
+
+import ctypes
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.batch import Batch, Ints
+from engine.native.library import FORMATS, AttentionArguments
+
+ROWS = 24
+"""Rows of a tile in attention.c, and the head size and the block size that it has room for."""
+MAX_HEAD_DIM = 256
+MAX_BLOCK = 64
+
+
+def unsupported(dtype: torch.dtype, head_dim: int, block: int) -> str:
+    """Why the native operators cannot serve such a pool, in a few words; empty: they can."""
+    if dtype not in FORMATS:
+        return f"fp32 and bf16 are supported, not {dtype}"
+    if head_dim > MAX_HEAD_DIM:
+        return f"head sizes up to {MAX_HEAD_DIM} are supported, not {head_dim}"
+    if MAX_BLOCK % block:
+        return f"block sizes that divide {MAX_BLOCK} are supported, not {block}"
+    return ""
+
+
+class NativeAttention:
+    """Serves pools on a CPU whose layers are `[blocks, kv_heads, 2, block, head_dim]`, in fp32 or bf16."""
+
+    def __init__(self, native: ctypes.CDLL, layers: list[Tensor], windows: tuple[int, ...]) -> None:
+        _, _, _, block, dim = layers[0].shape
+        assert not unsupported(layers[0].dtype, dim, block)
+        assert all(layer.is_contiguous() for layer in layers)
+        self._native = native
+        self._layers = layers
+        self._windows = windows
+
+    def begin(self, batch: Batch) -> "NativeAttentionStep":
+        """The work's tiles, shared by all layers; made when the first layer shows how many heads share one of KV."""
+        return NativeAttentionStep(self._native, self._layers, self._windows, batch)
+
+
+class NativeAttentionStep:
+    """See `engine.attention.AttentionStep`."""
+
+    def __init__(self, native: ctypes.CDLL, layers: list[Tensor], windows: tuple[int, ...], batch: Batch) -> None:
+        self._native = native
+        self._pools = layers
+        self._windows = windows
+        self._batch = batch  # keeps the tables alive
+        blocks, kv_heads, _, block, dim = layers[0].shape
+        for places, end in ((batch.block_tables, blocks), (batch.slots, blocks * block), (batch.fresh_blocks, blocks)):
+            assert not places.numel() or (int(places.min()) >= 0 and int(places.max()) < end), "beyond the pool"
+        self._dtype, self._dim = layers[0].dtype, dim
+        self._arguments = AttentionArguments(
+            format=FORMATS[self._dtype],
+            kv_heads=kv_heads,
+            dim=dim,
+            block=block,
+            scale=dim**-0.5,
+            tables=batch.block_tables.data_ptr(),
+            table_stride=batch.block_tables.stride(0),
+        )
+
+    def store(self, layer: int, keys_values: Tensor) -> None:
+        """A block that a sequence enters is cleared first: it may leave this worker whole."""
+        batch = self._batch
+        tokens, sides, dim = keys_values.shape
+        assert sides == 2 * self._arguments.kv_heads and dim == self._dim and keys_values.dtype == self._dtype
+        assert keys_values.stride()[1:] == (dim, 1) and tokens == len(batch.slots)
+        self._native.baton_store(
+            *(self._arguments, keys_values.data_ptr(), keys_values.stride(0), batch.slots.data_ptr(), tokens),
+            *(batch.fresh_blocks.data_ptr(), len(batch.fresh_blocks), self._pools[layer].data_ptr()),
+        )
+
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        tokens, heads, dim = queries.shape
+        assert queries.stride()[1:] == (dim, 1) and dim == self._dim and queries.dtype == self._dtype
+        assert tokens == len(self._batch.slots)
+        shared, rest = divmod(heads, self._arguments.kv_heads)
+        assert not rest
+        if shared != self._arguments.shared:
+            self._tiles = tiles(self._batch, shared)
+            self._arguments.shared = shared
+            self._arguments.tiles = self._tiles.ctypes.data
+            self._arguments.tile_count = len(self._tiles)
+        output = queries.new_empty((tokens, heads, dim))
+        self._native.baton_attend(
+            *(self._arguments, queries.data_ptr(), queries.stride(0), self._pools[layer].data_ptr()),
+            *(self._windows[layer], output.data_ptr()),
+        )
+        return output
+
+
+def tiles(batch: Batch, shared: int) -> Ints:
+    """`[tiles, 5]`: work, the work's first token and its position, the tile's first row and its rows.
+
+    Rows are a work's tokens, times the `shared` heads of one KV head. What reads most comes first, so that threads that
+    take one tile after the other end together.
+    """
+    rows = batch.query_lengths * shared
+    counts = -(-rows // ROWS)
+    work = np.repeat(np.arange(len(counts)), counts)
+    first = (np.arange(len(work)) - np.repeat(np.cumsum(counts) - counts, counts)) * ROWS
+    tokens = (np.cumsum(batch.query_lengths) - batch.query_lengths)[work]
+    positions = (batch.kv_lengths - batch.query_lengths)[work]
+    count = np.minimum(ROWS, rows[work] - first)
+    cost = (positions + first // shared) * count
+    order = np.argsort(-cost, kind="stable")
+    found: Ints = np.stack((work, tokens, positions, first, count), 1)[order]
+    return np.ascontiguousarray(found)

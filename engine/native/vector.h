@@ -1,0 +1,164 @@
+/* Vectors of fp32 by the compiler's own extension, and the two formats that tensors have in memory: fp32 and bf16.
+
+   Arithmetic is fp32 everywhere. A multiplication and an addition become one operation only where `fused` says so (the
+   compiler is told not to do it by itself), so the source fixes every rounding: the same bits in every loop, whether an
+   element is in a loop's body or in its tail. */
+
+#ifndef VECTOR_H
+#define VECTOR_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if defined __AVX512F__
+#include <immintrin.h> /* half a second of the compiler's time */
+#define LANES 16
+#define LANE_NUMBERS {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+#else
+#define LANES 8
+#define LANE_NUMBERS {0, 1, 2, 3, 4, 5, 6, 7}
+#endif
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
+typedef uint32_t uvec __attribute__((vector_size(4 * LANES)));
+typedef uint16_t hvec __attribute__((vector_size(2 * LANES)));
+
+/* A function is made for each format, by inlining with a constant. */
+enum format { FP32, BF16 };
+
+#define INLINE static inline __attribute__((always_inline))
+#define EXPORT __attribute__((visibility("default")))
+
+INLINE long least(long a, long b) { return a < b ? a : b; }
+INLINE long most(long a, long b) { return a > b ? a : b; }
+INLINE long rounded_up(long n, long unit) { return (n + unit - 1) / unit * unit; }
+
+INLINE vec all(float x) { return x - (vec){0}; } /* adding zero would make a zero of -0 */
+
+/* a * b + c, rounded once where the processor can. */
+INLINE vec fused(vec a, vec b, vec c)
+{
+#if defined __AVX512F__
+    return _mm512_fmadd_ps(a, b, c);
+#elif defined __AVX2__ && defined __FMA__
+    return __builtin_ia32_vfmaddps256(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+/* mask ? a : b, for a mask of 0 and -1. */
+INLINE vec chosen(ivec mask, vec a, vec b) { return (vec)((mask & (ivec)a) | (~mask & (ivec)b)); }
+
+INLINE vec larger(vec a, vec b) { return chosen(a > b, a, b); }
+
+/* The lanes' sum, pairwise: lane i with lane i + half. */
+INLINE float sum_of(vec v)
+{
+    float lane[LANES];
+    memcpy(lane, &v, sizeof v);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] += lane[i + half];
+    return lane[0];
+}
+
+INLINE float largest_of(vec v)
+{
+    float lane[LANES], found;
+    memcpy(lane, &v, sizeof v);
+    found = lane[0];
+    for (int i = 1; i < LANES; i++)
+        found = lane[i] > found ? lane[i] : found;
+    return found;
+}
+
+INLINE vec widened(hvec bits) { return (vec)(__builtin_convertvector(bits, uvec) << 16); }
+
+/* To the nearest bf16, ties to even; NaN stays NaN. */
+INLINE hvec narrowed(vec v)
+{
+    uvec bits = (uvec)v;
+    uvec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    uvec nan = (uvec)(v != v);
+    return __builtin_convertvector((nan & 0x7fc0) | (~nan & rounded), hvec);
+}
+
+/* `format` elements from `at` on: LANES of them, or the first `count`, where the others are 0. */
+INLINE vec load(enum format format, const void *from, long at)
+{
+    if (format == FP32) {
+        vec v;
+        memcpy(&v, (const float *)from + at, sizeof v);
+        return v;
+    }
+    hvec bits;
+    memcpy(&bits, (const uint16_t *)from + at, sizeof bits);
+    return widened(bits);
+}
+
+INLINE vec load_first(enum format format, const void *from, long at, long count)
+{
+    if (count >= LANES)
+        return load(format, from, at);
+    uint32_t part[LANES] = {0};
+    const long size = format == FP32 ? 4 : 2;
+    memcpy(part, (const char *)from + at * size, count * size);
+    return load(format, part, 0);
+}
+
+INLINE void store(enum format format, void *to, long at, vec v)
+{
+    if (format == FP32) {
+        memcpy((float *)to + at, &v, sizeof v);
+    } else {
+        hvec bits = narrowed(v);
+        memcpy((uint16_t *)to + at, &bits, sizeof bits);
+    }
+}
+
+/* The first `count` elements as fp32, and zeros up to whole vectors. */
+INLINE void widen(const uint16_t *from, long count, float *to)
+{
+    long at = 0;
+    for (; at + LANES <= count; at += LANES)
+        store(FP32, to, at, load(BF16, from, at));
+    if (at < count)
+        store(FP32, to, at, load_first(BF16, from, at, count - at));
+}
+
+INLINE void store_first(enum format format, void *to, long at, vec v, long count)
+{
+    if (count >= LANES) {
+        store(format, to, at, v);
+        return;
+    }
+    uint32_t part[LANES];
+    const long size = format == FP32 ? 4 : 2;
+    store(format, part, 0, v);
+    memcpy((char *)to + at * size, part, count * size);
+}
+
+/* e^x for x <= 0 or NaN, to about one unit in the last place; 0 below the least normal number; e^0 is 1.
+   x = n ln 2 + r with |r| <= ln(2) / 2, and a polynomial for e^r (Cephes' expf). */
+INLINE vec exponential(vec x)
+{
+    const vec shift = all(12582912.0f); /* 1.5 x 2^23: adding it rounds to a whole number */
+    const ivec underflow = x < -87.0f;
+    const vec n = fused(x, all(1.44269504f), shift) - shift;
+    const vec r = fused(n, all(2.12194440e-4f), fused(n, all(-0.693359375f), x));
+    vec p = all(1.9875691500e-4f);
+    p = fused(p, r, all(1.3981999507e-3f));
+    p = fused(p, r, all(8.3334519073e-3f));
+    p = fused(p, r, all(4.1665795894e-2f));
+    p = fused(p, r, all(1.6666665459e-1f));
+    p = fused(p, r, all(5.0000001201e-1f));
+    p = fused(p, r * r, r + 1.0f);
+    /* -infinity and NaN have no whole number: what they get is thrown away, or NaN already. */
+    const vec bounded = chosen((n > -127.0f) & (n <= 0.0f), n, (vec){0});
+    const vec power = (vec)((__builtin_convertvector(bounded, ivec) + 127) << 23);
+    return chosen(underflow, (vec){0}, p * power);
+}
+
+#endif

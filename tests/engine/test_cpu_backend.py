@@ -1,0 +1,103 @@
+"""Which operators serve, and who is told. The native ones need a C compiler."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.errors import ConfigError
+from engine.executor import Executor
+from engine.plan import Plan, Work
+from tests.engine.drive import GREEDY
+from tests.engine.test_golden import make_executor
+from tests.reference import VARIANTS, build_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model(tmp_path_factory.mktemp("backend") / "model", VARIANTS["llama"]())
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def answer(executor: Executor) -> list[list[int]]:
+    executor.launch(Plan(0, [Work(1, 0, [5, 6, 7], ([1],), GREEDY)]))
+    return executor.collect().tokens
+
+
+def test_the_start_says_which_operators_compute(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for backend, used in (("auto", "native"), ("native", "native"), ("torch", "torch")):
+        caplog.clear()
+        executor = make_executor(model, cpu_backend=backend)
+        assert executor.operators == used
+        assert [f"model on cpu in fp32, {used} operators: " in line for line in lines(caplog)] == [True]
+
+
+def test_without_a_compiler_torch_serves_and_one_line_says_why(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = answer(make_executor(model, cpu_backend="torch"))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    caplog.set_level(logging.INFO)
+    executor = make_executor(model)
+    assert executor.operators == "torch" and answer(executor) == expected
+    why = "there is no C compiler on the PATH (looked for cc, gcc, clang)"
+    assert [line for line in lines(caplog) if "compiler" in line] == [f"torch operators, not native ones: {why}"]
+    with pytest.raises(ConfigError, match=r"^cpu_backend: 'native': there is no C compiler on the PATH"):
+        make_executor(model, cpu_backend="native")
+
+
+def test_what_the_native_operators_do_not_know_is_torchs(tmp_path: Path, model: Path) -> None:
+    assert make_executor(model, dtype="fp16").operators == "torch"
+    with pytest.raises(ConfigError, match=r"^cpu_backend: 'native': fp32 and bf16 are supported, not torch.float16$"):
+        make_executor(model, dtype="fp16", cpu_backend="native")
+
+
+@pytest.mark.parametrize("variant", ["llama", "llama-biases", "llama-odd-head", "mistral-window", "qwen3"])
+def test_a_requests_bits_depend_on_its_tokens_only(variant: str, tmp_path: Path) -> None:
+    """A prompt's logits: alone, in chunks, in batches of 2 to 64 at any place, with 1 and 2 threads."""
+    directory = build_model(tmp_path / variant, VARIANTS[variant]())
+    executor = make_executor(directory, cpu_backend="native", kv_memory=16 << 20)
+    generator = torch.Generator().manual_seed(0)
+    prompt = torch.randint(320, (70,), generator=generator).tolist()
+    found: list[torch.Tensor] = []
+    inner = executor._model.logits
+
+    def logits(hidden: torch.Tensor) -> torch.Tensor:
+        result = inner(hidden)
+        found.append(result)
+        return result.clone()
+
+    executor._model.logits = logits  # type: ignore[method-assign]
+
+    def run(chunk: int, batch: int = 1, place: int = 0) -> torch.Tensor:
+        """The prompt's last logits. Its neighbours' lengths and chunks are their own."""
+        first = 1 + 5 * batch
+        own = list(range(first, first + 5))[::-1]
+        for begin in range(0, 70, chunk):
+            end = min(begin + chunk, 70)
+            works = [
+                Work(number, 0, prompt[: 1 + number % 9], ([1 + 5 * number],), GREEDY) for number in range(1, batch)
+            ]
+            works.insert(place, Work(0, begin, prompt[begin:end], (own,), GREEDY))
+            executor.launch(Plan(begin, works))
+            executor.collect()
+        return found[-1][place]
+
+    expected = run(70)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            for chunk in (1, 7, 64, 70):
+                assert torch.equal(run(chunk), expected), chunk
+            for batch in (2, 3, 8, 33, 64):
+                for place in (0, batch // 2, batch - 1):
+                    assert torch.equal(run(64, batch, place), expected), (batch, place)
+    finally:
+        torch.set_num_threads(before)
