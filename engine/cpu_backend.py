@@ -8,9 +8,24 @@ import torch
 from core.config import EngineConfig
 from core.errors import ConfigError, NativeError
 from engine.attention_native import unsupported
-from engine.native.library import load
+from engine.linear import NativeLinear
+from engine.native.library import FORMATS, load
 
 LOG = logging.getLogger(__name__)
+
+
+def prove(native: ctypes.CDLL) -> None:
+    """Multiplies whole numbers whose sums are exact: what this compiler made for this processor has to get them right.
+
+    Raises `NativeError` where it does not: then PyTorch's operators serve.
+    """
+    rows, outputs, inputs = 7, 70, 131  # whole tiles, and rests of every kind
+    x = (torch.arange(rows * inputs) % 7 - 3).view(rows, inputs)
+    weight = (torch.arange(outputs * inputs) % 5 - 2).view(outputs, inputs)
+    for dtype in FORMATS:
+        product = NativeLinear(native, weight.to(dtype), None)(x.to(dtype))
+        if not torch.equal(product, (x @ weight.T).to(dtype)):
+            raise NativeError(f"the native operators multiply {dtype} wrongly on this processor")
 
 
 def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, head_dim: int) -> ctypes.CDLL | None:
@@ -24,7 +39,9 @@ def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, head_
     why = unsupported(dtype, head_dim, config.block_size)
     if not why:
         try:
-            return load()
+            native = load()
+            prove(native)
+            return native
         except NativeError as error:
             why = str(error)
     if config.cpu_backend == "native":

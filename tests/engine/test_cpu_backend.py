@@ -8,6 +8,7 @@ import torch
 
 from core.errors import ConfigError
 from engine.executor import Executor
+from engine.native.library import load
 from engine.plan import Plan, Work
 from tests.engine.drive import GREEDY
 from tests.engine.test_golden import make_executor
@@ -101,3 +102,24 @@ def test_a_requests_bits_depend_on_its_tokens_only(variant: str, tmp_path: Path)
                     assert torch.equal(run(64, batch, place), expected), (batch, place)
     finally:
         torch.set_num_threads(before)
+
+
+def test_operators_that_multiply_wrongly_do_not_serve(
+    model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a processor would show that a compiler, or we, took for another: here the last row is forgotten."""
+    native = load()
+    multiply = native.baton_linear
+
+    def forgetful(form: int, x: int, stride: int, rows: int, *rest: int | None) -> None:
+        multiply(form, x, stride, rows - 1, *rest)
+
+    monkeypatch.setattr(native, "baton_linear", forgetful)
+    monkeypatch.setattr("engine.cpu_backend.load", lambda: native)
+    monkeypatch.setattr(torch.Tensor, "new_empty", torch.Tensor.new_zeros)
+    caplog.set_level(logging.INFO)
+    assert make_executor(model).operators == "torch"
+    why = "the native operators multiply torch.float32 wrongly on this processor"
+    assert f"torch operators, not native ones: {why}" in lines(caplog)
+    with pytest.raises(ConfigError, match=f"cpu_backend: 'native': {why}"):
+        make_executor(model, cpu_backend="native")
