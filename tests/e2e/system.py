@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -12,8 +13,8 @@ import httpx
 import msgspec
 import redis
 
-from core.records import FinishedRecord, WorkerRecord
-from core.registry import FINISHED, index_key, record_key
+from core.records import FinishedRecord, StatsSample, WorkerRecord
+from core.registry import FINISHED, STATS, index_key, record_key
 from core.sealing import new_secret
 from core.status import read_status
 from core.store import connect_blocking
@@ -133,16 +134,28 @@ class System:
         return [msgspec.json.decode(fields[b"json"], type=FinishedRecord) for _, fields in entries]
 
     def wait_until_idle(self, seconds: float = 30.0) -> list[WorkerRecord]:
-        """Waits until no worker holds a sequence or a block; returns their records."""
+        """Waits until no worker holds a sequence or a block; their records then tell of all that was before."""
+        now: tuple[int, int] = self.store.time()
+        since = f"{1000 * now[0] + now[1] // 1000 + 1}-0"
 
         def idle() -> bool:
-            loads = [record.load for record in self.records()]
-            return len(loads) == len(self.workers) and not any(
-                load.running or load.waiting or load.blocks_used for load in loads
+            beats = self._beats(since)  # each after the record that it belongs to
+            records = self.records()
+            return len(records) == len(self.workers) and not any(
+                beats[record.epoch] < 2  # the first may have been begun before
+                or record.load.running
+                or record.load.waiting
+                or record.load.blocks_used
+                for record in records
             )
 
         wait_until(idle, f"idle workers, but {[record.load for record in self.records()]}", seconds)
         return self.records()
+
+    def _beats(self, since: str) -> Counter[str]:
+        """Heartbeats of each worker, by epoch, since that entry of their samples' stream."""
+        entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(STATS, min=since)  # type: ignore[assignment]
+        return Counter(msgspec.json.decode(fields[b"json"], type=StatsSample).epoch for _, fields in entries)
 
     def _takes_requests(self) -> bool:
         return httpx.get(f"{self.gateway_url}/ready", timeout=5).status_code == 200
