@@ -4,6 +4,7 @@ import signal
 import threading
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.e2e.golden import build_served_model, complete_all, references
@@ -11,6 +12,12 @@ from tests.e2e.system import System
 from tests.waiting import wait_until
 
 FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56")
+
+
+def in_progress(system: System) -> float:
+    """Requests that the gateway has at this moment."""
+    lines = httpx.get(f"{system.gateway_url}/metrics", timeout=10).text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("baton:requests_in_progress{"))
 
 
 @pytest.mark.timeout(240)
@@ -22,7 +29,7 @@ def test_a_killed_worker_loses_no_request(tmp_path: Path, role: str) -> None:
         victim = system.workers.pop(f"{role}-1")
 
         def kill_midway() -> None:
-            wait_until(lambda: any(record.load.running for record in system.records()), "a busy worker")
+            wait_until(lambda: in_progress(system) > 0, "requests in progress")  # said live, not once a heartbeat
             victim.send_signal(signal.SIGKILL)
             victim.wait(10)
 
