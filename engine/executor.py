@@ -147,14 +147,12 @@ class Executor:
     def _run(self, plan: Plan) -> Launched:
         self.pool.begin_step()
         batch = build_batch(plan, self._block_size, self.device, self._before)
-        hidden = self._model.forward(
-            batch.token_ids, batch.positions, self._attention.begin(batch), lambda layer: self._stored(plan, layer)
-        )
+        hidden = self._model.forward(batch, self._attention.begin(batch), lambda layer: self._stored(plan, layer))
         draws = [Draw(w.sampling, w.samples, w.output_index) for w in plan.works if w.sampling is not None]
         if not draws:
             self._before = Sampled(batch.logit_rows, {})
             return Launched(plan, (), torch.empty((2, 0), dtype=torch.int64), self._event())
-        tokens, finite = sample(self._model.logits(hidden[batch.logit_rows]), draws)
+        tokens, finite = sample(self._model.logits(hidden), draws)
         self._before = Sampled(tokens, single_rows(plan, batch.sampled_works))
         answer = self._to_host(torch.stack((tokens, finite.long())))
         return Launched(plan, batch.sampled_works, answer, self._event())

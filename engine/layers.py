@@ -1,0 +1,66 @@
+"""The layers of the transformer on a step's tokens, one operator after the other.
+
+In the last layer only the rows that are sampled from go on once all KV is stored: nobody reads what the others give.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from engine.architectures import ModelConfig
+from engine.attention import AttentionStep
+from engine.batch import Batch
+from engine.elementwise import Angles, Elementwise
+from engine.layer import Layer
+
+Stored = Callable[[int], None]
+"""Called with a layer's index when that layer's KV of the step is stored."""
+
+
+class Layers(Protocol):
+    """What every implementation offers."""
+
+    def forward(self, hidden: Tensor, batch: Batch, step: AttentionStep, stored: Stored) -> Tensor:
+        """From embeddings `[tokens, hidden]`, which are the callee's to change, to the normed states of
+        `batch.logit_rows`, `[rows, hidden]`."""
+        ...
+
+
+class OperatorLayers:
+    """By PyTorch's operators, or those that stand in for them."""
+
+    def __init__(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor, between: Elementwise) -> None:
+        self._config = config
+        self._layers = layers
+        self._norm = norm
+        self._between = between
+
+    def forward(self, hidden: Tensor, batch: Batch, step: AttentionStep, stored: Stored) -> Tensor:
+        """See `Layers`."""
+        between = self._between
+        angles = between.angles(batch.positions)
+        change: Tensor | None = None
+        for index, layer in enumerate(self._layers):
+            hidden, normed = between.add_norm(hidden, change, layer.attention_norm)
+            queries, keys_values = self._project(layer, normed, angles)
+            step.store(index, keys_values)
+            stored(index)
+            last = index == len(self._layers) - 1
+            if last and not len(batch.logit_rows):
+                return hidden[:0]
+            attended = step.attend(index, queries).flatten(1)
+            if last:
+                hidden, attended = hidden[batch.logit_rows], attended[batch.logit_rows]
+            change = layer.attention_output(attended)
+            hidden, normed = between.add_norm(hidden, change, layer.mlp_norm)
+            change = layer.down(between.gate(layer.gate_up(normed)))
+        return between.add_norm(hidden, change, self._norm)[1]
+
+    def _project(self, layer: Layer, hidden: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
+        """Queries `[tokens, heads, dim]`, and keys before values `[tokens, 2 x kv_heads, dim]`, positions applied."""
+        config = self._config
+        rotated = config.heads + config.kv_heads
+        heads = layer.query_key_value(hidden).view(len(hidden), -1, config.head_dim)
+        self._between.rotate(heads[:, :rotated], angles, layer.query_key_norm)
+        return heads[:, : config.heads], heads[:, config.heads :]
