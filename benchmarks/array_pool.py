@@ -25,10 +25,7 @@ class ArrayPool:
     def read(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
         array = self.arrays[group, layer]
         cuts = [0, *(at for at in range(1, len(blocks)) if blocks[at] != blocks[at - 1] + 1), len(blocks)]
-        return [
-            array[blocks[start] : blocks[end - 1] + 1].reshape(-1).data
-            for start, end in pairwise(cuts)
-        ]
+        return [array[blocks[start] : blocks[end - 1] + 1].reshape(-1).data for start, end in pairwise(cuts)]
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Sequence[memoryview | bytes]) -> None:
         array = self.arrays[group, layer]

@@ -39,4 +39,3 @@ class _Server(uvicorn.Server):
 
 def _already_handled(number: int, frame: object) -> None:
     """Returns, so that the process ends with status 0."""
-

@@ -154,9 +154,7 @@ class Source:
     def _sort_samples(self, samples: list[StatsSample], now: float) -> None:
         for sample in samples:
             self._samples.setdefault(sample.epoch, deque(maxlen=PER_WORKER)).append(sample)
-        self._samples = {
-            epoch: kept for epoch, kept in self._samples.items() if now - kept[-1].at < FORGOTTEN_AFTER
-        }
+        self._samples = {epoch: kept for epoch, kept in self._samples.items() if now - kept[-1].at < FORGOTTEN_AFTER}
 
 
 def _decoded(body: bytes, record: type[T]) -> T | None:

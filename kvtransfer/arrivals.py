@@ -198,7 +198,7 @@ class Arrivals:
                     message="this worker has started anew",
                 )  # fmt: skip
                 return [Send(answer, link)]
-            case (Commit() | Abort()) if ending.owned:
+            case Commit() | Abort() if ending.owned:
                 return [Send(Accepted(sender=self._epoch, receiver=key.sender, handoff=key.handoff), link)]
             case Commit():
                 return [abort]

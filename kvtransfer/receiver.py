@@ -141,7 +141,7 @@ class Receiver:
                 return self._fail(event.reason)
             case SenderDead(), S.WAITING | S.GRANTED | S.VERIFYING:
                 return self._end(event.reason)
-            case (Commit() | Abort()), S.OWNED:
+            case ((Commit() | Abort()), S.OWNED):
                 return [self._message(Accepted)]
             case Over("finished"), S.OWNED:
                 self.state = S.ENDED

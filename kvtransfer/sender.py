@@ -153,11 +153,11 @@ class Sender:
                 return self._close(self._outcome, now)
             case PeerDead(), S.OPENING | S.STREAMING | S.COMMITTED:
                 return self._close(_failure(event.reason, True), now)
-            case (Grant() | Abort()), S.CLOSED:
+            case ((Grant() | Abort()), S.CLOSED):
                 return answer_closed(event, self._ends)
-            case (LayerReady() | FirstTokens() | GiveUp() | PeerDead()), S.ABORTING | S.CLOSED:
+            case ((LayerReady() | FirstTokens() | GiveUp() | PeerDead()), S.ABORTING | S.CLOSED):
                 return []  # the engine had not heard yet
-            case (LayerReady() | FirstTokens() | PayloadLeft()), _:
+            case ((LayerReady() | FirstTokens() | PayloadLeft()), _):
                 raise IllegalMove(f"{type(event).__name__} in {self.state.name} of handoff {self.number}")
             case _:
                 self.dropped += 1

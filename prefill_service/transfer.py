@@ -46,9 +46,7 @@ class PrefillTransfer:
                 for handoff, upto in handoffs:
                     self._outbound.layer_ready(handoff, group, layer, upto)
             case CommitHandoff(handoff=handoff, first=first):
-                self._outbound.commit(
-                    handoff, first.index, first.branches, first.sampling, first.limits, first.stages
-                )
+                self._outbound.commit(handoff, first.index, first.branches, first.sampling, first.limits, first.stages)
             case AbortHandoff(handoff=handoff, reason=reason):
                 self._outbound.abort(handoff, reason)
             case _:

@@ -225,5 +225,3 @@ class GatewayLink:
             message=failure.message,
             retryable=failure.retryable,
         )
-
-
