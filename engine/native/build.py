@@ -15,8 +15,11 @@ from pathlib import Path
 
 from core.errors import NativeError
 
-SOURCES = ("linear.c", "attention.c", "elementwise.c")
-HEADERS = ("vector.h", "product.h", "amx.h")
+SOURCES = ("linear.c", "attention.c", "attention_plan.c", "kv_store.c", "elementwise.c")
+HEADERS = (
+    *("vector.h", "product.h", "amx.h"),
+    *("attention.h", "attention_bf16.h", "attention_fp32.h", "pair_product.h", "softmax.h", "transpose.h"),
+)
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = (
     *("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-fvisibility=hidden", "-Wno-psabi"),

@@ -24,8 +24,9 @@ class AttentionArguments(Structure):
         ("scale", c_double),
         ("tables", c_void_p),
         ("table_stride", c_int64),
-        ("tiles", c_void_p),
-        ("tile_count", c_int64),
+        ("units", c_void_p),
+        ("unit_count", c_int64),
+        ("partials", c_void_p),
     )
 
 
@@ -58,5 +59,7 @@ def load() -> ctypes.CDLL:
     for name, arguments in ARGUMENTS.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
+    library.baton_plan.argtypes = (POINTER(AttentionArguments), *(c_void_p,) * 2, *(c_long,) * 2, *(c_void_p,) * 2)
+    library.baton_plan.restype = c_long
     library.baton_packed_elements.argtypes, library.baton_packed_elements.restype = (c_int, c_long, c_long), c_long
     return library
