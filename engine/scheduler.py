@@ -95,9 +95,7 @@ class Scheduler:
         """What the last plan needs to be done to the blocks' bytes, in order, before anything else touches the pool."""
         return self._blocks.take_moves()
 
-    def adopt(
-        self, sequence: Sequence, emitted: Mapping[int, list[int]], sampling: Sampling, limits: Limits
-    ) -> None:
+    def adopt(self, sequence: Sequence, emitted: Mapping[int, list[int]], sampling: Sampling, limits: Limits) -> None:
         """The KV of a landing sequence is there; it and its branches go on after what each, by sample, has `emitted`.
 
         Raises `CapacityError` if the limits can never fit here, `IllegalMove` if it does not land, or if `emitted` has

@@ -95,9 +95,7 @@ def test_only_new_entries_are_read(source: Source, redis_url: str) -> None:
     source.close()
 
 
-def test_many_new_entries_are_read_in_pages(
-    source: Source, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_new_entries_are_read_in_pages(source: Source, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_module, "PAGE", 3)
     end(redis_url, finished(1))
     source.read()

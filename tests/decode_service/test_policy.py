@@ -135,7 +135,7 @@ def test_deadlines_and_leaving_are_reported() -> None:
     bench.step(policy, 8.0)
     bench.said.clear()
     policy.leave()
-    assert bench.heard(RoomRefused) == [
-        RoomRefused(other, "draining", "the decode worker is leaving", True)
-    ], "the prefill worker reports what has not landed"
+    assert bench.heard(RoomRefused) == [RoomRefused(other, "draining", "the decode worker is leaving", True)], (
+        "the prefill worker reports what has not landed"
+    )
     assert bench.blocks.used_count == 0

@@ -172,9 +172,7 @@ class DecodeMachine(PolicyMachine):
         handoff.begun = [each for each in living if each.sample in branches]
         for each in handoff.begun:
             tokens = message.token_ids + branches[each.sample]
-            self.ends.accept(
-                (each, message.attempt), tokens, message.prompt_tokens, request.sampling, request.limits
-            )
+            self.ends.accept((each, message.attempt), tokens, message.prompt_tokens, request.sampling, request.limits)
         commit = committed(request.limits, branches, handoff=key.handoff, index=index, sampling=request.sampling)
         self.policy.receive(Landed(key=key, open=message, commit=commit, bytes=1, digest=1), self.now)
         begun = self.bench.heard(Begin)

@@ -457,7 +457,10 @@ class HandoffMachine(RuleBasedStateMachine):
 
 
 HandoffMachine.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck),
+    max_examples=200,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.target),
 )
 TestHandoff = HandoffMachine.TestCase

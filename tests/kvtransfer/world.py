@@ -52,9 +52,7 @@ class Pool:
 
     def content(self, blocks: Sequence[Sequence[int]]) -> bytes:
         """All bytes of a sequence: group by group, layer by layer, block by block."""
-        return b"".join(
-            part for (group, layer) in self.layers for part in self.read(group, layer, blocks[group])
-        )
+        return b"".join(part for (group, layer) in self.layers for part in self.read(group, layer, blocks[group]))
 
 
 def request(tokens: int = 10, **changes: Any) -> OpenRequest:

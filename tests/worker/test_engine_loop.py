@@ -52,9 +52,7 @@ def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.Mo
     """One sequence at a time: each can start only when a collected step has ended the one before."""
     monkeypatch.setattr("worker.engine_loop.IDLE_WAIT", 10 * SECONDS)
     bench = Bench()
-    scheduler = Scheduler(
-        bench.blocks, max_batch_tokens=16, max_sequences=1, max_model_len=256, max_in_flight=depth
-    )
+    scheduler = Scheduler(bench.blocks, max_batch_tokens=16, max_sequences=1, max_model_len=256, max_in_flight=depth)
     policy = DecodePolicy(bench.parts._replace(scheduler=scheduler))
     inbox: Inbox[object] = Inbox(100)
     runner, vitals = Sevens(), Vitals()
