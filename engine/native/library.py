@@ -14,6 +14,8 @@ from engine.native.build import build
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1}
 """`enum format` in vector.h."""
+WEIGHT_FORMATS = {**FORMATS, torch.int8: 2}
+"""What linear.c takes as weights."""
 
 
 class AttentionArguments(Structure):
@@ -29,9 +31,18 @@ class AttentionArguments(Structure):
     )
 
 
+class LinearArguments(Structure):
+    """`struct linear` in linear.c: a packed layer."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("format", "weights", "outputs", "inputs")),
+        *((name, c_void_p) for name in ("packed", "bias", "scales")),
+    )
+
+
 ARGUMENTS: dict[str, tuple[type, ...]] = {
-    "baton_pack": (c_int, c_void_p, c_long, c_long, c_void_p),
-    "baton_linear": (c_int, c_void_p, c_long, c_long, c_long, c_void_p, c_void_p, c_void_p, c_long),
+    "baton_pack": (POINTER(LinearArguments), c_void_p, c_void_p),
+    "baton_linear": (POINTER(LinearArguments), c_void_p, c_long, c_long, c_void_p),
     "baton_attend": (POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long, c_void_p),
     "baton_store": (
         *(POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long),
@@ -58,5 +69,5 @@ def load() -> ctypes.CDLL:
     for name, arguments in ARGUMENTS.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
-    library.baton_packed_elements.argtypes, library.baton_packed_elements.restype = (c_int, c_long, c_long), c_long
+    library.baton_packed_bytes.argtypes, library.baton_packed_bytes.restype = (POINTER(LinearArguments),), c_long
     return library
