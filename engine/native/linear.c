@@ -7,9 +7,8 @@
    a block of the depth becomes what is multiplied (bf16 there, else fp32), once for a block of rows. Every number of rows
    runs through the same panels in the same order of the depth. */
 
+#include "linear.h"
 #include "product_bf16.h"
-
-enum { INT8 = 2 }; /* of weights only, beside `enum format` */
 
 #if defined HAS_AMX
 #define ROW_BLOCK 288 /* rows of x that stay in the second cache, while the panels pass; a multiple of strips and tiles */
@@ -22,15 +21,6 @@ enum { INT8 = 2 }; /* of weights only, beside `enum format` */
 #define DEPTH_BLOCK 256     /* of what is made fp32, or used as fp32: stays in the first cache, while the rows pass */
 #define BF16_DEPTH_BLOCK 640 /* of a panel that is used as it is */
 #define AHEAD 16384         /* bytes: how far before its use an fp32 panel is asked for */
-
-struct linear {
-    int64_t format;  /* of x, bias and y */
-    int64_t weights; /* format of the packed weights */
-    int64_t outputs, inputs;
-    const void *packed;
-    const void *bias;    /* or null */
-    const float *scales; /* of int8 weights */
-};
 
 INLINE long weight_bytes(long weights) { return weights == INT8 ? 1 : weights == BF16 ? 2 : 4; }
 INLINE long packed_depth(const struct linear *layer)
@@ -183,7 +173,6 @@ INLINE void finish(
     }
 }
 
-/* `x` has rows `x_stride` elements apart; `y` is [rows, outputs], contiguous. */
 EXPORT void baton_linear(const struct linear *layer, const char *x, long x_stride, long rows, char *y)
 {
     const long size = layer->format == FP32 ? 4 : 2, panels = rounded_up(layer->outputs, PANEL) / PANEL;
