@@ -43,6 +43,7 @@ from engine.pool_size import (
     longest_that_fits,
     pool_blocks,
     refuse_impossible,
+    refuse_large_weights,
     refuse_more_than,
 )
 from engine.profiling import fastest, first_step, largest_step, longer_step, out_and_in, prompts, widest_step
@@ -89,6 +90,7 @@ class Executor:
         self._native = choose(config, self.device, self.dtype, self.model_config.head_dim)
         checkpoint = Checkpoint(directory)
         self.parameters = checkpoint.parameters()
+        refuse_large_weights(config, self.parameters, self.dtype, self.device)
         self._model = self._load(checkpoint, progress)
         progress("hashing weights", 0.0)
         digest = checkpoint.digest(computation(self.model_config))
