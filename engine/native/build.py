@@ -15,7 +15,7 @@ from pathlib import Path
 
 from core.errors import NativeError
 
-SOURCES = ("linear.c", "attention.c", "elementwise.c")
+SOURCES = ("linear.c", "attention.c", "elementwise.c", "sampling.c")
 HEADERS = ("vector.h", "product.h", "amx.h")
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = (
