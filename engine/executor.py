@@ -25,10 +25,13 @@ from engine.attention_torch import TorchAttention
 from engine.batch import Sampled, build_batch, single_rows
 from engine.cpu_backend import choose
 from engine.device import choose_device, choose_dtype, dtype_name
-from engine.elementwise import Elementwise, NativeElementwise, TorchElementwise
+from engine.elementwise import TorchElementwise
 from engine.host_tier import HostTier
 from engine.hub import locate
 from engine.kv_pool import KVPool, make_spec
+from engine.layer import Layer
+from engine.layers import Layers, OperatorLayers
+from engine.layers_native import NativeLayers
 from engine.linear import LinearFactory
 from engine.model import Model
 from engine.plan import BlockMove, Plan, StepResult
@@ -183,15 +186,15 @@ class Executor:
         config = self.model_config
         with torch.inference_mode():
             make = LinearFactory(checkpoint, self.device, self.dtype, self._native)
-            model = Model(config, make, self._elementwise(), progress)
+            model = Model(config, make, self._arrange, progress)
         checkpoint.refuse_unused(".rotary_emb.inv_freq", *(("lm_head.weight",) if config.tied_head else ()))
         return model
 
-    def _elementwise(self) -> Elementwise:
-        config = self.model_config
+    def _arrange(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
         if self._native is not None:
-            return NativeElementwise(self._native, config.rope, config.head_dim, self.dtype, config.norm_eps)
-        return TorchElementwise(Rotary(config.rope, config.head_dim, self.device, self.dtype), config.norm_eps)
+            return NativeLayers(self._native, config, layers, norm)
+        rotary = Rotary(config.rope, config.head_dim, self.device, self.dtype)
+        return OperatorLayers(config, layers, norm, TorchElementwise(rotary, config.norm_eps))
 
     def _make_tier(self, config: EngineConfig, blocks: int) -> HostTier | None:
         on_host = blocks * self.spec.block_bytes() if self.device.type != "cuda" else 0

@@ -1,6 +1,6 @@
 /* What a layer does between its products, a row at a time: residual and norm, rotation, gate. */
 
-#include "vector.h"
+#include "elementwise.h"
 
 #define WORTH_THREADS 32768 /* elements; fewer take less time than waking a thread */
 
@@ -34,7 +34,6 @@ INLINE void add_norm(
     }
 }
 
-/* hidden += change, where there is one; normed = hidden / rms(hidden) * weight. All [rows, width], contiguous. */
 EXPORT void baton_add_norm(
     int format, void *hidden, const void *change, const void *weight, long rows, long width, double eps, void *normed)
 {
@@ -44,8 +43,6 @@ EXPORT void baton_add_norm(
         add_norm(BF16, hidden, change, weight, rows, width, eps, normed);
 }
 
-/* Cosine and sine of position x frequency, times `magnitude`: fp32 [tokens, half] each. By the C library, one at a time:
-   its vector versions round differently, and which element meets which would depend on the batch. */
 EXPORT void baton_angles(
     const int64_t *positions, long tokens, const float *frequencies, long half, double magnitude, float *cosine,
     float *sine)
@@ -84,8 +81,6 @@ INLINE void rotate(
         }
 }
 
-/* Rotates `heads` [tokens, count, dim] in place, `stride` elements between tokens; pairs are (i, i + dim / 2). Where
-   there is a `weight` [count, dim], heads are normed by it first. */
 EXPORT void baton_rotate(
     int format, void *heads, long stride, long tokens, long count, long dim, const float *cosine, const float *sine,
     const void *weight, double eps)
@@ -115,7 +110,6 @@ INLINE void gate(enum format format, const void *gate_up, long rows, long width,
         }
 }
 
-/* out = silu(first half) * second half, of `gate_up` [rows, 2 x width], contiguous. */
 EXPORT void baton_gate(int format, const void *gate_up, long rows, long width, void *out)
 {
     if (format == FP32)

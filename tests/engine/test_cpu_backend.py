@@ -8,7 +8,7 @@ import torch
 
 from core.errors import ConfigError
 from engine.executor import Executor
-from engine.native.library import load
+from engine.native.library import LinearArguments, load
 from engine.plan import Plan, Work
 from tests.engine.drive import GREEDY
 from tests.engine.test_golden import make_executor
@@ -111,8 +111,8 @@ def test_operators_that_multiply_wrongly_do_not_serve(
     native = load()
     multiply = native.baton_linear
 
-    def forgetful(form: int, x: int, stride: int, rows: int, *rest: int | None) -> None:
-        multiply(form, x, stride, rows - 1, *rest)
+    def forgetful(layer: LinearArguments, x: int, stride: int, rows: int, y: int) -> None:
+        multiply(layer, x, stride, rows - 1, y)
 
     monkeypatch.setattr(native, "baton_linear", forgetful)
     monkeypatch.setattr("engine.cpu_backend.load", lambda: native)
