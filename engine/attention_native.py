@@ -11,22 +11,24 @@ import torch
 from torch import Tensor
 
 from engine.batch import Batch, Ints
+from engine.device import dtype_name
 from engine.native.library import FORMATS, AttentionArguments
 
-MAX_HEAD_DIM = 256
-MAX_BLOCK = 64
+MAX_HEAD_DIM, MAX_BLOCK = 256, 64
 TILE = 128
-"""As in attention.h."""
+"""Positions of one softmax."""
 UNIT = 8
-"""Numbers of a `struct unit`."""
+"""Numbers of a `struct unit`. These are attention.h's; the library is asked for them when it is first used."""
 
 
 def unsupported(dtype: torch.dtype, head_dim: int, block: int) -> str:
     """Why the native operators cannot serve such a pool, in a few words; empty: they can."""
     if dtype not in FORMATS:
-        return f"fp32 and bf16 are supported, not {dtype}"
-    if head_dim > MAX_HEAD_DIM or head_dim % 2:
-        return f"even head sizes up to {MAX_HEAD_DIM} are supported, not {head_dim}"
+        return f"fp32 and bf16 are supported, not {dtype_name(dtype)}"
+    if head_dim > MAX_HEAD_DIM:
+        return f"head sizes up to {MAX_HEAD_DIM} are supported, not {head_dim}"
+    if head_dim % 2:
+        return f"even head sizes are supported, not {head_dim}"
     if MAX_BLOCK % block:
         return f"block sizes that divide {MAX_BLOCK} are supported, not {block}"
     return ""
@@ -39,6 +41,9 @@ class NativeAttention:
         _, _, _, block, dim = layers[0].shape
         assert not unsupported(layers[0].dtype, dim, block)
         assert all(layer.is_contiguous() for layer in layers)
+        limits = (ctypes.c_int64 * 4)()
+        native.baton_attention_limits(limits)
+        assert tuple(limits) == (MAX_HEAD_DIM, MAX_BLOCK, TILE, UNIT), "other constants than the sources'"
         self._native = native
         self._layers = layers
         self._windows = windows
@@ -53,8 +58,8 @@ class NativeAttentionStep:
 
     def __init__(self, native: ctypes.CDLL, layers: list[Tensor], windows: tuple[int, ...], batch: Batch) -> None:
         self._native = native
-        self._pools = layers
-        self._windows = windows
+        self.pools = [layer.data_ptr() for layer in layers]
+        self.windows = windows
         self._batch = batch  # keeps the tables alive
         blocks, kv_heads, _, block, dim = layers[0].shape
         for places, end in ((batch.block_tables, blocks), (batch.slots, blocks * block), (batch.fresh_blocks, blocks)):
@@ -78,7 +83,7 @@ class NativeAttentionStep:
         assert keys_values.stride()[1:] == (dim, 1) and tokens == len(batch.slots)
         self._native.baton_store(
             *(self._arguments, keys_values.data_ptr(), keys_values.stride(0), batch.slots.data_ptr(), tokens),
-            *(batch.fresh_blocks.data_ptr(), len(batch.fresh_blocks), self._pools[layer].data_ptr()),
+            *(batch.fresh_blocks.data_ptr(), len(batch.fresh_blocks), self.pools[layer]),
         )
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
@@ -87,18 +92,22 @@ class NativeAttentionStep:
         assert tokens == len(self._batch.slots)
         shared, rest = divmod(heads, self._arguments.kv_heads)
         assert not rest
+        output = queries.new_empty((tokens, heads, dim))
+        self._native.baton_attend(
+            *(self.prepared(shared), queries.data_ptr(), queries.stride(0), self.pools[layer]),
+            *(self.windows[layer], output.data_ptr()),
+        )
+        return output
+
+    def prepared(self, shared: int) -> AttentionArguments:
+        """What the operators are told, for `shared` query heads to one KV head; valid as long as this step."""
         if shared != self._arguments.shared:
             self._arguments.shared = shared
             self._units, self._partials = plan(self._native, self._arguments, self._batch, torch.get_num_threads())
             self._arguments.units = self._units.ctypes.data
             self._arguments.unit_count = len(self._units)
             self._arguments.partials = self._partials.data_ptr() if self._partials.numel() else None
-        output = queries.new_empty((tokens, heads, dim))
-        self._native.baton_attend(
-            *(self._arguments, queries.data_ptr(), queries.stride(0), self._pools[layer].data_ptr()),
-            *(self._windows[layer], output.data_ptr()),
-        )
-        return output
+        return self._arguments
 
 
 def plan(native: ctypes.CDLL, arguments: AttentionArguments, batch: Batch, threads: int) -> tuple[Ints, Tensor]:

@@ -25,10 +25,13 @@ from engine.attention_torch import TorchAttention
 from engine.batch import Sampled, build_batch, single_rows
 from engine.cpu_backend import choose
 from engine.device import choose_device, choose_dtype, dtype_name
-from engine.elementwise import Elementwise, NativeElementwise, TorchElementwise
+from engine.elementwise import TorchElementwise
 from engine.host_tier import HostTier
 from engine.hub import locate
 from engine.kv_pool import KVPool, make_spec
+from engine.layer import Layer
+from engine.layers import Layers, OperatorLayers
+from engine.layers_native import NativeLayers
 from engine.linear import LinearFactory
 from engine.model import Model
 from engine.plan import BlockMove, Plan, StepResult
@@ -40,11 +43,14 @@ from engine.pool_size import (
     longest_that_fits,
     pool_blocks,
     refuse_impossible,
+    refuse_large_weights,
     refuse_more_than,
 )
 from engine.profiling import fastest, first_step, largest_step, longer_step, out_and_in, prompts, widest_step
 from engine.rope import Rotary
-from engine.sampler import Draw, sample
+from engine.sampler import Draw, Sampler
+from engine.sampler_native import NativeSampler
+from engine.sampler_torch import TorchSampler
 from engine.weights import Checkpoint
 
 LOG = logging.getLogger(__name__)
@@ -84,8 +90,10 @@ class Executor:
         progress("reading the config", 0.0)
         self.model_config: ModelConfig = read_config(directory, config.max_model_len)
         self._native = choose(config, self.device, self.dtype, self.model_config.head_dim)
+        self._sampler: Sampler = TorchSampler() if self._native is None else NativeSampler(self._native)
         checkpoint = Checkpoint(directory)
         self.parameters = checkpoint.parameters()
+        refuse_large_weights(config, self.parameters, self.dtype, self.device)
         self._model = self._load(checkpoint, progress)
         progress("hashing weights", 0.0)
         digest = checkpoint.digest(computation(self.model_config))
@@ -152,7 +160,7 @@ class Executor:
         if not draws:
             self._before = Sampled(batch.logit_rows, {})
             return Launched(plan, (), torch.empty((2, 0), dtype=torch.int64), self._event())
-        tokens, finite = sample(self._model.logits(hidden), draws)
+        tokens, finite = self._sampler.sample(self._model.logits(hidden), draws)
         self._before = Sampled(tokens, single_rows(plan, batch.sampled_works))
         answer = self._to_host(torch.stack((tokens, finite.long())))
         return Launched(plan, batch.sampled_works, answer, self._event())
@@ -180,15 +188,15 @@ class Executor:
         config = self.model_config
         with torch.inference_mode():
             make = LinearFactory(checkpoint, self.device, self.dtype, self._native)
-            model = Model(config, make, self._elementwise(), progress)
+            model = Model(config, make, self._arrange, progress)
         checkpoint.refuse_unused(".rotary_emb.inv_freq", *(("lm_head.weight",) if config.tied_head else ()))
         return model
 
-    def _elementwise(self) -> Elementwise:
-        config = self.model_config
+    def _arrange(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
         if self._native is not None:
-            return NativeElementwise(self._native, config.rope, config.head_dim, self.dtype, config.norm_eps)
-        return TorchElementwise(Rotary(config.rope, config.head_dim, self.device, self.dtype), config.norm_eps)
+            return NativeLayers(self._native, config, layers, norm)
+        rotary = Rotary(config.rope, config.head_dim, self.device, self.dtype)
+        return OperatorLayers(config, layers, norm, TorchElementwise(rotary, config.norm_eps))
 
     def _make_tier(self, config: EngineConfig, blocks: int) -> HostTier | None:
         on_host = blocks * self.spec.block_bytes() if self.device.type != "cuda" else 0

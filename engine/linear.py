@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.device import cpu_multiplies_bf16
-from engine.native.library import FORMATS
+from engine.native.library import FORMATS, WEIGHT_FORMATS, LinearArguments
 from engine.weights import Checkpoint
 
 PACKED_FOR_ROWS = 8
@@ -68,30 +68,33 @@ class PackedLinear:
 class NativeLinear:
     """Weights in the native operator's panels. A row's result depends on that row only; in fp32, to the bit."""
 
-    def __init__(self, native: ctypes.CDLL, weight: Tensor, bias: Tensor | None) -> None:
-        assert weight.is_contiguous() and (bias is None or bias.is_contiguous())
-        self._format = FORMATS[weight.dtype]
+    def __init__(self, native: ctypes.CDLL, weight: Tensor, bias: Tensor | None, scales: Tensor | None = None) -> None:
+        """`weight` `[out, in]`, in the format that is computed in; or int8, with fp32 `scales` `[out]`."""
+        assert all(given is None or given.is_contiguous() for given in (weight, bias, scales))
+        self._dtype = weight.dtype
         self._outputs, self._inputs = weight.shape
-        elements = native.baton_packed_elements(self._format, self._outputs, self._inputs)
-        self._packed = torch.empty(elements, dtype=weight.dtype)
-        native.baton_pack(self._format, weight.data_ptr(), self._outputs, self._inputs, self._packed.data_ptr())
-        self._bias = bias
+        form, weights = FORMATS[self._dtype], WEIGHT_FORMATS[weight.dtype]
+        self.arguments = LinearArguments(form, weights, self._outputs, self._inputs)
+        self._packed = torch.empty(native.baton_packed_bytes(self.arguments), dtype=torch.uint8)
+        native.baton_pack(self.arguments, weight.data_ptr(), self._packed.data_ptr())
+        self.arguments.packed = self._packed.data_ptr()
+        self._bias, self._scales = bias, scales
+        if bias is not None:
+            self.arguments.bias = bias.data_ptr()
+        if scales is not None:
+            self.arguments.scales = scales.data_ptr()
         self._multiply = native.baton_linear
-        self._pointers = self._packed.data_ptr(), None if bias is None else bias.data_ptr()
 
     def __call__(self, x: Tensor) -> Tensor:
         rows, inputs = x.shape
-        assert inputs == self._inputs and x.dtype == self._packed.dtype and x.stride(1) == 1
+        assert inputs == self._inputs and x.dtype == self._dtype and x.stride(1) == 1
         y = x.new_empty((rows, self._outputs))
-        packed, bias = self._pointers
-        self._multiply(
-            *(self._format, x.data_ptr(), x.stride(0), rows, inputs, packed, bias, y.data_ptr(), self._outputs)
-        )
+        self._multiply(self.arguments, x.data_ptr(), x.stride(0), rows, y.data_ptr())
         return y
 
     def held(self) -> list[Tensor]:
-        """The packed copy and the bias."""
-        return [self._packed] if self._bias is None else [self._packed, self._bias]
+        """The packed copy, the bias and the scales."""
+        return [held for held in (self._packed, self._bias, self._scales) if held is not None]
 
 
 class LinearFactory:

@@ -5,6 +5,7 @@
    threads busy. */
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "attention.h"
 
@@ -27,6 +28,13 @@ static int dearer_first(const void *a, const void *b)
     if (one->first != other->first)
         return one->first < other->first ? -1 : 1;
     return one->begin < other->begin ? -1 : one->begin > other->begin;
+}
+
+/* What Python has to know of attention.h. */
+EXPORT void baton_attention_limits(int64_t limits[4])
+{
+    const int64_t found[4] = {MAX_DIM, MAX_BLOCK, TILE, sizeof(struct unit) / sizeof(int64_t)};
+    memcpy(limits, found, sizeof found);
 }
 
 /* Writes the units for `works` sequences of these lengths, of which the last `queries` positions are this step's, for so

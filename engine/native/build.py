@@ -15,9 +15,9 @@ from pathlib import Path
 
 from core.errors import NativeError
 
-SOURCES = ("linear.c", "attention.c", "attention_plan.c", "kv_store.c", "elementwise.c")
+SOURCES = ("layer.c", "linear.c", "attention.c", "attention_plan.c", "kv_store.c", "elementwise.c", "sampling.c")
 HEADERS = (
-    *("vector.h", "product.h", "amx.h"),
+    *("linear.h", "elementwise.h", "vector.h", "product.h", "product_bf16.h", "amx.h"),
     *("attention.h", "attention_bf16.h", "attention_fp32.h", "pair_product.h", "softmax.h", "transpose.h"),
 )
 COMPILERS = ("cc", "gcc", "clang")

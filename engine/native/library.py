@@ -5,7 +5,7 @@ imported first, and its `libgomp.so.1` is what the loader finds for ours. `torch
 """
 
 import ctypes
-from ctypes import POINTER, Structure, c_double, c_int, c_int64, c_long, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_long, c_void_p
 
 import torch
 
@@ -14,6 +14,8 @@ from engine.native.build import build
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1}
 """`enum format` in vector.h."""
+WEIGHT_FORMATS = {**FORMATS, torch.int8: 2}
+"""What linear.c takes as weights."""
 
 
 class AttentionArguments(Structure):
@@ -30,9 +32,41 @@ class AttentionArguments(Structure):
     )
 
 
+class LinearArguments(Structure):
+    """`struct linear` in linear.c: a packed layer."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("format", "weights", "outputs", "inputs")),
+        *((name, c_void_p) for name in ("packed", "bias", "scales")),
+    )
+
+
+class LayerArguments(Structure):
+    """`struct layer` in layer.c: its weights."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("attention_norm", "query_key_norm", "mlp_norm")),
+        *((name, LinearArguments) for name in ("query_key_value", "attention_output", "gate_up", "down")),
+    )
+
+
+class StepArguments(Structure):
+    """`struct step` in layer.c: what the layers of a step share."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("format", "dim", "rotated")),
+        ("attention", POINTER(AttentionArguments)),
+        *((name, c_int64) for name in ("tokens", "fresh_count", "row_count")),
+        *((name, c_void_p) for name in ("slots", "fresh", "rows", "cosine", "sine")),
+        ("eps", c_double),
+        *((name, c_void_p) for name in ("hidden", "change", "normed", "heads", "attended", "gate_up", "gated")),
+    )
+
+
 ARGUMENTS: dict[str, tuple[type, ...]] = {
-    "baton_pack": (c_int, c_void_p, c_long, c_long, c_void_p),
-    "baton_linear": (c_int, c_void_p, c_long, c_long, c_long, c_void_p, c_void_p, c_void_p, c_long),
+    "baton_pack": (POINTER(LinearArguments), c_void_p, c_void_p),
+    "baton_linear": (POINTER(LinearArguments), c_void_p, c_long, c_long, c_void_p),
+    "baton_attention_limits": (c_void_p,),
     "baton_attend": (POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long, c_void_p),
     "baton_store": (
         *(POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long),
@@ -44,7 +78,13 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
         *(c_int, c_void_p, c_long, c_long, c_long, c_long),
         *(c_void_p, c_void_p, c_void_p, c_double),
     ),
+    "baton_layer_store": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p),
+    "baton_layer_attend": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p, c_long),
     "baton_gate": (c_int, c_void_p, c_long, c_long, c_void_p),
+    "baton_sample": (
+        *(c_int, c_void_p, c_long, c_char_p, c_long),
+        *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+    ),
 }
 """Arguments of what returns nothing; the sources say what each is."""
 
@@ -59,7 +99,7 @@ def load() -> ctypes.CDLL:
     for name, arguments in ARGUMENTS.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
+    library.baton_packed_bytes.argtypes, library.baton_packed_bytes.restype = (POINTER(LinearArguments),), c_long
     library.baton_plan.argtypes = (POINTER(AttentionArguments), *(c_void_p,) * 2, *(c_long,) * 2, *(c_void_p,) * 2)
     library.baton_plan.restype = c_long
-    library.baton_packed_elements.argtypes, library.baton_packed_elements.restype = (c_int, c_long, c_long), c_long
     return library

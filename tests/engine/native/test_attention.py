@@ -26,9 +26,10 @@ FORMATS_TESTED = pytest.mark.parametrize("dtype", FORMATS, ids=["fp32", "bf16"])
 LIMITS = {torch.float32: 1e-5, torch.bfloat16: 3 * 2**-9 + 2e-4}
 """The largest |found - expected| / sum of weight x |value|.
 
-fp32: a score's error is up to head size x 2^-24 of the sum of |q k|, which is about 10 here. bf16: a weight w (1 + d) has
-|d| <= 2^-9, and the sum that divides has the same weights, so the result moves by sum d w (v - result) / sum w (1 + d), at
-most 2 x 2^-9 of the sum of w |v|; the result is rounded by 2^-9 more. The power of two is right to 7.5e-5 of a weight."""
+fp32: a score's error is up to head size x 2^-24 of the sum of |q k|, which is about 10 here. bf16: a weight w (1 + d)
+has |d| <= 2^-9, and the sum that divides has the same weights, so the result moves by sum d w (v - result) / sum
+w (1 + d), at most 2 x 2^-9 of the sum of w |v|; the result is rounded by 2^-9 more. The power of two is right to 7.5e-5
+of a weight."""
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -51,7 +52,7 @@ def attended(
     window: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, float, Tensor]:
-    """What the operator finds, its error as `LIMITS` has it, and the pool's layer afterwards. Unwritten slots are NaN."""
+    """What the operator finds, its error as `LIMITS` has it, and the pool's layer then. Unwritten slots are NaN."""
     contents, works = filled(shape, block, kv_heads, dim)
     contents = [content.to(dtype).float() for content in contents]
     blocks = 1 + sum(len(work.blocks[0]) - 1 for work in works.works)
@@ -118,7 +119,7 @@ class Text:
         window: int = 0,
         beside: float = 1.0,
     ) -> Tensor:
-        """What the rows `begin` … `end` - 1 find, computed in one step after `others`, whose contents are multiplied."""
+        """What the rows `begin` … `end` - 1 find, computed beside `others`, whose contents are multiplied."""
         others = others or []
         kv_heads, dim, dtype = self.content.shape[1] // 2, self.content.shape[2], self.content.dtype
         texts, works = filled([*others, (begin, end - begin)], block, kv_heads, dim)
@@ -220,7 +221,7 @@ def test_units_cover_every_row_and_tile_once(native: ctypes.CDLL, threads_used: 
 
 def test_what_is_not_supported_is_named() -> None:
     assert unsupported(torch.float32, 22, 16) == ""
-    assert unsupported(torch.float16, 64, 16) == "fp32 and bf16 are supported, not torch.float16"
-    assert unsupported(torch.float32, 258, 16) == "even head sizes up to 256 are supported, not 258"
-    assert unsupported(torch.bfloat16, 33, 16) == "even head sizes up to 256 are supported, not 33"
+    assert unsupported(torch.float16, 64, 16) == "fp32 and bf16 are supported, not fp16"
+    assert unsupported(torch.float32, 258, 16) == "head sizes up to 256 are supported, not 258"
+    assert unsupported(torch.bfloat16, 33, 16) == "even head sizes are supported, not 33"
     assert unsupported(torch.float32, 64, 48) == "block sizes that divide 64 are supported, not 48"

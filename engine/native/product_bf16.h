@@ -1,0 +1,183 @@
+/* A block of rows times a panel in bf16, summed in fp32, where the processor has an instruction for it.
+
+   A panel is [depth / 2][PANEL][2]: two neighbours of the depth beside each other, as both instructions take them. The
+   tiles of AMX are used where the kernel allows them, AVX-512's dot product otherwise; they round differently, so a
+   process uses one of them throughout. `depth` is a multiple of DEPTH_UNIT; missing elements are zeros. */
+
+#ifndef PRODUCT_BF16_H
+#define PRODUCT_BF16_H
+
+#include "amx.h"
+#include "product.h"
+
+#if defined __AVX512BF16__
+#define HAS_BF16_PRODUCT
+
+#if defined HAS_AMX
+#define DEPTH_UNIT 32 /* of a tile */
+#define STRIP 32      /* rows: two tiles */
+#else
+#define DEPTH_UNIT 4 /* a group of int8 weights */
+#endif
+
+/* Memory that is asked for while something is computed, a part with every step: what comes next. */
+struct ahead {
+    const char *next;
+    long step; /* bytes */
+};
+
+INLINE void ask(struct ahead *ahead)
+{
+    for (long line = 0; line < ahead->step; line += 64)
+        __builtin_prefetch(ahead->next + line, 0, 2); /* into the second cache: the first is full of what is in use */
+    ahead->next += ahead->step;
+}
+
+INLINE void add_dot_products(
+    const int rows, const uint16_t *x, long x_stride, const uint16_t *panel, long depth, int fresh,
+    struct ahead *ahead, float *sums)
+{
+    vec sum[TILE_ROWS][TILE_VECTORS];
+#pragma GCC unroll 6
+    for (int row = 0; row < rows; row++)
+#pragma GCC unroll 4
+        for (int v = 0; v < TILE_VECTORS; v++)
+            sum[row][v] = fresh ? (vec){0} : load(FP32, sums, row * PANEL + v * LANES);
+    for (long k = 0; k < depth; k += 2) {
+        __m512bh columns[TILE_VECTORS];
+        ask(ahead);
+#pragma GCC unroll 4
+        for (int v = 0; v < TILE_VECTORS; v++)
+            columns[v] = (__m512bh)_mm512_loadu_si512(panel + k * PANEL + v * 2 * LANES);
+#pragma GCC unroll 6
+        for (int row = 0; row < rows; row++) {
+            int32_t pair;
+            memcpy(&pair, x + row * x_stride + k, sizeof pair);
+            const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 4
+            for (int v = 0; v < TILE_VECTORS; v++)
+                sum[row][v] = _mm512_dpbf16_ps(sum[row][v], both, columns[v]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int row = 0; row < rows; row++)
+#pragma GCC unroll 4
+        for (int v = 0; v < TILE_VECTORS; v++)
+            store(FP32, sums, row * PANEL + v * LANES, sum[row][v]);
+}
+
+static void add_by_dot_products(
+    const uint16_t *x, long x_stride, long rows, const uint16_t *panel, long depth, int fresh, const char *next,
+    long next_bytes, float *sums)
+{
+    const long passes = rounded_up(rows, TILE_ROWS) / TILE_ROWS;
+    struct ahead ahead = {next, rounded_up(next_bytes / (passes * depth / 2), 64)};
+    for (long row = 0; row < rows; row += TILE_ROWS) {
+#define TILE(ROWS) add_dot_products(ROWS, x + row * x_stride, x_stride, panel, depth, fresh, &ahead, sums + row * PANEL)
+        FOR_ROWS(rows - row, TILE)
+#undef TILE
+    }
+}
+
+#if defined HAS_AMX
+/* Shapes for a strip of `rows`: up to 16 are tiles 0 … 4; more are 16 of them and tiles 2, 3 and 5. */
+static void shape_strip(long rows)
+{
+    struct tile_shapes shapes = {.palette = 1};
+    for (int tile = 0; tile < 8; tile++) {
+        shapes.row_bytes[tile] = 64;
+        shapes.rows[tile] = 16;
+    }
+    if (rows < 16)
+        for (int tile = 0; tile < 5; tile++)
+            shapes.rows[tile] = rows;
+    else if (rows > 16)
+        shapes.rows[2] = shapes.rows[3] = shapes.rows[5] = rows - 16;
+    shape_tiles(&shapes);
+}
+
+#define PANEL_BYTES (PANEL * 4) /* of a pair of the depth, and of a row of sums */
+
+/* Up to 16 rows by 64 columns: each weight is used once, so they are taken in their order in memory. */
+static void add_low_strip(
+    const uint16_t *x, long x_stride, const uint16_t *panel, long depth, int fresh, struct ahead *ahead,
+    float *sums)
+{
+    if (fresh) {
+        TILE_ZERO(0); TILE_ZERO(1); TILE_ZERO(2); TILE_ZERO(3);
+    } else {
+        TILE_LOAD(0, sums, PANEL_BYTES); TILE_LOAD(1, sums + 16, PANEL_BYTES);
+        TILE_LOAD(2, sums + 32, PANEL_BYTES); TILE_LOAD(3, sums + 48, PANEL_BYTES);
+    }
+    for (long k = 0; k < depth; k += DEPTH_UNIT) {
+        const uint16_t *words = panel + k * PANEL;
+        ask(ahead);
+        TILE_LOAD(4, x + k, x_stride * 2);
+        TILE_LOAD(5, words, PANEL_BYTES);
+        TILE_ADD_PRODUCT(0, 4, 5);
+        TILE_LOAD(6, words + 32, PANEL_BYTES);
+        TILE_ADD_PRODUCT(1, 4, 6);
+        TILE_LOAD(7, words + 64, PANEL_BYTES);
+        TILE_ADD_PRODUCT(2, 4, 7);
+        TILE_LOAD(5, words + 96, PANEL_BYTES);
+        TILE_ADD_PRODUCT(3, 4, 5);
+    }
+    TILE_STORE(0, sums, PANEL_BYTES); TILE_STORE(1, sums + 16, PANEL_BYTES);
+    TILE_STORE(2, sums + 32, PANEL_BYTES); TILE_STORE(3, sums + 48, PANEL_BYTES);
+}
+
+/* 17 … 32 rows by 32 columns: every tile that is loaded is used twice. */
+static void add_high_strip(
+    const uint16_t *x, long x_stride, const uint16_t *panel, long depth, int fresh, struct ahead *ahead,
+    float *sums)
+{
+    if (fresh) {
+        TILE_ZERO(0); TILE_ZERO(1); TILE_ZERO(2); TILE_ZERO(3);
+    } else {
+        TILE_LOAD(0, sums, PANEL_BYTES); TILE_LOAD(1, sums + 16, PANEL_BYTES);
+        TILE_LOAD(2, sums + 16 * PANEL, PANEL_BYTES); TILE_LOAD(3, sums + 16 * PANEL + 16, PANEL_BYTES);
+    }
+    for (long k = 0; k < depth; k += DEPTH_UNIT) {
+        const uint16_t *words = panel + k * PANEL;
+        ask(ahead);
+        TILE_LOAD(4, x + k, x_stride * 2);
+        TILE_LOAD(6, words, PANEL_BYTES);
+        TILE_LOAD(7, words + 32, PANEL_BYTES);
+        TILE_LOAD(5, x + 16 * x_stride + k, x_stride * 2);
+        TILE_ADD_PRODUCT(0, 4, 6);
+        TILE_ADD_PRODUCT(1, 4, 7);
+        TILE_ADD_PRODUCT(2, 5, 6);
+        TILE_ADD_PRODUCT(3, 5, 7);
+    }
+    TILE_STORE(0, sums, PANEL_BYTES); TILE_STORE(1, sums + 16, PANEL_BYTES);
+    TILE_STORE(2, sums + 16 * PANEL, PANEL_BYTES); TILE_STORE(3, sums + 16 * PANEL + 16, PANEL_BYTES);
+}
+
+/* `shaped`: the rows that the thread's tiles have the shape for, 0 at first. */
+static void add_by_tiles(
+    const uint16_t *x, long x_stride, long rows, const uint16_t *panel, long depth, int fresh, const char *next,
+    long next_bytes, float *sums, long *shaped)
+{
+    const long rest = rows % STRIP, whole = rows - rest;
+    const long passes = 2 * whole / STRIP + (rest > 16 ? 2 : rest > 0);
+    struct ahead ahead = {next, rounded_up(next_bytes / (passes * depth / DEPTH_UNIT), 64)};
+    if (whole && *shaped != STRIP)
+        shape_strip(*shaped = STRIP);
+    for (long column = 0; column < PANEL; column += 32)
+        for (long row = 0; row < whole; row += STRIP)
+            add_high_strip(
+                x + row * x_stride, x_stride, panel + column * 2, depth, fresh, &ahead, sums + row * PANEL + column);
+    if (rest && *shaped != rest)
+        shape_strip(*shaped = rest);
+    x += whole * x_stride;
+    if (rest > 16)
+        for (long column = 0; column < PANEL; column += 32)
+            add_high_strip(
+                x, x_stride, panel + column * 2, depth, fresh, &ahead, sums + whole * PANEL + column);
+    else if (rest)
+        add_low_strip(x, x_stride, panel, depth, fresh, &ahead, sums + whole * PANEL);
+}
+#endif
+
+#endif
+#endif
