@@ -44,6 +44,8 @@ static void prepare_bf16_keys(
     take_columns(FP32, keys, step->block, step->dim / 2, (float *)own->keys + at, TILE, next);
 }
 
+INLINE vec beside(vec low, vec high) { return (vec)((uvec)low >> 16 | (uvec)high); }
+
 /* Two positions' values beside each other, zeros for those that no row sees. */
 static void prepare_bf16_values(
     const struct attention *step, const char *const *blocks, struct span seen, struct bf16_scratch *own)
@@ -61,11 +63,12 @@ static void prepare_bf16_values(
                     __builtin_prefetch((const uint16_t *)blocks[at / block + 1] + place + d);
             }
         }
-        for (long d = 0; d < dim; d += LANES) {
-            const uvec even = (uvec)load_first(BF16, pair[0], d, dim - d) >> 16;
-            const uvec odd = (uvec)load_first(BF16, pair[1], d, dim - d);
-            store(FP32, own->values, t / 2 * width + d, (vec)(even | odd));
-        }
+        float *words = (float *)own->values + t / 2 * width;
+        long d = 0;
+        for (; d + LANES <= dim; d += LANES)
+            store(FP32, words, d, beside(load(BF16, pair[0], d), load(BF16, pair[1], d)));
+        if (d < dim)
+            store(FP32, words, d, beside(load_first(BF16, pair[0], d, dim - d), load_first(BF16, pair[1], d, dim - d)));
     }
 }
 

@@ -34,23 +34,40 @@ INLINE void transpose(vec square[LANES])
     }
 }
 
+INLINE float element(enum format format, const void *from, long at)
+{
+    uint32_t bits;
+    if (format == FP32)
+        memcpy(&bits, (const char *)from + 4 * at, 4);
+    else
+        bits = (uint32_t)((const uint16_t *)from)[at] << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
 /* `rows` rows of `width` elements become columns of `to`, whose rows are `stride` apart. Words are moved, whatever they
    are: a pair of bf16 passes as FP32. Meanwhile as much memory at `next` is asked for. */
 INLINE void take_columns(
     enum format format, const char *from, long rows, long width, float *to, long stride, const char *next)
 {
-    const long size = format == FP32 ? 4 : 2;
-    for (long row = 0; row < rows; row += LANES)
-        for (long d = 0; d < width; d += LANES) {
-            vec square[LANES] = {{0}};
-            for (long i = 0; i < least(LANES, rows - row); i++) {
+    const long size = format == FP32 ? 4 : 2, whole_rows = rows / LANES * LANES, whole = width / LANES * LANES;
+    for (long row = 0; row < whole_rows; row += LANES)
+        for (long d = 0; d < whole; d += LANES) {
+            vec square[LANES];
+#pragma GCC unroll 16
+            for (long i = 0; i < LANES; i++) {
                 __builtin_prefetch(next + ((row + i) * width + d) * size);
-                square[i] = load_first(format, from, (row + i) * width + d, width - d);
+                square[i] = load(format, from, (row + i) * width + d);
             }
             transpose(square);
-            for (long i = 0; i < least(LANES, width - d); i++)
-                store_first(FP32, to + row, (d + i) * stride, square[i], rows - row);
+#pragma GCC unroll 16
+            for (long i = 0; i < LANES; i++)
+                store(FP32, to, (d + i) * stride + row, square[i]);
         }
+    for (long row = 0; row < rows; row++) /* what does not fill a square */
+        for (long d = row < whole_rows ? whole : 0; d < width; d++)
+            to[d * stride + row] = element(format, from, row * width + d);
 }
 
 /* The sum, and the largest, of each vector of a square: lane i with lane i + half, and so on, as `sum_of`. */
