@@ -48,7 +48,9 @@ from engine.pool_size import (
 )
 from engine.profiling import fastest, first_step, largest_step, longer_step, out_and_in, prompts, widest_step
 from engine.rope import Rotary
-from engine.sampler import Draw, sample
+from engine.sampler import Draw, Sampler
+from engine.sampler_native import NativeSampler
+from engine.sampler_torch import TorchSampler
 from engine.weights import Checkpoint
 
 LOG = logging.getLogger(__name__)
@@ -88,6 +90,7 @@ class Executor:
         progress("reading the config", 0.0)
         self.model_config: ModelConfig = read_config(directory, config.max_model_len)
         self._native = choose(config, self.device, self.dtype, self.model_config.head_dim)
+        self._sampler: Sampler = TorchSampler() if self._native is None else NativeSampler(self._native)
         checkpoint = Checkpoint(directory)
         self.parameters = checkpoint.parameters()
         refuse_large_weights(config, self.parameters, self.dtype, self.device)
@@ -157,7 +160,7 @@ class Executor:
         if not draws:
             self._before = Sampled(batch.logit_rows, {})
             return Launched(plan, (), torch.empty((2, 0), dtype=torch.int64), self._event())
-        tokens, finite = sample(self._model.logits(hidden), draws)
+        tokens, finite = self._sampler.sample(self._model.logits(hidden), draws)
         self._before = Sampled(tokens, single_rows(plan, batch.sampled_works))
         answer = self._to_host(torch.stack((tokens, finite.long())))
         return Launched(plan, batch.sampled_works, answer, self._event())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from core.errors import NativeError
 
-SOURCES = ("layer.c", "linear.c", "attention.c", "elementwise.c")
+SOURCES = ("layer.c", "linear.c", "attention.c", "elementwise.c", "sampling.c")
 HEADERS = ("linear.h", "finish.h", "elementwise.h", "vector.h", "product.h", "product_bf16.h", "amx.h")
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = (

@@ -5,7 +5,7 @@ imported first, and its `libgomp.so.1` is what the loader finds for ours. `torch
 """
 
 import ctypes
-from ctypes import POINTER, Structure, c_double, c_int, c_int64, c_long, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_long, c_void_p
 
 import torch
 
@@ -79,6 +79,10 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
     "baton_layer_store": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p),
     "baton_layer_attend": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p, c_long),
     "baton_gate": (c_int, c_void_p, c_long, c_long, c_void_p),
+    "baton_sample": (
+        *(c_int, c_void_p, c_long, c_char_p, c_long),
+        *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+    ),
 }
 """Arguments of what returns nothing; the sources say what each is."""
 
