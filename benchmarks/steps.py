@@ -20,7 +20,7 @@ from core.errors import NativeError
 from core.ids import SequenceKey
 from core.kvspec import KVGroup, KVSpec
 from core.messages import Limits, Sampling
-from engine.batch import build_batch
+from engine.batch import BlockTables, build_batch
 from engine.blocks import BlockManager
 from engine.native.library import load
 from engine.plan import Plan, StepResult
@@ -68,12 +68,13 @@ def steps(batch: int) -> Parts:
         )
     while scheduler.load().waiting or scheduler.load().output_tokens < batch:
         _answer(scheduler, _planned(scheduler), draw)
+    tables = BlockTables()
     spent = [0.0, 0.0, 0.0]
     for _ in range(STEPS):
         begin = time.perf_counter()
         plan = _planned(scheduler)
         planned = time.perf_counter()
-        build_batch(plan, BLOCK, CPU, None)
+        build_batch(plan, BLOCK, CPU, None, tables)
         built = time.perf_counter()
         result = StepResult(plan.step, [[draw.randrange(VOCABULARIES[0])] for _ in plan.works])
         before = time.perf_counter()
