@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.batch import Batch, Ints
+from engine.device import dtype_name
 from engine.native.library import FORMATS, AttentionArguments
 
 ROWS = 24
@@ -22,7 +23,7 @@ MAX_BLOCK = 64
 def unsupported(dtype: torch.dtype, head_dim: int, block: int) -> str:
     """Why the native operators cannot serve such a pool, in a few words; empty: they can."""
     if dtype not in FORMATS:
-        return f"fp32 and bf16 are supported, not {dtype}"
+        return f"fp32 and bf16 are supported, not {dtype_name(dtype)}"
     if head_dim > MAX_HEAD_DIM:
         return f"head sizes up to {MAX_HEAD_DIM} are supported, not {head_dim}"
     if MAX_BLOCK % block:

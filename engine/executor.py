@@ -42,6 +42,7 @@ from engine.pool_size import (
     longest_that_fits,
     pool_blocks,
     refuse_impossible,
+    refuse_large_weights,
     refuse_more_than,
 )
 from engine.profiling import fastest, first_step, largest_step, longer_step, out_and_in, prompts, widest_step
@@ -91,6 +92,7 @@ class Executor:
         self._sampler: Sampler = TorchSampler() if self._native is None else NativeSampler(self._native)
         checkpoint = Checkpoint(directory)
         self.parameters = checkpoint.parameters()
+        refuse_large_weights(config, self.parameters, self.dtype, self.device)
         self._model = self._load(checkpoint, progress)
         progress("hashing weights", 0.0)
         digest = checkpoint.digest(computation(self.model_config))
