@@ -134,6 +134,6 @@ def test_tiles_cover_every_row_once() -> None:
 
 def test_what_is_not_supported_is_named() -> None:
     assert unsupported(torch.float32, 22, 16) == ""
-    assert unsupported(torch.float16, 64, 16) == "fp32 and bf16 are supported, not torch.float16"
+    assert unsupported(torch.float16, 64, 16) == "fp32 and bf16 are supported, not fp16"
     assert unsupported(torch.float32, 258, 16) == "head sizes up to 256 are supported, not 258"
     assert unsupported(torch.float32, 64, 48) == "block sizes that divide 64 are supported, not 48"
