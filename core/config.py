@@ -50,6 +50,10 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     block_size: Annotated[BlockSize, Meta(description="tokens per KV block: 8, 16, 32 or 64")] = 16
     max_batch_tokens: Annotated[Positive, Meta(description="tokens per step, prompt chunks included")] = 512
     max_sequences: Annotated[Positive, Meta(description="sequences that run at once")] = 256
+    step_ms: Annotated[
+        float,
+        Meta(gt=0, description="prompts' chunks beside decodes end a step after about so much; below the SLO's TPOT"),
+    ] = 50.0
 
 
 class TransferConfig(Struct, frozen=True, kw_only=True):

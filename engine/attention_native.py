@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.batch import Batch, Ints
+from engine.device import dtype_name
 from engine.native.library import FORMATS, AttentionArguments
 
 ROWS = 24
@@ -22,7 +23,7 @@ MAX_BLOCK = 64
 def unsupported(dtype: torch.dtype, head_dim: int, block: int) -> str:
     """Why the native operators cannot serve such a pool, in a few words; empty: they can."""
     if dtype not in FORMATS:
-        return f"fp32 and bf16 are supported, not {dtype}"
+        return f"fp32 and bf16 are supported, not {dtype_name(dtype)}"
     if head_dim > MAX_HEAD_DIM:
         return f"head sizes up to {MAX_HEAD_DIM} are supported, not {head_dim}"
     if MAX_BLOCK % block:
@@ -51,8 +52,8 @@ class NativeAttentionStep:
 
     def __init__(self, native: ctypes.CDLL, layers: list[Tensor], windows: tuple[int, ...], batch: Batch) -> None:
         self._native = native
-        self._pools = layers
-        self._windows = windows
+        self.pools = [layer.data_ptr() for layer in layers]
+        self.windows = windows
         self._batch = batch  # keeps the tables alive
         blocks, kv_heads, _, block, dim = layers[0].shape
         for places, end in ((batch.block_tables, blocks), (batch.slots, blocks * block), (batch.fresh_blocks, blocks)):
@@ -76,7 +77,7 @@ class NativeAttentionStep:
         assert keys_values.stride()[1:] == (dim, 1) and tokens == len(batch.slots)
         self._native.baton_store(
             *(self._arguments, keys_values.data_ptr(), keys_values.stride(0), batch.slots.data_ptr(), tokens),
-            *(batch.fresh_blocks.data_ptr(), len(batch.fresh_blocks), self._pools[layer].data_ptr()),
+            *(batch.fresh_blocks.data_ptr(), len(batch.fresh_blocks), self.pools[layer]),
         )
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
@@ -85,17 +86,21 @@ class NativeAttentionStep:
         assert tokens == len(self._batch.slots)
         shared, rest = divmod(heads, self._arguments.kv_heads)
         assert not rest
+        output = queries.new_empty((tokens, heads, dim))
+        self._native.baton_attend(
+            *(self.prepared(shared), queries.data_ptr(), queries.stride(0), self.pools[layer]),
+            *(self.windows[layer], output.data_ptr()),
+        )
+        return output
+
+    def prepared(self, shared: int) -> AttentionArguments:
+        """What the operators are told, for `shared` query heads to one KV head; valid as long as this step."""
         if shared != self._arguments.shared:
             self._tiles = tiles(self._batch, shared)
             self._arguments.shared = shared
             self._arguments.tiles = self._tiles.ctypes.data
             self._arguments.tile_count = len(self._tiles)
-        output = queries.new_empty((tokens, heads, dim))
-        self._native.baton_attend(
-            *(self._arguments, queries.data_ptr(), queries.stride(0), self._pools[layer].data_ptr()),
-            *(self._windows[layer], output.data_ptr()),
-        )
-        return output
+        return self._arguments
 
 
 def tiles(batch: Batch, shared: int) -> Ints:

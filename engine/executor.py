@@ -4,7 +4,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
@@ -22,13 +21,16 @@ from engine.architectures import ModelConfig, computation, read_config
 from engine.attention import AttentionBackend
 from engine.attention_native import NativeAttention
 from engine.attention_torch import TorchAttention
-from engine.batch import Sampled, build_batch, single_rows
+from engine.batch import BlockTables, Sampled, build_batch
 from engine.cpu_backend import choose
 from engine.device import choose_device, choose_dtype, dtype_name
-from engine.elementwise import Elementwise, NativeElementwise, TorchElementwise
+from engine.elementwise import TorchElementwise
 from engine.host_tier import HostTier
 from engine.hub import locate
 from engine.kv_pool import KVPool, make_spec
+from engine.layer import Layer
+from engine.layers import Layers, OperatorLayers
+from engine.layers_native import NativeLayers
 from engine.linear import LinearFactory
 from engine.model import Model
 from engine.plan import BlockMove, Plan, StepResult
@@ -40,11 +42,14 @@ from engine.pool_size import (
     longest_that_fits,
     pool_blocks,
     refuse_impossible,
+    refuse_large_weights,
     refuse_more_than,
 )
 from engine.profiling import fastest, first_step, largest_step, longer_step, out_and_in, prompts, widest_step
 from engine.rope import Rotary
-from engine.sampler import Draw, sample
+from engine.sampler import Draw, Sampler
+from engine.sampler_native import NativeSampler
+from engine.sampler_torch import TorchSampler
 from engine.weights import Checkpoint
 
 LOG = logging.getLogger(__name__)
@@ -84,8 +89,10 @@ class Executor:
         progress("reading the config", 0.0)
         self.model_config: ModelConfig = read_config(directory, config.max_model_len)
         self._native = choose(config, self.device, self.dtype, self.model_config.head_dim)
+        self._sampler: Sampler = TorchSampler() if self._native is None else NativeSampler(self._native)
         checkpoint = Checkpoint(directory)
         self.parameters = checkpoint.parameters()
+        refuse_large_weights(config, self.parameters, self.dtype, self.device)
         self._model = self._load(checkpoint, progress)
         progress("hashing weights", 0.0)
         digest = checkpoint.digest(computation(self.model_config))
@@ -94,6 +101,7 @@ class Executor:
         self.on_layer: OnLayer | None = None
         self._launched: deque[Launched] = deque()
         self._before: Sampled | None = None
+        self._tables = BlockTables()
         progress("profiling", 0.0)
         prompt_rate = self._profile(config)
         progress("making the KV pool", 0.0)
@@ -133,27 +141,29 @@ class Executor:
         if step.done is not None:
             step.done.synchronize()
         found, finite = step.answer.tolist()
-        tokens: list[list[int]] = [[] for _ in step.plan.works]
+        works = step.plan.works
+        tokens: list[list[int]] = [[] for _ in works]
         failed = []
-        drawn = iter(zip(found, finite, strict=True))
+        begin = 0
         for work in step.sampled_works:
-            own = list(islice(drawn, len(step.plan.works[work].samples)))
-            if all(good for _, good in own):
-                tokens[work] = [token for token, _ in own]
+            end = begin + len(works[work].samples)
+            if all(finite[begin:end]):
+                tokens[work] = found[begin:end]
             else:
                 failed.append(work)
+            begin = end
         return StepResult(step.plan.step, tokens, failed)
 
     def _run(self, plan: Plan) -> Launched:
         self.pool.begin_step()
-        batch = build_batch(plan, self._block_size, self.device, self._before)
+        batch = build_batch(plan, self._block_size, self.device, self._before, self._tables)
         hidden = self._model.forward(batch, self._attention.begin(batch), lambda layer: self._stored(plan, layer))
         draws = [Draw(w.sampling, w.samples, w.output_index) for w in plan.works if w.sampling is not None]
         if not draws:
-            self._before = Sampled(batch.logit_rows, {})
+            self._before = Sampled(batch.logit_rows, [])
             return Launched(plan, (), torch.empty((2, 0), dtype=torch.int64), self._event())
-        tokens, finite = sample(self._model.logits(hidden), draws)
-        self._before = Sampled(tokens, single_rows(plan, batch.sampled_works))
+        tokens, finite = self._sampler.sample(self._model.logits(hidden), draws)
+        self._before = Sampled(tokens, [plan.works[work] for work in batch.sampled_works])
         answer = self._to_host(torch.stack((tokens, finite.long())))
         return Launched(plan, batch.sampled_works, answer, self._event())
 
@@ -180,15 +190,15 @@ class Executor:
         config = self.model_config
         with torch.inference_mode():
             make = LinearFactory(checkpoint, self.device, self.dtype, self._native)
-            model = Model(config, make, self._elementwise(), progress)
+            model = Model(config, make, self._arrange, progress)
         checkpoint.refuse_unused(".rotary_emb.inv_freq", *(("lm_head.weight",) if config.tied_head else ()))
         return model
 
-    def _elementwise(self) -> Elementwise:
-        config = self.model_config
+    def _arrange(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
         if self._native is not None:
-            return NativeElementwise(self._native, config.rope, config.head_dim, self.dtype, config.norm_eps)
-        return TorchElementwise(Rotary(config.rope, config.head_dim, self.device, self.dtype), config.norm_eps)
+            return NativeLayers(self._native, config, layers, norm)
+        rotary = Rotary(config.rope, config.head_dim, self.device, self.dtype)
+        return OperatorLayers(config, layers, norm, TorchElementwise(rotary, config.norm_eps))
 
     def _make_tier(self, config: EngineConfig, blocks: int) -> HostTier | None:
         on_host = blocks * self.spec.block_bytes() if self.device.type != "cuda" else 0

@@ -27,6 +27,10 @@ class Layers(Protocol):
         ...
 
 
+Arrange = Callable[[ModelConfig, Sequence[Layer], Tensor], Layers]
+"""Makes them of a model's config, its layers' weights, and the weight of the norm behind them."""
+
+
 class OperatorLayers:
     """By PyTorch's operators, or those that stand in for them."""
 

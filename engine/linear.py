@@ -74,22 +74,22 @@ class NativeLinear:
         self._dtype = weight.dtype
         self._outputs, self._inputs = weight.shape
         form, weights = FORMATS[self._dtype], WEIGHT_FORMATS[weight.dtype]
-        self._arguments = LinearArguments(form, weights, self._outputs, self._inputs)
-        self._packed = torch.empty(native.baton_packed_bytes(self._arguments), dtype=torch.uint8)
-        native.baton_pack(self._arguments, weight.data_ptr(), self._packed.data_ptr())
-        self._arguments.packed = self._packed.data_ptr()
+        self.arguments = LinearArguments(form, weights, self._outputs, self._inputs)
+        self._packed = torch.empty(native.baton_packed_bytes(self.arguments), dtype=torch.uint8)
+        native.baton_pack(self.arguments, weight.data_ptr(), self._packed.data_ptr())
+        self.arguments.packed = self._packed.data_ptr()
         self._bias, self._scales = bias, scales
         if bias is not None:
-            self._arguments.bias = bias.data_ptr()
+            self.arguments.bias = bias.data_ptr()
         if scales is not None:
-            self._arguments.scales = scales.data_ptr()
+            self.arguments.scales = scales.data_ptr()
         self._multiply = native.baton_linear
 
     def __call__(self, x: Tensor) -> Tensor:
         rows, inputs = x.shape
         assert inputs == self._inputs and x.dtype == self._dtype and x.stride(1) == 1
         y = x.new_empty((rows, self._outputs))
-        self._multiply(self._arguments, x.data_ptr(), x.stride(0), rows, y.data_ptr())
+        self._multiply(self.arguments, x.data_ptr(), x.stride(0), rows, y.data_ptr())
         return y
 
     def held(self) -> list[Tensor]:

@@ -11,16 +11,15 @@ from core.status import Progress
 from engine.architectures import ModelConfig
 from engine.attention import AttentionStep
 from engine.batch import Batch
-from engine.elementwise import Elementwise
 from engine.layer import load_layer
-from engine.layers import Layers, OperatorLayers, Stored
+from engine.layers import Arrange, Stored
 from engine.linear import LinearFactory
 
 
 class Model:
     """Token ids in, logits out; KV goes to the attention step."""
 
-    def __init__(self, config: ModelConfig, make: LinearFactory, between: Elementwise, progress: Progress) -> None:
+    def __init__(self, config: ModelConfig, make: LinearFactory, arrange: Arrange, progress: Progress) -> None:
         self._embedding = make.tensor("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
         layers = []
         for index in range(config.layers):
@@ -31,7 +30,7 @@ class Model:
             self._head = make.of(self._embedding)
         else:
             self._head = make.linear(["lm_head"], [config.vocab_size], config.hidden_size)
-        self._layers: Layers = OperatorLayers(config, layers, norm, between)
+        self._layers = arrange(config, layers, norm)
         self._held = [self._embedding, norm, *self._head.held(), *(each for layer in layers for each in layer.held())]
         progress("loading weights", 100.0)
 

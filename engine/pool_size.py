@@ -15,6 +15,7 @@ from core.config import BlockSize, EngineConfig
 from core.errors import ConfigError
 from core.kvspec import KVSpec
 from core.sizes import format_bytes
+from engine.device import dtype_name
 from engine.kv_pool import blocks_in, blocks_of_sequences
 
 CPU_SHARE = 0.25
@@ -38,6 +39,21 @@ def refuse_more_than(key: str, size: int, there: int, where: str) -> None:
     """Raises `ConfigError` where a setting asks for more bytes than `there` are."""
     if size > there:
         raise ConfigError(key, format_bytes(size), f"only {format_bytes(there)} are {where}")
+
+
+def refuse_large_weights(config: EngineConfig, parameters: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Raises `ConfigError` for weights that are larger than the memory that they would be loaded into."""
+    size, there = parameters * dtype.itemsize, available_memory()
+    where = "free on this machine"
+    if device.type == "cuda":
+        there, where = torch.cuda.mem_get_info(device)[0], f"free on {device}"
+    if size > there:
+        half = parameters * torch.bfloat16.itemsize
+        other = f"; --dtype bf16 takes {format_bytes(half)}" if half < size else "; --model: a smaller one may fit"
+        takes = (
+            f"its weights take {format_bytes(size)} in {dtype_name(dtype)}, and only {format_bytes(there)} are {where}"
+        )
+        raise ConfigError("model", config.model, takes + other)
 
 
 def _refuse_directory(config: EngineConfig) -> None:

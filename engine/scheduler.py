@@ -12,6 +12,7 @@ their blocks until the service adopts or releases them, which their handoff's de
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -20,6 +21,7 @@ from core.messages import Finish, Limits, Sampling
 from core.records import Load
 from engine.admission import Admission
 from engine.blocks import BlockManager
+from engine.chunking import Chunking
 from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
 from engine.roster import Roster, released
 from engine.sequence import Sequence, SequenceState
@@ -37,6 +39,16 @@ class Progress(Struct, frozen=True):
     failed: str = ""
 
 
+class Launched(NamedTuple):
+    """A step under way, with the sequences of its works: `decodes` of these decode, the others are prompts."""
+
+    plan: Plan
+    members: list[Sequence]
+    decodes: int
+    prompt_tokens: int
+    planned_at: float
+
+
 class Scheduler:
     """Sequences in, plans out, results in, progress out."""
 
@@ -49,8 +61,10 @@ class Scheduler:
         max_model_len: int,
         growth_reserve: int = 0,
         max_in_flight: int = 1,
+        chunking: Chunking | None = None,
     ) -> None:
-        """`max_in_flight`: steps that may be launched and not collected, 1 or 2.
+        """`max_in_flight`: steps that may be launched and not collected, 1 or 2. `chunking`: of prompts beside decodes;
+        None: in all that is left of `max_batch_tokens`.
 
         `max_sequences` run or land at once, but never more than `max_batch_tokens`: each gets a token in every step.
         """
@@ -62,7 +76,9 @@ class Scheduler:
         self._max_in_flight = max_in_flight
         self._roster = Roster(blocks, self._admission)
         self._running, self._landing = self._roster.running, self._roster.landing
-        self._launched: deque[tuple[Plan, list[Sequence]]] = deque()
+        self._chunking = chunking or Chunking()
+        self._launched: deque[Launched] = deque()
+        self._applied_at = 0.0
         self._admitted: list[Sequence] = []
         self._planned_steps = 0
         self._steps = 0
@@ -195,7 +211,11 @@ class Scheduler:
                 works.append(self._work(sequence, 1))
             else:
                 prompts.append(sequence)
-        room = self._max_batch_tokens - len(works)
+        decodes = len(works)
+        room = self._max_batch_tokens - decodes
+        if decodes:
+            room = self._chunking.room(room)
+        spare = room
         for sequence in prompts:
             if room == 0:
                 break
@@ -210,7 +230,9 @@ class Scheduler:
             return None
         self._planned_steps += 1
         plan = Plan(self._planned_steps, works)
-        self._launched.append((plan, [self._roster.live[work.sequence] for work in works]))
+        live = self._roster.live
+        members = [live[work.sequence] for work in works]
+        self._launched.append(Launched(plan, members, decodes, spare - room, now))
         return plan
 
     def apply(self, result: StepResult, now: float) -> list[Progress]:
@@ -219,9 +241,11 @@ class Scheduler:
         A token that was computed past a sequence's end, or after its release, is discarded. Raises `IllegalMove` for
         the result of another step.
         """
-        if not self._launched or self._launched[0][0].step != result.step:
+        if not self._launched or self._launched[0].plan.step != result.step:
             raise IllegalMove(f"result of step {result.step} is not that of the oldest launched step")
-        plan, members = self._launched.popleft()
+        plan, members, decodes, prompt_tokens, planned_at = self._launched.popleft()
+        self._chunking.ran(prompt_tokens, decodes, now - max(planned_at, self._applied_at))
+        self._applied_at = now
         self._steps += 1
         failed = frozenset(result.failed)
         progress: list[Progress] = []
@@ -245,7 +269,7 @@ class Scheduler:
 
     def check_invariants(self) -> None:
         """Raises AssertionError unless sequences, blocks and steps in flight agree."""
-        flying = [sequence for _, members in self._launched for sequence in members]
+        flying = [sequence for step in self._launched for sequence in step.members]
         self._roster.check_invariants(flying)
 
     # inside a step
@@ -255,9 +279,10 @@ class Scheduler:
 
         False: blocks are short, and a step in flight is to be collected before anybody may lose some.
         """
-        for sequence in list(self._running):
+        short = [each for each in self._running if each.length > each.capacity or each.forked]
+        for sequence in short:
             length = sequence.length
-            if (length <= sequence.capacity and not sequence.forked) or length >= sequence.plan_length:
+            if length >= sequence.plan_length:
                 continue
             position = sequence.planned if sequence.forked else None
             while sequence.state is SequenceState.RUNNING and not self._blocks.grow(sequence.blocks, length, position):
@@ -303,22 +328,26 @@ class Scheduler:
 
     def _work(self, sequence: Sequence, count: int) -> Work:
         """The next `count` tokens of a sequence; the last of them all is sampled from."""
-        start = sequence.planned
-        sampled = start + count == sequence.length
+        start, length = sequence.planned, sequence.length
+        end = start + count
+        sampled = end == length
+        samples: tuple[int, ...] = (sequence.key.sample,)
+        if sequence.branches:
+            samples += tuple(branch.key.sample for branch in sequence.branches)
         work = Work(
             sequence.id,
             start,
-            sequence.tokens[start : start + count] or [PENDING],
+            sequence.tokens[start:end] or [PENDING],
             sequence.blocks,
             sequence.sampling if sampled else None,
-            (sequence.key.sample, *(branch.key.sample for branch in sequence.branches)),
-            sequence.emitted + sequence.pending,
+            samples,
+            length - sequence.prompt_tokens,
         )
-        sequence.planned += count
+        sequence.planned = end
         sequence.pending += sampled
         sequence.in_flight += 1
-        if sequence.planned >= sequence.register_at:
-            self._roster.register(sequence, min(sequence.planned, len(sequence.tokens)), self._planned_steps + 1)
+        if end >= sequence.register_at:
+            self._roster.register(sequence, min(end, len(sequence.tokens)), self._planned_steps + 1)
         return work
 
     def _accept(self, sequence: Sequence, sampled: list[int], now: float) -> list[Progress]:
@@ -352,17 +381,18 @@ class Scheduler:
         return taken
 
     def _take(self, sequence: Sequence, sampled: list[int], now: float) -> Progress:
-        index, before = sequence.emitted, len(sequence.tokens)
+        tokens = sequence.tokens
+        before = length = len(tokens)
         finish: Finish | None = None
         for token in sampled:
-            sequence.tokens.append(token)
-            finish = sequence.finish_after(token, len(sequence.tokens))
+            tokens.append(token)
+            length += 1
+            finish = sequence.finish_after(token, length)
             if finish:
                 break
-        accepted = sequence.tokens[before:]
-        self._output_tokens += len(accepted)
+        self._output_tokens += length - before
         sequence.first_token_at = sequence.first_token_at or now
-        return Progress(sequence, index, accepted, finish)
+        return Progress(sequence, before - sequence.prompt_tokens, tokens[before:], finish)
 
     def _fail(self, sequence: Sequence) -> list[Progress]:
         """No token can be drawn: this is the end of the sequence, and of the branches that waited for it."""

@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import torch
@@ -23,10 +22,13 @@ from core.sealing import load_secret
 from core.status import StatusFile
 from core.store import ServerClock, check, connect
 from engine.blocks import BlockManager
+from engine.chunking import Chunking
 from engine.device import dtype_name
-from engine.executor import Executor
+from engine.executor import Executor, OnLayer
+from engine.plan import Plan
 from engine.scheduler import Scheduler
 from worker.busy_page import BusyPage
+from worker.cores import available_cores
 from worker.engine_loop import EngineLoop
 from worker.events import Stop
 from worker.io_thread import IOThread
@@ -71,6 +73,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         rates=executor.rates,
     )
     blocks = BlockManager(executor.spec, executor.block_count, executor.host_slots, worth)
+    step_seconds = config.engine.step_ms / 1000 if name == "decode" else inf  # beside decodes only
     scheduler = Scheduler(
         blocks,
         max_batch_tokens=config.engine.max_batch_tokens,
@@ -78,12 +81,13 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         max_model_len=executor.model_config.max_model_len,
         growth_reserve=ceil(GROWTH_SHARE * executor.block_count),
         max_in_flight=depth,
+        chunking=Chunking(step_seconds, executor.rates.prompt_tokens_per_second),
     )
     vitals, clock, epoch = Vitals(), ServerClock(), new_epoch()
-    busy = BusyPage(config.busy_page, os.cpu_count() or 1, torch.set_num_threads)
+    busy = BusyPage(config.busy_page, available_cores(), torch.set_num_threads)
     parts = Parts(config, epoch, executor.spec, executor.model_config.vocab_size, scheduler, blocks, clock, outbox.post)
     policy, make_transfer, layer_written = make_role(parts)
-    executor.on_layer = layer_written
+    executor.on_layer = partial(_layer, busy, layer_written)
     record = WorkerRecord(
         epoch=epoch,
         role=name,
@@ -127,6 +131,13 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         return 1
     log.info("stopped")
     return 0
+
+
+def _layer(busy: BusyPage, written: OnLayer | None, plan: Plan, group: int, layer: int) -> None:
+    """Between storing a layer's KV and attending: another worker may have become busy, or be at rest."""
+    if written is not None:
+        written(plan, group, layer)
+    busy.divide()
 
 
 async def _check_store(url: str) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from core.errors import NativeError
 
-SOURCES = ("linear.c", "attention.c", "elementwise.c")
-HEADERS = ("vector.h", "product.h", "product_bf16.h", "amx.h")
+SOURCES = ("layer.c", "linear.c", "attention.c", "elementwise.c", "sampling.c")
+HEADERS = ("linear.h", "finish.h", "elementwise.h", "vector.h", "product.h", "product_bf16.h", "amx.h")
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = (
     *("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-fvisibility=hidden", "-Wno-psabi"),

@@ -1,15 +1,19 @@
 /* What a layer does between its products, a row at a time: residual and norm, rotation, gate. */
 
-#include "vector.h"
+#include "elementwise.h"
 
-#define WORTH_THREADS 32768 /* elements; fewer take less time than waking a thread */
+#define WORTH_THREADS 8192 /* elements; fewer take less time than waking a thread */
 
-/* 1 / sqrt(mean(x^2) + eps) of `width` elements. */
-INLINE float inverse_size(enum format format, const void *x, long at, long width, float eps)
+/* x += change, where there is one. Returns 1 / sqrt(mean(x^2) + eps) of `width` elements. */
+INLINE float add_and_measure(enum format format, void *x, const void *change, long at, long width, float eps)
 {
     vec squares[2] = {{0}};
     for (long i = 0; i < width; i += LANES) {
-        const vec v = load_first(format, x, at + i, width - i);
+        vec v = load_first(format, x, at + i, width - i);
+        if (change) {
+            v = rounded(format, v + load_first(format, change, at + i, width - i));
+            store_first(format, x, at + i, v, width - i);
+        }
         squares[i / LANES % 2] = fused(v, v, squares[i / LANES % 2]);
     }
     return 1 / sqrtf(sum_of(squares[0] + squares[1]) / width + eps);
@@ -22,11 +26,8 @@ INLINE void add_norm(
 #pragma omp parallel for schedule(static) if (rows * width >= WORTH_THREADS)
     for (long row = 0; row < rows; row++) {
         const long at = row * width;
-        for (long i = 0; change && i < width; i += LANES) {
-            const vec sum = load_first(format, hidden, at + i, width - i) + load_first(format, change, at + i, width - i);
-            store_first(format, hidden, at + i, sum, width - i);
-        }
-        const float factor = inverse_size(format, hidden, at, width, eps);
+        const float factor = change ? add_and_measure(format, hidden, change, at, width, eps)
+                                    : add_and_measure(format, hidden, 0, at, width, eps);
         for (long i = 0; i < width; i += LANES) {
             const vec x = load_first(format, hidden, at + i, width - i) * factor;
             store_first(format, normed, at + i, x * load_first(format, weight, i, width - i), width - i);
@@ -34,7 +35,6 @@ INLINE void add_norm(
     }
 }
 
-/* hidden += change, where there is one; normed = hidden / rms(hidden) * weight. All [rows, width], contiguous. */
 EXPORT void baton_add_norm(
     int format, void *hidden, const void *change, const void *weight, long rows, long width, double eps, void *normed)
 {
@@ -44,8 +44,6 @@ EXPORT void baton_add_norm(
         add_norm(BF16, hidden, change, weight, rows, width, eps, normed);
 }
 
-/* Cosine and sine of position x frequency, times `magnitude`: fp32 [tokens, half] each. By the C library, one at a time:
-   its vector versions round differently, and which element meets which would depend on the batch. */
 EXPORT void baton_angles(
     const int64_t *positions, long tokens, const float *frequencies, long half, double magnitude, float *cosine,
     float *sine)
@@ -68,7 +66,7 @@ INLINE void rotate(
     for (long token = 0; token < tokens; token++)
         for (long head = 0; head < count; head++) {
             const long at = token * stride + head * dim;
-            const float factor = weight ? inverse_size(format, heads, at, dim, eps) : 1;
+            const float factor = weight ? add_and_measure(format, heads, 0, at, dim, eps) : 1;
             for (long i = 0; i < half; i += LANES) {
                 const long left = half - i;
                 vec x = load_first(format, heads, at + i, left), y = load_first(format, heads, at + half + i, left);
@@ -84,8 +82,6 @@ INLINE void rotate(
         }
 }
 
-/* Rotates `heads` [tokens, count, dim] in place, `stride` elements between tokens; pairs are (i, i + dim / 2). Where
-   there is a `weight` [count, dim], heads are normed by it first. */
 EXPORT void baton_rotate(
     int format, void *heads, long stride, long tokens, long count, long dim, const float *cosine, const float *sine,
     const void *weight, double eps)
@@ -97,25 +93,24 @@ EXPORT void baton_rotate(
 }
 
 /* silu(x) = x / (1 + e^-x), by an exponential of what is not above 0. */
-INLINE vec silu(vec x)
+INLINE vec silu(enum format format, vec x)
 {
     const ivec negative = x < 0.0f;
     const vec e = exponential(chosen(negative, x, -x));
-    return x * chosen(negative, e, all(1)) / (e + 1.0f);
+    return quotient(format, x * chosen(negative, e, all(1)), e + 1.0f);
 }
 
 INLINE void gate(enum format format, const void *gate_up, long rows, long width, void *out)
 {
-#pragma omp parallel for schedule(static) if (rows * width >= WORTH_THREADS / 4)
+#pragma omp parallel for schedule(static) if (rows * width >= WORTH_THREADS)
     for (long row = 0; row < rows; row++)
         for (long i = 0; i < width; i += LANES) {
             const vec x = load_first(format, gate_up, 2 * row * width + i, width - i);
             const vec up = load_first(format, gate_up, (2 * row + 1) * width + i, width - i);
-            store_first(format, out, row * width + i, silu(x) * up, width - i);
+            store_first(format, out, row * width + i, silu(format, x) * up, width - i);
         }
 }
 
-/* out = silu(first half) * second half, of `gate_up` [rows, 2 x width], contiguous. */
 EXPORT void baton_gate(int format, const void *gate_up, long rows, long width, void *out)
 {
     if (format == FP32)

@@ -5,7 +5,7 @@ imported first, and its `libgomp.so.1` is what the loader finds for ours. `torch
 """
 
 import ctypes
-from ctypes import POINTER, Structure, c_double, c_int, c_int64, c_long, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_long, c_void_p
 
 import torch
 
@@ -40,6 +40,28 @@ class LinearArguments(Structure):
     )
 
 
+class LayerArguments(Structure):
+    """`struct layer` in layer.c: its weights."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("attention_norm", "query_key_norm", "mlp_norm")),
+        *((name, LinearArguments) for name in ("query_key_value", "attention_output", "gate_up", "down")),
+    )
+
+
+class StepArguments(Structure):
+    """`struct step` in layer.c: what the layers of a step share."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("format", "dim", "rotated")),
+        ("attention", POINTER(AttentionArguments)),
+        *((name, c_int64) for name in ("tokens", "fresh_count", "row_count")),
+        *((name, c_void_p) for name in ("slots", "fresh", "rows", "cosine", "sine")),
+        ("eps", c_double),
+        *((name, c_void_p) for name in ("hidden", "change", "normed", "heads", "attended", "gate_up", "gated")),
+    )
+
+
 ARGUMENTS: dict[str, tuple[type, ...]] = {
     "baton_pack": (POINTER(LinearArguments), c_void_p, c_void_p),
     "baton_linear": (POINTER(LinearArguments), c_void_p, c_long, c_long, c_void_p),
@@ -54,7 +76,13 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
         *(c_int, c_void_p, c_long, c_long, c_long, c_long),
         *(c_void_p, c_void_p, c_void_p, c_double),
     ),
+    "baton_layer_store": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p),
+    "baton_layer_attend": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p, c_long),
     "baton_gate": (c_int, c_void_p, c_long, c_long, c_void_p),
+    "baton_sample": (
+        *(c_int, c_void_p, c_long, c_char_p, c_long),
+        *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+    ),
 }
 """Arguments of what returns nothing; the sources say what each is."""
 

@@ -49,9 +49,36 @@ INLINE vec fused(vec a, vec b, vec c)
 }
 
 /* mask ? a : b, for a mask of 0 and -1. */
-INLINE vec chosen(ivec mask, vec a, vec b) { return (vec)((mask & (ivec)a) | (~mask & (ivec)b)); }
+INLINE vec chosen(ivec mask, vec a, vec b)
+{
+#if defined __AVX512F__
+    return _mm512_mask_mov_ps(b, _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask), a);
+#else
+    return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
+#endif
+}
 
-INLINE vec larger(vec a, vec b) { return chosen(a > b, a, b); }
+/* The larger one; b where either is NaN. */
+INLINE vec larger(vec a, vec b)
+{
+#if defined __AVX512F__
+    return _mm512_max_ps(a, b);
+#else
+    return chosen(a > b, a, b);
+#endif
+}
+
+/* a / b, for a result that is kept in `format`: of bf16's eight bits, the fourteen of an estimate leave all right but for
+   ties. */
+INLINE vec quotient(enum format format, vec a, vec b)
+{
+#if defined __AVX512F__
+    if (format == BF16)
+        return a * _mm512_rcp14_ps(b);
+#endif
+    (void)format;
+    return a / b;
+}
 
 /* The lanes' sum, pairwise: lane i with lane i + half. */
 INLINE float sum_of(vec v)
@@ -79,10 +106,14 @@ INLINE vec widened(hvec bits) { return (vec)(__builtin_convertvector(bits, uvec)
 /* To the nearest bf16, ties to even; NaN stays NaN. */
 INLINE hvec narrowed(vec v)
 {
+#if defined __AVX512BF16__
+    return (hvec)_mm512_cvtneps_pbh(v); /* denormal numbers become 0 */
+#else
     uvec bits = (uvec)v;
     uvec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     uvec nan = (uvec)(v != v);
     return __builtin_convertvector((nan & 0x7fc0) | (~nan & rounded), hvec);
+#endif
 }
 
 /* `format` elements from `at` on: LANES of them, or the first `count`, where the others are 0. */
@@ -97,6 +128,9 @@ INLINE vec load(enum format format, const void *from, long at)
     memcpy(&bits, (const uint16_t *)from + at, sizeof bits);
     return widened(bits);
 }
+
+/* As it is when it comes back from memory. */
+INLINE vec rounded(enum format format, vec v) { return format == FP32 ? v : widened(narrowed(v)); }
 
 INLINE vec load_first(enum format format, const void *from, long at, long count)
 {
@@ -155,10 +189,14 @@ INLINE vec exponential(vec x)
     p = fused(p, r, all(1.6666665459e-1f));
     p = fused(p, r, all(5.0000001201e-1f));
     p = fused(p, r * r, r + 1.0f);
+#if defined __AVX512F__
+    return chosen(underflow, (vec){0}, _mm512_scalef_ps(p, n)); /* p 2^n */
+#else
     /* -infinity and NaN have no whole number: what they get is thrown away, or NaN already. */
     const vec bounded = chosen((n > -127.0f) & (n <= 0.0f), n, (vec){0});
     const vec power = (vec)((__builtin_convertvector(bounded, ivec) + 127) << 23);
     return chosen(underflow, (vec){0}, p * power);
+#endif
 }
 
 #endif

@@ -1,18 +1,20 @@
 """Which operators serve, and who is told. The native ones need a C compiler."""
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from core.errors import ConfigError
 from engine.executor import Executor
 from engine.native.library import LinearArguments, load
 from engine.plan import Plan, Work
-from tests.engine.drive import GREEDY
+from tests.engine.drive import GREEDY, run, start
 from tests.engine.test_golden import make_executor
-from tests.reference import VARIANTS, build_model
+from tests.reference import SIZES, VARIANTS, build_model, golden, make_prompts
 
 
 @pytest.fixture(scope="module")
@@ -38,25 +40,57 @@ def test_the_start_says_which_operators_compute(model: Path, caplog: pytest.LogC
         assert [f"model on cpu in fp32, {used} operators: " in line for line in lines(caplog)] == [True]
 
 
+BROKEN = """#!/bin/sh
+[ "$1" = --version ] && exit 0
+printf 'In file included from linear.c:\\nvector.h:3:1: error: unknown type name\\nvector.h:9:1: error: more\\n' >&2
+exit 1
+"""
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["none", "broken"])
 def test_without_a_compiler_torch_serves_and_one_line_says_why(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broken: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Nor with one that fails: its first error is the reason."""
     expected = answer(make_executor(model, cpu_backend="torch"))
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CC", raising=False)
+    compiler = tmp_path / "compiler"
+    compiler.write_text(BROKEN)
+    compiler.chmod(0o700)
+    if broken:
+        monkeypatch.setenv("CC", str(compiler))
+        why = f"{compiler} fails: vector.h:3:1: error: unknown type name"
+    else:
+        monkeypatch.setenv("PATH", "")
+        monkeypatch.delenv("CC", raising=False)
+        why = "there is no C compiler on the PATH (looked for cc, gcc, clang)"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     caplog.set_level(logging.INFO)
     executor = make_executor(model)
     assert executor.operators == "torch" and answer(executor) == expected
-    why = "there is no C compiler on the PATH (looked for cc, gcc, clang)"
-    assert [line for line in lines(caplog) if "compiler" in line] == [f"torch operators, not native ones: {why}"]
-    with pytest.raises(ConfigError, match=r"^cpu_backend: 'native': there is no C compiler on the PATH"):
+    assert [line for line in lines(caplog) if "not native" in line] == [f"torch operators, not native ones: {why}"]
+    with pytest.raises(ConfigError, match=f"^cpu_backend: 'native': {re.escape(why)}$"):
         make_executor(model, cpu_backend="native")
 
 
-def test_what_the_native_operators_do_not_know_is_torchs(tmp_path: Path, model: Path) -> None:
-    assert make_executor(model, dtype="fp16").operators == "torch"
-    with pytest.raises(ConfigError, match=r"^cpu_backend: 'native': fp32 and bf16 are supported, not torch.float16$"):
-        make_executor(model, dtype="fp16", cpu_backend="native")
+def test_what_the_native_operators_do_not_know_is_torchs(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They answer as the reference does."""
+    config = LlamaConfig(**{**SIZES, "head_dim": 512, "num_attention_heads": 2, "num_key_value_heads": 1})
+    wide = build_model(tmp_path / "wide", config)
+    (expected,) = golden(wide, make_prompts([40], 320), 4)
+    caplog.set_level(logging.INFO)
+    for directory, dtype, why in (
+        (model, "fp16", "fp32 and bf16 are supported, not fp16"),
+        (wide, "fp32", "head sizes up to 256 are supported, not 512"),
+    ):
+        caplog.clear()
+        executor = make_executor(directory, dtype=dtype, max_model_len=64)
+        assert executor.operators == "torch"
+        assert [line for line in lines(caplog) if "not native" in line] == [f"torch operators, not native ones: {why}"]
+        with pytest.raises(ConfigError, match=f"^cpu_backend: 'native': {why}$"):
+            make_executor(directory, dtype=dtype, max_model_len=64, cpu_backend="native")
+    assert run(executor, start(executor, [expected.prompt], 4), 4) == [expected.tokens]
 
 
 @pytest.mark.parametrize("variant", ["llama", "llama-biases", "llama-odd-head", "mistral-window", "qwen3"])

@@ -2,14 +2,26 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from core.messages import Sampling
 from engine.gumbel import gumbel_noise, key
-from engine.sampler import Draw, sample
+from engine.native.library import load
+from engine.sampler import Draw, Sampler, min_p_reach
+from engine.sampler_native import NativeSampler
+from engine.sampler_torch import TorchSampler
 
 VOCAB = 37
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+
+@pytest.fixture(scope="module", params=["torch", "native"])
+def sampler(request: pytest.FixtureRequest) -> Sampler:
+    return TorchSampler() if request.param == "torch" else NativeSampler(load())
 
 
 def draws(sampling: Sampling, count: int) -> list[Draw]:
@@ -52,11 +64,11 @@ def expected_shares(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         Sampling(seed=7, temperature=0.9, top_k=20, top_p=0.95, min_p=0.02),
     ],
 )
-def test_frequencies_fit_the_distribution(sampling: Sampling) -> None:
+def test_frequencies_fit_the_distribution(sampler: Sampler, sampling: Sampling) -> None:
     """Chi-squared over 20,000 draws; the limit is five standard deviations above its mean."""
     count = 20_000
     logits = logits_of(1)
-    tokens, _ = sample(logits.expand(count, -1).clone(), draws(sampling, count))
+    tokens, _ = sampler.sample(logits.expand(count, -1).clone(), draws(sampling, count))
     found = torch.bincount(tokens, minlength=VOCAB).double()
     expected = expected_shares(logits[0], sampling) * count
     assert (found[expected == 0] == 0).all(), "a filtered token was drawn"
@@ -89,16 +101,16 @@ def test_the_noise_of_given_counters_never_changes() -> None:
     assert len(set(seeds)) == len(seeds)
 
 
-def test_a_row_draws_the_same_in_any_company() -> None:
+def test_a_row_draws_the_same_in_any_company(sampler: Sampler) -> None:
     """Bit-equal noise and equal tokens, alone, in any order, and beside rows with other filters."""
     kinds = [Sampling(seed=1), Sampling(seed=2, top_p=0.8), Sampling(seed=3, top_k=3), Sampling(seed=4, temperature=0)]
     mixed = [Draw(kinds[row % 4], (row % 3,), row) for row in range(40)]
     logits = logits_of(40, 5001)
-    together, _ = sample(logits.clone(), mixed)
-    alone = [int(sample(logits[row : row + 1].clone(), mixed[row : row + 1])[0]) for row in range(40)]
+    together, _ = sampler.sample(logits.clone(), mixed)
+    alone = [int(sampler.sample(logits[row : row + 1].clone(), mixed[row : row + 1])[0]) for row in range(40)]
     assert together.tolist() == alone
     order = torch.randperm(40, generator=torch.Generator().manual_seed(1)).tolist()
-    shuffled, _ = sample(logits[order].clone(), [mixed[row] for row in order])
+    shuffled, _ = sampler.sample(logits[order].clone(), [mixed[row] for row in order])
     assert shuffled.tolist() == together[order].tolist()
     keys = torch.tensor([key(5, 0, row) for row in range(33)], dtype=torch.int32)
     noise = gumbel_noise(keys, 5001)
@@ -107,15 +119,15 @@ def test_a_row_draws_the_same_in_any_company() -> None:
 
 
 @pytest.mark.parametrize("vocab", [VOCAB, 5001])
-def test_samples_of_one_row_are_what_they_would_be_alone(vocab: int) -> None:
+def test_samples_of_one_row_are_what_they_would_be_alone(sampler: Sampler, vocab: int) -> None:
     kinds = [Sampling(seed=1), Sampling(seed=2, top_p=0.8, min_p=0.01), Sampling(seed=3, temperature=0)]
     logits = logits_of(6, vocab)
     several = [(4, 0, 1), (2,), (0, 1), (7, 3, 5, 1), (0,), (1, 2)]
-    together, finite = sample(
+    together, finite = sampler.sample(
         logits.clone(), [Draw(kinds[row % 3], samples, 9 + row) for row, samples in enumerate(several)]
     )
     alone = [
-        int(sample(logits[row : row + 1].clone(), [Draw(kinds[row % 3], (one,), 9 + row)])[0])
+        int(sampler.sample(logits[row : row + 1].clone(), [Draw(kinds[row % 3], (one,), 9 + row)])[0])
         for row, samples in enumerate(several)
         for one in samples
     ]
@@ -124,32 +136,107 @@ def test_samples_of_one_row_are_what_they_would_be_alone(vocab: int) -> None:
 
 
 @pytest.mark.parametrize("top_p", [0.2, 0.9, 0.9999])
-def test_a_large_vocabulary_is_cut_where_a_whole_sort_would_cut_it(top_p: float) -> None:
+def test_a_large_vocabulary_is_cut_where_a_whole_sort_would_cut_it(sampler: Sampler, top_p: float) -> None:
     """Flat rows need more than the candidates that are looked at first, peaked rows do not."""
     flat = logits_of(2, 3000, seed=1) * 0.05
     logits = torch.cat((flat, logits_of(2, 3000, seed=2) * 3))
     sampling = Sampling(seed=1, top_p=top_p)
     for row in range(4):
         shares = expected_shares(logits[row], sampling)
-        tokens, _ = sample(logits[row].expand(300, -1).clone(), draws(sampling, 300))
+        tokens, _ = sampler.sample(logits[row].expand(300, -1).clone(), draws(sampling, 300))
         assert (shares[tokens] > 0).all()
 
 
-def test_greedy_is_the_largest_and_seeds_do_not_matter() -> None:
+def test_greedy_is_the_largest_and_seeds_do_not_matter(sampler: Sampler) -> None:
     logits = logits_of(16)
-    tokens, finite = sample(logits.clone(), [Draw(Sampling(seed=row, temperature=0), (0,), 0) for row in range(16)])
+    tokens, finite = sampler.sample(
+        logits.clone(), [Draw(Sampling(seed=row, temperature=0), (0,), 0) for row in range(16)]
+    )
     assert tokens.tolist() == logits.argmax(-1).tolist() and finite.all()
-    assert sample(logits.clone(), draws(Sampling(seed=1, top_k=1), 16))[0].tolist() == tokens.tolist()
+    assert sampler.sample(logits.clone(), draws(Sampling(seed=1, top_k=1), 16))[0].tolist() == tokens.tolist()
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("sampling", [Sampling(seed=1, temperature=0), Sampling(seed=1, top_p=0.9, top_k=7)])
-def test_rows_that_are_not_finite_are_named_and_disturb_nobody(poison: float, sampling: Sampling) -> None:
+def test_rows_that_are_not_finite_are_named_and_disturb_nobody(
+    sampler: Sampler, poison: float, sampling: Sampling
+) -> None:
     logits = logits_of(5)
-    clean, _ = sample(logits.clone(), draws(sampling, 5))
+    clean, _ = sampler.sample(logits.clone(), draws(sampling, 5))
     logits[2, 11] = poison
-    tokens, finite = sample(logits, draws(sampling, 5))
+    tokens, finite = sampler.sample(logits, draws(sampling, 5))
     assert finite.tolist() == [True, True, False, True, True]
     assert tokens[finite].tolist() == clean[finite].tolist() and int(tokens[2]) == 0
-    several, finite = sample(logits[1:3].clone(), [Draw(sampling, (0,), 1), Draw(sampling, (0, 1, 2), 2)])
+    several, finite = sampler.sample(logits[1:3].clone(), [Draw(sampling, (0,), 1), Draw(sampling, (0, 1, 2), 2)])
     assert finite.tolist() == [True, False, False, False] and several.tolist() == [int(clean[1]), 0, 0, 0]
+
+
+def exact_noise(draw: Draw, vocab: int) -> Doubles:
+    """Of the first sample, in float64, from the same 31 bits."""
+    low, high = (np.uint64(word & 0xFFFFFFFF) for word in key(draw.sampling.seed, draw.samples[0], draw.output_index))
+    word = np.uint64(0xFFFFFFFF)
+    bits = (np.arange(vocab, dtype=np.uint64) * np.uint64(0x9E3779B9) + low) & word
+    bits = ((bits ^ (bits >> np.uint64(16))) * np.uint64(0x21F0AAAD)) & word
+    bits = ((bits ^ (bits >> np.uint64(15))) + high) & word
+    bits = (bits * np.uint64(0xD35A2D97)) & word
+    bits = (bits ^ (bits >> np.uint64(15))) & np.uint64(0x7FFFFFFF)
+    v = np.minimum((bits.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-31), np.float32(1 - 2.0**-24))
+    noise: Doubles = -np.log(-np.log1p(-v.astype(np.float64)))
+    return noise
+
+
+def left_by_filters(scaled: Floats, sampling: Sampling, slack: float) -> NDArray[np.bool_]:
+    """Which scores pass, with `slack` on top of top_p: its sums are of rounded shares."""
+    shares = np.exp((scaled - scaled.max()).astype(np.float64))
+    order = np.argsort(-scaled, kind="stable")
+    falling = scaled[order]
+    count = sampling.top_k if 0 < sampling.top_k < len(scaled) else len(scaled)
+    sums = np.concatenate(([0.0], np.cumsum(shares[order])))
+    larger = np.searchsorted(-falling, -scaled, side="left")  # how many are larger than each
+    kept: NDArray[np.bool_] = (larger < count) & (scaled >= scaled.max() + np.float32(min_p_reach(sampling)))
+    if sampling.top_p < 1:
+        kept &= (sums[larger] < (sampling.top_p + slack) * sums[count]) | (larger == 0)
+    return kept
+
+
+@pytest.mark.parametrize("vocab", [1, 15, 257, 5001, 70_000])
+@pytest.mark.parametrize(("spread", "lead"), [(0.0, 0.0), (0.01, 9.0), (3.0, 0.0), (60.0, 0.0), (1e30, 0.0)])
+def test_a_draw_is_the_best_of_what_the_filters_leave(sampler: Sampler, vocab: int, spread: float, lead: float) -> None:
+    """Against float64. Of two scores closer than rounding either may win: each noise is within two units in its last
+    place (2^-19 at most, as it stays below 32), and a score is rounded once more. Sums of shares are within 1e-5: 64
+    additions between doubles of shares, of which each has an argument that is exact and two units of error.
+    """
+    kinds = [
+        *(Sampling(1), Sampling(2, temperature=0.01), Sampling(3, temperature=50.0), Sampling(4, top_k=1)),
+        *(Sampling(5, top_k=40), Sampling(6, top_k=vocab - 1), Sampling(7, top_p=0.9), Sampling(8, top_p=1e-9)),
+        *(Sampling(9, top_p=0.999999), Sampling(10, top_k=7, top_p=0.5), Sampling(11, min_p=0.05)),
+        *(Sampling(12, min_p=1.0), Sampling(13, temperature=0.7, top_k=100, top_p=0.95, min_p=0.01)),
+    ]
+    logits = logits_of(len(kinds), vocab, seed=vocab) * spread / 2
+    logits[:, : vocab // 2] = logits[:, : vocab // 2].bfloat16().float()  # some are equal
+    logits[:, -1] += lead  # before many that have more mass together
+    drawn = [Draw(kind, (3,), index) for index, kind in enumerate(kinds)]
+    tokens, finite = sampler.sample(logits.clone(), drawn)
+    assert finite.all()
+    for row, token, draw in zip(logits.numpy(), tokens.tolist(), drawn, strict=True):
+        scaled = row / np.float32(draw.sampling.temperature)
+        scores = scaled.astype(np.float64) + exact_noise(draw, vocab)
+        assert left_by_filters(scaled, draw.sampling, 1e-5)[token], draw
+        best = scores[left_by_filters(scaled, draw.sampling, -1e-5)].max()
+        assert scores[token] >= best - 2 * (2.0**-18 + 2.0**-24 * np.abs(scores).max()), draw
+
+
+def test_noise_is_exact_to_its_rounding(sampler: Sampler) -> None:
+    """Of two tokens that all others are far behind, one leads by twice the error: that one is drawn. Pairs are made of
+    the largest, the least and ordinary noise.
+    """
+    vocab, lead = 70_000, 4 * 2.0**-18
+    for index in range(24):
+        draw = Draw(Sampling(seed=7), (1,), index)
+        noise = exact_noise(draw, vocab)
+        order = np.argsort(-noise)
+        for one, other in (order[:2], order[1:3], order[[0, -1]], order[[2, 900]], np.array([index, index + 17])):
+            for winner, ahead in ((one, -lead), (other, lead)):
+                logits = torch.full((1, vocab), -1000.0)
+                logits[0, one], logits[0, other] = 0.0, float(noise[one] - noise[other] + ahead)
+                assert int(sampler.sample(logits, [draw])[0]) == winner

@@ -12,6 +12,7 @@ from core.ids import SequenceKey
 from core.messages import Limits, Sampling
 from engine.admission import Admission
 from engine.blocks import BlockManager, Found
+from engine.chunking import Chunking
 from engine.plan import PENDING, Plan, StepResult
 from engine.scheduler import NON_FINITE, Progress, Scheduler
 from engine.sequence import Sequence, SequenceState
@@ -30,6 +31,7 @@ def scheduler(
     in_flight: int = 1,
     block_tokens: int = 4,
     slots: int = 0,
+    chunking: Chunking | None = None,
 ) -> Scheduler:
     """`block_count` blocks of four tokens beside the null block."""
     return Scheduler(
@@ -39,6 +41,7 @@ def scheduler(
         max_model_len=longest,
         growth_reserve=reserve,
         max_in_flight=in_flight,
+        chunking=chunking,
     )
 
 
@@ -522,3 +525,35 @@ def test_planning_256_decodes_takes_well_under_a_millisecond() -> None:
         times.append(time.perf_counter() - before)
         engine.apply(StepResult(plan.step, [[1]] * len(plan.works)), 2.0)
     assert min(times) < 1e-3  # the best of many: other processes share the machine
+
+
+# prompts beside decodes
+
+
+def test_prompts_take_what_decodes_leave_of_a_steps_time() -> None:
+    """Steps of a second each: faster than was known. Alone, a prompt has the whole step."""
+    chunking = Chunking(target=21.0, tokens_per_second=1.0)
+    of = scheduler(batch=64, chunking=chunking)
+    added(of, job(30))
+    sizes, rooms = [], []
+    for now in range(4):
+        if now == 1:
+            added(of, job(100))
+        rooms.append(chunking.room(63))
+        plan = of.plan(now)
+        assert plan is not None
+        sizes.append([len(work.token_ids) for work in plan.works])
+        of.apply(StepResult(plan.step, [[1] if work.sampling else [] for work in plan.works]), now + 1.0)
+    assert rooms == sorted(rooms) and 21 < rooms[1] < rooms[2] < rooms[3] < 63
+    assert sizes == [[30], [1, rooms[1]], [1, rooms[2]], [1, min(rooms[3], 100 - rooms[1] - rooms[2])]]
+
+
+def test_a_step_that_waited_for_the_one_before_counts_from_its_end() -> None:
+    chunking = Chunking(target=21.0, tokens_per_second=1.0)
+    of = scheduler(batch=64, chunking=chunking, in_flight=2)
+    added(of, job(128, 1))
+    plans = [of.plan(0.0), of.plan(0.0)]
+    for plan, now in zip(plans, (64.0, 128.0), strict=True):
+        assert plan is not None
+        of.apply(StepResult(plan.step, [[1] if work.sampling else [] for work in plan.works]), now)
+    assert chunking.room(64) == 21  # a second for each token of both

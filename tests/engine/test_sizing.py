@@ -1,10 +1,12 @@
 """What a start measures, says and refuses before it serves."""
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from core.config import EngineConfig
 from core.errors import ConfigError
@@ -105,6 +107,21 @@ def test_a_pool_larger_than_what_the_weights_leave_is_refused(model: Path, monke
     monkeypatch.setattr("engine.executor.available_memory", lambda: 2 << 20)
     with pytest.raises(ConfigError, match=r"kv_memory: '4.0MiB': only 2.0MiB are free beside the weights"):
         make_executor(model)
+
+
+def test_weights_larger_than_memory_are_refused_with_what_would_fit(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = sum(tensor.numel() for tensor in load_file(model / "model.safetensors").values())
+    monkeypatch.setattr("engine.pool_size.available_memory", lambda: 4 * values - 1)
+    full, half = re.escape(format_bytes(4 * values)), re.escape(format_bytes(2 * values))
+    takes = rf"^model: '.*/model': its weights take {full} in fp32, and only .*iB are free on this machine"
+    with pytest.raises(ConfigError, match=rf"{takes}; --dtype bf16 takes {half}$"):
+        make_executor(model, kv_memory=0)
+    assert make_executor(model, kv_memory=0, dtype="bf16").parameters == values
+    monkeypatch.setattr("engine.pool_size.available_memory", lambda: 2 * values - 1)
+    with pytest.raises(ConfigError, match=rf"its weights take {half} in bf16, .*; --model: a smaller one may fit$"):
+        make_executor(model, kv_memory=0, dtype="bf16")
 
 
 # what is measured

@@ -53,7 +53,7 @@ class Sevens:
 class Watched(Scheduler):
     """A scheduler that remembers what it was given."""
 
-    def __init__(self, blocks: BlockManager, **settings: int) -> None:
+    def __init__(self, blocks: BlockManager, **settings: Any) -> None:
         super().__init__(blocks, **settings)
         self.added: list[Sequence] = []
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from worker.busy_page import SLOT, BusyPage
+from worker.busy_page import FLAGS, BusyPage
 
 
 def test_a_lone_busy_worker_has_all_cores_and_two_share_them(tmp_path: Path) -> None:
@@ -21,6 +21,37 @@ def test_a_lone_busy_worker_has_all_cores_and_two_share_them(tmp_path: Path) -> 
     one.enter(64)  # unchanged: not set again
     assert first == [8, 4, 8]
     assert second == [4]
+    one.close()
+    two.close()
+
+
+def test_cores_that_are_left_over_go_to_one_each(tmp_path: Path) -> None:
+    seen: list[list[int]] = [[], [], []]
+    pages = [BusyPage(str(tmp_path / "page"), 8, threads.append) for threads in seen]
+    for page in pages * 2:
+        page.enter(64)
+    assert [threads[-1] for threads in seen] == [3, 3, 2]
+    pages[0].leave()
+    for page in pages[1:]:
+        page.divide()
+    assert [threads[-1] for threads in seen[1:]] == [4, 4]
+    for page in pages:
+        page.close()
+
+
+def test_a_step_under_way_gives_cores_back_and_takes_them_again(tmp_path: Path) -> None:
+    """A long step of one worker, looked at between layers, beside short ones of another."""
+    path = str(tmp_path / "page")
+    long: list[int] = []
+    one, two = BusyPage(path, 2, long.append), BusyPage(path, 2, lambda threads: None)
+    one.enter(64)
+    one.divide()
+    two.enter(64)
+    one.divide()
+    one.divide()  # unchanged: not set again
+    two.leave()
+    one.divide()
+    assert long == [2, 1, 2]
     one.close()
     two.close()
 
@@ -58,7 +89,7 @@ def test_the_slot_of_a_process_that_died_busy_is_freed(tmp_path: Path) -> None:
     path = tmp_path / "page"
     code = f"from worker.busy_page import BusyPage; BusyPage({str(path)!r}, 2, print).enter(64); import os; os._exit(0)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-    assert any(busy for _, busy in SLOT.iter_unpack(path.read_bytes()))
+    assert any(path.read_bytes()[FLAGS:])
     threads: list[int] = []
     page = BusyPage(str(path), 2, threads.append)
     page.enter(64)

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.elementwise import NativeElementwise, TorchElementwise
+from engine.elementwise import TorchElementwise
 from engine.rope import Rope, Rotary, inverse_frequencies
+from tests.engine.native.elementwise import NativeElementwise
 from tests.engine.native.measures import LIMITS, random, relative_error
 
 EPS = 1e-5

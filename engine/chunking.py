@@ -1,0 +1,47 @@
+"""How many tokens of prompts a step takes beside decodes, so that those keep their pace.
+
+A step's seconds are those of its decodes, and some for each token of a prompt. Both are learned from the steps that
+have run, for they depend on the length of the texts, and on who else computes on this host. What the target leaves to
+prompts, divided by the seconds of a token, is the step's room (chunks beside decodes after Sarathi-Serve, Agrawal et
+al., OSDI 2024, whose budget is a constant that profiling finds).
+"""
+
+from math import inf
+
+LEAST = 16
+"""Tokens that a step always has room for, so that prompts get on however slow the decodes beside them are."""
+FRESH = 0.25
+"""The newest step's share in what is known."""
+JUMP = 4.0
+"""A step counts as at most so many times slower or faster than what is known: it may have stood still for a moment."""
+
+
+class Chunking:
+    """Knows no clock: the caller says what a step took."""
+
+    def __init__(self, target: float = inf, tokens_per_second: float = 0.0) -> None:
+        """`target`: seconds of a step with decodes in it. `tokens_per_second` of prompts, as far as known; 0: not."""
+        self._target = target
+        self._decodes = 0.0  # s of a step without prompts
+        self._token = 1 / tokens_per_second if tokens_per_second else 0.0  # s
+
+    def room(self, most: int) -> int:
+        """Tokens of prompts for a step with decodes in it, `most` at most."""
+        left = max(0.0, self._target - self._decodes)
+        if left >= most * self._token:
+            return most
+        return min(most, max(LEAST, int(left / self._token)))
+
+    def ran(self, prompt_tokens: int, decodes: int, seconds: float) -> None:
+        """A step with so many tokens of prompts, and so many sequences that decode, took `seconds`."""
+        if seconds <= 0:
+            return  # the clock was set
+        if not prompt_tokens:
+            self._decodes += FRESH * (seconds - self._decodes)
+            return
+        if decodes:
+            self._decodes = min(self._decodes, seconds)  # they are fewer now, or faster
+            seconds -= self._decodes
+        token = seconds / prompt_tokens
+        known = self._token or token
+        self._token = known * min(JUMP, max(1 / JUMP, token / known)) ** FRESH if known else 0.0

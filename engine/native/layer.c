@@ -1,0 +1,79 @@
+/* A layer of the transformer in two calls: the operators of the other files, one after the other.
+
+   A step of a small model is some hundred operators of a few microseconds each, and calling one from Python takes as long
+   again. Between the two calls the layer's KV is in the pool, and may leave. */
+
+#include "elementwise.h"
+#include "linear.h"
+
+struct attention;
+void baton_attend(const struct attention *, const void *, long, const void *, long, void *);
+void baton_store(const struct attention *, const char *, long, const int64_t *, long, const int64_t *, long, char *);
+
+/* One layer's weights. Norms are [hidden]; `query_key_norm` [heads + kv_heads, dim] may be null. */
+struct layer {
+    const void *attention_norm, *query_key_norm, *mlp_norm;
+    struct linear query_key_value, attention_output, gate_up, down;
+};
+
+/* What the layers of a step share: where its tokens are, and room for what passes between operators. */
+struct step {
+    int64_t format, dim, rotated; /* heads of queries and keys */
+    const struct attention *attention;
+    int64_t tokens, fresh_count, row_count;
+    const int64_t *slots, *fresh; /* see baton_store */
+    const int64_t *rows;          /* ascending: those that go on from the last layer */
+    const float *cosine, *sine;   /* [tokens, dim / 2] */
+    double eps;
+    char *hidden, *change, *normed; /* [tokens, hidden] */
+    char *heads;                    /* [tokens, heads + 2 x kv_heads, dim] */
+    char *attended;                 /* [tokens, heads, dim] */
+    char *gate_up, *gated;          /* [tokens, 2 x intermediate], [tokens, intermediate] */
+};
+
+/* Rows of `width` bytes move up to where those before them were. */
+static void keep(char *values, long width, const int64_t *rows, long count)
+{
+    for (long i = 0; i < count; i++)
+        memmove(values + i * width, values + rows[i] * width, width);
+}
+
+/* hidden += change, but for the `first` layer, which has none; its queries, keys and values; the latter to `pool`. */
+EXPORT void baton_layer_store(const struct layer *layer, const struct step *step, int first, char *pool)
+{
+    const int format = step->format;
+    const long size = format == FP32 ? 4 : 2, queries = layer->attention_output.inputs;
+    const long stride = layer->query_key_value.outputs;
+    baton_add_norm(
+        format, step->hidden, first ? 0 : step->change, layer->attention_norm, step->tokens,
+        layer->query_key_value.inputs, step->eps, step->normed);
+    baton_linear(&layer->query_key_value, step->normed, layer->query_key_value.inputs, step->tokens, step->heads);
+    baton_rotate(
+        format, step->heads, stride, step->tokens, step->rotated, step->dim, step->cosine, step->sine, layer->query_key_norm,
+        step->eps);
+    baton_store(
+        step->attention, step->heads + queries * size, stride, step->slots, step->tokens, step->fresh,
+        step->fresh_count, pool);
+}
+
+/* hidden += attention's output; `change` becomes what the MLP adds to it. From the `last` layer only `rows` go on: they
+   are the first rows of both then. */
+EXPORT void baton_layer_attend(const struct layer *layer, const struct step *step, int last, const void *pool, long window)
+{
+    const int format = step->format;
+    const long size = format == FP32 ? 4 : 2;
+    const long hidden = layer->gate_up.inputs, intermediate = layer->down.inputs, queries = layer->attention_output.inputs;
+    const long rows = last ? step->row_count : step->tokens;
+    if (!rows)
+        return;
+    baton_attend(step->attention, step->heads, layer->query_key_value.outputs, pool, window, step->attended);
+    if (last) {
+        keep(step->attended, queries * size, step->rows, rows);
+        keep(step->hidden, hidden * size, step->rows, rows);
+    }
+    baton_linear(&layer->attention_output, step->attended, queries, rows, step->change);
+    baton_add_norm(format, step->hidden, step->change, layer->mlp_norm, rows, hidden, step->eps, step->normed);
+    baton_linear(&layer->gate_up, step->normed, hidden, rows, step->gate_up);
+    baton_gate(format, step->gate_up, rows, intermediate, step->gated);
+    baton_linear(&layer->down, step->gated, intermediate, rows, step->change);
+}

@@ -1,0 +1,22 @@
+/* A linear layer as linear.c multiplies it. The same bytes are a structure of ctypes. */
+
+#ifndef LINEAR_H
+#define LINEAR_H
+
+#include "vector.h"
+
+enum { INT8 = 2 }; /* of weights only, beside `enum format` */
+
+struct linear {
+    int64_t format;  /* of x, bias and y */
+    int64_t weights; /* format of the packed weights */
+    int64_t outputs, inputs;
+    const void *packed;
+    const void *bias;    /* or null */
+    const float *scales; /* of int8 weights */
+};
+
+/* `x` has rows `x_stride` elements apart; `y` is [rows, outputs], contiguous. */
+EXPORT void baton_linear(const struct linear *layer, const char *x, long x_stride, long rows, char *y);
+
+#endif
