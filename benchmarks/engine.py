@@ -1,150 +1,128 @@
 """Tokens per second of scheduler and executor in one process, without services, beside what the machine allows.
 
-    python -m benchmarks.engine --model DIR [--dtype bf16] [--cpu-backend torch] [--threads 2] [--rounds 3]
+    python -m benchmarks.engine --model DIR [--sweep] [--plot FILE.svg] [--profile] [--threads 2] [--rounds 3]
 
 A workload `n x i→o` is n requests of i prompt tokens and o greedy output tokens, all there at the start. *prompt* is
 prompt tokens over the time until the last first token; *output* is all output tokens over all time, prompts included.
-The *floor* of the time adds up, step by step, the larger of reading (weights, and KV as it grows) and multiplying.
+*limit* is what the floor of the time (`benchmarks/floor.py`) gives by the machine's own figures, which are measured
+before and after each workload; *% of limit* compares whole times.
 """
 
 import argparse
+import os
 import platform
-import random
 import sys
-import time
-from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
 
 import torch
 
-from benchmarks.machine import Machine, measure
+from benchmarks import in_process
+from benchmarks.floor import Timing, Work, floor, work_of
+from benchmarks.machine import GIBIBYTE, Machine, measure, read_rate
+from benchmarks.native_time import NativeTime
+from benchmarks.plot import Point, draw
+from benchmarks.workloads import DECODE_SWEEP, PROMPT_SWEEP, WORKLOADS, Workload
 from core.config import EngineConfig
-from core.errors import BatonError
-from core.ids import SequenceKey
-from core.messages import Limits, Sampling
-from engine.architectures import ModelConfig, read_config
-from engine.blocks import BlockManager
+from core.errors import BatonError, ConfigError
+from engine.architectures import read_config
 from engine.device import dtype_name
 from engine.executor import Executor
 from engine.hub import locate
-from engine.scheduler import Scheduler
-from engine.sequence import Sequence
+from launcher.deployment import ENVIRONMENT
 
 
-@dataclass(frozen=True)
-class Workload:
-    """`requests` x `prompt`→`output` tokens."""
+class Bench:
+    """One loaded model, and the machine that it runs on."""
 
-    requests: int
-    prompt: int
-    output: int
+    def __init__(self, config: EngineConfig, executor: Executor, native: NativeTime, rounds: int) -> None:
+        self.executor = executor
+        self.work: Work = work_of(executor.model_config, executor.dtype)
+        self._config = config
+        self._native = native
+        self._rounds = rounds
+        self._measured = [self._measure()]
 
-    def __str__(self) -> str:
-        return f"{self.requests} x {self.prompt}→{self.output}"
+    def header(self, model: str) -> list[str]:
+        """What was measured where."""
+        executor, machine = self.executor, self.machine
+        return [
+            f"{machine.name}, {machine.threads} threads; Python {platform.python_version()}, torch "
+            f"{torch.__version__}; {model}, {dtype_name(executor.dtype)} on {executor.device}, "
+            f"{executor.operators} operators, median of {self._rounds}",
+            f"memory {machine.read / 1e9:.1f} GB/s over {self.work.bytes >> 20} MiB, as much as the weights; "
+            f"{read_rate(executor.device, GIBIBYTE) / 1e9:.1f} GB/s over 1 GiB; "
+            f"matrix product {machine.multiply / 1e9:.0f} GFLOP/s",
+        ]
+
+    def run(self, workload: Workload) -> tuple[Timing, Timing, float]:
+        """The median round, the floor by the machine at that time, and the share spent outside native operators."""
+        timings, outside = [], []
+        vocabulary = self.executor.model_config.vocab_size
+        for index in range(-1, self._rounds):  # one that warms up
+            inside = self._native.seconds
+            output = workload.output if index >= 0 else min(2, workload.output)
+            prompts = workload.prompts(vocabulary, seed=index)
+            timing, _ = in_process.serve(self.executor, self._config, prompts, output)
+            if index >= 0:
+                timings.append(timing)
+                outside.append(1 - (self._native.seconds - inside) / timing.total)
+        self._measured.append(self._measure())
+        machine = Machine.best(self._measured[-2:])  # just before and just after
+        middle = sorted(timings, key=lambda each: each.total)[len(timings) // 2]
+        return middle, floor(workload, machine, self.work, self._config.max_batch_tokens), median(outside)
+
+    @property
+    def machine(self) -> Machine:
+        """The best of what it was so far."""
+        return Machine.best(self._measured)
+
+    def _measure(self) -> Machine:
+        return measure(self.executor.device, self.executor.dtype, self.work.bytes)
 
 
-WORKLOADS = (
-    Workload(1, 16, 128),
-    Workload(8, 16, 128),
-    Workload(32, 16, 128),
-    Workload(1, 1024, 1),
-    Workload(16, 256, 64),
-)
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds from the start to the last first token, and to the end."""
-
-    prompts: float
-    total: float
-
-
-def run(executor: Executor, config: EngineConfig, workload: Workload) -> Timing:
-    """Serves one workload; asserts that every token came."""
-    blocks = BlockManager(executor.spec, executor.block_count)
-    scheduler = Scheduler(
-        blocks,
-        max_batch_tokens=config.max_batch_tokens,
-        max_sequences=config.max_sequences,
-        max_model_len=executor.model_config.max_model_len,
-    )
-    draw = random.Random(0)
-    vocabulary = executor.model_config.vocab_size
-    sequences = []
-    for number in range(workload.requests):
-        prompt = [draw.randrange(vocabulary) for _ in range(workload.prompt)]
-        sequence = Sequence(
-            SequenceKey(str(number), 0),
-            attempt=1,
-            gateway="benchmark",
-            tokens=prompt,
-            prompt_tokens=len(prompt),
-            deadline=float("inf"),
-            sampling=Sampling(seed=number, temperature=0.0),
-            limits=Limits(max_tokens=workload.output),
+def table(bench: Bench, workloads: list[Workload], profile: bool) -> list[Point]:
+    """Prints a line for each workload as soon as it is known."""
+    more = (" outside native |", " --- |") if profile else ("", "")
+    print(f"| workload | prompt tok/s | limit | output tok/s | limit | % of limit |{more[0]}")
+    print(f"| --- | --- | --- | --- | --- | --- |{more[1]}")
+    points = []
+    for workload in workloads:
+        timing, least, outside = bench.run(workload)
+        prompts, tokens = workload.requests * workload.prompt, workload.requests * workload.output
+        print(
+            f"| {workload} | {prompts / timing.prompts:.0f} | {prompts / least.prompts:.0f} "
+            f"| {tokens / timing.total:.1f} | {tokens / least.total:.1f} | {100 * least.total / timing.total:.0f} |"
+            + (f" {100 * outside:.0f}% |" if profile else ""),
+            flush=True,
         )
-        scheduler.add(sequence)
-        sequences.append(sequence)
-    begin = time.perf_counter()
-    while scheduler.has_work():
-        plan = scheduler.plan(time.perf_counter())
-        assert plan is not None, "work, but no plan"
-        executor.move(scheduler.take_moves())
-        executor.launch(plan)
-        scheduler.apply(executor.collect(), time.perf_counter())
-    end = time.perf_counter()
-    assert all(sequence.emitted == workload.output for sequence in sequences)
-    return Timing(max(sequence.first_token_at for sequence in sequences) - begin, end - begin)
+        points.append(Point(workload, timing, least))
+    return points
 
 
-def floor(workload: Workload, machine: Machine, config: EngineConfig, executor: Executor) -> Timing:
-    """The least time by the machine's own figures; attention's arithmetic is left out, so it is a true floor."""
-    weights, head = weight_counts(executor.model_config)
-    width, token_bytes = executor.dtype.itemsize, executor.spec.token_bytes()
-    tokens = workload.requests * workload.prompt
-    steps = -(-tokens // config.max_batch_tokens)
-    read = steps * (weights + head) * width / machine.read
-    prompts = max(read, 2 * (tokens * weights + workload.requests * head) / machine.multiply)
-    rows = workload.requests
-    multiply = 2 * rows * (weights + head) / machine.multiply
-    total = prompts
-    for index in range(1, workload.output):
-        kept = rows * (workload.prompt + index) * token_bytes
-        total += max(((weights + head) * width + kept) / machine.read, multiply)
-    return Timing(prompts, total)
-
-
-def weight_counts(model: ModelConfig) -> tuple[int, int]:
-    """Values of the layers' matrices, and of the head: every token is multiplied by the first, sampled ones by both."""
-    attention = 2 * (model.heads + model.kv_heads) * model.head_dim
-    layer = model.hidden_size * (attention + 3 * model.intermediate_size)
-    return model.layers * layer, model.vocab_size * model.hidden_size
-
-
-def rates(workload: Workload, timing: Timing) -> tuple[float, float]:
-    """Prompt and output tokens per second."""
-    return workload.requests * workload.prompt / timing.prompts, workload.requests * workload.output / timing.total
-
-
-def report(stage: str, percent: float) -> None:
-    """Loading is not measured, and a table on standard output should stay one."""
+def fitting(workloads: tuple[Workload, ...], longest: int) -> list[Workload]:
+    """Those that the model's context has room for; says which are left out."""
+    for workload in workloads:
+        if workload.longest > longest:
+            print(f"{workload} is left out: the model's context is {longest} tokens")
+    return [workload for workload in workloads if workload.longest <= longest]
 
 
 def main() -> int:
-    """Prints a table; 2 and one sentence where the model or a setting is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", required=True, help="model directory or hub id")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto", choices=("auto", "fp32", "bf16", "fp16"))
-    parser.add_argument("--cpu-backend", default="auto", choices=("auto", "native", "torch"))
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--rounds", type=int, default=3, help="the median of so many runs is shown")
-    given = parser.parse_args()
+    """Prints tables; 2 and one sentence where the model or a setting is wrong."""
+    given = options()
+    if not ENVIRONMENT.keys() <= os.environ.keys():  # as workers are started: OpenMP reads it before Python runs
+        os.execve(sys.executable, [*sys.orig_argv], {**ENVIRONMENT, **os.environ})
     torch.set_num_threads(given.threads)
+    native = NativeTime()
     try:
-        own = read_config(locate(given.model, report)).max_model_len
-        workloads = [each for each in WORKLOADS if each.prompt + each.output <= own]
-        longest = max((each.prompt + each.output for each in workloads), default=own)
+        if given.plot and Path(given.plot).suffix != ".svg":
+            raise ConfigError("--plot", given.plot, "the picture is an SVG; name a file that ends in .svg")
+        if given.plot and not os.access(Path(given.plot).resolve().parent, os.W_OK):
+            raise ConfigError("--plot", given.plot, "its directory is not there or cannot be written to")
+        own = read_config(locate(given.model, in_process.quiet)).max_model_len
+        measured = (*WORKLOADS, *DECODE_SWEEP, *PROMPT_SWEEP) if given.sweep or given.plot else WORKLOADS
+        longest = max((each.longest for each in measured if each.longest <= own), default=own)
         config = EngineConfig(
             model=given.model,
             device=given.device,
@@ -152,28 +130,41 @@ def main() -> int:
             cpu_backend=given.cpu_backend,
             max_model_len=longest,
         )
-        executor = Executor(config, report)
+        with native.watching():
+            executor = Executor(config, in_process.quiet)
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    machine = measure(executor.device, executor.dtype)
-    print(
-        f"{machine.name}, {machine.threads} threads; Python {platform.python_version()}, torch {torch.__version__}; "
-        f"{given.model}, {dtype_name(executor.dtype)} on {executor.device}, {executor.operators} operators, "
-        f"median of {given.rounds}"
-    )
-    print(f"memory {machine.read / 1e9:.1f} GB/s, matrix product {machine.multiply / 1e9:.0f} GFLOP/s")
-    print("| workload | prompt tok/s | limit | output tok/s | limit |\n| --- | --- | --- | --- | --- |")
-    for workload in workloads:
-        run(executor, config, Workload(workload.requests, workload.prompt, min(2, workload.output)))
-        timings = sorted((run(executor, config, workload) for _ in range(given.rounds)), key=lambda each: each.total)
-        prompt, output = rates(workload, timings[len(timings) // 2])
-        most = floor(workload, machine, config, executor)
-        prompt_limit, output_limit = rates(workload, most)
-        print(f"| {workload} | {prompt:.0f} | {prompt_limit:.0f} | {output:.1f} | {output_limit:.1f} |", flush=True)
-    for workload in sorted(set(WORKLOADS) - set(workloads), key=WORKLOADS.index):
-        print(f"{workload} is left out: the model's context is {own} tokens")
+    bench = Bench(config, executor, native, given.rounds)
+    profile = given.profile and executor.operators == "native"
+    print("\n".join(bench.header(given.model)))
+    if given.profile and not profile:
+        print("--profile says nothing here: there are no native operators")
+    table(bench, fitting(WORKLOADS, own), profile)
+    if given.sweep or given.plot:
+        print()
+        points = table(bench, fitting(DECODE_SWEEP, own), profile)
+        print()
+        points += table(bench, fitting(PROMPT_SWEEP, own), profile)
+        if given.plot:
+            Path(given.plot).write_text(draw(points, bench.machine, bench.work, config.max_batch_tokens))
+            print(f"\n{given.plot}: throughput over batch, and the roofline")
     return 0
+
+
+def options() -> argparse.Namespace:
+    """From the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", required=True, help="model directory or hub id")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto", choices=("auto", "fp32", "bf16", "fp16"))
+    parser.add_argument("--cpu-backend", default="auto", choices=("auto", "native", "torch"))
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--rounds", type=int, default=3, help="the median of so many runs is shown")
+    parser.add_argument("--sweep", action="store_true", help="also batches of 1 to 64, and prompts of 128 to 4096")
+    parser.add_argument("--plot", default="", metavar="FILE.svg", help="sweeps, and draws what came of it")
+    parser.add_argument("--profile", action="store_true", help="also the share of time outside native operators")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

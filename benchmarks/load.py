@@ -2,6 +2,9 @@
 
 A request is sent when its time comes, however many are still in progress, so that a slow server cannot slow down its
 own load. TTFT here is from sending to the first piece of text; TPOT = (end-to-end - TTFT) / (output tokens - 1).
+
+The requests are the dashboard's example chats or, with `--prompt-tokens`, completions of random token ids that are
+never equal and always as long as they are asked to be: the same work for every server.
 """
 
 import asyncio
@@ -14,16 +17,16 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import httpx
 from msgspec import Meta, Struct
 
 from core.cli import parse_or_exit
 from core.config import Positive, Seconds
-from core.errors import GatewayError
+from core.errors import BatonError, ConfigError, GatewayError
 from core.slo import SLO, Timings, percentile
-from dashboard.prompts import TWENTY, Prompt
+from dashboard.prompts import TWENTY
 
 
 class LoadConfig(Struct, frozen=True, kw_only=True):
@@ -34,6 +37,10 @@ class LoadConfig(Struct, frozen=True, kw_only=True):
     rate: Annotated[float, Meta(gt=0, description="requests per second, on average")] = 2.0
     requests: Annotated[Positive, Meta(description="requests in all")] = 100
     max_tokens: Annotated[int, Meta(ge=0, description="output tokens at most; 0: as each prompt suits")] = 0
+    prompt_tokens: Annotated[
+        int, Meta(ge=0, description="prompts of so many random token ids, for --max-tokens each; 0: example chats")
+    ] = 0
+    vocabulary: Annotated[Positive, Meta(description="those token ids are below this")] = 4096
     slo_ttft_ms: Annotated[float, Meta(gt=0, description="a request is good if its first token comes in this")] = 2000.0
     slo_tpot_ms: Annotated[float, Meta(gt=0, description="… and its other tokens at this mean distance")] = 100.0
     seed: Annotated[int, Meta(ge=0, description="of the arrivals and of the order of the prompts")] = 0
@@ -86,20 +93,61 @@ def machine() -> str:
     return f"machine {cpu}, {os.cpu_count()} CPUs, {platform.system()}, Python {platform.python_version()}"
 
 
-async def run(config: LoadConfig) -> list[Result]:
-    """Sends the load. Raises `GatewayError` if the server names no model."""
+class Request(NamedTuple):
+    """What is posted where; model and streaming are added."""
+
+    path: str
+    body: dict[str, Any]
+
+
+def requests(config: LoadConfig, chance: random.Random) -> list[Request]:
+    """The load's requests, in order. Raises `ConfigError` for token ids without a length of the answer."""
+    if not config.prompt_tokens:
+        prompts = [chance.choice(TWENTY) for _ in range(config.requests)]
+        return [
+            Request(
+                "/v1/chat/completions",
+                {
+                    "messages": [{"role": "user", "content": prompt.text}],
+                    "max_tokens": config.max_tokens or prompt.max_tokens,
+                },
+            )
+            for prompt in prompts
+        ]
+    if not config.max_tokens:
+        raise ConfigError("--max-tokens", 0, "random token ids suit no length; say how long each answer is")
+    fixed = {"max_tokens": config.max_tokens, "temperature": 0, "ignore_eos": True}
+    return [
+        Request(
+            "/v1/completions",
+            {"prompt": [chance.randrange(config.vocabulary) for _ in range(config.prompt_tokens)], **fixed},
+        )
+        for _ in range(config.requests)
+    ]
+
+
+async def run(config: LoadConfig, linger: float | None = None) -> list[Result]:
+    """Sends the load, and cuts off what is unanswered `linger` seconds after the last request; by default, nothing.
+
+    Raises `GatewayError` if the server names no model, `ConfigError` as `requests` does.
+    """
     chance = random.Random(config.seed)
-    prompts = [chance.choice(TWENTY) for _ in range(config.requests)]
+    load = requests(config, chance)
     async with httpx.AsyncClient(
         base_url=config.url, timeout=config.timeout, limits=httpx.Limits(max_connections=None)
     ) as client:
         model = config.model or await _first_model(client)
         start = time.perf_counter()
         tasks = []
-        for at, prompt in zip(arrivals(config.rate, config.requests, chance), prompts, strict=True):
+        for at, request in zip(arrivals(config.rate, config.requests, chance), load, strict=True):
             await asyncio.sleep(max(0.0, start + at - time.perf_counter()))
-            tasks.append(asyncio.create_task(_one(client, model, prompt, config.max_tokens, start)))
-        return await asyncio.gather(*tasks)
+            tasks.append(asyncio.create_task(_one(client, model, request, start)))
+        _, late = await asyncio.wait(tasks, timeout=linger)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        cut = Result(None, "no answer in time", time.perf_counter() - start)
+        return [cut if task.cancelled() else task.result() for task in tasks]
 
 
 async def _first_model(client: httpx.AsyncClient) -> str:
@@ -110,20 +158,14 @@ async def _first_model(client: httpx.AsyncClient) -> str:
         raise GatewayError(f"--url: {client.base_url}: names no model ({error})") from None
 
 
-async def _one(client: httpx.AsyncClient, model: str, prompt: Prompt, max_tokens: int, start: float) -> Result:
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": prompt.text}],
-        "max_tokens": max_tokens or prompt.max_tokens,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+async def _one(client: httpx.AsyncClient, model: str, request: Request, start: float) -> Result:
+    body = {"model": model, **request.body, "stream": True, "stream_options": {"include_usage": True}}
     sent = time.perf_counter()
     first = last = 0.0
     tokens: int | None = None
     finished, error = False, ""
     try:
-        async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        async with client.stream("POST", request.path, json=body) as response:
             if response.status_code != 200:
                 await response.aread()
                 error = f"status {response.status_code}"
@@ -132,7 +174,7 @@ async def _one(client: httpx.AsyncClient, model: str, prompt: Prompt, max_tokens
                     finished = finished or line == "data: [DONE]"
                     chunk = json.loads(line[6:]) if line.startswith("data: {") else {}
                     error = error or str(chunk.get("error", {}).get("message", ""))
-                    if any(choice["delta"].get("content") for choice in chunk.get("choices", ())):
+                    if any(_text(choice) for choice in chunk.get("choices", ())):
                         last = time.perf_counter()
                         first = first or last
                     tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
@@ -148,6 +190,11 @@ async def _one(client: httpx.AsyncClient, model: str, prompt: Prompt, max_tokens
     return Result(Timings(1000 * (first - sent), 1000 * (last - sent), tokens), "", ended)
 
 
+def _text(choice: dict[str, Any]) -> str:
+    """What a chunk adds, of a chat or of a completion."""
+    return (choice["delta"].get("content") if "delta" in choice else choice["text"]) or ""
+
+
 def _percentiles(name: str, values: Iterable[float]) -> str:
     shown = list(values)
     return f"{name:8}" + "".join(f"{percentile(shown, share):10.1f}" for share in (0.5, 0.95, 0.99))
@@ -160,7 +207,7 @@ def main() -> int:
     print(f"load    {config.requests} requests at {config.rate:g}/s (Poisson, seed {config.seed}) on {config.url}")
     try:
         results = asyncio.run(run(config))
-    except GatewayError as error:
+    except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print("\n".join(report(results, SLO(config.slo_ttft_ms, config.slo_tpot_ms))))

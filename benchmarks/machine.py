@@ -1,17 +1,29 @@
 """What the machine can do at most, measured now: the limits that stand beside every figure of the engine.
 
 Neighbours and clocks move these figures by a factor of two within an hour, so they are measured in the run they limit.
+
+A step reads all weights once, so its limit is the rate at which that many bytes can be read again and again: where they
+fit into the last cache, that is the cache's rate, not memory's. A cache of hundreds of megabytes is shared with others,
+and what of it is left for us is not known, so the rate is measured on as many bytes as the weights have, and shown
+beside that of 1 GiB. Sums of fp32 keep up with memory; sums of 64-bit integers do not.
+
+The matrix rate is the best of products of several shapes, small ones whose operands stay in the nearest caches among
+them, with weights packed by oneDNN as it likes them. It is what a good library reaches, not what the units could do.
 """
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-READ_BYTES = 256 << 20
-MATRIX_ROWS = 1024
+from engine.linear import can_pack
+
+GIBIBYTE = 1 << 30
+SHAPES = ((256, 512, 512), (512, 576, 1536), (512, 1024, 1024), (1024, 2048, 2048))
+"""Rows, inputs, outputs."""
 REPEATS = 7
 
 
@@ -21,19 +33,58 @@ class Machine:
 
     name: str
     threads: int
-    read: float  # bytes/s from memory
+    read: float  # bytes/s, of so many bytes as the weights have
     multiply: float  # floating-point operations/s of a matrix product in the model's format
 
+    @staticmethod
+    def best(measured: Iterable["Machine"]) -> "Machine":
+        """The best of several measurements of one machine."""
+        found = list(measured)
+        return Machine(
+            found[0].name, found[0].threads, max(each.read for each in found), max(each.multiply for each in found)
+        )
 
-def measure(device: torch.device, dtype: torch.dtype) -> Machine:
-    """Reads 256 MiB, and multiplies matrices of 1024 x 2048 and 2048 x 2048."""
-    data = torch.ones(READ_BYTES // 8, dtype=torch.int64, device=device)
-    left = torch.randn((MATRIX_ROWS, 2048), device=device).to(dtype)
-    right = torch.randn((2048, 2048), device=device).to(dtype)
+
+def measure(device: torch.device, dtype: torch.dtype, weight_bytes: int) -> Machine:
+    """Reads `weight_bytes`, and multiplies matrices of `SHAPES`."""
+    return Machine(
+        _name(device), torch.get_num_threads(), read_rate(device, weight_bytes), multiply_rate(device, dtype)
+    )
+
+
+def read_rate(device: torch.device, size: int) -> float:
+    """Bytes per second of a sum over `size` bytes; on a CPU by all threads or by one, whichever is faster.
+
+    Where neighbours hold a core, one thread alone can be: all threads wait for the last.
+    """
+    data = torch.ones(size // 4, dtype=torch.float32, device=device)
+    threads = torch.get_num_threads()
+    seconds = _best(device, data.sum)
+    if device.type == "cpu" and threads > 1:
+        torch.set_num_threads(1)
+        seconds = min(seconds, _best(device, data.sum))
+        torch.set_num_threads(threads)
+    return data.nbytes / seconds
+
+
+def multiply_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Floating-point operations per second of the fastest product."""
+    rates = []
     with torch.inference_mode():
-        read = READ_BYTES / _best(device, lambda: data.sum())
-        multiply = 2 * MATRIX_ROWS * 2048 * 2048 / _best(device, lambda: left @ right)
-    return Machine(_name(device), torch.get_num_threads(), read, multiply)
+        for rows, inputs, outputs in SHAPES:
+            left = torch.randn((rows, inputs), device=device).to(dtype)
+            right = torch.randn((outputs, inputs), device=device).to(dtype)
+            rates.append(2 * rows * inputs * outputs / _best(device, _product(left, right)))
+    return max(rates)
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
+    """`left right^T`, by the fastest way there is."""
+    if left.device.type != "cpu" or left.dtype != torch.bfloat16 or not can_pack():
+        return lambda: left @ right.T
+    operators: Any = torch.ops.mkldnn
+    packed = operators._reorder_linear_weight(right, left.shape[0])
+    return lambda: operators._linear_pointwise.default(left, packed, None, "none", [], "")
 
 
 def _best(device: torch.device, work: Callable[[], object]) -> float:

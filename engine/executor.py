@@ -4,7 +4,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from engine.architectures import ModelConfig, computation, read_config
 from engine.attention import AttentionBackend
 from engine.attention_native import NativeAttention
 from engine.attention_torch import TorchAttention
-from engine.batch import Sampled, build_batch, single_rows
+from engine.batch import BlockTables, Sampled, build_batch
 from engine.cpu_backend import choose
 from engine.device import choose_device, choose_dtype, dtype_name
 from engine.elementwise import TorchElementwise
@@ -102,6 +101,7 @@ class Executor:
         self.on_layer: OnLayer | None = None
         self._launched: deque[Launched] = deque()
         self._before: Sampled | None = None
+        self._tables = BlockTables()
         progress("profiling", 0.0)
         prompt_rate = self._profile(config)
         progress("making the KV pool", 0.0)
@@ -141,27 +141,29 @@ class Executor:
         if step.done is not None:
             step.done.synchronize()
         found, finite = step.answer.tolist()
-        tokens: list[list[int]] = [[] for _ in step.plan.works]
+        works = step.plan.works
+        tokens: list[list[int]] = [[] for _ in works]
         failed = []
-        drawn = iter(zip(found, finite, strict=True))
+        begin = 0
         for work in step.sampled_works:
-            own = list(islice(drawn, len(step.plan.works[work].samples)))
-            if all(good for _, good in own):
-                tokens[work] = [token for token, _ in own]
+            end = begin + len(works[work].samples)
+            if all(finite[begin:end]):
+                tokens[work] = found[begin:end]
             else:
                 failed.append(work)
+            begin = end
         return StepResult(step.plan.step, tokens, failed)
 
     def _run(self, plan: Plan) -> Launched:
         self.pool.begin_step()
-        batch = build_batch(plan, self._block_size, self.device, self._before)
+        batch = build_batch(plan, self._block_size, self.device, self._before, self._tables)
         hidden = self._model.forward(batch, self._attention.begin(batch), lambda layer: self._stored(plan, layer))
         draws = [Draw(w.sampling, w.samples, w.output_index) for w in plan.works if w.sampling is not None]
         if not draws:
-            self._before = Sampled(batch.logit_rows, {})
+            self._before = Sampled(batch.logit_rows, [])
             return Launched(plan, (), torch.empty((2, 0), dtype=torch.int64), self._event())
         tokens, finite = self._sampler.sample(self._model.logits(hidden), draws)
-        self._before = Sampled(tokens, single_rows(plan, batch.sampled_works))
+        self._before = Sampled(tokens, [plan.works[work] for work in batch.sampled_works])
         answer = self._to_host(torch.stack((tokens, finite.long())))
         return Launched(plan, batch.sampled_works, answer, self._event())
 

@@ -173,7 +173,7 @@ class Roster:
             spilled_blocks=sum(pool.spilled for pool in pools),
             returned_blocks=sum(pool.returned for pool in pools),
             used_slots=self._blocks.used_slots,
-            wasted_slots=sum(max(0, each.capacity - len(each.tokens)) for each in self.running),
+            wasted_slots=sum([max(0, each.capacity - len(each.tokens)) for each in self.running]),
         )
 
     def expired(self, now: float) -> list[Sequence]:

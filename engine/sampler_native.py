@@ -36,7 +36,8 @@ class NativeSampler:
             for row, (sampling, samples, index) in enumerate(draws)
             for sample in samples
         ]
-        filtered = any(sampling.min_p > 0 or is_cut(sampling, vocab) for sampling, _, _ in draws)
+        random = [sampling for sampling, _, _ in draws if sampling.temperature > 0]
+        filtered = any(sampling.min_p > 0 or is_cut(sampling, vocab) for sampling in random)
         room = torch.empty((torch.get_num_threads() if filtered else 0, vocab))
         floors, scores = torch.empty(len(packed)), torch.empty(len(packed))
         tokens, finite = torch.empty(len(packed), dtype=torch.int64), torch.empty(len(packed), dtype=torch.bool)

@@ -230,7 +230,8 @@ class Scheduler:
             return None
         self._planned_steps += 1
         plan = Plan(self._planned_steps, works)
-        members = [self._roster.live[work.sequence] for work in works]
+        live = self._roster.live
+        members = [live[work.sequence] for work in works]
         self._launched.append(Launched(plan, members, decodes, spare - room, now))
         return plan
 
@@ -278,9 +279,10 @@ class Scheduler:
 
         False: blocks are short, and a step in flight is to be collected before anybody may lose some.
         """
-        for sequence in list(self._running):
+        short = [each for each in self._running if each.length > each.capacity or each.forked]
+        for sequence in short:
             length = sequence.length
-            if (length <= sequence.capacity and not sequence.forked) or length >= sequence.plan_length:
+            if length >= sequence.plan_length:
                 continue
             position = sequence.planned if sequence.forked else None
             while sequence.state is SequenceState.RUNNING and not self._blocks.grow(sequence.blocks, length, position):
@@ -326,22 +328,26 @@ class Scheduler:
 
     def _work(self, sequence: Sequence, count: int) -> Work:
         """The next `count` tokens of a sequence; the last of them all is sampled from."""
-        start = sequence.planned
-        sampled = start + count == sequence.length
+        start, length = sequence.planned, sequence.length
+        end = start + count
+        sampled = end == length
+        samples: tuple[int, ...] = (sequence.key.sample,)
+        if sequence.branches:
+            samples += tuple(branch.key.sample for branch in sequence.branches)
         work = Work(
             sequence.id,
             start,
-            sequence.tokens[start : start + count] or [PENDING],
+            sequence.tokens[start:end] or [PENDING],
             sequence.blocks,
             sequence.sampling if sampled else None,
-            (sequence.key.sample, *(branch.key.sample for branch in sequence.branches)),
-            sequence.emitted + sequence.pending,
+            samples,
+            length - sequence.prompt_tokens,
         )
-        sequence.planned += count
+        sequence.planned = end
         sequence.pending += sampled
         sequence.in_flight += 1
-        if sequence.planned >= sequence.register_at:
-            self._roster.register(sequence, min(sequence.planned, len(sequence.tokens)), self._planned_steps + 1)
+        if end >= sequence.register_at:
+            self._roster.register(sequence, min(end, len(sequence.tokens)), self._planned_steps + 1)
         return work
 
     def _accept(self, sequence: Sequence, sampled: list[int], now: float) -> list[Progress]:
@@ -375,17 +381,18 @@ class Scheduler:
         return taken
 
     def _take(self, sequence: Sequence, sampled: list[int], now: float) -> Progress:
-        index, before = sequence.emitted, len(sequence.tokens)
+        tokens = sequence.tokens
+        before = length = len(tokens)
         finish: Finish | None = None
         for token in sampled:
-            sequence.tokens.append(token)
-            finish = sequence.finish_after(token, len(sequence.tokens))
+            tokens.append(token)
+            length += 1
+            finish = sequence.finish_after(token, length)
             if finish:
                 break
-        accepted = sequence.tokens[before:]
-        self._output_tokens += len(accepted)
+        self._output_tokens += length - before
         sequence.first_token_at = sequence.first_token_at or now
-        return Progress(sequence, index, accepted, finish)
+        return Progress(sequence, before - sequence.prompt_tokens, tokens[before:], finish)
 
     def _fail(self, sequence: Sequence) -> list[Progress]:
         """No token can be drawn: this is the end of the sequence, and of the branches that waited for it."""

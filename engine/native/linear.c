@@ -7,20 +7,34 @@
    a block of the depth becomes what is multiplied (bf16 there, else fp32), once for a block of rows. Every number of rows
    runs through the same panels in the same order of the depth. */
 
-#include "linear.h"
 #include "product_bf16.h"
 
+#if !defined DEPTH_UNIT
+#define DEPTH_UNIT 4 /* of packed bf16 and int8: a group of int8 weights */
+#endif
 #if defined HAS_AMX
-#define ROW_BLOCK 288 /* rows of x that stay in the second cache, while the panels pass; a multiple of strips and tiles */
+#define ROW_BLOCK 512       /* rows of x that stay in the second cache, while the panels pass: so many at most … */
+#define X_BYTES (768 << 10) /* … of so many bytes at most … */
 #else
 #define ROW_BLOCK 96
-#define DEPTH_UNIT 4
+#define X_BYTES (256 << 10)
 #endif
-#define X_BYTES (1 << 20) /* … and so many bytes of them at most, where that leaves LEAST_ROWS */
-#define LEAST_ROWS 96
-#define DEPTH_BLOCK 256     /* of what is made fp32, or used as fp32: stays in the first cache, while the rows pass */
-#define BF16_DEPTH_BLOCK 640 /* of a panel that is used as it is */
-#define AHEAD 16384         /* bytes: how far before its use an fp32 panel is asked for */
+#define LEAST_ROWS 96         /* … where that leaves so many */
+#define DEPTH_BLOCK 256       /* of weights that are used as fp32: stays in the first cache, while the rows pass */
+#define BF16_DEPTH_BLOCK 2048 /* of weights that are used as bf16: stays in the second cache */
+#define AHEAD 16384           /* bytes: how far before its use an fp32 panel is asked for */
+
+/* What a thread has of its own. */
+struct scratch {
+    float sums[ROW_BLOCK * PANEL];
+    float wide[DEPTH_BLOCK * PANEL], wide_x[TILE_ROWS * DEPTH_BLOCK]; /* weights and rows as fp32 */
+#if defined HAS_BF16_PRODUCT
+    uint16_t words[DEPTH_BLOCK * PANEL], rest[STRIP * DEPTH_UNIT]; /* weights, and ends of rows, as bf16 */
+    struct beside beside;
+    long side; /* of the two strips of sums that take turns */
+#endif
+    struct finish finish;
+} __attribute__((aligned(64)));
 
 INLINE long weight_bytes(long weights) { return weights == INT8 ? 1 : weights == BF16 ? 2 : 4; }
 INLINE long packed_depth(const struct linear *layer)
@@ -75,103 +89,104 @@ static void widen_weights(long weights, const char *panel, long depth, float *wi
         }
 }
 
-static void sum_in_fp32(
-    const struct linear *layer, const char *x, long x_stride, long rows, const char *panel, float *sums)
+/* Rows first … end - 1 of x times a panel; `output` is the panel's first. */
+struct part {
+    const struct linear *layer;
+    const char *x; /* row 0 */
+    long x_stride, first, end, output;
+    const char *panel;
+    char *y;
+};
+
+static void multiply_in_fp32(const struct part *part, struct scratch *own)
 {
-    float wide[DEPTH_BLOCK * PANEL], wide_x[TILE_ROWS * DEPTH_BLOCK];
-    const long input_bytes = PANEL * weight_bytes(layer->weights);
-    memset(sums, 0, rows * PANEL * sizeof *sums);
+    const struct linear *layer = part->layer;
+    const long input_bytes = PANEL * weight_bytes(layer->weights), rows = part->end - part->first;
+    memset(own->sums, 0, rows * PANEL * sizeof *own->sums);
     for (long begin = 0; begin < layer->inputs; begin += DEPTH_BLOCK) {
         const long depth = least(layer->inputs - begin, DEPTH_BLOCK);
-        const char *block = panel + begin * input_bytes;
+        const char *block = part->panel + begin * input_bytes;
+        const float *weights = layer->weights == FP32 ? (const float *)block : own->wide;
         if (layer->weights != FP32)
-            widen_weights(layer->weights, block, depth, wide);
+            widen_weights(layer->weights, block, depth, own->wide);
         for (long row = 0; row < rows; row += TILE_ROWS) {
-            const long count = least(rows - row, TILE_ROWS);
-            const float *own_x = (const float *)x + row * x_stride + begin;
-            for (long r = 0; layer->format == BF16 && r < count; r++)
-                widen((const uint16_t *)x + (row + r) * x_stride + begin, depth, wide_x + r * DEPTH_BLOCK);
+            const long count = least(rows - row, TILE_ROWS), at = (part->first + row) * part->x_stride + begin;
+            const float *x = (const float *)part->x + at;
+            long x_stride = part->x_stride;
+            if (layer->format == BF16) {
+                for (long r = 0; r < count; r++)
+                    widen((const uint16_t *)part->x + at + r * x_stride, depth, own->wide_x + r * DEPTH_BLOCK);
+                x = own->wide_x;
+                x_stride = DEPTH_BLOCK;
+            }
             add_tile(
-                count, layer->format == BF16 ? wide_x : own_x, layer->format == BF16 ? DEPTH_BLOCK : x_stride,
-                layer->weights == FP32 ? (const float *)block : wide, PANEL, depth, block + AHEAD, input_bytes,
-                sums + row * PANEL, PANEL);
+                count, x, x_stride, weights, PANEL, depth, block + AHEAD, input_bytes, own->sums + row * PANEL, PANEL);
         }
     }
+    own->finish = (struct finish){layer, own->sums, part->output, part->first, part->end, part->y};
+    finish_all(&own->finish);
 }
 
 #if defined HAS_BF16_PRODUCT
 /* `depth` rows of an int8 panel as bf16 [depth / 2][PANEL][2], which holds them exactly. */
-static void widen_to_bf16(const char *panel, long depth, uint16_t *wide)
+static void widen_to_bf16(const char *panel, long depth, uint16_t *words)
 {
     for (long k = 0; k < depth; k += 4)
         for (long column = 0; column < PANEL; column += LANES, panel += sizeof(uvec)) {
             uvec word, bits[4];
             memcpy(&word, panel, sizeof word);
+            __builtin_prefetch(panel + DEPTH_BLOCK * PANEL, 0, 2);
+#pragma GCC unroll 4
             for (int i = 0; i < 4; i++)
                 bits[i] = (uvec)__builtin_convertvector((ivec)(word << (24 - 8 * i)) >> 24, vec);
+#pragma GCC unroll 2
             for (int i = 0; i < 4; i += 2) {
                 const uvec pair = bits[i] >> 16 | bits[i + 1];
-                memcpy(wide + ((k + i) * PANEL + column * 2), &pair, sizeof pair);
+                memcpy(words + (k + i) * PANEL + column * 2, &pair, sizeof pair);
             }
         }
 }
 
-static void add_bf16_block(
-    const uint16_t *x, long x_stride, long rows, const uint16_t *block, long depth, int fresh, const char *next,
-    long next_bytes, float *sums, long *shaped)
+static void multiply_in_bf16(const struct part *part, struct scratch *own)
 {
-#if defined HAS_AMX
-    if (amx_allowed) {
-        add_by_tiles(x, x_stride, rows, block, depth, fresh, next, next_bytes, sums, shaped);
-        return;
-    }
-#endif
-    add_by_dot_products(x, x_stride, rows, block, depth, fresh, next, next_bytes, sums);
-}
-
-static void sum_in_bf16(
-    const struct linear *layer, const uint16_t *x, long x_stride, long rows, const char *panel, float *sums, long *shaped)
-{
-    uint16_t wide[DEPTH_BLOCK * PANEL], rest[ROW_BLOCK * DEPTH_UNIT];
+    const struct linear *layer = part->layer;
     const int quantized = layer->weights == INT8;
-    const long input_bytes = PANEL * weight_bytes(layer->weights), inputs = layer->inputs;
-    const long blocks = rounded_up(inputs, BF16_DEPTH_BLOCK) / BF16_DEPTH_BLOCK;
-    const long step = quantized ? DEPTH_BLOCK : rounded_up(rounded_up(inputs, blocks) / blocks, DEPTH_UNIT);
+    const long inputs = layer->inputs, input_bytes = PANEL * weight_bytes(layer->weights);
+    const long step = quantized ? DEPTH_BLOCK : BF16_DEPTH_BLOCK, rows = part->end - part->first;
     for (long begin = 0; begin < inputs; begin += step) {
-        const long depth = least(inputs - begin, step), whole = depth / DEPTH_UNIT * DEPTH_UNIT;
-        const char *block = panel + begin * input_bytes, *next = block + step * input_bytes;
-        if (quantized) {
-            widen_to_bf16(block, rounded_up(depth, DEPTH_UNIT), wide);
-            block = (const char *)wide;
-        }
-        if (whole)
-            add_bf16_block(
-                x + begin, x_stride, rows, (const uint16_t *)block, whole, begin == 0, next, step * input_bytes, sums, shaped);
-        if (whole < depth) {
-            memset(rest, 0, rows * DEPTH_UNIT * sizeof *rest);
-            for (long row = 0; row < rows; row++)
-                memcpy(rest + row * DEPTH_UNIT, x + row * x_stride + begin + whole, (depth - whole) * sizeof *rest);
-            add_bf16_block(
-                rest, DEPTH_UNIT, rows, (const uint16_t *)block + whole * PANEL, DEPTH_UNIT, begin + whole == 0, next, 0, sums, shaped);
+        const long depth = least(inputs - begin, step), rest = depth % DEPTH_UNIT, whole = depth - rest;
+        const char *block = part->panel + begin * input_bytes;
+        const uint16_t *words = quantized ? own->words : (const uint16_t *)block;
+        const long steps = steps_of(rows, rounded_up(depth, DEPTH_UNIT)), block_bytes = depth * input_bytes;
+        if (quantized)
+            widen_to_bf16(block, rounded_up(depth, DEPTH_UNIT), own->words);
+        own->beside.next = block + step * input_bytes;
+        own->beside.bytes = quantized ? 0 : rounded_up(block_bytes / steps, 64);
+        for (long row = 0; row < rows; row += STRIP) {
+            const long count = least(rows - row, STRIP);
+            const uint16_t *x = (const uint16_t *)part->x + (part->first + row) * part->x_stride + begin;
+            float *sums = own->sums + (inputs <= step ? own->side * STRIP : row) * PANEL;
+            if (whole)
+                add_strip(x, part->x_stride, count, words, whole, begin == 0, &own->beside, sums);
+            if (rest) {
+                memset(own->rest, 0, sizeof own->rest);
+                for (long r = 0; r < count; r++)
+                    memcpy(own->rest + r * DEPTH_UNIT, x + r * part->x_stride + whole, rest * sizeof *x);
+                add_strip(
+                    own->rest, DEPTH_UNIT, count, words + whole * PANEL, DEPTH_UNIT, begin + whole == 0, &own->beside, sums);
+            }
+            if (begin + step >= inputs) {
+                const long first = part->first + row;
+                finish_all(&own->finish);
+                own->finish = (struct finish){layer, sums, part->output, first, first + count, part->y};
+                own->side = !own->side;
+            }
         }
     }
+    if (inputs > step)
+        finish_all(&own->finish);
 }
 #endif
-
-/* One row block of one panel, from sums to y. */
-INLINE void finish(
-    const struct linear *layer, enum format format, const float *sums, long rows, long output, char *y, long first)
-{
-    for (long column = 0; column < least(layer->outputs - output, PANEL); column += LANES) {
-        const long left = layer->outputs - output - column;
-        const vec offset = layer->bias ? load_first(format, layer->bias, output + column, left) : (vec){0};
-        const vec scale = layer->scales ? load_first(FP32, layer->scales, output + column, left) : all(1);
-        for (long row = 0; row < rows; row++)
-            store_first(
-                format, y, (first + row) * layer->outputs + output + column,
-                load(FP32, sums, row * PANEL + column) * scale + offset, left);
-    }
-}
 
 EXPORT void baton_linear(const struct linear *layer, const char *x, long x_stride, long rows, char *y)
 {
@@ -184,26 +199,30 @@ EXPORT void baton_linear(const struct linear *layer, const char *x, long x_strid
     const long block_rows = least(most_rows, rounded_up(rounded_up(rows, blocks) / blocks, 32));
 #pragma omp parallel
     {
-        float sums[ROW_BLOCK * PANEL];
-        long shaped = 0;
-#pragma omp for collapse(2) schedule(static)
+        struct scratch own;
+        own.finish = (struct finish){0};
+#if defined HAS_BF16_PRODUCT
+        own.beside = (struct beside){.before = &own.finish};
+        own.side = 0;
+#endif
+#pragma omp for collapse(2) schedule(static) nowait
         for (long block = 0; block < blocks; block++)
             for (long panel = 0; panel < panels; panel++) {
-                const long first = block * block_rows, count = least(rows - first, block_rows);
-                const char *own_x = x + first * x_stride * size, *own_panel = (const char *)layer->packed + panel * panel_bytes(layer);
+                const long first = block * block_rows;
+                const struct part part = {
+                    layer, x, x_stride, first, least(rows, first + block_rows), panel * PANEL,
+                    (const char *)layer->packed + panel * panel_bytes(layer), y};
 #if defined HAS_BF16_PRODUCT
-                if (layer->format == BF16)
-                    sum_in_bf16(layer, (const uint16_t *)own_x, x_stride, count, own_panel, sums, &shaped);
-                else
+                if (layer->format == BF16) {
+                    multiply_in_bf16(&part, &own);
+                    continue;
+                }
 #endif
-                    sum_in_fp32(layer, own_x, x_stride, count, own_panel, sums);
-                if (layer->format == FP32)
-                    finish(layer, FP32, sums, count, panel * PANEL, y, first);
-                else
-                    finish(layer, BF16, sums, count, panel * PANEL, y, first);
+                multiply_in_fp32(&part, &own);
             }
+        finish_all(&own.finish);
 #if defined HAS_AMX
-        if (shaped)
+        if (own.beside.shaped)
             release_tiles();
 #endif
     }

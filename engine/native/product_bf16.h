@@ -8,7 +8,7 @@
 #define PRODUCT_BF16_H
 
 #include "amx.h"
-#include "product.h"
+#include "finish.h"
 
 #if defined __AVX512BF16__
 #define HAS_BF16_PRODUCT
@@ -18,24 +18,27 @@
 #define STRIP 32      /* rows: two tiles */
 #else
 #define DEPTH_UNIT 4 /* a group of int8 weights */
+#define STRIP TILE_ROWS
 #endif
 
-/* Memory that is asked for while something is computed, a part with every step: what comes next. */
-struct ahead {
-    const char *next;
-    long step; /* bytes */
+/* What is done with every step of the depth, in the time that its products take. */
+struct beside {
+    const char *next; /* memory that is asked for: what comes next … */
+    long bytes;       /* … so many with each step */
+    struct finish *before;
+    long shaped; /* rows that this thread's tiles have the shape for, 0: none */
 };
 
-INLINE void ask(struct ahead *ahead)
+INLINE void ask(struct beside *beside)
 {
-    for (long line = 0; line < ahead->step; line += 64)
-        __builtin_prefetch(ahead->next + line, 0, 2); /* into the second cache: the first is full of what is in use */
-    ahead->next += ahead->step;
+    for (long line = 0; line < beside->bytes; line += 64)
+        __builtin_prefetch(beside->next + line, 0, 2); /* into the second cache: the first is full of what is in use */
+    beside->next += beside->bytes;
 }
 
 INLINE void add_dot_products(
     const int rows, const uint16_t *x, long x_stride, const uint16_t *panel, long depth, int fresh,
-    struct ahead *ahead, float *sums)
+    struct beside *beside, float *sums)
 {
     vec sum[TILE_ROWS][TILE_VECTORS];
 #pragma GCC unroll 6
@@ -45,7 +48,7 @@ INLINE void add_dot_products(
             sum[row][v] = fresh ? (vec){0} : load(FP32, sums, row * PANEL + v * LANES);
     for (long k = 0; k < depth; k += 2) {
         __m512bh columns[TILE_VECTORS];
-        ask(ahead);
+        ask(beside);
 #pragma GCC unroll 4
         for (int v = 0; v < TILE_VECTORS; v++)
             columns[v] = (__m512bh)_mm512_loadu_si512(panel + k * PANEL + v * 2 * LANES);
@@ -64,19 +67,6 @@ INLINE void add_dot_products(
 #pragma GCC unroll 4
         for (int v = 0; v < TILE_VECTORS; v++)
             store(FP32, sums, row * PANEL + v * LANES, sum[row][v]);
-}
-
-static void add_by_dot_products(
-    const uint16_t *x, long x_stride, long rows, const uint16_t *panel, long depth, int fresh, const char *next,
-    long next_bytes, float *sums)
-{
-    const long passes = rounded_up(rows, TILE_ROWS) / TILE_ROWS;
-    struct ahead ahead = {next, rounded_up(next_bytes / (passes * depth / 2), 64)};
-    for (long row = 0; row < rows; row += TILE_ROWS) {
-#define TILE(ROWS) add_dot_products(ROWS, x + row * x_stride, x_stride, panel, depth, fresh, &ahead, sums + row * PANEL)
-        FOR_ROWS(rows - row, TILE)
-#undef TILE
-    }
 }
 
 #if defined HAS_AMX
@@ -100,7 +90,7 @@ static void shape_strip(long rows)
 
 /* Up to 16 rows by 64 columns: each weight is used once, so they are taken in their order in memory. */
 static void add_low_strip(
-    const uint16_t *x, long x_stride, const uint16_t *panel, long depth, int fresh, struct ahead *ahead,
+    const uint16_t *x, long x_stride, const uint16_t *panel, long depth, int fresh, struct beside *beside,
     float *sums)
 {
     if (fresh) {
@@ -111,7 +101,8 @@ static void add_low_strip(
     }
     for (long k = 0; k < depth; k += DEPTH_UNIT) {
         const uint16_t *words = panel + k * PANEL;
-        ask(ahead);
+        ask(beside);
+        finish_row(beside->before);
         TILE_LOAD(4, x + k, x_stride * 2);
         TILE_LOAD(5, words, PANEL_BYTES);
         TILE_ADD_PRODUCT(0, 4, 5);
@@ -128,7 +119,7 @@ static void add_low_strip(
 
 /* 17 … 32 rows by 32 columns: every tile that is loaded is used twice. */
 static void add_high_strip(
-    const uint16_t *x, long x_stride, const uint16_t *panel, long depth, int fresh, struct ahead *ahead,
+    const uint16_t *x, long x_stride, const uint16_t *panel, long depth, int fresh, struct beside *beside,
     float *sums)
 {
     if (fresh) {
@@ -139,7 +130,8 @@ static void add_high_strip(
     }
     for (long k = 0; k < depth; k += DEPTH_UNIT) {
         const uint16_t *words = panel + k * PANEL;
-        ask(ahead);
+        ask(beside);
+        finish_row(beside->before);
         TILE_LOAD(4, x + k, x_stride * 2);
         TILE_LOAD(6, words, PANEL_BYTES);
         TILE_LOAD(7, words + 32, PANEL_BYTES);
@@ -153,31 +145,42 @@ static void add_high_strip(
     TILE_STORE(2, sums + 16 * PANEL, PANEL_BYTES); TILE_STORE(3, sums + 16 * PANEL + 16, PANEL_BYTES);
 }
 
-/* `shaped`: the rows that the thread's tiles have the shape for, 0 at first. */
-static void add_by_tiles(
-    const uint16_t *x, long x_stride, long rows, const uint16_t *panel, long depth, int fresh, const char *next,
-    long next_bytes, float *sums, long *shaped)
-{
-    const long rest = rows % STRIP, whole = rows - rest;
-    const long passes = 2 * whole / STRIP + (rest > 16 ? 2 : rest > 0);
-    struct ahead ahead = {next, rounded_up(next_bytes / (passes * depth / DEPTH_UNIT), 64)};
-    if (whole && *shaped != STRIP)
-        shape_strip(*shaped = STRIP);
-    for (long column = 0; column < PANEL; column += 32)
-        for (long row = 0; row < whole; row += STRIP)
-            add_high_strip(
-                x + row * x_stride, x_stride, panel + column * 2, depth, fresh, &ahead, sums + row * PANEL + column);
-    if (rest && *shaped != rest)
-        shape_strip(*shaped = rest);
-    x += whole * x_stride;
-    if (rest > 16)
-        for (long column = 0; column < PANEL; column += 32)
-            add_high_strip(
-                x, x_stride, panel + column * 2, depth, fresh, &ahead, sums + whole * PANEL + column);
-    else if (rest)
-        add_low_strip(x, x_stride, panel, depth, fresh, &ahead, sums + whole * PANEL);
-}
 #endif
+
+/* Steps of the depth that a block of rows takes, in all its strips together. */
+INLINE long steps_of(long rows, long depth)
+{
+#if defined HAS_AMX
+    if (amx_allowed)
+        return (2 * (rows / STRIP) + (rows % STRIP > 16 ? 2 : rows % STRIP > 0)) * (depth / DEPTH_UNIT);
+#endif
+    return rounded_up(rows, TILE_ROWS) / TILE_ROWS * (depth / 2);
+}
+
+/* sums = x panel, or with `fresh` 0 sums += x panel, for up to STRIP rows; `sums` is [rows, PANEL]. */
+static void add_strip(
+    const uint16_t *x, long x_stride, long rows, const uint16_t *panel, long depth, int fresh, struct beside *beside,
+    float *sums)
+{
+#if defined HAS_AMX
+    if (amx_allowed) {
+        if (beside->shaped != rows)
+            shape_strip(beside->shaped = rows);
+        if (rows > 16)
+            for (long column = 0; column < PANEL; column += 32)
+                add_high_strip(x, x_stride, panel + column * 2, depth, fresh, beside, sums + column);
+        else
+            add_low_strip(x, x_stride, panel, depth, fresh, beside, sums);
+        return;
+    }
+#endif
+    for (long row = 0; row < rows; row += TILE_ROWS) {
+#define TILE(ROWS) \
+    add_dot_products(ROWS, x + row * x_stride, x_stride, panel, depth, fresh, beside, sums + row * PANEL)
+        FOR_ROWS(rows - row, TILE)
+#undef TILE
+    }
+}
 
 #endif
 #endif

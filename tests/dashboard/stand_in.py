@@ -48,6 +48,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append(body)
+        if self.path == "/v1/completions":
+            self._complete(body)
+            return
         question = body["messages"][0]["content"]
         if question == "refuse":
             self._json(400, {"error": {"message": "the prompt is <too> long", "type": "invalid_request_error"}})
@@ -69,6 +72,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._data({"id": f"chatcmpl-{GATEWAY}-{number:x}", "choices": [], "usage": {"completion_tokens": 7}})
         if self.server.redis:
             end(self.server.redis, finished(number, output_tokens=7, e2e_ms=80.0))
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _complete(self, body: dict[str, Any]) -> None:
+        """As many tokens as were asked for, each as a piece of text; a prompt that begins with 0 is never answered."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        if body["prompt"][0] == 0:
+            self.rfile.read(1)  # until the client has gone
+            return
+        for number in range(body["max_tokens"]):
+            self._data({"id": "cmpl-1", "choices": [{"index": 0, "text": f"w{number}"}]})
+        self._data({"id": "cmpl-1", "choices": [], "usage": {"completion_tokens": body["max_tokens"]}})
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _chunk(self, number: int, delta: dict[str, str]) -> None:

@@ -1,0 +1,28 @@
+"""Our engine, in the same harness as its peers: scheduler and executor in one process."""
+
+from benchmarks.peer_runners.protocol import Prompts, arguments, serve, take_streams
+
+STREAMS = take_streams()
+
+import torch  # noqa: E402
+
+from benchmarks import in_process  # noqa: E402
+from core.config import EngineConfig  # noqa: E402
+from engine.executor import Executor  # noqa: E402
+
+
+def main() -> None:
+    """Loads the model and serves."""
+    model, dtype, threads, longest = arguments()
+    torch.set_num_threads(threads)
+    config = EngineConfig(model=model, device="cpu", dtype=dtype, max_model_len=longest)  # type: ignore[arg-type]
+    executor = Executor(config, in_process.quiet)
+
+    def generate(prompts: Prompts, output: int) -> Prompts:
+        return in_process.serve(executor, config, prompts, output)[1]
+
+    serve(STREAMS, ("torch",), generate)
+
+
+if __name__ == "__main__":
+    main()

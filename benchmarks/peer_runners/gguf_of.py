@@ -1,0 +1,105 @@
+"""`python -m benchmarks.peer_runners.gguf_of MODEL FILE FORMAT`: a Llama in Hugging Face format as a GGUF file.
+
+In llama.cpp's own environment. The file has no tokenizer: `benchmarks.peers` speaks in token ids. Names and the order
+of the rows of Q and K are those of llama.cpp's own `convert_hf_to_gguf.py`.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+FORMATS = {
+    "bf16": (gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),
+    "fp32": (gguf.GGMLQuantizationType.F32, gguf.LlamaFileType.ALL_F32),
+}
+LAYER = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+
+
+def tensors(directory: Path) -> dict[str, Any]:
+    """All weights, in fp32. Read by hand: the safetensors package knows no bf16 without PyTorch."""
+    found = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        data = np.memmap(path, np.uint8, "r")
+        size = int(data[:8].view(np.uint64)[0])
+        header = json.loads(data[8 : 8 + size].tobytes())
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            begin, end = (8 + size + at for at in entry["data_offsets"])
+            part = data[begin:end]
+            if entry["dtype"] == "BF16":
+                values = (part.copy().view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+            elif entry["dtype"] == "F32":
+                values = part.copy().view(np.float32)
+            else:
+                raise SystemExit(f"{path}: {name} is {entry['dtype']}; BF16 and F32 are supported")
+            found[name] = values.reshape(entry["shape"])
+    return found
+
+
+def name_of(name: str) -> str:
+    """A tensor's name in GGUF."""
+    whole = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+    stem, _, kind = name.rpartition(".")
+    if stem in whole:
+        return f"{whole[stem]}.{kind}"
+    _, _, layer, rest = stem.split(".", 3)
+    return f"blk.{layer}.{LAYER[rest]}.{kind}"
+
+
+def interleaved(weight: Any, heads: int) -> Any:
+    """llama.cpp rotates neighbouring pairs where Hugging Face rotates halves: a head's rows change places."""
+    rows = weight.shape[0] // heads
+    return weight.reshape(heads, 2, rows // 2, -1).swapaxes(1, 2).reshape(weight.shape)
+
+
+def main() -> None:
+    """Writes the file."""
+    directory, target, form = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    config = json.loads((directory / "config.json").read_text())
+    stored, file_type = FORMATS[form]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    rope = config.get("rope_parameters") or config
+    writer = gguf.GGUFWriter(target, "llama")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_dimension_count(config["hidden_size"] // heads)
+    writer.add_rope_freq_base(rope.get("rope_theta", 10000.0))
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("no_vocab")
+    writer.add_file_type(file_type)
+    for name, values in tensors(directory).items():
+        if name.endswith("q_proj.weight"):
+            values = interleaved(values, heads)
+        elif name.endswith("k_proj.weight"):
+            values = interleaved(values, kv_heads)
+        if values.ndim == 1:  # norms
+            writer.add_tensor(name_of(name), values)
+        else:
+            writer.add_tensor(name_of(name), gguf.quants.quantize(values, stored), raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+if __name__ == "__main__":
+    main()

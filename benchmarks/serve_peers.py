@@ -1,0 +1,155 @@
+"""`python -m benchmarks.serve_peers`: Baton and vLLM's CPU server under the same HTTP load, goodput side by side.
+
+Completions of random token ids, all of one length, arrive as a Poisson process. For each server in turn the rate is
+doubled until fewer than 90% of the requests meet TTFT and TPOT, then bisected. Only one server runs at a time, on all
+cores, which it shares with the load generator. vLLM is installed as by `benchmarks.peers`.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from benchmarks.children import end_on_termination
+from benchmarks.goodput import ATTAINMENT, Trial, best, search, trial_of
+from benchmarks.load import LoadConfig, machine, run
+from benchmarks.peer_model import random_model
+from benchmarks.peer_setup import PeerError, directory_of, set_up
+from benchmarks.servers import VLLM, Server, baton, serving, vllm
+from core.cli import parse_or_exit
+from core.config import Positive, Seconds
+from core.errors import BatonError, ConfigError
+from core.slo import SLO
+from engine.architectures import read_config
+from launcher.stages import Stages
+
+TARGET = 1.5
+FEWEST = 10
+"""Requests of a trial, however low its rate."""
+WARM_UP = LoadConfig(rate=4.0, requests=12)
+
+
+class ServeConfig(Struct, frozen=True, kw_only=True):
+    """Goodput of Baton and of vLLM's CPU server under the same load."""
+
+    directory: Annotated[
+        str, Meta(description="where vLLM is installed, and the servers' logs; empty: this user's cache")
+    ] = ""
+    only: Annotated[str, Meta(description="baton or vllm; empty: both")] = ""
+    model: Annotated[str, Meta(description="directory of a model; empty: a random one of 135M parameters")] = ""
+    dtype: Annotated[Literal["bf16", "fp32"], Meta(description="number format of weights: bf16 or fp32")] = "bf16"
+    prompt_tokens: Annotated[Positive, Meta(description="tokens of each prompt")] = 256
+    output_tokens: Annotated[Positive, Meta(description="tokens of each answer")] = 64
+    first_rate: Annotated[float, Meta(gt=0, description="requests per second to begin with")] = 0.5
+    seconds: Annotated[Seconds, Meta(description="seconds for which requests are sent at each rate")] = 30.0
+    bisections: Annotated[int, Meta(ge=0, description="rates between the last good and the first bad one")] = 4
+    slo_ttft_ms: Annotated[float, Meta(gt=0, description="a request is good if its first token comes in this")] = 2000.0
+    slo_tpot_ms: Annotated[float, Meta(gt=0, description="… and its other tokens at this mean distance")] = 100.0
+    vllm_threads: Annotated[int, Meta(ge=0, description="threads that vLLM computes with; 0: one for each core")] = 0
+    seed: Annotated[int, Meta(ge=0, description="of prompts and arrivals")] = 0
+
+    def linger(self) -> float:
+        """Seconds after which no request can still meet the SLO: its whole time is over."""
+        return (self.slo_ttft_ms + self.slo_tpot_ms * (self.output_tokens - 1)) / 1000
+
+
+def trials(url: str, config: ServeConfig, vocabulary: int) -> Iterable[Trial]:
+    """The search on a running server."""
+    slo = SLO(config.slo_ttft_ms, config.slo_tpot_ms)
+    fixed = LoadConfig(
+        url=url,
+        prompt_tokens=config.prompt_tokens,
+        max_tokens=config.output_tokens,
+        vocabulary=vocabulary,
+    )
+
+    def load(rate: float, count: int, seed: int) -> Trial:
+        given = msgspec.structs.replace(fixed, rate=rate, requests=count, seed=seed)
+        return trial_of(rate, asyncio.run(run(given, config.linger())), slo)
+
+    load(WARM_UP.rate, WARM_UP.requests, config.seed)
+    seeds = iter(range(config.seed + 1, sys.maxsize))  # other prompts each time, the same for every server
+
+    def measure(rate: float) -> Trial:
+        return load(rate, max(FEWEST, round(rate * config.seconds)), next(seeds))
+
+    return search(measure, config.first_rate, config.bisections)
+
+
+def compare(config: ServeConfig, stages: Stages) -> None:
+    """Starts, loads and stops each server, and prints. Raises a `BatonError` for what is wrong."""
+    if config.only not in ("", "baton", "vllm"):
+        raise ConfigError("--only", config.only, "is neither baton nor vllm")
+    directory = directory_of(config.directory)
+    if config.only != "baton":
+        set_up(directory, VLLM, stages)
+    model = Path(config.model).expanduser().resolve() if config.model else random_model(directory, stages)
+    vocabulary = read_config(model).vocab_size
+    longest = config.prompt_tokens + config.output_tokens
+    threads = config.vllm_threads or len(os.sched_getaffinity(0))
+    makers: dict[str, Callable[[], Server]] = {
+        "baton": lambda: baton(directory, model, config.dtype, longest),
+        "vllm": lambda: vllm(directory, model, config.dtype, longest, threads),
+    }
+    print(machine())
+    print(
+        f"load    {config.prompt_tokens}→{config.output_tokens} tokens, {config.dtype}, Poisson, {config.seconds:g} s "
+        f"per rate; good: TTFT ≤ {config.slo_ttft_ms:g} ms and TPOT ≤ {config.slo_tpot_ms:g} ms"
+    )
+    print("| server | requests/s | good | TTFT p50, p99 ms | TPOT p50, p99 ms | unanswered |")
+    print("| --- | --- | --- | --- | --- | --- |", flush=True)
+    found: dict[str, Trial | None] = {}
+    for name, make in makers.items():
+        if config.only not in ("", name):
+            continue
+        made = []
+        with serving(make(), stages) as url:
+            stages.show(name, "under load")
+            for trial in trials(url, config, vocabulary):
+                made.append(trial)
+                print(line(name, trial), flush=True)
+        found[name] = best(made)
+    print("\n".join(summary(found)))
+
+
+def line(name: str, trial: Trial) -> str:
+    """A row of the table."""
+    ttft, tpot = (f"{p50:.0f}, {p99:.0f}" for p50, p99 in (trial.ttft, trial.tpot))
+    return f"| {name} | {trial.rate:.3f} | {100 * trial.attainment:.0f}% | {ttft} | {tpot} | {trial.errors} |"
+
+
+def summary(found: dict[str, Trial | None]) -> Iterable[str]:
+    """Goodput of each, and their ratio."""
+    for name, trial in found.items():
+        if trial is None:
+            yield f"{name}: at no rate were {ATTAINMENT:.0%} of the requests good"
+        else:
+            yield f"{name}: goodput {trial.goodput:.2f} requests/s, at {trial.rate:.3f}/s"
+    ours, theirs = found.get("baton"), found.get("vllm")
+    if ours is not None and theirs is not None:
+        yield f"ours ÷ vllm's: {ours.goodput / theirs.goodput:.2f} (target {TARGET})"
+
+
+def main() -> int:
+    """The exit status: 2 for bad input, 1 where a server fails."""
+    config = parse_or_exit(ServeConfig, "benchmarks.serve_peers")
+    stages = Stages(sys.stderr)
+    end_on_termination()
+    try:
+        compare(config, stages)
+    except KeyboardInterrupt:
+        return 130
+    except BatonError as error:
+        stages.settle()
+        print(f"error: {error}", file=sys.stderr)
+        return 1 if isinstance(error, PeerError) else 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Servers under load, one at a time: ours as `baton up` starts it, and vLLM's OpenAI server in its own environment."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from benchmarks.children import child, last_line
+from benchmarks.peer_setup import PEERS, PeerError, python_of
+from launcher.preflight import check_port
+from launcher.stages import Stages
+
+HOST = "127.0.0.1"
+START_SECONDS = 600.0
+POLL_SECONDS = 0.5
+DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
+VLLM = next(peer for peer in PEERS if peer.name == "vllm")
+
+
+@dataclass(frozen=True)
+class Server:
+    """`path` answers 200 when it takes requests."""
+
+    name: str
+    command: tuple[str, ...]
+    settings: Mapping[str, str]
+    path: str
+    port: int
+    log: Path
+
+
+def baton(directory: Path, model: Path, dtype: str, longest: int) -> Server:
+    """A gateway, one prefill and one decode worker, from this checkout."""
+    port = check_port("--port", HOST, 0)
+    command = (
+        *(sys.executable, "-m", "launcher", "up", "--model", str(model), "--dtype", dtype, "--device", "cpu"),
+        *("--host", HOST, "--port", str(port), "--dashboard-port", "0", "--max-model-len", str(longest)),
+    )
+    return Server("baton", command, {}, "/ready", port, directory / "baton-server.log")
+
+
+def vllm(directory: Path, model: Path, dtype: str, longest: int, threads: int) -> Server:
+    """vLLM with what it does by itself for a CPU, and the settings that its manual advises."""
+    port = check_port("--port", HOST, 0)
+    command = (
+        *(str(python_of(directory, VLLM)), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
+        *("--dtype", DTYPES[dtype], "--host", HOST, "--port", str(port), "--max-model-len", str(longest)),
+    )
+    settings = VLLM.settings(directory / VLLM.name, threads)
+    return Server("vllm", command, settings, "/health", port, directory / "vllm-server.log")
+
+
+@contextmanager
+def serving(server: Server, stages: Stages) -> Iterator[str]:
+    """The URL of a server that takes requests; it is ended on exit. Raises `PeerError` if it does not come up."""
+    server.log.unlink(missing_ok=True)
+    with child(server.command, server.log, settings=server.settings) as process:
+        url = f"http://{HOST}:{server.port}"
+        _wait(server, process, url, stages)
+        yield url
+        stages.show(server.name, "stopping")
+    stages.show(server.name, "stopped")
+    stages.settle()
+
+
+def _wait(server: Server, process: subprocess.Popen[str], url: str, stages: Stages) -> None:
+    began = time.monotonic()
+    while not _answers(url + server.path):
+        waited = time.monotonic() - began
+        if process.poll() is not None:
+            raise PeerError(f"{server.name}: has ended: {last_line(server.log)} (log: {server.log})")
+        if waited > START_SECONDS:
+            raise PeerError(f"{server.name}: is not ready after {START_SECONDS:.0f} s (log: {server.log})")
+        stages.show(server.name, "starting", note=f"({waited:.0f} s)")
+        time.sleep(POLL_SECONDS)
+    stages.show(server.name, "ready")
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=POLL_SECONDS).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False

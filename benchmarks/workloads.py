@@ -1,0 +1,48 @@
+"""What is measured: so many requests of so many tokens, and what the project wants to reach beside its best peer."""
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`requests` x `prompt`→`output` tokens, all requests there at the start."""
+
+    requests: int
+    prompt: int
+    output: int
+
+    def __str__(self) -> str:
+        return f"{self.requests} x {self.prompt}→{self.output}"
+
+    @property
+    def longest(self) -> int:
+        """Tokens of one request."""
+        return self.prompt + self.output
+
+    @property
+    def counted(self) -> str:
+        """Which tokens its rate counts: a prompt's where there is nothing but a first token behind it."""
+        return "prompt" if self.output == 1 else "output"
+
+    def rate(self, seconds: float) -> float:
+        """Those tokens per second, prompts included in the time."""
+        return self.requests * (self.prompt if self.output == 1 else self.output) / seconds
+
+    def prompts(self, vocabulary: int, seed: int) -> list[list[int]]:
+        """Random token ids; another seed, other prompts, so that no cache knows them."""
+        draw = random.Random(f"{self} {seed}")
+        return [[draw.randrange(vocabulary) for _ in range(self.prompt)] for _ in range(self.requests)]
+
+
+TARGETS = {
+    Workload(1, 16, 128): 1.0,
+    Workload(8, 16, 128): 1.8,
+    Workload(32, 16, 128): 1.5,
+    Workload(1, 1024, 1): 1.3,
+    Workload(16, 256, 64): 1.4,
+}
+"""Our rate over that of the best peer."""
+WORKLOADS = tuple(TARGETS)
+DECODE_SWEEP = tuple(Workload(1 << power, 16, 64) for power in range(7))
+PROMPT_SWEEP = tuple(Workload(1, 1 << power, 1) for power in range(7, 13))

@@ -1,0 +1,56 @@
+"""The floor's arithmetic, by hand: a model of two layers on a machine of round figures."""
+
+import pytest
+import torch
+
+from benchmarks.floor import Timing, Work, floor, intensity, operations, work_of
+from benchmarks.machine import Machine
+from benchmarks.workloads import Workload
+from engine.architectures import ModelConfig
+from engine.rope import Rope
+
+WORK = Work(every=80, sampled=20, width=2, token_bytes=10)
+
+
+def machine(read: float, multiply: float) -> Machine:
+    return Machine("by hand", 1, read, multiply)
+
+
+def test_sizes_of_a_model() -> None:
+    model = ModelConfig(
+        name="by hand", architecture="Llama", vocab_size=100, hidden_size=8, intermediate_size=12, layers=2, heads=4,
+        kv_heads=2, head_dim=2, norm_eps=1e-5, rope=Rope(theta=1e4), windows=(0, 0), max_model_len=64, eos_token_ids=(),
+    )  # fmt: skip
+    # Of a layer: queries 8 x 8, output 8 x 8, keys and values 2 x 8 x 4, three matrices of 8 x 12.
+    assert work_of(model, torch.bfloat16) == Work(
+        every=2 * 64 + 1 * (64 + 64 + 288), sampled=(64 + 64 + 288) + 800, width=2, token_bytes=2 * 2 * 2 * 2 * 2
+    )
+
+
+def test_one_request_costs_reading() -> None:
+    # Three steps read 200 bytes; the second and third also KV of 5 and 6 tokens: 50 and 60 bytes.
+    assert floor(Workload(1, 4, 3), machine(100.0, 1e12), WORK, 512) == Timing(2.0, 2.0 + 2.5 + 2.6)
+
+
+def test_prompts_are_read_for_once_per_chunk() -> None:
+    assert floor(Workload(3, 4, 1), machine(100.0, 1e12), WORK, 5) == Timing(6.0, 6.0)  # 12 tokens, 5 at a time
+
+
+def test_many_requests_cost_multiplying() -> None:
+    # 10 x 4 prompt tokens: 2 x (40 x 80 + 10 x 20) = 6800 operations; a step of 10 rows: 2 x 10 x 100 = 2000.
+    assert floor(Workload(10, 4, 2), machine(1e12, 1000.0), WORK, 512) == Timing(6.8, 6.8 + 2.0)
+
+
+def test_intensity_is_operations_over_bytes() -> None:
+    # 12 tokens multiplied in all, 6 sampled: the last token of an answer is not computed with.
+    workload = Workload(2, 4, 3)
+    assert operations(workload, WORK) == 2 * (2 * 6 * 80 + 6 * 20)
+    assert intensity(workload, WORK, 512) == pytest.approx(2 * (960 + 120) / (3 * 200 + 2 * 50 + 2 * 60))
+
+
+def test_nothing_that_is_on_the_floor_is_above_the_roof() -> None:
+    for workload in (Workload(1, 16, 64), Workload(64, 16, 64), Workload(1, 300, 1)):
+        for read, multiply in ((100.0, 1e12), (1e12, 1000.0), (100.0, 3000.0)):
+            least = floor(workload, machine(read, multiply), WORK, 128).total
+            roof = min(multiply, intensity(workload, WORK, 128) * read)
+            assert operations(workload, WORK) / least <= roof * (1 + 1e-9)  # sums of floats

@@ -1,0 +1,117 @@
+"""In fp32 a request's logits are the same bits at every token of its answer, whatever happens around it.
+
+The shape is that of a 135M model, but for the number of layers: its products and heads are what threads divide.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig
+
+from engine.executor import Executor
+from engine.plan import Plan
+from tests.engine.drive import Running, collect, next_plan, start
+from tests.engine.test_golden import make_executor
+from tests.reference import build_model, make_prompts
+
+NEW_TOKENS = 6
+PROMPT = 150
+SMALL = LlamaConfig(
+    vocab_size=1000,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_hidden_layers=2,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    max_position_embeddings=1024,
+    initializer_range=0.1,
+    bos_token_id=None,
+    eos_token_id=None,
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model(tmp_path_factory.mktemp("invariance") / "model", SMALL)
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+class Watched:
+    """An executor whose logits are kept."""
+
+    def __init__(self, model: Path, block_size: int = 16) -> None:
+        self.executor: Executor = make_executor(
+            model, cpu_backend="native", kv_memory=64 << 20, max_model_len=512, block_size=block_size
+        )
+        self._logits = Tensor()
+        inner = self.executor._model.logits
+
+        def logits(hidden: Tensor) -> Tensor:
+            result = inner(hidden)
+            self._logits = result.clone()  # sampling may write to it
+            return result
+
+        self.executor._model.logits = logits  # type: ignore[method-assign]
+
+    def answer(self, prompts: list[list[int]], chunk: int, stagger: int = 0, at: int = 0) -> Tensor:
+        """Logits `[NEW_TOKENS, vocab]` that the answer to `prompts[at]` was chosen from."""
+        running = start(self.executor, prompts, NEW_TOKENS, stagger=stagger)
+        rows: list[Tensor] = []
+        step = 0
+        while len(rows) < NEW_TOKENS:
+            plan = next_plan(step, running, NEW_TOKENS, chunk)
+            step += 1
+            if plan.works:
+                self._run(plan, running, at, rows)
+        return torch.stack(rows)
+
+    def _run(self, plan: Plan, running: list[Running], at: int, rows: list[Tensor]) -> None:
+        self.executor.launch(plan)
+        collect(self.executor, plan, running)
+        sampled = [work.sequence for work in plan.works if work.sampling is not None]
+        if at in sampled:
+            rows.append(self._logits[sampled.index(at)])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_answers_logits_are_the_same_bits_in_any_chunks_and_company(count: int, model: Path) -> None:
+    """Neighbours have prompts of all lengths, join at other times, and so share steps of chunks and of decodes."""
+    own = make_prompts([PROMPT], SMALL.vocab_size)
+    torch.set_num_threads(1)
+    watched = Watched(model)
+    expected = watched.answer(own, 512)
+    torch.set_num_threads(count)
+    for chunk in (1, 7, 64, 512):
+        assert torch.equal(watched.answer(own, chunk), expected), chunk
+    for batch in (2, 8, 64):
+        lengths = [1 + 37 * number % 90 for number in range(batch - 1)]
+        others = make_prompts(lengths, SMALL.vocab_size, seed=batch)
+        at = batch // 2
+        prompts = [*others[:at], *own, *others[at:]]
+        for chunk, stagger in ((7, 1), (64, 0)):
+            assert torch.equal(watched.answer(prompts, chunk, stagger, at), expected), (batch, chunk, stagger)
+
+
+def test_the_size_of_blocks_changes_no_bit(model: Path) -> None:
+    own = make_prompts([PROMPT], SMALL.vocab_size)
+    expected = Watched(model).answer(own, 512)
+    for block_size in (8, 32, 64):
+        assert torch.equal(Watched(model, block_size).answer(own, 64), expected), block_size
+
+
+def test_threads_that_come_and_go_within_a_step_change_no_bit(model: Path) -> None:
+    """As workers of one host divide its cores anew at each layer."""
+    own = make_prompts([PROMPT], SMALL.vocab_size)
+    watched = Watched(model)
+    expected = watched.answer(own, 64)
+    watched.executor.on_layer = lambda plan, group, layer: torch.set_num_threads(1 + (plan.step + layer) % 2)
+    assert torch.equal(watched.answer(own, 64), expected)
