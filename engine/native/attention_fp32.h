@@ -81,7 +81,7 @@ static void attend_fp32(
         const float *values = (const float *)(blocks[at / block] + block * token_bytes(step)) + at % block * dim;
         add_panels(
             rows, own->scores + at, TILE, copied(step) ? own->values + at * width : values, copied(step) ? width : dim,
-            PANEL, next - at, width / PANEL, tile.sums, width);
+            PANEL, next - at, rounded_up(dim, PANEL) / PANEL, tile.sums, width);
     }
 }
 

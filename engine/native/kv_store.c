@@ -4,6 +4,8 @@
 
 #include "attention.h"
 
+#define PARALLEL_BYTES 65536 /* of keys: a few microseconds of one thread */
+
 /* `keys_values` [tokens, 2 x kv_heads, dim], keys before values, `stride` elements between tokens, go to `slots`
    (block x block size + offset). Blocks that a sequence enters are cleared first: a block leaves this worker whole, and
    must not take along what its last owner left. */
@@ -14,6 +16,7 @@ EXPORT void baton_store(
     const long block = step->block, heads = step->kv_heads, bytes = token_bytes(step), side = block * bytes;
     for (long i = 0; i < fresh_count; i++)
         memset(pool + fresh[i] * heads * 2 * side, 0, heads * 2 * side);
+#pragma omp parallel for schedule(static) if (tokens * heads * bytes > PARALLEL_BYTES)
     for (long token = 0; token < tokens; token++) {
         const char *from = keys_values + token * stride * (bytes / step->dim);
         for (long part = 0; part < 2 * heads; part++) {

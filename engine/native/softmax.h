@@ -70,7 +70,7 @@ INLINE vec power_of_two(vec x)
     vec p = fused(all(0.05517167f), r, all(0.24261112f));
     p = fused(p, r, all(0.69326099f));
     p = fused(p, r, all(0.99992807f));
-    return p * (vec)(((ivec)whole << 23) + (127 << 23));
+    return p * (vec)(((uvec)whole << 23) + (127u << 23));
 }
 
 INLINE __mmask16 seen_lanes(long at, long low, long high)
