@@ -6,12 +6,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from select import select
 from typing import Any
 
 from benchmarks.children import child, last_line, processor_seconds
+from benchmarks.peer_model import Model
 from benchmarks.peer_setup import Peer, PeerError, python_of
 from launcher.stages import Stages
 
@@ -19,17 +19,6 @@ LOAD_SECONDS = 600.0
 RUN_SECONDS = 600.0
 POLL_SECONDS = 0.5
 OURS = Peer("baton", "benchmarks.peer_runners.baton", ())
-
-
-@dataclass(frozen=True)
-class Model:
-    """What is run: `gguf` is the same model for llama.cpp, `longest` the tokens of the longest request."""
-
-    directory: Path
-    gguf: Path
-    dtype: str
-    vocabulary: int
-    longest: int
 
 
 class PeerProcess:

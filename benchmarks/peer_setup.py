@@ -15,7 +15,7 @@ from email.parser import Parser
 from pathlib import Path
 
 from benchmarks.children import child, last_line
-from core.errors import BatonError
+from core.errors import BatonError, ConfigError
 from launcher.deployment import ENVIRONMENT
 from launcher.options import ROOT
 from launcher.requirements import base_name, pins
@@ -42,7 +42,6 @@ def vllm_settings(environment: Path, threads: int) -> Mapping[str, str]:
     return {
         **({"LD_PRELOAD": str(openmp)} if openmp.exists() else {}),
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
-        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
         "VLLM_CPU_KVCACHE_SPACE": "4",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
@@ -77,6 +76,17 @@ PEERS = (
     ),
     Peer("transformers", "benchmarks.peer_runners.transformers", (TORCH, "transformers", "safetensors", "numpy")),
 )
+
+
+def directory_of(given: str) -> Path:
+    """The directory of the peers, made if it is not there. Raises `ConfigError`."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    directory = Path(given).expanduser().resolve() if given else cache / "baton" / "peers"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("--directory", given or str(directory), f"cannot be made: {error.strerror}") from None
+    return directory
 
 
 def python_of(directory: Path, peer: Peer) -> Path:

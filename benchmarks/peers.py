@@ -15,11 +15,12 @@ from typing import Annotated, Literal
 import torch
 from msgspec import Meta, Struct
 
-from benchmarks.children import child, end_on_termination, last_line
+from benchmarks.children import end_on_termination
 from benchmarks.floor import floor, work_of
 from benchmarks.machine import Machine, measure
-from benchmarks.peer_process import OURS, Model, PeerProcess, running
-from benchmarks.peer_setup import PEERS, Peer, PeerError, python_of, set_up
+from benchmarks.peer_model import Model, converted, random_model
+from benchmarks.peer_process import OURS, PeerProcess, running
+from benchmarks.peer_setup import PEERS, Peer, PeerError, directory_of, set_up
 from benchmarks.rounds import Results, run_rounds
 from benchmarks.workloads import TARGETS, WORKLOADS, Workload
 from core.cli import parse_or_exit
@@ -45,17 +46,6 @@ class PeersConfig(Struct, frozen=True, kw_only=True):
     rounds: Annotated[Positive, Meta(description="the median of so many is shown")] = 5
 
 
-def directory_of(given: str) -> Path:
-    """The directory of the peers, made if it is not there. Raises `ConfigError`."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    directory = Path(given).expanduser().resolve() if given else cache / "baton" / "peers"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError("--directory", given or str(directory), f"cannot be made: {error.strerror}") from None
-    return directory
-
-
 def chosen(only: str) -> list[Peer]:
     """The peers that `--only` names. Raises `ConfigError`."""
     known = {peer.name: peer for peer in PEERS}
@@ -66,35 +56,6 @@ def chosen(only: str) -> list[Peer]:
     return [known[name] for name in names]
 
 
-def random_model(directory: Path, stages: Stages) -> Path:
-    """The model that everybody runs, made if it is not there. Raises `PeerError`."""
-    path = directory / "model-135m"
-    if not (path / "tokenizer.json").is_file():  # the last file that is written
-        _run("model", [sys.executable, "-m", "benchmarks.random_model", str(path), "135m"], directory, stages)
-    return path
-
-
-def converted(directory: Path, model: Path, dtype: str, stages: Stages) -> Path:
-    """The same model for llama.cpp. Raises `PeerError`."""
-    path = directory / f"{model.name}-{dtype}.gguf"
-    if not path.is_file() or path.stat().st_mtime < (model / "config.json").stat().st_mtime:
-        (llama,) = (peer for peer in PEERS if peer.name == "llama.cpp")
-        partial = path.with_suffix(".partial")
-        command = [str(python_of(directory, llama)), "-m", "benchmarks.peer_runners.gguf_of"]
-        _run("gguf", [*command, str(model), str(partial), dtype], directory, stages)
-        partial.rename(path)
-    return path
-
-
-def _run(name: str, command: list[str], directory: Path, stages: Stages) -> None:
-    stages.show(name, "making the model")
-    log = directory / f"{name}.log"
-    with child(command, log) as process:
-        status = process.wait()
-    if status:
-        raise PeerError(f"{name}: making the model failed: {last_line(log)} (log: {log})")
-
-
 def compare(config: PeersConfig, stages: Stages) -> None:
     """Installs, measures and prints. Raises a `BatonError` for what is wrong."""
     peers = chosen(config.only)
@@ -102,9 +63,11 @@ def compare(config: PeersConfig, stages: Stages) -> None:
     directory = directory_of(config.directory)
     for peer in peers:
         set_up(directory, peer, stages)
-    path = Path(config.model).expanduser() if config.model else random_model(directory, stages)
+    path = Path(config.model).expanduser().resolve() if config.model else random_model(directory, stages)
     shape = read_config(path)
     workloads = [each for each in WORKLOADS if each.longest <= shape.max_model_len]
+    if not workloads:
+        raise ConfigError("--model", config.model, f"its context of {shape.max_model_len} tokens is too short")
     gguf = converted(directory, path, config.dtype, stages) if "llama.cpp" in (peer.name for peer in peers) else path
     model = Model(path, gguf, config.dtype, shape.vocab_size, longest=max(each.longest for each in workloads))
     machines: list[Machine] = []
@@ -125,6 +88,9 @@ def compare(config: PeersConfig, stages: Stages) -> None:
     stages.settle()
     best = Machine.best(machines)
     print("\n".join(table(results, systems, workloads, shape, best, config)))
+    for each in WORKLOADS:
+        if each not in workloads:
+            print(f"{each} is left out: the model's context is {shape.max_model_len} tokens")
 
 
 def table(

@@ -18,8 +18,8 @@ from msgspec import Meta, Struct
 from benchmarks.children import end_on_termination
 from benchmarks.goodput import ATTAINMENT, Trial, best, search, trial_of
 from benchmarks.load import LoadConfig, machine, run
-from benchmarks.peer_setup import PeerError, set_up
-from benchmarks.peers import directory_of, random_model
+from benchmarks.peer_model import random_model
+from benchmarks.peer_setup import PeerError, directory_of, set_up
 from benchmarks.servers import VLLM, Server, baton, serving, vllm
 from core.cli import parse_or_exit
 from core.config import Positive, Seconds

@@ -14,10 +14,11 @@ from engine.batch import Batch, Ints
 from engine.device import dtype_name
 from engine.native.library import FORMATS, AttentionArguments
 
-ROWS = 24
-"""Rows of a tile in attention.c, and the head size and the block size that it has room for."""
-MAX_HEAD_DIM = 256
-MAX_BLOCK = 64
+MAX_HEAD_DIM, MAX_BLOCK = 256, 64
+TILE = 128
+"""Positions of one softmax."""
+UNIT = 8
+"""Numbers of a `struct unit`. These are attention.h's; the library is asked for them when it is first used."""
 
 
 def unsupported(dtype: torch.dtype, head_dim: int, block: int) -> str:
@@ -26,6 +27,8 @@ def unsupported(dtype: torch.dtype, head_dim: int, block: int) -> str:
         return f"fp32 and bf16 are supported, not {dtype_name(dtype)}"
     if head_dim > MAX_HEAD_DIM:
         return f"head sizes up to {MAX_HEAD_DIM} are supported, not {head_dim}"
+    if head_dim % 2:
+        return f"even head sizes are supported, not {head_dim}"
     if MAX_BLOCK % block:
         return f"block sizes that divide {MAX_BLOCK} are supported, not {block}"
     return ""
@@ -38,6 +41,9 @@ class NativeAttention:
         _, _, _, block, dim = layers[0].shape
         assert not unsupported(layers[0].dtype, dim, block)
         assert all(layer.is_contiguous() for layer in layers)
+        limits = (ctypes.c_int64 * 4)()
+        native.baton_attention_limits(limits)
+        assert tuple(limits) == (MAX_HEAD_DIM, MAX_BLOCK, TILE, UNIT), "other constants than the sources'"
         self._native = native
         self._layers = layers
         self._windows = windows
@@ -96,27 +102,19 @@ class NativeAttentionStep:
     def prepared(self, shared: int) -> AttentionArguments:
         """What the operators are told, for `shared` query heads to one KV head; valid as long as this step."""
         if shared != self._arguments.shared:
-            self._tiles = tiles(self._batch, shared)
             self._arguments.shared = shared
-            self._arguments.tiles = self._tiles.ctypes.data
-            self._arguments.tile_count = len(self._tiles)
+            self._units, self._partials = plan(self._native, self._arguments, self._batch, torch.get_num_threads())
+            self._arguments.units = self._units.ctypes.data
+            self._arguments.unit_count = len(self._units)
+            self._arguments.partials = self._partials.data_ptr() if self._partials.numel() else None
         return self._arguments
 
 
-def tiles(batch: Batch, shared: int) -> Ints:
-    """`[tiles, 5]`: work, the work's first token and its position, the tile's first row and its rows.
-
-    Rows are a work's tokens, times the `shared` heads of one KV head. What reads most comes first, so that threads that
-    take one tile after the other end together.
-    """
-    rows = batch.query_lengths * shared
-    counts = -(-rows // ROWS)
-    work = np.repeat(np.arange(len(counts)), counts)
-    first = (np.arange(len(work)) - np.repeat(np.cumsum(counts) - counts, counts)) * ROWS
-    tokens = (np.cumsum(batch.query_lengths) - batch.query_lengths)[work]
-    positions = (batch.kv_lengths - batch.query_lengths)[work]
-    count = np.minimum(ROWS, rows[work] - first)
-    cost = (positions + first // shared) * count
-    order = np.argsort(-cost, kind="stable")
-    found: Ints = np.stack((work, tokens, positions, first, count), 1)[order]
-    return np.ascontiguousarray(found)
+def plan(native: ctypes.CDLL, arguments: AttentionArguments, batch: Batch, threads: int) -> tuple[Ints, Tensor]:
+    """`[units, 8]`, `struct unit` in attention.h, and the room that they need for states of rows."""
+    floats = ctypes.c_int64()
+    lengths = batch.query_lengths.ctypes.data, batch.kv_lengths.ctypes.data, len(batch.query_lengths), threads
+    count = native.baton_plan(arguments, *lengths, None, ctypes.byref(floats))
+    units = np.empty((count, UNIT), np.int64)
+    native.baton_plan(arguments, *lengths, units.ctypes.data, ctypes.byref(floats))
+    return units, torch.empty(floats.value)

@@ -1,228 +1,294 @@
 /* Causal attention over paged KV: softmax(q k^T scale) v for each query row, by online softmax.
 
-   A pool layer is [blocks, kv_heads, 2, block, dim]. The query heads that share a KV head are rows beside each other,
-   so each KV block is read once for all of them, where it lies. A tile of rows goes over TILE positions at a time, which
-   begin at multiples of TILE in the sequence, whatever the step began with; a row that sees none of them skips them. So
-   a row's bits depend on its query and its sequence's KV only. What no row of a tile may see does not reach its values:
-   slots that were never written may hold anything. */
+   A pool layer is [blocks, kv_heads, 2, block, dim]. The query heads that share a KV head are rows beside each other, so
+   each KV block is read once for all of them. Positions are taken a tile at a time; a tile begins at a multiple of TILE in
+   the sequence, whatever the step began with; it has a softmax of its own; and the tiles of a row are merged in order. So a
+   row's bits depend on its query and its sequence's KV only. What a row may not see does not reach it: slots that were
+   never written may hold anything. */
 
-#include "product.h"
+#include "attention.h"
+#include "attention_bf16.h"
+#include "attention_fp32.h"
 
-#define TILE 64 /* positions between two changes of the running maximum; a multiple of every block size */
-#define ROWS 24
-#define MAX_DIM 256
-
-struct tile {
-    int64_t work;     /* row of the block table */
-    int64_t token;    /* the batch's row of the work's first token … */
-    int64_t position; /* … and its position in the sequence */
-    int64_t first;    /* first row of this tile: rows are token x shared heads of the work */
-    int64_t rows;
-};
-
-struct attention {
-    int64_t format, kv_heads, shared, dim, block;
-    double scale;
-    const int64_t *tables; /* [works, table_stride] */
-    int64_t table_stride;
-    const struct tile *tiles;
-    int64_t tile_count;
+struct call {
+    const char *queries, *pool;
+    long query_stride, window;
+    char *out;
 };
 
 struct scratch {
-    float queries[ROWS * MAX_DIM], sums[ROWS * MAX_DIM], scores[ROWS][TILE];
-    float keys[MAX_DIM * TILE]; /* [TILE / PANEL, dim, PANEL] */
-    float wide[2 * TILE * MAX_DIM]; /* bf16 blocks as fp32 */
-    float values[TILE * MAX_DIM];   /* of a block, where a head is no whole number of panels */
-    float maximum[ROWS], total[ROWS];
+    float maximum[MAX_ROWS], total[MAX_ROWS], sums[MAX_ROWS * MAX_DIM];
+    int64_t positions[MAX_ROWS];
+    float tile_maximum[GROUP], tile_total[GROUP], tile_sums[GROUP * MAX_DIM];
+    union {
+        struct fp32_scratch fp32;
+#if defined HAS_BF16
+        struct bf16_scratch bf16;
+#endif
+    };
 };
 
-#if LANES == 8
-#define LOW 0, 8, 1, 9, 2, 10, 3, 11
-#define HIGH 4, 12, 5, 13, 6, 14, 7, 15
-#else
-#define LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+static long group_rows(const struct attention *step)
+{
+#if defined HAS_BF16
+    if (step->format == BF16)
+        return GROUP;
 #endif
-#if defined __clang__
-#define INTERLEAVED(A, B, ...) __builtin_shufflevector(A, B, __VA_ARGS__)
-#else
-#define INTERLEAVED(A, B, ...) __builtin_shuffle(A, B, (ivec){__VA_ARGS__})
+    return FP32_GROUP;
+}
+
+/* Position of a row's token. */
+static long position_of(const struct attention *step, const struct unit *unit, long row)
+{
+    return unit->position + (unit->first + row) / step->shared;
+}
+
+/* The first position that a token sees. */
+static long begin_of(const struct call *call, long position)
+{
+    return call->window ? most(0, position - call->window + 1) : 0;
+}
+
+/* What rows at these positions, in order, see of the tile that begins at `base`. */
+static struct span span_of(const struct call *call, long base, long first_position, long last_position)
+{
+    return (struct span){
+        most(0, begin_of(call, first_position) - base), most(0, least(TILE, last_position + 1 - base))};
+}
+
+static const char *block_of(const struct attention *step, const struct call *call, const struct unit *unit, long head, long position)
+{
+    const long place = step->tables[unit->work * step->table_stride + position / step->block];
+    return call->pool + (place * step->kv_heads + head) * 2 * step->block * token_bytes(step);
+}
+
+/* Whether the values that some of the rows see, and others do not, are finite: a weight of 0 does not make 0 of a NaN. */
+static int finite_where_sights_differ(
+    const struct attention *step, const struct call *call, const struct unit *unit, long head)
+{
+    const long first = position_of(step, unit, 0), last = position_of(step, unit, unit->rows - 1), dim = step->dim;
+    ivec strange = {0};
+    for (int edge = 0; edge < 2; edge++) {
+        const long begin = edge ? first + 1 : begin_of(call, first), end = edge ? last + 1 : begin_of(call, last);
+        for (long position = begin; position < end; position++) {
+            const char *kv = block_of(step, call, unit, head, position);
+            for (long d = 0; d < dim; d += LANES) {
+                const vec value = load_first(
+                    step->format, kv, (step->block + position % step->block) * dim + d, dim - d);
+                strange |= value - value != 0;
+            }
+        }
+    }
+    for (int lane = 0; lane < LANES; lane++)
+        if (strange[lane])
+            return 0;
+    return 1;
+}
+
+static struct state state_at(float *floats, long rows)
+{
+    return (struct state){floats, floats + rows, floats + 2 * rows};
+}
+
+/* The states of a unit's rows for one of its tiles. */
+static struct state partial_of(const struct attention *step, const struct unit *unit, long head, long tile)
+{
+    const long size = unit->rows * (state_width(step) + 2);
+    return state_at(step->partials + unit->partial + (tile * step->kv_heads + head) * size, unit->rows);
+}
+
+static struct state from_row(const struct attention *step, struct state state, long row)
+{
+    return (struct state){state.maximum + row, state.total + row, state.sums + row * state_width(step)};
+}
+
+static void clear_state(const struct attention *step, long rows, struct state state)
+{
+    for (long row = 0; row < rows; row++) {
+        state.maximum[row] = -INFINITY;
+        state.total[row] = 0;
+    }
+    memset(state.sums, 0, rows * state_width(step) * sizeof(float));
+}
+
+static void write_out(
+    const struct attention *step, const struct call *call, const struct unit *unit, long head, long first, long rows,
+    struct state state)
+{
+    const long dim = step->dim, width = state_width(step), shared = step->shared;
+    for (long row = 0; row < rows; row++) {
+        const long place = unit->first + first + row, token = unit->token + place / shared;
+        const long to = ((token * step->kv_heads + head) * shared + place % shared) * dim;
+        const vec total = all(state.total[row]);
+        for (long d = 0; d < dim; d += LANES)
+            store_first(step->format, call->out, to + d, load(FP32, state.sums, row * width + d) / total, dim - d);
+    }
+}
+
+static void take_queries(
+    const struct attention *step, const struct call *call, const struct unit *unit, long head, long first, long rows,
+    struct scratch *own)
+{
+    const long shared = step->shared;
+    for (long row = 0; row < rows; row++) {
+        const long place = unit->first + first + row, token = unit->token + place / shared;
+        const char *query = call->queries + token * call->query_stride * (token_bytes(step) / step->dim)
+            + (head * shared + place % shared) * token_bytes(step);
+#if defined HAS_BF16
+        if (step->format == BF16) {
+            take_bf16_query(step, query, row, &own->bf16);
+            continue;
+        }
 #endif
-
-/* Each round turns an element's row and column bits by one; after as many rounds as a row number has bits, rows are
-   columns. */
-INLINE void transpose(vec square[LANES])
-{
-#pragma GCC unroll 4
-    for (int done = 1; done < LANES; done *= 2) {
-        vec turned[LANES];
-#pragma GCC unroll 8
-        for (int i = 0; i < LANES / 2; i++) {
-            turned[2 * i] = INTERLEAVED(square[i], square[i + LANES / 2], LOW);
-            turned[2 * i + 1] = INTERLEAVED(square[i], square[i + LANES / 2], HIGH);
-        }
-        memcpy(square, turned, sizeof turned);
+        take_fp32_query(step, query, row, &own->fp32);
     }
 }
 
-/* A block's keys [block, dim] become columns `at` … of `keys`. */
-static void take_keys(const float *block_keys, long block, long dim, float *keys, long at)
+/* What all rows of a unit share of a tile. Behind its blocks is the one that is read next. */
+static void prepare(const struct attention *step, const char *const *blocks, struct span seen, struct scratch *own)
 {
-    for (long t = 0; t < block; t += LANES) {
-        float *panel = keys + (at + t) / PANEL * dim * PANEL + (at + t) % PANEL;
-        for (long d = 0; d < dim; d += LANES) {
-            vec square[LANES] = {{0}};
-            for (long i = 0; i < least(LANES, block - t); i++)
-                square[i] = load_first(FP32, block_keys, (t + i) * dim + d, dim - d);
-            transpose(square);
-            for (long i = 0; i < least(LANES, dim - d); i++)
-                store_first(FP32, panel, (d + i) * PANEL, square[i], block - t);
+    const long block = step->block, first = seen.first / block, last = (seen.end - 1) / block;
+    for (long i = first; i <= last; i++) {
+        const char *next = i < last ? blocks[i + 1] : blocks[first] + block * token_bytes(step);
+#if defined HAS_BF16
+        if (step->format == BF16) {
+            prepare_bf16_keys(step, blocks[i], i * block, next, &own->bf16);
+            continue;
         }
+#endif
+        prepare_fp32(step, blocks[i], i * block, next, &own->fp32);
+    }
+#if defined HAS_BF16
+    if (step->format == BF16)
+        prepare_bf16_values(step, blocks, seen, &own->bf16);
+#endif
+}
+
+static void attend_group(
+    const struct attention *step, const char *const *blocks, const struct sight *sight, long first, long rows,
+    struct scratch *own, struct state target)
+{
+#if defined HAS_BF16
+    if (step->format == BF16) {
+        attend_bf16(step, sight, first, rows, &own->bf16, target);
+        return;
+    }
+#endif
+    attend_fp32(step, blocks, sight, first, rows, &own->fp32, target);
+}
+
+/* The tiles of a unit, for its rows `first` … */
+static void attend_rows(
+    const struct attention *step, const struct call *call, const struct unit *unit, long head, long first, long rows,
+    const char *next, struct scratch *own)
+{
+    const struct state state = {own->maximum, own->total, own->sums};
+    const struct state found = {own->tile_maximum, own->tile_total, own->tile_sums};
+    const long block = step->block, group = group_rows(step);
+    for (long row = 0; row < rows; row++)
+        own->positions[row] = position_of(step, unit, first + row);
+    const long start = own->positions[0], last = own->positions[rows - 1];
+    take_queries(step, call, unit, head, first, rows, own);
+    clear_state(step, rows, state);
+#if defined HAS_BF16
+    if (step->format == BF16)
+        clear_bf16(step, &own->bf16);
+#endif
+    for (long tile = most(unit->begin, begin_of(call, start) / TILE); tile <= last / TILE && tile < unit->end; tile++) {
+        const struct span seen = span_of(call, tile * TILE, start, last);
+        const char *blocks[TILE + 1];
+        for (long at = seen.first / block * block; at < seen.end; at += block)
+            blocks[at / block] = block_of(step, call, unit, head, tile * TILE + at);
+        const int more = tile < last / TILE && tile + 1 < unit->end;
+        blocks[(seen.end - 1) / block + 1] = more ? block_of(step, call, unit, head, (tile + 1) * TILE) : next;
+        prepare(step, blocks, seen, own);
+        for (long row = 0; row < rows; row += group) {
+            const long count = least(group, rows - row);
+            struct sight sight = {
+                span_of(call, tile * TILE, own->positions[row], own->positions[row + count - 1])};
+            if (sight.all.first >= sight.all.end)
+                continue;
+            for (long i = 0; i < count; i++)
+                sight.row[i] = span_of(call, tile * TILE, own->positions[row + i], own->positions[row + i]);
+            const struct state target = unit->partial < 0
+                ? found : from_row(step, partial_of(step, unit, head, tile), first + row);
+            attend_group(step, blocks, &sight, row, count, own, target);
+            if (unit->partial < 0)
+                merge(count, step->dim, state_width(step), found, from_row(step, state, row));
+        }
+    }
+    if (unit->partial < 0)
+        write_out(step, call, unit, head, first, rows, state);
+}
+
+/* The first block that a unit reads. */
+static const char *first_block(
+    const struct attention *step, const struct call *call, const struct unit *unit, long head)
+{
+    return block_of(step, call, unit, head, most(unit->begin * TILE, begin_of(call, position_of(step, unit, 0))));
+}
+
+static void attend_unit(
+    const struct attention *step, const struct call *call, const struct unit *unit, long head, struct scratch *own)
+{
+    const long shared = step->shared;
+    const char *next = first_block(step, call, unit, head);
+    if (head + 1 < step->kv_heads)
+        next = first_block(step, call, unit, head + 1);
+    else if (unit + 1 < step->units + step->unit_count)
+        next = first_block(step, call, unit + 1, 0);
+    if (unit->partial >= 0)
+        for (long tile = unit->begin; tile < unit->end; tile++)
+            memset(partial_of(step, unit, head, tile).total, 0, unit->rows * sizeof(float));
+    if (position_of(step, unit, 0) == position_of(step, unit, unit->rows - 1)
+            || finite_where_sights_differ(step, call, unit, head)) {
+        attend_rows(step, call, unit, head, 0, unit->rows, next, own);
+        return;
+    }
+    for (long row = 0, end; row < unit->rows; row = end) { /* a token at a time: its rows see the same */
+        end = least(unit->rows, ((unit->first + row) / shared + 1) * shared - unit->first);
+        attend_rows(step, call, unit, head, row, end - row, next, own);
     }
 }
 
-/* Scores of positions from … end - 1 become weights, 0 for those outside low … high - 1. Returns what the row's sums so
-   far are to be multiplied by. */
-static float soften(float *scores, long from, long end, long low, long high, float *maximum, float *total)
+/* What `attend_rows` did with one tile after the other, for rows whose tiles are in several units. */
+static void merge_partials(
+    const struct attention *step, const struct call *call, const struct unit *unit, long head, struct scratch *own)
 {
-    static const ivec lane = LANE_NUMBERS;
-    if (high <= low) {
-        memset(scores + from, 0, (end - from) * sizeof *scores);
-        return 1;
-    }
-    vec best = all(-INFINITY), sum = {0};
-    for (long t = from; t < end; t += LANES) {
-        const ivec position = lane + (int32_t)t;
-        const ivec seen = (position >= (int32_t)low) & (position < (int32_t)high);
-        const vec masked = chosen(seen, load(FP32, scores, t), all(-INFINITY));
-        store(FP32, scores, t, masked);
-        best = larger(masked, best);
-    }
-    const float found = largest_of(best), before = *maximum;
-    const float now = found > before ? found : before;
-    for (long t = from; t < end; t += LANES) {
-        const vec weight = exponential(load(FP32, scores, t) - now);
-        store(FP32, scores, t, weight);
-        sum += weight;
-    }
-    const float factor = exponential(all(before - now))[0];
-    *maximum = now;
-    *total = *total * factor + sum_of(sum);
-    return factor;
-}
-
-/* sums += a b for `rows` rows and `panels` panels of b, which begin `panel_step` elements apart. */
-static void add_panels(
-    long rows, const float *a, long a_stride, const float *b, long b_stride, long panel_step, long depth, long panels,
-    float *sums, long sums_stride)
-{
-    for (long panel = 0; panel < panels; panel++)
-        for (long row = 0; row < rows; row += TILE_ROWS)
-            add_tile(
-                least(rows - row, TILE_ROWS), a + row * a_stride, a_stride, b + panel * panel_step, b_stride, depth,
-                0, 0, sums + row * sums_stride + panel * PANEL, sums_stride);
-}
-
-static void attend_tile(
-    const struct attention *step, const struct tile *tile, long head, const void *queries,
-    long query_stride, const void *pool, long window, void *out, struct scratch *own)
-{
-    const enum format format = step->format;
-    const long dim = step->dim, block = step->block, block_side = block * dim, shared = step->shared;
-    const long width = rounded_up(dim, PANEL), rows = tile->rows, heads = step->kv_heads * shared;
-    const int64_t *table = step->tables + tile->work * step->table_stride;
-    for (long row = 0; row < rows; row++) {
-        const long token = tile->token + (tile->first + row) / shared;
-        const long from = token * query_stride + (head * shared + (tile->first + row) % shared) * dim;
-        for (long d = 0; d < dim; d += LANES)
-            store(FP32, own->queries, row * width + d, load_first(format, queries, from + d, dim - d) * (float)step->scale);
-        own->maximum[row] = -INFINITY;
-        own->total[row] = 0;
-    }
-    memset(own->sums, 0, rows * width * sizeof(float));
-    const long first_position = tile->position + tile->first / shared;
-    const long end = tile->position + (tile->first + rows - 1) / shared + 1;
-    const long begin = window ? most(0, first_position - window + 1) : 0;
-    for (long base = begin / TILE * TILE; base < end; base += TILE) {
-        const long count = least(TILE, end - base), first = most(0, begin - base) / block * block;
-        const long from = first / PANEL * PANEL, panels = rounded_up(count - from, PANEL) / PANEL;
-        const float *kv[TILE];
-        for (long at = first; at < count; at += block) {
-            const long place = (table[(base + at) / block] * step->kv_heads + head) * 2 * block_side;
-            if (format == FP32) {
-                kv[at] = (const float *)pool + place;
-            } else {
-                kv[at] = own->wide + 2 * at * dim;
-                widen((const uint16_t *)pool + place, 2 * block_side, own->wide + 2 * at * dim);
-            }
-            take_keys(kv[at], block, dim, own->keys, at);
-        }
-        memset(own->scores, 0, rows * sizeof own->scores[0]);
-        add_panels(
-            rows, own->queries, width, own->keys + from * dim, PANEL, dim * PANEL, dim, panels,
-            own->scores[0] + from, TILE);
-        for (long row = 0; row < rows; row++) {
-            const long position = tile->position + (tile->first + row) / shared - base;
-            const float factor = soften(
-                own->scores[row], from, rounded_up(count, LANES), window ? most(0, position - window + 1) : 0,
-                least(position + 1, TILE), &own->maximum[row], &own->total[row]);
-            for (long d = 0; factor != 1 && d < width; d += LANES)
-                store(FP32, own->sums, row * width + d, load(FP32, own->sums, row * width + d) * factor);
-        }
-        for (long at = first; at < count; at += block) {
-            const long tokens = least(block, count - at);
-            const float *values = kv[at] + block_side;
-            if (dim != width) {
-                for (long t = 0; t < tokens; t++)
-                    for (long d = 0; d < dim; d += LANES)
-                        store(FP32, own->values, t * width + d, load_first(FP32, values, t * dim + d, dim - d));
-                values = own->values;
-            }
-            add_panels(
-                rows, own->scores[0] + at, TILE, values, width, PANEL, tokens, width / PANEL, own->sums, width);
-        }
-    }
-    for (long row = 0; row < rows; row++) {
-        const long token = tile->token + (tile->first + row) / shared;
-        const long to = (token * heads + head * shared + (tile->first + row) % shared) * dim;
-        for (long d = 0; d < dim; d += LANES)
-            store_first(format, out, to + d, load(FP32, own->sums, row * width + d) / own->total[row], dim - d);
-    }
+    const struct state state = {own->maximum, own->total, own->sums};
+    const long last = position_of(step, unit, unit->rows - 1);
+    clear_state(step, unit->rows, state);
+    for (long tile = 0; tile <= last / TILE; tile++)
+        merge(unit->rows, step->dim, state_width(step), partial_of(step, unit, head, tile), state);
+    write_out(step, call, unit, head, 0, unit->rows, state);
 }
 
 /* `queries` [tokens, heads, dim] with `query_stride` elements between tokens; `out` [tokens, heads, dim], contiguous;
-   `window` 0: none. The most expensive tiles should come first. */
+   `window` 0: none. */
 EXPORT void baton_attend(
     const struct attention *step, const void *queries, long query_stride, const void *pool, long window, void *out)
 {
+    const struct call call = {queries, pool, query_stride, window, out};
 #pragma omp parallel
     {
         struct scratch own;
+#if defined HAS_BF16
+        own.bf16.shaped = 0;
+#endif
 #pragma omp for collapse(2) schedule(dynamic)
-        for (long tile = 0; tile < step->tile_count; tile++)
+        for (long unit = 0; unit < step->unit_count; unit++)
             for (long head = 0; head < step->kv_heads; head++)
-                attend_tile(step, step->tiles + tile, head, queries, query_stride, pool, window, out, &own);
-    }
-}
-
-/* `keys_values` [tokens, 2 x kv_heads, dim], keys before values, `stride` elements between tokens, go to `slots`
-   (block x block size + offset). Blocks that a sequence enters are cleared first: a block leaves this worker whole, and
-   must not take along what its last owner left. */
-EXPORT void baton_store(
-    const struct attention *step, const char *keys_values, long stride, const int64_t *slots, long tokens,
-    const int64_t *fresh, long fresh_count, char *pool)
-{
-    const long block = step->block, heads = step->kv_heads;
-    const long token_bytes = step->dim * (step->format == FP32 ? 4 : 2), side = block * token_bytes;
-    for (long i = 0; i < fresh_count; i++)
-        memset(pool + fresh[i] * heads * 2 * side, 0, heads * 2 * side);
-    for (long token = 0; token < tokens; token++) {
-        const char *from = keys_values + token * stride * (token_bytes / step->dim);
-        for (long part = 0; part < 2 * heads; part++) {
-            const long head = part % heads, values = part / heads;
-            char *to = pool + ((slots[token] / block * heads + head) * 2 + values) * side + slots[token] % block * token_bytes;
-            memcpy(to, from + part * token_bytes, token_bytes);
+                attend_unit(step, &call, step->units + unit, head, &own);
+#if defined HAS_AMX
+        if (step->format == BF16 && own.bf16.shaped)
+            release_tiles();
+#endif
+        if (step->partials) {
+#pragma omp for collapse(2) schedule(dynamic)
+            for (long unit = 0; unit < step->unit_count; unit++)
+                for (long head = 0; head < step->kv_heads; head++)
+                    if (step->units[unit].partial >= 0 && step->units[unit].begin == 0)
+                        merge_partials(step, &call, step->units + unit, head, &own);
         }
     }
 }

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from core.errors import NativeError
 
-SOURCES = ("layer.c", "linear.c", "attention.c", "elementwise.c", "sampling.c")
-HEADERS = ("linear.h", "finish.h", "elementwise.h", "vector.h", "product.h", "product_bf16.h", "amx.h")
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = (
     *("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-fvisibility=hidden", "-Wno-psabi"),
@@ -38,11 +36,12 @@ def build() -> Path:
     key = hashlib.sha256()
     for part in (version(command), shlex.join(command), shlex.join(FLAGS + LIBRARIES), processor()):
         key.update(part.encode() + b"\0")
-    for name in SOURCES + HEADERS:
-        key.update((directory / name).read_bytes() + b"\0")
+    sources = sorted(directory.glob("*.c"))
+    for source in [*sources, *sorted(directory.glob("*.h"))]:
+        key.update(source.read_bytes() + b"\0")
     library = cache() / f"operators-{key.hexdigest()[:32]}.so"
     if not library.exists():
-        _compile([*command, *FLAGS, *(str(directory / name) for name in SOURCES)], library)
+        _compile([*command, *FLAGS, *map(str, sources)], library)
     return library
 
 

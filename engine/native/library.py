@@ -26,8 +26,9 @@ class AttentionArguments(Structure):
         ("scale", c_double),
         ("tables", c_void_p),
         ("table_stride", c_int64),
-        ("tiles", c_void_p),
-        ("tile_count", c_int64),
+        ("units", c_void_p),
+        ("unit_count", c_int64),
+        ("partials", c_void_p),
     )
 
 
@@ -65,6 +66,7 @@ class StepArguments(Structure):
 ARGUMENTS: dict[str, tuple[type, ...]] = {
     "baton_pack": (POINTER(LinearArguments), c_void_p, c_void_p),
     "baton_linear": (POINTER(LinearArguments), c_void_p, c_long, c_long, c_void_p),
+    "baton_attention_limits": (c_void_p,),
     "baton_attend": (POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long, c_void_p),
     "baton_store": (
         *(POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long),
@@ -98,4 +100,6 @@ def load() -> ctypes.CDLL:
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     library.baton_packed_bytes.argtypes, library.baton_packed_bytes.restype = (POINTER(LinearArguments),), c_long
+    library.baton_plan.argtypes = (POINTER(AttentionArguments), *(c_void_p,) * 2, *(c_long,) * 2, *(c_void_p,) * 2)
+    library.baton_plan.restype = c_long
     return library

@@ -97,44 +97,67 @@ struct best {
     int bad; /* some logit is not finite */
 };
 
+/* The best of each lane so far. */
+struct lanes {
+    vec score, least_score; /* the least that may still win */
+    ivec id;
+    vec zero; /* NaN once a logit was not finite */
+};
+
+/* Looks at LANES logits, or at those that are `there`. */
+INLINE void look(const int random, struct lanes *best, vec logit, ivec ids, ivec there, vec temperature, uint64_t key)
+{
+    best->zero += logit - logit;
+    vec score = logit;
+    ivec better = there & (score > best->score);
+    if (random) {
+        score = logit / temperature;
+        ivec possible = there & (score >= best->least_score);
+        if (!any(possible))
+            return;
+        /* Noise is below -log v: to be better takes v < e^(score - best), but for rounding. */
+        const vec v = uniform(ids, key), behind = score - best->score;
+        possible &= v <= exponential(chosen(behind < 0.0f, behind, (vec){0})) * 1.001f;
+        if (!any(possible))
+            return;
+        score += gumbel(v);
+        better = possible & (score > best->score);
+        best->least_score = larger(chosen(better, score, best->score) - LARGEST_NOISE, best->least_score);
+    }
+    best->score = chosen(better, score, best->score);
+    best->id = (better & ids) | (~better & best->id);
+}
+
 /* The best of logits begin … end - 1 of a row, whose first is `at`. */
 INLINE struct best segment(
-    enum format format, const void *logits, long at, long begin, long end, const struct draw *draw, float floor)
+    enum format format, const int random, const void *logits, long at, long begin, long end, const struct draw *draw,
+    float floor)
 {
     const uint64_t key = key_of(draw);
     const vec temperature = all((float)draw->temperature);
-    const int random = draw->temperature > 0;
-    vec best = all(-INFINITY), least_score = all(floor);
-    ivec winner = {0}, bad = {0};
-    for (long i = begin; i < end; i += LANES) {
-        const ivec ids = LANE + (int)i, there = LANE < (int)least(LANES, end - i);
-        const vec logit = load_first(format, logits, at + i, end - i);
-        const vec zero = logit - logit;
-        bad |= zero != zero;
-        vec score = random ? logit / temperature : logit;
-        ivec better = there & (score > best);
-        if (random) {
-            ivec possible = there & (score >= least_score);
-            if (!any(possible))
-                continue;
-            /* Noise is below -log v: to be better takes v < e^(score - best), but for rounding. */
-            const vec v = uniform(ids, key), behind = score - best;
-            possible &= v <= exponential(chosen(behind < 0.0f, behind, (vec){0})) * 1.001f;
-            if (!any(possible))
-                continue;
-            score += gumbel(v);
-            better = possible & (score > best);
-            const vec beyond = chosen(better, score, best) - LARGEST_NOISE;
-            least_score = larger(beyond, least_score);
+    const struct lanes none = {all(-INFINITY), all(floor), {0}, {0}};
+    struct lanes best[2] = {none, none}; /* one does not wait for the other */
+    long i = begin;
+    for (; i + 2 * LANES <= end; i += 2 * LANES)
+        for (int half = 0; half < 2; half++) {
+            const long from = i + half * LANES;
+            const vec logit = load(format, logits, at + from);
+            look(random, best + half, logit, LANE + (int)from, ~(ivec){0}, temperature, key);
         }
-        best = chosen(better, score, best);
-        winner = (better & ids) | (~better & winner);
+    for (; i < end; i += LANES) {
+        const ivec there = LANE < (int)least(LANES, end - i);
+        look(random, best, load_first(format, logits, at + i, end - i), LANE + (int)i, there, temperature, key);
     }
-    struct best found = {-INFINITY, 0, any(bad)};
-    for (int lane = 0; lane < LANES; lane++)
-        if (best[lane] > found.score || (best[lane] == found.score && winner[lane] < found.id)) {
-            found.score = best[lane];
-            found.id = winner[lane];
+    const vec zero = best[0].zero + best[1].zero;
+    struct best found = {-INFINITY, 0, any(zero != zero)};
+    for (int half = 0; half < 2; half++)
+        for (int lane = 0; lane < LANES; lane++) {
+            const float score = best[half].score[lane];
+            const int id = best[half].id[lane];
+            if (score > found.score || (score == found.score && id < found.id)) {
+                found.score = score;
+                found.id = id;
+            }
         }
     return found;
 }
@@ -170,7 +193,8 @@ static struct cut find_cut(float *scores, long size, float top, long count, doub
         float *rest = scores + cut.above;
         vec lows = all(rest[0]), highs = lows;
         for (long i = 0; i < size; i += LANES) {
-            const vec v = i + LANES <= size ? load(FP32, rest, i) : chosen(LANE < (int)(size - i), load_first(FP32, rest, i, size - i), lows);
+            const ivec there = LANE < (int)least(LANES, size - i);
+            const vec v = chosen(there, load_first(FP32, rest, i, size - i), lows);
             lows = -larger(-lows, -v);
             highs = larger(highs, v);
         }
@@ -204,17 +228,16 @@ static struct cut find_cut(float *scores, long size, float top, long count, doub
 INLINE float filter(enum format format, const void *logits, long at, long vocab, const struct draw *draw, float *scores)
 {
     const vec temperature = all((float)draw->temperature);
-    vec tops = all(-INFINITY);
-    ivec bad = {0};
+    vec tops = all(-INFINITY), zero = {0};
     for (long i = 0; i < vocab; i += LANES) {
-        const vec score = load_first(format, logits, at + i, vocab - i) / temperature, zero = score - score;
-        bad |= zero != zero;
+        const vec score = load_first(format, logits, at + i, vocab - i) / temperature;
+        zero += score - score;
         tops = larger(tops, chosen(LANE < (int)least(LANES, vocab - i), score, tops));
         store_first(FP32, scores, i, score, vocab - i);
     }
     const float top = largest_of(tops), reach = top + (float)draw->reach;
     const int counts = draw->top_k > 0 && draw->top_k < vocab;
-    if (any(bad) || (!counts && draw->top_p >= 1))
+    if (any(zero != zero) || (!counts && draw->top_p >= 1))
         return reach;
     double whole = draw->top_p < 1 && !counts ? mass(scores, vocab, top) : 0;
     long near = 0;
@@ -266,7 +289,9 @@ INLINE void sample(
         for (long i = 0; i < samples; i++)
             for (long begin = 0; begin < vocab; begin += SEGMENT) {
                 const long at = draws[i].row * vocab, end = least(begin + SEGMENT, vocab);
-                const struct best best = segment(format, logits, at, begin, end, draws + i, floors[i]);
+                const struct best best = draws[i].temperature > 0
+                    ? segment(format, 1, logits, at, begin, end, draws + i, floors[i])
+                    : segment(format, 0, logits, at, begin, end, draws + i, floors[i]);
 #pragma omp critical
                 {
                     if (best.bad)

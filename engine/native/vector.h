@@ -101,7 +101,14 @@ INLINE float largest_of(vec v)
     return found;
 }
 
-INLINE vec widened(hvec bits) { return (vec)(__builtin_convertvector(bits, uvec) << 16); }
+INLINE vec widened(hvec bits)
+{
+#if defined __AVX512F__
+    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)bits), 16); /* GCC 12 makes two halves of it */
+#else
+    return (vec)(__builtin_convertvector(bits, uvec) << 16);
+#endif
+}
 
 /* To the nearest bf16, ties to even; NaN stays NaN. */
 INLINE hvec narrowed(vec v)

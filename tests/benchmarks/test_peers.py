@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks import random_model, rounds
 from benchmarks.machine import Machine
-from benchmarks.peer_process import OURS, Model, PeerProcess, running
+from benchmarks.peer_model import Model
+from benchmarks.peer_process import OURS, PeerProcess, running
 from benchmarks.peer_setup import PEERS, Peer, PeerError
 from benchmarks.peers import PeersConfig, chosen, table
 from benchmarks.rounds import run_rounds

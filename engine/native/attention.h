@@ -1,0 +1,60 @@
+/* What a step of attention is told, and how its work is cut. The same bytes are structures of ctypes and numpy. */
+
+#ifndef ATTENTION_H
+#define ATTENTION_H
+
+#include <stdint.h>
+
+#define TILE 128     /* positions of one softmax, from a multiple of TILE on; a multiple of every block size */
+#define MAX_BLOCK 64
+#define MAX_DIM 256
+#define MAX_ROWS 192 /* of a unit: they share what is prepared of its keys and values */
+#define GROUP 32     /* rows whose scores are in the first cache together */
+
+#if !defined EXPORT
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+/* Rows of one work, and the positions that they are to see. Rows are the work's tokens, times the query heads that share
+   a KV head; a unit is done once for each KV head. */
+struct unit {
+    int64_t work;       /* row of the block table */
+    int64_t token;      /* the batch's row of the work's first token … */
+    int64_t position;   /* … and its position in the sequence */
+    int64_t first;      /* first row of the unit */
+    int64_t rows;
+    int64_t begin, end; /* tiles: from begin x TILE to end x TILE */
+    int64_t partial;    /* where the rows' states of all tiles lie in `partials`, or -1: this unit has all the tiles */
+};
+
+struct attention {
+    int64_t format, kv_heads, shared, dim, block;
+    double scale;
+    const int64_t *tables; /* [works, table_stride] */
+    int64_t table_stride;
+    const struct unit *units;
+    int64_t unit_count;
+    float *partials; /* null where no unit has one */
+};
+
+/* Of a row of sums: whole vectors. */
+static inline int64_t state_width(const struct attention *step) { return (step->dim + 63) / 64 * 64; }
+/* Of one head. */
+static inline int64_t token_bytes(const struct attention *step) { return step->dim * (step->format ? 2 : 4); }
+
+/* Positions of a tile: first … end - 1. */
+struct span {
+    int64_t first, end;
+};
+
+/* What a group of rows sees of a tile, all together and each. */
+struct sight {
+    struct span all, row[GROUP];
+};
+
+/* See softmax.h; `sums` is [rows, state_width]. */
+struct state {
+    float *maximum, *total, *sums;
+};
+
+#endif

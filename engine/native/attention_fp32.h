@@ -1,0 +1,88 @@
+/* A tile of positions for a group of rows in fp32 arithmetic: for fp32 pools, and for bf16 where the processor has no
+   products of bf16. */
+
+#ifndef ATTENTION_FP32_H
+#define ATTENTION_FP32_H
+
+#include "attention.h"
+#include "product.h"
+#include "softmax.h"
+#include "transpose.h"
+
+#define FP32_GROUP (4 * TILE_ROWS)
+
+struct fp32_scratch {
+    float queries[MAX_ROWS * MAX_DIM], scores[FP32_GROUP * TILE];
+    float keys[MAX_DIM * TILE];   /* [TILE / PANEL, dim, PANEL] */
+    float values[TILE * MAX_DIM]; /* of blocks that are bf16, or of heads that are no whole number of panels */
+};
+
+static void take_fp32_query(const struct attention *step, const void *query, long row, struct fp32_scratch *own)
+{
+    const long dim = step->dim;
+    for (long d = 0; d < dim; d += LANES) {
+        const vec scaled = load_first(step->format, query, d, dim - d) * (float)step->scale;
+        store(FP32, own->queries, row * state_width(step) + d, scaled);
+    }
+}
+
+/* Values are used where they lie if they can be. */
+static int copied(const struct attention *step) { return step->format != FP32 || step->dim % PANEL; }
+
+/* A block [2, block, dim] whose first position is `at` in the tile. */
+static void prepare_fp32(
+    const struct attention *step, const char *kv, long at, const char *next, struct fp32_scratch *own)
+{
+    const long dim = step->dim, block = step->block, width = state_width(step);
+    for (long t = at; t < at + block; t = rounded_up(t + 1, PANEL)) {
+        const long rows = least(rounded_up(t + 1, PANEL), at + block) - t;
+        take_columns(
+            step->format, kv + (t - at) * token_bytes(step), rows, dim, own->keys + t / PANEL * dim * PANEL + t % PANEL,
+            PANEL, next + (t - at) * token_bytes(step));
+    }
+    if (copied(step))
+        for (long t = 0; t < block; t++)
+            for (long d = 0; d < dim; d += LANES)
+                store(
+                    FP32, own->values, (at + t) * width + d,
+                    load_first(step->format, kv, (block + t) * dim + d, dim - d));
+}
+
+/* sums += a b for `rows` rows and `panels` panels of b, which begin `panel_step` elements apart. */
+static void add_panels(
+    long rows, const float *a, long a_stride, const float *b, long b_stride, long panel_step, long depth, long panels,
+    float *sums, long sums_stride)
+{
+    for (long panel = 0; panel < panels; panel++)
+        for (long row = 0; row < rows; row += TILE_ROWS)
+            add_tile(
+                least(rows - row, TILE_ROWS), a + row * a_stride, a_stride, b + panel * panel_step, b_stride, depth,
+                0, 0, sums + row * sums_stride + panel * PANEL, sums_stride);
+}
+
+/* The states of queries `first` … with one tile, of which `blocks` are at their places. */
+static void attend_fp32(
+    const struct attention *step, const char *const *blocks, const struct sight *sight, long first, long rows,
+    struct fp32_scratch *own, struct state tile)
+{
+    const long dim = step->dim, width = state_width(step), block = step->block;
+    const long from = sight->all.first / PANEL * PANEL, panels = rounded_up(sight->all.end - from, PANEL) / PANEL;
+    memset(own->scores, 0, rows * TILE * sizeof(float));
+    add_panels(
+        rows, own->queries + first * width, width, own->keys + from * dim, PANEL, dim * PANEL, dim, panels,
+        own->scores + from, TILE);
+    for (long row = 0; row < rows; row++)
+        soften(
+            own->scores + row * TILE, sight->all.first / LANES * LANES, rounded_up(sight->all.end, LANES), sight->row[row].first,
+            sight->row[row].end, tile.maximum + row, tile.total + row);
+    memset(tile.sums, 0, rows * width * sizeof(float));
+    for (long at = sight->all.first, next; at < sight->all.end; at = next) {
+        next = least(sight->all.end, (at / block + 1) * block);
+        const float *values = (const float *)(blocks[at / block] + block * token_bytes(step)) + at % block * dim;
+        add_panels(
+            rows, own->scores + at, TILE, copied(step) ? own->values + at * width : values, copied(step) ? width : dim,
+            PANEL, next - at, width / PANEL, tile.sums, width);
+    }
+}
+
+#endif

@@ -1,0 +1,25 @@
+/* New keys and values go to their places in the pool. */
+
+#include <string.h>
+
+#include "attention.h"
+
+/* `keys_values` [tokens, 2 x kv_heads, dim], keys before values, `stride` elements between tokens, go to `slots`
+   (block x block size + offset). Blocks that a sequence enters are cleared first: a block leaves this worker whole, and
+   must not take along what its last owner left. */
+EXPORT void baton_store(
+    const struct attention *step, const char *keys_values, long stride, const int64_t *slots, long tokens,
+    const int64_t *fresh, long fresh_count, char *pool)
+{
+    const long block = step->block, heads = step->kv_heads, bytes = token_bytes(step), side = block * bytes;
+    for (long i = 0; i < fresh_count; i++)
+        memset(pool + fresh[i] * heads * 2 * side, 0, heads * 2 * side);
+    for (long token = 0; token < tokens; token++) {
+        const char *from = keys_values + token * stride * (bytes / step->dim);
+        for (long part = 0; part < 2 * heads; part++) {
+            const long head = part % heads, values = part / heads;
+            char *to = pool + ((slots[token] / block * heads + head) * 2 + values) * side + slots[token] % block * bytes;
+            memcpy(to, from + part * bytes, bytes);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+/* The softmax of one tile of positions, and how tiles become one.
+
+   A state is a row's maximum of the scores, the sum of e^(score - maximum), and the sums of the values with these weights:
+   the result times that sum. A row that sees nothing of a tile has the sum 0. */
+
+#ifndef SOFTMAX_H
+#define SOFTMAX_H
+
+#include "attention.h"
+#include "transpose.h"
+
+/* Scores of positions from … end - 1, multiples of LANES, become weights, 0 for those outside low … high - 1. */
+static void soften(float *scores, long from, long end, long low, long high, float *maximum, float *total)
+{
+    static const ivec lane = LANE_NUMBERS;
+    vec best = all(-INFINITY), sum = {0};
+    *maximum = -INFINITY;
+    *total = 0;
+    if (high <= low) {
+        memset(scores + from, 0, (end - from) * sizeof *scores);
+        return;
+    }
+    for (long t = from; t < end; t += LANES) {
+        const ivec position = lane + (int32_t)t;
+        const ivec seen = (position >= (int32_t)low) & (position < (int32_t)high);
+        const vec masked = chosen(seen, load(FP32, scores, t), all(-INFINITY));
+        store(FP32, scores, t, masked);
+        best = larger(masked, best);
+    }
+    *maximum = largest_of(best);
+    for (long t = from; t < end; t += LANES) {
+        const vec weight = exponential(load(FP32, scores, t) - *maximum);
+        store(FP32, scores, t, weight);
+        sum += weight;
+    }
+    *total = sum_of(sum);
+}
+
+/* Adds the states of `rows` rows of a tile to those of the tiles before it. */
+static void merge(long rows, long dim, long width, struct state tile, struct state before)
+{
+    for (long first = 0; first < rows; first += LANES) {
+        const long count = least(LANES, rows - first);
+        const vec old = load_first(FP32, before.maximum, first, count), new = load_first(FP32, tile.maximum, first, count);
+        const vec now = larger(new, old);
+        float factor[LANES], tile_factor[LANES];
+        store(FP32, factor, 0, exponential(old - now));
+        store(FP32, tile_factor, 0, exponential(new - now));
+        for (long i = 0, row = first; i < count; i++, row++) {
+            if (tile.total[row] == 0)
+                continue;
+            const vec kept = all(factor[i]), added = all(tile_factor[i]);
+            float *sums = before.sums + row * width;
+            for (long d = 0; d < dim; d += LANES)
+                store(FP32, sums, d, fused(load(FP32, tile.sums + row * width, d), added, load(FP32, sums, d) * kept));
+            before.total[row] = before.total[row] * factor[i] + tile.total[row] * tile_factor[i];
+            before.maximum[row] = now[i];
+        }
+    }
+}
+
+#if defined __AVX512BF16__
+/* 2^x for x <= 0, to 1 in 13,000: a weight is rounded to bf16, which is 26 times as coarse. 0 or nearly so from -126 on;
+   NaN stays NaN. (The minimax polynomial of the third degree for |r| <= 1/2.) */
+INLINE vec power_of_two(vec x)
+{
+    const vec shift = all(12582912.0f); /* 1.5 x 2^23: adding it rounds to a whole number */
+    const vec bounded = _mm512_max_ps(all(-126.0f), x);
+    const vec whole = bounded + shift, r = bounded - (whole - shift);
+    vec p = fused(all(0.05517167f), r, all(0.24261112f));
+    p = fused(p, r, all(0.69326099f));
+    p = fused(p, r, all(0.99992807f));
+    return p * (vec)(((ivec)whole << 23) + (127 << 23));
+}
+
+INLINE __mmask16 seen_lanes(long at, long low, long high)
+{
+    const uint32_t below_high = (1u << most(0, least(high - at, 16))) - 1;
+    const uint32_t below_low = (1u << most(0, least(low - at, 16))) - 1;
+    return below_high & ~below_low;
+}
+
+INLINE vec weights_at(const int whole, const float *scores, long at, long low, long high, vec scale, vec offset)
+{
+    const vec weights = power_of_two(_mm512_fmsub_ps(load(FP32, scores, at), scale, offset));
+    return whole ? weights : (vec)_mm512_maskz_mov_ps(seen_lanes(at, low, high), weights);
+}
+
+INLINE vec soften_32(
+    const int whole, const float *scores, long at, long low, long high, vec scale, vec offset, uint16_t *weights, vec sum)
+{
+    const __m512bh both = _mm512_cvtne2ps_pbh(
+        weights_at(whole, scores, at + LANES, low, high, scale, offset),
+        weights_at(whole, scores, at, low, high, scale, offset));
+    memcpy(weights + at, &both, sizeof both);
+    return _mm512_dpbf16_ps(sum, both, (__m512bh)_mm512_set1_epi16(0x3f80)); /* times 1 */
+}
+
+/* As `soften`, for up to 16 rows of raw scores that `scale` belongs to; weights are bf16, from … end - 1 multiples of 32.
+   The totals are those of the rounded weights, so that the weights of a tile are together 1. */
+static void soften_to_bf16(
+    const float *scores, long rows, long from, long end, const struct span *seen, float scale, uint16_t *weights,
+    float *maximum, float *total)
+{
+    vec square[LANES];
+    float offset[LANES];
+    long whole[LANES];
+    for (long row = 0; row < rows; row++, scores += TILE) {
+        const long low = seen[row].first, high = seen[row].end;
+        whole[row] = most(from, least(end, low <= from ? high / 32 * 32 : from));
+        vec best[2] = {all(-INFINITY), all(-INFINITY)};
+        for (long t = from; t < whole[row]; t += 2 * LANES)
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; half++)
+                best[half] = _mm512_max_ps(load(FP32, scores, t + half * LANES), best[half]);
+        for (long t = whole[row]; t < end; t += LANES)
+            best[0] = _mm512_mask_max_ps(best[0], seen_lanes(t, low, high), load(FP32, scores, t), best[0]);
+        square[row] = _mm512_max_ps(best[0], best[1]);
+    }
+    for (long row = rows; row < LANES; row++)
+        square[row] = (vec){0};
+    const vec largest = largest_of_each(square), scale_2 = all(scale * 1.44269504f);
+    store(FP32, offset, 0, largest * scale_2);
+    store_first(FP32, maximum, 0, largest * scale, rows);
+    scores -= rows * TILE;
+    for (long row = 0; row < rows; row++, scores += TILE, weights += TILE) {
+        const long low = seen[row].first, high = seen[row].end;
+        vec sum = {0};
+        for (long t = from; t < whole[row]; t += 2 * LANES)
+            sum = soften_32(1, scores, t, low, high, scale_2, all(offset[row]), weights, sum);
+        for (long t = whole[row]; t < end; t += 2 * LANES)
+            sum = soften_32(0, scores, t, low, high, scale_2, all(offset[row]), weights, sum);
+        square[row] = sum;
+    }
+    store_first(FP32, total, 0, sums_of(square), rows);
+}
+#endif
+
+#endif

@@ -1,0 +1,78 @@
+/* Squares of vectors, rows for columns, in registers. */
+
+#ifndef TRANSPOSE_H
+#define TRANSPOSE_H
+
+#include "vector.h"
+
+#if LANES == 8
+#define LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#endif
+#if defined __clang__
+#define INTERLEAVED(A, B, ...) __builtin_shufflevector(A, B, __VA_ARGS__)
+#else
+#define INTERLEAVED(A, B, ...) __builtin_shuffle(A, B, (ivec){__VA_ARGS__})
+#endif
+
+/* Each round turns an element's row and column bits by one; after as many rounds as a row number has bits, rows are
+   columns. */
+INLINE void transpose(vec square[LANES])
+{
+#pragma GCC unroll 4
+    for (int done = 1; done < LANES; done *= 2) {
+        vec turned[LANES];
+#pragma GCC unroll 8
+        for (int i = 0; i < LANES / 2; i++) {
+            turned[2 * i] = INTERLEAVED(square[i], square[i + LANES / 2], LOW);
+            turned[2 * i + 1] = INTERLEAVED(square[i], square[i + LANES / 2], HIGH);
+        }
+        memcpy(square, turned, sizeof turned);
+    }
+}
+
+/* `rows` rows of `width` elements become columns of `to`, whose rows are `stride` apart. Words are moved, whatever they
+   are: a pair of bf16 passes as FP32. Meanwhile as much memory at `next` is asked for. */
+INLINE void take_columns(
+    enum format format, const char *from, long rows, long width, float *to, long stride, const char *next)
+{
+    const long size = format == FP32 ? 4 : 2;
+    for (long row = 0; row < rows; row += LANES)
+        for (long d = 0; d < width; d += LANES) {
+            vec square[LANES] = {{0}};
+            for (long i = 0; i < least(LANES, rows - row); i++) {
+                __builtin_prefetch(next + ((row + i) * width + d) * size);
+                square[i] = load_first(format, from, (row + i) * width + d, width - d);
+            }
+            transpose(square);
+            for (long i = 0; i < least(LANES, width - d); i++)
+                store_first(FP32, to + row, (d + i) * stride, square[i], rows - row);
+        }
+}
+
+/* The sum, and the largest, of each vector of a square: lane i with lane i + half, and so on, as `sum_of`. */
+INLINE vec sums_of(vec square[LANES])
+{
+#pragma GCC unroll 4
+    for (int half = LANES / 2; half; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; i++)
+            square[i] = INTERLEAVED(square[i], square[i + half], LOW) + INTERLEAVED(square[i], square[i + half], HIGH);
+    return square[0];
+}
+
+INLINE vec largest_of_each(vec square[LANES])
+{
+#pragma GCC unroll 4
+    for (int half = LANES / 2; half; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; i++)
+            square[i] = larger(
+                INTERLEAVED(square[i], square[i + half], LOW), INTERLEAVED(square[i], square[i + half], HIGH));
+    return square[0];
+}
+
+#endif
