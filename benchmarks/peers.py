@@ -20,12 +20,12 @@ from benchmarks.floor import floor, work_of
 from benchmarks.machine import Machine, measure
 from benchmarks.peer_model import Model, converted, random_model
 from benchmarks.peer_process import OURS, PeerProcess, running
-from benchmarks.peer_setup import PEERS, Peer, PeerError, directory_of, set_up
+from benchmarks.peer_setup import PEERS, Peer, directory_of, set_up
 from benchmarks.rounds import Results, run_rounds
 from benchmarks.workloads import TARGETS, WORKLOADS, Workload
 from core.cli import parse_or_exit
 from core.config import EngineConfig, Positive
-from core.errors import BatonError, ConfigError
+from core.errors import BatonError, ConfigError, ModelError
 from engine.architectures import ModelConfig, read_config
 from engine.device import DTYPES
 from launcher.stages import Stages
@@ -146,7 +146,7 @@ def main() -> int:
     except BatonError as error:
         stages.settle()
         print(f"error: {error}", file=sys.stderr)
-        return 1 if isinstance(error, PeerError) else 2
+        return 2 if isinstance(error, ConfigError | ModelError) else 1
     return 0
 
 

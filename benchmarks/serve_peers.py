@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,11 +20,11 @@ from benchmarks.children import end_on_termination
 from benchmarks.goodput import ATTAINMENT, Trial, best, search, trial_of
 from benchmarks.load import LoadConfig, machine, run
 from benchmarks.peer_model import random_model
-from benchmarks.peer_setup import PeerError, directory_of, set_up
+from benchmarks.peer_setup import directory_of, set_up
 from benchmarks.servers import VLLM, Server, baton, serving, vllm
 from core.cli import parse_or_exit
 from core.config import Positive, Seconds
-from core.errors import BatonError, ConfigError
+from core.errors import BatonError, ConfigError, ModelError
 from core.slo import SLO
 from engine.architectures import read_config
 from launcher.stages import Stages
@@ -58,8 +59,8 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
         return (self.slo_ttft_ms + self.slo_tpot_ms * (self.output_tokens - 1)) / 1000
 
 
-def trials(url: str, config: ServeConfig, vocabulary: int) -> Iterable[Trial]:
-    """The search on a running server."""
+def trials(url: str, config: ServeConfig, vocabulary: int, say: Callable[[str], None]) -> Iterable[Trial]:
+    """The search on a running server; `say` is told what is being done."""
     slo = SLO(config.slo_ttft_ms, config.slo_tpot_ms)
     fixed = LoadConfig(
         url=url,
@@ -72,11 +73,14 @@ def trials(url: str, config: ServeConfig, vocabulary: int) -> Iterable[Trial]:
         given = msgspec.structs.replace(fixed, rate=rate, requests=count, seed=seed)
         return trial_of(rate, asyncio.run(run(given, config.linger())), slo)
 
+    say("warming up")
     load(WARM_UP.rate, WARM_UP.requests, config.seed)
     seeds = iter(range(config.seed + 1, sys.maxsize))  # other prompts each time, the same for every server
 
     def measure(rate: float) -> Trial:
-        return load(rate, max(FEWEST, round(rate * config.seconds)), next(seeds))
+        count = max(FEWEST, round(rate * config.seconds))
+        say(f"{count} requests at {rate:.3f}/s")
+        return load(rate, count, next(seeds))
 
     return search(measure, config.first_rate, config.bisections)
 
@@ -109,9 +113,9 @@ def compare(config: ServeConfig, stages: Stages) -> None:
             continue
         made = []
         with serving(make(), stages) as url:
-            stages.show(name, "under load")
-            for trial in trials(url, config, vocabulary):
+            for trial in trials(url, config, vocabulary, partial(stages.show, name)):
                 made.append(trial)
+                stages.settle()  # the table goes on below
                 print(line(name, trial), flush=True)
         found[name] = best(made)
     print("\n".join(summary(found)))
@@ -136,7 +140,7 @@ def summary(found: dict[str, Trial | None]) -> Iterable[str]:
 
 
 def main() -> int:
-    """The exit status: 2 for bad input, 1 where a server fails."""
+    """The exit status: 2 for bad input, 1 where a server or an installation fails."""
     config = parse_or_exit(ServeConfig, "benchmarks.serve_peers")
     stages = Stages(sys.stderr)
     end_on_termination()
@@ -147,7 +151,7 @@ def main() -> int:
     except BatonError as error:
         stages.settle()
         print(f"error: {error}", file=sys.stderr)
-        return 1 if isinstance(error, PeerError) else 2
+        return 2 if isinstance(error, ConfigError | ModelError) else 1
     return 0
 
 

@@ -43,5 +43,5 @@ class Model:
         return self._layers.forward(functional.embedding(batch.token_ids, self._embedding), batch, step, stored)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """`[rows, vocab]` of what `forward` gave, fp32."""
-        return self._head(hidden).float()
+        """`[rows, vocab]` of what `forward` gave."""
+        return self._head(hidden)

@@ -4,6 +4,7 @@ import os
 
 # Test models are far too small for a second thread, and idle OpenMP threads spin in the way of the services under test.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 import pytest
 
