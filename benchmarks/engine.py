@@ -37,7 +37,7 @@ class Bench:
 
     def __init__(self, config: EngineConfig, executor: Executor, native: NativeTime, rounds: int) -> None:
         self.executor = executor
-        self.work: Work = work_of(executor.model_config, executor.dtype)
+        self.work: Work = work_of(executor.model_config, executor.dtype, executor.quantization)
         self._config = config
         self._native = native
         self._rounds = rounds
@@ -49,7 +49,7 @@ class Bench:
         return [
             f"{machine.name}, {machine.threads} threads; Python {platform.python_version()}, torch "
             f"{torch.__version__}; {model}, {dtype_name(executor.dtype)} on {executor.device}, "
-            f"{executor.operators} operators, median of {self._rounds}",
+            f"{executor.operators} operators, quantization {executor.quantization}, median of {self._rounds}",
             f"memory {machine.read / 1e9:.1f} GB/s over {self.work.bytes >> 20} MiB, as much as the weights; "
             f"{read_rate(executor.device, GIBIBYTE) / 1e9:.1f} GB/s over 1 GiB; "
             f"matrix product {machine.multiply / 1e9:.0f} GFLOP/s",
@@ -128,6 +128,7 @@ def main() -> int:
             device=given.device,
             dtype=given.dtype,
             cpu_backend=given.cpu_backend,
+            quantization=given.quantization,
             max_model_len=longest,
         )
         with native.watching():
@@ -159,6 +160,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto", choices=("auto", "fp32", "bf16", "fp16"))
     parser.add_argument("--cpu-backend", default="auto", choices=("auto", "native", "torch"))
+    parser.add_argument("--quantization", default="none", choices=("none", "int8"))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=3, help="the median of so many runs is shown")
     parser.add_argument("--sweep", action="store_true", help="also batches of 1 to 64, and prompts of 128 to 4096")

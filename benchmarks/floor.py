@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.machine import Machine
 from benchmarks.workloads import Workload
+from core.config import Quantization
 from core.kvspec import kv_bytes
 from engine.architectures import ModelConfig
 
@@ -46,15 +47,15 @@ class Timing:
     total: float
 
 
-def work_of(model: ModelConfig, dtype: torch.dtype) -> Work:
-    """The sizes of a model in a number format."""
+def work_of(model: ModelConfig, dtype: torch.dtype, quantization: Quantization = "none") -> Work:
+    """The sizes of a model in a number format; int8 weights take a byte each."""
     hidden, width = model.hidden_size, dtype.itemsize
     keys_values = 2 * hidden * model.kv_heads * model.head_dim
     others = 2 * hidden * model.heads * model.head_dim + 3 * hidden * model.intermediate_size
     return Work(
         every=model.layers * keys_values + (model.layers - 1) * others,
         sampled=others + model.vocab_size * hidden,
-        width=width,
+        width=width if quantization == "none" else 1,
         token_bytes=kv_bytes(1, 1, model.layers, model.kv_heads, model.head_dim, width),
     )
 

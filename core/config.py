@@ -14,6 +14,7 @@ Positive = Annotated[int, Meta(ge=1)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 BlockSize = Literal[8, 16, 32, 64]
 CPUBackend = Literal["auto", "native", "torch"]
+Quantization = Literal["none", "int8"]
 
 
 class StoreConfig(Struct, frozen=True, kw_only=True):
@@ -36,6 +37,9 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     cpu_backend: Annotated[
         CPUBackend, Meta(description="operators on a CPU: native (compiled at the first start), torch, or auto")
     ] = "auto"
+    quantization: Annotated[
+        Quantization, Meta(description="of the weights of linear layers: none, or int8, by native operators on a CPU")
+    ] = "none"
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
     kv_memory: Annotated[Bytes, Meta(description="memory for KV blocks, such as 512MiB; 0: chosen by the device")] = 0
     host_kv_memory: Annotated[

@@ -7,6 +7,8 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from core.config import Quantization
+
 Role = Literal["prefill", "decode"]
 Outcome = Literal["finished", "failed", "cancelled"]
 State = Literal["queued", "prefill", "decode"]
@@ -81,6 +83,7 @@ class WorkerRecord(Struct, frozen=True):
     draining: bool = False
     load: Load = Load()
     memory: Memory = Memory()
+    quantization: Quantization = "none"
 
 
 class RequestRecord(Struct, frozen=True):

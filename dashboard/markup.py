@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from core.records import FinishedRecord, Load, Memory
+from core.records import FinishedRecord, Load, Memory, WorkerRecord
 from dashboard.figures import Glance, Progress, Rates, Sharing, Spread, Verdict, stages
 from dashboard.palette import PALE, QUIET, STAGES, STATES, VERDICTS
 from dashboard.source import WorkerView
@@ -171,10 +171,14 @@ def _bar(parts: Sequence[tuple[str, float]]) -> str:
     return f'<span class="b-bar">{inner}</span>'
 
 
+def _precision(record: WorkerRecord) -> str:
+    return record.dtype if record.quantization == "none" else f"{record.dtype}, {record.quantization} weights"
+
+
 def _worker_row(view: WorkerView, lately: Sharing | None) -> str:
     record, load, kv = view.record, view.load, view.load.kv
     state = view.state if view.state != "silent" else f"silent for {view.beat_age:.0f} s"
-    hint = f"{record.model} · {record.device} · {record.dtype} · {record.address}" if record else ""
+    hint = f"{record.model} · {record.device} · {_precision(record)} · {record.address}" if record else ""
     used, cached = (min(1.0, count / (load.blocks_total or 1)) for count in (load.blocks_used, load.blocks_cached))
     colour = STAGES[view.role]
     bar = _bar([(colour, used), (colour + PALE, min(cached, 1.0 - used))])

@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from engine.layers import Layers, OperatorLayers
 from engine.layers_native import NativeLayers
 from engine.linear import LinearFactory
 from engine.model import Model
-from engine.plan import BlockMove, Plan, StepResult
+from engine.plan import BlockMove, Plan, StepResult, Work
 from engine.pool_size import (
     available_memory,
     cpu_spare,
@@ -88,6 +88,7 @@ class Executor:
         directory = locate(config.model, progress)
         progress("reading the config", 0.0)
         self.model_config: ModelConfig = read_config(directory, config.max_model_len)
+        self.quantization = config.quantization
         self._native = choose(config, self.device, self.dtype, self.model_config.head_dim)
         self._sampler: Sampler = TorchSampler() if self._native is None else NativeSampler(self._native)
         checkpoint = Checkpoint(directory)
@@ -95,7 +96,7 @@ class Executor:
         refuse_large_weights(config, self.parameters, self.dtype, self.device)
         self._model = self._load(checkpoint, progress)
         progress("hashing weights", 0.0)
-        digest = checkpoint.digest(computation(self.model_config))
+        digest = checkpoint.digest(computation(self.model_config) + config.quantization.encode())
         self.spec: KVSpec = make_spec(self.model_config, self.dtype, config.block_size, digest)
         self._block_size = config.block_size
         self.on_layer: OnLayer | None = None
@@ -154,6 +155,16 @@ class Executor:
             begin = end
         return StepResult(step.plan.step, tokens, failed)
 
+    def logits(self, token_ids: Sequence[int]) -> Tensor:
+        """`[tokens, vocab]` fp32, of every position of one text; for measuring. Overwrites the pool's first blocks."""
+        blocks = list(range(1, 1 + blocks_for(len(token_ids), self._block_size)))
+        assert not self._launched and len(blocks) < self.block_count, "steps under way, or a text larger than the pool"
+        with torch.inference_mode():
+            batch = build_batch(Plan(0, [Work(0, 0, list(token_ids), (blocks,))]), self._block_size, self.device, None)
+            batch = replace(batch, logit_rows=torch.arange(len(token_ids), device=self.device))
+            hidden = self._model.forward(batch, self._attention.begin(batch), self.pool.written)
+            return self._model.logits(hidden)
+
     def _run(self, plan: Plan) -> Launched:
         self.pool.begin_step()
         batch = build_batch(plan, self._block_size, self.device, self._before, self._tables)
@@ -189,7 +200,7 @@ class Executor:
     def _load(self, checkpoint: Checkpoint, progress: Progress) -> Model:
         config = self.model_config
         with torch.inference_mode():
-            make = LinearFactory(checkpoint, self.device, self.dtype, self._native)
+            make = LinearFactory(checkpoint, self.device, self.dtype, self._native, self.quantization)
             model = Model(config, make, self._arrange, progress)
         checkpoint.refuse_unused(".rotary_emb.inv_freq", *(("lm_head.weight",) if config.tied_head else ()))
         return model
@@ -299,9 +310,10 @@ class Executor:
             speed = format_bytes(memory.host_bytes_per_second)
             tier = f"host tier {format_bytes(memory.host_tier_bytes)} ({self.host_slots} blocks) at {speed}/s"
         LOG.info(
-            "%s on %s in %s, %s operators: weights %s, KV pool %s (%d blocks of %d tokens, %s per token)"
+            "%s on %s in %s%s, %s operators: weights %s, KV pool %s (%d blocks of %d tokens, %s per token)"
             " for %d tokens or %d sequences of %d, %s; %.0f prompt tokens/s",
-            *(self.model_config.name, self.device, dtype_name(self.dtype), self.operators),
+            *(self.model_config.name, self.device, dtype_name(self.dtype)),
+            *(", int8 weights" if self.quantization == "int8" else "", self.operators),
             *(format_bytes(memory.weights_bytes), format_bytes(memory.kv_pool_bytes), self.block_count),
             *(self._block_size, format_bytes(memory.token_bytes)),
             *(memory.tokens, memory.sequences, longest, tier, memory.prompt_tokens_per_second),

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from core.config import Quantization
 from engine.device import cpu_multiplies_bf16
 from engine.native.library import FORMATS, WEIGHT_FORMATS, LinearArguments
+from engine.quantization import quantized
 from engine.weights import Checkpoint
 
 PACKED_FOR_ROWS = 8
@@ -68,13 +70,20 @@ class PackedLinear:
 class NativeLinear:
     """Weights in the native operator's panels. A row's result depends on that row only; in fp32, to the bit."""
 
-    def __init__(self, native: ctypes.CDLL, weight: Tensor, bias: Tensor | None, scales: Tensor | None = None) -> None:
-        """`weight` `[out, in]`, in the format that is computed in; or int8, with fp32 `scales` `[out]`."""
+    def __init__(
+        self,
+        native: ctypes.CDLL,
+        weight: Tensor,
+        bias: Tensor | None,
+        scales: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """`weight` `[out, in]` in the format of `x`; or int8 with fp32 `scales` `[out]`, for an `x` in `dtype`."""
         assert all(given is None or given.is_contiguous() for given in (weight, bias, scales))
-        self._dtype = weight.dtype
+        self._dtype = dtype or weight.dtype
         self._outputs, self._inputs = weight.shape
-        form, weights = FORMATS[self._dtype], WEIGHT_FORMATS[weight.dtype]
-        self.arguments = LinearArguments(form, weights, self._outputs, self._inputs)
+        formats = FORMATS[self._dtype], WEIGHT_FORMATS[weight.dtype]
+        self.arguments = LinearArguments(*formats, self._outputs, self._inputs)
         self._packed = torch.empty(native.baton_packed_bytes(self.arguments), dtype=torch.uint8)
         native.baton_pack(self.arguments, weight.data_ptr(), self._packed.data_ptr())
         self.arguments.packed = self._packed.data_ptr()
@@ -101,9 +110,16 @@ class LinearFactory:
     """Makes the linear layers of one model on one device."""
 
     def __init__(
-        self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, native: ctypes.CDLL | None = None
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        dtype: torch.dtype,
+        native: ctypes.CDLL | None = None,
+        quantization: Quantization = "none",
     ) -> None:
+        assert native is not None or quantization == "none", "only native layers take int8 weights"
         self._native = native
+        self._quantizes = quantization == "int8"
         self._checkpoint = checkpoint
         self._device = device
         self._dtype = dtype
@@ -111,12 +127,21 @@ class LinearFactory:
 
     def linear(self, names: Sequence[str], sizes: Sequence[int], inputs: int, bias: bool = False) -> Linear:
         """The layers `names` with `sizes` outputs each, fused into one that gives their outputs side by side."""
-        weight = self._stacked([f"{name}.weight" for name in names], [(size, inputs) for size in sizes])
+        weights, shapes = [f"{name}.weight" for name in names], [(size, inputs) for size in sizes]
         offset = self._stacked([f"{name}.bias" for name in names], [(size,) for size in sizes]) if bias else None
-        return self.of(weight, offset)
+        if self._native is not None and self._quantizes:
+            parts = [
+                quantized(self._checkpoint.tensor(name, shape)) for name, shape in zip(weights, shapes, strict=True)
+            ]
+            values, scales = (torch.cat(part) for part in zip(*parts, strict=True))
+            return NativeLinear(self._native, values, offset, scales, self._dtype)
+        return self.of(self._stacked(weights, shapes), offset)
 
     def of(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """A layer of a weight that is loaded already, such as a head tied to the embedding."""
+        if self._native is not None and self._quantizes:
+            values, scales = quantized(weight)
+            return NativeLinear(self._native, values, bias, scales, self._dtype)
         if self._native is not None:
             return NativeLinear(self._native, weight, bias)
         return PackedLinear(weight, bias) if self._packs else PlainLinear(weight, bias)

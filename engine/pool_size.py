@@ -43,16 +43,16 @@ def refuse_more_than(key: str, size: int, there: int, where: str) -> None:
 
 def refuse_large_weights(config: EngineConfig, parameters: int, dtype: torch.dtype, device: torch.device) -> None:
     """Raises `ConfigError` for weights that are larger than the memory that they would be loaded into."""
-    size, there = parameters * dtype.itemsize, available_memory()
+    quantized = config.quantization == "int8"
+    size, there = parameters * (1 if quantized else dtype.itemsize), available_memory()
     where = "free on this machine"
     if device.type == "cuda":
         there, where = torch.cuda.mem_get_info(device)[0], f"free on {device}"
     if size > there:
         half = parameters * torch.bfloat16.itemsize
         other = f"; --dtype bf16 takes {format_bytes(half)}" if half < size else "; --model: a smaller one may fit"
-        takes = (
-            f"its weights take {format_bytes(size)} in {dtype_name(dtype)}, and only {format_bytes(there)} are {where}"
-        )
+        name = "int8" if quantized else dtype_name(dtype)
+        takes = f"its weights take {format_bytes(size)} in {name}, and only {format_bytes(there)} are {where}"
         raise ConfigError("model", config.model, takes + other)
 
 

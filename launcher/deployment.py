@@ -58,7 +58,7 @@ class Deployment:
         config = self._config
         names = worker_names(config)
         options = ["--dtype", config.dtype, "--block-size", str(config.block_size)]
-        options += ["--cpu-backend", config.cpu_backend]
+        options += ["--cpu-backend", config.cpu_backend, "--quantization", config.quantization]
         options += ["--busy-page", str(self._run / "busy")]
         if config.kv_memory:
             options += ["--kv-memory", str(config.kv_memory)]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from core.config import BlockSize, Bytes, CPUBackend, LogLevel, Positive
+from core.config import BlockSize, Bytes, CPUBackend, LogLevel, Positive, Quantization
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO_MODEL = str(ROOT / "demo_model" / "weights")
@@ -34,6 +34,9 @@ class UpConfig(Struct, frozen=True, kw_only=True):
     cpu_backend: Annotated[
         CPUBackend, Meta(description="operators on a CPU: native (compiled at the first start), torch, or auto")
     ] = "auto"
+    quantization: Annotated[
+        Quantization, Meta(description="of the weights of linear layers: none, or int8, by native operators on a CPU")
+    ] = "none"
     host: Annotated[str, Meta(description="address that the endpoint and the dashboard listen on")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="port of the endpoint; 0: chosen by the system")] = 8000
     dashboard_port: Annotated[Port, Meta(description="port of the dashboard; 0: no dashboard")] = 8501

@@ -102,6 +102,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         dtype=dtype_name(executor.dtype),
         started_at=time.time(),
         memory=executor.memory,
+        quantization=executor.quantization,
     )
     vitals.load = policy.load()
     io = IOThread(config, record, secret, clock, vitals, inbox, outbox, busy, make_transfer(executor.pool))

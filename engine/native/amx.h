@@ -1,10 +1,10 @@
 /* Intel's AMX: eight registers ("tiles") of up to 16 rows of 64 bytes, and products of whole tiles.
 
    sums [m, n] fp32 += a [m, 2k] bf16 times b [k, n, 2] bf16: m <= 16 rows of a, n <= 16 columns, k <= 16 pairs of the
-   depth. So `b` has two neighbours of the depth beside each other, and 16 columns of it are a row of 64 bytes. Rows of a
-   tile in memory may be any distance apart. Whatever a row of `a` holds reaches that row of `sums` only, and its bits do
-   not depend on how many rows there are. Sums of denormal numbers are 0. (Intel, Architecture Instruction Set Extensions
-   Programming Reference, chapter 3.)
+   depth. So `b` has two neighbours of the depth beside each other, and 16 columns of it are a row of 64 bytes. Rows of
+   a tile in memory may be any distance apart. Whatever a row of `a` holds reaches that row of `sums` only, and its bits
+   do not depend on how many rows there are. Sums of denormal numbers are 0. (Intel, Architecture Instruction Set
+   Extensions Programming Reference, chapter 3.)
 
    A thread gives the tiles their shapes before it uses them, and releases them when it is done, since the kernel saves
    8 KiB more at each change of threads while they are in use. Others that share the thread, such as oneDNN, do the same
@@ -19,7 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* What `ldtilecfg` reads; `palette` is 1. A sum's and a b's row has 4 bytes for each column, an a's 2 for each element. */
+/* What `ldtilecfg` reads; `palette` is 1. A row of sums or b has 4 bytes for each column, one of a 2 for each element. */
 struct tile_shapes {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -27,8 +27,8 @@ struct tile_shapes {
 } __attribute__((aligned(64)));
 
 /* Whether the kernel lets this process use the tiles: it has to be asked, once. It refuses where a thread's stack for
-   signals is too small for them, and does not know the request before Linux 5.16. The compiler's word that the processor
-   has AMX is not enough. */
+   signals is too small for them, and does not know the request before Linux 5.16. The compiler's word that the
+   processor has AMX is not enough. */
 static int amx_allowed;
 static __attribute__((constructor)) void ask_for_amx(void)
 {
@@ -36,7 +36,7 @@ static __attribute__((constructor)) void ask_for_amx(void)
     amx_allowed = !syscall(SYS_arch_prctl, request_permission, tile_data);
 }
 
-/* Not the compiler's own intrinsics: GCC 12's do not say that they read what memory holds then, nor all of the shapes. */
+/* Not the compiler's own intrinsics: GCC 12's do not say that they read what memory holds, nor all of the shapes. */
 static inline void shape_tiles(const struct tile_shapes *shapes)
 {
     __asm__ volatile("ldtilecfg %0" : : "m"(*shapes));

@@ -13,10 +13,12 @@ struct finish {
     long output;       /* of the first column */
     long row, end;     /* of y */
     char *y;
+    float unit; /* of the sums, where there are scales */
 };
 
 INLINE void finish_columns(
-    enum format format, const int whole, const struct linear *layer, const float *sums, long output, void *y)
+    enum format format, const int whole, const struct linear *layer, const float *sums, float unit, long output,
+    void *y)
 {
 #pragma GCC unroll 4
     for (long column = 0; column < PANEL; column += LANES) {
@@ -25,7 +27,7 @@ INLINE void finish_columns(
             return;
         vec sum = load(FP32, sums, column);
         if (layer->scales)
-            sum *= load_first(FP32, layer->scales, output + column, left);
+            sum *= load_first(FP32, layer->scales, output + column, left) * unit;
         if (layer->bias)
             sum += load_first(format, layer->bias, output + column, left);
         store_first(format, y, output + column, sum, left);
@@ -41,11 +43,11 @@ static void finish_row(struct finish *own)
     const int whole = own->output + PANEL <= layer->outputs;
     char *y = own->y + own->row++ * layer->outputs * (layer->format == FP32 ? 4 : 2);
     if (layer->format == FP32)
-        finish_columns(FP32, 0, layer, own->sums, own->output, y);
+        finish_columns(FP32, 0, layer, own->sums, own->unit, own->output, y);
     else if (whole)
-        finish_columns(BF16, 1, layer, own->sums, own->output, y);
+        finish_columns(BF16, 1, layer, own->sums, own->unit, own->output, y);
     else
-        finish_columns(BF16, 0, layer, own->sums, own->output, y);
+        finish_columns(BF16, 0, layer, own->sums, own->unit, own->output, y);
     own->sums += PANEL;
 }
 

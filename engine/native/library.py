@@ -5,12 +5,13 @@ imported first, and its `libgomp.so.1` is what the loader finds for ours. `torch
 """
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_long, c_void_p
 
 import torch
 
 from core.errors import NativeError
-from engine.native.build import build
+from engine.native.build import TARGET, build
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1}
 """`enum format` in vector.h."""
@@ -89,9 +90,9 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
 """Arguments of what returns nothing; the sources say what each is."""
 
 
-def load() -> ctypes.CDLL:
+def load(target: Sequence[str] = TARGET) -> ctypes.CDLL:
     """The operators, compiled first where they have to be. Raises `NativeError` where that cannot be."""
-    path = build()
+    path = build(target)
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:

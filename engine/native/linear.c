@@ -1,27 +1,28 @@
-/* y = x W^T + b for x [rows, inputs] in fp32, or in bf16 with fp32 sums. W is of the format of x, or int8 with a scale for
-   each output, which multiplies the sum.
+/* y = x W^T + b for x [rows, inputs] in fp32, or in bf16 with fp32 sums. W is of the format of x, or int8 with a scale
+   for each output, which multiplies the sum.
 
    W is packed once into panels of PANEL outputs. In a panel, as many neighbours of the depth stand beside each other as
    make 32 bits: fp32 [input][PANEL], bf16 [input / 2][PANEL][2], int8 [input / 4][PANEL][4]. Missing outputs and inputs
-   are zero. Where the processor multiplies bf16, a bf16 panel is what its instructions take as it is; in all other cases
-   a block of the depth becomes what is multiplied (bf16 there, else fp32), once for a block of rows. Every number of rows
-   runs through the same panels in the same order of the depth. */
+   are zero. Where the processor multiplies bf16, a bf16 panel is what its instructions take as it is; in all other
+   cases a block of the depth becomes what is multiplied (bf16 there, else fp32), once for a block of rows. Every number
+   of rows runs through the same panels in the same order of the depth. */
 
 #include "product_bf16.h"
 
 #if !defined DEPTH_UNIT
 #define DEPTH_UNIT 4 /* of packed bf16 and int8: a group of int8 weights */
 #endif
+#define LEAST_ROWS 96 /* of x that stay in the second cache, while the panels pass … */
 #if defined HAS_AMX
-#define ROW_BLOCK 512       /* rows of x that stay in the second cache, while the panels pass: so many at most … */
-#define X_BYTES (768 << 10) /* … of so many bytes at most … */
+#define ROW_BLOCK 512 /* … and more, of X_BYTES at most: beside tiles, reading weights again takes long */
 #else
-#define ROW_BLOCK 96
-#define X_BYTES (256 << 10)
+#define ROW_BLOCK LEAST_ROWS
 #endif
-#define LEAST_ROWS 96         /* … where that leaves so many */
-#define DEPTH_BLOCK 256       /* of weights that are used as fp32: stays in the first cache, while the rows pass */
+#define X_BYTES (768 << 10)
+#define DEPTH_BLOCK 128       /* of weights that are used as fp32: stays in the first cache, while the rows pass */
 #define BF16_DEPTH_BLOCK 2048 /* of weights that are used as bf16: stays in the second cache */
+#define INT8_DEPTH_BLOCK 192  /* of weights that are made bf16: stays in the first cache */
+#define INT8_UNIT 0x1p24f     /* what those are multiples of, see widen_to_bf16 */
 #define AHEAD 16384           /* bytes: how far before its use an fp32 panel is asked for */
 
 /* What a thread has of its own. */
@@ -29,7 +30,7 @@ struct scratch {
     float sums[ROW_BLOCK * PANEL];
     float wide[DEPTH_BLOCK * PANEL], wide_x[TILE_ROWS * DEPTH_BLOCK]; /* weights and rows as fp32 */
 #if defined HAS_BF16_PRODUCT
-    uint16_t words[DEPTH_BLOCK * PANEL], rest[STRIP * DEPTH_UNIT]; /* weights, and ends of rows, as bf16 */
+    uint16_t words[INT8_DEPTH_BLOCK * PANEL], rest[STRIP * DEPTH_UNIT]; /* weights, and ends of rows, as bf16 */
     struct beside beside;
     long side; /* of the two strips of sums that take turns */
 #endif
@@ -123,27 +124,31 @@ static void multiply_in_fp32(const struct part *part, struct scratch *own)
                 count, x, x_stride, weights, PANEL, depth, block + AHEAD, input_bytes, own->sums + row * PANEL, PANEL);
         }
     }
-    own->finish = (struct finish){layer, own->sums, part->output, part->first, part->end, part->y};
+    own->finish = (struct finish){layer, own->sums, part->output, part->first, part->end, part->y, 1};
     finish_all(&own->finish);
 }
 
 #if defined HAS_BF16_PRODUCT
-/* `depth` rows of an int8 panel as bf16 [depth / 2][PANEL][2], which holds them exactly. */
+/* `depth` rows of an int8 panel as bf16 [depth / 2][PANEL][2], which holds them exactly. They come out INT8_UNIT times
+   as large: a byte is at the top of a word by one shuffle, and at its bottom by a shift more. */
 static void widen_to_bf16(const char *panel, long depth, uint16_t *words)
 {
+    const __m512i lanes = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0); /* where each word begins */
     for (long k = 0; k < depth; k += 4)
-        for (long column = 0; column < PANEL; column += LANES, panel += sizeof(uvec)) {
-            uvec word, bits[4];
-            memcpy(&word, panel, sizeof word);
-            __builtin_prefetch(panel + DEPTH_BLOCK * PANEL, 0, 2);
+        for (long column = 0; column < PANEL; column += LANES, panel += 64) {
+            const __m512i group = _mm512_loadu_si512(panel);
+            __builtin_prefetch(panel + INT8_DEPTH_BLOCK * PANEL, 0, 2);
+            __m512i top[4];
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; i++)
-                bits[i] = (uvec)__builtin_convertvector((ivec)(word << (24 - 8 * i)) >> 24, vec);
-#pragma GCC unroll 2
-            for (int i = 0; i < 4; i += 2) {
-                const uvec pair = bits[i] >> 16 | bits[i + 1];
-                memcpy(words + (k + i) * PANEL + column * 2, &pair, sizeof pair);
+            for (int i = 0; i < 4; i++) {
+                const __m512i to_the_top = _mm512_set1_epi32(i << 24 | 0x00808080); /* 0x80: becomes zero */
+                const __m512i byte = _mm512_shuffle_epi8(group, _mm512_or_si512(lanes, to_the_top));
+                top[i] = (__m512i)_mm512_cvtepi32_ps(byte);
             }
+#pragma GCC unroll 2
+            for (int i = 0; i < 4; i += 2)
+                _mm512_storeu_si512(
+                    words + (k + i) * PANEL + column * 2, _mm512_or_si512(_mm512_srli_epi32(top[i], 16), top[i + 1]));
         }
 }
 
@@ -152,7 +157,7 @@ static void multiply_in_bf16(const struct part *part, struct scratch *own)
     const struct linear *layer = part->layer;
     const int quantized = layer->weights == INT8;
     const long inputs = layer->inputs, input_bytes = PANEL * weight_bytes(layer->weights);
-    const long step = quantized ? DEPTH_BLOCK : BF16_DEPTH_BLOCK, rows = part->end - part->first;
+    const long step = quantized ? INT8_DEPTH_BLOCK : BF16_DEPTH_BLOCK, rows = part->end - part->first;
     for (long begin = 0; begin < inputs; begin += step) {
         const long depth = least(inputs - begin, step), rest = depth % DEPTH_UNIT, whole = depth - rest;
         const char *block = part->panel + begin * input_bytes;
@@ -173,12 +178,13 @@ static void multiply_in_bf16(const struct part *part, struct scratch *own)
                 for (long r = 0; r < count; r++)
                     memcpy(own->rest + r * DEPTH_UNIT, x + r * part->x_stride + whole, rest * sizeof *x);
                 add_strip(
-                    own->rest, DEPTH_UNIT, count, words + whole * PANEL, DEPTH_UNIT, begin + whole == 0, &own->beside, sums);
+                    own->rest, DEPTH_UNIT, count, words + whole * PANEL, DEPTH_UNIT, begin + whole == 0, &own->beside,
+                    sums);
             }
             if (begin + step >= inputs) {
                 const long first = part->first + row;
                 finish_all(&own->finish);
-                own->finish = (struct finish){layer, sums, part->output, first, first + count, part->y};
+                own->finish = (struct finish){layer, sums, part->output, first, first + count, part->y, 1 / INT8_UNIT};
                 own->side = !own->side;
             }
         }

@@ -40,7 +40,7 @@ INLINE void add_rows(
     for (long k = 0; k < depth; k++) {
         vec column[TILE_VECTORS];
         for (long line = 0; line < next_step; line += 64)
-            __builtin_prefetch(next + k * next_step + line);
+            __builtin_prefetch(next + k * next_step + line, 0, 2);
 #pragma GCC unroll 4
         for (int v = 0; v < TILE_VECTORS; v++)
             column[v] = load(FP32, b + k * b_stride, v * LANES);

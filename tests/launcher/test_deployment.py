@@ -16,7 +16,7 @@ from launcher.service import Service
 EVERYTHING = UpConfig(
     model="/m", prefill=2, decode=1, device="cpu", dtype="fp32", host="0.0.0.0", port=1234, dashboard_port=1235,
     max_model_len=99, kv_memory=1 << 20, block_size=32, log_level="debug",
-    cpu_backend="torch", host_kv_memory=3 << 20, host_kv_directory="blocks",
+    cpu_backend="torch", quantization="int8", host_kv_memory=3 << 20, host_kv_directory="blocks",
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def test_workers_are_told_everything(deployment: Deployment, tmp_path: Path) -> 
     assert (config.engine.model, config.engine.device, config.engine.dtype) == ("/m", "cpu", "fp32")
     assert (config.engine.max_model_len, config.engine.kv_memory, config.engine.block_size) == (99, 1 << 20, 32)
     assert (config.engine.host_kv_memory, config.engine.host_kv_directory) == (3 << 20, str(Path("blocks").resolve()))
-    assert config.engine.cpu_backend == "torch"
+    assert (config.engine.cpu_backend, config.engine.quantization) == ("torch", "int8")
     assert (config.store.redis, config.store.secret_file) == ("unix:///r", str(tmp_path / "secret"))
     assert (config.log_level, config.host) == ("debug", "127.0.0.1")
     pages = {parse(WorkerConfig, options(worker), "worker").busy_page for worker in workers}
