@@ -163,7 +163,7 @@ class Executor:
             batch = build_batch(Plan(0, [Work(0, 0, list(token_ids), (blocks,))]), self._block_size, self.device, None)
             batch = replace(batch, logit_rows=torch.arange(len(token_ids), device=self.device))
             hidden = self._model.forward(batch, self._attention.begin(batch), self.pool.written)
-            return self._model.logits(hidden)
+            return self._model.logits(hidden).float()
 
     def _run(self, plan: Plan) -> Launched:
         self.pool.begin_step()

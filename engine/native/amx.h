@@ -19,7 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* What `ldtilecfg` reads; `palette` is 1. A row of sums or b has 4 bytes for each column, one of a 2 for each element. */
+/* What `ldtilecfg` reads; `palette` is 1. A row of sums or b has 4 bytes a column, one of a 2 bytes an element. */
 struct tile_shapes {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
