@@ -20,7 +20,7 @@ RUN python -m compileall -q . \
     && install -d -o baton /home/baton/.cache /home/baton/.cache/huggingface
 USER baton
 ENV HOME=/home/baton \
-    GOMP_SPINCOUNT=2000 \
+    GOMP_SPINCOUNT=10000 \
     TOKENIZERS_PARALLELISM=false \
     HF_HUB_DISABLE_TELEMETRY=1 \
     STREAMLIT_SERVER_HEADLESS=true \

@@ -61,7 +61,8 @@ class KVPool:
             self._tensor = torch.zeros(shape, dtype=dtype, device=device)
             self._bytes: _HostBytes | _DeviceBytes = _DeviceBytes(self._tensor)
         else:
-            memory = mmap.mmap(-1, len(group.layers) * self._layer_bytes)
+            # Private memory gets huge pages; what is shared, as is mmap's default, mostly does not.
+            memory = mmap.mmap(-1, len(group.layers) * self._layer_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             if hasattr(mmap, "MADV_HUGEPAGE"):
                 memory.madvise(mmap.MADV_HUGEPAGE)
             self._tensor = torch.frombuffer(memory, dtype=dtype).view(shape)

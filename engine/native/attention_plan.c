@@ -50,7 +50,7 @@ EXPORT long baton_plan(
         all_rows += queries[work] * shared;
         all_cost += (queries[work] * shared + ROW_COST) * rounded_up(lengths[work], TILE) / TILE;
     }
-    const int64_t room = least(MAX_ROWS, most(1, rounded_up(all_rows * step->kv_heads / shares, MAX_ROWS / 2)));
+    const int64_t room = least(MAX_ROWS, most(GROUP, rounded_up(all_rows * step->kv_heads / shares, MAX_ROWS / 2)));
     const int64_t share = most(1, all_cost * step->kv_heads / shares);
     long count = 0;
     int64_t token = 0;

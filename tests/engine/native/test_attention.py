@@ -228,6 +228,18 @@ def test_units_cover_every_row_and_tile_once(native: ctypes.CDLL, threads_used: 
     assert partials.numel() == 0 or threads_used > 1
 
 
+@pytest.mark.parametrize("threads_used", [1, 2, 64])
+@pytest.mark.parametrize("shape", [[(1999, 1)], [(80, 1)] * 32, [(300, 5)]], ids=["one", "many", "several tokens"])
+def test_heads_that_share_kv_are_never_parted(
+    native: ctypes.CDLL, shape: list[tuple[int, int]], threads_used: int
+) -> None:
+    """Each part would read the same keys and values again; threads part positions instead."""
+    batch = build_batch(filled(shape, 16, 1, 2)[1], 16, CPU, None)
+    arguments = AttentionArguments(kv_heads=3, shared=3, dim=64, block=16)
+    units, _ = plan(native, arguments, batch, threads_used)
+    assert not (units[:, 3] % 3).any() and not (units[:, 4] % 3).any()
+
+
 def test_what_is_not_supported_is_named() -> None:
     assert unsupported(torch.float32, 22, 16) == ""
     assert unsupported(torch.float16, 64, 16) == "fp32 and bf16 are supported, not fp16"
