@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from engine.linear import Linear, NativeLinear
 from engine.native.library import FORMATS, LayerArguments, LinearArguments, StepArguments
 from engine.rope import inverse_frequencies
 
+MATRICES = ("query_key_value", "attention_output", "gate_up", "down")
+"""A layer's, in the order in which they are multiplied."""
+
 
 class NativeLayers:
     """See `engine.layers.Layers`. All linear layers are native ones, and so is the attention of every step."""
@@ -27,6 +31,9 @@ class NativeLayers:
         self._norm = norm
         self._layers = layers  # keeps the weights alive
         self._arguments = [_arguments(layer) for layer in layers]
+        matrices = [getattr(layer, name) for layer in self._arguments for name in MATRICES]
+        for matrix, then in pairwise(matrices):
+            matrix.then = ctypes.addressof(then)
         self._frequencies = inverse_frequencies(config.rope, config.head_dim)
         self._room: dict[str, Tensor] = {}
         rotated = config.heads + config.kv_heads
@@ -91,10 +98,7 @@ def _arguments(layer: Layer) -> LayerArguments:
         attention_norm=layer.attention_norm.data_ptr(),
         query_key_norm=None if norm is None else norm.data_ptr(),
         mlp_norm=layer.mlp_norm.data_ptr(),
-        query_key_value=_packed(layer.query_key_value),
-        attention_output=_packed(layer.attention_output),
-        gate_up=_packed(layer.gate_up),
-        down=_packed(layer.down),
+        **{name: _packed(getattr(layer, name)) for name in MATRICES},
     )
 
 

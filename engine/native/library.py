@@ -38,7 +38,7 @@ class LinearArguments(Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("format", "weights", "outputs", "inputs")),
-        *((name, c_void_p) for name in ("packed", "bias", "scales")),
+        *((name, c_void_p) for name in ("packed", "bias", "scales", "then")),
     )
 
 

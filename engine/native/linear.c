@@ -7,6 +7,8 @@
    cases a block of the depth becomes what is multiplied (bf16 there, else fp32), once for a block of rows. Every number
    of rows runs through the same panels in the same order of the depth. */
 
+#include <omp.h>
+
 #include "product_bf16.h"
 
 #if !defined DEPTH_UNIT
@@ -34,6 +36,7 @@ struct scratch {
     struct beside beside;
     long side; /* of the two strips of sums that take turns */
 #endif
+    const char *after; /* what this thread reads when it is done with its panel, or null */
     struct finish finish;
 } __attribute__((aligned(64)));
 
@@ -165,8 +168,8 @@ static void multiply_in_bf16(const struct part *part, struct scratch *own)
         const long steps = steps_of(rows, rounded_up(depth, DEPTH_UNIT)), block_bytes = depth * input_bytes;
         if (quantized)
             widen_to_bf16(block, rounded_up(depth, DEPTH_UNIT), own->words);
-        own->beside.next = block + step * input_bytes;
-        own->beside.bytes = quantized ? 0 : rounded_up(block_bytes / steps, 64);
+        own->beside.next = begin + step < inputs ? block + step * input_bytes : own->after;
+        own->beside.bytes = quantized || !own->beside.next ? 0 : rounded_up(block_bytes / steps, 64);
         for (long row = 0; row < rows; row += STRIP) {
             const long count = least(rows - row, STRIP);
             const uint16_t *x = (const uint16_t *)part->x + (part->first + row) * part->x_stride + begin;
@@ -194,6 +197,13 @@ static void multiply_in_bf16(const struct part *part, struct scratch *own)
 }
 #endif
 
+/* The first panel of a thread's share: shares are of as many panels, or of one more. */
+INLINE const char *first_panel(const struct linear *layer, long thread, long threads)
+{
+    const long panels = rounded_up(layer->outputs, PANEL) / PANEL;
+    return (const char *)layer->packed + panels * thread / threads * panel_bytes(layer);
+}
+
 EXPORT void baton_linear(const struct linear *layer, const char *x, long x_stride, long rows, char *y)
 {
     const long size = layer->format == FP32 ? 4 : 2, panels = rounded_up(layer->outputs, PANEL) / PANEL;
@@ -205,27 +215,30 @@ EXPORT void baton_linear(const struct linear *layer, const char *x, long x_strid
     const long block_rows = least(most_rows, rounded_up(rounded_up(rows, blocks) / blocks, 32));
 #pragma omp parallel
     {
+        const long thread = omp_get_thread_num(), threads = omp_get_num_threads(), parts = blocks * panels;
         struct scratch own;
         own.finish = (struct finish){0};
 #if defined HAS_BF16_PRODUCT
         own.beside = (struct beside){.before = &own.finish};
         own.side = 0;
 #endif
-#pragma omp for collapse(2) schedule(static) nowait
-        for (long block = 0; block < blocks; block++)
-            for (long panel = 0; panel < panels; panel++) {
-                const long first = block * block_rows;
-                const struct part part = {
-                    layer, x, x_stride, first, least(rows, first + block_rows), panel * PANEL,
-                    (const char *)layer->packed + panel * panel_bytes(layer), y};
+        for (long i = parts * thread / threads; i < parts * (thread + 1) / threads; i++) {
+            const long first = i / panels * block_rows, panel = i % panels;
+            const struct part part = {
+                layer, x, x_stride, first, least(rows, first + block_rows), panel * PANEL,
+                (const char *)layer->packed + panel * panel_bytes(layer), y};
+            if (i + 1 < parts * (thread + 1) / threads)
+                own.after = (const char *)layer->packed + (i + 1) % panels * panel_bytes(layer);
+            else
+                own.after = layer->then ? first_panel(layer->then, thread, threads) : 0;
 #if defined HAS_BF16_PRODUCT
-                if (layer->format == BF16) {
-                    multiply_in_bf16(&part, &own);
-                    continue;
-                }
-#endif
-                multiply_in_fp32(&part, &own);
+            if (layer->format == BF16) {
+                multiply_in_bf16(&part, &own);
+                continue;
             }
+#endif
+            multiply_in_fp32(&part, &own);
+        }
         finish_all(&own.finish);
 #if defined HAS_AMX
         if (own.beside.shaped)

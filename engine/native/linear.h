@@ -14,6 +14,7 @@ struct linear {
     const void *packed;
     const void *bias;    /* or null */
     const float *scales; /* of int8 weights */
+    const struct linear *then; /* or null: what is multiplied next, asked for when this one's weights are read */
 };
 
 /* `x` has rows `x_stride` elements apart; `y` is [rows, outputs], contiguous. */
