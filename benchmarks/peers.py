@@ -9,13 +9,14 @@ import os
 import platform
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
 from msgspec import Meta, Struct
 
-from benchmarks.children import end_on_termination
+from benchmarks.command import exit_status
 from benchmarks.floor import floor, work_of
 from benchmarks.machine import Machine, measure
 from benchmarks.peer_model import Model, converted, random_model
@@ -25,7 +26,7 @@ from benchmarks.rounds import Results, run_rounds
 from benchmarks.workloads import TARGETS, WORKLOADS, Workload
 from core.cli import parse_or_exit
 from core.config import EngineConfig, Positive
-from core.errors import BatonError, ConfigError, ModelError
+from core.errors import ConfigError
 from engine.architectures import ModelConfig, read_config
 from engine.device import DTYPES
 from launcher.stages import Stages
@@ -137,17 +138,7 @@ def table(
 def main() -> int:
     """The exit status: 2 for bad input, 1 where a peer fails."""
     config = parse_or_exit(PeersConfig, "benchmarks.peers")
-    stages = Stages(sys.stderr)
-    end_on_termination()
-    try:
-        compare(config, stages)
-    except KeyboardInterrupt:
-        return 130
-    except BatonError as error:
-        stages.settle()
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError | ModelError) else 1
-    return 0
+    return exit_status(partial(compare, config))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from benchmarks.children import end_on_termination
+from benchmarks.command import exit_status
 from benchmarks.goodput import ATTAINMENT, Trial, best, search, trial_of
 from benchmarks.load import LoadConfig, machine, run
 from benchmarks.peer_model import random_model
@@ -24,7 +24,7 @@ from benchmarks.peer_setup import directory_of, set_up
 from benchmarks.servers import VLLM, Server, baton, serving, vllm
 from core.cli import parse_or_exit
 from core.config import Positive, Seconds
-from core.errors import BatonError, ConfigError, ModelError
+from core.errors import ConfigError
 from core.slo import SLO
 from engine.architectures import read_config
 from launcher.stages import Stages
@@ -142,17 +142,7 @@ def summary(found: dict[str, Trial | None]) -> Iterable[str]:
 def main() -> int:
     """The exit status: 2 for bad input, 1 where a server or an installation fails."""
     config = parse_or_exit(ServeConfig, "benchmarks.serve_peers")
-    stages = Stages(sys.stderr)
-    end_on_termination()
-    try:
-        compare(config, stages)
-    except KeyboardInterrupt:
-        return 130
-    except BatonError as error:
-        stages.settle()
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError | ModelError) else 1
-    return 0
+    return exit_status(partial(compare, config))
 
 
 if __name__ == "__main__":
