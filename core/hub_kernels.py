@@ -16,6 +16,6 @@ def notice() -> str:
     if not theirs:
         return ""
     return (
-        f"Hugging Face's package kernels {theirs[0]} is installed, but Baton's own folder of that name comes before it: "
-        "transformers does without"
+        f"Hugging Face's package kernels {theirs[0]} is installed, but Baton's own folder of that name comes before "
+        "it: transformers does without"
     )
