@@ -4,9 +4,9 @@
 
 for the keys, and for the values, of one block, layer and KV head: `int8` (largest 127, an error of at most scale / 2)
 or `fp8` (e4m3, largest 448, an error of at most |x| / 16, or scale / 1024 where that is more; Micikevicius et al.,
-"FP8 Formats for Deep Learning", 2022, https://arxiv.org/abs/2209.05433). Rounding is to the nearest, ties to even. A
-scale is never below fp32's least normal number, so zeros stay zeros. What is not finite becomes 0: it is what a block
-held before, behind the tokens stored, and must not spoil their scale.
+"FP8 Formats for Deep Learning", 2022, https://arxiv.org/abs/2209.05433). Rounding is to the nearest, ties to even, and
+a zero has no sign. A scale is never below fp32's least normal number, so zeros stay zeros. What is not finite becomes
+0: it is what a block held before, behind the tokens stored, and must not spoil their scale.
 
 `copy` takes a batch as `engine/move_batches.py` makes it: no move reads or writes what one before it has written, but
 it may write what one before it reads. So a program takes the same words of all moves, one after the other: reads may
@@ -287,7 +287,8 @@ def reference(pool: Tensor, blocks: Tensor, form: Form = "same") -> tuple[Tensor
     found = torch.where(found.isfinite(), found, 0.0)
     scales = (found.abs().amax((-1, -2)) / largest).clamp(min=torch.finfo(torch.float32).tiny)
     scaled = found * (1 / scales)[..., None, None]
-    return (scaled.round() if dtype == torch.int8 else scaled).to(dtype), scales
+    converted = (scaled.round() if dtype == torch.int8 else scaled).to(dtype)
+    return torch.where(converted.float() == 0, 0.0, converted.float()).to(dtype), scales  # zeros have no sign
 
 
 def reference_scatter(staging: Tensor, pool: Tensor, blocks: Tensor, scales: Tensor | None = None) -> None:
