@@ -10,6 +10,10 @@ import pytest
 
 from launcher.gpus import visible_gpus
 
+# Triton decides when a kernel is decorated: without a GPU all of them run in its interpreter, on the CPU's tensors.
+if not visible_gpus():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects the tests marked `gpu` on a machine without one; pytest's closing line counts them."""

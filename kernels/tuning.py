@@ -1,0 +1,54 @@
+"""Tile sizes, warps and pipeline stages of the kernels: what was measured on a device, and a default elsewhere.
+
+Nothing is tuned while requests run. `python -m benchmarks.kernels --tune` measures the candidates that each kernel
+names, and writes the best of each shape to `tuned.json` beside this file, by the device's name.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TUNED = Path(__file__).with_name("tuned.json")
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a kernel is compiled: `tiles` are its `tl.constexpr` sizes by name."""
+
+    tiles: Mapping[str, int]
+    warps: int = 4
+    stages: int = 2
+
+    def options(self) -> dict[str, int]:
+        """Keyword arguments of a launch."""
+        return {**self.tiles, "num_warps": self.warps, "num_stages": self.stages}
+
+
+def tuned(kernel: str, shape: str, device: torch.device, default: Config) -> Config:
+    """The measured config of a kernel on this kind of device, for a `shape` such as `bf16,dim=128,shared=4`."""
+    if device.type != "cuda":
+        return default
+    return _of_device(torch.cuda.get_device_name(device)).get((kernel, shape), default)
+
+
+def record(name: str, kernel: str, shape: str, config: Config) -> None:
+    """Keeps what was measured on a device of this name."""
+    table = _table()
+    table.setdefault(name, {}).setdefault(kernel, {})[shape] = asdict(config)
+    TUNED.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
+    _of_device.cache_clear()
+
+
+@cache
+def _of_device(name: str) -> dict[tuple[str, str], Config]:
+    kernels = _table().get(name, {})
+    return {(kernel, shape): Config(**found) for kernel, shapes in kernels.items() for shape, found in shapes.items()}
+
+
+def _table() -> dict[str, Any]:
+    return json.loads(TUNED.read_text()) if TUNED.exists() else {}

@@ -1,0 +1,40 @@
+"""What was measured on a device is found there, and nowhere else."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import tuning
+from kernels.tuning import Config, record, tuned
+
+DEFAULT = Config({"TILE": 64})
+MEASURED = Config({"TILE": 128}, warps=8, stages=3)
+
+
+@pytest.fixture(autouse=True)
+def _own_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "TUNED", tmp_path / "tuned.json")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Card A")
+    tuning._of_device.cache_clear()
+
+
+def test_without_a_measurement_the_default_serves() -> None:
+    assert tuned("rms_norm", "fp32", torch.device("cuda"), DEFAULT) == DEFAULT
+
+
+def test_what_was_recorded_is_found_for_its_kernel_and_shape_only() -> None:
+    record("Card A", "rms_norm", "fp32", MEASURED)
+    assert tuned("rms_norm", "fp32", torch.device("cuda"), DEFAULT) == MEASURED
+    assert tuned("rms_norm", "bf16", torch.device("cuda"), DEFAULT) == DEFAULT
+    assert tuned("sample", "fp32", torch.device("cuda"), DEFAULT) == DEFAULT
+
+
+def test_another_device_has_its_own() -> None:
+    record("Card B", "rms_norm", "fp32", MEASURED)
+    assert tuned("rms_norm", "fp32", torch.device("cuda"), DEFAULT) == DEFAULT
+    assert tuned("rms_norm", "fp32", torch.device("cpu"), DEFAULT) == DEFAULT
+
+
+def test_options_are_what_a_launch_takes() -> None:
+    assert MEASURED.options() == {"TILE": 128, "num_warps": 8, "num_stages": 3}
