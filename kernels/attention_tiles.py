@@ -1,0 +1,111 @@
+"""Online softmax over tiles of paged keys and values: the inner loop that prefill and decode share.
+
+    highest'  = max(highest, max_j s_j)                           s_j = q k_j / sqrt(dim) * log2(e)
+    p_j       = 2^(s_j - highest')
+    total'    = total * 2^(highest - highest') + sum_j p_j
+    weighted' = weighted * 2^(highest - highest') + sum_j p_j v_j
+
+weighted / total is softmax(q k^T / sqrt(dim)) v once every key was seen (Milakov and Gimelshein, "Online normalizer
+calculation for softmax", 2018, https://arxiv.org/abs/1805.02867; Dao, "FlashAttention-2", 2023,
+https://arxiv.org/abs/2307.08691). A power of two is one instruction of the device, so log2(e) is folded into the scale.
+
+One layer of the pool is `[blocks, kv_heads, 2, block, dim]`, keys before values. A tile is as many positions as suit
+the device, whatever blocks they are in.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+LOG2_E = 1.4426950408889634
+LOWEST = tl.constexpr(-1e30)
+"""Where `highest` begins: finite, so that a row that sees nothing of a tile never computes inf - inf."""
+MAX_DIM, MAX_SHARED = 256, 16
+
+
+def unsupported(dtype: torch.dtype, dim: int, block: int, shared: int) -> str:
+    """Why such a pool cannot be attended to, in one sentence; empty: it can.
+
+    `shared` is the number of query heads to one KV head.
+    """
+    if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"attention supports fp32, fp16 and bf16, not {str(dtype).removeprefix('torch.')}"
+    if dim % 16 or not 16 <= dim <= MAX_DIM:
+        return f"attention supports head sizes that are multiples of 16 up to {MAX_DIM}, not {dim}"
+    if block < 8 or block % 8:
+        return f"attention supports block sizes that are multiples of 8, not {block}"
+    if not 1 <= shared <= MAX_SHARED:
+        return f"attention supports 1 to {MAX_SHARED} query heads to one KV head, not {shared}"
+    return ""
+
+
+def shape_name(dtype: torch.dtype, dim: int, shared: int) -> str:
+    """What attention is tuned by, such as `bfloat16,dim=128,shared=4`."""
+    return f"{str(dtype).removeprefix('torch.')},dim={dim},shared={shared}"
+
+
+@triton.jit
+def attend_tiles(
+    queries: tl.tensor,  # [ROWS, PADDED], zero beyond DIM
+    weighted: tl.tensor,  # [ROWS, PADDED] fp32
+    highest: tl.tensor,  # [ROWS] fp32
+    total: tl.tensor,  # [ROWS] fp32
+    first: tl.tensor,  # the first position, a multiple of TILE
+    end: tl.tensor,  # one past the last; a multiple of TILE too, unless MASKED
+    at: tl.tensor,  # [ROWS] positions of the queries, which see up to there
+    window: tl.tensor,
+    pool: tl.tensor,  # where the KV head's keys are in block 0
+    block_stride: tl.tensor,
+    table: tl.tensor,  # the sequence's blocks
+    SCALE: tl.constexpr,
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,  # the next power of two
+    BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+    MASKED: tl.constexpr,  # whether there are positions that some query may not see
+    WINDOWED: tl.constexpr,
+    TENSOR_CORES: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Takes the positions first … end - 1 into (weighted, highest, total), which it returns."""
+    dims = tl.arange(0, PADDED)
+    lanes = tl.arange(0, TILE)
+    # Looked up one tile ahead: a load whose address another load of the same round gives is pipelined less deeply.
+    # Divided as unsigned numbers: that is a shift where the block size is a power of two.
+    blocks = tl.load(table + (first + lanes).to(tl.uint32) // BLOCK, mask=first + lanes < end, other=0)
+    for start in tl.range(first, end, TILE, num_stages=STAGES):
+        positions = start + lanes
+        # 64 bits: a pool can have more than 2^31 elements.
+        rows = blocks.to(tl.int64) * block_stride + positions.to(tl.uint32) % BLOCK * DIM
+        here = pool + rows[:, None] + dims[None, :]
+        if MASKED or DIM < PADDED:
+            inside = (positions < end)[:, None] & (dims < DIM)[None, :]
+            keys = tl.load(here, mask=inside, other=0.0)
+            values = tl.load(here + BLOCK * DIM, mask=inside, other=0.0)
+        else:
+            keys = tl.load(here)
+            values = tl.load(here + BLOCK * DIM)
+        ahead = positions + TILE
+        blocks = tl.load(table + ahead.to(tl.uint32) // BLOCK, mask=ahead < end, other=0)
+
+        if TENSOR_CORES:
+            scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
+        else:
+            scores = tl.sum(queries[:, None, :].to(tl.float32) * keys[None, :, :].to(tl.float32), 2)
+        if MASKED:
+            visible = positions[None, :] <= at[:, None]
+            if WINDOWED:
+                visible &= positions[None, :] > at[:, None] - window
+            scores = tl.where(visible, scores, float("-inf"))
+
+        risen = tl.maximum(highest, tl.max(scores, 1) * SCALE)
+        fading = tl.exp2(highest - risen)
+        shares = tl.exp2(scores * SCALE - risen[:, None])
+        highest = risen
+        total = total * fading + tl.sum(shares, 1)
+        weighted = weighted * fading[:, None]
+        if TENSOR_CORES:
+            weighted = tl.dot(shares.to(values.dtype), values, weighted, input_precision="ieee")
+        else:
+            weighted += tl.sum(shares[:, :, None] * values[None, :, :].to(tl.float32), 1)
+    return weighted, highest, total

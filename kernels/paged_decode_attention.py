@@ -1,0 +1,265 @@
+"""Attention of one or a few new queries of each sequence over its paged keys and values.
+
+    softmax(q k^T / sqrt(dim) + mask) v
+
+It is as fast as keys and values leave memory, which they do once: all queries that see them are rows of one tile (the
+steps are in attention_tiles.py). Its rows are padded to the 16 of the tensor cores. That costs nothing on an H200: the
+32 KiB of 64 positions of 128 values take one of its processors some 1,500 cycles to arrive, their products with 16 rows
+200 to 300. With up to four rows, multiplying and summing on the ordinary cores (`TENSOR_CORES: 0`) may be as good.
+
+Sequences are split, so that a long one fills the device too (Dao et al., "Flash-Decoding for long-context inference",
+2023, https://pytorch.org/blog/flash-decoding/). Each part leaves its attention o_i and the log-sum-exp l_i, base 2, of
+its scores. A second kernel joins them:
+
+    o = sum_i w_i o_i / sum_i w_i                                 w_i = 2^(l_i - max_j l_j)
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels import attention_tiles, prefill_attention
+from kernels.attention_tiles import LOG2_E, LOWEST, attend_tiles, shape_name
+from kernels.tuning import Config, tuned
+
+DEFAULT = Config({"TILE": 64, "TENSOR_CORES": 1}, warps=4, stages=3)
+WIDE = Config({"TILE": 32, "TENSOR_CORES": 1}, warps=4, stages=3)
+"""For heads of more than 128 values."""
+SINGLE = Config({"TILE": 16, "TENSOR_CORES": 1}, warps=4, stages=2)
+"""For fp32, which the tensor cores do not multiply in full: larger tiles would not fit into the registers."""
+CANDIDATES = (
+    DEFAULT,
+    Config({"TILE": 128, "TENSOR_CORES": 1}, warps=4, stages=2),
+    Config({"TILE": 64, "TENSOR_CORES": 1}, warps=2, stages=3),
+    Config({"TILE": 32, "TENSOR_CORES": 1}, warps=1, stages=4),
+    Config({"TILE": 32, "TENSOR_CORES": 0}, warps=4, stages=3),
+    WIDE,
+    SINGLE,
+)
+
+MAX_ROWS, MAX_SPLITS = 64, 64
+FEW_ROWS = 4
+"""Up to which a config without tensor cores holds: products of more would not fit into the registers."""
+SHORTEST_PART = 512
+"""Positions of a part. With fewer, the start of its program and its result are no longer small beside its keys."""
+PROGRAMS = 4
+"""To each processor: about three run there at a time, and the rest evens out sequences of unequal lengths."""
+
+__all__ = ["CANDIDATES", "paged_decode_attention", "reference", "split_count", "unsupported"]
+
+
+def unsupported(dtype: torch.dtype, dim: int, block: int, shared: int, queries_per_work: int = 1) -> str:
+    """Why such a pool cannot be attended to, in one sentence; empty: it can."""
+    if shared * queries_per_work > MAX_ROWS:
+        return (
+            f"decode attention supports up to {MAX_ROWS} queries to one KV head, "
+            f"not those of {queries_per_work} tokens x {shared} heads"
+        )
+    return attention_tiles.unsupported(dtype, dim, block, shared)
+
+
+def split_count(works: int, kv_heads: int, processors: int, longest: int) -> int:
+    """Parts to split sequences of up to `longest` tokens in, on a device of so many (multi)processors."""
+    wanted = -(-PROGRAMS * processors // (works * kv_heads))
+    return max(1, min(wanted, longest // SHORTEST_PART, MAX_SPLITS))
+
+
+def paged_decode_attention(
+    queries: Tensor,
+    pool: Tensor,
+    block_tables: Tensor,
+    kv_lengths: Tensor,
+    *,
+    queries_per_work: int = 1,
+    splits: int = 1,
+    window: int = 0,
+    config: Config | None = None,
+) -> Tensor:
+    """Attends with the last `queries_per_work` tokens of each sequence to those stored up to each one's position.
+
+    `queries` `[works * queries_per_work, heads, dim]` (rows may be strided), `pool` one layer
+    `[blocks, kv_heads, 2, block, dim]`, `block_tables` `[works, width]` int32, `kv_lengths` `[works]` int32: tokens
+    that are stored, this step's among them. Query i of a work stands at position kv_lengths - queries_per_work + i, and
+    sees as many positions as a `window` > 0 says, or all up to its own. Returns as many rows, contiguous; those of a
+    sequence of length 0 are zero.
+
+    Each sequence is cut into up to `splits` equal parts. The device reads the lengths, so a captured graph serves any.
+    """
+    tokens, heads, dim = queries.shape
+    _, kv_heads, sides, block, pool_dim = pool.shape
+    shared, rest = divmod(heads, kv_heads)
+    works = len(kv_lengths)
+    assert sides == 2 and pool_dim == dim and not rest and pool.is_contiguous() and pool.dtype == queries.dtype
+    assert not unsupported(pool.dtype, dim, block, shared, queries_per_work)
+    assert queries.stride()[1:] == (dim, 1) and tokens == works * queries_per_work
+    assert block_tables.stride(1) == 1 and len(block_tables) == works and kv_lengths.is_contiguous()
+    assert block_tables.dtype == kv_lengths.dtype == torch.int32
+    assert 1 <= splits <= MAX_SPLITS
+    output = queries.new_empty((tokens, heads, dim))
+    if not tokens:
+        return output
+
+    if config is None:
+        name = shape_name(queries.dtype, dim, shared)
+        config = tuned("paged_decode_attention", name, queries.device, _default(queries.dtype, dim))
+    padded = triton.next_power_of_2(dim)
+    rows = triton.next_power_of_2(shared * queries_per_work)
+    tensor_cores = bool(config.tiles["TENSOR_CORES"]) or rows > FEW_ROWS
+    parts, sums = output, output
+    if splits > 1:
+        parts = queries.new_empty((splits, tokens, heads, dim), dtype=torch.float32)
+        sums = queries.new_empty((splits, tokens, heads), dtype=torch.float32)
+    _attend_part[(kv_heads, works, splits)](
+        queries,
+        pool,
+        block_tables,
+        kv_lengths,
+        parts,
+        sums,
+        queries.stride(0),
+        pool.stride(0),
+        block_tables.stride(0),
+        window,
+        SCALE=dim**-0.5 * LOG2_E,
+        SHARED=shared,
+        QUERIES=queries_per_work,
+        ROWS=max(rows, 16) if tensor_cores else rows,
+        DIM=dim,
+        PADDED=padded,
+        BLOCK=block,
+        WINDOWED=window > 0,
+        SPLIT=splits > 1,
+        STAGES=config.stages,
+        **(config.options() | {"TENSOR_CORES": tensor_cores}),
+    )
+    if splits > 1:
+        _join_parts[(tokens * heads,)](
+            *(parts, sums, output, splits),
+            SPLITS=triton.next_power_of_2(splits),
+            DIM=dim,
+            PADDED=padded,
+        )
+    return output
+
+
+def _default(dtype: torch.dtype, dim: int) -> Config:
+    if dtype == torch.float32:
+        return SINGLE
+    return WIDE if dim > 128 else DEFAULT
+
+
+# What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.
+@triton.jit(
+    do_not_specialize=["table_stride", "window"],
+    do_not_specialize_on_alignment=["block_tables", "kv_lengths"],
+)
+def _attend_part(
+    queries: tl.tensor,
+    pool: tl.tensor,
+    block_tables: tl.tensor,
+    kv_lengths: tl.tensor,
+    parts: tl.tensor,
+    sums: tl.tensor,
+    query_stride: tl.tensor,
+    block_stride: tl.tensor,
+    table_stride: tl.tensor,
+    window: tl.tensor,
+    SCALE: tl.constexpr,
+    SHARED: tl.constexpr,
+    QUERIES: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    SPLIT: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+    TENSOR_CORES: tl.constexpr,
+) -> None:
+    head = tl.program_id(0)  # of the KV heads: neighbours read memory side by side
+    work = tl.program_id(1)
+    part = tl.program_id(2)
+    heads = tl.num_programs(0) * SHARED
+    tokens = tl.num_programs(1) * QUERIES
+    length = tl.load(kv_lengths + work)
+    row = tl.arange(0, ROWS)
+    query = row // SHARED
+    at = length - QUERIES + query
+    token = (work * QUERIES + query).to(tl.int64)
+    own = head * SHARED + row % SHARED  # of the query heads
+    place = (part * tokens + token) * heads + own
+    kept = query < QUERIES
+
+    # Whole tiles of what any query sees, in parts of equal numbers of them.
+    left = 0
+    if WINDOWED:
+        left = tl.maximum(length - QUERIES - window + 1, 0) // TILE * TILE
+    each = tl.cdiv(tl.cdiv(length - left, TILE), tl.num_programs(2)) * TILE
+    first = left + part * each
+    end = tl.minimum(first + each, length)
+    if SPLIT and first >= end:
+        tl.store(sums + place, tl.full([ROWS], float("-inf"), tl.float32), mask=kept)
+        return
+
+    dims = tl.arange(0, PADDED)[None, :]
+    inside = kept[:, None] & (dims < DIM)
+    loaded = tl.load(queries + (token * query_stride + own * DIM)[:, None] + dims, mask=inside, other=0.0)
+    found, highest, total = attend_tiles(
+        loaded,
+        tl.zeros([ROWS, PADDED], tl.float32),
+        tl.full([ROWS], LOWEST, tl.float32),
+        tl.zeros([ROWS], tl.float32),
+        *(first, end, at, window, pool + head * 2 * BLOCK * DIM, block_stride),
+        block_tables + work.to(tl.int64) * table_stride,
+        *(SCALE, DIM, PADDED, BLOCK, TILE, STAGES),
+        MASKED=True,
+        WINDOWED=WINDOWED,
+        TENSOR_CORES=TENSOR_CORES,
+    )
+    # A row that saw a key has a total of at least 1, of its highest score; one that saw none becomes zero.
+    filled = tl.maximum(total, 1.0)
+    found = found / filled[:, None]
+    tl.store(parts + place[:, None] * DIM + dims, found.to(parts.dtype.element_ty), mask=inside)
+    if SPLIT:
+        tl.store(sums + place, tl.where(total > 0.0, highest + tl.log2(filled), float("-inf")), mask=kept)
+
+
+@triton.jit(do_not_specialize=["splits"])
+def _join_parts(
+    parts: tl.tensor,
+    sums: tl.tensor,
+    output: tl.tensor,
+    splits: tl.tensor,
+    SPLITS: tl.constexpr,
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+) -> None:
+    row = tl.program_id(0)
+    rows = tl.num_programs(0)
+    split = tl.arange(0, SPLITS)
+    place = split.to(tl.int64) * rows + row
+    summed = tl.load(sums + place, mask=split < splits, other=float("-inf"))
+    shares = tl.exp2(summed - tl.maximum(tl.max(summed, 0), LOWEST))
+    dims = tl.arange(0, PADDED)
+    # Parts beyond the end of a sequence were never written.
+    inside = (shares > 0.0)[:, None] & (dims < DIM)[None, :]
+    found = tl.load(parts + place[:, None] * DIM + dims[None, :], mask=inside, other=0.0)
+    joined = tl.sum(found * shares[:, None], 0) / tl.maximum(tl.sum(shares, 0), 1.0)
+    tl.store(output + row.to(tl.int64) * DIM + dims, joined.to(output.dtype.element_ty), mask=dims < DIM)
+
+
+def reference(
+    queries: Tensor,
+    pool: Tensor,
+    block_tables: Tensor,
+    kv_lengths: Tensor,
+    *,
+    queries_per_work: int = 1,
+    window: int = 0,
+) -> Tensor:
+    """The same by torch's operators: prefill's, with as many queries in each work."""
+    works = len(kv_lengths)
+    starts = torch.arange(works + 1, device=queries.device, dtype=torch.int32) * queries_per_work
+    return prefill_attention.reference(queries, pool, block_tables, starts, kv_lengths, window=window)

@@ -1,0 +1,240 @@
+"""Causal attention of many queries over paged keys and values: ragged batches in one launch.
+
+    softmax(q k^T / sqrt(dim) + mask) v
+
+tiled as in FlashAttention-2 (Dao, 2023, https://arxiv.org/abs/2307.08691; the steps are in attention_tiles.py). A tile
+of queries holds all heads that share a KV head, for which keys and values are loaded once. Only tiles of keys that are
+crossed by the diagonal, or by the edge of a sliding window, are masked; what no query sees is never loaded.
+
+Works differ in length, so tiles are numbered through the flat batch: tile t is of the last work w with
+query_start[w] // QUERIES + w <= t. That leaves each work as many tiles as it can need, and the host needs no table.
+They start from the end: the last tiles of a prompt see most keys, and light ones are left to fill the gaps.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.attention_tiles import LOG2_E, LOWEST, attend_tiles, shape_name, unsupported
+from kernels.tuning import Config, tuned
+
+DEFAULT = Config({"ROWS": 128, "TILE": 64}, warps=8, stages=3)
+WIDE = Config({"ROWS": 128, "TILE": 64}, warps=8, stages=2)
+"""For heads of more than 128 values."""
+SINGLE = Config({"ROWS": 32, "TILE": 16}, warps=8, stages=2)
+"""For fp32, which the tensor cores do not multiply in full: larger tiles would not fit into the registers."""
+CANDIDATES = (
+    DEFAULT,
+    Config({"ROWS": 128, "TILE": 128}, warps=8, stages=2),
+    Config({"ROWS": 64, "TILE": 64}, warps=4, stages=3),
+    Config({"ROWS": 64, "TILE": 128}, warps=4, stages=2),
+    WIDE,
+    SINGLE,
+)
+
+SEARCHED = tl.constexpr(256)
+"""Works that a program looks through at once."""
+FULL = 64
+"""Rows that the tensor cores multiply at their full rate; four warps do."""
+
+__all__ = ["CANDIDATES", "prefill_attention", "reference", "unsupported"]
+
+
+def prefill_attention(
+    queries: Tensor,
+    pool: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    kv_lengths: Tensor,
+    *,
+    longest: int,
+    window: int = 0,
+    config: Config | None = None,
+) -> Tensor:
+    """Attends with each query to the tokens of its work that are stored up to its position.
+
+    `queries` `[tokens, heads, dim]` (rows may be strided), `pool` one layer `[blocks, kv_heads, 2, block, dim]`,
+    `block_tables` `[works, width]` int32, `query_start` `[works + 1]` int32, `kv_lengths` `[works]` int32: tokens that
+    are stored, this step's among them. Query i of work w stands at position kv_lengths[w] - queries of w + i, and sees
+    as many positions as a `window` > 0 says, or all up to its own. `longest` bounds the queries of a work: if none
+    fills a tile, tiles get smaller. Returns `[tokens, heads, dim]`; rows of a work of length 0 are zero, those from
+    query_start[works] on undefined.
+    """
+    tokens, heads, dim = queries.shape
+    _, kv_heads, sides, block, pool_dim = pool.shape
+    shared, rest = divmod(heads, kv_heads)
+    works = len(kv_lengths)
+    assert sides == 2 and pool_dim == dim and not rest and pool.is_contiguous() and pool.dtype == queries.dtype
+    assert not unsupported(pool.dtype, dim, block, shared)
+    assert queries.stride()[1:] == (dim, 1) and block_tables.stride(1) == 1 and len(block_tables) == works
+    assert query_start.shape == (works + 1,) and query_start.is_contiguous() and kv_lengths.is_contiguous()
+    assert block_tables.dtype == query_start.dtype == kv_lengths.dtype == torch.int32
+    output = queries.new_empty((tokens, heads, dim))
+    if not tokens:
+        return output
+
+    if config is None:
+        name = shape_name(queries.dtype, dim, shared)
+        config = tuned("prefill_attention", name, queries.device, _default(queries.dtype, dim))
+    rows = min(config.tiles["ROWS"], max(FULL, triton.next_power_of_2(longest * shared)))
+    warps = max(4, config.warps * rows // config.tiles["ROWS"])
+    tiles = tokens // (rows // shared) + works
+    _attend[(kv_heads, tiles)](
+        queries,
+        pool,
+        block_tables,
+        query_start,
+        kv_lengths,
+        output,
+        queries.stride(0),
+        pool.stride(0),
+        block_tables.stride(0),
+        works,
+        window,
+        SCALE=dim**-0.5 * LOG2_E,
+        SHARED=shared,
+        DIM=dim,
+        PADDED=triton.next_power_of_2(dim),
+        BLOCK=block,
+        WINDOWED=window > 0,
+        STAGES=config.stages,
+        **(config.options() | {"ROWS": rows, "num_warps": warps}),
+    )
+    return output
+
+
+def _default(dtype: torch.dtype, dim: int) -> Config:
+    if dtype == torch.float32:
+        return SINGLE
+    return WIDE if dim > 128 else DEFAULT
+
+
+# What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.
+@triton.jit(
+    do_not_specialize=["table_stride", "works", "window"],
+    do_not_specialize_on_alignment=["block_tables", "query_start", "kv_lengths"],
+)
+def _attend(
+    queries: tl.tensor,
+    pool: tl.tensor,
+    block_tables: tl.tensor,
+    query_start: tl.tensor,
+    kv_lengths: tl.tensor,
+    output: tl.tensor,
+    query_stride: tl.tensor,
+    block_stride: tl.tensor,
+    table_stride: tl.tensor,
+    works: tl.tensor,
+    window: tl.tensor,
+    SCALE: tl.constexpr,
+    SHARED: tl.constexpr,
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
+    QUERIES: tl.constexpr = ROWS // SHARED
+    head = tl.program_id(0)  # of the KV heads: neighbours share the sequence, and its KV lies beside theirs
+    heads = tl.num_programs(0) * SHARED
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)
+    work = _work_of(tile, query_start, works, QUERIES)
+    begin = tl.load(query_start + work)
+    count = tl.load(query_start + work + 1) - begin
+    first = (tile - begin // QUERIES - work) * QUERIES
+    if first >= count:
+        return
+
+    length = tl.load(kv_lengths + work)
+    row = tl.arange(0, ROWS)
+    query = first + row // SHARED
+    kept = (query < count) & (row < QUERIES * SHARED)
+    dims = tl.arange(0, PADDED)
+    kept = kept[:, None] & (dims < DIM)[None, :]
+    token = (begin + query).to(tl.int64)
+    inner = (head * SHARED + row % SHARED)[:, None] * DIM + dims[None, :]
+    loaded = tl.load(queries + (token * query_stride)[:, None] + inner, mask=kept, other=0.0)
+
+    # Positions of the tile's first and last query. Tiles of keys before `common` are seen by all of them.
+    low = length - count + first
+    high = tl.minimum(low + QUERIES, length) - 1
+    common = tl.maximum(low + 1, 0) // TILE * TILE
+    at = length - count + query
+    keys = pool + head * 2 * BLOCK * DIM
+    table = block_tables + work.to(tl.int64) * table_stride
+    weighted = tl.zeros([ROWS, PADDED], tl.float32)
+    highest = tl.full([ROWS], LOWEST, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    start = 0
+    if WINDOWED:
+        # Tiles before `left` are seen by none; those from `start` on are in the window of the last query too.
+        left = tl.maximum(low - window + 1, 0) // TILE * TILE
+        start = tl.cdiv(tl.maximum(high - window + 1, 0), TILE) * TILE
+        weighted, highest, total = attend_tiles(
+            *(loaded, weighted, highest, total, left, tl.minimum(start, high + 1), at, window),
+            *(keys, block_stride, table, SCALE, DIM, PADDED, BLOCK, TILE, STAGES),
+            MASKED=True,
+            WINDOWED=True,
+            TENSOR_CORES=True,
+        )
+    weighted, highest, total = attend_tiles(
+        *(loaded, weighted, highest, total, start, common, at, window),
+        *(keys, block_stride, table, SCALE, DIM, PADDED, BLOCK, TILE, STAGES),
+        MASKED=False,
+        WINDOWED=WINDOWED,
+        TENSOR_CORES=True,
+    )
+    weighted, highest, total = attend_tiles(
+        *(loaded, weighted, highest, total, tl.maximum(start, common), high + 1, at, window),
+        *(keys, block_stride, table, SCALE, DIM, PADDED, BLOCK, TILE, STAGES),
+        MASKED=True,
+        WINDOWED=WINDOWED,
+        TENSOR_CORES=True,
+    )
+    # A row that saw a key has a total of at least 1, of its highest score; one that saw none becomes zero.
+    found = weighted / tl.maximum(total, 1.0)[:, None]
+    tl.store(output + (token * heads * DIM)[:, None] + inner, found.to(output.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def _work_of(tile: tl.tensor, query_start: tl.tensor, works: tl.tensor, QUERIES: tl.constexpr) -> tl.tensor:
+    """The work that a tile belongs to: see the head of this file."""
+    found = 0
+    for first in range(0, works, SEARCHED):
+        work = first + tl.arange(0, SEARCHED)
+        first_tile = tl.load(query_start + work, mask=work < works, other=0) // QUERIES + work
+        found += tl.sum(((work < works) & (first_tile <= tile)).to(tl.int32))
+    return found - 1
+
+
+def reference(
+    queries: Tensor,
+    pool: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    kv_lengths: Tensor,
+    *,
+    window: int = 0,
+) -> Tensor:
+    """The same by torch's operators, one work after the other, in the queries' precision."""
+    _, heads, dim = queries.shape
+    kv_heads = pool.shape[1]
+    output = torch.zeros_like(queries, memory_format=torch.contiguous_format)
+    starts = query_start.tolist()
+    for work, length in enumerate(kv_lengths.tolist()):
+        first, end = starts[work], starts[work + 1]
+        if not length or first == end:
+            continue
+        blocks = block_tables[work, : -(-length // pool.shape[3])].long()
+        stored = pool[blocks].permute(2, 1, 0, 3, 4).flatten(2, 3)[:, :, :length]  # [2, kv_heads, length, dim]
+        keys, values = stored.repeat_interleave(heads // kv_heads, 1)
+        scores = torch.einsum("qhd,hkd->hqk", queries[first:end], keys) * dim**-0.5
+        at = torch.arange(length - (end - first), length, device=queries.device)[:, None]
+        key = torch.arange(length, device=queries.device)
+        hidden = (key > at) | (key <= at - window) if window else key > at
+        shares = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        output[first:end] = torch.einsum("hqk,hkd->qhd", shares, values)
+    return output
