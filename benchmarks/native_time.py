@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from engine import cpu_backend
+from engine import choice
 from engine.native import library
 
 
@@ -33,11 +33,11 @@ class NativeTime:
                 setattr(loaded, name, self._timed(getattr(loaded, name)))
             return loaded
 
-        setattr(cpu_backend, "load", load)  # noqa: B010 - it is the name that `choose` looks up
+        setattr(choice, "load", load)  # noqa: B010 - it is the name that `choose` looks up
         try:
             yield
         finally:
-            setattr(cpu_backend, "load", original)  # noqa: B010
+            setattr(choice, "load", original)  # noqa: B010
 
     def _timed(self, operator: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:

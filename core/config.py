@@ -13,7 +13,8 @@ Seconds = Annotated[float, Meta(gt=0)]
 Positive = Annotated[int, Meta(ge=1)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 BlockSize = Literal[8, 16, 32, 64]
-CPUBackend = Literal["auto", "native", "torch"]
+CPUBackend = Literal["auto", "native", "torch", "triton"]
+CUDABackend = Literal["auto", "triton", "torch"]
 Quantization = Literal["none", "int8"]
 
 
@@ -35,8 +36,19 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
         Literal["auto", "fp32", "bf16", "fp16"], Meta(description="of weights and KV; auto: bf16 where it is fast")
     ] = "auto"
     cpu_backend: Annotated[
-        CPUBackend, Meta(description="operators on a CPU: native (compiled at the first start), torch, or auto")
+        CPUBackend,
+        Meta(
+            description="operators on a CPU: native (compiled at the first start), torch, or auto; triton: its "
+            "interpreter, to check the GPU's kernels"
+        ),
     ] = "auto"
+    cuda_backend: Annotated[
+        CUDABackend, Meta(description="operators on a GPU: triton's kernels, PyTorch's, or auto")
+    ] = "auto"
+    decode_graphs: Annotated[
+        Literal["on", "off"],
+        Meta(description="on a GPU: whether decode steps are recorded when the worker starts, and replayed"),
+    ] = "on"
     quantization: Annotated[
         Quantization, Meta(description="of the weights of linear layers: none, or int8, by native operators on a CPU")
     ] = "none"

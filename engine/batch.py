@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.blocks import NULL_BLOCK
+from engine.device import to_device
 from engine.plan import PENDING, Plan, Work
 
 Ints = NDArray[np.int64]
@@ -26,8 +27,7 @@ class Batch:
     query_start: Tensor  # [works] first row of each work
     block_tables: Tensor  # [works, blocks] the null block behind a work's own
     fresh_blocks: Tensor  # [blocks] whose first token is written in this step
-    logit_rows: Tensor  # [sampled works] rows that reach the head
-    sampled_works: tuple[int, ...]  # the works that those rows belong to
+    logit_rows: Tensor  # [sampled works] rows that reach the head, in the works' order
     query_lengths: Ints  # [works], on the host
     kv_lengths: Ints  # [works], on the host
 
@@ -121,7 +121,6 @@ def build_batch(
         block_tables=on_device[4].view(rows_of_blocks.shape),
         fresh_blocks=on_device[5],
         logit_rows=on_device[6],
-        sampled_works=tuple(sampled),
         query_lengths=lengths,
         kv_lengths=kv_lengths,
     )
@@ -134,14 +133,14 @@ def _pending(works: Sequence[Work], token_ids: Ints, owners: Ints, before: Sampl
         return pending, pending
     assert before is not None, "a pending token, but no step before it"
     sequences = [works[owner].sequence for owner in owners[pending]]
-    found = _single_samples(before.works)
+    found = place_of_samples(before.works)
     assert found.keys() >= set(sequences), "a pending token that no single sample of the step before is"
     rows = [found[sequence] for sequence in sequences]
     token_ids[pending] = 0
     return pending, np.array(rows, dtype=np.int64)
 
 
-def _single_samples(works: Sequence[Work]) -> dict[int, int]:
+def place_of_samples(works: Sequence[Work]) -> dict[int, int]:
     """Where each sequence that drew one sample finds it among the step's tokens."""
     places = {}
     place = 0
@@ -159,8 +158,6 @@ def _room(needed: int, there: int) -> int:
 
 
 def _transfer(parts: tuple[Ints, ...], device: torch.device) -> list[Tensor]:
-    """All parts in one copy; on CUDA from pinned memory, so that the host does not wait for the device."""
-    packed: Any = torch.from_numpy(np.concatenate(parts))
-    if device.type == "cuda":
-        packed = packed.pin_memory().to(device, non_blocking=True)
+    """All parts in one copy."""
+    packed: Any = to_device(np.concatenate(parts), device)
     return list(packed.split([len(part) for part in parts]))

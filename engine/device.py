@@ -1,6 +1,11 @@
 """Where the model runs and in which number format: chosen once, named in one line."""
 
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from core.errors import ConfigError
 
@@ -42,3 +47,12 @@ def cpu_multiplies_bf16() -> bool:
 def dtype_name(dtype: torch.dtype) -> str:
     """The configuration's word for a number format."""
     return next(name for name, value in DTYPES.items() if value == dtype)
+
+
+def to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:
+    """On CUDA by way of pinned memory, so that the host does not wait; on a CPU the array itself."""
+    found: Any = torch.from_numpy(array)
+    if device.type == "cuda":
+        found = found.pin_memory().to(device, non_blocking=True)  # PyTorch keeps and reuses it once it was copied
+    result: Tensor = found
+    return result

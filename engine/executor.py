@@ -18,19 +18,13 @@ from core.records import Memory
 from core.sizes import format_bytes
 from core.status import Progress
 from engine.architectures import ModelConfig, computation, read_config
-from engine.attention import AttentionBackend
-from engine.attention_native import NativeAttention
-from engine.attention_torch import TorchAttention
+from engine.backend import DecodeSteps
 from engine.batch import BlockTables, Sampled, build_batch
-from engine.cpu_backend import choose
+from engine.choice import choose
 from engine.device import choose_device, choose_dtype, dtype_name
-from engine.elementwise import TorchElementwise
 from engine.host_tier import HostTier
 from engine.hub import locate
 from engine.kv_pool import KVPool, make_spec
-from engine.layer import Layer
-from engine.layers import Layers, OperatorLayers
-from engine.layers_native import NativeLayers
 from engine.linear import LinearFactory
 from engine.model import Model
 from engine.plan import BlockMove, Plan, StepResult, Work
@@ -46,10 +40,7 @@ from engine.pool_size import (
     refuse_more_than,
 )
 from engine.profiling import fastest, first_step, largest_step, longer_step, out_and_in, prompts, widest_step
-from engine.rope import Rotary
-from engine.sampler import Draw, Sampler
-from engine.sampler_native import NativeSampler
-from engine.sampler_torch import TorchSampler
+from engine.sampler import Draw
 from engine.weights import Checkpoint
 
 LOG = logging.getLogger(__name__)
@@ -89,8 +80,7 @@ class Executor:
         progress("reading the config", 0.0)
         self.model_config: ModelConfig = read_config(directory, config.max_model_len)
         self.quantization = config.quantization
-        self._native = choose(config, self.device, self.dtype, self.model_config.head_dim)
-        self._sampler: Sampler = TorchSampler() if self._native is None else NativeSampler(self._native)
+        self._backend = choose(config, self.device, self.dtype, self.model_config)
         checkpoint = Checkpoint(directory)
         self.parameters = checkpoint.parameters()
         refuse_large_weights(config, self.parameters, self.dtype, self.device)
@@ -103,6 +93,7 @@ class Executor:
         self._launched: deque[Launched] = deque()
         self._before: Sampled | None = None
         self._tables = BlockTables()
+        self._graphs: DecodeSteps | None = None
         progress("profiling", 0.0)
         prompt_rate = self._profile(config)
         progress("making the KV pool", 0.0)
@@ -113,13 +104,19 @@ class Executor:
         self._shorten()
         self.rates = Rates(prompt_rate, self._host_rate())
         self.memory = self._memory()
+        if config.decode_graphs == "on":
+            most, longest = min(config.max_sequences, config.max_batch_tokens), self.model_config.max_model_len
+            with torch.inference_mode():
+                self._graphs = self._backend.decode_steps(
+                    self._model, self._attention, most, longest, IN_FLIGHT, progress
+                )
         self.on_layer = on_layer
         self._log()
 
     @property
     def operators(self) -> str:
-        """Whose operators compute: `native` or `torch`."""
-        return "torch" if self._native is None else "native"
+        """Whose operators compute: `native`, `triton` or `torch`."""
+        return self._backend.name
 
     @property
     def host_slots(self) -> int:
@@ -168,17 +165,27 @@ class Executor:
 
     def _run(self, plan: Plan) -> Launched:
         self.pool.begin_step()
+        sampled = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
+        logits = self._logits(plan)
+        draws = [Draw(w.sampling, w.samples, w.output_index) for w in plan.works if w.sampling is not None]
+        if not draws:
+            self._before = Sampled(torch.empty(0, dtype=torch.int64, device=self.device), [])
+            return Launched(plan, (), torch.empty((2, 0), dtype=torch.int64), self._event())
+        tokens, finite = self._backend.sampler.sample(logits, draws)
+        self._before = Sampled(tokens, [plan.works[work] for work in sampled])
+        answer = self._to_host(torch.stack((tokens, finite.long())))
+        return Launched(plan, sampled, answer, self._event())
+
+    def _logits(self, plan: Plan) -> Tensor:
+        """`[sampled works, vocab]` of a step, whose KV is stored."""
+        if self._graphs is not None and self.on_layer is None and self._graphs.serves(plan):
+            logits = self._graphs.run(plan.works, self._before)
+            self.pool.all_written()
+            return logits
         batch = build_batch(plan, self._block_size, self.device, self._before, self._tables)
         self.pool.enter(batch.fresh_blocks)
         hidden = self._model.forward(batch, self._attention.begin(batch), lambda layer: self._stored(plan, layer))
-        draws = [Draw(w.sampling, w.samples, w.output_index) for w in plan.works if w.sampling is not None]
-        if not draws:
-            self._before = Sampled(batch.logit_rows, [])
-            return Launched(plan, (), torch.empty((2, 0), dtype=torch.int64), self._event())
-        tokens, finite = self._sampler.sample(self._model.logits(hidden), draws)
-        self._before = Sampled(tokens, [plan.works[work] for work in batch.sampled_works])
-        answer = self._to_host(torch.stack((tokens, finite.long())))
-        return Launched(plan, batch.sampled_works, answer, self._event())
+        return self._model.logits(hidden) if len(hidden) else hidden
 
     def _stored(self, plan: Plan, layer: int) -> None:
         self.pool.written(layer)
@@ -202,16 +209,10 @@ class Executor:
     def _load(self, checkpoint: Checkpoint, progress: Progress) -> Model:
         config = self.model_config
         with torch.inference_mode():
-            make = LinearFactory(checkpoint, self.device, self.dtype, self._native, self.quantization)
-            model = Model(config, make, self._arrange, progress)
+            make = LinearFactory(checkpoint, self.device, self.dtype, self._backend.native, self.quantization)
+            model = Model(config, make, self._backend.layers, progress)
         checkpoint.refuse_unused(".rotary_emb.inv_freq", *(("lm_head.weight",) if config.tied_head else ()))
         return model
-
-    def _arrange(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
-        if self._native is not None:
-            return NativeLayers(self._native, config, layers, norm)
-        rotary = Rotary(config.rope, config.head_dim, self.device, self.dtype)
-        return OperatorLayers(config, layers, norm, TorchElementwise(rotary, config.norm_eps))
 
     def _make_tier(self, config: EngineConfig, blocks: int) -> HostTier | None:
         on_host = blocks * self.spec.block_bytes() if self.device.type != "cuda" else 0
@@ -221,12 +222,7 @@ class Executor:
     def _use_pool(self, blocks: int, tier: HostTier | None = None) -> None:
         self.pool = KVPool(self.model_config, self.spec, blocks, self.device, self.dtype, tier)
         self.block_count = blocks
-        layers, windows = self.pool.layers, self.model_config.windows
-        self._attention: AttentionBackend
-        if self._native is not None:
-            self._attention = NativeAttention(self._native, layers, windows)
-        else:
-            self._attention = TorchAttention(layers, windows)
+        self._attention = self._backend.attention(self.pool.layers, self.model_config.windows)
 
     def _shorten(self) -> None:
         """A model may take longer texts than this machine has room for; it then serves what fits."""

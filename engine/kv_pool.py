@@ -106,6 +106,10 @@ class KVPool:
         """The engine thread has stored this layer's KV of a step: what `read` finds from now on includes it."""
         self._bytes.written(layer)
 
+    def all_written(self) -> None:
+        """The same of all layers, for a step that is launched as a whole."""
+        self._bytes.all_written()
+
     def begin_step(self) -> None:
         """The engine thread is about to use the pool: what `write` has landed before is there for the step."""
         self._bytes.begin_step()
@@ -148,6 +152,9 @@ class _HostBytes:
     def written(self, layer: int) -> None:
         """The CPU has no queue: what was stored is there."""
 
+    def all_written(self) -> None:
+        """All of it is."""
+
     def begin_step(self) -> None:
         """The same holds for what has landed."""
 
@@ -181,11 +188,15 @@ class _DeviceBytes:
         cuda: Any = torch.cuda
         self._stream: torch.cuda.Stream = cuda.Stream(tensor.device)
         self._written: list[torch.cuda.Event] = [cuda.Event() for _ in range(layers)]
+        self._all_written: torch.cuda.Event = cuda.Event()
         self._landed: torch.cuda.Event = cuda.Event()
         self._moved: torch.cuda.Event = cuda.Event()
 
     def written(self, layer: int) -> None:
         self._written[layer].record(torch.cuda.current_stream(self._raw.device))
+
+    def all_written(self) -> None:
+        self._all_written.record(torch.cuda.current_stream(self._raw.device))
 
     def begin_step(self) -> None:
         torch.cuda.current_stream(self._raw.device).wait_event(self._landed)
@@ -201,6 +212,7 @@ class _DeviceBytes:
         staging = torch.empty((len(blocks), self._raw.shape[2]), dtype=torch.uint8, pin_memory=True)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             self._stream.wait_event(self._written[layer])
+            self._stream.wait_event(self._all_written)
             self._stream.wait_event(self._moved)
             index = torch.tensor(blocks, pin_memory=True).to(self._raw.device, non_blocking=True)
             staging.copy_(self._raw[layer].index_select(0, index), non_blocking=True)

@@ -80,6 +80,13 @@ def yarn_magnitude(factor: float, mscale: float = 0.0, mscale_all_dim: float = 0
     return scale(mscale) / scale(mscale_all_dim) if mscale and mscale_all_dim else scale(1.0)
 
 
+def angle_table(rope: Rope, head_dim: int, longest: int, device: torch.device) -> Tensor:
+    """fp32 `[longest, head_dim]`: of each position the cosines of the head_dim / 2 pairs, then their sines."""
+    positions = torch.arange(longest, dtype=torch.float32, device=device)
+    radians = positions[:, None] * inverse_frequencies(rope, head_dim).to(device)
+    return torch.cat((radians.cos(), radians.sin()), 1) * rope.magnitude
+
+
 class Rotary:
     """Rotates the heads of a flat batch; pairs are (i, i + head_dim / 2), as in Hugging Face checkpoints."""
 

@@ -59,7 +59,8 @@ class Deployment:
         config = self._config
         names = worker_names(config)
         options = ["--dtype", config.dtype, "--block-size", str(config.block_size)]
-        options += ["--cpu-backend", config.cpu_backend, "--quantization", config.quantization]
+        options += ["--cpu-backend", config.cpu_backend, "--cuda-backend", config.cuda_backend]
+        options += ["--quantization", config.quantization, "--step-ms", str(config.step_ms)]
         options += ["--busy-page", str(self._run / "busy")]
         if config.kv_memory:
             options += ["--kv-memory", str(config.kv_memory)]

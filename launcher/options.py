@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from core.config import BlockSize, Bytes, CPUBackend, LogLevel, Positive, Quantization
+from core.config import BlockSize, Bytes, CPUBackend, CUDABackend, LogLevel, Positive, Quantization
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO_MODEL = str(ROOT / "demo_model" / "weights")
@@ -34,6 +34,9 @@ class UpConfig(Struct, frozen=True, kw_only=True):
     cpu_backend: Annotated[
         CPUBackend, Meta(description="operators on a CPU: native (compiled at the first start), torch, or auto")
     ] = "auto"
+    cuda_backend: Annotated[
+        CUDABackend, Meta(description="operators on a GPU: triton's kernels, PyTorch's, or auto")
+    ] = "auto"
     quantization: Annotated[
         Quantization, Meta(description="of the weights of linear layers: none, or int8, by native operators on a CPU")
     ] = "none"
@@ -54,6 +57,9 @@ class UpConfig(Struct, frozen=True, kw_only=True):
         str, Meta(description="directory to keep those blocks in, in files without a name; empty: in memory")
     ] = ""
     block_size: Annotated[BlockSize, Meta(description="tokens per KV block: 8, 16, 32 or 64")] = 16
+    step_ms: Annotated[
+        float, Meta(gt=0, description="milliseconds that a decode worker's step may take: below the SLO's TPOT")
+    ] = 50.0
     log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error")] = "info"
     secret_file: Annotated[
         str, Meta(description="file with the secret that seals prompts and KV; empty: a new one for this instance")

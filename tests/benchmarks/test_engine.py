@@ -9,7 +9,7 @@ from benchmarks.engine import Bench, fitting, main, table
 from benchmarks.native_time import NativeTime
 from benchmarks.workloads import WORKLOADS, Workload
 from core.config import EngineConfig
-from engine import cpu_backend
+from engine import choice
 from engine.executor import Executor
 from launcher.deployment import ENVIRONMENT
 from launcher.options import DEMO_MODEL
@@ -18,10 +18,10 @@ from launcher.options import DEMO_MODEL
 def test_a_line_for_each_workload(capsys: pytest.CaptureFixture[str]) -> None:
     native = NativeTime()
     config = EngineConfig(model=DEMO_MODEL, device="cpu", dtype="fp32", max_model_len=64)
-    load = cpu_backend.__dict__["load"]
+    load = choice.__dict__["load"]
     with native.watching():
         executor = Executor(config, in_process.quiet)
-    assert cpu_backend.__dict__["load"] is load
+    assert choice.__dict__["load"] is load
     before = native.seconds
     bench = Bench(config, executor, native, rounds=1)
     (point,) = table(bench, [Workload(3, 8, 4)], profile=True)

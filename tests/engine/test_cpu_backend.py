@@ -149,7 +149,7 @@ def test_operators_that_multiply_wrongly_do_not_serve(
         multiply(layer, x, stride, rows - 1, y)
 
     monkeypatch.setattr(native, "baton_linear", forgetful)
-    monkeypatch.setattr("engine.cpu_backend.load", lambda: native)
+    monkeypatch.setattr("engine.choice.load", lambda: native)
     monkeypatch.setattr(torch.Tensor, "new_empty", torch.Tensor.new_zeros)
     caplog.set_level(logging.INFO)
     assert make_executor(model).operators == "torch"

@@ -32,8 +32,8 @@ def test_two_calls_a_layer_equal_its_operators(variant: str, dtype: str, works: 
         build_model(tmp_path / variant, VARIANTS[variant]()), cpu_backend="native", dtype=dtype, kv_memory=1 << 20
     )
     config, native = executor.model_config, executor._model._layers
-    assert isinstance(native, NativeLayers) and executor._native is not None
-    between = NativeElementwise(executor._native, config.rope, config.head_dim, executor.dtype, config.norm_eps)
+    assert isinstance(native, NativeLayers) and executor._backend.native is not None
+    between = NativeElementwise(executor._backend.native, config.rope, config.head_dim, executor.dtype, config.norm_eps)
     batch = build_batch(Plan(1, works), 16, torch.device("cpu"), None)
 
     def run(layers: Layers) -> tuple[Tensor, list[Tensor]]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.cpu_backend import prove
 from engine.linear import NativeLinear
 from engine.native.library import load
+from engine.native.proof import prove
 from engine.quantization import dequantized, quantized
 from tests.engine.native.measures import LIMITS, random, relative_error
 from tests.engine.native.test_attention import FORMATS_TESTED, HEADS, ODD, attended

@@ -1,0 +1,129 @@
+"""Paged attention by the Triton kernels: one for works of a single query, which splits long sequences, one for chunks.
+
+A step of both begins with the single queries, as the scheduler plans it; where it does not, all go as chunks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.batch import Batch
+from engine.device import to_device
+from kernels.paged_decode_attention import paged_decode_attention, split_count
+from kernels.prefill_attention import prefill_attention
+
+INTERPRETED_PROCESSORS = 4
+"""Processors that Triton's interpreter is said to have, so that it splits sequences as a device does."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Where works find their KV, as the kernels take it."""
+
+    blocks: Tensor  # [works, width] int32
+    kv_lengths: Tensor  # [works] int32
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The works behind the single queries."""
+
+    tables: Tables
+    query_start: Tensor  # [works + 1] int32, from the first chunk's first row
+    longest: int  # queries of one work
+
+
+class TritonAttention:
+    """Serves pools whose layers are `[blocks, kv_heads, 2, block, head_dim]`."""
+
+    def __init__(self, layers: list[Tensor], windows: tuple[int, ...]) -> None:
+        self._layers = layers
+        self._windows = windows
+        self.device, self.block = layers[0].device, layers[0].shape[3]
+        self._processors = processors(self.device)
+
+    def begin(self, batch: Batch) -> "TritonAttentionStep":
+        """Lengths and tables in the kernels' format."""
+        lengths = batch.query_lengths
+        works, tokens = len(lengths), int(lengths.sum())
+        singles = works if tokens == works else int((lengths != 1).argmax())
+        if (lengths[singles:] == 1).any():
+            singles = 0
+        starts = np.zeros(works - singles + 1, np.int64)
+        lengths[singles:].cumsum(out=starts[1:])
+        packed = to_device(np.concatenate((batch.kv_lengths, starts)).astype(np.int32), self.device)
+        tables = Tables(batch.block_tables.int(), packed[:works])
+        chunks = None
+        if singles < works:
+            rest = Tables(tables.blocks[singles:], tables.kv_lengths[singles:])
+            chunks = Chunks(rest, packed[works:], int(lengths[singles:].max()))
+        longest = int(batch.kv_lengths[:singles].max(initial=0))
+        first = Tables(tables.blocks[:singles], tables.kv_lengths[:singles])
+        return self.step(batch.slots, first, longest, chunks)
+
+    def step(self, slots: Tensor, singles: Tables, longest: int, chunks: Chunks | None = None) -> "TritonAttentionStep":
+        """A step whose first rows are the single queries, of texts of up to `longest` tokens."""
+        kv_heads = self._layers[0].shape[1]
+        splits = split_count(len(singles.kv_lengths), kv_heads, self._processors, longest) if longest else 1
+        return TritonAttentionStep(self._layers, self._windows, slots, singles, splits, chunks)
+
+
+class TritonAttentionStep:
+    """See `engine.attention.AttentionStep`."""
+
+    def __init__(
+        self,
+        layers: list[Tensor],
+        windows: tuple[int, ...],
+        slots: Tensor,
+        singles: Tables,
+        splits: int,
+        chunks: Chunks | None,
+    ) -> None:
+        self._layers = layers
+        self._windows = windows
+        self._slots = slots
+        self._singles = singles
+        self._splits = splits
+        self._chunks = chunks
+
+    def pool(self, layer: int) -> Tensor:
+        """A layer of the pool, for the kernel that rotates keys and stores them."""
+        return self._layers[layer]
+
+    def store(self, layer: int, keys_values: Tensor) -> None:
+        """Of keys that were rotated before."""
+        pool = self._layers[layer]
+        _, kv_heads, _, block, dim = pool.shape
+        pool[self._slots // block, :, :, self._slots % block] = keys_values.view(-1, 2, kv_heads, dim).transpose(1, 2)
+
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        count = len(self._singles.kv_lengths)
+        found = []
+        if count:
+            found.append(
+                paged_decode_attention(
+                    *(queries[:count], self._layers[layer], self._singles.blocks, self._singles.kv_lengths),
+                    splits=self._splits,
+                    window=self._windows[layer],
+                )
+            )
+        if self._chunks is not None:
+            tables = self._chunks.tables
+            found.append(
+                prefill_attention(
+                    *(queries[count:], self._layers[layer], tables.blocks, self._chunks.query_start, tables.kv_lengths),
+                    longest=self._chunks.longest,
+                    window=self._windows[layer],
+                )
+            )
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def processors(device: torch.device) -> int:
+    """Of the device, streaming multiprocessors in NVIDIA's words."""
+    if device.type != "cuda":
+        return INTERPRETED_PROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

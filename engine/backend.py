@@ -1,0 +1,111 @@
+"""Whose operators compute: what a backend offers, and the two that serve wherever PyTorch runs.
+
+A backend is chosen once, when the model loads (`engine/choice.py`), and named in the log.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from core.status import Progress
+from engine.architectures import ModelConfig
+from engine.attention import AttentionBackend
+from engine.attention_native import NativeAttention
+from engine.attention_torch import TorchAttention
+from engine.batch import Sampled
+from engine.elementwise import TorchElementwise
+from engine.layer import Layer
+from engine.layers import Layers, OperatorLayers
+from engine.layers_native import NativeLayers
+from engine.model import Model
+from engine.plan import Plan, Work
+from engine.rope import Rotary
+from engine.sampler import Sampler
+from engine.sampler_native import NativeSampler
+from engine.sampler_torch import TorchSampler
+
+
+class DecodeSteps(Protocol):
+    """Steps of nothing but decodes, which a backend may run in a way of their own."""
+
+    def serves(self, plan: Plan) -> bool:
+        """Whether this is such a step."""
+        ...
+
+    def run(self, works: Sequence[Work], before: Sampled | None) -> Tensor:
+        """Logits `[works, vocab]`, until the next step; `PENDING` tokens are what `before` sampled. KV is stored."""
+        ...
+
+
+class Backend(Protocol):
+    """Makes everything that computes, for one device and number format."""
+
+    name: str
+    native: ctypes.CDLL | None  # the library that linear layers are packed for
+    sampler: Sampler
+
+    def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
+        """Of the layers' weights, and that of the norm behind them."""
+        ...
+
+    def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
+        """Of a pool's layers, each `[blocks, kv_heads, 2, block, dim]`, and their windows."""
+        ...
+
+    def decode_steps(
+        self, model: Model, attention: AttentionBackend, most: int, longest: int, in_flight: int, progress: Progress
+    ) -> DecodeSteps | None:
+        """Of up to `most` sequences of up to `longest` tokens; `in_flight` steps may be launched and not collected.
+
+        None where decodes are steps like any other.
+        """
+        ...
+
+
+class TorchBackend:
+    """PyTorch's operators, on any device: the reference."""
+
+    name = "torch"
+    native: ctypes.CDLL | None = None
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self._device = device
+        self._dtype = dtype
+        self.sampler: Sampler = TorchSampler()
+
+    def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
+        rotary = Rotary(config.rope, config.head_dim, self._device, self._dtype)
+        return OperatorLayers(config, layers, norm, TorchElementwise(rotary, config.norm_eps))
+
+    def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
+        return TorchAttention(pool, windows)
+
+    def decode_steps(
+        self, model: Model, attention: AttentionBackend, most: int, longest: int, in_flight: int, progress: Progress
+    ) -> DecodeSteps | None:
+        return None
+
+
+class NativeBackend:
+    """The native operators of a CPU."""
+
+    name = "native"
+
+    def __init__(self, native: ctypes.CDLL) -> None:
+        self.native: ctypes.CDLL | None = native
+        self._native = native
+        self.sampler: Sampler = NativeSampler(native)
+
+    def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
+        return NativeLayers(self._native, config, layers, norm)
+
+    def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
+        return NativeAttention(self._native, pool, windows)
+
+    def decode_steps(
+        self, model: Model, attention: AttentionBackend, most: int, longest: int, in_flight: int, progress: Progress
+    ) -> DecodeSteps | None:
+        return None

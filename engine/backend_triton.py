@@ -1,0 +1,59 @@
+"""The Triton kernels as a backend: on CUDA, and in Triton's interpreter on a CPU, where they are checked.
+
+Importing this module loads Triton, which only hosts with a GPU install.
+"""
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from core.kvspec import blocks_for
+from core.status import Progress
+from engine.architectures import ModelConfig
+from engine.attention import AttentionBackend
+from engine.attention_triton import TritonAttention
+from engine.backend import DecodeSteps
+from engine.decode_graphs import DecodeGraphs
+from engine.decode_inputs import DecodeInputs
+from engine.layer import Layer
+from engine.layers import Layers
+from engine.layers_triton import TritonLayers
+from engine.model import Model
+from engine.sampler import Sampler
+from engine.sampler_torch import TorchSampler as TritonSampler
+from kernels import attention_tiles, rms_norm, rope_and_store
+
+
+class TritonBackend:
+    """See `engine.backend.Backend`."""
+
+    name = "triton"
+    native: ctypes.CDLL | None = None
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.sampler: Sampler = TritonSampler()
+
+    def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
+        return TritonLayers(config, layers, norm)
+
+    def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
+        return TritonAttention(pool, windows)
+
+    def decode_steps(
+        self, model: Model, attention: AttentionBackend, most: int, longest: int, in_flight: int, progress: Progress
+    ) -> DecodeSteps | None:
+        assert isinstance(attention, TritonAttention)
+        inputs = DecodeInputs(most, blocks_for(longest, attention.block), attention.block, self._device, in_flight)
+        return DecodeGraphs(model, attention, inputs, most, longest, progress)
+
+
+def unsupported(config: ModelConfig, dtype: torch.dtype, block: int) -> str:
+    """Why the kernels cannot run such a model, in one sentence; empty: they can."""
+    return (
+        attention_tiles.unsupported(dtype, config.head_dim, block, config.heads // config.kv_heads)
+        or rope_and_store.unsupported(config.head_dim)
+        or rms_norm.unsupported(config.hidden_size)
+    )
