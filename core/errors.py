@@ -22,6 +22,10 @@ class NativeError(BatonError):
     """The native operators cannot be compiled or loaded on this machine; the message is the first error."""
 
 
+class DeviceError(BatonError):
+    """The GPU failed, or has no memory left, while a step ran; what it computed cannot be trusted."""
+
+
 class CapacityError(BatonError):
     """Something can never fit, whatever finishes before it; the message has both sizes."""
 

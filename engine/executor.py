@@ -22,6 +22,7 @@ from engine.backend import DecodeSteps
 from engine.batch import BlockTables, Sampled, build_batch
 from engine.choice import choose
 from engine.device import choose_device, choose_dtype, dtype_name
+from engine.device_errors import device_errors
 from engine.host_tier import HostTier
 from engine.hub import locate
 from engine.kv_pool import KVPool, make_spec
@@ -125,20 +126,24 @@ class Executor:
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Carries moves out in order, after all that was launched and before all that is launched or lands later."""
-        with torch.inference_mode():
+        with torch.inference_mode(), device_errors():
             self.pool.move(moves)
 
     def launch(self, plan: Plan) -> None:
-        """Starts a step. On a CPU it is over on return; on CUDA it runs on. At most `IN_FLIGHT` may be uncollected."""
+        """Starts a step. On a CPU it is over on return; on CUDA it runs on. At most `IN_FLIGHT` may be uncollected.
+
+        Raises `DeviceError`, as `move` and `collect` do, if the device fails: then or in anything enqueued before.
+        """
         assert len(self._launched) < IN_FLIGHT, "collect before launching a third step"
-        with torch.inference_mode():
+        with torch.inference_mode(), device_errors():
             self._launched.append(self._run(plan))
 
     def collect(self) -> StepResult:
         """The result of the oldest launched step; waits for it."""
         step = self._launched.popleft()
         if step.done is not None:
-            step.done.synchronize()
+            with device_errors():
+                step.done.synchronize()
         found, finite = step.answer.tolist()
         works = step.plan.works
         tokens: list[list[int]] = [[] for _ in works]

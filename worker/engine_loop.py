@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Moves
 from typing import Generic, Protocol, TypeVar
 
+from core.errors import DeviceError
 from core.records import Load
 from core.store import ServerClock
 from engine.plan import BlockMove, Plan, StepResult
@@ -94,29 +95,32 @@ class EngineLoop(Generic[E]):
 
     def run(self) -> None:
         """The loop: receive, plan, run, send."""
-        while not self._over():
-            self._receive()
-            now = self._clock.now()
-            self._policy.expired(self._scheduler.expired(now), now)
-            plan = self._scheduler.plan(now)
-            if moves := self._scheduler.take_moves():
-                self._executor.move(moves)  # before bytes land in blocks that were given to others
-            self._policy.admitted(self._scheduler.take_admitted(), now)
-            if plan is not None:
-                self._busy.enter(self._useful_threads(sum(len(work.token_ids) for work in plan.works)))
-                self._vitals.step_started()
-                self._checked = False
-                self._executor.launch(plan)
-                self._flying.append(plan)
-            collected = bool(self._flying) and (plan is None or len(self._flying) == self._depth)
-            if collected:
-                result = self._executor.collect()
-                self._flying.popleft()
-                self._vitals.step_ended()
+        try:
+            while not self._over():
+                self._receive()
                 now = self._clock.now()
-                self._policy.progressed(self._scheduler.apply(result, now), now)
-            self._idle = plan is None and not collected  # what was collected may have made room for another plan
-            self._vitals.load = self._policy.load()
+                self._policy.expired(self._scheduler.expired(now), now)
+                plan = self._scheduler.plan(now)
+                if moves := self._scheduler.take_moves():
+                    self._executor.move(moves)  # before bytes land in blocks that were given to others
+                self._policy.admitted(self._scheduler.take_admitted(), now)
+                if plan is not None:
+                    self._busy.enter(self._useful_threads(sum(len(work.token_ids) for work in plan.works)))
+                    self._vitals.step_started()
+                    self._checked = False
+                    self._executor.launch(plan)
+                    self._flying.append(plan)
+                collected = bool(self._flying) and (plan is None or len(self._flying) == self._depth)
+                if collected:
+                    result = self._executor.collect()
+                    self._flying.popleft()
+                    self._vitals.step_ended()
+                    now = self._clock.now()
+                    self._policy.progressed(self._scheduler.apply(result, now), now)
+                self._idle = plan is None and not collected  # what was collected may have made room for another plan
+                self._vitals.load = self._policy.load()
+        except DeviceError as error:
+            self.error = str(error)
         self._policy.leave()
         self._vitals.load = self._policy.load()
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from core.errors import DeviceError
 from core.messages import DecodeJob, Limits
 from core.store import ServerClock
 from decode_service.policy import DecodePolicy
@@ -85,3 +86,24 @@ def test_an_error_ends_the_loop_at_once_and_reports_what_was_running() -> None:
     loop.run()
     assert loop.error == "the I/O thread died"
     assert [event.reason for event in bench.heard(Fail)] == ["draining"]
+
+
+class Broken(Sevens):
+    """The device fails in the first step."""
+
+    def collect(self) -> StepResult:
+        raise DeviceError("CUDA error: an illegal memory access was encountered")
+
+
+def test_a_device_that_fails_ends_the_loop_with_its_cause_and_others_can_go_on() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    inbox: Inbox[object] = Inbox(100)
+    busy = BusyPage("", 1, lambda threads: None)
+    loop = EngineLoop(
+        Broken(), bench.scheduler, policy, inbox, Vitals(), ServerClock(), busy, lambda tokens: 1, 60.0, 1
+    )
+    inbox.post(Submit(job(1)))
+    loop.run()
+    assert loop.error == "CUDA error: an illegal memory access was encountered"
+    assert [(event.reason, event.retryable) for event in bench.heard(Fail)] == [("draining", True)]
