@@ -285,7 +285,9 @@ def reference(pool: Tensor, blocks: Tensor, form: Form = "same") -> tuple[Tensor
     dtype, largest = FORMATS[form]
     found = staging.float()
     found = torch.where(found.isfinite(), found, 0.0)
-    scales = (found.abs().amax((-1, -2)) / largest).clamp(min=torch.finfo(torch.float32).tiny)
+    highest = found.abs().amax((-1, -2))
+    # By a tensor: on a GPU torch divides by a number by multiplying with its inverse.
+    scales = (highest / torch.full_like(highest, largest)).clamp(min=torch.finfo(torch.float32).tiny)
     scaled = found * (1 / scales)[..., None, None]
     converted = (scaled.round() if dtype == torch.int8 else scaled).to(dtype)
     return torch.where(converted.float() == 0, 0.0, converted.float()).to(dtype), scales  # zeros have no sign
