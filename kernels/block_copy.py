@@ -37,6 +37,7 @@ Converted = Literal["fp8", "int8"]
 FORMATS = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
 WORD = torch.int64
 MOST = 1 << 14
+"""Values of one head that the registers of four warps hold."""
 LEAST = tl.constexpr(2.0**-126)
 ROUND = tl.constexpr(1.5 * 2.0**23)
 """Added to a number below 2^22 and taken away again, it leaves the nearest integer, and the even one of two."""
