@@ -37,6 +37,7 @@ Converted = Literal["fp8", "int8"]
 FORMATS = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
 WORD = torch.int64
 MOST = 1 << 14
+"""Values of one head that the registers of four warps hold."""
 LEAST = tl.constexpr(2.0**-126)
 ROUND = tl.constexpr(1.5 * 2.0**23)
 """Added to a number below 2^22 and taken away again, it leaves the nearest integer, and the even one of two."""
@@ -285,7 +286,9 @@ def reference(pool: Tensor, blocks: Tensor, form: Form = "same") -> tuple[Tensor
     dtype, largest = FORMATS[form]
     found = staging.float()
     found = torch.where(found.isfinite(), found, 0.0)
-    scales = (found.abs().amax((-1, -2)) / largest).clamp(min=torch.finfo(torch.float32).tiny)
+    highest = found.abs().amax((-1, -2))
+    # By a tensor: on a GPU torch divides by a number by multiplying with its inverse.
+    scales = (highest / torch.full_like(highest, largest)).clamp(min=torch.finfo(torch.float32).tiny)
     scaled = found * (1 / scales)[..., None, None]
     converted = (scaled.round() if dtype == torch.int8 else scaled).to(dtype)
     return torch.where(converted.float() == 0, 0.0, converted.float()).to(dtype), scales  # zeros have no sign
