@@ -91,7 +91,10 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     busy = BusyPage(config.busy_page, available_cores(), torch.set_num_threads)
     parts = Parts(config, epoch, executor.spec, executor.model_config.vocab_size, scheduler, blocks, clock, outbox.post)
     policy, make_transfer, layer_written = make_role(parts)
-    executor.on_layer = partial(_layer, busy, layer_written)
+    if executor.device.type == "cpu":
+        executor.on_layer = partial(_layer, busy, layer_written)
+    else:
+        executor.on_layer = layer_written
     record = WorkerRecord(
         epoch=epoch,
         role=name,

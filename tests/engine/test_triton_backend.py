@@ -1,0 +1,119 @@
+"""The GPU's path through the engine, in Triton's interpreter where there is no GPU: tokens equal transformers'."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from core.errors import ConfigError
+from engine.batch import Sampled
+from engine.decode_graphs import ladder
+from engine.decode_inputs import KNOWN, NOWHERE, DecodeInputs
+from engine.device_tables import DeviceTables
+from engine.executor import Executor
+from engine.plan import PENDING, Plan, Work
+from launcher.gpus import visible_gpus
+from tests.engine.drive import GREEDY, run, start
+from tests.engine.test_golden import make_executor
+from tests.reference import SIZES, VARIANTS, build_model, golden, make_prompts
+
+CPU = torch.device("cpu")
+DEVICE = "cuda" if visible_gpus() else "cpu"
+NEW_TOKENS = 4
+
+
+def make(directory: Path, **changes: object) -> Executor:
+    settings: dict[str, object] = {f"{DEVICE}_backend": "triton", "max_sequences": 5, "max_batch_tokens": 64}
+    return make_executor(directory, device=DEVICE, **{**settings, **changes})
+
+
+@pytest.mark.parametrize(("variant", "graphs"), [("qwen3", "on"), ("mistral-window", "off")])
+def test_tokens_equal_the_references(variant: str, graphs: str, tmp_path: Path) -> None:
+    """Chunks beside decodes, steps of decodes only, padded and not, launched before the one before is collected."""
+    config = VARIANTS[variant]()
+    directory = build_model(tmp_path / variant, config)
+    expected = golden(directory, make_prompts([1, 19, 30], config.vocab_size), NEW_TOKENS)
+    executor = make(directory, decode_graphs=graphs)
+    assert executor.operators == "triton"
+    running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
+    assert run(executor, running, NEW_TOKENS, chunk=16, ahead=True) == [each.tokens for each in expected]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model(tmp_path_factory.mktemp("triton") / "model", VARIANTS["llama"]())
+
+
+def test_a_recorded_step_answers_as_one_that_is_not(model: Path) -> None:
+    """Logits of two steps on the same KV, the second with fewer sequences: those that padding hides must not matter."""
+    prompts = make_prompts([5, 17, 3], 320)
+    answers = []
+    for graphs in ("on", "off"):
+        executor = make(model, decode_graphs=graphs, max_sequences=3)
+        tables = ([1, 2], [3, 4], [5, 6])
+        works = [Work(n, 0, prompts[n], (tables[n],), GREEDY) for n in range(3)]
+        executor.launch(Plan(0, works))
+        found = [executor.collect().tokens]
+        for step, members in enumerate(([0, 1, 2], [1]), 1):
+            works = [Work(n, len(prompts[n]) + step - 1, [9], (tables[n],), GREEDY) for n in members]
+            executor.launch(Plan(step, works))
+            found.append(executor.collect().tokens)
+        answers.append(found)
+    assert answers[0] == answers[1]
+
+
+def test_what_the_kernels_do_not_support_is_refused_at_load(tmp_path: Path) -> None:
+    config = LlamaConfig(**{**SIZES, "head_dim": 24, "num_attention_heads": 2, "num_key_value_heads": 1})
+    setting = f"{DEVICE}_backend"
+    why = "attention supports head sizes that are multiples of 16 up to 256, not 24; torch's operators support it"
+    with pytest.raises(ConfigError, match=f"^{setting}: 'triton': {why}$"):
+        make(build_model(tmp_path / "odd", config))
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="a GPU needs no interpreter")
+def test_a_cpu_has_only_the_interpreter(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    with pytest.raises(ConfigError, match="'triton': a CPU has only Triton's interpreter: set TRITON_INTERPRET=1"):
+        make(model)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 8, 100, 256, 257, 1000])
+def test_the_ladder_ends_with_the_largest_batch_and_wastes_little(most: int) -> None:
+    sizes = ladder(most)
+    assert sizes == sorted(set(sizes)) and sizes[-1] == most
+    for count in range(1, most + 1):
+        size = next(size for size in sizes if size >= count)
+        assert size <= max(2 * count, 1) and (count <= 16 or size <= 1.5 * count)
+
+
+def test_tables_change_where_they_differ() -> None:
+    tables = DeviceTables(3, 4, CPU)
+    tables.update([[5, 6], [7]])
+    grown = [7]
+    tables.update([[5, 6, 8], grown])
+    grown.append(9)  # a sequence's own list grows behind our back
+    tables.update([[1, 2], grown, [3, 3, 3, 3]])
+    assert tables.tensor.tolist() == [[1, 2, 8, 0], [7, 9, 0, 0], [3, 3, 3, 3]]
+    tables.update([grown])
+    assert tables.tensor[0, :2].tolist() == [7, 9]
+
+
+def test_null_sequences_fill_the_rows_behind_the_last() -> None:
+    inputs = DecodeInputs(4, 8, 16, CPU, 2)
+    inputs.fill([Work(1, 40, [7], ([1, 2, 3],), GREEDY), Work(2, 3, [8], ([4],), GREEDY)], 4, None)
+    assert inputs.token_ids(4).tolist() == [7, 8, 0, 0]
+    assert inputs.positions(4).tolist() == [40, 3, 0, 0]
+    assert inputs.slots(4).tolist() == [3 * 16 + 8, 4 * 16 + 3, NOWHERE, NOWHERE]
+    assert inputs.kv_lengths(4).tolist() == [41, 4, 0, 0]
+    inputs.fill([Work(2, 4, [9], ([4],), GREEDY)], 2, None)
+    assert inputs.slots(2).tolist() == [4 * 16 + 4, NOWHERE] and inputs.kv_lengths(2).tolist() == [5, 0]
+
+
+def test_pending_tokens_are_those_of_the_step_before() -> None:
+    inputs = DecodeInputs(4, 8, 16, CPU, 2)
+    works = [Work(1, 40, [PENDING], ([1, 2, 3],), GREEDY), Work(2, 3, [8], ([4],), GREEDY)]
+    several = Work(3, 0, [1], ([5],), GREEDY, (0, 1))
+    inputs.fill(works, 2, Sampled(torch.tensor([70, 71, 72]), [several, Work(1, 39, [6], ([1, 2, 3],), GREEDY)]))
+    assert inputs.token_ids(2).tolist() == [72, 8]
+    assert KNOWN == -1  # no place of a sample
