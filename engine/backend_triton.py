@@ -22,7 +22,7 @@ from engine.layers import Layers
 from engine.layers_triton import TritonLayers
 from engine.model import Model
 from engine.sampler import Sampler
-from engine.sampler_torch import TorchSampler as TritonSampler
+from engine.sampler_triton import TritonSampler
 from kernels import attention_tiles, rms_norm, rope_and_store
 
 
