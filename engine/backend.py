@@ -16,6 +16,7 @@ from engine.attention import AttentionBackend
 from engine.attention_native import NativeAttention
 from engine.attention_torch import TorchAttention
 from engine.batch import Sampled
+from engine.block_mover import BlockMover, TorchMover
 from engine.elementwise import TorchElementwise
 from engine.layer import Layer
 from engine.layers import Layers, OperatorLayers
@@ -46,6 +47,7 @@ class Backend(Protocol):
     name: str
     native: ctypes.CDLL | None  # the library that linear layers are packed for
     sampler: Sampler
+    mover: BlockMover
 
     def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
         """Of the layers' weights, and that of the norm behind them."""
@@ -75,6 +77,7 @@ class TorchBackend:
         self._device = device
         self._dtype = dtype
         self.sampler: Sampler = TorchSampler()
+        self.mover: BlockMover = TorchMover()
 
     def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
         rotary = Rotary(config.rope, config.head_dim, self._device, self._dtype)
@@ -98,6 +101,7 @@ class NativeBackend:
         self.native: ctypes.CDLL | None = native
         self._native = native
         self.sampler: Sampler = NativeSampler(native)
+        self.mover: BlockMover = TorchMover()
 
     def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
         return NativeLayers(self._native, config, layers, norm)

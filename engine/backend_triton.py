@@ -15,6 +15,8 @@ from engine.architectures import ModelConfig
 from engine.attention import AttentionBackend
 from engine.attention_triton import TritonAttention
 from engine.backend import DecodeSteps
+from engine.block_mover import BlockMover
+from engine.block_mover_triton import TritonMover
 from engine.decode_graphs import DecodeGraphs
 from engine.decode_inputs import DecodeInputs
 from engine.layer import Layer
@@ -35,6 +37,7 @@ class TritonBackend:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self.sampler: Sampler = TritonSampler()
+        self.mover: BlockMover = TritonMover()
 
     def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
         return TritonLayers(config, layers, norm)

@@ -225,7 +225,7 @@ class Executor:
         return HostTier(slots, self.spec, self.device, config.host_kv_directory) if slots else None
 
     def _use_pool(self, blocks: int, tier: HostTier | None = None) -> None:
-        self.pool = KVPool(self.model_config, self.spec, blocks, self.device, self.dtype, tier)
+        self.pool = KVPool(self.model_config, self.spec, blocks, self.device, self.dtype, tier, self._backend.mover)
         self.block_count = blocks
         self._attention = self._backend.attention(self.pool.layers, self.model_config.windows)
 

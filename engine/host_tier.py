@@ -17,10 +17,8 @@ from torch import Tensor
 
 from core.errors import ConfigError
 from core.kvspec import KVSpec
+from engine.block_mover import WORD
 from engine.runs import runs
-
-WORD = torch.int64
-"""Blocks are moved as words: their bytes are a multiple of eight, and an index per byte would cost eight times more."""
 
 
 class HostTier:

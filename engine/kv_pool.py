@@ -10,14 +10,16 @@ import mmap
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from core.errors import MessageError
 from core.kvspec import KVGroup, KVSpec, blocks_for, kv_bytes
 from engine.architectures import ModelConfig, computation
-from engine.device import dtype_name
-from engine.host_tier import WORD, HostTier
+from engine.block_mover import WORD, BlockMover, TorchMover, words_of
+from engine.device import dtype_name, to_device
+from engine.host_tier import HostTier
 from engine.move_batches import batches
 from engine.pages_ahead import PagesAhead
 from engine.plan import BlockMove
@@ -49,9 +51,12 @@ class KVPool:
         device: torch.device,
         dtype: torch.dtype,
         tier: HostTier | None = None,
+        mover: BlockMover | None = None,
     ) -> None:
+        """`mover`: what carries blocks; by default PyTorch."""
         assert block_count >= 2, "a pool needs the null block and one more"
         self._tier = tier
+        self._mover = mover or TorchMover()
         self.spec = spec
         self.block_count = block_count
         group = spec.groups[0]
@@ -60,7 +65,7 @@ class KVPool:
         self._block_bytes = group.block_bytes
         if device.type == "cuda":
             self._tensor = torch.zeros(shape, dtype=dtype, device=device)
-            self._bytes: _HostBytes | _DeviceBytes = _DeviceBytes(self._tensor)
+            self._bytes: _HostBytes | _DeviceBytes = _DeviceBytes(self._tensor, self._mover)
         else:
             # Private memory gets huge pages; what is shared, as is mmap's default, mostly does not.
             memory = mmap.mmap(-1, len(group.layers) * self._layer_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -70,7 +75,6 @@ class KVPool:
             ahead = PagesAhead(memory, len(group.layers), block_count, group.block_bytes)
             self._bytes = _HostBytes(memoryview(memory), self._layer_bytes, group.block_bytes, ahead)
         self.layers = list(self._tensor.unbind(0))  # each [blocks, kv_heads, 2, block, head_dim]
-        self._words = self._tensor.view(len(group.layers), block_count, -1).view(WORD)  # [layers, blocks, words]
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Carries moves out, each seeing the result of those before it. Used by the engine's thread.
@@ -84,23 +88,23 @@ class KVPool:
         self._bytes.moved()
 
     def _move(self, kind: str, group: int, sources: list[int], targets: list[int]) -> None:
+        tier = self._tier
         if kind != "in":
             self._check(group, 0, sources)
-            found = self._words.index_select(1, self._index(sources))  # [layers, moves, words]
-        else:
-            assert self._tier is not None, "a block comes from the host tier, but there is none"
-            found = self._tier.get(sources).transpose(0, 1)
         if kind != "out":
             self._check(group, 0, targets)
             assert NULL not in targets, "the null block is never written"
-            self._words.index_copy_(1, self._index(targets), found)
+        if kind == "copy":
+            self._mover.copy(self._tensor, self._index(sources), self._index(targets))
+        elif kind == "out":
+            assert tier is not None, "a block goes to the host tier, but there is none"
+            tier.put(targets, self._mover.gather(self._tensor, self._index(sources)))
         else:
-            assert self._tier is not None, "a block goes to the host tier, but there is none"
-            self._tier.put(targets, found.transpose(0, 1).contiguous())
+            assert tier is not None, "a block comes from the host tier, but there is none"
+            self._mover.scatter(tier.get(sources), self._tensor, self._index(targets))
 
     def _index(self, blocks: Sequence[int]) -> Tensor:
-        device = self._words.device
-        return torch.tensor(blocks, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+        return to_device(np.array(blocks, dtype=np.int64), self._tensor.device)
 
     def written(self, layer: int) -> None:
         """The engine thread has stored this layer's KV of a step: what `read` finds from now on includes it."""
@@ -182,9 +186,11 @@ class _DeviceBytes:
     before them, which may have filled the block that is read, and still read the block that is written.
     """
 
-    def __init__(self, tensor: Tensor) -> None:
-        layers, blocks = tensor.shape[:2]
-        self._raw = tensor.view(torch.uint8).view(layers, blocks, -1)  # [layers, blocks, bytes]
+    def __init__(self, tensor: Tensor, mover: BlockMover) -> None:
+        layers = len(tensor)
+        self._tensor = tensor
+        self._mover = mover
+        self._words = words_of(tensor).shape[2]  # of a block of one layer
         cuda: Any = torch.cuda
         self._stream: torch.cuda.Stream = cuda.Stream(tensor.device)
         self._written: list[torch.cuda.Event] = [cuda.Event() for _ in range(layers)]
@@ -193,41 +199,47 @@ class _DeviceBytes:
         self._moved: torch.cuda.Event = cuda.Event()
 
     def written(self, layer: int) -> None:
-        self._written[layer].record(torch.cuda.current_stream(self._raw.device))
+        self._written[layer].record(torch.cuda.current_stream(self._tensor.device))
 
     def all_written(self) -> None:
-        self._all_written.record(torch.cuda.current_stream(self._raw.device))
+        self._all_written.record(torch.cuda.current_stream(self._tensor.device))
 
     def begin_step(self) -> None:
-        torch.cuda.current_stream(self._raw.device).wait_event(self._landed)
+        torch.cuda.current_stream(self._tensor.device).wait_event(self._landed)
 
     def moved(self) -> None:
-        self._moved.record(torch.cuda.current_stream(self._raw.device))
+        self._moved.record(torch.cuda.current_stream(self._tensor.device))
 
     def enter(self, blocks: Tensor) -> None:
         """A device's memory is there from the beginning."""
 
     def read(self, layer: int, blocks: Sequence[int]) -> list[memoryview]:
         """A fresh buffer each time, which lives as long as its view: the sender may keep it in flight."""
-        staging = torch.empty((len(blocks), self._raw.shape[2]), dtype=torch.uint8, pin_memory=True)
+        staging = self._staging(blocks)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             self._stream.wait_event(self._written[layer])
             self._stream.wait_event(self._all_written)
             self._stream.wait_event(self._moved)
-            index = torch.tensor(blocks, pin_memory=True).to(self._raw.device, non_blocking=True)
-            staging.copy_(self._raw[layer].index_select(0, index), non_blocking=True)
+            staging.copy_(self._mover.gather(self._tensor[layer : layer + 1], self._index(blocks)), non_blocking=True)
         self._stream.synchronize()
         return [_view(staging)]
 
     def write(self, layer: int, blocks: Sequence[int], payload: Payload) -> None:
-        staging = torch.empty((len(blocks), self._raw.shape[2]), dtype=torch.uint8, pin_memory=True)
+        staging = self._staging(blocks)
         scatter([_view(staging)], payload)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             self._stream.wait_event(self._moved)
-            index = torch.tensor(blocks, pin_memory=True).to(self._raw.device, non_blocking=True)
-            self._raw[layer].index_copy_(0, index, staging.to(self._raw.device, non_blocking=True))
+            words = staging.to(self._tensor.device, non_blocking=True)
+            self._mover.scatter(words, self._tensor[layer : layer + 1], self._index(blocks))
             self._landed.record(self._stream)
         self._stream.synchronize()
+
+    def _staging(self, blocks: Sequence[int]) -> Tensor:
+        """`[blocks, 1, words]`, of one layer."""
+        return torch.empty((len(blocks), 1, self._words), dtype=WORD, pin_memory=True)
+
+    def _index(self, blocks: Sequence[int]) -> Tensor:
+        return to_device(np.array(blocks, dtype=np.int64), self._tensor.device)
 
 
 def _view(staging: Tensor) -> memoryview:

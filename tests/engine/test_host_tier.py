@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from core.errors import ConfigError
-from engine.host_tier import WORD, HostTier
+from engine.block_mover import WORD
+from engine.host_tier import HostTier
 from engine.kv_pool import make_spec
 from tests.engine.test_kv_pool import CONFIG
 

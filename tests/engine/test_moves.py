@@ -8,7 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.host_tier import WORD, HostTier
+from engine.block_mover import WORD, BlockMover, TorchMover
+from engine.block_mover_triton import TritonMover
+from engine.host_tier import HostTier
 from engine.kv_pool import KVPool, make_spec
 from engine.move_batches import batches
 from engine.plan import BlockMove
@@ -73,11 +75,11 @@ def test_a_batch_is_cut_only_where_the_order_matters() -> None:
     assert [len(batch) for batch in batches(groups, 9)] == [1, 1]
 
 
-def filled(device: torch.device, directory: str) -> tuple[KVPool, HostTier]:
+def filled(device: torch.device, directory: str, mover: BlockMover) -> tuple[KVPool, HostTier]:
     """Every block of every layer, and every slot, has a value of its own."""
     spec = make_spec(CONFIG, torch.bfloat16, 8, "w")
     tier = HostTier(SLOTS, spec, device, directory)
-    pool = KVPool(CONFIG, spec, BLOCKS, device, torch.bfloat16, tier)
+    pool = KVPool(CONFIG, spec, BLOCKS, device, torch.bfloat16, tier, mover)
     for number, layer in enumerate(pool.layers):
         for block in range(BLOCKS):
             layer[block] = 10 * block + number
@@ -97,9 +99,19 @@ def contents(pool: KVPool, tier: HostTier) -> tuple[list[bytes], list[bytes]]:
 
 
 @pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda", 0), marks=pytest.mark.gpu)], ids=str)
-@pytest.mark.parametrize(("staged", "in_file"), [(1, False), (3, False), (100, False), (3, True)])
+@pytest.mark.parametrize(
+    ("staged", "in_file", "mover"),
+    [
+        (1, False, TorchMover()),
+        (3, False, TorchMover()),
+        (100, False, TorchMover()),
+        (3, True, TorchMover()),
+        (3, False, TritonMover()),
+    ],
+    ids=["1", "3", "100", "3 in a file", "3 by Triton"],
+)
 def test_pool_and_tier_end_as_after_one_move_after_the_other(
-    device: torch.device, staged: int, in_file: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    device: torch.device, staged: int, in_file: bool, mover: BlockMover, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """In all layers, and nowhere else; batches gather at most `staged` blocks."""
     block = make_spec(CONFIG, torch.bfloat16, 8, "w").block_bytes()
@@ -108,7 +120,7 @@ def test_pool_and_tier_end_as_after_one_move_after_the_other(
     @settings(max_examples=40, deadline=None)
     @given(moves())
     def check(given_moves: list[BlockMove]) -> None:
-        pool, tier = filled(device, str(tmp_path) if in_file else "")
+        pool, tier = filled(device, str(tmp_path) if in_file else "", mover)
         before = contents(pool, tier)
         assert len({*before[0], *before[1]}) == BLOCKS + SLOTS
         numbers = (list(range(BLOCKS)), list(range(BLOCKS, BLOCKS + SLOTS)))
