@@ -107,7 +107,7 @@ class Executor:
         self.memory = self._memory()
         if config.decode_graphs == "on":
             most, longest = min(config.max_sequences, config.max_batch_tokens), self.model_config.max_model_len
-            with torch.inference_mode():
+            with torch.inference_mode(), device_errors():
                 self._graphs = self._backend.decode_steps(
                     self._model, self._attention, most, longest, IN_FLIGHT, progress
                 )
@@ -256,6 +256,7 @@ class Executor:
         try:
             if self.device.type == "cuda":
                 self._timed(widest_step(config))  # logits and noise of every row may take more than the longest prompt
+                self._timed([first_step(config, limit)])  # has kernels of its own, which no request should wait for
                 lengths = largest_step(config, limit)
                 return sum(lengths) / self._timed(lengths)
             length = first_step(config, limit)

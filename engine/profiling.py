@@ -13,6 +13,7 @@ LONGER_TOKENS = 256
 """A CPU's profiling steps have at most so many tokens: their memory tells nothing, and the rate is known by then."""
 SECONDS = 0.5
 REPEATS = 3
+FILTERED = Sampling(seed=0, temperature=1.0, top_k=50, top_p=0.9)
 MOVED_BYTES = 8 << 20
 """About what is moved to the host tier and back to know its speed."""
 
@@ -40,11 +41,14 @@ def longer_step(config: EngineConfig, max_model_len: int, tokens_per_second: flo
 
 
 def prompts(lengths: list[int], block_tokens: int) -> tuple[Plan, int]:
-    """A step of whole prompts of `lengths` tokens, and the blocks that its pool needs, the null block included."""
+    """A step of whole prompts of `lengths` tokens, and the blocks that its pool needs, the null block included.
+
+    They are sampled with filters, which take most memory, and kernels that others do not need.
+    """
     works, first = [], 1
     for sequence, length in enumerate(lengths):
         end = first + blocks_for(length, block_tokens)
-        works.append(Work(sequence, 0, [0] * length, (list(range(first, end)),), Sampling(seed=0)))
+        works.append(Work(sequence, 0, [0] * length, (list(range(first, end)),), FILTERED))
         first = end
     return Plan(0, works), first
 

@@ -91,10 +91,10 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     busy = BusyPage(config.busy_page, available_cores(), torch.set_num_threads)
     parts = Parts(config, epoch, executor.spec, executor.model_config.vocab_size, scheduler, blocks, clock, outbox.post)
     policy, make_transfer, layer_written = make_role(parts)
-    if executor.device.type == "cpu":
-        executor.on_layer = partial(_layer, busy, layer_written)
-    else:
+    if executor.operators == "triton":  # cores do not matter, and who has nothing to signal runs recorded steps
         executor.on_layer = layer_written
+    else:
+        executor.on_layer = partial(_layer, busy, layer_written)
     record = WorkerRecord(
         epoch=epoch,
         role=name,

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from core.kvspec import blocks_for
+from launcher.gpus import visible_gpus
 from tests.e2e.golden import build_served_model, complete_all, references
 from tests.e2e.system import System
 
@@ -33,6 +34,19 @@ def test_two_by_two_workers_give_the_references_tokens(tmp_path: Path, variant: 
         assert {record.prefill_worker for record in system.finished()} == {
             record.epoch for record in records if record.role == "prefill"
         }
+
+
+@pytest.mark.timeout(300)
+def test_the_gpus_path_gives_the_references_tokens(tmp_path: Path) -> None:
+    """Triton's kernels and recorded decode steps in both workers: on a GPU if there is one, else interpreted."""
+    device = "cuda" if visible_gpus() else "cpu"
+    model = build_served_model(tmp_path / "model", "qwen3")
+    runs = references(model, [3, 20, 33], new_tokens=5)
+    worker = ("--dtype", "fp32", "--kv-memory", "16MiB", "--max-batch-tokens", "32", "--max-sequences", "3")
+    worker += ("--device", device, f"--{device}-backend", "triton")
+    with System(tmp_path, model, worker=worker) as system:
+        assert complete_all(system.gateway_url, runs) == [run.tokens for run in runs]
+        assert sum(record.load.handoffs for record in system.wait_until_idle()) == 2 * len(runs)
 
 
 def block_bytes(system: System) -> int:
