@@ -42,8 +42,8 @@ def test_the_gpus_path_gives_the_references_tokens(tmp_path: Path) -> None:
     device = "cuda" if visible_gpus() else "cpu"
     model = build_served_model(tmp_path / "model", "qwen3")
     runs = references(model, [3, 20, 33], new_tokens=5)
-    worker = ("--dtype", "fp32", "--kv-memory", "16MiB", "--max-batch-tokens", "32", "--max-sequences", "3")
-    worker += ("--device", device, f"--{device}-backend", "triton")
+    worker = ["--dtype", "fp32", "--kv-memory", "16MiB", "--max-batch-tokens", "32", "--max-sequences", "3"]
+    worker += ["--device", device, f"--{device}-backend", "triton"]
     with System(tmp_path, model, worker=worker) as system:
         assert complete_all(system.gateway_url, runs) == [run.tokens for run in runs]
         assert sum(record.load.handoffs for record in system.wait_until_idle()) == 2 * len(runs)

@@ -78,3 +78,16 @@ def test_without_a_target_there_is_room_for_all() -> None:
     chunking = Chunking(inf, 10.0)
     chunking.ran(100, 1, 9.0)
     assert chunking.room(MOST) == MOST
+
+
+def test_decodes_are_late_when_they_alone_take_more_than_a_step_should() -> None:
+    chunking = Chunking(0.05)
+    for _ in range(20):
+        chunking.ran(0, 8, 0.06)
+    assert chunking.late
+    for _ in range(20):
+        chunking.ran(0, 8, 0.04)
+    assert not chunking.late
+    for _ in range(20):
+        chunking.ran(100, 8, 0.2)  # the prompt's time
+    assert not chunking.late
