@@ -12,6 +12,7 @@ from math import ceil, inf
 from typing import Any
 
 import torch
+from msgspec import structs
 
 from core.config import WorkerConfig
 from core.costs import useful_threads, worth_bringing_back
@@ -68,6 +69,8 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     status.report("connecting to Redis")
     asyncio.run(_check_store(config.store.redis))
 
+    if name == "prefill":  # computes no decodes
+        config = structs.replace(config, engine=structs.replace(config.engine, decode_graphs="off"))
     executor = Executor(config.engine, status.report)
     depth = 2 if executor.device.type == "cuda" else 1  # on a CPU a step is over when it is launched
     worth = partial(
