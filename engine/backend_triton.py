@@ -25,7 +25,7 @@ from engine.layers_triton import TritonLayers
 from engine.model import Model
 from engine.sampler import Sampler
 from engine.sampler_triton import TritonSampler
-from kernels import attention_tiles, rms_norm, rope_and_store
+from kernels import attention_tiles, rms_norm, rope_and_store, sample
 
 
 class TritonBackend:
@@ -59,4 +59,5 @@ def unsupported(config: ModelConfig, dtype: torch.dtype, block: int) -> str:
         attention_tiles.unsupported(dtype, config.head_dim, block, config.heads // config.kv_heads)
         or rope_and_store.unsupported(config.head_dim)
         or rms_norm.unsupported(config.hidden_size)
+        or sample.unsupported(dtype, config.vocab_size)
     )

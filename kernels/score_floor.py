@@ -6,8 +6,8 @@
 
 Nothing is sorted. Logits map to unsigned integers in their order (Herf, "Radix tricks", 2001), and a threshold is found
 four bits at a time, from the highest: a radix selection (Alabi et al., "Fast k-selection algorithms for graphics
-processing units", 2012). A round sums what has each of the 16 next digits, by parts of a row; each program of the next
-round adds the parts' sums, and goes on with the digit in which the limit is reached. 16-bit logits take four rounds,
+processing units", 2012). A round sums what has each of the 16 next digits, with one atomic addition for each part of a
+row; the next round goes on with the digit in which the limit is reached. 16-bit logits take four rounds,
 fp32 logits eight: first counting for top_k, then weighing for top_p, whose limit depends on the k-th largest. A round
 is a launch, in which a sample that does not need it returns at once.
 
@@ -38,13 +38,13 @@ CANDIDATES = (
 """The first is the default. A round holds 16 numbers for each element of a tile."""
 
 MAX_PARTS = 128
-"""Of a row; their sums are read by every program."""
+"""Of a row: one load finds the largest logit of all of them."""
 
 MAX_VOCAB = 1 << 18
 """With shares of at most 2^44, a sum stays within 63 bits."""
 
-DIGIT_BITS = 4
-DIGITS: tl.constexpr = tl.constexpr(1 << DIGIT_BITS)
+DIGIT_BITS: tl.constexpr = tl.constexpr(4)
+DIGITS: tl.constexpr = tl.constexpr(16)
 SHARE_UNITS: tl.constexpr = tl.constexpr(float(1 << 44))
 LARGEST: tl.constexpr = tl.constexpr(torch.finfo(torch.float32).max)
 PARTS: tl.constexpr = tl.constexpr(MAX_PARTS)
@@ -69,20 +69,18 @@ def score_floor(
     samples, vocab, device = len(rows), logits.shape[1], logits.device
     assert logits.stride(1) == 1 and vocab <= MAX_VOCAB and parts <= MAX_PARTS
     config = config or tuned("score_floor", str(logits.dtype).removeprefix("torch."), device, CANDIDATES[0])
-    bits = 8 * logits.element_size()
-    shifts = range(bits - DIGIT_BITS, -1, -DIGIT_BITS)
+    shifts = range(0, 8 * logits.element_size(), DIGIT_BITS.value)[::-1]
     tops = torch.empty((samples, parts), dtype=torch.float32, device=device)
     floors = torch.empty(samples, dtype=torch.float32, device=device)
     # What each round has summed, by digit; what it began with: the digits before, and the sum of what is larger.
-    sums = torch.empty((2, len(shifts), samples, parts, 1 << DIGIT_BITS), dtype=torch.int64, device=device)
+    sums = torch.empty((2, len(shifts), samples, DIGITS.value), dtype=torch.int64, device=device)
     states = torch.empty((2, len(shifts), samples, 2), dtype=torch.int64, device=device)
-    kths = torch.empty((samples, 2), dtype=torch.int64, device=device)
     counts, masses = sums.unbind(0)
     counted, weighed = states.unbind(0)
-    found = (kths, counted[-1], counts[-1], masses[0], tops)
+    found = (counted[-1], counts[-1], masses[0], tops)
     row = (logits, logits.stride(0), vocab, mask, rows, temperature, top_k)
     grid, options = (samples, parts), config.options()
-    _tops[grid](*row, top_p, min_p_reach, tops, **options)
+    _tops[grid](*row, top_p, min_p_reach, tops, sums, ROUNDS=2 * len(shifts), **options)
     for index, shift in enumerate(shifts):
         last = max(index - 1, 0)
         told = (counted[last], counts[last], counted[index], counts[index])
@@ -92,7 +90,7 @@ def score_floor(
         told = (weighed[last], masses[last], weighed[index], masses[index])
         _weigh[grid](*row, top_p, *found, *told, shift, FIRST=index == 0, **options)
     settings = (temperature, top_k, top_p, min_p_reach)
-    _floors[(samples,)](logits, vocab, parts, *settings, *found, weighed[-1], masses[-1], floors)
+    _floors[(samples,)](logits, parts, *settings, *found, weighed[-1], masses[-1], floors)
     return floors
 
 
@@ -153,21 +151,11 @@ def _top(tops: tl.tensor, temperature: tl.tensor, parts: tl.tensor, sample: tl.t
 
 
 @triton.jit
-def _sums(sums: tl.tensor, parts: tl.tensor, sample: tl.tensor) -> tl.tensor:
-    """int64 `[digits]`: the parts' sums together."""
-    part = tl.arange(0, PARTS)[:, None]
-    digit = tl.arange(0, DIGITS)[None, :]
-    return tl.sum(tl.load(sums + (sample * parts + part) * DIGITS + digit, mask=part < parts, other=0), 0)
-
-
-@triton.jit
-def _next(
-    states: tl.tensor, sums: tl.tensor, limit: tl.tensor, shift: tl.tensor, parts: tl.tensor, sample: tl.tensor
-) -> tl.tensor:
+def _next(states: tl.tensor, sums: tl.tensor, limit: tl.tensor, shift: tl.tensor, sample: tl.tensor) -> tl.tensor:
     """(order, above) one digit on: the least digit whose larger ones stay below the limit, and their sum."""
     order = tl.load(states + sample * 2)
     above = tl.load(states + sample * 2 + 1)
-    own = _sums(sums, parts, sample)
+    own = tl.load(sums + sample * DIGITS + tl.arange(0, DIGITS))
     larger = above + tl.sum(own, 0) - tl.cumsum(own, 0)
     passes = larger.to(tl.float64) < limit
     digit = DIGITS - tl.sum(passes.to(tl.int64), 0)
@@ -175,8 +163,8 @@ def _next(
 
 
 @triton.jit
-def _has_top_k(temperature: tl.tensor, top_k: tl.tensor, vocab: tl.tensor) -> tl.tensor:
-    return (temperature > 0) & (top_k > 0) & (top_k < vocab)
+def _has_top_k(temperature: tl.tensor, top_k: tl.tensor) -> tl.tensor:
+    return (temperature > 0) & (top_k > 0)
 
 
 @triton.jit
@@ -193,12 +181,11 @@ def _mass_limit(
     temperature: tl.tensor,
     top: tl.tensor,
     mass_sums: tl.tensor,  # of the first round: of all logits above the k-th largest
-    parts: tl.tensor,
     sample: tl.tensor,
     FORMAT: tl.constexpr,
 ) -> tl.tensor:
     """top_p of the mass that top_k left, in which equal scores count until there are k; at least one unit."""
-    whole = tl.sum(_sums(mass_sums, parts, sample), 0)
+    whole = tl.sum(tl.load(mass_sums + sample * DIGITS + tl.arange(0, DIGITS)), 0)
     if order > 0:
         whole += (top_k - above) * _share(_logit(order, FORMAT), temperature, top)
     return tl.maximum(top_p.to(tl.float64) * whole.to(tl.float64), 1.0)
@@ -216,11 +203,13 @@ def _tops(
     top_ps: tl.tensor,
     reaches: tl.tensor,
     tops: tl.tensor,
+    sums: tl.tensor,
+    ROUNDS: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
     sample, part, parts = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     temperature = tl.load(temperatures + sample)
-    filtered = _has_top_k(temperature, tl.load(top_ks + sample), vocab)
+    filtered = _has_top_k(temperature, tl.load(top_ks + sample))
     filtered = filtered | _has_top_p(temperature, tl.load(top_ps + sample))
     filtered = filtered | ((temperature > 0) & (tl.load(reaches + sample) > -float("inf")))
     if filtered:
@@ -233,6 +222,10 @@ def _tops(
             there = allowed(ids, ids < end, mask, vocab, sample)
             top = tl.where(there, tl.maximum(top, own), top)
         tl.store(tops + sample * parts + part, tl.max(top, 0))
+        if part == 0:
+            for index in range(ROUNDS):
+                own = sums + (index * tl.num_programs(0) + sample) * DIGITS
+                tl.store(own + tl.arange(0, DIGITS), tl.zeros([DIGITS], tl.int64))
 
 
 @triton.jit
@@ -262,6 +255,11 @@ def _masses(digits: tl.tensor, shares: tl.tensor) -> tl.tensor:
     return tl.sum(tl.where(mine, packed >> 5, 0), 0)
 
 
+@triton.jit
+def _add(sums: tl.tensor, own: tl.tensor, sample: tl.tensor) -> None:
+    tl.atomic_add(sums + sample * DIGITS + tl.arange(0, DIGITS), own, mask=own > 0, sem="relaxed")
+
+
 @triton.jit(do_not_specialize=["shift"])
 def _count(
     logits: tl.tensor,
@@ -279,12 +277,12 @@ def _count(
     FIRST: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    sample, part, parts = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    sample, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     top_k = tl.load(top_ks + sample)
-    if _has_top_k(tl.load(temperatures + sample), top_k, vocab):
+    if _has_top_k(tl.load(temperatures + sample), top_k):
         order, above = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
         if not FIRST:
-            order, above = _next(states_before, sums_before, top_k, shift + 4, parts, sample)
+            order, above = _next(states_before, sums_before, top_k, shift + DIGIT_BITS, sample)
         if part == 0:
             tl.store(states + sample * 2, order)
             tl.store(states + sample * 2 + 1, above)
@@ -297,7 +295,7 @@ def _count(
             digits = _digits(own, allowed(ids, ids < end, mask, vocab, sample), order, shift)
             if tl.min(digits, 0) < DIGITS:
                 counts += _counts(digits)
-        tl.store(sums + (sample * parts + part) * DIGITS + tl.arange(0, DIGITS), counts.to(tl.int64))
+        _add(sums, counts.to(tl.int64), sample)
 
 
 @triton.jit(do_not_specialize=["shift"])
@@ -310,7 +308,6 @@ def _weigh(
     temperatures: tl.tensor,
     top_ks: tl.tensor,
     top_ps: tl.tensor,
-    kths: tl.tensor,
     last_counted: tl.tensor,
     last_counts: tl.tensor,
     first_masses: tl.tensor,
@@ -329,19 +326,14 @@ def _weigh(
         top_k = tl.load(top_ks + sample)
         top = _top(tops, temperature, parts, sample)
         order, above = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
-        if FIRST:
-            kth, larger = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
-            if _has_top_k(temperature, top_k, vocab):
-                kth, larger = _next(last_counted, last_counts, top_k, 0, parts, sample)
-            if part == 0:
-                tl.store(kths + sample * 2, kth)
-                tl.store(kths + sample * 2 + 1, larger)
-        else:
-            kth, larger = tl.load(kths + sample * 2), tl.load(kths + sample * 2 + 1)
+        kth, larger = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
+        if _has_top_k(temperature, top_k):
+            kth, larger = _next(last_counted, last_counts, top_k, 0, sample)
+        if not FIRST:
             limit = _mass_limit(
-                kth, larger, top_k, top_p, temperature, top, first_masses, parts, sample, logits.dtype.element_ty
+                kth, larger, top_k, top_p, temperature, top, first_masses, sample, logits.dtype.element_ty
             )
-            order, above = _next(states_before, sums_before, limit, shift + 4, parts, sample)
+            order, above = _next(states_before, sums_before, limit, shift + DIGIT_BITS, sample)
         if part == 0:
             tl.store(states + sample * 2, order)
             tl.store(states + sample * 2 + 1, above)
@@ -355,19 +347,17 @@ def _weigh(
             digits = _digits(own, there & (_order(own) > kth.to(tl.uint32)), order, shift)
             if tl.min(digits, 0) < DIGITS:
                 masses += _masses(digits, _share(own.to(tl.float32), temperature, top))
-        tl.store(sums + (sample * parts + part) * DIGITS + tl.arange(0, DIGITS), masses)
+        _add(sums, masses, sample)
 
 
 @triton.jit(do_not_specialize=["parts"])
 def _floors(
     logits: tl.tensor,
-    vocab: tl.tensor,
     parts: tl.tensor,
     temperatures: tl.tensor,
     top_ks: tl.tensor,
     top_ps: tl.tensor,
     reaches: tl.tensor,
-    kths: tl.tensor,
     last_counted: tl.tensor,
     last_counts: tl.tensor,
     first_masses: tl.tensor,
@@ -381,15 +371,13 @@ def _floors(
     top_k, top_p = tl.load(top_ks + sample), tl.load(top_ps + sample)
     floor = tl.full([], -float("inf"), tl.float32)
     kth, larger = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
-    if _has_top_k(temperature, top_k, vocab):
-        kth, larger = _next(last_counted, last_counts, top_k, 0, parts, sample)
+    if _has_top_k(temperature, top_k):
+        kth, larger = _next(last_counted, last_counts, top_k, 0, sample)
     cut = kth
     if _has_top_p(temperature, top_p):
         top = _top(tops, temperature, parts, sample)
-        limit = _mass_limit(
-            kth, larger, top_k, top_p, temperature, top, first_masses, parts, sample, logits.dtype.element_ty
-        )
-        order, _above = _next(last_weighed, last_masses, limit, 0, parts, sample)
+        limit = _mass_limit(kth, larger, top_k, top_p, temperature, top, first_masses, sample, logits.dtype.element_ty)
+        order, _above = _next(last_weighed, last_masses, limit, 0, sample)
         cut = tl.maximum(cut, order)
     if cut > 0:
         floor = tl.div_rn(_logit(cut, logits.dtype.element_ty), temperature)
