@@ -7,11 +7,7 @@ steps are in attention_tiles.py). Its rows are padded to the 16 of the tensor co
 32 KiB of 64 positions of 128 values take one of its processors some 1,500 cycles to arrive, their products with 16 rows
 200 to 300. With up to four rows, multiplying and summing on the ordinary cores (`TENSOR_CORES: 0`) may be as good.
 
-Sequences are split, so that a long one fills the device too (Dao et al., "Flash-Decoding for long-context inference",
-2023, https://pytorch.org/blog/flash-decoding/). Each part leaves its attention o_i and the log-sum-exp l_i, base 2, of
-its scores. A second kernel joins them:
-
-    o = sum_i w_i o_i / sum_i w_i                                 w_i = 2^(l_i - max_j l_j)
+Sequences are split, so that a long one fills the device too, and a second kernel joins the parts (attention_parts.py).
 """
 
 import torch
@@ -19,14 +15,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import attention_tiles, prefill_attention
+from kernels import attention_parts, attention_tiles, prefill_attention
+from kernels.attention_parts import MAX_SPLITS, join_parts, parts_of, store_part
 from kernels.attention_tiles import LOG2_E, LOWEST, attend_tiles, shape_name
 from kernels.tuning import Config, tuned
 
 DEFAULT = Config({"TILE": 64, "TENSOR_CORES": 1}, warps=4, stages=3)
 WIDE = Config({"TILE": 32, "TENSOR_CORES": 1}, warps=4, stages=3)
 """For heads of more than 128 values."""
-SINGLE = Config({"TILE": 16, "TENSOR_CORES": 1}, warps=4, stages=2)
+SINGLE = Config({"TILE": 16, "TENSOR_CORES": 1}, warps=8, stages=2)
 """For fp32, which the tensor cores do not multiply in full: larger tiles would not fit into the registers."""
 CANDIDATES = (
     DEFAULT,
@@ -38,11 +35,9 @@ CANDIDATES = (
     SINGLE,
 )
 
-MAX_ROWS, MAX_SPLITS = 64, 64
+MAX_ROWS = 64
 FEW_ROWS = 4
 """Up to which a config without tensor cores holds: products of more would not fit into the registers."""
-SHORTEST_PART = 512
-"""Positions of a part. With fewer, the start of its program and its result are no longer small beside its keys."""
 PROGRAMS = 4
 """To each processor: about three run there at a time, and the rest evens out sequences of unequal lengths."""
 
@@ -61,8 +56,7 @@ def unsupported(dtype: torch.dtype, dim: int, block: int, shared: int, queries_p
 
 def split_count(works: int, kv_heads: int, processors: int, longest: int) -> int:
     """Parts to split sequences of up to `longest` tokens in, on a device of so many (multi)processors."""
-    wanted = -(-PROGRAMS * processors // (works * kv_heads))
-    return max(1, min(wanted, longest // SHORTEST_PART, MAX_SPLITS))
+    return attention_parts.split_count(works * kv_heads, PROGRAMS * processors, longest)
 
 
 def paged_decode_attention(
@@ -103,13 +97,9 @@ def paged_decode_attention(
     if config is None:
         name = shape_name(queries.dtype, dim, shared)
         config = tuned("paged_decode_attention", name, queries.device, _default(queries.dtype, dim))
-    padded = triton.next_power_of_2(dim)
     rows = triton.next_power_of_2(shared * queries_per_work)
     tensor_cores = bool(config.tiles["TENSOR_CORES"]) or rows > FEW_ROWS
-    parts, sums = output, output
-    if splits > 1:
-        parts = queries.new_empty((splits, tokens, heads, dim), dtype=torch.float32)
-        sums = queries.new_empty((splits, tokens, heads), dtype=torch.float32)
+    parts, sums = parts_of(output, splits)
     _attend_part[(kv_heads, works, splits)](
         queries,
         pool,
@@ -126,7 +116,7 @@ def paged_decode_attention(
         QUERIES=queries_per_work,
         ROWS=max(rows, 16) if tensor_cores else rows,
         DIM=dim,
-        PADDED=padded,
+        PADDED=triton.next_power_of_2(dim),
         BLOCK=block,
         WINDOWED=window > 0,
         SPLIT=splits > 1,
@@ -134,12 +124,7 @@ def paged_decode_attention(
         **(config.options() | {"TENSOR_CORES": tensor_cores}),
     )
     if splits > 1:
-        _join_parts[(tokens * heads,)](
-            *(parts, sums, output, splits),
-            SPLITS=triton.next_power_of_2(splits),
-            DIM=dim,
-            PADDED=padded,
-        )
+        join_parts(parts, sums, output)
     return output
 
 
@@ -206,7 +191,7 @@ def _attend_part(
     dims = tl.arange(0, PADDED)[None, :]
     inside = kept[:, None] & (dims < DIM)
     loaded = tl.load(queries + (token * query_stride + own * DIM)[:, None] + dims, mask=inside, other=0.0)
-    found, highest, total = attend_tiles(
+    weighted, highest, total = attend_tiles(
         loaded,
         tl.zeros([ROWS, PADDED], tl.float32),
         tl.full([ROWS], LOWEST, tl.float32),
@@ -218,36 +203,7 @@ def _attend_part(
         WINDOWED=WINDOWED,
         TENSOR_CORES=TENSOR_CORES,
     )
-    # A row that saw a key has a total of at least 1, of its highest score; one that saw none becomes zero.
-    filled = tl.maximum(total, 1.0)
-    found = found / filled[:, None]
-    tl.store(parts + place[:, None] * DIM + dims, found.to(parts.dtype.element_ty), mask=inside)
-    if SPLIT:
-        tl.store(sums + place, tl.where(total > 0.0, highest + tl.log2(filled), float("-inf")), mask=kept)
-
-
-@triton.jit(do_not_specialize=["splits"])
-def _join_parts(
-    parts: tl.tensor,
-    sums: tl.tensor,
-    output: tl.tensor,
-    splits: tl.tensor,
-    SPLITS: tl.constexpr,
-    DIM: tl.constexpr,
-    PADDED: tl.constexpr,
-) -> None:
-    row = tl.program_id(0)
-    rows = tl.num_programs(0)
-    split = tl.arange(0, SPLITS)
-    place = split.to(tl.int64) * rows + row
-    summed = tl.load(sums + place, mask=split < splits, other=float("-inf"))
-    shares = tl.exp2(summed - tl.maximum(tl.max(summed, 0), LOWEST))
-    dims = tl.arange(0, PADDED)
-    # Parts beyond the end of a sequence were never written.
-    inside = (shares > 0.0)[:, None] & (dims < DIM)[None, :]
-    found = tl.load(parts + place[:, None] * DIM + dims[None, :], mask=inside, other=0.0)
-    joined = tl.sum(found * shares[:, None], 0) / tl.maximum(tl.sum(shares, 0), 1.0)
-    tl.store(output + row.to(tl.int64) * DIM + dims, joined.to(output.dtype.element_ty), mask=dims < DIM)
+    store_part(parts, sums, place, kept, weighted, highest, total, DIM, PADDED, SPLIT)
 
 
 def reference(

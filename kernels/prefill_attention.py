@@ -9,18 +9,23 @@ crossed by the diagonal, or by the edge of a sliding window, are masked; what no
 Works differ in length, so tiles are numbered through the flat batch: tile t is of the last work w with
 query_start[w] // QUERIES + w <= t. That leaves each work as many tiles as it can need, and the host needs no table.
 They start from the end: the last tiles of a prompt see most keys, and light ones are left to fill the gaps.
+
+A few queries behind a long prefix that was cached make few tiles: then the keys are split too (attention_parts.py).
 """
+
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.attention_parts import MAX_SPLITS, join_parts, parts_of, split_count, store_part
 from kernels.attention_tiles import LOG2_E, LOWEST, attend_tiles, shape_name, unsupported
 from kernels.tuning import Config, tuned
 
 DEFAULT = Config({"ROWS": 128, "TILE": 64}, warps=8, stages=3)
-WIDE = Config({"ROWS": 128, "TILE": 64}, warps=8, stages=2)
+WIDE = Config({"ROWS": 128, "TILE": 32}, warps=8, stages=3)
 """For heads of more than 128 values."""
 SINGLE = Config({"ROWS": 32, "TILE": 16}, warps=8, stages=2)
 """For fp32, which the tensor cores do not multiply in full: larger tiles would not fit into the registers."""
@@ -50,6 +55,7 @@ def prefill_attention(
     *,
     longest: int,
     window: int = 0,
+    splits: int | None = None,
     config: Config | None = None,
 ) -> Tensor:
     """Attends with each query to the tokens of its work that are stored up to its position.
@@ -60,6 +66,9 @@ def prefill_attention(
     as many positions as a `window` > 0 says, or all up to its own. `longest` bounds the queries of a work: if none
     fills a tile, tiles get smaller. Returns `[tokens, heads, dim]`; rows of a work of length 0 are zero, those from
     query_start[works] on undefined.
+
+    The keys of each tile are cut into up to `splits` equal parts: by default as many as the device has processors for,
+    if sequences are as long as the tables are wide.
     """
     tokens, heads, dim = queries.shape
     _, kv_heads, sides, block, pool_dim = pool.shape
@@ -79,14 +88,23 @@ def prefill_attention(
         config = tuned("prefill_attention", name, queries.device, _default(queries.dtype, dim))
     rows = min(config.tiles["ROWS"], max(FULL, triton.next_power_of_2(longest * shared)))
     warps = max(4, config.warps * rows // config.tiles["ROWS"])
-    tiles = tokens // (rows // shared) + works
-    _attend[(kv_heads, tiles)](
+    tile = rows // shared
+    tiles = tokens // tile + works
+    if splits is None:
+        stored = block_tables.shape[1] * block
+        seen = min(stored, tile + window) if window else stored
+        splits = split_count(kv_heads * tiles, _processors(queries.device), seen)
+    assert 1 <= splits <= MAX_SPLITS
+    parts, sums = parts_of(output, splits)
+    _attend[(kv_heads, tiles, splits)](
         queries,
         pool,
         block_tables,
         query_start,
         kv_lengths,
-        output,
+        parts,
+        sums,
+        tokens,
         queries.stride(0),
         pool.stride(0),
         block_tables.stride(0),
@@ -98,9 +116,12 @@ def prefill_attention(
         PADDED=triton.next_power_of_2(dim),
         BLOCK=block,
         WINDOWED=window > 0,
+        SPLIT=splits > 1,
         STAGES=config.stages,
         **(config.options() | {"ROWS": rows, "num_warps": warps}),
     )
+    if splits > 1:
+        join_parts(parts, sums, output)
     return output
 
 
@@ -110,9 +131,14 @@ def _default(dtype: torch.dtype, dim: int) -> Config:
     return WIDE if dim > 128 else DEFAULT
 
 
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
 # What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.
 @triton.jit(
-    do_not_specialize=["table_stride", "works", "window"],
+    do_not_specialize=["tokens", "table_stride", "works", "window"],
     do_not_specialize_on_alignment=["block_tables", "query_start", "kv_lengths"],
 )
 def _attend(
@@ -121,7 +147,9 @@ def _attend(
     block_tables: tl.tensor,
     query_start: tl.tensor,
     kv_lengths: tl.tensor,
-    output: tl.tensor,
+    parts: tl.tensor,
+    sums: tl.tensor,
+    tokens: tl.tensor,
     query_stride: tl.tensor,
     block_stride: tl.tensor,
     table_stride: tl.tensor,
@@ -133,6 +161,7 @@ def _attend(
     PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
     WINDOWED: tl.constexpr,
+    SPLIT: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
@@ -152,51 +181,58 @@ def _attend(
     row = tl.arange(0, ROWS)
     query = first + row // SHARED
     kept = (query < count) & (row < QUERIES * SHARED)
-    dims = tl.arange(0, PADDED)
-    kept = kept[:, None] & (dims < DIM)[None, :]
     token = (begin + query).to(tl.int64)
-    inner = (head * SHARED + row % SHARED)[:, None] * DIM + dims[None, :]
-    loaded = tl.load(queries + (token * query_stride)[:, None] + inner, mask=kept, other=0.0)
+    own = head * SHARED + row % SHARED  # of the query heads
+    dims = tl.arange(0, PADDED)[None, :]
+    inside = kept[:, None] & (dims < DIM)
+    loaded = tl.load(queries + (token * query_stride + own * DIM)[:, None] + dims, mask=inside, other=0.0)
 
-    # Positions of the tile's first and last query. Tiles of keys before `common` are seen by all of them.
+    # Positions of the tile's first and last query. The first sees all before `common`, and so do those behind it.
     low = length - count + first
     high = tl.minimum(low + QUERIES, length) - 1
     common = tl.maximum(low + 1, 0) // TILE * TILE
+    left, start = 0, 0
+    if WINDOWED:
+        # The first query sees nothing before `left`, the last all from `start` on.
+        left = tl.maximum(low - window + 1, 0) // TILE * TILE
+        start = tl.cdiv(tl.maximum(high - window + 1, 0), TILE) * TILE
+    end = high + 1
+    if SPLIT:
+        each = tl.cdiv(tl.cdiv(end - left, TILE), tl.num_programs(2)) * TILE
+        left += tl.program_id(2) * each
+        end = tl.minimum(left + each, end)
+
     at = length - count + query
     keys = pool + head * 2 * BLOCK * DIM
     table = block_tables + work.to(tl.int64) * table_stride
     weighted = tl.zeros([ROWS, PADDED], tl.float32)
     highest = tl.full([ROWS], LOWEST, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
-    start = 0
     if WINDOWED:
-        # Tiles before `left` are seen by none; those from `start` on are in the window of the last query too.
-        left = tl.maximum(low - window + 1, 0) // TILE * TILE
-        start = tl.cdiv(tl.maximum(high - window + 1, 0), TILE) * TILE
         weighted, highest, total = attend_tiles(
-            *(loaded, weighted, highest, total, left, tl.minimum(start, high + 1), at, window),
+            *(loaded, weighted, highest, total, left, tl.minimum(start, end), at, window),
             *(keys, block_stride, table, SCALE, DIM, PADDED, BLOCK, TILE, STAGES),
             MASKED=True,
             WINDOWED=True,
             TENSOR_CORES=True,
         )
+    whole = tl.maximum(left, start)
     weighted, highest, total = attend_tiles(
-        *(loaded, weighted, highest, total, start, common, at, window),
+        *(loaded, weighted, highest, total, whole, tl.minimum(common, end), at, window),
         *(keys, block_stride, table, SCALE, DIM, PADDED, BLOCK, TILE, STAGES),
         MASKED=False,
         WINDOWED=WINDOWED,
         TENSOR_CORES=True,
     )
     weighted, highest, total = attend_tiles(
-        *(loaded, weighted, highest, total, tl.maximum(start, common), high + 1, at, window),
+        *(loaded, weighted, highest, total, tl.maximum(whole, common), end, at, window),
         *(keys, block_stride, table, SCALE, DIM, PADDED, BLOCK, TILE, STAGES),
         MASKED=True,
         WINDOWED=WINDOWED,
         TENSOR_CORES=True,
     )
-    # A row that saw a key has a total of at least 1, of its highest score; one that saw none becomes zero.
-    found = weighted / tl.maximum(total, 1.0)[:, None]
-    tl.store(output + (token * heads * DIM)[:, None] + inner, found.to(output.dtype.element_ty), mask=kept)
+    place = (tl.program_id(2) * tokens + token) * heads + own
+    store_part(parts, sums, place, kept, weighted, highest, total, DIM, PADDED, SPLIT)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""A ragged batch over a paged pool in which all that no kernel may use is NaN, and how far from exact one may end."""
+"""A ragged batch over a paged pool in which all that is not its own is NaN, and how far from exact a kernel may end."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,6 @@ def paged_problem(
     poisoned = int(order[-1])
     tables = torch.full((len(works), max(widths) + 2), poisoned, dtype=torch.int32)
     pool = torch.full((len(order) + 1, kv_heads, 2, block, dim), float("nan"), dtype=dtype)
-    pool[0] = 0
     taken = 0
     for work, (width, (_, length)) in enumerate(zip(widths, works, strict=True)):
         tables[work, :width] = order[taken : taken + width].int()

@@ -1,19 +1,13 @@
-"""Decode attention equals softmax(q k^T / sqrt(dim)) v, however sequences are split, and reads only what is stored."""
+"""Decode attention is softmax(q k^T / sqrt(dim)) v, however sequences are split, and reads only what is stored."""
 
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
-from kernels.paged_decode_attention import (
-    MAX_SPLITS,
-    SHORTEST_PART,
-    paged_decode_attention,
-    split_count,
-    unsupported,
-)
+from kernels.attention_parts import MAX_SPLITS
+from kernels.paged_decode_attention import paged_decode_attention, split_count, unsupported
 from kernels.paged_decode_attention import reference as decode_reference
 from kernels.prefill_attention import reference
 from kernels.tuning import Config
@@ -21,8 +15,8 @@ from tests.kernels.paged_problem import Paged, assert_attends, paged_problem
 from tests.kernels.poison import poisoned
 
 SMALL = Config({"TILE": 16, "TENSOR_CORES": 1}, warps=4, stages=2)
-BROADCAST = Config({"TILE": 8, "TENSOR_CORES": 0}, warps=4, stages=2)
-LENGTHS = [37, 1, 0, 70, 16]
+WITHOUT_TENSOR_CORES = Config({"TILE": 16, "TENSOR_CORES": 0}, warps=4, stages=2)
+RAGGED = [(1, 37), (1, 1), (1, 0), (1, 70), (1, 16)]
 
 
 @pytest.fixture(autouse=True)
@@ -45,17 +39,21 @@ def check(problem: Paged, queries: int = 1, splits: int = 1, window: int = 0, co
     assert_attends(attend(problem, queries, splits, window, config), problem, reference, window)
 
 
-@pytest.mark.parametrize("config", [SMALL, BROADCAST], ids=["tensor cores", "broadcast"])
-@pytest.mark.parametrize("splits", [1, 2, 7])
+@pytest.mark.parametrize("splits", [1, 3, 7])
 @pytest.mark.parametrize("window", [0, 20])
-def test_ragged_sequences(dtype: torch.dtype, device: torch.device, splits: int, window: int, config: Config) -> None:
-    check(paged_problem([(1, length) for length in LENGTHS], dtype, device), 1, splits, window, config)
+def test_ragged_sequences(dtype: torch.dtype, device: torch.device, splits: int, window: int) -> None:
+    check(paged_problem(RAGGED, dtype, device), 1, splits, window)
 
 
-@pytest.mark.parametrize("queries", [2, 5])
-@pytest.mark.parametrize("window", [0, 1, 20])
+@pytest.mark.parametrize("shared", [1, 4])
+def test_few_rows_without_tensor_cores(dtype: torch.dtype, device: torch.device, shared: int) -> None:
+    problem = paged_problem([(1, 37), (1, 0)], dtype, device, heads=2 * shared)
+    check(problem, splits=2, window=20, config=WITHOUT_TENSOR_CORES)
+
+
+@pytest.mark.parametrize(("queries", "window"), [(2, 0), (5, 0), (5, 1), (5, 20)])
 def test_several_queries_of_each_sequence(dtype: torch.dtype, device: torch.device, queries: int, window: int) -> None:
-    works = [(queries, length) for length in (33, queries, 0, 50)]
+    works = [(queries, length) for length in (33, queries, 0)]
     check(paged_problem(works, dtype, device, heads=6), queries, 3, window)
 
 
@@ -66,7 +64,7 @@ def test_head_sizes(dtype: torch.dtype, device: torch.device, dim: int) -> None:
 
 @pytest.mark.parametrize("shared", [1, 3, 7, 16])
 def test_heads_that_share_a_kv_head(dtype: torch.dtype, device: torch.device, shared: int) -> None:
-    check(paged_problem([(2, 37)], dtype, device, heads=2 * shared, kv_heads=2), 2, 2)
+    check(paged_problem([(2, 37)], dtype, device, heads=2 * shared), 2, 2)
 
 
 @pytest.mark.parametrize("block", [8, 24, 64])
@@ -90,21 +88,14 @@ def test_the_reference_is_prefills(device: torch.device) -> None:
     assert found.equal(reference(*arguments, problem.query_start, problem.kv_lengths))
 
 
-def test_one_long_sequence_is_split_to_fill_the_device() -> None:
-    count = partial(split_count, kv_heads=8, processors=132)
-    assert count(works=1, longest=32768) == MAX_SPLITS
-    assert count(works=32, longest=4096) == 3
-    assert count(works=256, longest=4096) == 1
-
-
-def test_parts_do_not_get_too_short() -> None:
-    assert split_count(1, 8, 132, 3 * SHORTEST_PART + 1) == 3
-    assert split_count(1, 8, 132, 10) == 1
+def test_a_long_sequence_is_split_to_fill_the_device() -> None:
+    assert split_count(works=1, kv_heads=8, processors=132, longest=32768) == MAX_SPLITS
+    assert split_count(works=32, kv_heads=8, processors=132, longest=4096) == 2
+    assert split_count(works=256, kv_heads=8, processors=132, longest=4096) == 1
 
 
 def test_what_is_unsupported_is_named() -> None:
     assert not unsupported(torch.bfloat16, 128, 16, 4, 5)
-    assert unsupported(torch.bfloat16, 128, 16, 16, 5).endswith(
-        "up to 64 queries to one KV head, not those of 5 tokens x 16 heads"
-    )
+    named = "up to 64 queries to one KV head, not those of 5 tokens x 16 heads"
+    assert unsupported(torch.bfloat16, 128, 16, 16, 5).endswith(named)
     assert unsupported(torch.bfloat16, 40, 16, 4).endswith("not 40")

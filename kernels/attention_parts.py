@@ -1,0 +1,88 @@
+"""Attention over parts of the keys, and how parts are joined: few queries of a long sequence can fill a device so.
+
+    o = sum_i w_i o_i / sum_i w_i                                 w_i = 2^(l_i - max_j l_j)
+
+of parts with attention o_i and log-sum-exp l_i, base 2, of their scores (Dao et al., "Flash-Decoding for long-context
+inference", 2023, https://pytorch.org/blog/flash-decoding/).
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.attention_tiles import LOWEST
+
+MAX_SPLITS, FEW_SPLITS = 64, 8
+SHORTEST_PART = 512
+"""Positions. With fewer, the start of a part's program and its result are no longer small beside its keys."""
+
+
+def split_count(programs: int, room: int, longest: int) -> int:
+    """Parts to split sequences of up to `longest` tokens in: `programs` become as many as the device has room for."""
+    return max(1, min(room // programs, longest // SHORTEST_PART, MAX_SPLITS))
+
+
+def parts_of(output: Tensor, splits: int) -> tuple[Tensor, Tensor]:
+    """Memory for the parts' attention `[splits, tokens, heads, dim]` and log-sum-exps `[splits, tokens, heads]`."""
+    if splits == 1:
+        return output, output  # the only part is the result, and its log-sum-exp is not kept
+    parts = output.new_empty((splits, *output.shape), dtype=torch.float32)
+    return parts, output.new_empty(parts.shape[:-1], dtype=torch.float32)
+
+
+@triton.jit
+def store_part(
+    parts: tl.tensor,
+    sums: tl.tensor,
+    place: tl.tensor,  # [ROWS] rows of all parts
+    kept: tl.tensor,  # [ROWS] whether they are any
+    weighted: tl.tensor,  # [ROWS, PADDED] and what else attend_tiles returns
+    highest: tl.tensor,
+    total: tl.tensor,
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+    SPLIT: tl.constexpr,
+) -> None:
+    """Finishes the softmax of a tile's rows. A row that saw no key is zero, and has no share when parts are joined."""
+    dims = tl.arange(0, PADDED)[None, :]
+    # A row that saw a key has a total of at least 1: the share of its highest score.
+    filled = tl.maximum(total, 1.0)
+    found = (weighted / filled[:, None]).to(parts.dtype.element_ty)
+    tl.store(parts + place[:, None] * DIM + dims, found, mask=kept[:, None] & (dims < DIM))
+    if SPLIT:
+        tl.store(sums + place, tl.where(total > 0.0, highest + tl.log2(filled), float("-inf")), mask=kept)
+
+
+def join_parts(parts: Tensor, sums: Tensor, output: Tensor) -> None:
+    """Fills `output` `[tokens, heads, dim]`. What a part without a share has left in `parts` is not read."""
+    splits, tokens, heads, dim = parts.shape
+    _join[(tokens * heads,)](
+        *(parts, sums, output, splits),
+        # Two kernels, not one for each number of splits: the next would be compiled while a request waits.
+        SPLITS=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS,
+        DIM=dim,
+        PADDED=triton.next_power_of_2(dim),
+    )
+
+
+@triton.jit(do_not_specialize=["splits"])
+def _join(
+    parts: tl.tensor,
+    sums: tl.tensor,
+    output: tl.tensor,
+    splits: tl.tensor,
+    SPLITS: tl.constexpr,
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, SPLITS)
+    dims = tl.arange(0, PADDED)
+    place = part * tl.num_programs(0).to(tl.int64) + row
+    summed = tl.load(sums + place, mask=part < splits, other=float("-inf"))
+    shares = tl.exp2(summed - tl.maximum(tl.max(summed, 0), LOWEST))
+    inside = (shares > 0.0)[:, None] & (dims < DIM)[None, :]
+    found = tl.load(parts + place[:, None] * DIM + dims[None, :], mask=inside, other=0.0)
+    joined = tl.sum(found * shares[:, None], 0) / tl.maximum(tl.sum(shares, 0), 1.0)
+    tl.store(output + row * DIM + dims, joined.to(output.dtype.element_ty), mask=dims < DIM)
