@@ -2,6 +2,7 @@
 
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,14 +81,14 @@ def test_without_a_target_there_is_room_for_all() -> None:
     assert chunking.room(MOST) == MOST
 
 
-def test_decodes_are_late_when_they_alone_take_more_than_a_step_should() -> None:
+@pytest.mark.parametrize(("prompt_tokens", "seconds", "late"), [(0, 0.06, True), (0, 0.04, False), (100, 0.2, False)])
+def test_decodes_are_late_when_they_alone_take_more_than_a_step_should(
+    prompt_tokens: int, seconds: float, late: bool
+) -> None:
+    """What prompts beside them take is another matter."""
     chunking = Chunking(0.05)
     for _ in range(20):
-        chunking.ran(0, 8, 0.06)
-    assert chunking.late
+        chunking.ran(0, 8, 0.03)
     for _ in range(20):
-        chunking.ran(0, 8, 0.04)
-    assert not chunking.late
-    for _ in range(20):
-        chunking.ran(100, 8, 0.2)  # the prompt's time
-    assert not chunking.late
+        chunking.ran(prompt_tokens, 8, seconds)
+    assert chunking.late == late
