@@ -5,7 +5,8 @@ FROM python:3.13-slim
 WORKDIR /app
 ENV PYTHONPATH=/app PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
-# The dependencies change seldom: a layer of their own, from the two files that decide them.
+# The dependencies change seldom: a layer of their own, from the two files that decide them. Triton is not named here:
+# PyTorch's CUDA build asks for it.
 COPY pyproject.toml constraints.txt ./
 COPY launcher/__init__.py launcher/requirements.py launcher/
 ARG TORCH_INDEX=

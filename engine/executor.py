@@ -109,6 +109,7 @@ class Executor:
         blocks = self._blocks(config)
         self._tier = self._make_tier(config, blocks)
         self._use_pool(blocks, self._tier)
+        self.pool.enter(torch.zeros(1, dtype=torch.int64))  # what the first requests will use
         self._shorten()
         self.rates = Rates(prompt_rate, self._host_rate())
         self.memory = self._memory()
@@ -168,6 +169,7 @@ class Executor:
     def _run(self, plan: Plan) -> Launched:
         self.pool.begin_step()
         batch = build_batch(plan, self._block_size, self.device, self._before, self._tables)
+        self.pool.enter(batch.fresh_blocks)
         hidden = self._model.forward(batch, self._attention.begin(batch), lambda layer: self._stored(plan, layer))
         draws = [Draw(w.sampling, w.samples, w.output_index) for w in plan.works if w.sampling is not None]
         if not draws:

@@ -19,6 +19,7 @@ from engine.architectures import ModelConfig, computation
 from engine.device import dtype_name
 from engine.host_tier import WORD, HostTier
 from engine.move_batches import batches
+from engine.pages_ahead import PagesAhead
 from engine.plan import BlockMove
 from engine.runs import runs
 
@@ -66,7 +67,8 @@ class KVPool:
             if hasattr(mmap, "MADV_HUGEPAGE"):
                 memory.madvise(mmap.MADV_HUGEPAGE)
             self._tensor = torch.frombuffer(memory, dtype=dtype).view(shape)
-            self._bytes = _HostBytes(memoryview(memory), self._layer_bytes, group.block_bytes)
+            ahead = PagesAhead(memory, len(group.layers), block_count, group.block_bytes)
+            self._bytes = _HostBytes(memoryview(memory), self._layer_bytes, group.block_bytes, ahead)
         self.layers = list(self._tensor.unbind(0))  # each [blocks, kv_heads, 2, block, head_dim]
         self._words = self._tensor.view(len(group.layers), block_count, -1).view(WORD)  # [layers, blocks, words]
 
@@ -108,6 +110,10 @@ class KVPool:
         """The engine thread is about to use the pool: what `write` has landed before is there for the step."""
         self._bytes.begin_step()
 
+    def enter(self, blocks: Tensor) -> None:
+        """These blocks, on the pool's device, are about to get their first tokens."""
+        self._bytes.enter(blocks)
+
     def read(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
         """The bytes of `blocks` of one layer, in order, one view per run of adjacent blocks.
 
@@ -133,10 +139,11 @@ class KVPool:
 class _HostBytes:
     """Blocks in the host's memory: views."""
 
-    def __init__(self, memory: memoryview, layer_bytes: int, block_bytes: int) -> None:
+    def __init__(self, memory: memoryview, layer_bytes: int, block_bytes: int, ahead: PagesAhead) -> None:
         self._memory = memory
         self._layer_bytes = layer_bytes
         self._block_bytes = block_bytes
+        self._ahead = ahead
 
     def written(self, layer: int) -> None:
         """The CPU has no queue: what was stored is there."""
@@ -147,11 +154,16 @@ class _HostBytes:
     def moved(self) -> None:
         """And for what was moved."""
 
+    def enter(self, blocks: Tensor) -> None:
+        if blocks.numel():
+            self._ahead.reach(int(blocks.max()))
+
     def read(self, layer: int, blocks: Sequence[int]) -> list[memoryview]:
         origin, size = layer * self._layer_bytes, self._block_bytes
         return [self._memory[origin + first * size : origin + (last + 1) * size] for first, last in runs(blocks)]
 
     def write(self, layer: int, blocks: Sequence[int], payload: Payload) -> None:
+        self._ahead.reach(max(blocks))
         scatter(self.read(layer, blocks), payload)
 
 
@@ -180,6 +192,9 @@ class _DeviceBytes:
 
     def moved(self) -> None:
         self._moved.record(torch.cuda.current_stream(self._raw.device))
+
+    def enter(self, blocks: Tensor) -> None:
+        """A device's memory is there from the beginning."""
 
     def read(self, layer: int, blocks: Sequence[int]) -> list[memoryview]:
         """A fresh buffer each time, which lives as long as its view: the sender may keep it in flight."""

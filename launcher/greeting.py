@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from core.hub_kernels import notice
 from core.listening import http_url
 from launcher.options import DEMO_MODEL, UpConfig
 
@@ -18,7 +19,10 @@ def text(config: UpConfig, url: str, directory: Path | None, seconds: float, log
     lines = ["", f"Ready after {seconds:.1f} s.", f"  endpoint   {url}/v1"]
     if config.dashboard_port:
         lines.append(f"  dashboard  {http_url(config.host, config.dashboard_port)}")
-    lines += [f"  log        {log}", "", "Try it:", curl_line(url, model_name(url), directory)]
+    lines.append(f"  log        {log}")
+    if theirs := notice():
+        lines += ["", f"{theirs}."]
+    lines += ["", "Try it:", curl_line(url, model_name(url), directory)]
     chat = "./baton chat"
     lines += ["", f"or {chat} in another terminal. Ctrl-C stops everything."]
     return "\n".join(lines)

@@ -16,6 +16,7 @@ import torch
 from core.config import WorkerConfig
 from core.costs import useful_threads, worth_bringing_back
 from core.errors import BatonError
+from core.hub_kernels import notice
 from core.ids import new_epoch
 from core.records import Role as RoleName
 from core.records import WorkerRecord
@@ -47,6 +48,8 @@ def serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Rol
     logging.basicConfig(
         level=config.log_level.upper(), format=f"%(asctime)s {name} %(levelname)s %(message)s", stream=sys.stderr
     )
+    if theirs := notice():
+        log.warning(theirs)
     status = StatusFile(config.status_file)
     try:
         return _serve(name, config, make_role, status)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from launcher.options import ROOT
+from launcher.requirements import base_name, requirements
+from launcher.torch_source import has_nvidia_driver
 from tests.waiting import alive, children, wait_until
 
 SCRIPTS = ("__init__.py", "install.py", "requirements.py", "stages.py", "torch_source.py")
@@ -119,6 +121,26 @@ def test_installs_once_resumes_and_follows_the_pins(folder: Path) -> None:
         [str(folder / "baton")], env=environment(folder), cwd=elsewhere, capture_output=True, text=True, check=True
     )
     assert shown.stdout == f"{elsewhere}\n"
+
+
+def test_what_only_a_gpu_needs_is_installed_beside_a_driver(folder: Path, tmp_path: Path) -> None:
+    project = folder / "pyproject.toml"
+    project.write_text(project.read_text().replace("cuda = []", 'cuda = ["compiler"]'))
+    make_wheel(tmp_path / "wheels", "compiler", "1.0")
+    assert baton(folder, "up").returncode == 0
+    assert ("compiler-1.0" in installed(folder)) == has_nvidia_driver()
+
+    driver = f"{path_with(tmp_path, **{'nvidia-smi': ''})}{os.pathsep}{os.environ['PATH']}"
+    assert baton(folder, "up", PATH=driver).returncode == 0
+    assert "compiler-1.0" in installed(folder)
+
+
+def test_triton_is_for_gpus_and_for_tests() -> None:
+    def packages(*extras: str) -> set[str]:
+        return {base_name(wish) for wish in requirements(ROOT, extras)}
+
+    assert "triton" not in packages()
+    assert "triton" in packages("cuda") & packages("test")
 
 
 def test_a_stopped_set_up_leaves_no_process_and_is_resumed(folder: Path) -> None:

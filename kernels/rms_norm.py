@@ -1,0 +1,96 @@
+"""Root mean square norm, alone and behind the addition of a layer's change to the residual stream.
+
+    hidden = hidden + change
+    normed = hidden / sqrt(mean(hidden^2) + eps) * weight
+
+(Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, https://arxiv.org/abs/1910.07467). A program takes
+one row and keeps it in registers, so that each value is read once. The sum is rounded to the tensors' format before its
+norm is taken, as it is where the two are operators of their own; everything else is fp32.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.tuning import Config, tuned
+
+CANDIDATES = (Config({}, warps=8), Config({}, warps=4), Config({}, warps=16))
+"""The first is the default."""
+
+WIDEST = 1 << 14
+"""Values that the registers of eight warps hold beside their weights."""
+
+
+def unsupported(width: int) -> str:
+    """Why rows of so many values cannot be normed, in one sentence; empty: they can."""
+    return f"rms_norm supports rows of up to {WIDEST} values, not {width}" if width > WIDEST else ""
+
+
+def shape_name(dtype: torch.dtype, width: int) -> str:
+    """What the norm is tuned by, such as `bfloat16,width=4096`."""
+    return f"{str(dtype).removeprefix('torch.')},width={width}"
+
+
+def rms_norm(hidden: Tensor, weight: Tensor, eps: float, *, config: Config | None = None) -> Tensor:
+    """The norm of contiguous `hidden` `[rows, width]` with a `weight` `[width]`, as `[rows, width]`."""
+    return _normed(hidden, None, weight, eps, config)
+
+
+def add_rms_norm(hidden: Tensor, change: Tensor, weight: Tensor, eps: float, *, config: Config | None = None) -> Tensor:
+    """Adds `change` to `hidden` in place, both contiguous `[rows, width]`, and returns the norm of the sum."""
+    assert change.shape == hidden.shape and change.dtype == hidden.dtype and change.is_contiguous()
+    return _normed(hidden, change, weight, eps, config)
+
+
+def _normed(hidden: Tensor, change: Tensor | None, weight: Tensor, eps: float, config: Config | None) -> Tensor:
+    rows, width = hidden.shape
+    assert hidden.is_contiguous() and not unsupported(width)
+    assert weight.shape == (width,) and weight.is_contiguous()
+    normed = torch.empty_like(hidden)
+    config = config or tuned("rms_norm", shape_name(hidden.dtype, width), hidden.device, CANDIDATES[0])
+    _rms_norm[(rows,)](
+        hidden,
+        hidden if change is None else change,
+        weight,
+        normed,
+        eps,
+        WIDTH=width,
+        TILE=triton.next_power_of_2(width),
+        ADD=change is not None,
+        **config.options(),
+    )
+    return normed
+
+
+@triton.jit
+def _rms_norm(
+    hidden: tl.tensor,
+    change: tl.tensor,
+    weight: tl.tensor,
+    normed: tl.tensor,
+    eps: tl.tensor,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+    ADD: tl.constexpr,
+) -> None:
+    column = tl.arange(0, TILE)
+    inside = column < WIDTH
+    here = tl.program_id(0).to(tl.int64) * WIDTH + column
+    scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    row = tl.load(hidden + here, mask=inside, other=0.0)
+    if ADD:
+        added = row.to(tl.float32) + tl.load(change + here, mask=inside, other=0.0).to(tl.float32)
+        row = added.to(row.dtype)
+        tl.store(hidden + here, row, mask=inside)
+    wide = row.to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
+    tl.store(normed + here, (wide * inverse * scale).to(row.dtype), mask=inside)
+
+
+def reference(hidden: Tensor, weight: Tensor, eps: float, change: Tensor | None = None) -> Tensor:
+    """The same by torch's operators, in fp32 or what is wider; adds a `change` in place first."""
+    if change is not None:
+        hidden += change
+    wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+    return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight).to(hidden.dtype)

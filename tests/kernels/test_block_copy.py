@@ -1,0 +1,198 @@
+"""Blocks arrive whole, and nothing beside them is touched; conversions are torch's own casts of scaled values."""
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.move_batches import batches
+from engine.plan import BlockMove
+from kernels.block_copy import CANDIDATES, FORMATS, Converted, copy, gather, reference, scatter, unsupported
+from kernels.tuning import Config
+from tests.kernels.poison import poisoned
+
+FORMS: tuple[Converted, ...] = ("fp8", "int8")
+POOLS = [(3, 5, 2, 2, 8, 16), (2, 4, 3, 2, 16, 22), (7, 1, 2, 24, 20)]
+"""With layers, with an odd head size, and one layer alone."""
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
+
+
+def made_pool(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.randn(shape, device=device).to(dtype)
+
+
+def numbers(*values: int, device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64, device=device)
+
+
+def of_blocks(pool: Tensor, blocks: Tensor) -> Tensor:
+    """`[n, layers, …]`, a single layer included."""
+    layers = pool if pool.dim() == 6 else pool[None]
+    return layers[:, blocks].transpose(0, 1)
+
+
+def only_blocks(pool: Tensor, blocks: Tensor) -> Tensor:
+    """Those of the pool, all others NaN."""
+    layers = pool if pool.dim() == 6 else pool[None]
+    kept = torch.full_like(layers, float("nan"))
+    kept[:, blocks] = layers[:, blocks]
+    return kept.view_as(pool)
+
+
+@pytest.mark.parametrize("shape", POOLS, ids=str)
+def test_blocks_arrive_as_they_were(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
+    pool = made_pool(shape, device, dtype)
+    blocks = numbers(3, 1, 2, device=device)
+    with poisoned():
+        staging = gather(only_blocks(pool, blocks), blocks)
+    assert staging.is_contiguous() and torch.equal(staging.view_as(of_blocks(pool, blocks)), of_blocks(pool, blocks))
+
+    target, there = torch.full_like(pool, float("nan")), numbers(1, 3, 0, device=device)
+    scatter(staging, target, there)
+    assert torch.equal(of_blocks(target, there), of_blocks(pool, blocks))
+    assert torch.equal(bits(target), bits(only_blocks(target, there))), "another block was written"
+
+
+@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+def test_every_candidate_moves_the_same(config: Config, device: torch.device) -> None:
+    pool = made_pool((2, 4, 4, 2, 16, 22), device, torch.float32)
+    blocks = numbers(2, 3, device=device)
+    staging = gather(pool, blocks, config=config)
+    assert torch.equal(staging, of_blocks(pool, blocks))
+    target = torch.zeros_like(pool)
+    scatter(staging, target, blocks, config=config)
+    copy(target, blocks, numbers(1, 2, device=device), config=config)
+    assert torch.equal(target[:, 1:], pool[:, (2, 3, 3)])
+
+
+def test_no_blocks_are_no_work(device: torch.device, dtype: torch.dtype) -> None:
+    pool, none = made_pool(POOLS[0], device, dtype), numbers(device=device)
+    kept = pool.clone()
+    scatter(gather(pool, none), pool, none)
+    staging, scales = gather(pool, none, "int8")
+    scatter(staging, pool, none, "int8", scales)
+    copy(pool, none, none)
+    assert torch.equal(pool, kept)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", POOLS, ids=str)
+def test_conversion_is_the_reference_to_the_bit(
+    shape: tuple[int, ...], form: Converted, device: torch.device, dtype: torch.dtype
+) -> None:
+    pool = made_pool(shape, device, dtype)
+    pool[..., 0] *= -1e-6  # of those there are zeros
+    blocks = numbers(3, 1, device=device)
+    expected, expected_scales = reference(pool, blocks, form)
+    with poisoned():
+        staging, scales = gather(only_blocks(pool, blocks), blocks, form)
+    assert expected_scales is not None and torch.equal(scales, expected_scales)
+    assert staging.dtype == FORMATS[form][0] and torch.equal(bits(staging), bits(expected))
+
+    target, there = torch.full_like(pool, float("nan")), numbers(2, 3, device=device)
+    scatter(staging, target, there, form, scales)
+    restored = (staging.float() * scales[..., None, None]).to(dtype)
+    assert torch.equal(of_blocks(target, there), restored.view_as(of_blocks(target, there)))
+    assert torch.equal(bits(target), bits(only_blocks(target, there))), "another block was written"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_values_come_back_within_half_a_step(form: Converted, device: torch.device, dtype: torch.dtype) -> None:
+    """Half a step of int8 is scale / 2; of fp8 |x| / 16, or scale / 1024 where its steps are even. Scale and quotient
+    are rounded in fp32 (unit u: 4 u of the quotient, at most 448), what comes back to the pool's format."""
+    pool = made_pool(POOLS[0], device, dtype)
+    blocks = torch.arange(pool.shape[1], device=device)
+    staging, scales = gather(pool, blocks, form)
+    restored = torch.zeros_like(pool)
+    scatter(staging, restored, blocks, form, scales)
+    exact, found = of_blocks(pool, blocks).double(), of_blocks(restored, blocks).double()
+    step = scales.double()[..., None, None]
+    half = step / 2 if form == "int8" else torch.maximum(exact.abs() / 16, step / 1024)
+    unit = torch.finfo(torch.float32).eps / 2
+    rounded = torch.finfo(dtype).eps / 2 * (exact.abs() + half) + torch.finfo(dtype).smallest_normal
+    assert ((found - exact).abs() <= half + 4 * unit * 448 * step + rounded).all()
+
+
+def test_e4m3_is_torchs_own_cast(device: torch.device) -> None:
+    """A largest value of 448 makes the scale 1: what is left is the cast. All numbers of the format, the middles
+    between them, which are ties, and their neighbours in fp32, of both signs."""
+    exact = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    middles = (exact[1:] + exact[:-1]) / 2
+    beside = [torch.nextafter(middles, torch.tensor(limit)) for limit in (0.0, 448.0)]
+    tiny = torch.tensor([1e-40, 1e-30, 2.0**-10, 2.0**-11])
+    values = torch.cat((exact, middles, *beside, tiny))
+    values = torch.cat((values, -values))
+    values = torch.cat((values, torch.zeros(1024 - len(values)))).to(device)
+    pool = values.view(1, 1, 1, 1, 32, 32).expand(1, 1, 1, 2, 32, 32).contiguous()
+    staging, scales = gather(pool, numbers(0, device=device), "fp8")
+    assert (scales == 1).all()
+    assert torch.equal(staging[0, 0, 0, 0].flatten().float(), values.to(torch.float8_e4m3fn).float())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_zeros_stay_zeros(form: Converted, device: torch.device, dtype: torch.dtype) -> None:
+    pool = torch.zeros(POOLS[0], device=device, dtype=dtype)
+    blocks = numbers(1, 2, device=device)
+    staging, scales = gather(pool, blocks, form)
+    assert not staging.float().any() and scales.isfinite().all()
+    restored = torch.full_like(pool, float("nan"))
+    scatter(staging, restored, blocks, form, scales)
+    assert not restored[:, 1:3].any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_block_held_before_spoils_nothing(form: Converted, device: torch.device, dtype: torch.dtype) -> None:
+    pool = made_pool(POOLS[0], device, dtype)
+    clean = pool.clone()
+    for offset, stale in enumerate((float("nan"), float("inf"), float("-inf"))):
+        pool[:, 2, :, :, 5 + offset], clean[:, 2, :, :, 5 + offset] = stale, 0.0
+    blocks = numbers(2, device=device)
+    (staging, scales), (expected, expected_scales) = gather(pool, blocks, form), gather(clean, blocks, form)
+    assert torch.equal(staging.float(), expected.float()) and torch.equal(scales, expected_scales)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_extremes_stay_finite(form: Converted, device: torch.device, dtype: torch.dtype) -> None:
+    limits = torch.finfo(dtype)
+    pool = torch.zeros(POOLS[0], device=device, dtype=dtype)
+    pool[:, 1, :, :, 0] = limits.max
+    pool[:, 1, :, :, 1] = limits.min
+    pool[:, 2] = limits.smallest_normal
+    pool[:, 3] = limits.smallest_normal * limits.eps
+    blocks = numbers(1, 2, 3, device=device)
+    staging, scales = gather(pool, blocks, form)
+    assert staging.float().isfinite().all() and scales.isfinite().all()
+    assert staging.float().abs().max() == FORMATS[form][1]
+
+
+@pytest.mark.parametrize("layers", [(), (3,)], ids=["one layer", "layers"])
+def test_a_block_that_is_read_may_be_written_by_a_later_move(layers: tuple[int, ...], device: torch.device) -> None:
+    """1 goes to 4, then 2 takes its place, then 3 that one's: every block moves on by one."""
+    pool = made_pool((*layers, 5, 2, 2, 8, 16), device, torch.float32)
+    expected = of_blocks(pool, numbers(0, 2, 3, 3, 1, device=device))
+    copy(pool, numbers(1, 2, 3, device=device), numbers(4, 1, 2, device=device))
+    assert torch.equal(of_blocks(pool, torch.arange(5, device=device)), expected)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_batches_of_moves_have_the_effect_of_one_after_the_other(seed: int, device: torch.device) -> None:
+    choice = random.Random(seed)
+    pool = made_pool((2, 8, 1, 2, 8, 4), device, torch.float32)
+    expected = pool.clone()
+    moves = [BlockMove("copy", 0, choice.randrange(8), choice.randrange(1, 8)) for _ in range(24)]
+    for move in moves:
+        expected[:, move.target] = expected[:, move.source]
+    for batch in batches(moves, most=6):
+        sources, targets = ([getattr(move, end) for move in batch] for end in ("source", "target"))
+        copy(pool, numbers(*sources, device=device), numbers(*targets, device=device))
+    assert torch.equal(pool, expected)
+
+
+def test_what_is_too_large_is_refused_by_name() -> None:
+    assert unsupported(64, 256) == ""
+    sentence = "block_copy converts heads of up to 16384 values per block, not 128 tokens of 256"
+    assert unsupported(128, 256) == sentence
