@@ -7,9 +7,12 @@ vocabulary id are mixed on the device by a 32-bit finalizer of the kind that Wel
 multiplications, three xor-shifts).
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 MASK64 = (1 << 64) - 1
@@ -21,12 +24,21 @@ class Purpose(IntEnum):
     TOKEN = 0
 
 
+def keys(
+    seeds: Sequence[int], samples: Sequence[int], output_indices: Sequence[int], purpose: Purpose = Purpose.TOKEN
+) -> NDArray[np.int32]:
+    """Two words for each draw, `[draws, 2]`, of its four counters."""
+    mixed = np.zeros(len(seeds), dtype=np.uint64)
+    for counters in (seeds, samples, output_indices):
+        mixed = _split_mix(mixed ^ np.array([counter & MASK64 for counter in counters], dtype=np.uint64))
+    mixed = _split_mix(mixed ^ np.uint64(purpose))
+    return mixed.view(np.int32).reshape(-1, 2)  # the low word first, on every machine that we run on
+
+
 def key(seed: int, sample: int, output_index: int, purpose: Purpose = Purpose.TOKEN) -> tuple[int, int]:
-    """Two signed 32-bit words of the four counters."""
-    mixed = 0
-    for counter in (seed, sample, output_index, int(purpose)):
-        mixed = _split_mix((mixed ^ (counter & MASK64)) & MASK64)
-    return _signed(mixed & 0xFFFFFFFF), _signed(mixed >> 32)
+    """The words of one draw."""
+    low, high = keys([seed], [sample], [output_index], purpose)[0].tolist()
+    return low, high
 
 
 def gumbel_noise(keys: Tensor, vocab_size: int) -> Tensor:
@@ -52,11 +64,11 @@ def _shifted(x: Tensor, count: int) -> Tensor:
     return (x >> count).bitwise_and_((1 << (32 - count)) - 1)
 
 
-def _split_mix(x: int) -> int:
-    x = (x + 0x9E3779B97F4A7C15) & MASK64
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK64
-    return x ^ (x >> 31)
+def _split_mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def _signed(word: int) -> int:

@@ -10,9 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from core.messages import Sampling
+from engine.gumbel import keys
 
 
 class Draw(NamedTuple):
@@ -43,3 +46,10 @@ def is_cut(sampling: Sampling, vocab: int) -> bool:
 def min_p_reach(sampling: Sampling) -> float:
     """How far from the largest scaled logit min_p reaches: a number below 0, -infinity where it is off."""
     return math.log(sampling.min_p) if sampling.min_p > 0 else -math.inf
+
+
+def keys_of(draws: Sequence[Draw]) -> NDArray[np.int32]:
+    """The words that key the noise of each sample, `[samples, 2]`."""
+    counters = [(draw.sampling.seed, sample, draw.output_index) for draw in draws for sample in draw.samples]
+    seeds, samples, output_indices = zip(*counters, strict=True)
+    return keys(seeds, samples, output_indices)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from core.messages import Sampling
-from engine.gumbel import gumbel_noise, key
-from engine.sampler import Draw, is_cut, min_p_reach
+from engine.gumbel import gumbel_noise
+from engine.sampler import Draw, is_cut, keys_of, min_p_reach
 
 CANDIDATES = 1024
 """Largest scores that top_p looks at before it sorts the whole vocabulary."""
@@ -36,12 +36,12 @@ def _drawn(logits: Tensor, draws: list[Draw]) -> Tensor:
     """Tokens `[samples]`. Rows are scaled and filtered once, however often they are drawn from."""
     device = logits.device
     settings = [draw.sampling for draw in draws]
-    keys = [key(draw.sampling.seed, sample, draw.output_index) for draw in draws for sample in draw.samples]
+    keys = torch.from_numpy(keys_of(draws))
     logits /= torch.tensor([each.temperature for each in settings], device=device)[:, None]
     floor = _floor(logits, settings)
     if floor is not None:
         logits.masked_fill_(logits < floor[:, None], -torch.inf)
-    scores = gumbel_noise(torch.tensor(keys, dtype=torch.int32, device=device), logits.shape[1])
+    scores = gumbel_noise(keys.to(device), logits.shape[1])
     if len(keys) == len(draws):
         scores += logits
     else:

@@ -1,6 +1,7 @@
 """Draws follow the distribution that was asked for, and depend on their counters and nothing else."""
 
 import math
+import random
 
 import numpy as np
 import pytest
@@ -8,20 +9,43 @@ import torch
 from numpy.typing import NDArray
 
 from core.messages import Sampling
-from engine.gumbel import gumbel_noise, key
+from engine.gumbel import gumbel_noise, key, keys
 from engine.native.library import load
 from engine.sampler import Draw, Sampler, min_p_reach
 from engine.sampler_native import NativeSampler
 from engine.sampler_torch import TorchSampler
+from tests.engine.device_sampler import INTERPRETED, DeviceSampler
 
 VOCAB = 37
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
 
-@pytest.fixture(scope="module", params=["torch", "native"])
+def make(name: str) -> Sampler:
+    match name:
+        case "torch":
+            return TorchSampler()
+        case "native":
+            return NativeSampler(load())
+        case _:
+            return DeviceSampler()
+
+
+@pytest.fixture(scope="module", params=["torch", "native", "triton"])
 def sampler(request: pytest.FixtureRequest) -> Sampler:
-    return TorchSampler() if request.param == "torch" else NativeSampler(load())
+    """Each of them, for tests of a few draws."""
+    return make(request.param)
+
+
+@pytest.fixture(scope="module", params=["torch", "native"] if INTERPRETED else ["torch", "native", "triton"])
+def fast_sampler(request: pytest.FixtureRequest) -> Sampler:
+    """Those that are fast here: for the others, `test_sampler_triton.py` compares with PyTorch's."""
+    return make(request.param)
+
+
+def slow(sampler: Sampler) -> bool:
+    """Whether a few rows have to do."""
+    return INTERPRETED and isinstance(sampler, DeviceSampler)
 
 
 def draws(sampling: Sampling, count: int) -> list[Draw]:
@@ -64,11 +88,11 @@ def expected_shares(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         Sampling(seed=7, temperature=0.9, top_k=20, top_p=0.95, min_p=0.02),
     ],
 )
-def test_frequencies_fit_the_distribution(sampler: Sampler, sampling: Sampling) -> None:
+def test_frequencies_fit_the_distribution(fast_sampler: Sampler, sampling: Sampling) -> None:
     """Chi-squared over 20,000 draws; the limit is five standard deviations above its mean."""
     count = 20_000
     logits = logits_of(1)
-    tokens, _ = sampler.sample(logits.expand(count, -1).clone(), draws(sampling, count))
+    tokens, _ = fast_sampler.sample(logits.expand(count, -1).clone(), draws(sampling, count))
     found = torch.bincount(tokens, minlength=VOCAB).double()
     expected = expected_shares(logits[0], sampling) * count
     assert (found[expected == 0] == 0).all(), "a filtered token was drawn"
@@ -80,8 +104,8 @@ def test_frequencies_fit_the_distribution(sampler: Sampler, sampling: Sampling) 
 
 def test_noise_is_gumbel_and_independent_of_its_neighbours() -> None:
     """Mean is Euler's constant, variance pi^2 / 6; counters that differ by one give unrelated noise."""
-    keys = torch.tensor([key(9, 0, index) for index in range(64)], dtype=torch.int32)
-    noise = gumbel_noise(keys, 4096).double()
+    own = torch.tensor([key(9, 0, index) for index in range(64)], dtype=torch.int32)
+    noise = gumbel_noise(own, 4096).double()
     assert noise.isfinite().all()
     assert float(noise.mean()) == pytest.approx(0.5772, abs=0.01)
     assert float(noise.var()) == pytest.approx(math.pi**2 / 6, rel=0.02)
@@ -101,25 +125,52 @@ def test_the_noise_of_given_counters_never_changes() -> None:
     assert len(set(seeds)) == len(seeds)
 
 
+def one_by_one(seed: int, sample: int, output_index: int) -> list[int]:
+    """The key of one draw, in whole numbers of any size: SplitMix64's finalizer, once for each counter."""
+    mask, mixed = (1 << 64) - 1, 0
+    for counter in (seed, sample, output_index, 0):
+        mixed = ((mixed ^ (counter & mask)) + 0x9E3779B97F4A7C15) & mask
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & mask
+        mixed ^= mixed >> 31
+    return [word - ((word >> 31) << 32) for word in (mixed & 0xFFFFFFFF, mixed >> 32)]
+
+
+def test_the_keys_of_many_draws_are_those_of_each() -> None:
+    draw = random.Random(7)
+    seeds = [0, 1, -1, (1 << 63) - 1, -(1 << 63), (1 << 64) - 1, *(draw.getrandbits(63) for _ in range(200))]
+    samples = [draw.randrange(128) for _ in seeds]
+    indices = [draw.randrange(1 << 20) for _ in seeds]
+    found = keys(seeds, samples, indices)
+    assert found.dtype == np.int32
+    assert found.tolist() == [one_by_one(*each) for each in zip(seeds, samples, indices, strict=True)]
+
+
 def test_a_row_draws_the_same_in_any_company(sampler: Sampler) -> None:
-    """Bit-equal noise and equal tokens, alone, in any order, and beside rows with other filters."""
+    """Equal tokens, alone, in any order, and beside rows with other filters."""
+    rows, vocab = (4, 257) if slow(sampler) else (40, 5001)
     kinds = [Sampling(seed=1), Sampling(seed=2, top_p=0.8), Sampling(seed=3, top_k=3), Sampling(seed=4, temperature=0)]
-    mixed = [Draw(kinds[row % 4], (row % 3,), row) for row in range(40)]
-    logits = logits_of(40, 5001)
+    mixed = [Draw(kinds[row % 4], (row % 3,), row) for row in range(rows)]
+    logits = logits_of(rows, vocab)
     together, _ = sampler.sample(logits.clone(), mixed)
-    alone = [int(sampler.sample(logits[row : row + 1].clone(), mixed[row : row + 1])[0]) for row in range(40)]
+    alone = [int(sampler.sample(logits[row : row + 1].clone(), mixed[row : row + 1])[0]) for row in range(rows)]
     assert together.tolist() == alone
-    order = torch.randperm(40, generator=torch.Generator().manual_seed(1)).tolist()
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(1)).tolist()
     shuffled, _ = sampler.sample(logits[order].clone(), [mixed[row] for row in order])
     assert shuffled.tolist() == together[order].tolist()
-    keys = torch.tensor([key(5, 0, row) for row in range(33)], dtype=torch.int32)
-    noise = gumbel_noise(keys, 5001)
+
+
+def test_the_noise_of_a_key_is_the_same_in_any_company() -> None:
+    """To the bit."""
+    own = torch.tensor([key(5, 0, row) for row in range(33)], dtype=torch.int32)
+    noise = gumbel_noise(own, 5001)
     for begin, end in ((0, 1), (7, 9), (32, 33), (3, 31)):
-        assert torch.equal(gumbel_noise(keys[begin:end], 5001), noise[begin:end])
+        assert torch.equal(gumbel_noise(own[begin:end], 5001), noise[begin:end])
 
 
 @pytest.mark.parametrize("vocab", [VOCAB, 5001])
 def test_samples_of_one_row_are_what_they_would_be_alone(sampler: Sampler, vocab: int) -> None:
+    vocab = min(vocab, 300) if slow(sampler) else vocab
     kinds = [Sampling(seed=1), Sampling(seed=2, top_p=0.8, min_p=0.01), Sampling(seed=3, temperature=0)]
     logits = logits_of(6, vocab)
     several = [(4, 0, 1), (2,), (0, 1), (7, 3, 5, 1), (0,), (1, 2)]
@@ -136,24 +187,25 @@ def test_samples_of_one_row_are_what_they_would_be_alone(sampler: Sampler, vocab
 
 
 @pytest.mark.parametrize("top_p", [0.2, 0.9, 0.9999])
-def test_a_large_vocabulary_is_cut_where_a_whole_sort_would_cut_it(sampler: Sampler, top_p: float) -> None:
+def test_a_large_vocabulary_is_cut_where_a_whole_sort_would_cut_it(fast_sampler: Sampler, top_p: float) -> None:
     """Flat rows need more than the candidates that are looked at first, peaked rows do not."""
     flat = logits_of(2, 3000, seed=1) * 0.05
     logits = torch.cat((flat, logits_of(2, 3000, seed=2) * 3))
     sampling = Sampling(seed=1, top_p=top_p)
     for row in range(4):
         shares = expected_shares(logits[row], sampling)
-        tokens, _ = sampler.sample(logits[row].expand(300, -1).clone(), draws(sampling, 300))
+        tokens, _ = fast_sampler.sample(logits[row].expand(300, -1).clone(), draws(sampling, 300))
         assert (shares[tokens] > 0).all()
 
 
 def test_greedy_is_the_largest_and_seeds_do_not_matter(sampler: Sampler) -> None:
-    logits = logits_of(16)
+    rows = 4 if slow(sampler) else 16
+    logits = logits_of(rows)
     tokens, finite = sampler.sample(
-        logits.clone(), [Draw(Sampling(seed=row, temperature=0), (0,), 0) for row in range(16)]
+        logits.clone(), [Draw(Sampling(seed=row, temperature=0), (0,), 0) for row in range(rows)]
     )
     assert tokens.tolist() == logits.argmax(-1).tolist() and finite.all()
-    assert sampler.sample(logits.clone(), draws(Sampling(seed=1, top_k=1), 16))[0].tolist() == tokens.tolist()
+    assert sampler.sample(logits.clone(), draws(Sampling(seed=1, top_k=1), rows))[0].tolist() == tokens.tolist()
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
@@ -161,14 +213,14 @@ def test_greedy_is_the_largest_and_seeds_do_not_matter(sampler: Sampler) -> None
 def test_rows_that_are_not_finite_are_named_and_disturb_nobody(
     sampler: Sampler, poison: float, sampling: Sampling
 ) -> None:
-    logits = logits_of(5)
-    clean, _ = sampler.sample(logits.clone(), draws(sampling, 5))
-    logits[2, 11] = poison
-    tokens, finite = sampler.sample(logits, draws(sampling, 5))
-    assert finite.tolist() == [True, True, False, True, True]
-    assert tokens[finite].tolist() == clean[finite].tolist() and int(tokens[2]) == 0
-    several, finite = sampler.sample(logits[1:3].clone(), [Draw(sampling, (0,), 1), Draw(sampling, (0, 1, 2), 2)])
-    assert finite.tolist() == [True, False, False, False] and several.tolist() == [int(clean[1]), 0, 0, 0]
+    logits = logits_of(3)
+    clean, _ = sampler.sample(logits.clone(), draws(sampling, 3))
+    logits[1, 11] = poison
+    tokens, finite = sampler.sample(logits.clone(), draws(sampling, 3))
+    assert finite.tolist() == [True, False, True]
+    assert tokens[finite].tolist() == clean[finite].tolist() and int(tokens[1]) == 0
+    several, finite = sampler.sample(logits[:2].clone(), [Draw(sampling, (0,), 0), Draw(sampling, (0, 1), 1)])
+    assert finite.tolist() == [True, False, False] and several.tolist() == [int(clean[0]), 0, 0]
 
 
 def exact_noise(draw: Draw, vocab: int) -> Doubles:
@@ -201,7 +253,9 @@ def left_by_filters(scaled: Floats, sampling: Sampling, slack: float) -> NDArray
 
 @pytest.mark.parametrize("vocab", [1, 15, 257, 5001, 70_000])
 @pytest.mark.parametrize(("spread", "lead"), [(0.0, 0.0), (0.01, 9.0), (3.0, 0.0), (60.0, 0.0), (1e30, 0.0)])
-def test_a_draw_is_the_best_of_what_the_filters_leave(sampler: Sampler, vocab: int, spread: float, lead: float) -> None:
+def test_a_draw_is_the_best_of_what_the_filters_leave(
+    fast_sampler: Sampler, vocab: int, spread: float, lead: float
+) -> None:
     """Against float64. Of two scores closer than rounding either may win: each noise is within two units in its last
     place (2^-19 at most, as it stays below 32), and a score is rounded once more. Sums of shares are within 1e-5: 64
     additions between doubles of shares, of which each has an argument that is exact and two units of error.
@@ -216,7 +270,7 @@ def test_a_draw_is_the_best_of_what_the_filters_leave(sampler: Sampler, vocab: i
     logits[:, : vocab // 2] = logits[:, : vocab // 2].bfloat16().float()  # some are equal
     logits[:, -1] += lead  # before many that have more mass together
     drawn = [Draw(kind, (3,), index) for index, kind in enumerate(kinds)]
-    tokens, finite = sampler.sample(logits.clone(), drawn)
+    tokens, finite = fast_sampler.sample(logits.clone(), drawn)
     assert finite.all()
     for row, token, draw in zip(logits.numpy(), tokens.tolist(), drawn, strict=True):
         scaled = row / np.float32(draw.sampling.temperature)
@@ -226,7 +280,7 @@ def test_a_draw_is_the_best_of_what_the_filters_leave(sampler: Sampler, vocab: i
         assert scores[token] >= best - 2 * (2.0**-18 + 2.0**-24 * np.abs(scores).max()), draw
 
 
-def test_noise_is_exact_to_its_rounding(sampler: Sampler) -> None:
+def test_noise_is_exact_to_its_rounding(fast_sampler: Sampler) -> None:
     """Of two tokens that all others are far behind, one leads by twice the error: that one is drawn. Pairs are made of
     the largest, the least and ordinary noise.
     """
@@ -239,4 +293,4 @@ def test_noise_is_exact_to_its_rounding(sampler: Sampler) -> None:
             for winner, ahead in ((one, -lead), (other, lead)):
                 logits = torch.full((1, vocab), -1000.0)
                 logits[0, one], logits[0, other] = 0.0, float(noise[one] - noise[other] + ahead)
-                assert int(sampler.sample(logits, [draw])[0]) == winner
+                assert int(fast_sampler.sample(logits, [draw])[0]) == winner
