@@ -1,0 +1,19 @@
+"""Gaps between what ran on a device."""
+
+import pytest
+
+from benchmarks.idle import Idle, idle_share
+
+
+def test_gaps_are_what_no_stream_fills() -> None:
+    """Ten microseconds in which nothing runs, of fifty; what overlaps counts once, in any order."""
+    ran = [(30e-6, 50e-6), (0.0, 10e-6), (5e-6, 20e-6), (6e-6, 7e-6)]
+    assert idle_share(ran) == pytest.approx(Idle(0.2, 0.2))
+
+
+def test_short_gaps_are_the_devices_own() -> None:
+    assert idle_share([(0.0, 10e-6), (12e-6, 20e-6)]) == pytest.approx(Idle(0.0, 0.1))
+
+
+def test_a_busy_device_is_never_idle() -> None:
+    assert idle_share([(0.0, 1.0), (1.0, 2.0)]) == Idle(0.0, 0.0)
