@@ -65,7 +65,11 @@ def _engine(shape: str, seconds: float) -> Part:
 
 KERNELS = ("-m", "benchmarks.kernels")
 PARTS = (
-    Part("tests", (*PYTEST, "tests/kernels"), 100),
+    Part(
+        "tests",
+        (*PYTEST, "tests/kernels", "tests/benchmarks/test_device_time.py", "tests/benchmarks/test_idle.py"),
+        100,
+    ),
     Part("golden", (*PYTEST, "-m", "gpu", "tests/engine"), 60),
     Part("tune", (*KERNELS, "--tune", "--seconds", "100"), 125),
     Part("kernels", (*KERNELS, "--seconds", "115", "--json", "{work}/result.json"), 140, "result.json"),

@@ -1,8 +1,8 @@
 """Attention by PyTorch on contiguous keys and values: each backend of scaled_dot_product_attention, and FlexAttention.
 
 Every backend is asked in the form that it is best at. One query a sequence: the query heads of a KV head become the
-rows of one head, which needs no mask, and no grouping that a backend might not know. A prompt: grouped where the
-backend takes it, else with keys and values that were repeated before the clock started.
+rows of one head, which needs no mask, and no grouping that a backend might not know. A prompt: grouped, and with keys
+and values that were repeated for their query heads before the clock started.
 """
 
 from collections.abc import Callable
@@ -67,7 +67,12 @@ def prefill_peers(queries: Tensor, keys: Tensor, values: Tensor, flex: bool) -> 
 
         return run
 
-    peers = {name: backend(kind, name != "efficient" and repeats > 1) for name, kind in _backends(queries.device)}
+    peers = {}
+    for name, kind in _backends(queries.device):
+        if repeats > 1 and name != "efficient":
+            peers[name] = backend(kind, grouped=True)
+        if repeats == 1 or name != "math":
+            peers[f"{name}, repeated"] = backend(kind, grouped=False)
     if flex:
         ahead = kv_tokens - tokens
         mask = create_block_mask(

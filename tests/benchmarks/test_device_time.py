@@ -35,3 +35,20 @@ def test_limits_count_bytes_both_ways_and_operations(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(device_time, "seconds_of", seconds)
     assert limits_of(CPU, torch.float32) == Limits(2 * COPIED["cpu"], 2 * SMALL**3)
     assert all(isinstance(each, torch.Tensor) and each.count_nonzero() > 0 for each in ran)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_work_is_captured_and_replayed() -> None:
+    """Twice before it is timed: once as it is, once into the graph. More of the same takes longer."""
+    device = torch.device("cuda")
+    source = torch.randn(1 << 26, device=device)
+    target = torch.empty_like(source)
+    runs = []
+
+    def work() -> None:
+        runs.append(1)
+        target.copy_(source)
+
+    whole = seconds_of(work, device)
+    assert len(runs) == 2 and torch.equal(target, source)
+    assert whole > seconds_of(lambda: target[: 1 << 20].copy_(source[: 1 << 20]), device) > 0
