@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels.attention_tiles import LOWEST
 
-MAX_SPLITS = 64
+MAX_SPLITS, FEW_SPLITS = 64, 8
 SHORTEST_PART = 512
 """Positions. With fewer, the start of a part's program and its result are no longer small beside its keys."""
 
@@ -59,7 +59,8 @@ def join_parts(parts: Tensor, sums: Tensor, output: Tensor) -> None:
     splits, tokens, heads, dim = parts.shape
     _join[(tokens * heads,)](
         *(parts, sums, output, splits),
-        SPLITS=triton.next_power_of_2(splits),
+        # Two kernels, not one for each number of splits: the next would be compiled while a request waits.
+        SPLITS=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS,
         DIM=dim,
         PADDED=triton.next_power_of_2(dim),
     )

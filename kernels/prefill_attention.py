@@ -88,10 +88,11 @@ def prefill_attention(
         config = tuned("prefill_attention", name, queries.device, _default(queries.dtype, dim))
     rows = min(config.tiles["ROWS"], max(FULL, triton.next_power_of_2(longest * shared)))
     warps = max(4, config.warps * rows // config.tiles["ROWS"])
-    tiles = tokens // (rows // shared) + works
+    tile = rows // shared
+    tiles = tokens // tile + works
     if splits is None:
-        most = block_tables.shape[1] * block
-        seen = min(most, longest + window) if window else most
+        stored = block_tables.shape[1] * block
+        seen = min(stored, tile + window) if window else stored
         splits = split_count(kv_heads * tiles, _processors(queries.device), seen)
     assert 1 <= splits <= MAX_SPLITS
     parts, sums = parts_of(output, splits)
@@ -186,7 +187,7 @@ def _attend(
     inside = kept[:, None] & (dims < DIM)
     loaded = tl.load(queries + (token * query_stride + own * DIM)[:, None] + dims, mask=inside, other=0.0)
 
-    # Positions of the tile's first and last query. The first sees all before `common`, as the others do then.
+    # Positions of the tile's first and last query. The first sees all before `common`, and so do those behind it.
     low = length - count + first
     high = tl.minimum(low + QUERIES, length) - 1
     common = tl.maximum(low + 1, 0) // TILE * TILE
