@@ -1,11 +1,15 @@
 """Tokens per second of scheduler and executor in one process, without services, beside what the machine allows.
 
     python -m benchmarks.engine --model DIR [--sweep] [--plot FILE.svg] [--profile] [--threads 2] [--rounds 3]
+    python -m benchmarks.engine --shape llama-3.1-8b --device cuda [--plot FILE.svg] [--json FILE]
 
 A workload `n x i→o` is n requests of i prompt tokens and o greedy output tokens, all there at the start. *prompt* is
 prompt tokens over the time until the last first token; *output* is all output tokens over all time, prompts included.
 *limit* is what the floor of the time (`benchmarks/floor.py`) gives by the machine's own figures, which are measured
 before and after each workload; *% of limit* compares whole times.
+
+With `--shape`, a well-known model's, the weights are random numbers that are made on the device, and other figures are
+measured, those that a GPU is bought for: see `benchmarks/shaped.py` and `benchmarks/shaped_table.py`.
 """
 
 import argparse
@@ -17,11 +21,13 @@ from statistics import median
 
 import torch
 
-from benchmarks import in_process
+from benchmarks import in_process, shaped_plot, shaped_table
 from benchmarks.floor import Timing, Work, floor, work_of
 from benchmarks.machine import GIBIBYTE, Machine, measure, read_rate
 from benchmarks.native_time import NativeTime
 from benchmarks.plot import Point, draw
+from benchmarks.shaped import Shaped
+from benchmarks.shapes import SHAPES
 from benchmarks.workloads import DECODE_SWEEP, PROMPT_SWEEP, WORKLOADS, Workload
 from core.config import EngineConfig
 from core.errors import BatonError, ConfigError
@@ -116,10 +122,9 @@ def main() -> int:
     torch.set_num_threads(given.threads)
     native = NativeTime()
     try:
-        if given.plot and Path(given.plot).suffix != ".svg":
-            raise ConfigError("--plot", given.plot, "the picture is an SVG; name a file that ends in .svg")
-        if given.plot and not os.access(Path(given.plot).resolve().parent, os.W_OK):
-            raise ConfigError("--plot", given.plot, "its directory is not there or cannot be written to")
+        _refuse_places(given)
+        if given.shape:
+            return run_shape(given)
         own = read_config(locate(given.model, in_process.quiet)).max_model_len
         measured = (*WORKLOADS, *DECODE_SWEEP, *PROMPT_SWEEP) if given.sweep or given.plot else WORKLOADS
         longest = max((each.longest for each in measured if each.longest <= own), default=own)
@@ -153,10 +158,35 @@ def main() -> int:
     return 0
 
 
+def run_shape(given: argparse.Namespace) -> int:
+    """Prints the tables of a shape, and writes what was asked for. Raises `BatonError` as an executor does."""
+    engine = Shaped(given.shape, given.device, given.dtype)
+    print(engine.header())
+    decoded, read = shaped_table.decodes(engine), shaped_table.reads(engine)
+    if given.json:
+        shaped_table.write_json(Path(given.json), engine, decoded, read)
+    if given.plot:
+        Path(given.plot).write_text(shaped_plot.draw(decoded, read, engine.header()))
+    return 0
+
+
+def _refuse_places(given: argparse.Namespace) -> None:
+    """Raises `ConfigError` where a file could not be written: before anything is measured."""
+    if given.plot and Path(given.plot).suffix != ".svg":
+        raise ConfigError("--plot", given.plot, "the picture is an SVG; name a file that ends in .svg")
+    for option, place in (("--plot", given.plot), ("--json", given.json)):
+        if place and not os.access(Path(place).resolve().parent, os.W_OK):
+            raise ConfigError(option, place, "its directory is not there or cannot be written to")
+    if given.json and not given.shape:
+        raise ConfigError("--json", given.json, "it is written with --shape only")
+
+
 def options() -> argparse.Namespace:
     """From the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", required=True, help="model directory or hub id")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--model", default="", help="model directory or hub id")
+    which.add_argument("--shape", default="", choices=list(SHAPES), help="random weights of a well-known model's shape")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto", choices=("auto", "fp32", "bf16", "fp16"))
     parser.add_argument("--cpu-backend", default="auto", choices=("auto", "native", "torch"))
@@ -165,6 +195,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="the median of so many runs is shown")
     parser.add_argument("--sweep", action="store_true", help="also batches of 1 to 64, and prompts of 128 to 4096")
     parser.add_argument("--plot", default="", metavar="FILE.svg", help="sweeps, and draws what came of it")
+    parser.add_argument("--json", default="", metavar="FILE", help="with --shape: also write what was measured there")
     parser.add_argument("--profile", action="store_true", help="also the share of time outside native operators")
     return parser.parse_args()
 

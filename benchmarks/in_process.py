@@ -16,16 +16,42 @@ def quiet(stage: str, percent: float) -> None:
     """Loading is not measured, and a table on standard output should stay one."""
 
 
+class Loop:
+    """A worker's turns without its services: a step is launched before the one before it is collected, on a GPU."""
+
+    def __init__(self, executor: Executor, config: EngineConfig) -> None:
+        """With an empty cache."""
+        self._executor = executor
+        self._depth = 2 if executor.device.type == "cuda" else 1
+        self._flying = 0
+        self.scheduler = Scheduler(
+            BlockManager(executor.spec, executor.block_count),
+            max_batch_tokens=config.max_batch_tokens,
+            max_sequences=config.max_sequences,
+            max_model_len=executor.model_config.max_model_len,
+            max_in_flight=self._depth,
+        )
+
+    def turn(self) -> bool:
+        """Launches a step if there is one, and collects one if there is no other to launch before; False: neither."""
+        plan = self.scheduler.plan(time.perf_counter())
+        if moves := self.scheduler.take_moves():
+            self._executor.move(moves)
+        if plan is not None:
+            self._executor.launch(plan)
+            self._flying += 1
+        collected = self._flying > 0 and (plan is None or self._flying == self._depth)
+        if collected:
+            self.scheduler.apply(self._executor.collect(), time.perf_counter())
+            self._flying -= 1
+        return plan is not None or collected
+
+
 def serve(
     executor: Executor, config: EngineConfig, prompts: list[list[int]], output: int
 ) -> tuple[Timing, list[list[int]]]:
     """All requests at once, each for `output` tokens, with an empty cache: how long it took, and the tokens."""
-    scheduler = Scheduler(
-        BlockManager(executor.spec, executor.block_count),
-        max_batch_tokens=config.max_batch_tokens,
-        max_sequences=config.max_sequences,
-        max_model_len=executor.model_config.max_model_len,
-    )
+    loop = Loop(executor, config)
     sequences = []
     for number, prompt in enumerate(prompts):
         sequence = Sequence(
@@ -38,15 +64,11 @@ def serve(
             sampling=Sampling(seed=number, temperature=0.0),
             limits=Limits(max_tokens=output),
         )
-        scheduler.add(sequence)
+        loop.scheduler.add(sequence)
         sequences.append(sequence)
     begin = time.perf_counter()
-    while scheduler.has_work():
-        plan = scheduler.plan(time.perf_counter())
-        assert plan is not None, "work, but no plan"
-        executor.move(scheduler.take_moves())
-        executor.launch(plan)
-        scheduler.apply(executor.collect(), time.perf_counter())
+    while loop.turn():
+        pass
     end = time.perf_counter()
     assert all(sequence.emitted == output for sequence in sequences)
     first = max(sequence.first_token_at for sequence in sequences)

@@ -46,31 +46,36 @@ class Axis(NamedTuple):
 def draw(points: Sequence[Point], machine: Machine, work: Work, batch_tokens: int) -> str:
     """The SVG's text. Of `points`, those with one output token are prompts; of the others, the batch is drawn."""
     decodes = [point for point in points if point.workload.output > 1]
+    rates = f"{machine.read / 1e9:.1f} GB/s, {machine.multiply / 1e9:.0f} GFLOP/s"
+    left, right = _throughput(decodes, GAP), _roofline(points, machine, work, batch_tokens, 2 * GAP + WIDTH)
+    return page([*left, *right], f"{machine.name}, {machine.threads} threads: {rates}")
+
+
+def page(parts: Sequence[str], below: str) -> str:
+    """Two frames side by side, the first at `GAP`, the second at 2 `GAP` + `WIDTH`, with a line of text below them."""
     width, height = 2 * (WIDTH + GAP) + 20, HEIGHT + 110
-    parts = [
+    whole = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
         f'<style>{STYLE}</style><rect width="100%" height="100%" fill="white"/>',
-        *_throughput(decodes, GAP),
-        *_roofline(points, machine, work, batch_tokens, 2 * GAP + WIDTH),
-        f'<text x="{GAP}" y="{height - 10}">{escape(machine.name)}, {machine.threads} threads: '
-        f"{machine.read / 1e9:.1f} GB/s, {machine.multiply / 1e9:.0f} GFLOP/s</text>",
+        *parts,
+        f'<text x="{GAP}" y="{height - 10}">{escape(below)}</text>',
         "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(whole) + "\n"
 
 
 def _throughput(points: Sequence[Point], left: float) -> list[str]:
     measured = [(p.workload.requests, p.workload.rate(p.timing.total)) for p in points]
     limit = [(p.workload.requests, p.workload.rate(p.least.total)) for p in points]
     x = Axis(min(n for n, _ in measured), 1.1 * max(n for n, _ in measured), left, WIDTH)
-    y = _vertical([rate for _, rate in (*measured, *limit)])
+    y = vertical([rate for _, rate in (*measured, *limit)])
     return [
-        *_frame(x, y, "output tokens/s over batch (16→64)", "requests at once", 2),
-        _line(x, y, limit, LIMIT),
-        _line(x, y, measured, OURS),
-        *_dots(x, y, measured, OURS),
-        _label(x, y, limit[-1], "limit", LIMIT),
-        _label(x, y, measured[-1], "measured", OURS),
+        *frame(x, y, "output tokens/s over batch (16→64)", "requests at once", 2),
+        line(x, y, limit, LIMIT),
+        line(x, y, measured, OURS),
+        *dots(x, y, measured, OURS),
+        label(x, y, limit[-1], "limit", LIMIT),
+        label(x, y, measured[-1], "measured", OURS),
     ]
 
 
@@ -84,27 +89,28 @@ def _roofline(points: Sequence[Point], machine: Machine, work: Work, batch_token
     ridge = machine.multiply / machine.read
     x = Axis(min(0.5, *(at for at, _ in every)), 2 * max(ridge, *(at for at, _ in every)), left, WIDTH)
     roof = [(x.low, x.low * machine.read), (ridge, machine.multiply), (x.high, machine.multiply)]
-    y = _vertical([rate / 1e9 for _, rate in (*every, *roof)])
+    y = vertical([rate / 1e9 for _, rate in (*every, *roof)])
     return [
-        *_frame(x, y, "roofline: GFLOP/s", "operations per byte read", 10),
-        _line(x, y, [(at, rate / 1e9) for at, rate in roof], LIMIT),
+        *frame(x, y, "roofline: GFLOP/s", "operations per byte read", 10),
+        line(x, y, [(at, rate / 1e9) for at, rate in roof], LIMIT),
         *(
             dot
             for colour, found in places.items()
-            for dot in _dots(x, y, [(at, rate / 1e9) for at, rate in found], colour)
+            for dot in dots(x, y, [(at, rate / 1e9) for at, rate in found], colour)
         ),
         f'<text x="{left + 10}" y="60" style="fill: {OURS}">● batches (16→64)</text>',
         f'<text x="{left + 10}" y="78" style="fill: {PROMPTS}">● prompts</text>',
     ]
 
 
-def _vertical(values: Iterable[float]) -> Axis:
+def vertical(values: Iterable[float]) -> Axis:
     """Room above and below the values; upwards on the page."""
     found = list(values)
     return Axis(min(found) / 1.5, max(found) * 1.5, 40 + HEIGHT, -HEIGHT)
 
 
-def _frame(x: Axis, y: Axis, title: str, below: str, base: int) -> list[str]:
+def frame(x: Axis, y: Axis, title: str, below: str, base: int) -> list[str]:
+    """Axes with ticks at the powers of `base`, a title, and what the horizontal one is of."""
     right, bottom = x.begin + x.length, y.begin
     parts = [
         f'<text class="title" x="{x.begin}" y="25">{escape(title)}</text>',
@@ -122,18 +128,21 @@ def _frame(x: Axis, y: Axis, title: str, below: str, base: int) -> list[str]:
     return parts
 
 
-def _line(x: Axis, y: Axis, places: Iterable[tuple[float, float]], colour: str) -> str:
+def line(x: Axis, y: Axis, places: Iterable[tuple[float, float]], colour: str) -> str:
+    """Through all places."""
     path = " ".join(f"{x.at(at):.1f},{y.at(value):.1f}" for at, value in places)
     return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
 
 
-def _dots(x: Axis, y: Axis, places: Iterable[tuple[float, float]], colour: str) -> list[str]:
+def dots(x: Axis, y: Axis, places: Iterable[tuple[float, float]], colour: str) -> list[str]:
+    """One at each place; it says its value where the pointer is."""
     return [
         f'<circle cx="{x.at(at):.1f}" cy="{y.at(value):.1f}" r="4" fill="{colour}"><title>{value:.4g}</title></circle>'
         for at, value in places
     ]
 
 
-def _label(x: Axis, y: Axis, place: tuple[float, float], text: str, colour: str) -> str:
+def label(x: Axis, y: Axis, place: tuple[float, float], text: str, colour: str) -> str:
+    """Words above the end of a line."""
     at, value = place
     return f'<text x="{x.at(at):.1f}" y="{y.at(value) - 8:.1f}" text-anchor="end" style="fill: {colour}">{text}</text>'

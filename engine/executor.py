@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,11 +65,18 @@ class Launched:
 class Executor:
     """A model, its KV pool, and at most `IN_FLIGHT` steps under way. Used by one thread."""
 
-    def __init__(self, config: EngineConfig, progress: Progress, on_layer: OnLayer | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        progress: Progress,
+        on_layer: OnLayer | None = None,
+        open_weights: Callable[[Path], Checkpoint] = Checkpoint,
+    ) -> None:
         """Loads the model and makes the pool, reporting stages and percent.
 
         `on_layer(plan, group, layer)` is called on this thread when that layer's KV of a step has been stored (on CUDA:
         enqueued, and ordered before what `KVPool.read` copies), before its attention is computed.
+        `open_weights` gives the tensors of the model's directory.
         Raises `ModelError` for a model that is missing, broken or not supported, `ConfigError` for settings that
         do not fit it or this machine.
         """
@@ -82,7 +90,7 @@ class Executor:
         self.model_config: ModelConfig = read_config(directory, config.max_model_len)
         self.quantization = config.quantization
         self._backend = choose(config, self.device, self.dtype, self.model_config)
-        checkpoint = Checkpoint(directory)
+        checkpoint = open_weights(directory)
         self.parameters = checkpoint.parameters()
         refuse_large_weights(config, self.parameters, self.dtype, self.device)
         self._model = self._load(checkpoint, progress)

@@ -5,7 +5,8 @@ names, and writes the best of each shape to `tuned.json` beside this file, by th
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 TUNED = Path(__file__).with_name("tuned.json")
+_watching: list[list[tuple[str, str]]] = []
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,21 @@ class Config:
 
 def tuned(kernel: str, shape: str, device: torch.device, default: Config) -> Config:
     """The measured config of a kernel on this kind of device, for a `shape` such as `bf16,dim=128,shared=4`."""
+    if _watching:
+        _watching[-1].append((kernel, shape))
     if device.type != "cuda":
         return default
     return _of_device(torch.cuda.get_device_name(device)).get((kernel, shape), default)
+
+
+@contextmanager
+def asked() -> Iterator[list[tuple[str, str]]]:
+    """The kernels and shapes that `tuned` is asked for meanwhile: what a measurement has to be recorded as."""
+    _watching.append([])
+    try:
+        yield _watching[-1]
+    finally:
+        _watching.pop()
 
 
 def record(name: str, kernel: str, shape: str, config: Config) -> None:

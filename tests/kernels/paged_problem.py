@@ -28,8 +28,8 @@ def paged_problem(
     dtype: torch.dtype,
     device: torch.device,
     *,
-    heads: int = 4,
-    kv_heads: int = 2,
+    heads: int = 2,
+    kv_heads: int = 1,
     dim: int = 32,
     block: int = 16,
 ) -> Paged:

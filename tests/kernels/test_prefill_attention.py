@@ -37,14 +37,14 @@ def check(problem: Paged, window: int = 0, splits: int | None = None, config: Co
     assert_attends(attend(problem, window, splits, config), problem, reference, window)
 
 
-@pytest.mark.parametrize("window", [0, 1, 30, 1000])
+@pytest.mark.parametrize("window", [0, 1, 30])
 def test_ragged_works(dtype: torch.dtype, device: torch.device, window: int) -> None:
-    check(paged_problem(RAGGED, dtype, device), window)
+    check(paged_problem(RAGGED, dtype, device, heads=4, kv_heads=2), window)
 
 
-@pytest.mark.parametrize(("splits", "window"), [(2, 0), (3, 30), (7, 0)])
+@pytest.mark.parametrize(("splits", "window"), [(2, 1000), (3, 30), (7, 0)])
 def test_split_keys(dtype: torch.dtype, device: torch.device, splits: int, window: int) -> None:
-    check(paged_problem([(3, 3), (11, 70), (1, 0)], dtype, device), window, splits)
+    check(paged_problem([(3, 3), (9, 70), (1, 0)], dtype, device), window, splits)
 
 
 @pytest.mark.parametrize("dim", [16, 32, 64, 80, 96, 128, 256])
@@ -54,7 +54,7 @@ def test_head_sizes(dtype: torch.dtype, device: torch.device, dim: int) -> None:
 
 @pytest.mark.parametrize("shared", [1, 3, 7, 16])
 def test_heads_that_share_a_kv_head(dtype: torch.dtype, device: torch.device, shared: int) -> None:
-    check(paged_problem([(7, 11), (3, 20)], dtype, device, heads=2 * shared))
+    check(paged_problem([(7, 11), (3, 20)], dtype, device, heads=shared))
 
 
 @pytest.mark.parametrize("block", [8, 24, 64])
@@ -71,7 +71,7 @@ def test_what_the_device_would_run(dtype: torch.dtype, device: torch.device) -> 
 
 def test_more_works_than_are_searched_at_once(device: torch.device) -> None:
     works = [(0, 0)] * 255 + [(3, 5), (2, 9)] + [(0, 0)] * 8 + [(6, 6)]
-    check(paged_problem(works, torch.float32, device, heads=1, kv_heads=1))
+    check(paged_problem(works, torch.float32, device, heads=1))
 
 
 def test_a_work_of_length_0_gives_zeros(dtype: torch.dtype, device: torch.device) -> None:
@@ -80,11 +80,11 @@ def test_a_work_of_length_0_gives_zeros(dtype: torch.dtype, device: torch.device
 
 
 def test_a_batch_without_tokens(dtype: torch.dtype, device: torch.device) -> None:
-    assert attend(paged_problem([(0, 4)], dtype, device)).shape == (0, 4, 32)
+    assert attend(paged_problem([(0, 4)], dtype, device)).shape == (0, 2, 32)
 
 
 def test_blocks_beyond_2_to_the_32_elements(device: torch.device) -> None:
-    problem = paged_problem([(3, 20)], torch.float16, device, heads=1, kv_heads=1, dim=16)
+    problem = paged_problem([(3, 20)], torch.float16, device, heads=1, dim=16)
     torch.use_deterministic_algorithms(False)  # eight gigabytes, of which two blocks are touched: nothing may fill them
     far = torch.empty((2**23 + 2, 1, 2, 16, 16), dtype=torch.float16, device=device)
     tables = problem.block_tables.clone()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels import tuning
-from kernels.tuning import Config, record, tuned
+from kernels.tuning import Config, asked, record, tuned
 
 DEFAULT = Config({"TILE": 64})
 MEASURED = Config({"TILE": 128}, warps=8, stages=3)
@@ -38,3 +38,15 @@ def test_another_device_has_its_own() -> None:
 
 def test_options_are_what_a_launch_takes() -> None:
     assert MEASURED.options() == {"TILE": 128, "num_warps": 8, "num_stages": 3}
+
+
+def test_what_is_asked_for_can_be_watched() -> None:
+    """A measurement has to be recorded as what a launch asks for: by whoever measures, and only meanwhile."""
+    cuda = torch.device("cuda")
+    tuned("rms_norm", "fp32", cuda, DEFAULT)
+    with asked() as outer:
+        tuned("rms_norm", "bf16", torch.device("cpu"), DEFAULT)
+        with asked() as inner:
+            tuned("sample", "fp32", cuda, DEFAULT)
+    tuned("rms_norm", "fp16", cuda, DEFAULT)
+    assert (outer, inner) == ([("rms_norm", "bf16")], [("sample", "fp32")])

@@ -1,0 +1,111 @@
+"""A Triton driver without a device: what is launched is compiled for a target, measured by its assembler, and not run.
+
+So kernels are compiled as their own wrappers launch them. Tensors may be on `meta`: only their formats, strides and
+alignment count. Triton's caches are those of the process and of a directory of its own.
+"""
+
+import io
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+HOPPER = GPUTarget("cuda", 90, 32)
+SHARED = 227 << 10
+"""Bytes of shared memory that a block can have there (CUDA C++ Programming Guide, compute capability 9.0)."""
+THREADS = 1024
+PROCESSORS = 132
+USED = re.compile(r"Used (\d+) registers")
+SPILLED = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What one specialization of a kernel takes, by `ptxas -v`; bytes, registers of a thread."""
+
+    name: str
+    warps: int
+    registers: int
+    spilled: int
+    stack: int
+    shared: int
+
+
+class CompileOnly:
+    """As much of a driver as Triton asks for between a launch and the device."""
+
+    def __init__(self) -> None:
+        self.utils = self
+        self._compiled: list[Compiled] = []
+        self._said = io.StringIO()
+        self._last: Compiled | None = None
+
+    def launch(self, work: Callable[[], object]) -> tuple[list[Compiled], str]:
+        """What the launches in `work` compile that was not compiled before, and what went wrong; empty: nothing."""
+        before, error = len(self._compiled), ""
+        with redirect_stdout(self._said):
+            try:
+                work()
+            except Exception as failed:  # Triton's own classes among them
+                error = f"{type(failed).__name__}: {failed}"
+        return self._compiled[before:], error
+
+    def get_current_device(self) -> int:
+        """There is but one."""
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        """Nothing is put on it."""
+        return 0
+
+    def get_current_target(self) -> Any:
+        """What is compiled for."""
+        return HOPPER
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        """Triton refuses a kernel with more shared memory than this."""
+        return {"max_shared_mem": SHARED, "multiprocessor_count": PROCESSORS, "warpSize": HOPPER.warp_size}
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Any:
+        """Comes once for each specialization, straight after it was compiled; gives what its launches call."""
+        self._last = Compiled(metadata.name, metadata.num_warps, *self._report(), metadata.shared)
+        return lambda *arguments: None
+
+    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
+        """Comes next, if the shared memory suffices."""
+        found = self._last
+        assert found is not None and found.name == name
+        self._compiled.append(found)
+        return 1, 1, found.registers, found.spilled, THREADS
+
+    def _report(self) -> tuple[int, int, int]:
+        """Registers, bytes spilled and bytes of stack, of what the assembler has said since the last call."""
+        log = self._said.getvalue()
+        self._said.truncate(self._said.seek(0))
+        used, spilled = USED.findall(log), SPILLED.findall(log)
+        assert used and spilled, f"the assembler's report has changed: {log!r}"
+        stack, stores, loads = (max(int(each[part]) for each in spilled) for part in range(3))
+        return max(map(int, used)), max(stores, loads), stack
+
+
+@contextmanager
+def compiling() -> Iterator[CompileOnly]:
+    """Launches compile, and do nothing else. Nothing may have been launched in this process before."""
+    assert not knobs.runtime.interpret, "with TRITON_INTERPRET set, nothing is compiled"
+    own = CompileOnly()
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["TRITON_CACHE_DIR"] = cache
+        knobs.nvidia.dump_ptxas_log = True
+        driver.set_active(own)
+        yield own
+
+
+VERSION: str = triton.__version__

@@ -1,0 +1,109 @@
+"""The GPU's kernels beside what the device can do at most, and beside PyTorch's own operators.
+
+    python -m benchmarks.kernels [--kernel NAME …] [--json FILE] [--tune] [--seconds 300]
+    python -m benchmarks.kernels --size tiny
+
+Every kernel is compared with its reference before it is timed. Times are medians of replays of a CUDA graph, each with
+a cold L2. *% of limit* is of the bytes per second of a copy, or the operations per second of a matrix product, both
+measured in the same run. *x faster* is the best of PyTorch's times over ours. With `--tune`, each kernel's candidates
+are measured instead, and the best kept in `kernels/tuned.json`. `--size tiny` runs every kernel in Triton's interpreter
+on a CPU: right or wrong, but no times.
+"""
+
+import argparse
+import os
+import sys
+import time
+from itertools import zip_longest
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from benchmarks.device_time import Limits, limits_of
+from benchmarks.kernels.case import Size
+from benchmarks.kernels.measure import Row, measure
+from benchmarks.kernels.rows import MODULES, Wanted, rows
+from benchmarks.kernels.table import HEAD, limits_line, line, versions, write_json
+from benchmarks.kernels.tune import Tuner
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+INTERPRET = "TRITON_INTERPRET"
+
+
+def main() -> int:
+    """Prints the table; 1 if a kernel is wrong or breaks, 2 and one sentence for a setting that cannot work here."""
+    given = options()
+    tiny = given.size == "tiny"
+    if not tiny and not torch.cuda.is_available():
+        print("error: --size full: PyTorch finds no usable NVIDIA GPU here; --size tiny needs none", file=sys.stderr)
+        return 2
+    if bool(os.environ.get(INTERPRET)) != tiny:  # Triton reads it when a kernel is decorated
+        settings = {name: value for name, value in os.environ.items() if name != INTERPRET}
+        os.execve(sys.executable, [*sys.orig_argv], settings | ({INTERPRET: "1"} if tiny else {}))
+    device = torch.device("cpu" if tiny else "cuda")
+    wanted = list(rows(given.size, given.kernel or list(MODULES)))
+    print(versions(device))
+    if given.tune:
+        return tune(in_turns(wanted), device, given.seconds)
+    # The interpreter's products are wrong in bf16.
+    dtype = "fp16" if tiny else given.dtype
+    limits = None if tiny else limits_of(device, DTYPES[dtype])
+    print(f"{dtype}; {limits_line(limits)}\n\n{HEAD}" if limits else f"{dtype}\n\n{HEAD}", flush=True)
+    end = time.monotonic() + given.seconds
+    measured = []
+    for each in wanted:
+        measured.append(_row(each, device, DTYPES[dtype], limits, end))
+        print(line(measured[-1]), flush=True)
+        if given.json:
+            write_json(given.json, device, dtype, limits, measured)
+    return int(any(row.error for row in measured))
+
+
+def in_turns(wanted: list[Wanted]) -> list[Wanted]:
+    """The first row of each kernel, then the second of each: where time runs out, all have some."""
+    kernels = [[each for each in wanted if each.kernel == kernel] for kernel in MODULES]
+    return [each for turn in zip_longest(*kernels) for each in turn if each is not None]
+
+
+def tune(wanted: list[Wanted], device: torch.device, seconds: float) -> int:
+    """Measures candidates until the time is over, and keeps the best of what was measured."""
+    tuner, end = Tuner(device), time.monotonic() + seconds
+    for number, each in enumerate(wanted):
+        if time.monotonic() > end:
+            print(f"time is over: {len(wanted) - number} of {len(wanted)} rows were not measured")
+            break
+        print(f"{each.kernel}: {each.shape}", flush=True)
+        tuner.add(each.kernel, each.shape.case(device, torch.bfloat16), MODULES[each.kernel].CANDIDATES)
+    print("\n".join(tuner.keep()))
+    return 0
+
+
+def _row(wanted: Wanted, device: torch.device, dtype: torch.dtype, limits: Limits | None, end: float) -> Row:
+    """What breaks is a row as well: the others are still of interest."""
+    shape = str(wanted.shape)
+    if time.monotonic() > end:
+        return Row(wanted.kernel, shape, wanted.limit, error="not measured, time is over")
+    try:
+        case = wanted.shape.case(device, dtype)
+        return measure(wanted.kernel, shape, wanted.limit, wanted.shape.target, case, device, limits)
+    except Exception as error:  # Triton's own classes among them
+        said = " ".join(str(error).split())[:200]
+        return Row(wanted.kernel, shape, wanted.limit, error=f"{type(error).__name__}: {said}")
+
+
+def options() -> argparse.Namespace:
+    """From the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__.partition("\n")[0])
+    sizes = [size for size in get_args(Size) if size != "compiled"]
+    parser.add_argument("--size", default="full", choices=sizes, help="tiny: in Triton's interpreter, on a CPU")
+    parser.add_argument("--kernel", action="append", choices=list(MODULES), help="only this; may be given again")
+    parser.add_argument("--dtype", default="bf16", choices=list(DTYPES))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write what was measured there")
+    parser.add_argument("--tune", action="store_true", help="measure each kernel's candidates, and keep the best")
+    parser.add_argument("--seconds", type=float, default=600.0, help="rows after so many are left out")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

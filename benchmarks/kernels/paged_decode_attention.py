@@ -1,0 +1,94 @@
+"""One query a sequence over all of its KV: bound by reading that."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from benchmarks.kernels.attention_peers import decode_peers
+from benchmarks.kernels.case import Case, Limit, Size, Target, close, random
+from benchmarks.kernels.paging import BLOCK, LLAMA, QWEN, Heads, paged, processors
+from kernels.paged_decode_attention import CANDIDATES, paged_decode_attention, reference, split_count
+from kernels.tuning import Config
+
+LIMIT: Limit = "copy"
+CHECKED = 4
+"""Sequences that are compared with the reference: it would not fit into memory with all of a large batch."""
+
+__all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
+
+
+@dataclass(frozen=True)
+class Decode:
+    """`queries` are of each sequence; FlexAttention is compiled, which takes seconds, where it is asked for."""
+
+    batch: int
+    context: int
+    heads: Heads
+    target: Target | None = None
+    queries: int = 1
+    window: int = 0
+    block: int = BLOCK
+    flex: bool = False
+
+    def __str__(self) -> str:
+        more = [f"{self.queries} queries"] if self.queries > 1 else []
+        more += [f"window {self.window}"] if self.window else []
+        more += [f"blocks of {self.block}"] if self.block != BLOCK else []
+        return ", ".join([f"batch {self.batch}, context {self.context}, {self.heads}", *more])
+
+    def case(self, device: torch.device, dtype: torch.dtype) -> Case:
+        """See `benchmarks.kernels.case.Shape`."""
+        kv = paged(self.batch, self.context, self.heads, self.block, device, dtype)
+        queries = random((self.batch * self.queries, self.heads.queries, self.heads.dim), device, dtype)
+        splits = split_count(self.batch, self.heads.keys, processors(device), self.context)
+
+        def run(config: Config | None) -> Tensor:
+            return paged_decode_attention(
+                *(queries, kv.pool, kv.tables, kv.lengths),
+                queries_per_work=self.queries,
+                splits=splits,
+                window=self.window,
+                config=config,
+            )
+
+        def check(config: Config | None) -> None:
+            few = min(CHECKED, self.batch)
+            own = queries[: few * self.queries].double()
+            expected = reference(own, *kv.exact(few), queries_per_work=self.queries, window=self.window)
+            close(run(config)[: len(expected)], expected)
+
+        comparable = self.queries == 1 and not self.window and device.type != "meta"
+        seen = min(self.context, self.window or self.context)
+        return Case(
+            run,
+            check,
+            bytes=2 * dtype.itemsize * (self.batch * seen * self.heads.keys * self.heads.dim + queries.numel()),
+            operations=4 * queries.numel() * seen,
+            peers=decode_peers(queries, *kv.contiguous(), self.flex) if comparable else {},
+        )
+
+
+TARGETS = {(32, 4096): Target(0.85), (1, 32768): Target(0.75)}
+MOST_TOKENS = 1 << 20
+"""Of a row's batch: 4 GiB of KV of one layer."""
+
+SHAPES: Mapping[Size, Sequence[Decode]] = {
+    "full": [
+        Decode(batch, context, heads, target, flex=target is not None)
+        for heads in (LLAMA, QWEN)
+        for context in (2048, 4096, 32768)
+        for batch in (1, 8, 32, 128, 256)
+        if batch * context <= MOST_TOKENS
+        for target in [TARGETS.get((batch, context)) if heads == LLAMA else None]
+    ],
+    "tiny": [Decode(3, 40, Heads(4, 2, 16)), Decode(1, 33, Heads(4, 1, 32), queries=2, window=9, block=8)],
+    "compiled": [
+        *(Decode(8, 2048, Heads(8, 2, dim)) for dim in (16, 32, 64, 80, 96, 128, 256)),
+        *(Decode(1, 32768, heads) for heads in (LLAMA, QWEN, Heads(8, 8, 128), Heads(16, 1, 128))),
+        Decode(256, 2048, LLAMA),
+        Decode(8, 2048, LLAMA, queries=4, window=1024),
+        *(Decode(8, 2048, LLAMA, block=block) for block in (8, 32, 64)),
+    ],
+}

@@ -1,0 +1,67 @@
+"""Inputs of attention: a pool whose blocks are in random order, block tables, and the same keys and values in a row."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.kernels.case import random
+
+BLOCK = 16
+PROCESSORS = 132
+"""Of an H200; splits for a device that is not there are chosen as for this one."""
+
+
+class Heads(NamedTuple):
+    """How many, and of what size."""
+
+    queries: int
+    keys: int
+    dim: int
+
+    def __str__(self) -> str:
+        return f"heads {self.queries}/{self.keys} x {self.dim}"
+
+
+LLAMA, QWEN = Heads(32, 8, 128), Heads(16, 8, 128)
+"""Of Llama-3.1-8B and Qwen3-0.6B."""
+
+
+class Paged(NamedTuple):
+    """The KV of `works` sequences of equal length."""
+
+    pool: Tensor  # [blocks, kv_heads, 2, block, dim] block 0 is the null block
+    tables: Tensor  # [works, blocks of each] int32
+    lengths: Tensor  # [works] int32
+
+    def contiguous(self) -> tuple[Tensor, Tensor]:
+        """Keys and values, each `[works, kv_heads, tokens, dim]`."""
+        works, width = self.tables.shape
+        _, heads, _, block, dim = self.pool.shape
+        found = self.pool[self.tables.long().flatten()].view(works, width, heads, 2, block, dim)
+        keys, values = found.permute(3, 0, 2, 1, 4, 5).reshape(2, works, heads, width * block, dim).unbind()
+        return keys[:, :, : self._tokens], values[:, :, : self._tokens]
+
+    def exact(self, works: int) -> "Paged":
+        """The first `works` of them in fp64, for a reference: all of them may be too large for that."""
+        tables = self.tables[:works]
+        own = torch.arange(tables.numel(), dtype=torch.int32, device=tables.device).view(tables.shape)
+        return Paged(self.pool[tables.long().flatten()].double(), own, self.lengths[:works])
+
+    @property
+    def _tokens(self) -> int:
+        return int(self.lengths[0])
+
+
+def paged(works: int, tokens: int, heads: Heads, block: int, device: torch.device, dtype: torch.dtype) -> Paged:
+    """Random KV."""
+    width = -(-tokens // block)
+    pool = random((1 + works * width, heads.keys, 2, block, heads.dim), device, dtype)
+    pool[0] = 0
+    tables = torch.randperm(works * width, device=device).add_(1).int().view(works, width)
+    return Paged(pool, tables, torch.full((works,), tokens, dtype=torch.int32, device=device))
+
+
+def processors(device: torch.device) -> int:
+    """Of a GPU that is there, or of the one that is meant."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS

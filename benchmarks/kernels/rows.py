@@ -1,0 +1,43 @@
+"""All rows of the table: every kernel's module of this package, by the kernel's name."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from benchmarks.kernels import (
+    block_copy,
+    paged_decode_attention,
+    prefill_attention,
+    rms_norm,
+    rope_and_store,
+    sample,
+    score_floor,
+    silu_and_mul,
+)
+from benchmarks.kernels.case import Limit, Rows, Shape, Size
+
+MODULES: dict[str, Rows] = {
+    "paged_decode_attention": paged_decode_attention,
+    "prefill_attention": prefill_attention,
+    "rms_norm": rms_norm,
+    "rope_and_store": rope_and_store,
+    "silu_and_mul": silu_and_mul,
+    "sample": sample,
+    "score_floor": score_floor,
+    "block_copy": block_copy,
+}
+
+
+class Wanted(NamedTuple):
+    """A row that is to be measured."""
+
+    kernel: str
+    shape: Shape
+    limit: Limit
+
+
+def rows(size: Size, kernels: list[str]) -> Iterator[Wanted]:
+    """Of some kernels, in the table's order; within a kernel those that have a target first: time may run out."""
+    for name in kernels:
+        module = MODULES[name]
+        for shape in sorted(module.SHAPES[size], key=lambda shape: shape.target is None):
+            yield Wanted(name, shape, module.LIMIT)

@@ -1,0 +1,193 @@
+"""An engine in the shape of a well-known model, with random weights: seconds of decode steps and prompts, and floors.
+
+A batch decodes over KV of random numbers, which is in the pool already, as if it had landed there, by steps as a worker
+makes them: schedule, launch, collect. The floor of a step is the larger of two times: bytes of all weights and of the
+batch's KV over the rate of a copy, and operations of the matrices over the rate of a large matrix product, both
+measured in the same run. Prompts come one at a time, and are computed in chunks.
+"""
+
+import random
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Literal
+
+import torch
+
+from benchmarks.device_time import Limits, limits_of
+from benchmarks.floor import Work, work_of
+from benchmarks.idle import Idle, watched
+from benchmarks.in_process import Loop, quiet, serve
+from benchmarks.random_weights import RandomWeights
+from benchmarks.shapes import SHAPES, write_config
+from core.config import EngineConfig
+from core.ids import SequenceKey
+from core.kvspec import blocks_for
+from core.messages import Limits as Ends
+from core.messages import Sampling
+from engine.device import choose_device, choose_dtype, dtype_name
+from engine.executor import Executor
+from engine.sequence import Sequence
+
+WARM, STEPS, WATCHED = 8, 48, 8
+"""Decode steps: before the clock starts, under it, and under the profiler, which slows the host."""
+ROUNDS = 3
+HEADROOM = WARM + STEPS + WATCHED + 8
+"""Tokens that a sequence gets at most beside its context."""
+MOST_OVER_FLOOR, LEAST_SHARE, MOST_IDLE, MEASURED_PROMPT = 1.2, 0.55, 0.05, 8192
+"""Targets, the last two of a prompt of so many tokens."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured: decode steps of batches at a context, and prompts, in chunks of so many tokens."""
+
+    context: int = 2048
+    batches: tuple[int, ...] = (1, 8, 32, 128, 256)
+    prompts: tuple[int, ...] = tuple(1 << power for power in range(7, 16))
+    chunk: int = 8192
+
+
+SIZES = {shape: Sizes() for shape in SHAPES} | {"tiny": Sizes(100, (1, 3), (16, 100), 64)}
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A batch's decode steps; seconds of one."""
+
+    batch: int
+    context: int
+    seconds: float
+    floor: float
+    idle: Idle | None
+
+    @property
+    def met(self) -> bool:
+        """Whether it is near enough to the floor."""
+        return self.seconds <= MOST_OVER_FLOOR * self.floor
+
+
+@dataclass(frozen=True)
+class Read:
+    """A prompt's time to its first token; shares of the matrix rate."""
+
+    tokens: int
+    seconds: float
+    share: float
+    with_attention: float
+
+    @property
+    def met(self) -> bool | None:
+        """None for lengths that nothing is wanted of."""
+        return self.share >= LEAST_SHARE if self.tokens == MEASURED_PROMPT else None
+
+
+class Shaped:
+    """One engine with random weights, and the device's limits."""
+
+    def __init__(self, shape: str, device: str, dtype: Literal["auto", "fp32", "bf16", "fp16"]) -> None:
+        """Raises `BatonError` as an executor does."""
+        self.shape, self.sizes = shape, SIZES[shape]
+        self.device = choose_device(device)
+        self.dtype = choose_dtype(dtype, self.device)
+        # Measured first: once the pool has taken what memory there is, nothing as large can be copied.
+        self.limits: Limits = limits_of(self.device, self.dtype)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)  # or the pool would leave room for what was copied
+        open_weights = partial(RandomWeights, device=self.device, dtype=self.dtype)
+        with TemporaryDirectory() as directory:
+            write_config(Path(directory), shape)
+            self.config = EngineConfig(
+                model=directory,
+                device=device,
+                dtype=dtype,
+                max_model_len=max(*self.sizes.prompts, self.sizes.context) + HEADROOM,
+                max_batch_tokens=self.sizes.chunk,
+                max_sequences=max(self.sizes.batches),
+            )
+            self.executor = Executor(self.config, quiet, open_weights=open_weights)
+        self.work: Work = work_of(self.executor.model_config, self.dtype)
+        with torch.inference_mode():
+            for layer in self.executor.pool.layers:
+                layer[1:].normal_()  # all but the null block
+
+    def decode(self, batch: int) -> Decoded | None:
+        """Seconds of a decode step at the context and a few tokens more; None where the pool is too small."""
+        context, tokens = self.sizes.context, self.executor.spec.groups[0].block_tokens
+        if batch * blocks_for(context + HEADROOM, tokens) >= self.executor.block_count:
+            return None
+        loop = Loop(self.executor, self.config)
+        sequences = self._landed(loop, batch)
+        for _ in range(WARM):
+            loop.turn()
+        before = sequences[0].emitted
+        begin = perf_counter()
+        for _ in range(STEPS):
+            loop.turn()
+        seconds = (perf_counter() - begin) / STEPS
+        assert all(each.emitted == before + STEPS for each in sequences), "a step without all sequences"
+        idle = watched(partial(_turns, loop)) if self.device.type == "cuda" else None
+        for each in sequences:
+            loop.scheduler.release(each)
+        while loop.turn():
+            pass
+        return Decoded(batch, context, seconds, self._floor(batch, context + WARM + STEPS // 2), idle)
+
+    def read(self, tokens: int) -> Read:
+        """Seconds of one prompt, the median of `ROUNDS` after one that warms up."""
+        config = self.executor.model_config
+        times = []
+        for _ in range(ROUNDS + 1):
+            prompt = [random.randrange(config.vocab_size) for _ in range(tokens)]
+            times.append(serve(self.executor, self.config, [prompt], 1)[0].total)
+        seconds = median(times[1:])
+        matrices = self.work.operations(tokens, 1)
+        pairs = tokens * (tokens + 1) // 2
+        attention = 4 * config.layers * config.heads * config.head_dim * pairs
+        most = seconds * self.limits.multiply
+        return Read(tokens, seconds, matrices / most, (matrices + attention) / most)
+
+    def header(self) -> str:
+        """What was measured where."""
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "a CPU"
+        return (
+            f"{name}, torch {torch.__version__}; {self.shape} with random weights, {dtype_name(self.dtype)}, "
+            f"{self.executor.operators} operators; copy {self.limits.copy / 1e9:.0f} GB/s, "
+            f"matrix product {self.limits.multiply / 1e12:.1f} TFLOP/s"
+        )
+
+    def _floor(self, batch: int, context: int) -> float:
+        read = self.work.bytes + batch * context * self.work.token_bytes
+        return max(read / self.limits.copy, self.work.operations(batch, batch) / self.limits.multiply)
+
+    def _landed(self, loop: Loop, batch: int) -> list[Sequence]:
+        """Sequences as a handoff leaves them: their KV is in the pool, and their first token is known."""
+        vocabulary, context = self.executor.model_config.vocab_size, self.sizes.context
+        sequences = [
+            Sequence(
+                SequenceKey(str(number), 0),
+                attempt=1,
+                gateway="benchmark",
+                tokens=[random.randrange(vocabulary) for _ in range(context)],
+                prompt_tokens=context,
+                deadline=float("inf"),
+                landing=True,
+            )
+            for number in range(batch)
+        ]
+        for sequence in sequences:
+            loop.scheduler.add(sequence)
+        assert loop.scheduler.plan(0.0) is None and len(loop.scheduler.take_admitted()) == batch
+        for seed, sequence in enumerate(sequences):
+            first, sampling = [random.randrange(vocabulary)], Sampling(seed=seed, temperature=0.0)
+            loop.scheduler.adopt(sequence, {0: first}, sampling, Ends(max_tokens=HEADROOM))
+        return sequences
+
+
+def _turns(loop: Loop) -> None:
+    for _ in range(WATCHED):
+        loop.turn()

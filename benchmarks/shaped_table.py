@@ -1,0 +1,81 @@
+"""What `benchmarks.engine --shape` prints and writes.
+
+*x floor* is a step's time over the least that its bytes and operations allow. *idle* is the share of a step in which
+the device waits for the host, *all gaps* that in which nothing runs on it, by the profiler. *% of the matrix rate*
+counts the operations of the matrices alone; *with attention* those of the visible pairs of queries and keys, too.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.shaped import (
+    LEAST_SHARE,
+    MOST_IDLE,
+    MOST_OVER_FLOOR,
+    Decoded,
+    Read,
+    Shaped,
+)
+
+
+def decodes(engine: Shaped) -> list[Decoded]:
+    """Prints a line for each batch as soon as it is known."""
+    at = f"batch, context {engine.sizes.context}"
+    print(f"\n| {at} | ms per step | floor | x floor | output tok/s | idle | all gaps | targets |")
+    print("| --- " * 8 + "|")
+    found = []
+    for batch in engine.sizes.batches:
+        decoded = engine.decode(batch)
+        if decoded is None:
+            print(f"| {batch} | its KV does not fit |||||||")
+            continue
+        found.append(decoded)
+        idle = decoded.idle
+        shares = [f"{each:.1%}" for each in idle] if idle else ["not measured", ""]
+        kept = _mark(f"<= {MOST_OVER_FLOOR} x", decoded.met)
+        waits = _mark(f"<= {MOST_IDLE:.0%} idle", idle.waiting <= MOST_IDLE) if idle else f"<= {MOST_IDLE:.0%} idle"
+        print(
+            f"| {batch} | {1e3 * decoded.seconds:.3f} | {1e3 * decoded.floor:.3f} "
+            f"| {decoded.seconds / decoded.floor:.2f} | {batch / decoded.seconds:.0f} | {' | '.join(shares)} "
+            f"| {kept}, {waits} |",
+            flush=True,
+        )
+    return found
+
+
+def reads(engine: Shaped) -> list[Read]:
+    """The same for each prompt that the model's context has room for."""
+    print("\n| prompt tokens | ms | tok/s | % of the matrix rate | with attention | target |\n" + "| --- " * 6 + "|")
+    found = []
+    for tokens in engine.sizes.prompts:
+        if tokens >= engine.executor.model_config.max_model_len:  # the pool has shortened it
+            print(f"| {tokens} | its KV does not fit |||||")
+            continue
+        read = engine.read(tokens)
+        found.append(read)
+        target = _mark(f">= {LEAST_SHARE:.0%}", read.met) if read.met is not None else ""
+        print(
+            f"| {tokens} | {1e3 * read.seconds:.1f} | {tokens / read.seconds:.0f} | {100 * read.share:.0f} "
+            f"| {100 * read.with_attention:.0f} | {target} |",
+            flush=True,
+        )
+    return found
+
+
+def _mark(target: str, met: bool) -> str:
+    return target if met else f"{target} **missed**"
+
+
+def write_json(path: Path, engine: Shaped, decoded: Sequence[Decoded], read: Sequence[Read]) -> None:
+    """All that was measured, in seconds, bytes and operations."""
+    found: dict[str, Any] = {
+        "versions": engine.header(),
+        "shape": engine.shape,
+        "limits": asdict(engine.limits),
+        "decode": [asdict(each) | {"idle": each.idle and each.idle._asdict(), "met": each.met} for each in decoded],
+        "prompts": [asdict(each) | {"met": each.met} for each in read],
+    }
+    path.write_text(json.dumps(found, indent=1) + "\n")

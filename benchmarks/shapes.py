@@ -1,0 +1,63 @@
+"""Well-known models' shapes, for an engine whose weights are random numbers: their config alone is written to disk."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama-3.1-8b": dict(
+        architectures=["LlamaForCausalLM"],
+        model_type="llama",
+        vocab_size=128256,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=131072,
+        rms_norm_eps=1e-5,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 500000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+        tie_word_embeddings=False,
+    ),
+    "qwen3-0.6b": dict(
+        architectures=["Qwen3ForCausalLM"],
+        model_type="qwen3",
+        vocab_size=151936,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=40960,
+        rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+        tie_word_embeddings=True,
+    ),
+    "tiny": dict(
+        architectures=["LlamaForCausalLM"],
+        model_type="llama",
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=40960,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+    ),
+}
+
+
+def write_config(directory: Path, shape: str) -> None:
+    """`config.json` as Hugging Face has it; no token ends a text."""
+    settings = {"hidden_act": "silu", "bos_token_id": None, "eos_token_id": None, **SHAPES[shape]}
+    (directory / "config.json").write_text(json.dumps(settings, indent=1) + "\n")

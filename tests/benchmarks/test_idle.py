@@ -1,0 +1,38 @@
+"""Gaps between what ran on a device."""
+
+import pytest
+import torch
+
+from benchmarks.idle import Idle, idle_share, watched
+
+
+def test_gaps_are_what_no_stream_fills() -> None:
+    """Ten microseconds in which nothing runs, of fifty; what overlaps counts once, in any order."""
+    ran = [(30e-6, 50e-6), (0.0, 10e-6), (5e-6, 20e-6), (6e-6, 7e-6)]
+    assert idle_share(ran) == pytest.approx(Idle(0.2, 0.2))
+
+
+def test_short_gaps_are_the_devices_own() -> None:
+    assert idle_share([(0.0, 10e-6), (12e-6, 20e-6)]) == pytest.approx(Idle(0.0, 0.1))
+
+
+def test_a_busy_device_is_never_idle() -> None:
+    assert idle_share([(0.0, 1.0), (1.0, 2.0)]) == Idle(0.0, 0.0)
+
+
+@pytest.mark.gpu
+def test_the_profiler_sees_what_runs_on_a_gpu() -> None:
+    """Products without a synchronization between them, and with one: only then the device waits."""
+    x = torch.randn(4096, 4096, device="cuda")
+
+    def together() -> None:
+        for _ in range(20):
+            x @ x
+
+    def apart() -> None:
+        for _ in range(20):
+            (x[:64] @ x[:, :64]).sum().item()
+
+    first, second = watched(together), watched(apart)
+    assert first is not None and second is not None
+    assert 0 <= first.waiting <= first.all < second.all < 1 and second.waiting > first.waiting
