@@ -70,12 +70,6 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
         float,
         Meta(gt=0, description="prompts' chunks beside decodes end a step after about so much; below the SLO's TPOT"),
     ] = 50.0
-    patience_ms: Annotated[
-        float,
-        Meta(
-            gt=0, description="prompts that wait longer do not give way to other workers' decodes; below the SLO's TTFT"
-        ),
-    ] = 1000.0
 
 
 class TransferConfig(Struct, frozen=True, kw_only=True):

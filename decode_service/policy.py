@@ -211,10 +211,6 @@ class DecodePolicy:
                 text = "the request's deadline passed on the decode worker"
                 self._fail(group, [sequence.key], "deadline", text, retryable=False)
 
-    def late(self, now: float) -> bool:
-        """Whether decodes take longer than a step should."""
-        return self._scheduler.late
-
     def leave(self) -> None:
         """The worker stops: another one can go on with these. What has not landed is the prefill worker's to report."""
         reason, message = "draining", "the decode worker is leaving"

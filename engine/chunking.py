@@ -25,11 +25,6 @@ class Chunking:
         self._decodes = 0.0  # s of a step without prompts
         self._token = 1 / tokens_per_second if tokens_per_second else 0.0  # s
 
-    @property
-    def late(self) -> bool:
-        """Whether decodes alone take more than a step should."""
-        return self._decodes > self._target
-
     def room(self, most: int) -> int:
         """Tokens of prompts for a step with decodes in it, `most` at most."""
         left = max(0.0, self._target - self._decodes)

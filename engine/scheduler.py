@@ -85,11 +85,6 @@ class Scheduler:
         self._prompt_tokens = 0
         self._output_tokens = 0
 
-    @property
-    def late(self) -> bool:
-        """Whether decodes take longer than a step should."""
-        return self._chunking.late
-
     # sequences come and go
 
     def add(self, sequence: Sequence, branches: Iterable[Sequence] = ()) -> None:

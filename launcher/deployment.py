@@ -61,7 +61,6 @@ class Deployment:
         options = ["--dtype", config.dtype, "--block-size", str(config.block_size)]
         options += ["--cpu-backend", config.cpu_backend, "--cuda-backend", config.cuda_backend]
         options += ["--quantization", config.quantization, "--step-ms", str(config.step_ms)]
-        options += ["--patience-ms", str(config.patience_ms)]
         options += ["--busy-page", str(self._run / "busy")]
         if config.kv_memory:
             options += ["--kv-memory", str(config.kv_memory)]

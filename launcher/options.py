@@ -60,9 +60,6 @@ class UpConfig(Struct, frozen=True, kw_only=True):
     step_ms: Annotated[
         float, Meta(gt=0, description="milliseconds that a decode worker's step may take: below the SLO's TPOT")
     ] = 50.0
-    patience_ms: Annotated[
-        float, Meta(gt=0, description="milliseconds after which prompts give way to no decodes: below the SLO's TTFT")
-    ] = 1000.0
     log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error")] = "info"
     secret_file: Annotated[
         str, Meta(description="file with the secret that seals prompts and KV; empty: a new one for this instance")

@@ -60,7 +60,6 @@ class PrefillPolicy:
         self._held: dict[str, int] = {}  # blocks on their way to each decode worker
         self._lines: dict[str, deque[Pass]] = {}  # those that wait for their decode worker's share
         self._counts = {"handoffs": 0, "bytes": 0}
-        self._patience = parts.config.engine.patience_ms / 1000
 
     # receive --------------------------------------------------------------------------------------------------------
 
@@ -222,11 +221,6 @@ class PrefillPolicy:
         for sequence in sequences:
             if (one := self._by_number.get(sequence.id)) is not None:  # a stem
                 self._fail(one, one.living.values(), "deadline", text, retryable=False)
-
-    def late(self, now: float) -> bool:
-        """Whether a prompt has waited for its first token beyond its patience."""
-        since = now - self._patience
-        return any(one.job.queued_at < since and not one.stem.emitted for one in self._by_number.values())
 
     def leave(self) -> None:
         """The worker stops: another one can compute these."""

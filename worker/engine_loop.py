@@ -50,9 +50,6 @@ class Policy(Protocol[E]):
     def expired(self, sequences: list[Sequence], now: float) -> None:
         """These are over their deadline."""
 
-    def late(self, now: float) -> bool:
-        """Whether what is computed here takes longer than it should."""
-
     def leave(self) -> None:
         """The worker stops: whatever is still here will not be finished."""
 
@@ -108,8 +105,7 @@ class EngineLoop(Generic[E]):
                     self._executor.move(moves)  # before bytes land in blocks that were given to others
                 self._policy.admitted(self._scheduler.take_admitted(), now)
                 if plan is not None:
-                    tokens = sum(len(work.token_ids) for work in plan.works)
-                    self._busy.enter(self._useful_threads(tokens), self._policy.late(now))
+                    self._busy.enter(self._useful_threads(sum(len(work.token_ids) for work in plan.works)))
                     self._vitals.step_started()
                     self._checked = False
                     self._executor.launch(plan)

@@ -2,7 +2,6 @@
 
 from math import inf
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,16 +78,3 @@ def test_without_a_target_there_is_room_for_all() -> None:
     chunking = Chunking(inf, 10.0)
     chunking.ran(100, 1, 9.0)
     assert chunking.room(MOST) == MOST
-
-
-@pytest.mark.parametrize(("prompt_tokens", "seconds", "late"), [(0, 0.06, True), (0, 0.04, False), (100, 0.2, False)])
-def test_decodes_are_late_when_they_alone_take_more_than_a_step_should(
-    prompt_tokens: int, seconds: float, late: bool
-) -> None:
-    """What prompts beside them take is another matter."""
-    chunking = Chunking(0.05)
-    for _ in range(20):
-        chunking.ran(0, 8, 0.03)
-    for _ in range(20):
-        chunking.ran(prompt_tokens, 8, seconds)
-    assert chunking.late == late

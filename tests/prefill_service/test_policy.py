@@ -108,16 +108,6 @@ def test_what_can_never_fit_is_refused_with_both_numbers() -> None:
     assert not policy.busy()
 
 
-def test_a_prompt_is_late_from_its_patience_to_its_first_token() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, queued_at=0.5)), 1.0)
-    assert not policy.late(1.4)
-    assert policy.late(1.6)
-    bench.step(policy)
-    assert not policy.late(1.6)
-
-
 def test_a_misdirected_job_and_a_deadline_are_reported() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)

@@ -4,9 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from worker.busy_page import FLAGS, LONGEST_REST, BusyPage
+from worker.busy_page import FLAGS, BusyPage
 
 
 def test_a_lone_busy_worker_has_all_cores_and_two_share_them(tmp_path: Path) -> None:
@@ -85,45 +83,6 @@ def test_there_is_always_one_thread(tmp_path: Path) -> None:
     assert threads[-1] == 1
     for page in pages:
         page.close()
-
-
-def test_who_is_in_time_gives_way_to_who_is_late(tmp_path: Path) -> None:
-    """At each layer, for as long as the layer took, within a bound; and the late one has all cores meanwhile."""
-    path = str(tmp_path / "page")
-    now = 0.0
-    rests: list[float] = []
-    late_threads: list[int] = []
-
-    def rest(seconds: float) -> None:
-        rests.append(seconds)
-        late.divide()
-
-    early = BusyPage(path, 2, lambda threads: None, clock=lambda: now, rest=rest)
-    late = BusyPage(path, 2, late_threads.append)
-    early.enter(64)
-    late.enter(64, late=True)
-    for layer_took in (0.004, 0.003, 10.0):
-        now += layer_took
-        early.divide()
-        late.divide()
-    assert rests == pytest.approx([0.004, 0.003, LONGEST_REST])
-    assert late_threads == [1, 2, 1, 2, 1, 2, 1]
-    late.enter(64)  # in time again
-    early.divide()
-    assert len(rests) == 3
-    early.close()
-    late.close()
-
-
-def test_who_is_late_too_gives_no_way(tmp_path: Path) -> None:
-    path = str(tmp_path / "page")
-    one, two = (BusyPage(path, 2, lambda threads: None, rest=lambda seconds: pytest.fail("rests")) for _ in range(2))
-    one.enter(64, late=True)
-    two.enter(64, late=True)
-    one.divide()
-    two.divide()
-    one.close()
-    two.close()
 
 
 def test_the_slot_of_a_process_that_died_busy_is_freed(tmp_path: Path) -> None:
