@@ -26,6 +26,10 @@ class DeviceError(BatonError):
     """The GPU failed, or has no memory left, while a step ran; what it computed cannot be trusted."""
 
 
+class DeviceMemoryError(DeviceError):
+    """The GPU has no memory left for a step; the message has the sizes and the settings to change."""
+
+
 class CapacityError(BatonError):
     """Something can never fit, whatever finishes before it; the message has both sizes."""
 

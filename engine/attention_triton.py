@@ -1,6 +1,6 @@
 """Paged attention by the Triton kernels: one for works of a single query, which splits long sequences, one for chunks.
 
-A step of both begins with the single queries, as the scheduler plans it; where it does not, all go as chunks.
+A step of both begins with the single queries, as the scheduler plans it; one behind a chunk goes as a chunk.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,12 @@ from torch import Tensor
 
 from engine.batch import Batch
 from engine.device import to_device
+from kernels.attention_parts import FEW_SPLITS, MAX_SPLITS
 from kernels.paged_decode_attention import paged_decode_attention, split_count
 from kernels.prefill_attention import prefill_attention
 
+MANY = 1024
+"""Queries of a work that fill the largest tile."""
 INTERPRETED_PROCESSORS = 4
 """Processors that Triton's interpreter is said to have, so that it splits sequences as a device does."""
 
@@ -49,8 +52,6 @@ class TritonAttention:
         lengths = batch.query_lengths
         works, tokens = len(lengths), int(lengths.sum())
         singles = works if tokens == works else int((lengths != 1).argmax())
-        if (lengths[singles:] == 1).any():
-            singles = 0
         starts = np.zeros(works - singles + 1, np.int64)
         lengths[singles:].cumsum(out=starts[1:])
         packed = to_device(np.concatenate((batch.kv_lengths, starts)).astype(np.int32), self.device)
@@ -62,6 +63,23 @@ class TritonAttention:
         longest = int(batch.kv_lengths[:singles].max(initial=0))
         first = Tables(tables.blocks[:singles], tables.kv_lengths[:singles])
         return self.step(batch.slots, first, longest, chunks)
+
+    def warm_up(self, heads: int) -> None:
+        """Launches each variant of the kernels once, with one query of `heads` heads that sees the null block."""
+        queries = self._layers[0].new_zeros((1, heads, self._layers[0].shape[-1]))
+        table = torch.zeros((1, 1), dtype=torch.int32, device=self.device)
+        lengths = torch.ones_like(table[0])
+        starts = torch.arange(2, dtype=torch.int32, device=self.device)
+        for window in dict.fromkeys(self._windows):
+            for splits in (1, FEW_SPLITS, MAX_SPLITS):
+                paged_decode_attention(queries, self._layers[0], table, lengths, splits=splits, window=window)
+                for longest in (1, MANY):
+                    prefill_attention(
+                        *(queries, self._layers[0], table, starts, lengths),
+                        longest=longest,
+                        splits=splits,
+                        window=window,
+                    )
 
     def step(self, slots: Tensor, singles: Tables, longest: int, chunks: Chunks | None = None) -> "TritonAttentionStep":
         """A step whose first rows are the single queries, of texts of up to `longest` tokens."""

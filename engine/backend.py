@@ -57,6 +57,10 @@ class Backend(Protocol):
         """Of a pool's layers, each `[blocks, kv_heads, 2, block, dim]`, and their windows."""
         ...
 
+    def warm_up(self, config: ModelConfig, attention: AttentionBackend) -> None:
+        """Compiles what the steps of a start do not need and a request should not wait for."""
+        ...
+
     def decode_steps(
         self, model: Model, attention: AttentionBackend, most: int, longest: int, in_flight: int, progress: Progress
     ) -> DecodeSteps | None:
@@ -86,6 +90,9 @@ class TorchBackend:
     def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
         return TorchAttention(pool, windows)
 
+    def warm_up(self, config: ModelConfig, attention: AttentionBackend) -> None:
+        """Nothing is compiled while it runs."""
+
     def decode_steps(
         self, model: Model, attention: AttentionBackend, most: int, longest: int, in_flight: int, progress: Progress
     ) -> DecodeSteps | None:
@@ -108,6 +115,9 @@ class NativeBackend:
 
     def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
         return NativeAttention(self._native, pool, windows)
+
+    def warm_up(self, config: ModelConfig, attention: AttentionBackend) -> None:
+        """Nothing is compiled while it runs."""
 
     def decode_steps(
         self, model: Model, attention: AttentionBackend, most: int, longest: int, in_flight: int, progress: Progress

@@ -45,6 +45,10 @@ class TritonBackend:
     def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
         return TritonAttention(pool, windows)
 
+    def warm_up(self, config: ModelConfig, attention: AttentionBackend) -> None:
+        assert isinstance(attention, TritonAttention)
+        attention.warm_up(config.heads)
+
     def decode_steps(
         self, model: Model, attention: AttentionBackend, most: int, longest: int, in_flight: int, progress: Progress
     ) -> DecodeSteps | None:

@@ -1,8 +1,9 @@
 """Decode steps that are recorded once and replayed: one launch by the host, not hundreds.
 
-A CUDA graph has fixed shapes and addresses. So there is one for each of some sizes of a batch, up to logits; a smaller
-batch is padded with null sequences, and all inputs lie at places that stay (`engine/decode_inputs.py`). All are
-recorded when the worker starts. On a CPU, where Triton's interpreter checks all of it, a record is the step itself.
+A CUDA graph has fixed shapes and addresses. So there is one for each of some sizes of a batch; a smaller
+batch is padded with null sequences, and all inputs lie at places that stay (`engine/decode_inputs.py`). The head is not
+in it: logits of padding would be wasted, and those of every size kept. All are recorded when the worker starts. On a
+CPU, where Triton's interpreter checks all of it, a record is the step itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from engine.model import Model
 from engine.plan import Plan, Work
 
 Replay = Callable[[], Tensor]
-"""Runs a recorded step; returns its logits, which the next run of the same record overwrites."""
+"""Runs a recorded step; returns its hidden states, which the next run of the same record overwrites."""
 
 
 def ladder(most: int) -> list[int]:
@@ -64,7 +65,7 @@ class DecodeGraphs:
         """Logits `[works, vocab]`, until the next step. KV of all layers is stored."""
         size = next(size for size in self._sizes if size >= len(works))
         self._inputs.fill(works, size, before)
-        return self._replays[size]()[: len(works)]
+        return self._model.logits(self._replays[size]()[: len(works)])
 
     def _step(self, rows: int) -> Tensor:
         inputs = self._inputs
@@ -81,8 +82,7 @@ class DecodeGraphs:
             query_lengths=np.ones(rows, np.int64),
             kv_lengths=np.full(rows, self._longest, np.int64),
         )
-        hidden = self._model.forward(batch, self._attention.step(slots, tables, self._longest), lambda layer: None)
-        return self._model.logits(hidden)
+        return self._model.forward(batch, self._attention.step(slots, tables, self._longest), lambda layer: None)
 
 
 def _decodes(work: Work) -> bool:
@@ -96,18 +96,14 @@ def record(step: Callable[[], Tensor], device: torch.device, memory: Any) -> tup
     """
     if device.type != "cuda":
         return step, None
+    step()
     cuda: Any = torch.cuda
-    aside = cuda.Stream(device)
-    aside.wait_stream(cuda.current_stream(device))
-    with cuda.stream(aside):
-        step()
-    cuda.current_stream(device).wait_stream(aside)
     graph = cuda.CUDAGraph()
     with cuda.graph(graph, pool=memory):
-        logits = step()
+        hidden = step()
 
     def replay() -> Tensor:
         graph.replay()
-        return logits
+        return hidden
 
     return replay, graph.pool()

@@ -29,7 +29,7 @@ class DecodeInputs:
         """`in_flight`: steps that may be launched and not collected. Each has a buffer on the host of its own."""
         self._block_size = block_size
         self._tables = DeviceTables(rows, width, device)
-        self._fields = torch.zeros((len(NULL_SEQUENCE), rows), dtype=torch.int64, device=device)
+        self._fields = torch.from_numpy(NULL_SEQUENCE).repeat(1, rows).to(device)
         self._previous = torch.zeros(rows, dtype=torch.int64, device=device)  # what the step before has sampled
         pinned = device.type == "cuda"
         self._host = [torch.zeros(self._fields.shape, dtype=torch.int64, pin_memory=pinned) for _ in range(in_flight)]

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from core.errors import DeviceError
+from core.errors import DeviceError, DeviceMemoryError
 
 ROOM = "a lower --gpu-memory-utilization or --max-batch-tokens leaves more to steps"
 PREFIXES = ("CUDA", "Triton Error", "cuBLAS", "CUBLAS")
@@ -18,7 +18,7 @@ def device_errors() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise DeviceError(f"{_first_line(error)}; {ROOM}") from error
+        raise DeviceMemoryError(f"{_first_line(error)}; {ROOM}") from error
     except torch.AcceleratorError as error:
         raise DeviceError(_first_line(error)) from error
     except RuntimeError as error:

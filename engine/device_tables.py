@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.device import to_device
@@ -19,17 +20,17 @@ class DeviceTables:
 
     def update(self, tables: Sequence[list[int]]) -> None:
         """Row i becomes table i. Most tables are those of the step before, or have grown."""
-        places: list[int] = []
-        blocks: list[int] = []
+        places: list[NDArray[np.int64]] = []
+        blocks: list[NDArray[np.int64]] = []
         for row, own in enumerate(tables):
             known = self._rows[row]
             if own == known:
                 continue
             assert len(own) <= self._width, "a block table longer than the longest text's"
             first = len(known) if own[: len(known)] == known else 0
-            places += range(row * self._width + first, row * self._width + len(own))
-            blocks += own[first:]
+            places.append(np.arange(row * self._width + first, row * self._width + len(own)))
+            blocks.append(np.array(own[first:], np.int64))
             self._rows[row] = own.copy()  # a sequence's own list grows
         if places:
-            index, values = to_device(np.array([places, blocks]), self.tensor.device)
+            index, values = to_device(np.stack((np.concatenate(places), np.concatenate(blocks))), self.tensor.device)
             self.tensor.view(-1).index_copy_(0, index, values.int())

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from core.config import EngineConfig
 from core.costs import Rates
-from core.errors import ConfigError
+from core.errors import ConfigError, DeviceMemoryError
 from core.kvspec import KVSpec, blocks_for
+from core.messages import Sampling
 from core.records import Memory
 from core.sizes import format_bytes
 from core.status import Progress
@@ -41,7 +42,17 @@ from engine.pool_size import (
     refuse_large_weights,
     refuse_more_than,
 )
-from engine.profiling import fastest, first_step, largest_step, longer_step, out_and_in, prompts, widest_step
+from engine.profiling import (
+    FILTERED,
+    PLAIN,
+    fastest,
+    first_step,
+    largest_step,
+    longer_step,
+    out_and_in,
+    prompts,
+    widest_step,
+)
 from engine.sampler import Draw
 from engine.weights import Checkpoint
 
@@ -263,21 +274,32 @@ class Executor:
         limit = self.model_config.max_model_len
         try:
             if self.device.type == "cuda":
-                self._timed(widest_step(config))  # logits and noise of every row may take more than the longest prompt
-                self._timed([first_step(config, limit)])  # has kernels of its own, which no request should wait for
+                # Logits and noise of every row may take more than the longest prompt. No request should wait for the
+                # kernels that short prompts, unfiltered samples and moved blocks have of their own.
+                self._timed(widest_step(config), FILTERED)
+                self._timed([first_step(config, limit)])
+                self._warm_up()
                 lengths = largest_step(config, limit)
-                return sum(lengths) / self._timed(lengths)
+                return sum(lengths) / self._timed(lengths, FILTERED)
             length = first_step(config, limit)
             rate = length / self._timed([length])
             longer = longer_step(config, limit, rate)
             return longer / self._timed([longer]) if longer > length else rate
-        except torch.OutOfMemoryError:
+        except DeviceMemoryError:
             why = f"a step of so many tokens does not fit into the memory of {self.device} beside the weights"
             raise ConfigError("max_batch_tokens", config.max_batch_tokens, why) from None
 
-    def _timed(self, lengths: list[int]) -> float:
+    def _warm_up(self) -> None:
+        """Kernels that steps of empty pools do not need."""
+        self._use_pool(3)
+        with torch.inference_mode(), device_errors():
+            self._backend.warm_up(self.model_config, self._attention)
+        self.move([BlockMove("copy", 0, 1, 2)])
+        self.pool.write(0, 0, [2], self.pool.read(0, 0, [1]))
+
+    def _timed(self, lengths: list[int], sampling: Sampling = PLAIN) -> float:
         """Seconds of a step of prompts, which leaves nothing behind."""
-        plan, blocks = prompts(lengths, self._block_size)
+        plan, blocks = prompts(lengths, self._block_size, sampling)
         self._use_pool(blocks)
 
         def step() -> None:

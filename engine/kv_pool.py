@@ -192,7 +192,7 @@ class _DeviceBytes:
         self._mover = mover
         self._words = words_of(tensor).shape[2]  # of a block of one layer
         cuda: Any = torch.cuda
-        self._stream: torch.cuda.Stream = cuda.Stream(tensor.device)
+        self._stream: torch.cuda.Stream = cuda.Stream(tensor.device, priority=-1)  # before the blocks of large grids
         self._written: list[torch.cuda.Event] = [cuda.Event() for _ in range(layers)]
         self._all_written: torch.cuda.Event = cuda.Event()
         self._landed: torch.cuda.Event = cuda.Event()
@@ -231,8 +231,7 @@ class _DeviceBytes:
             self._stream.wait_event(self._moved)
             words = staging.to(self._tensor.device, non_blocking=True)
             self._mover.scatter(words, self._tensor[layer : layer + 1], self._index(blocks))
-            self._landed.record(self._stream)
-        self._stream.synchronize()
+            self._landed.record(self._stream)  # steps wait for it; the host does not
 
     def _staging(self, blocks: Sequence[int]) -> Tensor:
         """`[blocks, 1, words]`, of one layer."""

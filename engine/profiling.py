@@ -13,7 +13,9 @@ LONGER_TOKENS = 256
 """A CPU's profiling steps have at most so many tokens: their memory tells nothing, and the rate is known by then."""
 SECONDS = 0.5
 REPEATS = 3
-FILTERED = Sampling(seed=0, temperature=1.0, top_k=50, top_p=0.9)
+PLAIN = Sampling(seed=0)
+FILTERED = Sampling(seed=0, top_k=50, top_p=0.9)
+"""What takes most memory to sample."""
 MOVED_BYTES = 8 << 20
 """About what is moved to the host tier and back to know its speed."""
 
@@ -40,15 +42,12 @@ def longer_step(config: EngineConfig, max_model_len: int, tokens_per_second: flo
     return min(int(tokens_per_second * SECONDS), LONGER_TOKENS, config.max_batch_tokens, max_model_len)
 
 
-def prompts(lengths: list[int], block_tokens: int) -> tuple[Plan, int]:
-    """A step of whole prompts of `lengths` tokens, and the blocks that its pool needs, the null block included.
-
-    They are sampled with filters, which take most memory, and kernels that others do not need.
-    """
+def prompts(lengths: list[int], block_tokens: int, sampling: Sampling) -> tuple[Plan, int]:
+    """A step of whole prompts of `lengths` tokens, and the blocks that its pool needs, the null block included."""
     works, first = [], 1
     for sequence, length in enumerate(lengths):
         end = first + blocks_for(length, block_tokens)
-        works.append(Work(sequence, 0, [0] * length, (list(range(first, end)),), FILTERED))
+        works.append(Work(sequence, 0, [0] * length, (list(range(first, end)),), sampling))
         first = end
     return Plan(0, works), first
 

@@ -20,6 +20,8 @@ from kernels.sample import sample
 
 WORDS = 8
 """32-bit words of one sample's settings."""
+ALIGNED = 4
+"""Words of 16 bytes: Triton compiles a kernel for each alignment of its arguments, maybe while a request waits."""
 
 
 class DrawBuffer:
@@ -27,13 +29,15 @@ class DrawBuffer:
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         self.capacity = capacity
-        self._words = torch.empty(WORDS * capacity, dtype=torch.int32, device=device)
-        top_p, keys, *rest = self._words.split([2 * capacity, 2 * capacity, *[capacity] * 4])
+        self._room = -(-capacity // ALIGNED) * ALIGNED
+        self._words = torch.empty(WORDS * self._room, dtype=torch.int32, device=device)
+        top_p, keys, *rest = self._words.split([2 * self._room, 2 * self._room, *[self._room] * 4])
         rows, top_k, temperature, reach = rest
-        self.settings = (
+        settings = (
             *(rows, temperature.view(torch.float32), top_k, top_p.view(torch.float64)),
-            *(reach.view(torch.float32), keys.view(capacity, 2)),
+            *(reach.view(torch.float32), keys.view(-1, 2)),
         )
+        self.settings = tuple(setting[:capacity] for setting in settings)
 
     def fill(self, draws: Sequence[Draw], vocab: int) -> bool:
         """Sends the settings, in one copy behind what is enqueued; tells whether any sample has a filter.
@@ -43,8 +47,8 @@ class DrawBuffer:
         owners = np.repeat(np.arange(len(draws)), [len(draw.samples) for draw in draws])
         assert 0 < len(owners) <= self.capacity, f"{len(owners)} samples, room for {self.capacity}"
         settings = [draw.sampling for draw in draws]
-        packed: Any = np.zeros(WORDS * self.capacity, dtype=np.int32)
-        top_p, keys, rows, top_k, temperature, reach = np.split(packed, np.cumsum([2, 2, 1, 1, 1]) * self.capacity)
+        packed: Any = np.zeros(WORDS * self._room, dtype=np.int32)
+        top_p, keys, rows, top_k, temperature, reach = np.split(packed, np.cumsum([2, 2, 1, 1, 1]) * self._room)
         place = slice(len(owners))
         top_p.view(np.float64)[place] = np.array([each.top_p for each in settings])[owners]
         keys.reshape(-1, 2)[place] = keys_of(draws)

@@ -37,7 +37,7 @@ def tuned(kernel: str, shape: str, device: torch.device, default: Config) -> Con
         _watching[-1].append((kernel, shape))
     if device.type != "cuda":
         return default
-    return _of_device(torch.cuda.get_device_name(device)).get((kernel, shape), default)
+    return _of_device(_name(device)).get((kernel, shape), default)
 
 
 @contextmanager
@@ -56,6 +56,11 @@ def record(name: str, kernel: str, shape: str, config: Config) -> None:
     table.setdefault(name, {}).setdefault(kernel, {})[shape] = asdict(config)
     TUNED.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
     _of_device.cache_clear()
+
+
+@cache
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device)
 
 
 @cache

@@ -18,6 +18,7 @@ from engine.plan import BlockMove
 from engine.pool_size import host_slots, refuse_impossible
 from engine.profiling import (
     LONGER_TOKENS,
+    PLAIN,
     SECONDS,
     fastest,
     first_step,
@@ -135,7 +136,7 @@ def test_profiling_steps_are_bounded() -> None:
     assert (first_step(config, 1000), first_step(config, 5)) == (16, 5)
     assert longer_step(config, 1000, 1e9) == 100 and longer_step(settings(), 1000, 1e9) == LONGER_TOKENS
     assert longer_step(settings(), 1000, 40.0) == int(40 * SECONDS)
-    plan, blocks = prompts([5, 16, 17], 8)
+    plan, blocks = prompts([5, 16, 17], 8, PLAIN)
     assert [work.blocks[0] for work in plan.works] == [[1], [2, 3], [4, 5, 6]] and blocks == 7
     assert [len(work.token_ids) for work in plan.works] == [5, 16, 17]
 

@@ -110,6 +110,18 @@ def test_null_sequences_fill_the_rows_behind_the_last() -> None:
     assert inputs.slots(2).tolist() == [4 * 16 + 4, NOWHERE] and inputs.kv_lengths(2).tolist() == [5, 0]
 
 
+def test_before_the_first_step_all_rows_are_null_sequences() -> None:
+    """A record runs once before it has inputs: it must not store anything."""
+    inputs = DecodeInputs(3, 8, 16, CPU, 2)
+    assert inputs.slots(3).tolist() == [NOWHERE] * 3 and inputs.kv_lengths(3).tolist() == [0] * 3
+
+
+def test_the_kernels_are_warmed_up_without_a_trace(model: Path) -> None:
+    executor = make(model, decode_graphs="off", max_sequences=1)
+    executor._warm_up()
+    assert not any(layer.any() for layer in executor.pool.layers)
+
+
 def test_pending_tokens_are_those_of_the_step_before() -> None:
     inputs = DecodeInputs(4, 8, 16, CPU, 2)
     works = [Work(1, 40, [PENDING], ([1, 2, 3],), GREEDY), Work(2, 3, [8], ([4],), GREEDY)]
