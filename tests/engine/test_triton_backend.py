@@ -12,7 +12,7 @@ from engine.decode_graphs import ladder
 from engine.decode_inputs import KNOWN, NOWHERE, DecodeInputs
 from engine.device_tables import DeviceTables
 from engine.executor import Executor
-from engine.plan import PENDING, Plan, Work
+from engine.plan import PENDING, Work
 from launcher.gpus import visible_gpus
 from tests.engine.drive import GREEDY, run, start
 from tests.engine.test_golden import make_executor
@@ -20,7 +20,7 @@ from tests.reference import SIZES, VARIANTS, build_model, golden, make_prompts
 
 CPU = torch.device("cpu")
 DEVICE = "cuda" if visible_gpus() else "cpu"
-NEW_TOKENS = 4
+NEW_TOKENS = 3
 
 
 def make(directory: Path, **changes: object) -> Executor:
@@ -33,7 +33,7 @@ def test_tokens_equal_the_references(variant: str, graphs: str, tmp_path: Path) 
     """Chunks beside decodes, steps of decodes only, padded and not, launched before the one before is collected."""
     config = VARIANTS[variant]()
     directory = build_model(tmp_path / variant, config)
-    expected = golden(directory, make_prompts([1, 19, 30], config.vocab_size), NEW_TOKENS)
+    expected = golden(directory, make_prompts([1, 19, 20], config.vocab_size), NEW_TOKENS)
     executor = make(directory, decode_graphs=graphs)
     assert executor.operators == "triton"
     running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
@@ -43,24 +43,6 @@ def test_tokens_equal_the_references(variant: str, graphs: str, tmp_path: Path) 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_model(tmp_path_factory.mktemp("triton") / "model", VARIANTS["llama"]())
-
-
-def test_a_recorded_step_answers_as_one_that_is_not(model: Path) -> None:
-    """Logits of two steps on the same KV, the second with fewer sequences: those that padding hides must not matter."""
-    prompts = make_prompts([5, 17, 3], 320)
-    answers = []
-    for graphs in ("on", "off"):
-        executor = make(model, decode_graphs=graphs, max_sequences=3)
-        tables = ([1, 2], [3, 4], [5, 6])
-        works = [Work(n, 0, prompts[n], (tables[n],), GREEDY) for n in range(3)]
-        executor.launch(Plan(0, works))
-        found = [executor.collect().tokens]
-        for step, members in enumerate(([0, 1, 2], [1]), 1):
-            works = [Work(n, len(prompts[n]) + step - 1, [9], (tables[n],), GREEDY) for n in members]
-            executor.launch(Plan(step, works))
-            found.append(executor.collect().tokens)
-        answers.append(found)
-    assert answers[0] == answers[1]
 
 
 def test_what_the_kernels_do_not_support_is_refused_at_load(tmp_path: Path) -> None:
