@@ -12,13 +12,12 @@ from torch import Tensor
 from engine.batch import Batch
 from engine.device import to_device
 from kernels.attention_parts import FEW_SPLITS, MAX_SPLITS
+from kernels.device import processors
 from kernels.paged_decode_attention import paged_decode_attention, split_count
 from kernels.prefill_attention import prefill_attention
 
 MANY = 1024
 """Queries of a work that fill the largest tile."""
-INTERPRETED_PROCESSORS = 4
-"""Processors that Triton's interpreter is said to have, so that it splits sequences as a device does."""
 
 
 @dataclass(frozen=True)
@@ -138,10 +137,3 @@ class TritonAttentionStep:
                 )
             )
         return found[0] if len(found) == 1 else torch.cat(found)
-
-
-def processors(device: torch.device) -> int:
-    """Of the device, streaming multiprocessors in NVIDIA's words."""
-    if device.type != "cuda":
-        return INTERPRETED_PROCESSORS
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from engine.sampler import Draw, is_cut, keys_of, min_p_reach
 from kernels.sample import sample
+from kernels.sample_settings import SampleSettings
 
 WORDS = 8
 """32-bit words of one sample's settings."""
@@ -33,11 +34,9 @@ class DrawBuffer:
         self._words = torch.empty(WORDS * self._room, dtype=torch.int32, device=device)
         top_p, keys, *rest = self._words.split([2 * self._room, 2 * self._room, *[self._room] * 4])
         rows, top_k, temperature, reach = rest
-        settings = (
-            *(rows, temperature.view(torch.float32), top_k, top_p.view(torch.float64)),
-            *(reach.view(torch.float32), keys.view(-1, 2)),
-        )
-        self.settings = tuple(setting[:capacity] for setting in settings)
+        found = (rows, temperature.view(torch.float32), top_k, top_p.view(torch.float64), reach.view(torch.float32))
+        self.settings = SampleSettings(*(each[:capacity] for each in found))
+        self._keys = keys.view(-1, 2)[:capacity]
 
     def fill(self, draws: Sequence[Draw], vocab: int) -> bool:
         """Sends the settings, in one copy behind what is enqueued; tells whether any sample has a filter.
@@ -67,7 +66,7 @@ class DrawBuffer:
 
         `mask` as `kernels.sample.sample` has it. Nothing here depends on what the buffer holds: it can be captured.
         """
-        return sample(logits, *self.settings, filtered=filtered, mask=mask)
+        return sample(logits, self.settings, self._keys, filtered=filtered, mask=mask)
 
 
 class TritonSampler:

@@ -13,8 +13,6 @@ They start from the end: the last tiles of a prompt see most keys, and light one
 A few queries behind a long prefix that was cached make few tiles: then the keys are split too (attention_parts.py).
 """
 
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
@@ -22,6 +20,7 @@ from torch import Tensor
 
 from kernels.attention_parts import MAX_SPLITS, join_parts, parts_of, split_count, store_part
 from kernels.attention_tiles import LOG2_E, LOWEST, attend_tiles, shape_name, unsupported
+from kernels.device import processors
 from kernels.tuning import Config, tuned
 
 DEFAULT = Config({"ROWS": 128, "TILE": 64}, warps=8, stages=3)
@@ -93,7 +92,7 @@ def prefill_attention(
     if splits is None:
         stored = block_tables.shape[1] * block
         seen = min(stored, tile + window) if window else stored
-        splits = split_count(kv_heads * tiles, _processors(queries.device), seen)
+        splits = split_count(kv_heads * tiles, processors(queries.device), seen)
     assert 1 <= splits <= MAX_SPLITS
     parts, sums = parts_of(output, splits)
     _attend[(kv_heads, tiles, splits)](
@@ -129,11 +128,6 @@ def _default(dtype: torch.dtype, dim: int) -> Config:
     if dtype == torch.float32:
         return SINGLE
     return WIDE if dim > 128 else DEFAULT
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 # What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.

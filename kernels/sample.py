@@ -10,15 +10,15 @@ second kernel takes the best of a row's parts. Of equal scores the lowest id is 
 devices' in their last bit; the rest of a score is the same to the bit: the division by the temperature is IEEE's.
 """
 
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels import score_floor as filters
-from kernels.score_floor import MAX_PARTS, MAX_VOCAB, allowed, part_of_row, score_floor, unpacked
+from kernels.device import processors
+from kernels.sample_settings import SampleSettings, allowed, part_of_row, unpacked
+from kernels.score_floor import MAX_PARTS, MAX_VOCAB, score_floor
 from kernels.tuning import Config, tuned
 
 CANDIDATES = (
@@ -55,11 +55,7 @@ def part_count(samples: int, vocab: int, processors: int) -> int:
 
 def sample(
     logits: Tensor,
-    rows: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p_reach: Tensor,
+    settings: SampleSettings,
     keys: Tensor,
     *,
     filtered: bool,
@@ -69,31 +65,28 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     """Tokens and whether their rows were finite, int64 and bool `[samples]`, of `logits` `[n, vocab]`.
 
-    Of each sample, `[samples]`: `rows` int32, the row that it draws from; `temperature` fp32, 0: the largest logit;
-    `top_k` int32, 0: off; `top_p` fp32 or fp64, 1: off; `min_p_reach` fp32, log min_p, -infinity: off; `keys` int32
-    `[samples, 2]`. `filtered`: whether any of them has a temperature and top_k, top_p or min_p; if False, those are not
-    looked at. `mask` int32 `[samples, ceil(vocab / 32)]` has a bit for each id, the lowest first: 1 may be drawn.
+    `keys` int32 `[samples, 2]`. `filtered`: whether any sample has a temperature and top_k, top_p or min_p; if False,
+    those are not looked at. `mask` int32 `[samples, ceil(vocab / 32)]` has a bit for each id, the lowest first: 1 may
+    be drawn.
 
     Token 0 is drawn where the mask allows none, and where a row has NaN or infinity, also one that the mask hides.
     `parts` programs share each row; by default as many as fill the device.
     """
     (_, vocab), device = logits.shape, logits.device
+    rows, temperature, top_p = settings.rows, settings.temperature, settings.top_p
     samples = len(rows)
     why = unsupported(logits.dtype, vocab)
     assert not why, why
     assert logits.stride(1) == 1 and keys.shape == (samples, 2)
     assert top_p.dtype in (torch.float32, torch.float64)
-    for each, kind in ((rows, torch.int32), (temperature, torch.float32), (top_k, torch.int32), (top_p, top_p.dtype)):
+    kinds = (torch.int32, torch.float32, torch.int32, top_p.dtype, torch.float32)
+    for each, kind in zip(settings, kinds, strict=True):
         assert each.shape == (samples,) and each.dtype == kind and each.is_contiguous()
-    assert min_p_reach.shape == (samples,) and min_p_reach.dtype == torch.float32 and min_p_reach.is_contiguous()
     assert keys.dtype == torch.int32 and keys.is_contiguous()
     if mask is not None:
         assert mask.shape == (samples, -(-vocab // 32)) and mask.dtype == torch.int32 and mask.is_contiguous()
-    parts = parts or part_count(samples, vocab, _processors(device))
-    floors = None
-    if filtered:
-        settings = (rows, temperature, top_k, top_p, min_p_reach)
-        floors = score_floor(logits, *settings, parts=parts, mask=mask)
+    parts = parts or part_count(samples, vocab, processors(device))
+    floors = score_floor(logits, settings, parts=parts, mask=mask) if filtered else None
     config = config or tuned("sample", str(logits.dtype).removeprefix("torch."), device, CANDIDATES[0])
     best = torch.empty((samples, parts), dtype=torch.float32, device=device)
     ids = torch.empty((samples, parts), dtype=torch.int32, device=device)  # -1: not finite
@@ -105,11 +98,6 @@ def sample(
     )
     _best[(samples,)](best, ids, parts, tokens, finite)
     return tokens, finite
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 @triton.jit
@@ -149,8 +137,7 @@ def _draw(
     floor = tl.full([], -float("inf"), tl.float32)
     if floors is not None:
         floor = tl.load(floors + sample)
-    row = logits + tl.load(rows + sample).to(tl.int64) * stride
-    first, end = part_of_row(vocab)
+    row, first, end = part_of_row(logits, stride, vocab, rows, sample)
     best = tl.full([TILE], -float("inf"), tl.float32)
     best_id = tl.zeros([TILE], tl.int32)
     bad = tl.zeros([TILE], tl.int1)
@@ -190,23 +177,19 @@ def _best(scores: tl.tensor, ids: tl.tensor, parts: tl.tensor, tokens: tl.tensor
 
 def reference(
     logits: Tensor,
-    rows: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p_reach: Tensor,
+    settings: SampleSettings,
     keys: Tensor,
     *,
     filtered: bool,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same by torch's operators, on all of a sample's scores at once."""
-    vocab, random = logits.shape[1], (temperature > 0)[:, None]
-    own = logits[rows].float()
-    scaled = torch.where(random, own / temperature[:, None], own)
+    vocab, random = logits.shape[1], (settings.temperature > 0)[:, None]
+    own = logits[settings.rows].float()
+    scaled = torch.where(random, own / settings.temperature[:, None], own)
     scores = torch.where(random, scaled + reference_noise(keys, vocab), own)
     if filtered:
-        floor = filters.reference(logits, rows, temperature, top_k, top_p, min_p_reach, mask=mask)
+        floor = filters.reference(logits, settings, mask=mask)
         scores = scores.masked_fill(scaled < floor[:, None], -torch.inf)
     if mask is not None:
         scores = scores.masked_fill(~unpacked(mask, vocab), -torch.inf)

@@ -27,6 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.sample_settings import SampleSettings, allowed, part_of_row, unpacked
 from kernels.tuning import Config, tuned
 
 CANDIDATES = (
@@ -52,11 +53,7 @@ PARTS: tl.constexpr = tl.constexpr(MAX_PARTS)
 
 def score_floor(
     logits: Tensor,
-    rows: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p_reach: Tensor,
+    settings: SampleSettings,
     *,
     parts: int,
     mask: Tensor | None = None,
@@ -64,8 +61,9 @@ def score_floor(
 ) -> Tensor:
     """fp32 `[samples]`: scaled logits from it on pass. -infinity for greedy samples and for those without a filter.
 
-    See `kernels.sample.sample` for the arguments. `parts` programs share a row.
+    Of `logits` `[n, vocab]`; `mask` as `kernels.sample.sample` has it. `parts` programs share a row.
     """
+    rows, temperature, top_k, top_p, min_p_reach = settings
     samples, vocab, device = len(rows), logits.shape[1], logits.device
     assert logits.stride(1) == 1 and vocab <= MAX_VOCAB and parts <= MAX_PARTS
     config = config or tuned("score_floor", str(logits.dtype).removeprefix("torch."), device, CANDIDATES[0])
@@ -89,26 +87,8 @@ def score_floor(
         last = max(index - 1, 0)
         told = (weighed[last], masses[last], weighed[index], masses[index])
         _weigh[grid](*row, top_p, *found, *told, shift, FIRST=index == 0, **options)
-    settings = (temperature, top_k, top_p, min_p_reach)
-    _floors[(samples,)](logits, parts, *settings, *found, weighed[-1], masses[-1], floors)
+    _floors[(samples,)](logits, parts, *settings[1:], *found, weighed[-1], masses[-1], floors)
     return floors
-
-
-@triton.jit
-def part_of_row(vocab: tl.tensor) -> tl.tensor:
-    """Where the logits of this program begin, a place where vectors begin, and where they end."""
-    length = tl.cdiv(tl.cdiv(vocab, tl.num_programs(1)), 16) * 16
-    begin = tl.program_id(1) * length
-    return begin, tl.minimum(begin + length, vocab)
-
-
-@triton.jit
-def allowed(ids: tl.tensor, inside: tl.tensor, mask: tl.tensor, vocab: tl.tensor, sample: tl.tensor) -> tl.tensor:
-    """Which of the ids that are `inside` a sample's mask allows."""
-    if mask is not None:
-        word = tl.load(mask + sample * tl.cdiv(vocab, 32) + (ids >> 5), mask=inside, other=0)
-        inside = inside & (((word >> (ids & 31)) & 1) == 1)
-    return inside
 
 
 @triton.jit
@@ -163,6 +143,14 @@ def _next(states: tl.tensor, sums: tl.tensor, limit: tl.tensor, shift: tl.tensor
 
 
 @triton.jit
+def _keep(states: tl.tensor, order: tl.tensor, above: tl.tensor, sample: tl.tensor) -> None:
+    """What a round began with, for the next one; all parts know the same."""
+    if tl.program_id(1) == 0:
+        tl.store(states + sample * 2, order)
+        tl.store(states + sample * 2 + 1, above)
+
+
+@triton.jit
 def _has_top_k(temperature: tl.tensor, top_k: tl.tensor) -> tl.tensor:
     return (temperature > 0) & (top_k > 0)
 
@@ -213,8 +201,7 @@ def _tops(
     filtered = filtered | _has_top_p(temperature, tl.load(top_ps + sample))
     filtered = filtered | ((temperature > 0) & (tl.load(reaches + sample) > -float("inf")))
     if filtered:
-        row = logits + tl.load(rows + sample).to(tl.int64) * stride
-        first, end = part_of_row(vocab)
+        row, first, end = part_of_row(logits, stride, vocab, rows, sample)
         top = tl.full([TILE], -float("inf"), tl.float32)
         for begin in range(first, end, TILE):
             ids = begin + tl.arange(0, TILE)
@@ -277,17 +264,14 @@ def _count(
     FIRST: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    sample, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    sample = tl.program_id(0).to(tl.int64)
     top_k = tl.load(top_ks + sample)
     if _has_top_k(tl.load(temperatures + sample), top_k):
         order, above = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
         if not FIRST:
             order, above = _next(states_before, sums_before, top_k, shift + DIGIT_BITS, sample)
-        if part == 0:
-            tl.store(states + sample * 2, order)
-            tl.store(states + sample * 2 + 1, above)
-        row = logits + tl.load(rows + sample).to(tl.int64) * stride
-        first, end = part_of_row(vocab)
+        _keep(states, order, above, sample)
+        row, first, end = part_of_row(logits, stride, vocab, rows, sample)
         counts = tl.zeros([DIGITS], tl.int32)
         for begin in range(first, end, TILE):
             ids = begin + tl.arange(0, TILE)
@@ -320,7 +304,7 @@ def _weigh(
     FIRST: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    sample, part, parts = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    sample, parts = tl.program_id(0).to(tl.int64), tl.num_programs(1)
     temperature, top_p = tl.load(temperatures + sample), tl.load(top_ps + sample)
     if _has_top_p(temperature, top_p):
         top_k = tl.load(top_ks + sample)
@@ -334,11 +318,8 @@ def _weigh(
                 kth, larger, top_k, top_p, temperature, top, first_masses, sample, logits.dtype.element_ty
             )
             order, above = _next(states_before, sums_before, limit, shift + DIGIT_BITS, sample)
-        if part == 0:
-            tl.store(states + sample * 2, order)
-            tl.store(states + sample * 2 + 1, above)
-        row = logits + tl.load(rows + sample).to(tl.int64) * stride
-        first, end = part_of_row(vocab)
+        _keep(states, order, above, sample)
+        row, first, end = part_of_row(logits, stride, vocab, rows, sample)
         masses = tl.zeros([DIGITS], tl.int64)
         for begin in range(first, end, TILE):
             ids = begin + tl.arange(0, TILE)
@@ -386,17 +367,9 @@ def _floors(
     tl.store(floors + sample, floor)
 
 
-def reference(
-    logits: Tensor,
-    rows: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p_reach: Tensor,
-    *,
-    mask: Tensor | None = None,
-) -> Tensor:
+def reference(logits: Tensor, settings: SampleSettings, *, mask: Tensor | None = None) -> Tensor:
     """The same by a whole sort; the least score of all where no filter leaves anything out."""
+    rows, temperature, top_k, top_p, min_p_reach = settings
     vocab = logits.shape[1]
     scores = logits[rows].float() / torch.where(temperature > 0, temperature, 1.0)[:, None]
     if mask is not None:
@@ -410,9 +383,3 @@ def reference(
     cut = ordered.gather(1, kept.sum(-1, keepdim=True) - 1).squeeze(1)
     floor = torch.maximum(cut, ordered[:, 0] + min_p_reach)
     return torch.where(temperature > 0, floor, -torch.inf)
-
-
-def unpacked(mask: Tensor, vocab: int) -> Tensor:
-    """bool `[samples, vocab]` of packed bits `[samples, ceil(vocab / 32)]`."""
-    bits = (mask[:, :, None] >> torch.arange(32, device=mask.device)) & 1
-    return bits.flatten(1)[:, :vocab] == 1

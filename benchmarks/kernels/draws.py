@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.case import random
+from kernels.sample_settings import SampleSettings
 
 LLAMA, QWEN = 128_256, 151_936
 """Vocabularies of the two models."""
@@ -34,13 +35,13 @@ class Filters(NamedTuple):
         """Whether more has to be known of a row than its largest."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
-    def of_each(self, rows: int, device: torch.device) -> tuple[Tensor, ...]:
-        """Rows, temperatures, top_k, top_p and log min_p of so many samples, as the kernels take them."""
+    def of_each(self, rows: int, device: torch.device) -> SampleSettings:
+        """Of so many samples, each of its own row."""
 
         def each(value: float, kind: torch.dtype) -> Tensor:
             return torch.full((rows,), value, dtype=kind, device=device)
 
-        return (
+        return SampleSettings(
             torch.arange(rows, dtype=torch.int32, device=device),
             each(self.temperature, torch.float32),
             each(self.top_k, torch.int32),

@@ -35,15 +35,15 @@ class Draw:
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
         """See `benchmarks.kernels.case.Shape`."""
         logits = random_logits(self.rows, self.vocabulary, device, dtype)
-        settings = (*self.filters.of_each(self.rows, device), random_bits((self.rows, 2), device))
+        settings, keys = self.filters.of_each(self.rows, device), random_bits((self.rows, 2), device)
         mask = random_bits((self.rows, -(-self.vocabulary // 32)), device) if self.masked else None
 
         def run(config: Config | None) -> tuple[Tensor, Tensor]:
-            return sample(logits, *settings, filtered=self.filters.on, mask=mask, config=config)
+            return sample(logits, settings, keys, filtered=self.filters.on, mask=mask, config=config)
 
         def check(config: Config | None) -> None:
             tokens, finite = run(config)
-            expected, expected_finite = reference(logits, *settings, filtered=self.filters.on, mask=mask)
+            expected, expected_finite = reference(logits, settings, keys, filtered=self.filters.on, mask=mask)
             assert torch.equal(tokens, expected), f"tokens of rows {(tokens != expected).nonzero().flatten().tolist()}"
             assert torch.equal(finite, expected_finite), "rows that are finite"
 

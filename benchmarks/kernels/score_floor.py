@@ -37,13 +37,13 @@ class Floor:
         parts = part_count(self.rows, self.vocabulary, processors(device))
 
         def run(config: Config | None) -> Tensor:
-            return score_floor(logits, *settings, parts=parts, config=config)
+            return score_floor(logits, settings, parts=parts, config=config)
 
         def check(config: Config | None) -> None:
-            found, expected = run(config), reference(logits, *settings)
+            found, expected = run(config), reference(logits, settings)
             assert torch.equal(found, expected), f"rows {(found != expected).nonzero().flatten().tolist()}"
 
-        return Case(run, check, bytes=logits.nbytes, peers={"operators": lambda: reference(logits, *settings)})
+        return Case(run, check, bytes=logits.nbytes, peers={"operators": lambda: reference(logits, settings)})
 
 
 SHAPES: Mapping[Size, Sequence[Floor]] = {

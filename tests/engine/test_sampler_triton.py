@@ -45,14 +45,14 @@ def test_a_buffer_serves_one_step_after_the_other() -> None:
         [Draw(KINDS[row], (row,), 9) for row in (1, 3, 0, 5)],
         [Draw(KINDS[0], (0,), 7)],
     ]
-    where = buffer.settings[0].data_ptr()
+    where = buffer.settings.rows.data_ptr()
     for draws in steps:
         expected, _ = TorchSampler().sample(logits[: len(draws)].clone(), draws)
         buffer.fill(draws, VOCAB)
         tokens, finite = buffer.launch(logits.to(DEVICE), filtered=True)
         assert len(tokens) == 5 and finite.all()
         assert tokens[: len(expected)].tolist() == expected.tolist()
-        assert buffer.settings[0].data_ptr() == where
+        assert buffer.settings.rows.data_ptr() == where
 
 
 def test_a_buffer_tells_whether_there_is_a_filter() -> None:

@@ -8,6 +8,8 @@ from math import inf, log
 import torch
 from torch import Tensor
 
+from kernels.sample_settings import SampleSettings
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -19,21 +21,17 @@ class Settings:
     min_p: float = 0.0
 
 
-def filters(
-    settings: Sequence[Settings], device: torch.device, precision: torch.dtype = torch.float64
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """temperature, top_k, top_p and min_p's reach, each `[samples]`."""
-    return (
+def samples_of(
+    rows: Sequence[int], settings: Sequence[Settings], device: torch.device, precision: torch.dtype = torch.float64
+) -> SampleSettings:
+    """As the kernels take them; each sample draws from its row."""
+    return SampleSettings(
+        torch.tensor(rows, dtype=torch.int32, device=device),
         torch.tensor([each.temperature for each in settings], dtype=torch.float32, device=device),
         torch.tensor([each.top_k for each in settings], dtype=torch.int32, device=device),
         torch.tensor([each.top_p for each in settings], dtype=precision, device=device),
         torch.tensor([log(each.min_p) if each.min_p else -inf for each in settings], device=device),
     )
-
-
-def row_numbers(rows: Sequence[int], device: torch.device) -> Tensor:
-    """int32 `[samples]`."""
-    return torch.tensor(rows, dtype=torch.int32, device=device)
 
 
 def fenced(rows: int, vocab: int, dtype: torch.dtype, device: torch.device, seed: int, spread: float = 2.0) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from kernels.sample import CANDIDATES, LEAST_PART, part_count, reference, reference_noise, sample, unsupported
 from kernels.score_floor import MAX_PARTS, MAX_VOCAB
 from kernels.tuning import Config
-from tests.kernels.draws import Settings, fenced, filters, poisoned, row_numbers
+from tests.kernels.draws import Settings, fenced, poisoned, samples_of
 
 GREEDY = Settings(0.0)
 KINDS = [
@@ -28,13 +28,12 @@ def random_bits(*shape: int, seed: int, device: torch.device) -> Tensor:
 def test_draws_are_the_references(device: torch.device, dtype: torch.dtype, vocab: int, masked: bool) -> None:
     """Several samples draw from one row, some rows have none; what is around the rows is NaN."""
     logits = fenced(4, vocab, dtype, device, seed=vocab)
-    rows = row_numbers([0, 0, 2, 4, 4, 4, 2], device)
-    settings = filters(KINDS, device, torch.float32)
+    settings = samples_of([0, 0, 2, 4, 4, 4, 2], KINDS, device, torch.float32)
     keys = random_bits(len(KINDS), 2, seed=1, device=device)
     mask = random_bits(len(KINDS), -(-vocab // 32), seed=2, device=device) | 1 if masked else None
     with poisoned():
-        found = sample(logits, rows, *settings, keys, filtered=True, mask=mask)
-    expected = reference(logits, rows, *settings, keys, filtered=True, mask=mask)
+        found = sample(logits, settings, keys, filtered=True, mask=mask)
+    expected = reference(logits, settings, keys, filtered=True, mask=mask)
     assert torch.equal(found[0], expected[0]) and found[1].all() and expected[1].all()
 
 
@@ -42,11 +41,10 @@ def test_draws_are_the_references(device: torch.device, dtype: torch.dtype, voca
 def test_draws_without_filters_are_the_references(device: torch.device, dtype: torch.dtype, samples: int) -> None:
     """Also where the settings have filters, of which nobody spoke."""
     logits = fenced(1, 3 * LEAST_PART + 5, dtype, device, seed=samples, spread=0.5)
-    rows = row_numbers([0] * samples, device)
-    settings = filters([Settings(0.8, top_k=1)] * samples, device)
+    settings = samples_of([0] * samples, [Settings(0.8, top_k=1)] * samples, device)
     keys = random_bits(samples, 2, seed=3, device=device)
-    tokens, _ = sample(logits, rows, *settings, keys, filtered=False)
-    assert torch.equal(tokens, reference(logits, rows, *settings, keys, filtered=False)[0])
+    tokens, _ = sample(logits, settings, keys, filtered=False)
+    assert torch.equal(tokens, reference(logits, settings, keys, filtered=False)[0])
     assert samples == 1 or len(set(tokens.tolist())) > 15, "samples of a flat row differ"
 
 
@@ -57,9 +55,9 @@ def test_of_equal_scores_the_lowest_id_is_drawn(device: torch.device, config: Co
     logits = torch.full((len(ids), 5000), -1.0, device=device)
     for row, equal in zip(logits, ids, strict=True):
         row[list(equal)] = 2.0
-    rows, keys = row_numbers(range(len(ids)), device), random_bits(len(ids), 2, seed=4, device=device)
-    settings = filters([GREEDY] * len(ids), device)
-    tokens, _ = sample(logits, rows, *settings, keys, filtered=False, parts=parts, config=config)
+    settings = samples_of(range(len(ids)), [GREEDY] * len(ids), device)
+    keys = random_bits(len(ids), 2, seed=4, device=device)
+    tokens, _ = sample(logits, settings, keys, filtered=False, parts=parts, config=config)
     assert tokens.tolist() == [lower for lower, _ in ids]
 
 
@@ -68,13 +66,13 @@ def test_one_bad_logit_is_seen_wherever_it_is(device: torch.device, poison: floa
     """Also where a mask hides it; who draws from another row does not notice."""
     kinds, places = [GREEDY, Settings(), Settings(0.5, top_k=3, top_p=0.9), Settings(min_p=0.1)], [0, 20, 69]
     logits = fenced(4, 70, torch.float32, device, seed=6)[::2]
-    rows, settings = row_numbers([0, 1, 2, 3], device), filters(kinds, device)
+    settings = samples_of([0, 1, 2, 3], kinds, device)
     keys = random_bits(4, 2, seed=5, device=device)
     mask = torch.full((4, 3), ~(1 << 20), dtype=torch.int32, device=device)
     for row, place in enumerate(places):
         logits[row, place] = poison
-    tokens, finite = sample(logits, rows, *settings, keys, filtered=True, mask=mask, parts=2)
-    expected, _ = reference(logits, rows, *settings, keys, filtered=True, mask=mask)
+    tokens, finite = sample(logits, settings, keys, filtered=True, mask=mask, parts=2)
+    expected, _ = reference(logits, settings, keys, filtered=True, mask=mask)
     assert finite.tolist() == [False, False, False, True]
     assert tokens.tolist() == [0, 0, 0, int(expected[3])]
 
@@ -82,8 +80,8 @@ def test_one_bad_logit_is_seen_wherever_it_is(device: torch.device, poison: floa
 def test_a_mask_that_allows_nothing_gives_token_0(device: torch.device) -> None:
     logits = fenced(1, 70, torch.float32, device, seed=7)
     mask = torch.zeros((2, 3), dtype=torch.int32, device=device)
-    settings, keys = filters([GREEDY, Settings(top_p=0.5)], device), random_bits(2, 2, seed=6, device=device)
-    tokens, finite = sample(logits, row_numbers([0, 0], device), *settings, keys, filtered=True, mask=mask)
+    settings = samples_of([0, 0], [GREEDY, Settings(top_p=0.5)], device)
+    tokens, finite = sample(logits, settings, random_bits(2, 2, seed=6, device=device), filtered=True, mask=mask)
     assert tokens.tolist() == [0, 0] and finite.all()
 
 
@@ -105,9 +103,9 @@ def test_noise_is_exact_to_its_rounding(device: torch.device) -> None:
     logits = torch.full((len(cases), vocab), -1000.0, device=device)
     for scores, (row, one, other, ahead) in zip(logits, cases, strict=True):
         scores[one], scores[other] = 0.0, noise[row, one] - noise[row, other] + ahead
-    rows = row_numbers(range(len(cases)), device)
+    settings = samples_of(range(len(cases)), [Settings()] * len(cases), device)
     own = keys[torch.tensor([row for row, *_ in cases])]
-    tokens, _ = sample(logits, rows, *filters([Settings()] * len(cases), device), own, filtered=False)
+    tokens, _ = sample(logits, settings, own, filtered=False)
     assert tokens.tolist() == [int(one if ahead < 0 else other) for _, one, other, ahead in cases]
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from kernels.score_floor import CANDIDATES, reference, score_floor
-from tests.kernels.draws import Settings, fenced, filters, poisoned, row_numbers
+from tests.kernels.draws import Settings, fenced, poisoned, samples_of
 
 KINDS = [
     *(Settings(top_k=1), Settings(top_k=5), Settings(0.7, top_p=0.9), Settings(1.3, top_k=20, top_p=0.6)),
@@ -20,19 +20,17 @@ def left(logits: Tensor, temperature: Tensor, floor: Tensor) -> Tensor:
 
 def floors(logits: Tensor, settings: list[Settings], parts: int = 1, mask: Tensor | None = None) -> Tensor:
     """Of one sample for each row."""
-    rows = row_numbers(range(len(settings)), logits.device)
-    return score_floor(logits, rows, *filters(settings, logits.device), parts=parts, mask=mask)
+    return score_floor(logits, samples_of(range(len(settings)), settings, logits.device), parts=parts, mask=mask)
 
 
 @pytest.mark.parametrize("vocab", [37, 701])
 def test_as_many_pass_as_a_sort_leaves(device: torch.device, dtype: torch.dtype, vocab: int) -> None:
     logits = fenced(len(KINDS), vocab, dtype, device, seed=vocab)
-    rows = row_numbers(range(0, 2 * len(KINDS), 2), device)
-    settings = filters(KINDS, device)
+    settings = samples_of(range(0, 2 * len(KINDS), 2), KINDS, device)
     with poisoned():
-        found = score_floor(logits, rows, *settings, parts=1)
-    expected = reference(logits, rows, *settings)
-    assert torch.equal(left(logits[rows], settings[0], found), left(logits[rows], settings[0], expected))
+        found = score_floor(logits, settings, parts=1)
+    expected, own = reference(logits, settings), logits[settings.rows]
+    assert torch.equal(left(own, settings.temperature, found), left(own, settings.temperature, expected))
     assert found[-2:].isneginf().all(), "neither greedy samples nor those without filters have a threshold"
 
 
@@ -42,8 +40,7 @@ def test_parts_and_tiles_do_not_move_a_threshold(device: torch.device) -> None:
     kinds = [Settings(top_k=17, top_p=0.8), Settings(0.4, top_p=0.99), Settings(top_k=1)]
     expected = floors(logits, kinds)
     assert torch.equal(floors(logits, kinds, parts=4), expected)
-    rows, settings = row_numbers([0, 1, 2], device), filters(kinds, device)
-    again = score_floor(logits, rows, *settings, parts=4, config=CANDIDATES[1])
+    again = score_floor(logits, samples_of([0, 1, 2], kinds, device), parts=4, config=CANDIDATES[1])
     assert torch.equal(again, expected)
 
 
@@ -90,8 +87,8 @@ def test_what_a_mask_hides_has_no_share(device: torch.device) -> None:
     mask[2, 1] = 1 << 5  # fewer than top_k
     mask = mask.to(dtype=torch.int32, device=device)
     kinds = [Settings(top_k=6, top_p=0.9), Settings(top_p=0.7, min_p=0.01), Settings(top_k=6, top_p=0.9)]
-    rows, settings = row_numbers([0, 1, 2], device), filters(kinds, device)
-    found = score_floor(logits, rows, *settings, parts=2, mask=mask)
-    expected = reference(logits, rows, *settings, mask=mask)
-    assert torch.equal(left(logits, settings[0], found)[:2], left(logits, settings[0], expected)[:2])
+    settings = samples_of([0, 1, 2], kinds, device)
+    found = score_floor(logits, settings, parts=2, mask=mask)
+    expected = reference(logits, settings, mask=mask)
+    assert torch.equal(left(logits, settings.temperature, found)[:2], left(logits, settings.temperature, expected)[:2])
     assert float(found[2]) <= float(logits[2, 37])
