@@ -6,7 +6,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from core.kvspec import KVSpec
+from core.config import Codec
+from core.kvspec import KVSpec, Piece
 
 
 class ArrayPool:
@@ -22,7 +23,8 @@ class ArrayPool:
                 fresh = np.zeros(shape, np.uint8) if seed is None else random.integers(0, 256, shape, np.uint8)
                 self.arrays[at, layer] = fresh
 
-    def read(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
+        assert codec == "none", "bytes are not numbers"
         array = self.arrays[group, layer]
         cuts = [0, *(at for at in range(1, len(blocks)) if blocks[at] != blocks[at - 1] + 1), len(blocks)]
         return [array[blocks[start] : blocks[end - 1] + 1].reshape(-1).data for start, end in pairwise(cuts)]
@@ -35,3 +37,6 @@ class ArrayPool:
             array[list(blocks[at : at + len(rows)])] = rows
             at += len(rows)
         self.writes += len(blocks)
+
+    def convert(self, piece: Piece, payload: Sequence[memoryview | bytes]) -> None:
+        raise AssertionError("bytes are not numbers")

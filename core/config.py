@@ -16,6 +16,9 @@ BlockSize = Literal[8, 16, 32, 64]
 CPUBackend = Literal["auto", "native", "torch", "triton"]
 CUDABackend = Literal["auto", "triton", "torch"]
 Quantization = Literal["none", "int8"]
+Codec = Literal["none", "fp8", "int8"]
+Transport = Literal["shm", "ipc", "tcp"]
+Security = Literal["sealed", "none"]
 
 
 class StoreConfig(Struct, frozen=True, kw_only=True):
@@ -73,7 +76,36 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
 
 
 class TransferConfig(Struct, frozen=True, kw_only=True):
-    """Bounds and deadlines of the KV handoff."""
+    """How KV is handed off, with all bounds and deadlines."""
+
+    kv_transport: Annotated[
+        Literal["auto", "shm", "ipc", "tcp"],
+        Meta(
+            description="how KV passes: tcp between hosts, on one host ipc (a Unix socket) or shm (a ring in shared "
+            "memory); auto: the best that both workers have"
+        ),
+    ] = "auto"
+    kv_security: Annotated[
+        Security,
+        Meta(
+            description="of KV over tcp: sealed (AES-256-GCM), or none, if both workers say so; on one host the "
+            "system's permissions protect it"
+        ),
+    ] = "sealed"
+    kv_codec: Annotated[
+        Codec,
+        Meta(description="of KV on its way: none, or fp8 or int8 with a scale per block and head, which is lossy"),
+    ] = "none"
+    kv_codec_below: Annotated[
+        float, Meta(ge=0, description="use the codec on links of fewer GB/s than this only; 0: on all")
+    ] = 0.0
+    grants_waiting: Annotated[
+        Positive, Meta(description="handoffs that may wait for room on a decode worker; more are refused")
+    ] = 1024
+    malformed_rate: Annotated[Positive, Meta(description="malformed frames a second after which a peer is cut off")] = (
+        64
+    )
+    cut_off: Annotated[Seconds, Meta(description="seconds for which a peer that was cut off is not listened to")] = 30.0
 
     window: Annotated[Bytes, Meta(description="KV bytes that may be in flight on one link")] = 32 << 20
     frame: Annotated[Bytes, Meta(description="largest KV payload; about 1 MiB is the fastest over ZeroMQ")] = 1 << 20

@@ -6,6 +6,12 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from core.config import Codec
+
+VALUE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+SCALE_BYTES = 4
+"""Of a scale, fp32, in front of the values of a block that a codec has made."""
+
 
 def kv_bytes(batch: int, tokens: int, layers: int, kv_heads: int, head_dim: int, value_bytes: int) -> int:
     """Memory of the KV cache in bytes: of `batch` sequences of `tokens` tokens, a key and a value for each KV head."""
@@ -20,22 +26,36 @@ class KVGroup(Struct, frozen=True):
     block_tokens: int
     block_bytes: int  # of one block of one layer
     shards: int = 1
+    vectors: int = 1  # per token and layer: a key and a value for each KV head
+
+    def wire_bytes(self, codec: Codec, dtype: str) -> int:
+        """Of one block of one layer on its way; with a codec a byte for each value, and a scale for each vector."""
+        if codec == "none":
+            return self.block_bytes
+        return self.block_bytes // VALUE_BYTES[dtype] + self.vectors * SCALE_BYTES
 
 
 class KVSpec(Struct, frozen=True):
     """All groups of a model, and the words that two ends must agree on before bytes may pass between them.
 
-    `layout` names what the bytes mean: value type, KV heads, head size, order of the axes, rope parameters.
+    `layout` names what the values mean: KV heads, head size, order of the axes, rope parameters.
     `weights` is a digest of the weights, because KV of other weights is noise of the right size.
     """
 
     groups: tuple[KVGroup, ...]
     layout: str
     weights: str
+    dtype: str = "bytes"  # of the values: fp32, bf16, fp16; bytes: whatever they are, they stay
 
     def fingerprint(self) -> str:
         """32 hexadecimal digits; equal if and only if blocks can be passed as they are."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
+
+    def content(self) -> str:
+        """The same of what the values mean, in whatever format and block size: equal if blocks can be converted."""
+        groups = [(group.kind, group.layers, group.shards, group.vectors) for group in self.groups]
+        meaning = (groups, self.layout, self.weights, self.dtype == "bytes")
+        return hashlib.sha256(msgspec.json.encode(meaning)).hexdigest()[:32]
 
     def block_bytes(self) -> int:
         """Bytes of one block over all groups and layers."""
@@ -44,6 +64,29 @@ class KVSpec(Struct, frozen=True):
     def token_bytes(self) -> int:
         """Bytes that one more token costs."""
         return sum(group.block_bytes * len(group.layers) // group.block_tokens for group in self.groups)
+
+
+class WireForm(Struct, frozen=True):
+    """What a block's bytes are on their way: those of the sender's pool, or what a codec made of them.
+
+    With a codec a block of a layer is its scales, fp32 `[vectors]`, and its values, a byte each,
+    `[vectors, block_tokens, width]`: int8, or fp8 e4m3. value = scale * byte.
+    """
+
+    dtype: str  # of the sender's pool
+    block_tokens: int  # of the sender's blocks
+    codec: Codec = "none"
+
+
+class Piece(Struct, frozen=True):
+    """A payload in another form than the pool's, and the place of its tokens in it."""
+
+    form: WireForm
+    group: int
+    layer: int
+    blocks: list[int]  # of the pool: the sequence's whole table
+    first: int  # token of the sequence that the payload begins with; whole blocks of the sender's follow
+    held: int  # tokens before this one are in the pool already, and are not written
 
 
 def blocks_for(tokens: int, block_tokens: int) -> int:

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from core.config import Codec
 from core.errors import MessageError
-from core.kvspec import KVGroup, KVSpec, blocks_for, kv_bytes
+from core.kvspec import KVGroup, KVSpec, Piece, blocks_for, kv_bytes
 from engine.architectures import ModelConfig, computation
 from engine.block_mover import WORD, BlockMover, TorchMover, words_of
 from engine.device import dtype_name, to_device
@@ -35,9 +36,9 @@ STAGED = 32 << 20
 def make_spec(config: ModelConfig, dtype: torch.dtype, block_tokens: int, weights: str) -> KVSpec:
     """One group of full attention over all layers: a window's old blocks are kept as well."""
     block_bytes = kv_bytes(1, block_tokens, 1, config.kv_heads, config.head_dim, dtype.itemsize)
-    group = KVGroup("full", tuple(range(config.layers)), block_tokens, block_bytes)
-    axes = f"{dtype_name(dtype)}[block,kv_head:{config.kv_heads},key|value,token:{block_tokens},dim:{config.head_dim}]"
-    return KVSpec((group,), f"{axes} {computation(config).decode()}", weights)
+    group = KVGroup("full", tuple(range(config.layers)), block_tokens, block_bytes, vectors=2 * config.kv_heads)
+    axes = f"[block,kv_head:{config.kv_heads},key|value,token,dim:{config.head_dim}]"
+    return KVSpec((group,), f"{axes} {computation(config).decode()}", weights, dtype_name(dtype))
 
 
 class KVPool:
@@ -122,12 +123,13 @@ class KVPool:
         """These blocks, on the pool's device, are about to get their first tokens."""
         self._bytes.enter(blocks)
 
-    def read(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
         """The bytes of `blocks` of one layer, in order, one view per run of adjacent blocks.
 
         On a CPU the views are the pool itself: they change when a block is reused, so its I/O reference must be held.
         """
         self._check(group, layer, blocks)
+        assert codec == "none"
         return self._bytes.read(layer, blocks)
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
@@ -138,6 +140,10 @@ class KVPool:
         if size != len(blocks) * self._block_bytes:
             raise MessageError(f"a payload of {size} bytes for {len(blocks)} blocks of {self._block_bytes} bytes")
         self._bytes.write(layer, blocks, payload)
+
+    def convert(self, piece: Piece, payload: Payload) -> None:
+        """Lands bytes in another form."""
+        raise NotImplementedError
 
     def _check(self, group: int, layer: int, blocks: Sequence[int]) -> None:
         assert group == 0 and 0 <= layer < len(self.layers), f"no layer {layer} in group {group}"

@@ -3,17 +3,29 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from core.config import Codec
+from core.kvspec import Piece
+
 
 class KVMemory(Protocol):
     """Blocks by (group, layer, block number in the pool). A block of group g has `spec.groups[g].block_bytes` bytes."""
 
-    def read(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
         """The blocks' bytes in the given order as contiguous byte views, each a whole number of blocks.
 
-        Neighbours in the pool are coalesced. The views must stay readable until the handoff's `Unpinned`.
+        Neighbours in the pool are coalesced. The views must stay readable until the handoff's `Unpinned`. With a
+        codec they are what it made of the blocks, as `core.kvspec.WireForm` says.
         """
         ...
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Sequence[memoryview | bytes]) -> None:
         """Copies the payload, a whole number of blocks per frame, into the blocks in the given order."""
+        ...
+
+    def convert(self, piece: Piece, payload: Sequence[memoryview | bytes]) -> None:
+        """Lands a payload that is in another form than the pool, however its bytes are cut.
+
+        Tokens before `piece.held`, and behind the last of `piece.blocks`, are left out. Raises `MessageError` for a
+        payload that is not a whole number of the sender's blocks.
+        """
         ...

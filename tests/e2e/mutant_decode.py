@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from core.cli import parse_or_exit
-from core.config import WorkerConfig
-from core.kvspec import KVSpec
+from core.config import Codec, WorkerConfig
+from core.kvspec import KVSpec, Piece
 from decode_service.__main__ import role
 from kvtransfer.memory import KVMemory
 from worker.io_thread import MakeTransfer
@@ -29,9 +29,13 @@ class MutantMemory:
         self._first: dict[tuple[int, int], Write] = {}  # by layer and size, for the swap
         self._done = False
 
-    def read(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
         """As it is."""
-        return self._memory.read(group, layer, blocks)
+        return self._memory.read(group, layer, blocks, codec)
+
+    def convert(self, piece: Piece, payload: Sequence[memoryview | bytes]) -> None:
+        """As it is: both workers' blocks are of one form."""
+        self._memory.convert(piece, payload)
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Sequence[memoryview | bytes]) -> None:
         """Lands a payload, wrongly."""
