@@ -2,6 +2,10 @@
 
 Only workers bind. Routers refuse what they cannot deliver instead of dropping it (ROUTER_MANDATORY); dealers queue only
 for a connection that stands (IMMEDIATE); nothing lingers after a close. Sends never block: a full queue is `False`.
+
+Control sockets encrypt and authenticate with CURVE (ZeroMQ's RFC 26). Payload sockets only ask who connects (PLAIN),
+as what they carry is sealed by itself. Both admit nobody unless their context has a `core.gatekeeper.Gatekeeper`. A
+dealer that was refused never connects: its sends are refused, and whoever waits for its peer runs into a deadline.
 """
 
 import asyncio
@@ -13,7 +17,9 @@ import zmq
 import zmq.asyncio
 
 from core.errors import ConfigError
+from core.link_keys import LinkKeys
 
+CONTROL, PAYLOAD = "control", "kv"  # ZAP domains
 QUEUE = 4096  # messages per peer and direction; memory is bounded by credit, not by this
 LARGEST = 64 << 20  # bytes of one frame; a larger one closes the connection
 COPIED = 64 << 10  # bytes; smaller frames are copied even where copying was not asked for
@@ -21,44 +27,49 @@ HEARTBEAT_MS = 2000  # ZeroMQ's own, so that a connection that is silently gone 
 Frame = bytes | memoryview
 
 
-def router(context: zmq.asyncio.Context, host: str) -> tuple[zmq.asyncio.Socket, str]:
-    """A bound ROUTER on a port that the system chooses, and its endpoint `tcp://host:port`."""
-    socket = _bounded(context.socket(zmq.ROUTER))
-    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    try:
-        port = socket.bind_to_random_port(f"tcp://{host}")
-    except zmq.ZMQError as error:
-        socket.close(0)
-        raise ConfigError("--host", host, f"cannot be bound: {error.strerror}") from None
-    return socket, f"tcp://{host}:{port}"
+def router(context: zmq.asyncio.Context, host: str, keys: LinkKeys) -> tuple[zmq.asyncio.Socket, str]:
+    """A bound control ROUTER on a port that the system chooses, and its endpoint `tcp://host:port`.
+
+    Raises `ConfigError` for a host that cannot be bound.
+    """
+    return _bound_tcp(_curve_server(context, keys), host)
 
 
-def ipc_router(context: zmq.asyncio.Context, path: Path) -> tuple[zmq.asyncio.Socket, str]:
-    """A bound ROUTER on a Unix socket, and its endpoint `ipc://path`. Whoever closes it unlinks the path.
+def ipc_router(context: zmq.asyncio.Context, path: Path, keys: LinkKeys) -> tuple[zmq.asyncio.Socket, str]:
+    """A bound control ROUTER on a Unix socket, and its endpoint `ipc://path`. Whoever closes it unlinks the path.
 
     Raises `ConfigError` for a path that is too long for the system or cannot be made.
     """
-    if len(os.fsencode(path)) > zmq.IPC_PATH_MAX_LEN:
-        raise ConfigError("--host", str(path), f"is longer than the {zmq.IPC_PATH_MAX_LEN} bytes of a socket's path")
-    socket = _bounded(context.socket(zmq.ROUTER))
-    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    try:
-        socket.bind(f"ipc://{path}")
-    except zmq.ZMQError as error:
-        socket.close(0)
-        raise ConfigError("--host", str(path), f"cannot be bound: {error.strerror}") from None
-    return socket, f"ipc://{path}"
+    return _bound_ipc(_curve_server(context, keys), path)
 
 
-def dealer(context: zmq.asyncio.Context, endpoint: str) -> zmq.asyncio.Socket:
-    """A DEALER to one life of one peer, with an identity that was never used before."""
-    socket = _bounded(context.socket(zmq.DEALER))
-    socket.setsockopt(zmq.IMMEDIATE, 1)
-    socket.setsockopt(zmq.IDENTITY, b"b" + os.urandom(15))
-    socket.setsockopt(zmq.RECONNECT_IVL, 50)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-    socket.connect(endpoint)
-    return socket
+def dealer(context: zmq.asyncio.Context, endpoint: str, keys: LinkKeys) -> zmq.asyncio.Socket:
+    """A control DEALER to one life of one peer, with an identity that was never used before."""
+    socket = _dealer(context, b"b" + os.urandom(15))
+    socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.client_public)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, keys.client_secret)
+    return _connected(socket, endpoint)
+
+
+def payload_router(context: zmq.asyncio.Context, host: str) -> tuple[zmq.asyncio.Socket, str]:
+    """`router` for payloads, whose peers the context's gatekeeper has to expect."""
+    return _bound_tcp(_plain_server(context), host)
+
+
+def payload_ipc_router(context: zmq.asyncio.Context, path: Path) -> tuple[zmq.asyncio.Socket, str]:
+    """`ipc_router` for payloads, whose peers the context's gatekeeper has to expect."""
+    return _bound_ipc(_plain_server(context), path)
+
+
+def payload_dealer(
+    context: zmq.asyncio.Context, endpoint: str, identity: bytes, user: str, token: str
+) -> zmq.asyncio.Socket:
+    """A DEALER for payloads. One that the other end's gatekeeper does not expect yet is refused for good."""
+    socket = _dealer(context, identity)
+    socket.setsockopt_string(zmq.PLAIN_USERNAME, user)
+    socket.setsockopt_string(zmq.PLAIN_PASSWORD, token)
+    return _connected(socket, endpoint)
 
 
 def send_now(socket: zmq.asyncio.Socket, frames: list[Frame]) -> bool:
@@ -95,6 +106,69 @@ def _sent_now(attempt: Awaitable[object]) -> bool:
     if isinstance(error, zmq.ZMQError) and error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
         return False
     raise error
+
+
+def _curve_server(context: zmq.asyncio.Context, keys: LinkKeys) -> zmq.asyncio.Socket:
+    socket = _router(context, CONTROL)
+    socket.setsockopt(zmq.CURVE_SERVER, 1)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, keys.server_secret)
+    return socket
+
+
+def _plain_server(context: zmq.asyncio.Context) -> zmq.asyncio.Socket:
+    socket = _router(context, PAYLOAD)
+    socket.setsockopt(zmq.PLAIN_SERVER, 1)
+    return socket
+
+
+def _router(context: zmq.asyncio.Context, domain: str) -> zmq.asyncio.Socket:
+    socket = _bounded(context.socket(zmq.ROUTER))
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt_string(zmq.ZAP_DOMAIN, domain)
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it, whoever is not asked for would be admitted
+    return socket
+
+
+def _bound_tcp(socket: zmq.asyncio.Socket, host: str) -> tuple[zmq.asyncio.Socket, str]:
+    try:
+        port = socket.bind_to_random_port(f"tcp://{host}")
+    except zmq.ZMQError as error:
+        socket.close(0)
+        raise ConfigError("--host", host, f"cannot be bound: {error.strerror}") from None
+    return socket, f"tcp://{host}:{port}"
+
+
+def _bound_ipc(socket: zmq.asyncio.Socket, path: Path) -> tuple[zmq.asyncio.Socket, str]:
+    why = ""
+    if len(os.fsencode(path)) > zmq.IPC_PATH_MAX_LEN:
+        why = f"is longer than the {zmq.IPC_PATH_MAX_LEN} bytes of a socket's path"
+    else:
+        try:
+            socket.bind(f"ipc://{path}")
+        except zmq.ZMQError as error:
+            why = f"cannot be bound: {error.strerror}"
+    if why:
+        socket.close(0)
+        raise ConfigError("--host", str(path), why)
+    return socket, f"ipc://{path}"
+
+
+def _dealer(context: zmq.asyncio.Context, identity: bytes) -> zmq.asyncio.Socket:
+    socket = _bounded(context.socket(zmq.DEALER))
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.setsockopt(zmq.IDENTITY, identity)
+    socket.setsockopt(zmq.RECONNECT_IVL, 50)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+    return socket
+
+
+def _connected(socket: zmq.asyncio.Socket, endpoint: str) -> zmq.asyncio.Socket:
+    try:
+        socket.connect(endpoint)
+    except zmq.ZMQError:
+        socket.close(0)
+        raise
+    return socket
 
 
 def _bounded(socket: zmq.asyncio.Socket) -> zmq.asyncio.Socket:

@@ -1,0 +1,38 @@
+"""Connections to or from one socket whose handshake failed: the other end has other keys, none, or is no ZeroMQ."""
+
+import asyncio
+from collections.abc import Callable
+
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
+
+from core.ending import end
+
+
+class Handshakes:
+    """Calls `failed` for each of the socket's events in `events`, until it is closed. Needs the running loop."""
+
+    def __init__(self, socket: zmq.asyncio.Socket, events: zmq.Event, failed: Callable[[], None]) -> None:
+        self._socket = socket
+        self._failed = failed
+        address = f"inproc://handshakes-{id(self)}"
+        socket.monitor(address, events)
+        # ZeroMQ's thread waits where the queue of events is full, with a lock that closing the socket needs.
+        self._events = socket.context.socket(zmq.PAIR)
+        self._events.setsockopt(zmq.RCVHWM, 0)
+        self._events.connect(address)
+        self._task = asyncio.create_task(self._read())
+
+    async def close(self) -> None:
+        """Before or after the socket itself is closed."""
+        if not self._socket.closed:
+            self._socket.disable_monitor()  # first: an event without a receiver would hold ZeroMQ's thread for ever
+        await end([self._task])
+        self._events.close(0)
+
+    async def _read(self) -> None:
+        while True:
+            event = parse_monitor_message(await self._events.recv_multipart())
+            if event["event"] != zmq.EVENT_MONITOR_STOPPED:
+                self._failed()
