@@ -6,6 +6,7 @@ one Python thread here, so the figures are for comparison within one run only.
 
 import argparse
 import asyncio
+import os
 import platform
 import time
 
@@ -16,9 +17,11 @@ import zmq.asyncio
 
 from benchmarks.array_pool import ArrayPool
 from core.config import TransferConfig
+from core.gatekeeper import Gatekeeper
 from core.kvspec import KVGroup, KVSpec
+from core.link_keys import LinkKeys
 from core.messages import Branch, Limits, Sampling, Stages
-from core.sockets import dealer, router, send_now_tracked
+from core.sockets import payload_dealer, payload_router, send_now_tracked
 from kvtransfer.inbound import Inbound
 from kvtransfer.moves import InboundEvent, OpenRequest, OutboundEvent, Unpinned, Wanted
 from kvtransfer.outbound import Outbound
@@ -26,7 +29,7 @@ from kvtransfer.outbound import Outbound
 LAYERS, BLOCK_TOKENS, BLOCK_BYTES = 16, 16, 64 << 10
 
 
-async def handoff(context: zmq.asyncio.Context, megabytes: int, frame: int) -> float:
+async def handoff(context: zmq.asyncio.Context, keys: LinkKeys, megabytes: int, frame: int) -> float:
     """Seconds from Open to Unpinned for one handoff of `megabytes` MiB, the connection standing already."""
     blocks = megabytes * (1 << 20) // (LAYERS * BLOCK_BYTES)
     group = KVGroup("full", tuple(range(LAYERS)), BLOCK_TOKENS, BLOCK_BYTES)
@@ -44,8 +47,8 @@ async def handoff(context: zmq.asyncio.Context, megabytes: int, frame: int) -> f
         if isinstance(event, Unpinned):
             done.append(event.handoff)
 
-    inbound = Inbound(config, "decode", spec, target, context, "127.0.0.1", on_inbound)
-    outbound = Outbound(config, "prefill", spec, source, context, on_outbound)
+    inbound = Inbound(config, "decode", spec, target, context, keys, "127.0.0.1", on_inbound)
+    outbound = Outbound(config, "prefill", spec, source, context, keys, on_outbound)
 
     async def one(number: int, count: int) -> None:
         request = OpenRequest(
@@ -70,10 +73,11 @@ async def handoff(context: zmq.asyncio.Context, megabytes: int, frame: int) -> f
     return seconds
 
 
-async def raw(context: zmq.asyncio.Context, megabytes: int, frame: int) -> float:
+async def raw(context: zmq.asyncio.Context, gatekeeper: Gatekeeper, megabytes: int, frame: int) -> float:
     """Seconds for the same bytes as bare frames, sent without copying and copied once out of the received frame."""
-    receiver, address = router(context, "127.0.0.1")
-    sender = dealer(context, address)
+    gatekeeper.expect("raw", "token")
+    receiver, address = payload_router(context, "127.0.0.1")
+    sender = payload_dealer(context, address, os.urandom(16), "raw", "token")
     source: npt.NDArray[np.uint8] = np.ones(megabytes << 20, np.uint8)
     target: npt.NDArray[np.uint8] = np.zeros(megabytes << 20, np.uint8)
 
@@ -98,13 +102,15 @@ async def raw(context: zmq.asyncio.Context, megabytes: int, frame: int) -> float
 
 
 async def measure(megabytes: int, frame: int, rounds: int) -> None:
-    context = zmq.asyncio.Context()
+    context, keys = zmq.asyncio.Context(), LinkKeys.of(os.urandom(32))
+    gatekeeper = Gatekeeper(context, keys)
     times: dict[str, list[float]] = {"handoff": [], "raw pyzmq": []}
     try:
         for _ in range(rounds):
-            times["handoff"].append(await handoff(context, megabytes, frame))
-            times["raw pyzmq"].append(await raw(context, megabytes, frame))
+            times["handoff"].append(await handoff(context, keys, megabytes, frame))
+            times["raw pyzmq"].append(await raw(context, gatekeeper, megabytes, frame))
     finally:
+        await gatekeeper.close()
         context.destroy(0)
     print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, pyzmq {zmq.__version__}")
     for name, seconds in times.items():

@@ -7,6 +7,7 @@ import zmq.asyncio
 
 from core.config import WorkerConfig
 from core.kvspec import KVSpec
+from core.link_keys import LinkKeys
 from kvtransfer.inbound import Inbound
 from kvtransfer.memory import KVMemory
 from worker.events import HandoffOver, RoomGranted, RoomRefused
@@ -22,9 +23,10 @@ class DecodeTransfer:
         spec: KVSpec,
         memory: KVMemory,
         context: zmq.asyncio.Context,
+        keys: LinkKeys,
         tell_engine: Callable[[Any], None],
     ) -> None:
-        self._inbound = Inbound(config.transfer, epoch, spec, memory, context, config.host, tell_engine)
+        self._inbound = Inbound(config.transfer, epoch, spec, memory, context, keys, config.host, tell_engine)
         self.handoff_address = self._inbound.address
 
     def handle(self, event: Any) -> bool:

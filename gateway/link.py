@@ -9,6 +9,8 @@ import zmq
 import zmq.asyncio
 
 from core.errors import MessageError
+from core.handshakes import Handshakes
+from core.link_keys import LinkKeys
 from core.messages import (
     VERSION,
     Ask,
@@ -29,6 +31,7 @@ from gateway.liveness import Health, Liveness
 from gateway.router import Candidate
 
 OUTBOX = 8192  # messages that may wait to be written; all of them are repeated when they matter
+FAILED = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL | zmq.Event.HANDSHAKE_FAILED_AUTH
 log = logging.getLogger("baton.gateway")
 
 
@@ -38,6 +41,7 @@ class Link(Candidate):
     def __init__(
         self,
         context: zmq.asyncio.Context,
+        keys: LinkKeys,
         epoch: str,
         record: WorkerRecord,
         receive: Callable[["Link", FromWorker], None],
@@ -48,7 +52,9 @@ class Link(Candidate):
         self.dropped = 0
         self._epoch = epoch
         self._receive = receive
-        self._socket = dealer(context, record.address)
+        self._socket = dealer(context, record.address, keys)
+        self._handshakes = Handshakes(self._socket, FAILED, self._broke_off)
+        self._broken_off = False
         self._outbox: asyncio.Queue[ToWorker] = asyncio.Queue(OUTBOX)
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
@@ -85,6 +91,7 @@ class Link(Candidate):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._handshakes.close()
         self._socket.close(0)
 
     def _ends(self) -> dict[str, str]:
@@ -122,6 +129,16 @@ class Link(Candidate):
                     self.liveness.pong(due)
                 case _:
                     self._receive(self, message)
+
+    def _broke_off(self) -> None:
+        """A worker with another secret ends every handshake, without a word; one that just dies may end one."""
+        if not self._broken_off:
+            self._broken_off = True
+            log.error(
+                "no connection to worker %s at %s: it does not have this gateway's secret (--secret-file)",
+                self.epoch,
+                self.record.address,
+            )
 
     def _greeted(self, version: int) -> None:
         if version == VERSION:

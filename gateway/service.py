@@ -11,6 +11,7 @@ from core.config import GatewayConfig
 from core.ending import end
 from core.errors import ModelError
 from core.ids import SequenceKey, new_epoch, request_ids
+from core.link_keys import LinkKeys
 from core.queue import PURPOSE
 from core.records import GatewayRecord, WorkerRecord
 from core.registry import listed
@@ -69,7 +70,13 @@ class Gateway:
             most=config.max_requests,
         )
         self.workers = Workers(
-            self._store, self._clock, self._epoch, config.model, self.streams.received, self.streams.died
+            self._store,
+            self._clock,
+            self._epoch,
+            config.model,
+            LinkKeys.of(secret),
+            self.streams.received,
+            self.streams.died,
         )
         self.metrics = Metrics(self.model, self.workers, self.streams.requests)
         self._publisher = Publisher(self._store, self._clock, self._record)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import redis
 import zmq.asyncio
 
+from core.link_keys import LinkKeys
 from core.messages import FromWorker
 from core.records import WorkerRecord
 from core.registry import listed
@@ -37,6 +38,7 @@ class Workers:
         clock: ServerClock,
         epoch: str,
         model: str,
+        keys: LinkKeys,
         receive: Callable[[Link, FromWorker], None],
         died: Callable[[Link], None],
     ) -> None:
@@ -44,6 +46,7 @@ class Workers:
         self._clock = clock
         self._epoch = epoch
         self._model = short_name(model)
+        self._keys = keys
         self._receive = receive
         self._died = died
         self._context = zmq.asyncio.Context(io_threads=1)
@@ -122,7 +125,7 @@ class Workers:
                 link.renew(record)
             elif epoch not in self._buried:
                 log.info("found %s worker %s at %s", record.role, epoch, record.address)
-                self._links[epoch] = Link(self._context, self._epoch, record, self._receive)
+                self._links[epoch] = Link(self._context, self._keys, self._epoch, record, self._receive)
         for link in self:
             link.liveness.beating = link.epoch in records
 

@@ -12,6 +12,7 @@ from core.config import TransferConfig
 from core.errors import MessageError
 from core.ids import SequenceKey
 from core.kvspec import KVSpec
+from core.link_keys import LinkKeys
 from core.messages import ToDecode, decode_to_decode, encode
 from core.sockets import ipc_router, router, send_now
 from kvtransfer.arrivals import Arrivals
@@ -36,6 +37,7 @@ class Inbound:
         spec: KVSpec,
         memory: KVMemory,
         context: zmq.asyncio.Context,
+        keys: LinkKeys,
         host: str,
         events: Callable[[InboundEvent], None],
         *,
@@ -49,7 +51,10 @@ class Inbound:
         self._events = events
         self._clock = clock
         self._path = Path(host.removeprefix(IPC)) if host.startswith(IPC) else None
-        self._socket, self.address = router(context, host) if self._path is None else ipc_router(context, self._path)
+        if self._path is None:
+            self._socket, self.address = router(context, host, keys)
+        else:
+            self._socket, self.address = ipc_router(context, self._path, keys)
         self.handoffs_landed = 0
         self.payloads_landed = 0
         self.bytes_landed = 0  # KV that was moved here and not computed here

@@ -9,6 +9,7 @@ import zmq.asyncio
 from core.config import TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
+from core.link_keys import LinkKeys
 from core.messages import Branch, Limits, Sampling, Stages
 from core.sockets import dealer
 from kvtransfer.departures import Departures
@@ -28,6 +29,7 @@ class Outbound:
         spec: KVSpec,
         memory: KVMemory,
         context: zmq.asyncio.Context,
+        keys: LinkKeys,
         events: Callable[[OutboundEvent], None],
         *,
         trace: bool = False,
@@ -38,6 +40,7 @@ class Outbound:
         self._spec = spec
         self._memory = memory
         self._context = context
+        self._keys = keys
         self._events = events
         self._trace = trace
         self._clock = clock
@@ -107,7 +110,7 @@ class Outbound:
 
     def _new_link(self, address: str, peer_epoch: str) -> OutboundLink:
         side = Departures(self._config, self._epoch, peer_epoch, self._spec, self._trace)
-        socket = dealer(self._context, address)
+        socket = dealer(self._context, address, self._keys)
         link = OutboundLink(side, socket, self._spec, self._memory, self._clock, self._report, self._forget)
         for task in (link.pump, link.reader):
             task.add_done_callback(self._ended)

@@ -15,7 +15,9 @@ from msgspec import structs
 from core.config import WorkerConfig
 from core.ending import end
 from core.errors import BatonError
+from core.gatekeeper import Gatekeeper
 from core.ids import SequenceKey
+from core.link_keys import LinkKeys
 from core.queue import PURPOSE, JobQueue
 from core.records import StatsSample, WorkerRecord
 from core.registry import BEAT, add_stats, publish, withdraw
@@ -61,7 +63,7 @@ class Transfer(Protocol):
         """Closes its sockets."""
 
 
-MakeTransfer = Callable[[zmq.asyncio.Context, Callable[[Any], None]], Transfer]
+MakeTransfer = Callable[[zmq.asyncio.Context, LinkKeys, Callable[[Any], None]], Transfer]
 
 
 class IOThread(threading.Thread):
@@ -72,6 +74,7 @@ class IOThread(threading.Thread):
         config: WorkerConfig,
         record: WorkerRecord,
         secret: bytes,
+        keys: LinkKeys,
         clock: ServerClock,
         vitals: Vitals,
         inbox: Inbox[Any],
@@ -83,6 +86,7 @@ class IOThread(threading.Thread):
         self._config = config
         self._record = record
         self._secret = secret
+        self._keys = keys
         self._clock = clock
         self._vitals = vitals
         self._inbox = inbox
@@ -132,9 +136,11 @@ class IOThread(threading.Thread):
 
         self._wake = wake
         context = zmq.asyncio.Context(io_threads=1)
+        gatekeeper = Gatekeeper(context, self._keys)
         store = connect(self._config.store.redis)
-        transfer = self._make_transfer(context, self._inbox.post)
-        socket, self.address = router(context, self._config.host)
+        transfer = self._make_transfer(context, self._keys, self._inbox.post)
+        socket, self.address = router(context, self._config.host, self._keys)
+        gatekeeper.watch(socket)
         link = GatewayLink(
             socket,
             self._record.epoch,
@@ -163,17 +169,15 @@ class IOThread(threading.Thread):
         await jobs.open()  # before the worker registers: nobody may add to a stream that is not there
         await self._beat(store, jobs, link)
         self.ready.set()
-        tasks = [
-            asyncio.create_task(work)
-            for work in (
-                link.run(),
-                intake.run(),
-                transfer.run(),
-                self._heartbeat(store, jobs, link),
-                self._flush(link),
-                _raised(broken),
-            )
-        ]
+        works = (
+            link.run(),
+            intake.run(),
+            transfer.run(),
+            self._heartbeat(store, jobs, link),
+            self._flush(link),
+            _raised(broken),
+        )
+        tasks = [gatekeeper.task, *map(asyncio.create_task, works)]
         stopping = asyncio.create_task(stopped.wait())
         if self._told.is_set():
             stopped.set()
@@ -185,6 +189,7 @@ class IOThread(threading.Thread):
             self._outbox.detach()
             await end([*tasks, stopping])
             await transfer.close()
+            await gatekeeper.close()
             socket.close(0)
             await store.aclose()
             context.term()

@@ -15,7 +15,9 @@ import zmq.asyncio
 from msgspec import structs
 
 from core.ending import end
+from core.gatekeeper import Gatekeeper
 from core.ids import SequenceKey, new_epoch
+from core.link_keys import LinkKeys
 from core.messages import (
     Alive,
     AnyJob,
@@ -88,8 +90,10 @@ class Peer:
 
     async def start(self) -> "Peer":
         """Binds, registers, and serves."""
+        keys = LinkKeys.of(self._secret)
         self._context = zmq.asyncio.Context()
-        self._socket, address = router(self._context, "127.0.0.1")
+        self._gatekeeper = Gatekeeper(self._context, keys)
+        self._socket, address = router(self._context, "127.0.0.1", keys)
         self._store = connect(self._redis)
         self._queue = JobQueue(self._store, Sealer(self._secret, PURPOSE), self.epoch)
         await self._queue.open()
@@ -120,6 +124,7 @@ class Peer:
         """At once, without a word."""
         await end(self._tasks)
         self._tasks = []
+        await self._gatekeeper.close()
         self._socket.close(0)
         self._context.term()
         await self._store.aclose()

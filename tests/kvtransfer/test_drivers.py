@@ -26,6 +26,7 @@ from kvtransfer.inbound import Inbound
 from kvtransfer.moves import Closed, Dropped, HandoffKey, InboundEvent, Landed, OutboundEvent, Unpinned, Wanted
 from kvtransfer.outbound import Outbound
 from tests.kvtransfer.world import TOKENS, commit, layer, opening, request
+from tests.links import KEYS, guarded
 
 LAYERS = 3
 SPEC = KVSpec(groups=(KVGroup("full", tuple(range(LAYERS)), 16, 32 << 10),), layout="test", weights="none")
@@ -60,8 +61,8 @@ class Pair:
         self.reserved: dict[HandoffKey, list[int]] = {}
         self.granting = True
         self.held = 0  # leading blocks that the decode side is given before it grants
-        self.inbound = Inbound(config, DECODE, SPEC, self.target, context, host, self.on_inbound, trace=True)
-        self.outbound = Outbound(config, PREFILL, SPEC, self.source, context, self.out_events.append, trace=True)
+        self.inbound = Inbound(config, DECODE, SPEC, self.target, context, KEYS, host, self.on_inbound, trace=True)
+        self.outbound = Outbound(config, PREFILL, SPEC, self.source, context, KEYS, self.out_events.append, trace=True)
         self.blocks: dict[int, list[int]] = {}
 
     def on_inbound(self, event: InboundEvent) -> None:
@@ -110,17 +111,14 @@ class Pair:
 
 @asynccontextmanager
 async def pair(host: str, config: TransferConfig = CONFIG) -> AsyncIterator[Pair]:
-    context = zmq.asyncio.Context()
-    both = Pair(context, host, config)
-    try:
+    async with guarded() as context:
+        both = Pair(context, host, config)
         yield both
         for part in (both.outbound.broken, both.inbound.broken):
             if part.done():
                 part.result()
         await both.outbound.close()
         await both.inbound.close()
-    finally:
-        context.destroy(0)  # never waits for a socket that a failed test left open
 
 
 @pytest.fixture(params=["tcp", "ipc"])
@@ -344,12 +342,12 @@ def test_a_restarted_receiver_ends_the_old_handoffs(tmp_path: Path) -> None:
             both.open(1, [1, 2])
             await until(lambda: both.of(Wanted), "the Open does not arrive")
             await both.inbound.close()
-            context = zmq.asyncio.Context()
-            other = Inbound(CONFIG, "decode-2", SPEC, both.target, context, f"ipc://{tmp_path}/kv", lambda event: None)
-            await both.unpinned(1)
-            assert both.of(Closed)[0].reason == "peer_restarted"
-            await other.close()
-            context.destroy(0)
+            path = f"ipc://{tmp_path}/kv"
+            async with guarded() as context:
+                other = Inbound(CONFIG, "decode-2", SPEC, both.target, context, KEYS, path, lambda event: None)
+                await both.unpinned(1)
+                assert both.of(Closed)[0].reason == "peer_restarted"
+                await other.close()
 
     bounded(run)
 
@@ -404,7 +402,7 @@ def test_malformed_frames_are_counted_and_harm_nobody(host: str) -> None:
     async def run() -> None:
         async with pair(host) as both:
             context = zmq.asyncio.Context()
-            enemy = dealer(context, both.inbound.address)
+            enemy = dealer(context, both.inbound.address, KEYS)
             choice = random.Random(3)
             messages = (opening(), layer(0, 0, 0, 2), commit(1, 1, 1))
             seeds = [encode(replace(message, sender="enemy")) for message in messages] + [encode(messages[2])]
@@ -434,19 +432,17 @@ def test_malformed_frames_are_counted_and_harm_nobody(host: str) -> None:
 
 def test_a_sender_survives_nonsense() -> None:
     async def run() -> None:
-        context = zmq.asyncio.Context()
-        socket, address = router(context, "127.0.0.1")
-        events: list[OutboundEvent] = []
-        outbound = Outbound(CONFIG, PREFILL, SPEC, ArrayPool(SPEC, 8), context, events.append)
-        outbound.open(1, address, DECODE, request(16), ([1],))
-        link, _ = await socket.recv_multipart()
-        assert send_now(socket, [link, b"\xc1nonsense"])
-        await until(lambda: outbound.malformed == 1, "it was not counted")
-        assert not outbound.broken.done()
-        await outbound.close()
-        assert [type(event) for event in events] == [Closed, Unpinned]
-        socket.close(0)
-        context.destroy(0)
+        async with guarded() as context:
+            socket, address = router(context, "127.0.0.1", KEYS)
+            events: list[OutboundEvent] = []
+            outbound = Outbound(CONFIG, PREFILL, SPEC, ArrayPool(SPEC, 8), context, KEYS, events.append)
+            outbound.open(1, address, DECODE, request(16), ([1],))
+            link, _ = await socket.recv_multipart()
+            assert send_now(socket, [link, b"\xc1nonsense"])
+            await until(lambda: outbound.malformed == 1, "it was not counted")
+            assert not outbound.broken.done()
+            await outbound.close()
+            assert [type(event) for event in events] == [Closed, Unpinned]
 
     bounded(run)
 
@@ -465,7 +461,7 @@ def test_two_lives_of_a_sender_do_not_meet(host: str) -> None:
     async def run() -> None:
         async with pair(host) as both:
             context = zmq.asyncio.Context()
-            again = Outbound(CONFIG, "prefill-2", SPEC, both.source, context, both.out_events.append)
+            again = Outbound(CONFIG, "prefill-2", SPEC, both.source, context, KEYS, both.out_events.append)
             both.open(1, [1, 2])
             await until(lambda: both.of(Wanted), "the Open does not arrive")
             again.open(1, both.inbound.address, DECODE, replace(request(16), attempt=2, request="r1"), ([3],))
@@ -483,19 +479,17 @@ def test_two_lives_of_a_sender_do_not_meet(host: str) -> None:
 
 def test_the_tracker_watches_every_frame() -> None:
     async def run() -> None:
-        context = zmq.asyncio.Context()
-        socket, address = router(context, "127.0.0.1")
-        sender = dealer(context, address)
-        large = memoryview(bytearray(8 << 20))
-        frames: list[bytes | memoryview] = [b"header", large, b"small"]  # the last is copied, and done at once
-        tracker = None
-        while tracker is None:
-            tracker = send_now_tracked(sender, frames)
-            await asyncio.sleep(0.001)
-        sender.close(0)
-        await until(lambda: tracker.done, "closing did not end it")
-        socket.close(0)
-        context.destroy(0)
+        async with guarded() as context:
+            _, address = router(context, "127.0.0.1", KEYS)
+            sender = dealer(context, address, KEYS)
+            large = memoryview(bytearray(8 << 20))
+            frames: list[bytes | memoryview] = [b"header", large, b"small"]  # the last is copied, and done at once
+            tracker = None
+            while tracker is None:
+                tracker = send_now_tracked(sender, frames)
+                await asyncio.sleep(0.001)
+            sender.close(0)
+            await until(lambda: tracker.done, "closing did not end it")
         assert len(tracker.peers) == 2  # the copied frames share one that is always done
 
     bounded(run)
@@ -504,7 +498,7 @@ def test_the_tracker_watches_every_frame() -> None:
 def test_sending_behind_a_poll_does_not_queue() -> None:
     async def run() -> None:
         context = zmq.asyncio.Context()
-        sender = dealer(context, "tcp://127.0.0.1:1")  # nobody there
+        sender = dealer(context, "tcp://127.0.0.1:1", KEYS)  # nobody there
         waiting: Any = sender
         poll = asyncio.ensure_future(waiting.poll(50, zmq.POLLOUT))
         await asyncio.sleep(0)
@@ -521,9 +515,9 @@ def test_an_ipc_path_is_checked_and_unlinked(tmp_path: Path) -> None:
         context = zmq.asyncio.Context()
         for wrong in (tmp_path / ("x" * 200), tmp_path / "missing" / "kv"):
             with pytest.raises(ConfigError, match=wrong.name[:10]):
-                ipc_router(context, wrong)
+                ipc_router(context, wrong, KEYS)
         path = tmp_path / "kv"
-        inbound = Inbound(CONFIG, DECODE, SPEC, ArrayPool(SPEC, 8), context, f"ipc://{path}", lambda event: None)
+        inbound = Inbound(CONFIG, DECODE, SPEC, ArrayPool(SPEC, 8), context, KEYS, f"ipc://{path}", lambda event: None)
         assert path.exists() and inbound.address == f"ipc://{path}"
         await inbound.close()
         assert not path.exists()

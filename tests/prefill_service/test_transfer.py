@@ -12,6 +12,7 @@ from core.sockets import router
 from core.store import ServerClock
 from kvtransfer.moves import Closed, Unpinned
 from prefill_service.transfer import PrefillTransfer
+from tests.links import KEYS, guarded
 from tests.worker.roles import LIMITS, SAMPLING, SPEC
 from worker.events import OpenHandoff
 
@@ -29,16 +30,13 @@ def opened(clock: ServerClock, address: str) -> OpenHandoff:
 
 def test_an_open_says_what_the_job_says() -> None:
     async def run() -> ToDecode:
-        context = zmq.asyncio.Context()
-        socket, address = router(context, "127.0.0.1")
-        clock = ServerClock()
-        transfer = PrefillTransfer(TransferConfig(), "me", SPEC, ArrayPool(SPEC, 8), clock, context, lambda event: None)
-        assert transfer.handle(opened(clock, address))
-        async with asyncio.timeout(5):
+        clock, memory = ServerClock(), ArrayPool(SPEC, 8)
+        async with guarded() as context, asyncio.timeout(5):
+            socket, address = router(context, "127.0.0.1", KEYS)
+            transfer = PrefillTransfer(TransferConfig(), "me", SPEC, memory, clock, context, KEYS, lambda event: None)
+            assert transfer.handle(opened(clock, address))
             _, data = await socket.recv_multipart()
-        await transfer.close()
-        socket.close(0)
-        context.destroy(0)
+            await transfer.close()
         return decode_to_decode(data)
 
     message = asyncio.run(run())
@@ -55,7 +53,8 @@ def test_an_address_that_nobody_can_have_ends_the_handoff() -> None:
     async def run() -> None:
         context = zmq.asyncio.Context()
         clock = ServerClock()
-        transfer = PrefillTransfer(TransferConfig(), "me", SPEC, ArrayPool(SPEC, 8), clock, context, events.append)
+        memory = ArrayPool(SPEC, 8)
+        transfer = PrefillTransfer(TransferConfig(), "me", SPEC, memory, clock, context, KEYS, events.append)
         assert transfer.handle(opened(clock, "nonsense"))
         await transfer.close()
         context.destroy(0)

@@ -8,6 +8,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from core.gatekeeper import Gatekeeper
 from core.ids import SequenceKey
 from core.messages import (
     VERSION,
@@ -29,6 +30,7 @@ from core.messages import (
 )
 from core.sockets import dealer, router
 from core.store import ServerClock
+from tests.links import KEYS
 from worker.events import Kill
 from worker.gateway_link import GatewayLink
 from worker.ledger import Failure, Ledger
@@ -48,13 +50,14 @@ class Setting:
         self.told: list[Any] = []
         self.cancelled: list[tuple[str, int, int]] = []
         self.landing: set[tuple[str, int, int]] = set()
-        socket, endpoint = router(self.context, "127.0.0.1")
+        self.gatekeeper = Gatekeeper(self.context, KEYS)
+        socket, endpoint = router(self.context, "127.0.0.1", KEYS)
         self.link = GatewayLink(
             socket, WORKER, self.ledger, Vitals(), ServerClock(), silence, self.told.append,
             lambda *what: self.cancelled.append(what), lambda *what: what in self.landing,
         )  # fmt: skip
         self._socket = socket
-        self.dealer = dealer(self.context, endpoint)
+        self.dealer = dealer(self.context, endpoint, KEYS)
         self._task = asyncio.create_task(self.link.run())
 
     async def send(self, message: ToWorker | bytes) -> None:
@@ -71,6 +74,7 @@ class Setting:
     async def close(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        await self.gatekeeper.close()
         self._socket.close(0)
         self.dealer.close(0)
         self.context.term()
