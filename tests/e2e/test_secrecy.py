@@ -1,11 +1,15 @@
-"""Nobody who reads Redis reads a prompt or an answer."""
+"""Nobody who reads Redis reads a prompt or an answer, and nobody without the secret talks to a worker."""
 
 import threading
 from typing import Any
 
 import httpx
+import zmq
 
+from core.link_keys import LinkKeys
+from core.sealing import new_secret
 from tests.e2e.system import System
+from tests.waiting import wait_until
 
 SECRET_WORDS = "my secret is a purple elephant named Gustav"
 
@@ -61,3 +65,25 @@ def test_no_key_in_redis_shows_a_prompt_during_a_load(system: System) -> None:
     assert b"Gustav" not in everything and b"elephant" not in everything
     assert not any(answer in everything for answer in answers if len(answer) > 8)
     assert "Gustav" not in system.log()
+
+
+def test_a_stranger_is_refused_at_every_port(system: System) -> None:
+    strangers = LinkKeys.of(new_secret().encode())
+    records = system.records()
+    ports = [port for record in records for port in (record.address, record.handoff_address) if port]
+    assert len(ports) == 6, "two prefill and two decode workers"
+    with zmq.Context() as context:
+        for port in ports:
+            with context.socket(zmq.DEALER) as socket:
+                socket.linger = 0
+                socket.immediate = True
+                socket.curve_serverkey = strangers.server_public
+                socket.curve_publickey, socket.curve_secretkey = strangers.client_public, strangers.client_secret
+                failed = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+                socket.connect(port)
+                assert failed.poll(10_000), f"no answer from {port}"
+                assert not socket.poll(0, zmq.POLLOUT), "nothing can be sent"
+                socket.disable_monitor()
+                failed.close()
+    for record in records:
+        wait_until(lambda: f"refused a peer at {record.address}" in system.log(), "the worker to say so")  # noqa: B023

@@ -134,6 +134,10 @@ class Peer:
         if gateway in self._gateways:
             await try_send(self._socket, [self._gateways[gateway], encode(message)])
 
+    def heard_from(self) -> list[str]:
+        """The gateways that said Hello."""
+        return list(self._gateways)
+
     async def _beats(self) -> None:
         while True:
             await asyncio.sleep(0.3)

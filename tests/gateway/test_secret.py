@@ -1,0 +1,32 @@
+"""A worker of another deployment that got into the same Redis: it hears nothing, and the log says why."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.peer import Peer
+from tests.gateway.running import TEXT, Running, until
+
+Serve = Callable[..., Awaitable[Running]]
+
+
+async def test_a_worker_with_another_secret_is_named_and_gets_nothing(
+    serve: Serve, redis_url: str, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = await serve("prefill")
+    other = await Peer("decode", redis_url, b"another secret, long enough", str(model), running.answer).start()
+    running.peers.append(other)
+    await running.gateway.workers.poll()
+    link = running.gateway.workers.get(other.epoch)
+    assert link is not None
+    await until(lambda: "--secret-file" in caplog.text, "the sentence")
+    (sentence,) = [record.getMessage() for record in caplog.records if "--secret-file" in record.getMessage()]
+    assert other.epoch in sentence and other.record.address in sentence
+    assert not link.usable and not link.welcome
+    assert (await running.chat()).status_code == 503
+    await running.add("decode")
+    answers = await asyncio.gather(*(running.chat() for _ in range(4)))
+    assert {answer.json()["choices"][0]["message"]["content"] for answer in answers} == {TEXT}
+    assert other.jobs == [] and other.heard_from() == []
