@@ -1,4 +1,4 @@
-"""Online softmax over tiles of paged keys and values: the inner loop that prefill and decode share.
+"""What attention's two kernels share: online softmax over tiles of paged keys and values, and how both are launched.
 
     highest'  = max(highest, max_j s_j)                           s_j = q k_j / sqrt(dim) * log2(e)
     p_j       = 2^(s_j - highest')
@@ -13,9 +13,14 @@ One layer of the pool is `[blocks, kv_heads, 2, block, dim]`, keys before values
 the device, whatever blocks they are in.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from kernels.tuning import Config, tuned
 
 LOG2_E = 1.4426950408889634
 LOWEST = tl.constexpr(-1e30)
@@ -42,6 +47,62 @@ def unsupported(dtype: torch.dtype, dim: int, block: int, shared: int) -> str:
 def shape_name(dtype: torch.dtype, dim: int, shared: int) -> str:
     """What attention is tuned by, such as `bfloat16,dim=128,shared=4`."""
     return f"{str(dtype).removeprefix('torch.')},dim={dim},shared={shared}"
+
+
+class Defaults(NamedTuple):
+    """What a kernel is launched with where nothing was measured."""
+
+    usual: Config
+    wide: Config  # for heads of more than 128 values
+    single: Config  # for fp32, which tensor cores do not multiply in full: larger tiles would not fit into registers
+
+    def of(self, dtype: torch.dtype, dim: int) -> Config:
+        """That of heads of `dim` values."""
+        if dtype == torch.float32:
+            return self.single
+        return self.wide if dim > 128 else self.usual
+
+
+class Shape(NamedTuple):
+    """What a layer of the pool and its queries decide of a launch."""
+
+    dtype: torch.dtype
+    kv_heads: int
+    shared: int  # query heads to one KV head
+    dim: int
+    block: int
+
+    def config(self, kernel: str, device: torch.device, defaults: Defaults) -> Config:
+        """The measured one, or a default."""
+        name = shape_name(self.dtype, self.dim, self.shared)
+        return tuned(kernel, name, device, defaults.of(self.dtype, self.dim))
+
+    def options(self, config: Config, window: int, splits: int) -> dict[str, float]:
+        """Keyword arguments that every attention kernel is launched with."""
+        return {
+            "SCALE": self.dim**-0.5 * LOG2_E,
+            "SHARED": self.shared,
+            "DIM": self.dim,
+            "PADDED": triton.next_power_of_2(self.dim),
+            "BLOCK": self.block,
+            "WINDOWED": window > 0,
+            "SPLIT": splits > 1,
+            "STAGES": config.stages,
+            **config.options(),
+        }
+
+
+def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Tensor) -> Shape:
+    """The shape of arguments that kernels share, which are as their wrappers describe them."""
+    _, heads, dim = queries.shape
+    _, kv_heads, sides, block, pool_dim = pool.shape
+    shared, rest = divmod(heads, kv_heads)
+    assert sides == 2 and pool_dim == dim and not rest and pool.is_contiguous() and pool.dtype == queries.dtype
+    assert not unsupported(pool.dtype, dim, block, shared)
+    assert queries.stride()[1:] == (dim, 1)
+    assert block_tables.stride(1) == 1 and len(block_tables) == len(kv_lengths) and kv_lengths.is_contiguous()
+    assert block_tables.dtype == kv_lengths.dtype == torch.int32
+    return Shape(pool.dtype, kv_heads, shared, dim, block)
 
 
 @triton.jit

@@ -17,22 +17,22 @@ from torch import Tensor
 
 from kernels import attention_parts, attention_tiles, prefill_attention
 from kernels.attention_parts import MAX_SPLITS, join_parts, parts_of, store_part
-from kernels.attention_tiles import LOG2_E, LOWEST, attend_tiles, shape_name
-from kernels.tuning import Config, tuned
+from kernels.attention_tiles import LOWEST, Defaults, attend_tiles, checked
+from kernels.tuning import Config
 
-DEFAULT = Config({"TILE": 64, "TENSOR_CORES": 1}, warps=4, stages=3)
-WIDE = Config({"TILE": 32, "TENSOR_CORES": 1}, warps=4, stages=3)
-"""For heads of more than 128 values."""
-SINGLE = Config({"TILE": 16, "TENSOR_CORES": 1}, warps=8, stages=2)
-"""For fp32, which the tensor cores do not multiply in full: larger tiles would not fit into the registers."""
+DEFAULTS = Defaults(
+    usual=Config({"TILE": 64, "TENSOR_CORES": 1}, warps=4, stages=3),
+    wide=Config({"TILE": 32, "TENSOR_CORES": 1}, warps=4, stages=3),
+    single=Config({"TILE": 16, "TENSOR_CORES": 1}, warps=8, stages=2),
+)
 CANDIDATES = (
-    DEFAULT,
+    DEFAULTS.usual,
     Config({"TILE": 128, "TENSOR_CORES": 1}, warps=4, stages=2),
     Config({"TILE": 64, "TENSOR_CORES": 1}, warps=2, stages=3),
     Config({"TILE": 32, "TENSOR_CORES": 1}, warps=1, stages=4),
     Config({"TILE": 32, "TENSOR_CORES": 0}, warps=4, stages=3),
-    WIDE,
-    SINGLE,
+    DEFAULTS.wide,
+    DEFAULTS.single,
 )
 
 MAX_ROWS = 64
@@ -80,27 +80,19 @@ def paged_decode_attention(
 
     Each sequence is cut into up to `splits` equal parts. The device reads the lengths, so a captured graph serves any.
     """
-    tokens, heads, dim = queries.shape
-    _, kv_heads, sides, block, pool_dim = pool.shape
-    shared, rest = divmod(heads, kv_heads)
-    works = len(kv_lengths)
-    assert sides == 2 and pool_dim == dim and not rest and pool.is_contiguous() and pool.dtype == queries.dtype
-    assert not unsupported(pool.dtype, dim, block, shared, queries_per_work)
-    assert queries.stride()[1:] == (dim, 1) and tokens == works * queries_per_work
-    assert block_tables.stride(1) == 1 and len(block_tables) == works and kv_lengths.is_contiguous()
-    assert block_tables.dtype == kv_lengths.dtype == torch.int32
-    assert 1 <= splits <= MAX_SPLITS
-    output = queries.new_empty((tokens, heads, dim))
+    shape = checked(queries, pool, block_tables, kv_lengths)
+    tokens, works = len(queries), len(kv_lengths)
+    assert not unsupported(shape.dtype, shape.dim, shape.block, shape.shared, queries_per_work)
+    assert tokens == works * queries_per_work and 1 <= splits <= MAX_SPLITS
+    output = queries.new_empty(queries.shape)
     if not tokens:
         return output
 
-    if config is None:
-        name = shape_name(queries.dtype, dim, shared)
-        config = tuned("paged_decode_attention", name, queries.device, _default(queries.dtype, dim))
-    rows = triton.next_power_of_2(shared * queries_per_work)
+    config = config or shape.config("paged_decode_attention", queries.device, DEFAULTS)
+    rows = triton.next_power_of_2(shape.shared * queries_per_work)
     tensor_cores = bool(config.tiles["TENSOR_CORES"]) or rows > FEW_ROWS
     parts, sums = parts_of(output, splits)
-    _attend_part[(kv_heads, works, splits)](
+    _attend_part[(shape.kv_heads, works, splits)](
         queries,
         pool,
         block_tables,
@@ -111,27 +103,13 @@ def paged_decode_attention(
         pool.stride(0),
         block_tables.stride(0),
         window,
-        SCALE=dim**-0.5 * LOG2_E,
-        SHARED=shared,
         QUERIES=queries_per_work,
         ROWS=max(rows, 16) if tensor_cores else rows,
-        DIM=dim,
-        PADDED=triton.next_power_of_2(dim),
-        BLOCK=block,
-        WINDOWED=window > 0,
-        SPLIT=splits > 1,
-        STAGES=config.stages,
-        **(config.options() | {"TENSOR_CORES": tensor_cores}),
+        **(shape.options(config, window, splits) | {"TENSOR_CORES": tensor_cores}),
     )
     if splits > 1:
         join_parts(parts, sums, output)
     return output
-
-
-def _default(dtype: torch.dtype, dim: int) -> Config:
-    if dtype == torch.float32:
-        return SINGLE
-    return WIDE if dim > 128 else DEFAULT
 
 
 # What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.

@@ -19,22 +19,22 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention_parts import MAX_SPLITS, join_parts, parts_of, split_count, store_part
-from kernels.attention_tiles import LOG2_E, LOWEST, attend_tiles, shape_name, unsupported
+from kernels.attention_tiles import LOWEST, Defaults, attend_tiles, checked, unsupported
 from kernels.device import processors
-from kernels.tuning import Config, tuned
+from kernels.tuning import Config
 
-DEFAULT = Config({"ROWS": 128, "TILE": 64}, warps=8, stages=3)
-WIDE = Config({"ROWS": 128, "TILE": 32}, warps=8, stages=3)
-"""For heads of more than 128 values."""
-SINGLE = Config({"ROWS": 32, "TILE": 16}, warps=8, stages=2)
-"""For fp32, which the tensor cores do not multiply in full: larger tiles would not fit into the registers."""
+DEFAULTS = Defaults(
+    usual=Config({"ROWS": 128, "TILE": 64}, warps=8, stages=3),
+    wide=Config({"ROWS": 128, "TILE": 32}, warps=8, stages=3),
+    single=Config({"ROWS": 32, "TILE": 16}, warps=8, stages=2),
+)
 CANDIDATES = (
-    DEFAULT,
+    DEFAULTS.usual,
     Config({"ROWS": 128, "TILE": 128}, warps=8, stages=2),
     Config({"ROWS": 64, "TILE": 64}, warps=4, stages=3),
     Config({"ROWS": 64, "TILE": 128}, warps=4, stages=2),
-    WIDE,
-    SINGLE,
+    DEFAULTS.wide,
+    DEFAULTS.single,
 )
 
 SEARCHED = tl.constexpr(256)
@@ -69,33 +69,25 @@ def prefill_attention(
     The keys of each tile are cut into up to `splits` equal parts: by default as many as the device has processors for,
     if sequences are as long as the tables are wide.
     """
-    tokens, heads, dim = queries.shape
-    _, kv_heads, sides, block, pool_dim = pool.shape
-    shared, rest = divmod(heads, kv_heads)
-    works = len(kv_lengths)
-    assert sides == 2 and pool_dim == dim and not rest and pool.is_contiguous() and pool.dtype == queries.dtype
-    assert not unsupported(pool.dtype, dim, block, shared)
-    assert queries.stride()[1:] == (dim, 1) and block_tables.stride(1) == 1 and len(block_tables) == works
-    assert query_start.shape == (works + 1,) and query_start.is_contiguous() and kv_lengths.is_contiguous()
-    assert block_tables.dtype == query_start.dtype == kv_lengths.dtype == torch.int32
-    output = queries.new_empty((tokens, heads, dim))
+    shape = checked(queries, pool, block_tables, kv_lengths)
+    tokens, works = len(queries), len(kv_lengths)
+    assert query_start.shape == (works + 1,) and query_start.is_contiguous() and query_start.dtype == torch.int32
+    output = queries.new_empty(queries.shape)
     if not tokens:
         return output
 
-    if config is None:
-        name = shape_name(queries.dtype, dim, shared)
-        config = tuned("prefill_attention", name, queries.device, _default(queries.dtype, dim))
-    rows = min(config.tiles["ROWS"], max(FULL, triton.next_power_of_2(longest * shared)))
+    config = config or shape.config("prefill_attention", queries.device, DEFAULTS)
+    rows = min(config.tiles["ROWS"], max(FULL, triton.next_power_of_2(longest * shape.shared)))
     warps = max(4, config.warps * rows // config.tiles["ROWS"])
-    tile = rows // shared
+    tile = rows // shape.shared
     tiles = tokens // tile + works
     if splits is None:
-        stored = block_tables.shape[1] * block
+        stored = block_tables.shape[1] * shape.block
         seen = min(stored, tile + window) if window else stored
-        splits = split_count(kv_heads * tiles, processors(queries.device), seen)
+        splits = split_count(shape.kv_heads * tiles, processors(queries.device), seen)
     assert 1 <= splits <= MAX_SPLITS
     parts, sums = parts_of(output, splits)
-    _attend[(kv_heads, tiles, splits)](
+    _attend[(shape.kv_heads, tiles, splits)](
         queries,
         pool,
         block_tables,
@@ -109,25 +101,11 @@ def prefill_attention(
         block_tables.stride(0),
         works,
         window,
-        SCALE=dim**-0.5 * LOG2_E,
-        SHARED=shared,
-        DIM=dim,
-        PADDED=triton.next_power_of_2(dim),
-        BLOCK=block,
-        WINDOWED=window > 0,
-        SPLIT=splits > 1,
-        STAGES=config.stages,
-        **(config.options() | {"ROWS": rows, "num_warps": warps}),
+        **(shape.options(config, window, splits) | {"ROWS": rows, "num_warps": warps}),
     )
     if splits > 1:
         join_parts(parts, sums, output)
     return output
-
-
-def _default(dtype: torch.dtype, dim: int) -> Config:
-    if dtype == torch.float32:
-        return SINGLE
-    return WIDE if dim > 128 else DEFAULT
 
 
 # What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.

@@ -2,6 +2,7 @@
 
 import torch
 
+from kernels import paged_decode_attention, prefill_attention
 from kernels.attention_tiles import shape_name, unsupported
 
 
@@ -22,3 +23,11 @@ def test_what_is_unsupported_is_named() -> None:
 
 def test_a_shape_has_a_name() -> None:
     assert shape_name(torch.bfloat16, 128, 4) == "bfloat16,dim=128,shared=4"
+
+
+def test_what_was_not_measured_has_a_default_by_format_and_head_size() -> None:
+    for kernel in (paged_decode_attention, prefill_attention):
+        usual, wide, single = kernel.DEFAULTS
+        assert [kernel.DEFAULTS.of(torch.bfloat16, dim) for dim in (64, 128, 256)] == [usual, usual, wide]
+        assert [kernel.DEFAULTS.of(torch.float32, dim) for dim in (64, 256)] == [single, single]
+        assert all(each in kernel.CANDIDATES for each in kernel.DEFAULTS) and kernel.CANDIDATES[0] is usual
