@@ -101,7 +101,7 @@ class TritonAttentionStep:
     ) -> None:
         self._layers = layers
         self._windows = windows
-        self._slots = slots
+        self.slots = slots  # [tokens] int64, as a batch has them
         self._singles = singles
         self._splits = splits
         self._chunks = chunks
@@ -111,10 +111,10 @@ class TritonAttentionStep:
         return self._layers[layer]
 
     def store(self, layer: int, keys_values: Tensor) -> None:
-        """Of keys that were rotated before."""
+        """By PyTorch's operators: the engine's steps store with the kernel that rotates."""
         pool = self._layers[layer]
         _, kv_heads, _, block, dim = pool.shape
-        pool[self._slots // block, :, :, self._slots % block] = keys_values.view(-1, 2, kv_heads, dim).transpose(1, 2)
+        pool[self.slots // block, :, :, self.slots % block] = keys_values.view(-1, 2, kv_heads, dim).transpose(1, 2)
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         count = len(self._singles.kv_lengths)

@@ -19,10 +19,11 @@ from engine.block_mover import BlockMover
 from engine.block_mover_triton import TritonMover
 from engine.decode_graphs import DecodeGraphs
 from engine.decode_inputs import DecodeInputs
+from engine.elementwise_triton import TritonElementwise
 from engine.layer import Layer
-from engine.layers import Layers
-from engine.layers_triton import TritonLayers
+from engine.layers import Layers, OperatorLayers
 from engine.model import Model
+from engine.rope import angle_table
 from engine.sampler import Sampler
 from engine.sampler_triton import TritonSampler
 from kernels import attention_tiles, rms_norm, rope_and_store, sample
@@ -40,7 +41,8 @@ class TritonBackend:
         self.mover: BlockMover = TritonMover()
 
     def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
-        return TritonLayers(config, layers, norm)
+        table = angle_table(config.rope, config.head_dim, config.max_model_len, self._device)
+        return OperatorLayers(config, layers, norm, TritonElementwise(table, config.norm_eps))
 
     def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
         return TritonAttention(pool, windows)

@@ -1,14 +1,15 @@
-"""What a layer does between its matrix products: residual and norm, rotation, gate."""
+"""What a layer does between its matrix products and attention: residual and norm, rotation and store, gate."""
 
 from typing import Protocol
 
 from torch import Tensor
 from torch.nn import functional
 
+from engine.attention import AttentionStep
 from engine.rope import Rotary, rotate_
 
 Angles = tuple[Tensor, Tensor]
-"""Cosine and sine of a step's positions, as the one that made them takes them."""
+"""Of a step's positions, as the one that made them takes them: cosine and sine, or positions and where to find both."""
 
 
 class Elementwise(Protocol):
@@ -22,8 +23,14 @@ class Elementwise(Protocol):
         """For int64 `positions` `[tokens]`; once per step."""
         ...
 
-    def rotate(self, heads: Tensor, angles: Angles, weight: Tensor | None) -> None:
-        """Rotates `heads` `[tokens, heads, dim]` in place, normed by a `weight` `[heads, dim]` first."""
+    def rotate_and_store(
+        self, heads: Tensor, angles: Angles, weight: Tensor | None, step: AttentionStep, layer: int, *, query_heads: int
+    ) -> Tensor:
+        """Rotates queries and keys, normed by a `weight` `[query_heads + kv_heads, dim]` first; stores keys and values.
+
+        `heads` `[tokens, query_heads + 2 x kv_heads, dim]`, contiguous: queries, keys, values; the callee's to change.
+        Returns the queries `[tokens, query_heads, dim]`.
+        """
         ...
 
     def gate(self, gate_up: Tensor) -> Tensor:
@@ -46,7 +53,16 @@ class TorchElementwise:
     def angles(self, positions: Tensor) -> Angles:
         return self._rotary.angles(positions)
 
+    def rotate_and_store(
+        self, heads: Tensor, angles: Angles, weight: Tensor | None, step: AttentionStep, layer: int, *, query_heads: int
+    ) -> Tensor:
+        queries, keys_values = heads[:, :query_heads], heads[:, query_heads:]
+        self.rotate(heads[:, : query_heads + keys_values.shape[1] // 2], angles, weight)
+        step.store(layer, keys_values)
+        return queries
+
     def rotate(self, heads: Tensor, angles: Angles, weight: Tensor | None) -> None:
+        """Rotates `heads` `[tokens, heads, dim]` in place, normed by a `weight` `[heads, dim]` first."""
         if weight is not None:
             heads.copy_(self._normed(heads, None) * weight)
         rotate_(heads, *angles)

@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.architectures import ModelConfig
 from engine.attention import AttentionStep
 from engine.batch import Batch
-from engine.elementwise import Angles, Elementwise
+from engine.elementwise import Elementwise
 from engine.layer import Layer
 
 Stored = Callable[[int], None]
@@ -32,7 +32,7 @@ Arrange = Callable[[ModelConfig, Sequence[Layer], Tensor], Layers]
 
 
 class OperatorLayers:
-    """By PyTorch's operators, or those that stand in for them."""
+    """Matrix products by the linear layers; what is between them by PyTorch's operators, or those that stand in."""
 
     def __init__(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor, between: Elementwise) -> None:
         self._config = config
@@ -42,29 +42,22 @@ class OperatorLayers:
 
     def forward(self, hidden: Tensor, batch: Batch, step: AttentionStep, stored: Stored) -> Tensor:
         """See `Layers`."""
-        between = self._between
+        config, between = self._config, self._between
         angles = between.angles(batch.positions)
         change: Tensor | None = None
         for index, layer in enumerate(self._layers):
             hidden, normed = between.add_norm(hidden, change, layer.attention_norm)
-            queries, keys_values = self._project(layer, normed, angles)
-            step.store(index, keys_values)
+            heads = layer.query_key_value(normed).view(len(normed), -1, config.head_dim)
+            norm = layer.query_key_norm
+            queries = between.rotate_and_store(heads, angles, norm, step, index, query_heads=config.heads)
             stored(index)
             last = index == len(self._layers) - 1
             if last and not len(batch.logit_rows):
                 return hidden[:0]
             attended = step.attend(index, queries).flatten(1)
-            if last:
+            if last and len(batch.logit_rows) < len(hidden):  # else it is every row, in order
                 hidden, attended = hidden[batch.logit_rows], attended[batch.logit_rows]
             change = layer.attention_output(attended)
             hidden, normed = between.add_norm(hidden, change, layer.mlp_norm)
             change = layer.down(between.gate(layer.gate_up(normed)))
         return between.add_norm(hidden, change, self._norm)[1]
-
-    def _project(self, layer: Layer, hidden: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
-        """Queries `[tokens, heads, dim]`, and keys before values `[tokens, 2 x kv_heads, dim]`, positions applied."""
-        config = self._config
-        rotated = config.heads + config.kv_heads
-        heads = layer.query_key_value(hidden).view(len(hidden), -1, config.head_dim)
-        self._between.rotate(heads[:, :rotated], angles, layer.query_key_norm)
-        return heads[:, : config.heads], heads[:, config.heads :]

@@ -8,6 +8,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from engine.attention import AttentionStep
 from engine.elementwise import Angles
 from engine.native.library import FORMATS
 from engine.rope import Rope, inverse_frequencies
@@ -45,7 +46,16 @@ class NativeElementwise:
         )
         return cosine, sine
 
+    def rotate_and_store(
+        self, heads: Tensor, angles: Angles, weight: Tensor | None, step: AttentionStep, layer: int, *, query_heads: int
+    ) -> Tensor:
+        queries, keys_values = heads[:, :query_heads], heads[:, query_heads:]
+        self.rotate(heads[:, : query_heads + keys_values.shape[1] // 2], angles, weight)
+        step.store(layer, keys_values)
+        return queries
+
     def rotate(self, heads: Tensor, angles: Angles, weight: Tensor | None) -> None:
+        """Rotates `heads` `[tokens, heads, dim]` in place, normed by a `weight` `[heads, dim]` first."""
         tokens, count, dim = heads.shape
         cosine, sine = angles
         assert heads.stride()[1:] == (dim, 1) and heads.dtype == self._dtype and cosine.shape == (tokens, dim // 2)
