@@ -4,8 +4,9 @@ A backend is chosen once, when the model loads (`engine/choice.py`), and named i
 """
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -41,25 +42,29 @@ class DecodeSteps(Protocol):
         ...
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """Makes everything that computes, for one device and number format."""
 
-    name: str
-    native: ctypes.CDLL | None  # the library that linear layers are packed for
+    name: ClassVar[str]
     sampler: Sampler
-    mover: BlockMover
+    mover: BlockMover = TorchMover()
 
+    @property
+    def native(self) -> ctypes.CDLL | None:
+        """The library that linear layers are packed for; None: they are PyTorch's."""
+        return None
+
+    @abstractmethod
     def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
         """Of the layers' weights, and that of the norm behind them."""
-        ...
 
+    @abstractmethod
     def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
         """Of a pool's layers, each `[blocks, kv_heads, 2, block, dim]`, and their windows."""
-        ...
 
     def warm_up(self, config: ModelConfig, attention: AttentionBackend) -> None:
         """Compiles what the steps of a start do not need and a request should not wait for."""
-        ...
+        return
 
     def decode_steps(
         self, model: Model, attention: AttentionBackend, most: int, longest: int, in_flight: int, progress: Progress
@@ -68,20 +73,18 @@ class Backend(Protocol):
 
         None where decodes are steps like any other.
         """
-        ...
+        return None
 
 
-class TorchBackend:
+class TorchBackend(Backend):
     """PyTorch's operators, on any device: the reference."""
 
     name = "torch"
-    native: ctypes.CDLL | None = None
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self._device = device
         self._dtype = dtype
-        self.sampler: Sampler = TorchSampler()
-        self.mover: BlockMover = TorchMover()
+        self.sampler = TorchSampler()
 
     def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
         rotary = Rotary(config.rope, config.head_dim, self._device, self._dtype)
@@ -90,36 +93,22 @@ class TorchBackend:
     def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
         return TorchAttention(pool, windows)
 
-    def warm_up(self, config: ModelConfig, attention: AttentionBackend) -> None:
-        """Nothing is compiled while it runs."""
 
-    def decode_steps(
-        self, model: Model, attention: AttentionBackend, most: int, longest: int, in_flight: int, progress: Progress
-    ) -> DecodeSteps | None:
-        return None
-
-
-class NativeBackend:
+class NativeBackend(Backend):
     """The native operators of a CPU."""
 
     name = "native"
 
     def __init__(self, native: ctypes.CDLL) -> None:
-        self.native: ctypes.CDLL | None = native
         self._native = native
-        self.sampler: Sampler = NativeSampler(native)
-        self.mover: BlockMover = TorchMover()
+        self.sampler = NativeSampler(native)
+
+    @property
+    def native(self) -> ctypes.CDLL:
+        return self._native
 
     def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
         return NativeLayers(self._native, config, layers, norm)
 
     def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
         return NativeAttention(self._native, pool, windows)
-
-    def warm_up(self, config: ModelConfig, attention: AttentionBackend) -> None:
-        """Nothing is compiled while it runs."""
-
-    def decode_steps(
-        self, model: Model, attention: AttentionBackend, most: int, longest: int, in_flight: int, progress: Progress
-    ) -> DecodeSteps | None:
-        return None

@@ -3,7 +3,6 @@
 Importing this module loads Triton, which only hosts with a GPU install.
 """
 
-import ctypes
 from collections.abc import Sequence
 
 import torch
@@ -14,8 +13,7 @@ from core.status import Progress
 from engine.architectures import ModelConfig
 from engine.attention import AttentionBackend
 from engine.attention_triton import TritonAttention
-from engine.backend import DecodeSteps
-from engine.block_mover import BlockMover
+from engine.backend import Backend, DecodeSteps
 from engine.block_mover_triton import TritonMover
 from engine.decode_graphs import DecodeGraphs
 from engine.decode_inputs import DecodeInputs
@@ -24,21 +22,19 @@ from engine.layer import Layer
 from engine.layers import Layers, OperatorLayers
 from engine.model import Model
 from engine.rope import angle_table
-from engine.sampler import Sampler
 from engine.sampler_triton import TritonSampler
 from kernels import attention_tiles, rms_norm, rope_and_store, sample
 
 
-class TritonBackend:
-    """See `engine.backend.Backend`."""
+class TritonBackend(Backend):
+    """Steps of nothing but decodes are recorded."""
 
     name = "triton"
-    native: ctypes.CDLL | None = None
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self.sampler: Sampler = TritonSampler()
-        self.mover: BlockMover = TritonMover()
+        self.sampler = TritonSampler()
+        self.mover = TritonMover()
 
     def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
         table = angle_table(config.rope, config.head_dim, config.max_model_len, self._device)

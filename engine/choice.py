@@ -50,21 +50,15 @@ def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, mode
     if device.type == "cpu" and not triton.knobs.runtime.interpret:
         raise ConfigError(setting, value, "a CPU has only Triton's interpreter: set TRITON_INTERPRET=1")
     if device.type == "cuda":
-        _refuse_without_driver(setting, value)
+        try:  # it compiles a part of its own with the host's C compiler when it is first used
+            triton.runtime.driver.active.get_current_target()
+        except (RuntimeError, AssertionError, OSError) as error:
+            why = f"Triton cannot start: {error}; torch's operators need no compiler"
+            raise ConfigError(setting, value, why) from None
     why = backend_triton.unsupported(model, dtype, config.block_size)
     if why:
         raise ConfigError(setting, value, f"{why}; torch's operators support it")
     return backend_triton.TritonBackend(device)
-
-
-def _refuse_without_driver(setting: str, value: str) -> None:
-    """Triton compiles a part of its own with the host's C compiler when it is first used."""
-    from triton.runtime import driver
-
-    try:
-        driver.active.get_current_target()
-    except (RuntimeError, AssertionError, OSError) as error:
-        raise ConfigError(setting, value, f"Triton cannot start: {error}; torch's operators need no compiler") from None
 
 
 def _native(config: EngineConfig, dtype: torch.dtype, model: ModelConfig) -> ctypes.CDLL | None:

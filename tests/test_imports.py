@@ -32,7 +32,6 @@ ALLOWED["tests"] = {*ALLOWED}
 LOCAL_IMPORTS = {
     "engine/choice.py: triton": "a gigabyte that only hosts with a GPU install",
     "engine/choice.py: engine.backend_triton": "the same",
-    "engine/choice.py: triton.runtime": "the same",
     "engine/architectures.py: transformers": "seconds that only the loading of a model has to pay",
     "gateway/model_files.py: huggingface_hub": "half a second that a model in a directory does not need",
     "gateway/model_files.py: huggingface_hub.errors": "the same",

@@ -4,10 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
 from transformers import LlamaConfig
 
+from core.config import EngineConfig
 from core.errors import ConfigError
+from engine.architectures import read_config
 from engine.batch import Sampled
+from engine.choice import choose
 from engine.decode_graphs import ladder
 from engine.decode_inputs import KNOWN, NOWHERE, DecodeInputs
 from engine.device_tables import DeviceTables
@@ -58,6 +62,15 @@ def test_a_cpu_has_only_the_interpreter(model: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     with pytest.raises(ConfigError, match="'triton': a CPU has only Triton's interpreter: set TRITON_INTERPRET=1"):
         make(model)
+
+
+def test_a_gpu_that_triton_does_not_start_on_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(triton.runtime, "driver", type(triton.runtime.driver)())  # it remembers what it has found
+    settings = EngineConfig(model=str(model), device="cuda")
+    why = "cuda_backend: 'auto': Triton cannot start: 0 active drivers.*; torch's operators need no compiler"
+    with pytest.raises(ConfigError, match=f"^{why}$"):
+        choose(settings, torch.device("cuda"), torch.bfloat16, read_config(model, 256))
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 100, 256, 257, 1000])
