@@ -38,7 +38,7 @@ class DecodeSteps(Protocol):
         ...
 
     def run(self, works: Sequence[Work], before: Sampled | None) -> Tensor:
-        """Logits `[works, vocab]`, until the next step; `PENDING` tokens are what `before` sampled. KV is stored."""
+        """Logits `[works, vocab]`, the caller's; `PENDING` tokens are what `before` sampled. KV is stored."""
         ...
 
 

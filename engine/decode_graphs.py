@@ -62,7 +62,7 @@ class DecodeGraphs:
         return len(works) <= self._sizes[-1] and all(_decodes(work) for work in works)
 
     def run(self, works: Sequence[Work], before: Sampled | None) -> Tensor:
-        """Logits `[works, vocab]`, until the next step. KV of all layers is stored."""
+        """Logits `[works, vocab]`, the caller's. KV of all layers is stored."""
         size = next(size for size in self._sizes if size >= len(works))
         self._inputs.fill(works, size, before)
         return self._model.logits(self._replays[size]()[: len(works)])
