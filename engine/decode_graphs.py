@@ -68,6 +68,7 @@ class DecodeGraphs:
         return self._model.logits(self._replays[size]()[: len(works)])
 
     def _step(self, rows: int) -> Tensor:
+        """Hidden states `[rows, hidden]` in the order of the step's works."""
         inputs = self._inputs
         slots, tables = inputs.slots(rows), Tables(inputs.block_tables(rows), inputs.kv_lengths(rows))
         every = torch.arange(rows, device=slots.device)
@@ -82,7 +83,8 @@ class DecodeGraphs:
             query_lengths=np.ones(rows, np.int64),
             kv_lengths=np.full(rows, self._longest, np.int64),
         )
-        return self._model.forward(batch, self._attention.step(slots, tables, self._longest), lambda layer: None)
+        hidden = self._model.forward(batch, self._attention.step(slots, tables, self._longest), lambda layer: None)
+        return hidden[inputs.order(rows)]
 
 
 def _decodes(work: Work) -> bool:

@@ -18,11 +18,11 @@ class DeviceTables:
         self._width = width
         self._rows: list[list[int]] = [[] for _ in range(rows)]  # what the tensor holds
 
-    def update(self, tables: Sequence[list[int]]) -> None:
-        """Row i becomes table i. Most tables are those of the step before, or have grown."""
+    def update(self, rows: Sequence[int], tables: Sequence[list[int]]) -> None:
+        """Row `rows[i]` becomes table i. Most tables are those of the step before, or have grown."""
         places: list[NDArray[np.int64]] = []
         blocks: list[NDArray[np.int64]] = []
-        for row, own in enumerate(tables):
+        for row, own in zip(rows, tables, strict=True):
             known = self._rows[row]
             if own == known:
                 continue

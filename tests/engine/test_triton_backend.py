@@ -25,6 +25,8 @@ from tests.reference import SIZES, VARIANTS, build_model, golden, make_prompts
 CPU = torch.device("cpu")
 DEVICE = "cuda" if visible_gpus() else "cpu"
 NEW_TOKENS = 3
+SEEN = -1
+"""Put over a block table: what is sent again shows."""
 
 
 def make(directory: Path, **changes: object) -> Executor:
@@ -84,14 +86,30 @@ def test_the_ladder_ends_with_the_largest_batch_and_wastes_little(most: int) -> 
 
 def test_tables_change_where_they_differ() -> None:
     tables = DeviceTables(3, 4, CPU)
-    tables.update([[5, 6], [7]])
+    tables.update([0, 1], [[5, 6], [7]])
     grown = [7]
-    tables.update([[5, 6, 8], grown])
+    tables.update([1, 0], [grown, [5, 6, 8]])
     grown.append(9)  # a sequence's own list grows behind our back
-    tables.update([[1, 2], grown, [3, 3, 3, 3]])
+    tables.update([0, 1, 2], [[1, 2], grown, [3, 3, 3, 3]])
     assert tables.tensor.tolist() == [[1, 2, 8, 0], [7, 9, 0, 0], [3, 3, 3, 3]]
-    tables.update([grown])
+    tables.update([0], [grown])
     assert tables.tensor[0, :2].tolist() == [7, 9]
+
+
+def test_a_sequence_that_ends_has_one_other_sent_again() -> None:
+    inputs = DecodeInputs(4, 8, 16, CPU, 2)
+    works = [Work(number, 20, [number], ([number, 10 + number],), GREEDY) for number in (1, 2, 3, 4)]
+    inputs.fill(works, 4, None)
+    inputs.block_tables(4).fill_(SEEN)
+    inputs.fill([works[0], works[2], works[3]], 4, None)  # the second has ended: the last one takes its row
+    assert inputs.block_tables(4)[:, :2].tolist() == [[SEEN, SEEN], [4, 14], [SEEN, SEEN], [SEEN, SEEN]]
+    assert inputs.token_ids(4).tolist() == [1, 4, 3, 0]
+    assert inputs.slots(4).tolist() == [11 * 16 + 4, 14 * 16 + 4, 13 * 16 + 4, NOWHERE]
+    assert inputs.order(3).tolist() == [0, 2, 1]
+    late = Work(5, 20, [PENDING], ([5, 15],), GREEDY)
+    inputs.fill([works[2], works[3], late], 4, Sampled(torch.tensor([70]), [late]))  # the first: a new one does
+    assert inputs.block_tables(4)[:, :2].tolist() == [[5, 15], [4, 14], [SEEN, SEEN], [SEEN, SEEN]]
+    assert inputs.token_ids(4).tolist() == [70, 4, 3, 0] and inputs.order(3).tolist() == [2, 1, 0]
 
 
 def test_null_sequences_fill_the_rows_behind_the_last() -> None:
@@ -109,6 +127,7 @@ def test_before_the_first_step_all_rows_are_null_sequences() -> None:
     """A record runs once before it has inputs: it must not store anything."""
     inputs = DecodeInputs(3, 8, 16, CPU, 2)
     assert inputs.slots(3).tolist() == [NOWHERE] * 3 and inputs.kv_lengths(3).tolist() == [0] * 3
+    assert inputs.order(3).tolist() == [0] * 3
 
 
 def test_the_kernels_are_warmed_up_without_a_trace(model: Path) -> None:
