@@ -52,7 +52,7 @@ class PagesAhead:
             worker.join()
 
     def _work(self) -> None:
-        with suppress(OSError, AttributeError):  # a wish: elsewhere a priority belongs to the process
+        with suppress(OSError):  # a wish, which a sandbox may refuse; Linux gives each thread its own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         while True:
             with self._lock:

@@ -32,7 +32,7 @@ def statuses(out: Path) -> dict[str, str]:
 
 
 def test_a_part_that_fails_or_hangs_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'])"
     made = "import json, sys; json.dump({'versions': 'card A', 'limits': 7}, open('{work}/x.json', 'w'));" + TABLE
     parts = [
         python("fails", "import no_such_package"),

@@ -1,6 +1,7 @@
 """Paged attention against dense attention in fp64, for odd sizes, ragged batches and windows."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,11 +9,15 @@ import torch
 from core.kvspec import blocks_for
 from core.messages import Sampling
 from engine import attention_torch
+from engine.attention import AttentionBackend
 from engine.attention_torch import TorchAttention
+from engine.attention_triton import TritonAttention
 from engine.batch import Batch, build_batch
 from engine.plan import Plan, Work
+from launcher.gpus import visible_gpus
 
 CPU = torch.device("cpu")
+DEVICE = "cuda" if visible_gpus() else "cpu"
 
 SHAPES = {  # (start, tokens) of each work
     "decode": [(0, 1), (5, 1), (62, 1), (63, 1), (64, 1), (300, 1)],
@@ -57,6 +62,45 @@ def write_history(layer: torch.Tensor, contents: list[torch.Tensor], plan: Plan,
             layer[place, :, :, position % block] = content[position].view(2, -1, layer.shape[-1]).transpose(0, 1)
 
 
+def check(
+    attention: Callable[[list[torch.Tensor], tuple[int, ...]], AttentionBackend],
+    shape: list[tuple[int, int]],
+    window: int,
+    kv_heads: int,
+    shared: int,
+    dim: int,
+    dtype: torch.dtype,
+    tolerance: float,
+    device: torch.device = CPU,
+    *,
+    cleared: bool = True,
+) -> None:
+    """Stores what is new and attends, in a pool of NaN; `cleared`: but for the tails of the sequences' own blocks."""
+    block = 8
+    contents, plan = filled(shape, block, kv_heads, dim)
+    contents = [content.to(dtype).float() for content in contents]
+    layers = list(torch.full((2, 200, kv_heads, 2, block, dim), math.nan, dtype=dtype, device=device))
+    for layer in layers:
+        layer[0] = 0
+    write_history(layers[1], contents, plan, block)
+    for work in plan.works:
+        if cleared and work.start % block:  # as it was when the sequence entered the block
+            layers[1][work.blocks[0][work.start // block], :, :, work.start % block :] = 0
+    step = attention(layers, (0, window)).begin(build_batch(plan, block, device, None))
+    new = torch.cat([content[work.start :] for content, work in zip(contents, plan.works, strict=True)])
+    queries = torch.randn(len(new), kv_heads * shared, dim, generator=torch.Generator().manual_seed(1)).to(dtype)
+    step.store(1, new.to(device, dtype))
+    found = step.attend(1, queries.to(device)).cpu()
+    begin = 0
+    for content, work in zip(contents, plan.works, strict=True):
+        end = begin + len(work.token_ids)
+        expected = dense(queries[begin:end].float(), content, work.start, window)
+        torch.testing.assert_close(found[begin:end].double(), expected, rtol=tolerance, atol=tolerance)
+        begin = end
+    assert not layers[1][0].any(), "the null block was written"
+    assert layers[0][1:].isnan().all(), "another layer was written"
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("window", [0, 10])
 @pytest.mark.parametrize(("kv_heads", "shared", "dim"), [(1, 1, 2), (2, 3, 10), (3, 1, 64), (1, 5, 24)])
@@ -74,30 +118,13 @@ def test_paged_equals_dense(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attention_torch, "GATHERED", gathered)
-    block = 8
-    contents, plan = filled(SHAPES[shape], block, kv_heads, dim)
-    contents = [content.to(dtype).float() for content in contents]
-    layers = list(torch.full((2, 200, kv_heads, 2, block, dim), math.nan, dtype=dtype))
-    for layer in layers:
-        layer[0] = 0
-    write_history(layers[1], contents, plan, block)
-    for work in plan.works:  # tails of a sequence's own blocks were cleared when it entered them
-        if work.start % block:
-            layers[1][work.blocks[0][work.start // block], :, :, work.start % block :] = 0
-    batch = build_batch(plan, block, CPU, None)
-    step = TorchAttention(layers, (0, window)).begin(batch)
-    new = torch.cat([content[work.start :] for content, work in zip(contents, plan.works, strict=True)])
-    queries = torch.randn(len(new), kv_heads * shared, dim, generator=torch.Generator().manual_seed(1)).to(dtype)
-    step.store(1, new.to(dtype))
-    found = step.attend(1, queries)
-    begin = 0
-    for content, work in zip(contents, plan.works, strict=True):
-        end = begin + len(work.token_ids)
-        expected = dense(queries[begin:end].float(), content, work.start, window)
-        torch.testing.assert_close(found[begin:end].double(), expected, rtol=tolerance, atol=tolerance)
-        begin = end
-    assert not layers[1][0].any(), "the null block was written"
-    assert layers[0][1:].isnan().all(), "another layer was written"
+    check(TorchAttention, SHAPES[shape], window, kv_heads, shared, dim, dtype, tolerance)
+
+
+@pytest.mark.parametrize("window", [0, 10])
+def test_the_kernels_equal_dense_too(window: int) -> None:
+    """Both of them: a decode, then chunks. Behind a sequence's tokens is NaN, which they never multiply."""
+    check(TritonAttention, SHAPES["mixed"], window, 2, 3, 16, torch.float32, 3e-6, torch.device(DEVICE), cleared=False)
 
 
 def batch_of(shape: list[tuple[int, int]], block: int = 16) -> Batch:

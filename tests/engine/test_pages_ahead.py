@@ -2,7 +2,6 @@
 
 import ctypes
 import mmap
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from engine.pages_ahead import PagesAhead
 LAYERS, BLOCKS, BLOCK_BYTES = 3, 4096, 1 << 13
 LAYER_BYTES = BLOCKS * BLOCK_BYTES
 AHEAD = 6 << 20  # 256 blocks of all layers
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has MADV_POPULATE_WRITE")
 
 
 def make(ahead: int = AHEAD) -> tuple[mmap.mmap, PagesAhead]:

@@ -59,11 +59,10 @@ def test_what_the_kernels_do_not_support_is_refused_at_load(tmp_path: Path) -> N
         make(build_model(tmp_path / "odd", config))
 
 
-@pytest.mark.skipif(DEVICE == "cuda", reason="a GPU needs no interpreter")
 def test_a_cpu_has_only_the_interpreter(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     with pytest.raises(ConfigError, match="'triton': a CPU has only Triton's interpreter: set TRITON_INTERPRET=1"):
-        make(model)
+        make_executor(model, cpu_backend="triton")
 
 
 def test_a_gpu_that_triton_does_not_start_on_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

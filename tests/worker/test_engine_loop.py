@@ -48,17 +48,24 @@ def job(number: int) -> DecodeJob:
     )  # fmt: skip
 
 
+def make_loop(
+    bench: Bench, runner: Sevens, inbox: Inbox[object], scheduler: Scheduler, vitals: Vitals, depth: int = 1
+) -> EngineLoop[object]:
+    """A decode worker's."""
+    policy = DecodePolicy(bench.parts._replace(scheduler=scheduler))
+    busy = BusyPage("", 1, lambda threads: None)
+    return EngineLoop(runner, scheduler, policy, inbox, vitals, ServerClock(), busy, lambda tokens: 1, 60.0, depth)
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sequence at a time: each can start only when a collected step has ended the one before."""
     monkeypatch.setattr("worker.engine_loop.IDLE_WAIT", 10 * SECONDS)
     bench = Bench()
     scheduler = Scheduler(bench.blocks, max_batch_tokens=16, max_sequences=1, max_model_len=256, max_in_flight=depth)
-    policy = DecodePolicy(bench.parts._replace(scheduler=scheduler))
     inbox: Inbox[object] = Inbox(100)
     runner, vitals = Sevens(), Vitals()
-    busy = BusyPage("", 1, lambda threads: None)
-    loop = EngineLoop(runner, scheduler, policy, inbox, vitals, ServerClock(), busy, lambda tokens: 1, 60.0, depth)
+    loop = make_loop(bench, runner, inbox, scheduler, vitals, depth)
     for number in range(3):
         inbox.post(Submit(job(number)))
     inbox.post(Stop())  # ends when everything is done
@@ -75,12 +82,8 @@ def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.Mo
 
 def test_an_error_ends_the_loop_at_once_and_reports_what_was_running() -> None:
     bench = Bench()
-    policy = DecodePolicy(bench.parts)
     inbox: Inbox[object] = Inbox(100)
-    busy = BusyPage("", 1, lambda threads: None)
-    loop = EngineLoop(
-        Sevens(), bench.scheduler, policy, inbox, Vitals(), ServerClock(), busy, lambda tokens: 1, 60.0, 1
-    )
+    loop = make_loop(bench, Sevens(), inbox, bench.scheduler, Vitals())
     inbox.post(Submit(job(1)))
     inbox.post(Stop("the I/O thread died"))
     loop.run()
@@ -97,12 +100,8 @@ class Broken(Sevens):
 
 def test_a_device_that_fails_ends_the_loop_with_its_cause_and_others_can_go_on() -> None:
     bench = Bench()
-    policy = DecodePolicy(bench.parts)
     inbox: Inbox[object] = Inbox(100)
-    busy = BusyPage("", 1, lambda threads: None)
-    loop = EngineLoop(
-        Broken(), bench.scheduler, policy, inbox, Vitals(), ServerClock(), busy, lambda tokens: 1, 60.0, 1
-    )
+    loop = make_loop(bench, Broken(), inbox, bench.scheduler, Vitals())
     inbox.post(Submit(job(1)))
     loop.run()
     assert loop.error == "CUDA error: an illegal memory access was encountered"
