@@ -1,5 +1,9 @@
 """What a layer does between its matrix products on CUDA: one kernel each, and one for rotation and store.
 
+With attention a layer is five launches and four matrix products, six and four where attention is split: two norms, one
+rotation, one gate, and attention's kernel, behind which a second one joins the parts. A step of decodes and chunks
+launches attention for either.
+
 Importing this module loads Triton.
 """
 
