@@ -102,6 +102,11 @@ def _best(device: torch.device, work: Callable[[], object]) -> float:
 def _name(device: torch.device) -> str:
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
+    return processor()
+
+
+def processor() -> str:
+    """What this host's processor calls itself."""
     try:
         with open("/proc/cpuinfo") as lines:
             return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))

@@ -1,14 +1,15 @@
 """The KV cache, described in bytes: what pool, grant, frames and sizing see. Only attention knows about heads."""
 
 import hashlib
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from core.config import Codec
+from core.config import BlockSize, Codec
 
 VALUE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+BLOCK_SIZES = frozenset(get_args(BlockSize))
 SCALE_BYTES = 4
 """Of a scale, fp32, in front of the values of a block that a codec has made."""
 
@@ -51,11 +52,32 @@ class KVSpec(Struct, frozen=True):
         """32 hexadecimal digits; equal if and only if blocks can be passed as they are."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
 
-    def content(self) -> str:
-        """The same of what the values mean, in whatever format and block size: equal if blocks can be converted."""
-        groups = [(group.kind, group.layers, group.shards, group.vectors) for group in self.groups]
-        meaning = (groups, self.layout, self.weights, self.dtype == "bytes")
-        return hashlib.sha256(msgspec.json.encode(meaning)).hexdigest()[:32]
+    def form(self, codec: Codec = "none") -> "WireForm":
+        """Of this pool's blocks on their way. Groups have one block size today."""
+        return WireForm(self.dtype, self.groups[0].block_tokens, codec)
+
+    def in_form(self, form: "WireForm") -> "KVSpec | None":
+        """The spec of a pool that keeps the same values in the form's format and block size; None: there is none.
+
+        If its fingerprint is a peer's, the peer's blocks can be converted into this pool's.
+        """
+        if form.dtype == self.dtype and all(group.block_tokens == form.block_tokens for group in self.groups):
+            return self
+        if self.dtype not in VALUE_BYTES or form.dtype not in VALUE_BYTES or form.block_tokens not in BLOCK_SIZES:
+            return None
+        return structs.replace(
+            self,
+            dtype=form.dtype,
+            groups=tuple(
+                structs.replace(
+                    group,
+                    block_tokens=form.block_tokens,
+                    block_bytes=group.block_bytes // (group.block_tokens * VALUE_BYTES[self.dtype])
+                    * form.block_tokens * VALUE_BYTES[form.dtype],
+                )
+                for group in self.groups
+            ),
+        )  # fmt: skip
 
     def block_bytes(self) -> int:
         """Bytes of one block over all groups and layers."""

@@ -1,9 +1,9 @@
 """Every message that crosses a process boundary: one union and one typed decoder per link.
 
 All structs are frozen and tagged, and travel as msgpack. KV bytes are never inside a message: they follow a `Layer`
-header as frames of their own. Every message names the epoch of its sender and of the life that it is meant for; what
-reaches another life is dropped and counted. Times on these links are remaining milliseconds; jobs on Redis carry
-absolute seconds of the Redis server's clock.
+header as frames of their own, or through shared memory. Every message names the epoch of its sender and of the life
+that it is meant for; what reaches another life is dropped and counted. Times on these links are remaining
+milliseconds; jobs on Redis carry absolute seconds of the Redis server's clock.
 """
 
 from types import UnionType
@@ -12,9 +12,11 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
+from core.config import Security, Transport
 from core.errors import MessageError
+from core.kvspec import WireForm
 
-VERSION = 2
+VERSION = 3
 """Of the whole protocol. Peers of different versions refuse each other, naming both."""
 
 Finish = Literal["stop", "length"]
@@ -214,6 +216,18 @@ FromWorker = Welcome | Pong | Started | Tokens | Alive | Failed
 # prefill -> decode ------------------------------------------------------------------------------------------------
 
 
+class Join(Addressed, frozen=True, kw_only=True, tag="join"):
+    """First message of a link: how its sender can pass KV, and its half of the session's key.
+
+    Repeated until answered, and from time to time after that: a link that is silent for long is forgotten.
+    """
+
+    transports: tuple[Transport, ...]
+    security: Security
+    nonce: bytes
+    version: int = VERSION
+
+
 class Handoff(Addressed, frozen=True, kw_only=True):
     """A message about one handoff; the number is the sender side's, unique within its epoch."""
 
@@ -230,7 +244,8 @@ class Open(Handoff, frozen=True, kw_only=True, tag="open"):
     token_ids: list[int]
     prompt_tokens: int
     remaining_ms: float
-    fingerprint: str
+    fingerprint: str  # of the sender's pool
+    form: WireForm  # of the blocks that will come
     salt: str = ""  # as in the job
     priority: int = 0  # as in the job
     version: int = VERSION
@@ -239,7 +254,8 @@ class Open(Handoff, frozen=True, kw_only=True, tag="open"):
 class Layer(Handoff, frozen=True, kw_only=True, tag="layer"):
     """Header of a payload: blocks `first` … `first + count - 1` of the sequence, of one layer, in order.
 
-    `number` counts the payloads of this handoff from 0; `offset` is the link's byte count before this payload.
+    Blocks are the sender's, in the Open's form. `number` counts the payloads of this handoff from 0; `offset` is the
+    link's byte count before this payload.
     """
 
     number: int
@@ -284,13 +300,30 @@ class Aborted(Handoff, frozen=True, kw_only=True, tag="aborted"):
     """The answer to Abort: nothing of this handoff is held here any more."""
 
 
-ToDecode = Open | Layer | Commit | Abort | Aborted
+ToDecode = Join | Open | Layer | Commit | Abort | Aborted
 
 # decode -> prefill ------------------------------------------------------------------------------------------------
 
 
+class Offer(Addressed, frozen=True, kw_only=True, tag="offer"):
+    """The answer to Join: the ways that are open for this link's payloads, and the other half of the session's key.
+
+    What is empty or 0 is no way. Payload sockets admit `user` with `token`, and nobody else under that name.
+    """
+
+    security: Security  # of payloads over tcp
+    nonce: bytes
+    user: str
+    token: str
+    tcp: int = 0  # port, of the host where the link's own socket is
+    ipc: str = ""  # endpoint
+    shm: str = ""  # path of a ring of `ring` bytes
+    ring: int = 0
+    version: int = VERSION
+
+
 class Grant(Handoff, frozen=True, kw_only=True, tag="grant"):
-    """Blocks are reserved. The first `held` blocks are here already; the link may send up to byte offset `limit`."""
+    """Blocks are reserved. The sender's first `held` blocks are here already; the link may send up to `limit`."""
 
     held: int
     limit: int
@@ -315,7 +348,7 @@ class Refused(Handoff, frozen=True, kw_only=True, tag="refused"):
     retryable: bool = True
 
 
-ToPrefill = Grant | Credit | Accepted | Refused | Abort | Aborted
+ToPrefill = Offer | Grant | Credit | Accepted | Refused | Abort | Aborted
 
 # codecs -----------------------------------------------------------------------------------------------------------
 
@@ -342,4 +375,5 @@ decode_job: LinkDecoder[AnyJob] = LinkDecoder(AnyJob, "job")
 decode_to_worker: LinkDecoder[ToWorker] = LinkDecoder(ToWorker, "gateway to worker")
 decode_from_worker: LinkDecoder[FromWorker] = LinkDecoder(FromWorker, "worker to gateway")
 decode_to_decode: LinkDecoder[ToDecode] = LinkDecoder(ToDecode, "prefill to decode")
+decode_layer: LinkDecoder[Layer] = LinkDecoder(Layer, "payload")
 decode_to_prefill: LinkDecoder[ToPrefill] = LinkDecoder(ToPrefill, "decode to prefill")

@@ -19,9 +19,9 @@ NONCE = 12
 LEAST_SECRET = 16
 
 
-def derive_key(secret: bytes, purpose: str) -> bytes:
-    """A 32-byte key for one purpose."""
-    return HKDF(algorithm=SHA256(), length=32, salt=b"baton", info=purpose.encode()).derive(secret)
+def derive_key(secret: bytes, purpose: str, salt: bytes = b"") -> bytes:
+    """A 32-byte key for one purpose, and for one use of it where `salt` is never the same again."""
+    return HKDF(algorithm=SHA256(), length=32, salt=b"baton" + salt, info=purpose.encode()).derive(secret)
 
 
 class Sealer:

@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-import zmq.asyncio
-
 from core.config import WorkerConfig
 from core.kvspec import KVSpec
-from core.link_keys import LinkKeys
+from core.network import Network
 from kvtransfer.inbound import Inbound
 from kvtransfer.memory import KVMemory
 from worker.events import HandoffOver, RoomGranted, RoomRefused
@@ -22,11 +20,10 @@ class DecodeTransfer:
         epoch: str,
         spec: KVSpec,
         memory: KVMemory,
-        context: zmq.asyncio.Context,
-        keys: LinkKeys,
+        network: Network,
         tell_engine: Callable[[Any], None],
     ) -> None:
-        self._inbound = Inbound(config.transfer, epoch, spec, memory, context, keys, config.host, tell_engine)
+        self._inbound = Inbound(config.transfer, epoch, spec, memory, network, config.host, tell_engine)
         self.handoff_address = self._inbound.address
 
     def handle(self, event: Any) -> bool:
@@ -56,7 +53,7 @@ class DecodeTransfer:
 
     def dropped(self) -> int:
         """Messages that were malformed or meant for another life."""
-        return sum(self._inbound.malformed.values()) + self._inbound.side.strays
+        return self._inbound.refused.total() + self._inbound.side.strays
 
     async def run(self) -> None:
         """Raises what a task of it dies of."""

@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from core.config import TransferConfig
 from core.ids import SequenceKey
-from core.kvspec import KVSpec
-from core.messages import VERSION, Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused, ToDecode
+from core.kvspec import VALUE_BYTES, KVSpec
+from core.messages import VERSION, Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused
 from kvtransfer.link import ReceiveWindow
 from kvtransfer.moves import HandoffKey, Instruction, Land, Send
 from kvtransfer.receiver import (
@@ -19,11 +19,13 @@ from kvtransfer.receiver import (
     Receiver,
     ReceiverEvent,
     ReceiverState,
+    SenderDead,
 )
 from kvtransfer.remembered import Remembered
 
 FOREVER_MS = 1e12
 SALT = re.compile(r"(?:[0-9a-f]{32})?")  # nobody's, or a tenant's
+FromSender = Open | Layer | Commit | Abort | Aborted
 OwnEvent = Granted | Declined | PayloadLanded | Over
 
 
@@ -52,8 +54,8 @@ class Arrivals:
         self.handoffs: dict[HandoffKey, Receiver] = {}
         self.strays = 0  # messages of another epoch, or that the table does not have
 
-    def receive(self, link: bytes, message: ToDecode, frames: tuple[int, ...], now: float) -> list[Instruction]:
-        """A message of a prefill worker; `frames` are the sizes of the payload frames behind a Layer."""
+    def receive(self, link: bytes, message: FromSender, size: int, now: float) -> list[Instruction]:
+        """A message of a prefill worker; `size` in bytes is that of a Layer's payload."""
         if isinstance(message, Layer):
             self._window(link, message.sender, now).saw(message.offset, max(0, message.size))
         key = HandoffKey(message.sender, message.handoff)
@@ -68,7 +70,7 @@ class Arrivals:
         if link != receiver.link:  # a handoff lives and dies with its link
             self.strays += 1
             return []
-        event = LayerArrived(message, frames) if isinstance(message, Layer) else message
+        event = LayerArrived(message, size) if isinstance(message, Layer) else message
         return self._handle(receiver, event, now)
 
     def handle(self, key: HandoffKey, event: OwnEvent, now: float) -> list[Instruction]:
@@ -76,9 +78,14 @@ class Arrivals:
         receiver = self.handoffs.get(key)
         return [] if receiver is None else self._handle(receiver, event, now)
 
-    def landed(self, land: Land, digests: list[int], now: float) -> list[Instruction]:
+    def landed(self, land: Land, digest: int, now: float) -> list[Instruction]:
         """A `Land` was carried out."""
-        return self.handle(land.key, PayloadLanded(land.header, digests), now)
+        return self.handle(land.key, PayloadLanded(land.header, digest), now)
+
+    def cut_off(self, link: bytes, reason: str, now: float) -> list[Instruction]:
+        """Nothing more is read from this link: its handoffs end here, and its sender will miss us."""
+        gone = [each for each in self.handoffs.values() if each.link == link and each.state is not ReceiverState.OWNED]
+        return [move for receiver in gone for move in self._handle(receiver, SenderDead(reason), now)]
 
     def cancel(self, branch: SequenceKey, attempt: int, now: float, reason: str = "cancelled") -> list[Instruction]:
         """Attempts up to `attempt` of this branch are dead, those too whose Open has still to come.
@@ -167,8 +174,11 @@ class Arrivals:
         living = self._living(message, now)
         if message.version != VERSION:
             return "version", f"protocol version {message.version} here meets version {VERSION}", False
-        if message.fingerprint != self._fingerprint:
+        theirs = self._spec.in_form(message.form)
+        if theirs is None or theirs.fingerprint() != message.fingerprint:
             return "misfit", f"KV layout {message.fingerprint} does not fit {self._fingerprint}", False
+        if message.form.codec != "none" and theirs.dtype not in VALUE_BYTES:
+            return "misfit", f"KV of {theirs.dtype} has no codec {message.form.codec}", False
         if not message.samples or not message.token_ids or not 0 <= message.remaining_ms < FOREVER_MS:
             return "bad_open", "a handoff has at least one sample, one token, and a time that it may take", False
         if len(set(message.samples)) < len(message.samples):
@@ -183,11 +193,13 @@ class Arrivals:
             live = self.handoffs.get(self._branches.get(branch, key))
             if live is not None and live.open.attempt == message.attempt:
                 return "duplicate", f"attempt {message.attempt} is being handed off already", True
+        if sum(each.state is ReceiverState.WAITING for each in self.handoffs.values()) >= self._config.grants_waiting:
+            return "crowded", f"{self._config.grants_waiting} handoffs wait for room here already", True
         if self._draining:
             return "draining", "this worker takes no new work", True
         return "", "", True
 
-    def _answer_unknown(self, link: bytes, key: HandoffKey, message: ToDecode, now: float) -> list[Instruction]:
+    def _answer_unknown(self, link: bytes, key: HandoffKey, message: Handoff, now: float) -> list[Instruction]:
         """ENDED and unknown: what is over stays over, and the sender is told."""
         ending = self._ended.get(key, now) or Ending(False, False)
         abort = Send(Abort(sender=self._epoch, receiver=key.sender, handoff=key.handoff, reason="ended"), link)

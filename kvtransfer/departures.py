@@ -1,11 +1,11 @@
 """The prefill side of one link, pure: all handoffs to one life of one decode worker, and the window that they share."""
 
-from core.config import TransferConfig
+from core.config import Codec, TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
-from core.messages import Abort, Accepted, Credit, Grant, Layer, ToPrefill
-from kvtransfer.link import SendWindow, Turns
-from kvtransfer.moves import Instruction, Lost, OpenRequest, Unpinned
+from core.messages import Abort, Accepted, Credit, Grant, Layer, Offer, ToPrefill
+from kvtransfer.link import LinkRate, SendWindow, Turns
+from kvtransfer.moves import Instruction, Joined, Lost, OpenRequest, Unpinned
 from kvtransfer.payloads import Payload
 from kvtransfer.sender import (
     Covered,
@@ -29,6 +29,7 @@ class Departures:
         self._turns = Turns()
         self._heard = self._ticked = self._opened = float("-inf")
         self.window = SendWindow()
+        self.rate = LinkRate(config.window // 2)
         self.handoffs: dict[int, Sender] = {}
         self.strays = 0  # messages of another epoch, or that the table does not have
 
@@ -36,7 +37,7 @@ class Departures:
         """Starts a handoff."""
         if number in self.handoffs:
             raise IllegalMove(f"handoff {number} is open already")
-        sender = Sender(self._config, self._ends, number, request, self._spec, now, self._trace)
+        sender = Sender(self._config, self._ends, number, request, self._spec, now, self._codec(), self._trace)
         self.handoffs[number] = sender
         self._opened = now
         return sender.begin(now)
@@ -69,7 +70,10 @@ class Departures:
         self._heard = now
         if isinstance(message, Credit):
             self.window.credit(message.seen, message.limit)
+            self.rate.covered(self.window.seen, now)
             return self._to_all(Covered(self.window.seen), now)
+        if isinstance(message, Offer):
+            return [Joined(message)]
         if isinstance(message, Grant):
             self.window.credit(0, message.limit)
         if message.handoff in self.handoffs:
@@ -92,11 +96,12 @@ class Departures:
         """The message in front of the payload."""
         return sender.layer(payload, self.window.sent)
 
-    def payload_left(self, sender: Sender, payload: Payload, digests: list[int], now: float) -> list[Instruction]:
-        """The socket took it: it counts against the window, and the next handoff has its turn."""
+    def payload_left(self, sender: Sender, payload: Payload, digest: int, now: float) -> list[Instruction]:
+        """The channel took it: it counts against the window, and the next handoff has its turn."""
         self.window.send(payload.size)
+        self.rate.left(self.window.sent, self.window.sent - self.window.seen, now)
         self._turns.turn()
-        return self.handle(sender.number, PayloadLeft(payload, self.window.sent, digests), now)
+        return self.handle(sender.number, PayloadLeft(payload, self.window.sent, digest), now)
 
     def tick(self, now: float) -> list[Instruction]:
         """Deadlines and repetition of all handoffs, and the peer's silence; our own long pause is not the peer's."""
@@ -124,6 +129,12 @@ class Departures:
     def waiting_blocks(self) -> int:
         """Blocks of handoffs that wait for the peer's grant."""
         return sum(sum(s.payloads.counts) for s in self.handoffs.values() if s.state is SenderState.OPENING)
+
+    def _codec(self) -> Codec:
+        """The deployment's, unless the link is known to be fast enough without, or not known to be slow."""
+        below = self._config.kv_codec_below
+        slow = not below or 0 < self.rate.gigabytes_per_second < below
+        return self._config.kv_codec if slow else "none"
 
     def _to_all(self, event: Covered | PeerDead, now: float) -> list[Instruction]:
         return [move for number in list(self.handoffs) for move in self.handle(number, event, now)]

@@ -1,7 +1,8 @@
-"""Digests of KV blocks: XXH3 (64 bits) of a block's bytes, seeded with its place, and their sum over a handoff.
+"""Digests of payloads: XXH3 (64 bits) of a payload's bytes, seeded with its place, and their sum over a handoff.
 
-A handoff's digest is the sum modulo 2**64 over all (group, layer, block), so it does not depend on the order in which
-layers leave; the seed is the place, so two swapped blocks change it. It guards against mistakes, not against an enemy.
+A handoff's digest is the sum modulo 2**64 over its payloads, so it does not depend on the order in which layers leave;
+the seed is the place, so two swapped payloads change it. It guards against mistakes, not against an enemy: where there
+may be one, payloads are sealed, and the seal's own tag takes the digest's place (`kvtransfer.seal`).
 """
 
 from collections.abc import Sequence
@@ -10,39 +11,26 @@ import xxhash
 
 MODULUS = 1 << 64
 Place = tuple[int, int, int]
-"""(group, layer, block of the sequence)."""
+"""(group, layer, first block of the sequence)."""
 
 
-def block_digests(
-    group: int, layer: int, first: int, block_bytes: int, frames: Sequence[memoryview | bytes]
-) -> list[int]:
-    """One digest per block of a payload whose first block is block `first` of the sequence.
-
-    Every frame is a whole number of blocks, however the payload was cut.
-    """
-    digests: list[int] = []
+def payload_digest(group: int, layer: int, first: int, frames: Sequence[memoryview | bytes]) -> int:
+    """Of the bytes of a payload that begins with block `first` of the sequence, however they are cut."""
+    digest = xxhash.xxh3_64(seed=group << 56 | layer << 32 | first)
     for frame in frames:
-        view = memoryview(frame).cast("B")
-        assert len(view) % block_bytes == 0, "a frame is a whole number of blocks"
-        for start in range(0, len(view), block_bytes):
-            place = _seed(group, layer, first + len(digests))
-            digests.append(xxhash.xxh3_64_intdigest(view[start : start + block_bytes], place))
-    return digests
+        digest.update(frame)
+    return digest.intdigest()
 
 
 class HandoffDigest:
-    """The running sum; with `trace`, also each block's own digest, for tests and for finding a wrong block."""
+    """The running sum; with `trace`, also each payload's own digest, for tests and for finding a wrong one."""
 
     def __init__(self, trace: bool = False) -> None:
         self.value = 0
-        self.blocks: dict[Place, int] | None = {} if trace else None
+        self.payloads: dict[Place, int] | None = {} if trace else None
 
-    def add(self, group: int, layer: int, first: int, digests: Sequence[int]) -> None:
-        """Adds the blocks `first`, `first` + 1, … of a layer."""
-        self.value = (self.value + sum(digests)) % MODULUS
-        if self.blocks is not None:
-            self.blocks.update(((group, layer, first + at), digest) for at, digest in enumerate(digests))
-
-
-def _seed(group: int, layer: int, block: int) -> int:
-    return group << 56 | layer << 32 | block
+    def add(self, group: int, layer: int, first: int, digest: int) -> None:
+        """Adds a payload."""
+        self.value = (self.value + digest) % MODULUS
+        if self.payloads is not None:
+            self.payloads[group, layer, first] = digest

@@ -1,34 +1,48 @@
-"""The decode side's driver: one ROUTER for every prefill worker. Runs on the I/O thread's asyncio loop."""
+"""The decode side's driver: one control ROUTER for every prefill worker, and sockets or rings for their payloads.
+
+Runs on the I/O thread's asyncio loop. A payload is believed before anything is done with it: it has to come from the
+user that its link's Offer named, and on a sealed link it has to open.
+"""
 
 import asyncio
+import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import Protocol
 
 import zmq
 import zmq.asyncio
 
-from core.config import TransferConfig
-from core.errors import MessageError
+from core.config import TransferConfig, Transport
+from core.errors import MessageError, SealError
 from core.ids import SequenceKey
-from core.kvspec import KVSpec
-from core.link_keys import LinkKeys
-from core.messages import ToDecode, decode_to_decode, encode
-from core.sockets import ipc_router, router, send_now
+from core.kvspec import KVSpec, Piece
+from core.messages import Join, Layer, ToDecode, decode_to_decode, encode
+from core.network import Network
+from core.sockets import router, send_now
+from core.strikes import Strikes
 from kvtransfer.arrivals import Arrivals
-from kvtransfer.digest import block_digests
 from kvtransfer.memory import KVMemory
 from kvtransfer.moves import Dropped, HandoffKey, InboundEvent, Instruction, Land, Landed, Send, Wanted
+from kvtransfer.payload_doors import PayloadDoors
 from kvtransfer.receiver import Declined, Granted, Over
+from kvtransfer.session import Arrived
+from kvtransfer.sessions import Sessions
 
 BATCH = 16  # messages handled before credit is sent and other tasks have their turn
-PEERS = 1024  # links whose malformed messages are counted apart
 LEAST_SLEEP = 0.001  # seconds
-IPC = "ipc://"
+log = logging.getLogger("baton.handoff")
+
+
+class Receives(Protocol):
+    """What a socket's frames are given to."""
+
+    def __call__(self, frames: list[zmq.Frame]) -> None: ...
 
 
 class Inbound:
-    """Reports `Wanted`; lands the bytes of what is granted; reports `Landed` or `Dropped`. `host` may be `ipc://path`."""
+    """Reports `Wanted`; lands the bytes of what is granted; reports `Landed` or `Dropped`."""
 
     def __init__(
         self,
@@ -36,8 +50,7 @@ class Inbound:
         epoch: str,
         spec: KVSpec,
         memory: KVMemory,
-        context: zmq.asyncio.Context,
-        keys: LinkKeys,
+        network: Network,
         host: str,
         events: Callable[[InboundEvent], None],
         *,
@@ -46,25 +59,26 @@ class Inbound:
     ) -> None:
         self.side = Arrivals(config, epoch, spec, trace)
         self._config = config
-        self._spec = spec
         self._memory = memory
         self._events = events
         self._clock = clock
-        self._path = Path(host.removeprefix(IPC)) if host.startswith(IPC) else None
-        if self._path is None:
-            self._socket, self.address = router(context, host, keys)
-        else:
-            self._socket, self.address = ipc_router(context, self._path, keys)
+        self._socket, self.address = router(network.context, host, network.keys)
+        network.gatekeeper.watch(self._socket)
+        self._doors = PayloadDoors(config, network, host)
+        self._sessions = Sessions(config, epoch, network, self._doors)
+        self._strikes: Strikes[bytes] = Strikes(config.malformed_rate, config.cut_off)
         self.handoffs_landed = 0
         self.payloads_landed = 0
         self.bytes_landed = 0  # KV that was moved here and not computed here
         self.undelivered = 0  # answers that the peer's queue did not take; the peer will ask again
-        self.malformed: dict[bytes, int] = {}  # by link
+        self.refused: Counter[str] = Counter()  # frames that were dropped, by reason
         self._wake = asyncio.Event()
         self._idle = True  # the time keeper sleeps without end
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Raises what a task of ours has died of; await it beside the I/O thread's other tasks."""
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._keep_time())]
+        reading = [self._read(self._socket, self._receive)]
+        reading += [self._read(door, self._payloads(name)) for name, door in self._doors.sockets.items()]
+        self._tasks = [asyncio.create_task(work) for work in (*reading, self._keep_time())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
 
@@ -96,23 +110,23 @@ class Inbound:
         self.side.drain()
 
     async def close(self) -> None:
-        """Closes the socket; open handoffs are left to the senders, who will miss us."""
+        """Closes the sockets; open handoffs are left to the senders, who will miss us."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._socket.close(0)
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
+        self._doors.close()
+        self._sessions.close()
 
-    async def _read(self) -> None:
+    async def _read(self, socket: zmq.asyncio.Socket, receive: Receives) -> None:
         while True:
-            self._receive(await self._socket.recv_multipart(copy=False))
+            receive(await socket.recv_multipart(copy=False))
             for _ in range(BATCH - 1):
                 try:
-                    frames = await self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                    frames = await socket.recv_multipart(zmq.NOBLOCK, copy=False)
                 except zmq.Again:
                     break
-                self._receive(frames)
+                receive(frames)
             self._carry_out(self.side.credits())
             if self._idle:
                 self._wake.set()
@@ -134,26 +148,70 @@ class Inbound:
                 continue
 
     def _receive(self, frames: list[zmq.Frame]) -> None:
-        link = frames[0].bytes
-        try:
-            message: ToDecode = decode_to_decode(frames[1].buffer if len(frames) > 1 else b"")
-        except MessageError:
-            if link in self.malformed or len(self.malformed) < PEERS:
-                self.malformed[link] = self.malformed.get(link, 0) + 1
+        """From the control socket."""
+        link, now = frames[0].bytes, self._clock()
+        if not self._strikes.listens(link, now):
+            self.refused["cut off"] += 1
             return
-        payload = [frame.buffer for frame in frames[2:]]
-        sizes = tuple(len(part) for part in payload)
-        for move in self.side.receive(link, message, sizes, self._clock()):
-            self._carry_out(self._land(move, payload) if isinstance(move, Land) else [move])
+        try:
+            if len(frames) != 2:
+                raise MessageError("a message is one frame")
+            message: ToDecode = decode_to_decode(frames[1].buffer)
+            if isinstance(message, Join):
+                self._join(link, message, now)
+            elif isinstance(message, Layer):
+                self._arrive(link, self._sessions.of(link).from_ring(message), now)
+            else:
+                self._carry_out(self.side.receive(link, message, 0, now))
+        except MessageError:
+            self._strike(link, "malformed", now)
 
-    def _land(self, land: Land, payload: list[memoryview]) -> Sequence[Instruction]:
-        header = land.header
-        self._memory.write(header.group, header.layer, land.blocks, payload)
+    def _payloads(self, transport: Transport) -> Receives:
+        """What reads a payload socket."""
+
+        def receive(frames: list[zmq.Frame]) -> None:
+            now = self._clock()
+            session = self._sessions.of_user(frames[0].bytes)
+            if session is None:
+                self.refused["unknown user"] += 1
+                return
+            try:
+                arrived = session.from_socket(transport, [frame.buffer for frame in frames[1:]])
+            except SealError:
+                self._strike(session.link, "unsealed", now)
+            except MessageError:
+                self._strike(session.link, "malformed", now)
+            else:
+                self._arrive(session.link, arrived, now)
+
+        return receive
+
+    def _join(self, link: bytes, join: Join, now: float) -> None:
+        offer = self._sessions.join(link, join, now)
+        if offer is not None:
+            self._carry_out([Send(offer, link)])
+
+    def _arrive(self, link: bytes, arrived: Arrived, now: float) -> None:
+        self._sessions.heard(link, now)
+        for move in self.side.receive(link, arrived.header, arrived.size, now):
+            self._carry_out(self._land(move, arrived) if isinstance(move, Land) else [move])
+
+    def _land(self, land: Land, arrived: Arrived) -> Sequence[Instruction]:
+        header, place = land.header, land.blocks
+        if isinstance(place, Piece):
+            self._memory.convert(place, arrived.payload)
+        else:
+            self._memory.write(header.group, header.layer, place, arrived.payload)
         self.payloads_landed += 1
         self.bytes_landed += header.size
-        block_bytes = self._spec.groups[header.group].block_bytes
-        digests = block_digests(header.group, header.layer, header.first, block_bytes, payload)
-        return self.side.landed(land, digests, self._clock())
+        return self.side.landed(land, arrived.digest, self._clock())
+
+    def _strike(self, link: bytes, reason: str, now: float) -> None:
+        self.refused[reason] += 1
+        if self._strikes.strike(link, now):
+            log.warning("a prefill worker is cut off for %g s: %s frames", self._config.cut_off, reason)
+            self._sessions.forget(link)
+            self._carry_out(self.side.cut_off(link, "cut_off", now))
 
     def _own(self, instructions: Sequence[Instruction]) -> None:
         """An event of the own worker may have changed what is waited for."""

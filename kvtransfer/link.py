@@ -17,6 +17,7 @@ class SendWindow:
         self.sent = 0
         self.seen = 0
         self.limit = 0
+        self.room = FARTHEST  # bytes that the channel itself can keep under way
 
     def credit(self, seen: int, limit: int) -> None:
         """Late and repeated credits change nothing; a peer cannot have seen what was not sent."""
@@ -25,13 +26,44 @@ class SendWindow:
 
     def open_for(self, size: int) -> bool:
         """May `size` bytes leave? A payload larger than the window goes alone, when nothing else is on the way."""
-        return self.sent + size <= self.limit or (self.limit > 0 and self.seen == self.sent)
+        if self.seen == self.sent:
+            return self.limit > 0
+        return self.sent + size <= min(self.limit, self.seen + self.room)
 
     def send(self, size: int) -> int:
         """Takes `size` bytes; returns the offset before them."""
         offset = self.sent
         self.sent += size
         return offset
+
+
+class LinkRate:
+    """How fast the link is: bytes over time from a payload's leaving to the Credit that covers it.
+
+    Only a payload that leaves when many bytes are under way says something about the link; others wait for its delay.
+    The fastest of the last ones counts (as in BBR: Cardwell et al., "BBR: congestion-based congestion control", 2016).
+    """
+
+    def __init__(self, busy: int) -> None:
+        self._busy = busy  # bytes under way
+        self._under_way: deque[tuple[int, int, float]] = deque()  # end, bytes up to it that are under way, since when
+        self._last: deque[float] = deque(maxlen=64)
+
+    def left(self, end: int, under_way: int, now: float) -> None:
+        """A payload has left, up to offset `end`; with it `under_way` bytes are."""
+        if under_way >= self._busy:
+            self._under_way.append((end, under_way, now))
+
+    def covered(self, seen: int, now: float) -> None:
+        """Everything before `seen` has arrived."""
+        while self._under_way and self._under_way[0][0] <= seen:
+            _, size, since = self._under_way.popleft()
+            self._last.append(size / max(now - since, 1e-9))
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        """0 while the link was never busy."""
+        return max(self._last, default=0.0) / 1e9
 
 
 class ReceiveWindow:

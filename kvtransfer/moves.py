@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from core.messages import Addressed, Branch, Commit, Layer, Limits, Open, Sampling, Stages
+from core.kvspec import Piece
+from core.messages import Addressed, Branch, Commit, Layer, Limits, Offer, Open, Sampling, Stages
 from kvtransfer.digest import Place
 
 Outcome = Literal["accepted", "failed", "done"]
@@ -55,11 +56,11 @@ class Send(Struct, frozen=True):
 
 
 class Land(Struct, frozen=True):
-    """Write the payload behind `header` into these blocks of the pool, then report its digests."""
+    """Write the payload of `header` into these blocks of the pool, or convert it, then report its digest."""
 
     key: HandoffKey
     header: Layer
-    blocks: list[int]
+    blocks: list[int] | Piece
 
 
 class Closed(Struct, frozen=True, kw_only=True):
@@ -85,6 +86,12 @@ class Lost(Struct, frozen=True):
     """The peer of this link is dead: close its socket, then tell every handoff."""
 
     reason: str
+
+
+class Joined(Struct, frozen=True):
+    """The peer tells which ways are open for this link's payloads."""
+
+    offer: Offer
 
 
 class Wanted(Struct, frozen=True):
@@ -119,4 +126,4 @@ class Dropped(Struct, frozen=True):
 
 OutboundEvent = Closed | Unpinned
 InboundEvent = Wanted | Landed | Dropped
-Instruction = Send | Land | Lost | OutboundEvent | InboundEvent
+Instruction = Send | Land | Lost | Joined | OutboundEvent | InboundEvent

@@ -4,15 +4,14 @@ import asyncio
 import time
 from collections.abc import Callable
 
-import zmq.asyncio
-
 from core.config import TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
-from core.link_keys import LinkKeys
 from core.messages import Branch, Limits, Sampling, Stages
+from core.network import Network
 from core.sockets import dealer
 from kvtransfer.departures import Departures
+from kvtransfer.joining import Joining
 from kvtransfer.memory import KVMemory
 from kvtransfer.moves import Closed, FirstTokens, OpenRequest, OutboundEvent
 from kvtransfer.outbound_link import OutboundLink
@@ -28,8 +27,7 @@ class Outbound:
         epoch: str,
         spec: KVSpec,
         memory: KVMemory,
-        context: zmq.asyncio.Context,
-        keys: LinkKeys,
+        network: Network,
         events: Callable[[OutboundEvent], None],
         *,
         trace: bool = False,
@@ -39,8 +37,7 @@ class Outbound:
         self._epoch = epoch
         self._spec = spec
         self._memory = memory
-        self._context = context
-        self._keys = keys
+        self._network = network
         self._events = events
         self._trace = trace
         self._clock = clock
@@ -110,8 +107,11 @@ class Outbound:
 
     def _new_link(self, address: str, peer_epoch: str) -> OutboundLink:
         side = Departures(self._config, self._epoch, peer_epoch, self._spec, self._trace)
-        socket = dealer(self._context, address, self._keys)
-        link = OutboundLink(side, socket, self._spec, self._memory, self._clock, self._report, self._forget)
+        socket = dealer(self._network.context, address, self._network.keys)
+        largest = max(self._config.frame, max(group.block_bytes for group in self._spec.groups))
+        ends = (self._epoch, peer_epoch)
+        joining = Joining(self._config, ends, self._network, largest, socket, address)
+        link = OutboundLink(side, socket, joining, self._memory, self._clock, self._report, self._forget)
         for task in (link.pump, link.reader):
             task.add_done_callback(self._ended)
         return link

@@ -1,7 +1,8 @@
-"""One DEALER to one life of a decode worker: carries out what `Departures` says, in the order in which it says it.
+"""A control DEALER to one life of a decode worker, and the channel of its payloads: carries out `Departures`' words.
 
-Only `_pump` sends, so messages and payloads leave in order. Control messages wait in `_outbox`; a repetition takes the
-place of the one that it repeats, so the outbox is bounded by the handoffs. While the socket takes nothing (no
+Only `_pump` sends, so messages leave in order, and so do payloads; the two may overtake each other. Join is the first
+message, and payloads wait for the Offer that answers it; an Open does not. Messages wait in `_outbox`; a repetition
+takes the place of the one that it repeats, so the outbox is bounded by the handoffs. While a socket takes nothing (no
 connection stands yet, or its queue is full) the pump tries again after 1, 2, 4 … 20 ms. It does not poll for writing:
 behind a poll pyzmq queues every other send.
 """
@@ -14,13 +15,13 @@ import zmq
 import zmq.asyncio
 
 from core.errors import MessageError
-from core.kvspec import KVSpec
-from core.messages import Handoff, decode_to_prefill, encode
-from core.sockets import send_now, send_now_tracked
+from core.messages import Addressed, Handoff, Join, Layer, Offer, decode_to_prefill, encode
+from core.sockets import send_now
+from kvtransfer.channel import Channel
 from kvtransfer.departures import Departures
-from kvtransfer.digest import block_digests
+from kvtransfer.joining import Joining
 from kvtransfer.memory import KVMemory
-from kvtransfer.moves import Closed, Instruction, Lost, OpenRequest, OutboundEvent, Send, Unpinned
+from kvtransfer.moves import Closed, Instruction, Joined, Lost, OpenRequest, OutboundEvent, Send, Unpinned
 from kvtransfer.payloads import Payload
 from kvtransfer.sender import FrameDone, Sender, SenderEvent, SenderState
 
@@ -37,7 +38,7 @@ class OutboundLink:
         self,
         side: Departures,
         socket: zmq.asyncio.Socket,
-        spec: KVSpec,
+        joining: Joining,
         memory: KVMemory,
         clock: Callable[[], float],
         report: Callable[[OutboundEvent], None],
@@ -45,14 +46,17 @@ class OutboundLink:
     ) -> None:
         self.side = side
         self.malformed = 0
+        self.channel: Channel | None = None
         self._socket = socket
-        self._spec = spec
+        self._joining = joining
+        self._half = b""  # the peer's, of the session that the channel belongs to
+        self._join_due = clock()
         self._memory = memory
         self._clock = clock
         self._report = report
         self._lost = lost
         self._blocks: dict[int, tuple[list[int], ...]] = {}  # of open handoffs
-        self._outbox: dict[tuple[type, int], Handoff] = {}  # in order
+        self._outbox: dict[tuple[type, int], Addressed] = {}  # in order
         self._frames: deque[tuple[int, int, zmq.MessageTracker]] = deque()  # handoff, payload number; oldest first
         self._wake = asyncio.Event()
         self._lost_at: float | None = None
@@ -80,6 +84,8 @@ class OutboundLink:
         if self._lost_at is not None:
             return
         self._lost_at = self._clock()
+        if self.channel is not None:
+            self.channel.close()
         self._socket.close(0)
         self._outbox.clear()
         self._due, self._retry = None, 0.0
@@ -99,8 +105,14 @@ class OutboundLink:
                 await self._sleep()
 
     def _tick(self) -> None:
-        if self._lost_at is None and self._due is not None and self._clock() >= self._due:
-            self._carry_out(self.side.tick(self._clock()))
+        now = self._clock()
+        if self._lost_at is not None:
+            return
+        if now >= self._join_due:
+            self._outbox[Join, 0] = self._joining.join
+            self._join_due = now + self._joining.pause(self.channel is not None)
+        if self._due is not None and now >= self._due:
+            self._carry_out(self.side.tick(now))
             self._due = self.side.next_deadline()  # whatever happens until then only puts deadlines off
 
     def _send_some(self) -> int:
@@ -125,24 +137,42 @@ class OutboundLink:
         return True
 
     def _send_payload(self) -> bool | None:
-        turn = self.side.next_payload()
-        if turn is None:
+        turn = self.side.next_payload() if self.channel is not None else None
+        if turn is None or self.channel is None:
             return None
         sender, payload = turn
-        views = self._views(sender, payload)
         header = self.side.header(sender, payload)
-        tracker = send_now_tracked(self._socket, [encode(header), *views])
-        if tracker is None:
+        sent = self.channel.send(header, self._views(sender, payload))
+        if sent is None:
             return False
-        self._frames.append((sender.number, header.number, tracker))
-        block_bytes = self._spec.groups[payload.group].block_bytes
-        digests = block_digests(payload.group, payload.layer, payload.first, block_bytes, views)
-        self._carry_out(self.side.payload_left(sender, payload, digests, self._clock()))
+        self._carry_out(self.side.payload_left(sender, payload, sent.digest, self._clock()))
+        if sent.tracker is None:
+            self._carry_out(self.side.handle(sender.number, FrameDone(header.number), self._clock()))
+        else:
+            self._frames.append((sender.number, header.number, sent.tracker))
         return True
 
     def _views(self, sender: Sender, payload: Payload) -> list[memoryview]:
         blocks = self._blocks[sender.number][payload.group][payload.first : payload.first + payload.count]
-        return self._memory.read(payload.group, payload.layer, blocks)
+        return self._memory.read(payload.group, payload.layer, blocks, sender.form.codec)
+
+    def _join(self, offer: Offer) -> None:
+        """Opens the channel. An Offer that is new says that the peer had forgotten the link."""
+        if offer.nonce == self._half:
+            return
+        if self.channel is not None:
+            self.channel.close()
+        self._half = offer.nonce
+        self.channel = self._joining.channel(offer)
+        if self.channel is None:
+            self.lose("no_transport")
+            return
+        self.side.window.room = self.channel.room
+
+    def _probe(self, probe: Layer) -> None:
+        """Behind the payloads that have left: a probe that the channel does not take is repeated soon enough."""
+        if self.channel is not None and self._lost_at is None:
+            self.channel.send(probe, ())
 
     async def _sleep(self) -> None:
         try:
@@ -152,13 +182,14 @@ class OutboundLink:
             return
 
     def _pause(self) -> float | None:
-        """Seconds to sleep unless woken; None while nothing is open."""
+        """Seconds to sleep unless woken; None: until woken."""
         pauses = [self._retry] if self._retry else []
         closed = any(sender.state is SenderState.CLOSED for sender in self.side.handoffs.values())
         if closed or self._lost_at is not None:
             pauses.append(LOOK)
-        if self._due is not None:
-            pauses.append(max(0.0, self._due - self._clock()))
+        if self._lost_at is None:
+            due = self._join_due if self._due is None else min(self._due, self._join_due)
+            pauses.append(max(0.0, due - self._clock()))
         return min(pauses, default=None)
 
     def _look_at_frames(self) -> None:
@@ -189,9 +220,13 @@ class OutboundLink:
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for move in instructions:
             match move:
+                case Send(Layer() as probe):
+                    self._probe(probe)
                 case Send(Handoff() as message):
                     if self._lost_at is None:
                         self._outbox[type(message), message.handoff] = message
+                case Joined(offer):
+                    self._join(offer)
                 case Lost(reason):
                     self.lose(reason)
                 case Closed():

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from core.config import Codec
 from core.errors import IllegalMove
 from core.kvspec import KVSpec, blocks_for
 
@@ -26,8 +27,8 @@ def handoff_blocks(spec: KVSpec, tokens: int) -> tuple[int, ...]:
 class Payloads:
     """Layers in the order in which they became ready; each block leaves once, at most `frame` bytes at a time."""
 
-    def __init__(self, spec: KVSpec, tokens: int, frame: int) -> None:
-        self._spec = spec
+    def __init__(self, spec: KVSpec, tokens: int, frame: int, codec: Codec = "none") -> None:
+        self._block_bytes = [group.wire_bytes(codec, spec.dtype) for group in spec.groups]
         self._frame = frame
         self.counts = handoff_blocks(spec, tokens)
         places = [(at, layer) for at, group in enumerate(spec.groups) for layer in group.layers]
@@ -56,7 +57,7 @@ class Payloads:
         if not self._queue:
             return None
         group, layer = place = next(iter(self._queue))
-        block_bytes = self._spec.groups[group].block_bytes
+        block_bytes = self._block_bytes[group]
         first = self._left[place]
         count = min(self._ready[place] - first, max(1, self._frame // block_bytes))
         return Payload(group, layer, first, count, count * block_bytes)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from core.config import TransferConfig
 from core.errors import IllegalMove
-from core.kvspec import KVSpec
+from core.kvspec import KVSpec, Piece
 from core.messages import Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused
 from kvtransfer.branches import branches_fit
 from kvtransfer.digest import HandoffDigest
@@ -46,17 +46,17 @@ class Declined(Struct, frozen=True):
 
 
 class LayerArrived(Struct, frozen=True):
-    """A Layer, and the sizes in bytes of the frames behind it."""
+    """A Layer, and the size in bytes of its payload."""
 
     header: Layer
-    frames: tuple[int, ...]
+    size: int
 
 
 class PayloadLanded(Struct, frozen=True):
-    """A payload is in its blocks; these are the digests of what was written."""
+    """A payload is in its blocks; `digest` is that of what was written."""
 
     header: Layer
-    digests: list[int]
+    digest: int
 
 
 class Over(Struct, frozen=True):
@@ -96,12 +96,19 @@ class Receiver:
         self.owned = False  # once OWNED, for ever accepted
         self.told = False  # the sender was sent our Abort
         self.dropped = 0  # events that the table does not have, and payloads that were here already
-        self.counts = handoff_blocks(spec, len(message.token_ids))
+        self.tokens = len(message.token_ids)
+        self.counts = handoff_blocks(spec, self.tokens)  # of ours
+        theirs = spec.in_form(message.form)
+        assert theirs is not None and theirs.fingerprint() == message.fingerprint, "an Open that fits"
+        self._converts = message.form != spec.form()
+        self._their_counts = handoff_blocks(theirs, self.tokens)
+        self._their_bytes = [group.wire_bytes(message.form.codec, theirs.dtype) for group in theirs.groups]
         self.digest = HandoffDigest(trace)
         self.size = 0  # payload bytes landed
         self.landed = 0  # payloads landed
         self._arrived = 0  # payloads taken, landed or landing
         self._granted = Granted((), 0)
+        self._their_held = 0
         self._upto: dict[tuple[int, int], int] = {}  # (group, layer) -> blocks before this one are here
         self._commit: Commit | None = None
         self._verify_by = 0.0
@@ -189,8 +196,9 @@ class Receiver:
         if not enough or not 0 <= granted.held <= max(self.counts):
             raise IllegalMove(f"handoff {self.key} needs {self.counts} blocks; the grant does not fit")
         self._granted = granted
+        self._their_held = self._in_their_blocks(granted.held)
         self._upto = {
-            (at, layer): min(granted.held, self.counts[at])
+            (at, layer): min(self._their_held, self._their_counts[at])
             for at, group in enumerate(self._spec.groups)
             for layer in group.layers
         }
@@ -206,19 +214,31 @@ class Receiver:
             return self._fail("gap")
         place = (header.group, header.layer)
         upto = self._upto.get(place)
-        if upto is None or header.first != upto or upto + header.count > self.counts[header.group]:
+        if upto is None or header.first != upto or upto + header.count > self._their_counts[header.group]:
             return self._fail("bad_frame")
-        block_bytes = self._spec.groups[header.group].block_bytes
-        whole = all(size > 0 and size % block_bytes == 0 for size in event.frames)
-        if not whole or not header.size == sum(event.frames) == header.count * block_bytes:
+        if not 0 < event.size == header.size == header.count * self._their_bytes[header.group]:
             return self._fail("bad_frame")
         self._arrived += 1
         self._upto[place] = upto + header.count
-        return [Land(self.key, header, self._granted.blocks[header.group][upto : upto + header.count])]
+        return [Land(self.key, header, self._place(header))]
+
+    def _place(self, header: Layer) -> list[int] | Piece:
+        table = self._granted.blocks[header.group]
+        if not self._converts:
+            return table[header.first : header.first + header.count]
+        held = self._granted.held * self._spec.groups[header.group].block_tokens
+        first = header.first * self.open.form.block_tokens
+        return Piece(self.open.form, header.group, header.layer, table[: self.counts[header.group]], first, held)
+
+    def _in_their_blocks(self, held: int) -> int:
+        """Those of theirs that our first `held` blocks cover whole. Of others all tokens come, and ours stay."""
+        if held >= max(self.counts):
+            return max(self._their_counts)
+        return held * self._spec.groups[0].block_tokens // self.open.form.block_tokens
 
     def _land(self, event: PayloadLanded) -> list[Instruction]:
         header = event.header
-        self.digest.add(header.group, header.layer, header.first, event.digests)
+        self.digest.add(header.group, header.layer, header.first, event.digest)
         self.landed += 1
         self.size += header.size
         return self._verify() if self.state is S.VERIFYING else []
@@ -228,7 +248,7 @@ class Receiver:
         assert commit is not None
         if self.landed < commit.payloads:
             return []
-        complete = all(upto == self.counts[group] for (group, _), upto in self._upto.items())
+        complete = all(upto == self._their_counts[group] for (group, _), upto in self._upto.items())
         if not complete or (self.landed, self.size) != (commit.payloads, commit.size):
             return self._fail("incomplete")
         if self.digest.value != commit.digest:
@@ -237,7 +257,7 @@ class Receiver:
         self.owned = True
         landed = Landed(
             key=self.key, open=self.open, commit=commit, bytes=self.size, digest=self.digest.value,
-            digests=self.digest.blocks,
+            digests=self.digest.payloads,
         )  # fmt: skip
         return [landed, self._message(Accepted)]
 
@@ -251,7 +271,7 @@ class Receiver:
 
     def _grant_message(self) -> Send:
         message = Grant(
-            sender=self.open.receiver, receiver=self.key.sender, handoff=self.key.handoff, held=self._granted.held,
+            sender=self.open.receiver, receiver=self.key.sender, handoff=self.key.handoff, held=self._their_held,
             limit=self.window.limit,
         )  # fmt: skip
         return Send(message, self.link)

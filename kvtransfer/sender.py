@@ -8,7 +8,7 @@ from enum import Enum, auto
 
 from msgspec import Struct
 
-from core.config import TransferConfig
+from core.config import Codec, TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
 from core.messages import NO_ROOM, Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused
@@ -37,15 +37,15 @@ class LayerReady(Struct, frozen=True):
 
 
 class PayloadLeft(Struct, frozen=True):
-    """The socket took a payload, up to byte offset `end` of the link; `digests` are its blocks'."""
+    """The channel took a payload, up to byte offset `end` of the link."""
 
     payload: Payload
     end: int
-    digests: list[int]
+    digest: int
 
 
 class FrameDone(Struct, frozen=True):
-    """The socket no longer reads the payload with this number."""
+    """The channel no longer reads the payload with this number."""
 
     number: int
 
@@ -89,6 +89,7 @@ class Sender:
         request: OpenRequest,
         spec: KVSpec,
         now: float,
+        codec: Codec = "none",
         trace: bool = False,
     ) -> None:
         self._config = config
@@ -96,7 +97,8 @@ class Sender:
         self._fingerprint = spec.fingerprint()
         self.number = number
         self.request = request
-        self.payloads = Payloads(spec, len(request.token_ids), config.frame)
+        self.form = spec.form(codec)
+        self.payloads = Payloads(spec, len(request.token_ids), config.frame, codec)
         self.state = S.OPENING
         self.since = now  # when the current state began
         self.opened = now
@@ -217,7 +219,7 @@ class Sender:
     def _leave(self, event: PayloadLeft, now: float) -> None:
         payload = event.payload
         self.payloads.left(payload)
-        self.digest.add(payload.group, payload.layer, payload.first, event.digests)
+        self.digest.add(payload.group, payload.layer, payload.first, event.digest)
         self.flying[self.sent] = event.end
         self.sent += 1
         self.size += payload.size
@@ -251,7 +253,7 @@ class Sender:
         how, reason, retryable = outcome
         closed = Closed(
             handoff=self.number, outcome=how, reason=reason, retryable=retryable, bytes=self.size,
-            digest=self.digest.value, ms=(now - self.opened) * 1000, digests=self.digest.blocks,
+            digest=self.digest.value, ms=(now - self.opened) * 1000, digests=self.digest.payloads,
         )  # fmt: skip
         return [closed, *self._unpin_if_done()]
 
@@ -275,7 +277,7 @@ class Sender:
             sender=sender, receiver=receiver, handoff=self.number, request=request.request, samples=request.samples,
             attempt=request.attempt, gateway=request.gateway, token_ids=request.token_ids,
             prompt_tokens=request.prompt_tokens, remaining_ms=max(0.0, self.deadline - now) * 1000,
-            fingerprint=self._fingerprint, salt=request.salt, priority=request.priority,
+            fingerprint=self._fingerprint, form=self.form, salt=request.salt, priority=request.priority,
         )  # fmt: skip
 
     def _message(self, kind: type[Abort] | type[Aborted], **fields: str) -> Abort | Aborted:

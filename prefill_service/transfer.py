@@ -9,7 +9,7 @@ import zmq.asyncio
 
 from core.config import TransferConfig
 from core.kvspec import KVSpec
-from core.link_keys import LinkKeys
+from core.network import Network
 from core.store import ServerClock
 from kvtransfer.memory import KVMemory
 from kvtransfer.moves import Closed, OpenRequest, Unpinned
@@ -31,11 +31,10 @@ class PrefillTransfer:
         spec: KVSpec,
         memory: KVMemory,
         clock: ServerClock,
-        context: zmq.asyncio.Context,
-        keys: LinkKeys,
+        network: Network,
         tell_engine: Callable[[Any], None],
     ) -> None:
-        self._outbound = Outbound(config, epoch, spec, memory, context, keys, tell_engine)
+        self._outbound = Outbound(config, epoch, spec, memory, network, tell_engine)
         self._clock = clock
         self._tell_engine = tell_engine
 

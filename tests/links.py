@@ -1,23 +1,20 @@
-"""What the tests' own sockets need: a deployment's keys, and a context that admits those who have them."""
+"""What the tests' own sockets need: a deployment's keys, and a network that admits those who have them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import zmq.asyncio
-
-from core.gatekeeper import Gatekeeper
 from core.link_keys import LinkKeys
+from core.network import Network
 
-KEYS = LinkKeys.of(b"the secret of the tests' deployment")
+SECRET = b"the secret of the tests' deployment"
+KEYS = LinkKeys.of(SECRET)
 
 
 @asynccontextmanager
-async def guarded() -> AsyncIterator[zmq.asyncio.Context]:
-    """A context with a gatekeeper; never waits for a socket that a failed test left open."""
-    context = zmq.asyncio.Context()
-    gatekeeper = Gatekeeper(context, KEYS)
+async def guarded() -> AsyncIterator[Network]:
+    """A network of that deployment; its end never waits for a socket that a failed test left open."""
+    network = Network.of(SECRET)
     try:
-        yield context
+        yield network
     finally:
-        await gatekeeper.close()
-        context.destroy(0)
+        await network.destroy()

@@ -9,15 +9,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import redis
-import zmq.asyncio
 from msgspec import structs
 
 from core.config import WorkerConfig
 from core.ending import end
 from core.errors import BatonError
-from core.gatekeeper import Gatekeeper
 from core.ids import SequenceKey
-from core.link_keys import LinkKeys
+from core.network import Network
 from core.queue import PURPOSE, JobQueue
 from core.records import StatsSample, WorkerRecord
 from core.registry import BEAT, add_stats, publish, withdraw
@@ -63,7 +61,7 @@ class Transfer(Protocol):
         """Closes its sockets."""
 
 
-MakeTransfer = Callable[[zmq.asyncio.Context, LinkKeys, Callable[[Any], None]], Transfer]
+MakeTransfer = Callable[[Network, Callable[[Any], None]], Transfer]
 
 
 class IOThread(threading.Thread):
@@ -74,7 +72,6 @@ class IOThread(threading.Thread):
         config: WorkerConfig,
         record: WorkerRecord,
         secret: bytes,
-        keys: LinkKeys,
         clock: ServerClock,
         vitals: Vitals,
         inbox: Inbox[Any],
@@ -86,7 +83,6 @@ class IOThread(threading.Thread):
         self._config = config
         self._record = record
         self._secret = secret
-        self._keys = keys
         self._clock = clock
         self._vitals = vitals
         self._inbox = inbox
@@ -135,12 +131,11 @@ class IOThread(threading.Thread):
             loop.call_soon_threadsafe(stopped.set)
 
         self._wake = wake
-        context = zmq.asyncio.Context(io_threads=1)
-        gatekeeper = Gatekeeper(context, self._keys)
+        network = Network.of(self._secret)
         store = connect(self._config.store.redis)
-        transfer = self._make_transfer(context, self._keys, self._inbox.post)
-        socket, self.address = router(context, self._config.host, self._keys)
-        gatekeeper.watch(socket)
+        transfer = self._make_transfer(network, self._inbox.post)
+        socket, self.address = router(network.context, self._config.host, network.keys)
+        network.gatekeeper.watch(socket)
         link = GatewayLink(
             socket,
             self._record.epoch,
@@ -177,7 +172,7 @@ class IOThread(threading.Thread):
             self._flush(link),
             _raised(broken),
         )
-        tasks = [gatekeeper.task, *map(asyncio.create_task, works)]
+        tasks = [network.gatekeeper.task, *map(asyncio.create_task, works)]
         stopping = asyncio.create_task(stopped.wait())
         if self._told.is_set():
             stopped.set()
@@ -189,10 +184,9 @@ class IOThread(threading.Thread):
             self._outbox.detach()
             await end([*tasks, stopping])
             await transfer.close()
-            await gatekeeper.close()
             socket.close(0)
             await store.aclose()
-            context.term()
+            await network.close()
 
     async def _deregister(self, store: Store, jobs: JobQueue) -> None:
         try:

@@ -19,7 +19,6 @@ from core.costs import useful_threads, worth_bringing_back
 from core.errors import BatonError
 from core.hub_kernels import notice
 from core.ids import new_epoch
-from core.link_keys import LinkKeys
 from core.records import Role as RoleName
 from core.records import WorkerRecord
 from core.sealing import load_secret
@@ -67,7 +66,6 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         signal.signal(number, lambda *_: inbox.post(Stop()))
     outbox: Outbox[Any] = Outbox(config.inbox)
     secret = load_secret(config.store.secret_file)
-    keys = LinkKeys.of(secret)
     status.report("connecting to Redis")
     asyncio.run(_check_store(config.store.redis))
 
@@ -116,7 +114,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         quantization=executor.quantization,
     )
     vitals.load = policy.load()
-    io = IOThread(config, record, secret, keys, clock, vitals, inbox, outbox, busy, make_transfer(executor.pool))
+    io = IOThread(config, record, secret, clock, vitals, inbox, outbox, busy, make_transfer(executor.pool))
     io.start()
     if not io.ready.wait(READY_SECONDS) or io.error:
         raise BatonError(f"the worker could not register: {io.error or 'no answer in time'}")

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 from core.config import TransferConfig
 from core.ids import SequenceKey
-from core.messages import Addressed, Branch, Grant, decode_to_decode, decode_to_prefill, encode
+from core.messages import Addressed, Branch, Grant, Layer, decode_to_decode, decode_to_prefill, encode
 from kvtransfer.arrivals import Arrivals
 from kvtransfer.departures import Departures
-from kvtransfer.digest import Place, block_digests
+from kvtransfer.digest import Place, payload_digest
 from kvtransfer.moves import Closed, Dropped, HandoffKey, Instruction, Land, Landed, Lost, Send, Unpinned, Wanted
 from kvtransfer.receiver import Granted, ReceiverState
 from kvtransfer.sender import FrameDone, GiveUp, LayerReady, Sender, SenderState
@@ -32,6 +32,7 @@ BLOCKS = 4  # of each handoff
 LAYERS = (0, 1)
 NUMBERS = st.integers(0, HANDOFFS - 1)
 FATES = st.lists(st.sampled_from(["arrive"] * 9 + ["repeat", "repeat", "drop", "delay"]), min_size=1, max_size=10)
+AHEAD = st.lists(st.booleans(), min_size=1, max_size=6)
 TROUBLES = ((), ("cancel",), ("loss",), ("loss", "cancel"))
 CALAMITIES = (
     "payload lost", "payload lost", "payload lost", "silence everywhere", "silence on the way there",
@@ -58,10 +59,12 @@ class HandoffMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.steps = 0
         self.target = Pool(SPEC, 64, seed=2)
-        self.socket: list[Packet] = []  # to the decode side, not yet copied
+        self.socket: list[Packet] = []  # messages to the decode side
+        self.channel: list[Packet] = []  # payloads to the decode side, not yet copied; they may overtake messages
         self.out: list[Packet] = []  # to the decode side
         self.back: list[bytes] = []  # to the prefill side
         self.target_blocks: dict[HandoffKey, list[int]] = {}  # reserved
+        self.pushed: dict[tuple[str, int], dict[Place, int]] = {}  # digests of the payloads that left
         self.free = list(range(1, 64))
         self.wanted: list[HandoffKey] = []
         self.landed: dict[HandoffKey, Landed] = {}
@@ -112,10 +115,10 @@ class HandoffMachine(RuleBasedStateMachine):
         self.prefill = f"prefill-{self.attempt}"
         self.source = Pool(SPEC, 64, seed=1)
         self.departures = Departures(self.config, self.prefill, self.decode, SPEC, trace=True)
-        self.socket = []
+        self.socket, self.channel = [], []
         self.source_blocks: dict[int, list[int]] = {}
         self.expected: dict[int, bytes] = {}
-        self.moving: dict[int, dict[Place, int]] = {}  # digests of the blocks that the decode side lacks
+        self.moving: dict[int, set[tuple[int, int]]] = {}  # (layer, block) that the decode side lacks
         self.branches: dict[int, list[Branch]] = {}  # as committed
         self.closed: dict[int, Closed] = {}
         self.unpinned: set[int] = set()
@@ -128,11 +131,7 @@ class HandoffMachine(RuleBasedStateMachine):
             blocks = [number * BLOCKS + 1 + at for at in (2, 0, 1, 3)]
             self.source_blocks[number] = blocks
             self.expected[number] = self.source.content([blocks])
-            self.moving[number] = {
-                (0, layer, block): block_digests(0, layer, block, BLOCK_BYTES, self.source.read(0, layer, [at]))[0]
-                for layer in LAYERS
-                for block, at in list(enumerate(blocks))[self.cached[number] :]
-            }
+            self.moving[number] = {(layer, at) for layer in LAYERS for at in range(self.cached[number], len(blocks))}
             what = request(
                 4 * BLOCKS - number, request=f"r{number}", attempt=self.attempt, samples=self.samples[number]
             )
@@ -212,15 +211,17 @@ class HandoffMachine(RuleBasedStateMachine):
             self.sender_does(self.departures.tick(self.now))
         self.receiver_does(self.arrivals.tick(self.now))
 
-    @rule(payloads=st.integers(0, 6), fates=FATES)
-    def send(self, payloads: int, fates: Sequence[str]) -> None:
-        """Payloads whose turn it is join the socket's queue; one message per fate leaves it."""
+    @rule(payloads=st.integers(0, 6), fates=FATES, ahead=AHEAD)
+    def send(self, payloads: int, fates: Sequence[str], ahead: Sequence[bool] = (False,)) -> None:
+        """Payloads whose turn it is join the channel's queue; one packet per fate leaves it, or the socket's."""
         for _ in range(payloads):
             turn = None if self.lost else self.departures.next_payload()
             if turn is not None:
                 self.push_payload(*turn)
-        leaving, self.socket = self.socket[: len(fates)], self.socket[len(fates) :]
-        copies = [self.copy(packet) for packet in leaving]
+        copies = []
+        for at in range(min(len(fates), len(self.socket) + len(self.channel))):
+            overtakes = self.channel and (ahead[at % len(ahead)] or not self.socket)
+            copies.append(self.copy((self.channel if overtakes else self.socket).pop(0)))
         self.out += self.befall(copies, fates)
 
     @rule(count=st.integers(1, 12))
@@ -236,10 +237,10 @@ class HandoffMachine(RuleBasedStateMachine):
         for data in self.befall(arriving, fates):
             self.answer(data)
 
-    @rule(payloads=st.integers(0, 6), there=FATES, back=FATES)
-    def round_trip(self, payloads: int, there: Sequence[str], back: Sequence[str]) -> None:
+    @rule(payloads=st.integers(0, 6), there=FATES, back=FATES, ahead=AHEAD)
+    def round_trip(self, payloads: int, there: Sequence[str], back: Sequence[str], ahead: Sequence[bool]) -> None:
         """All of the way in one rule: Hypothesis leaves rules out of an example, and without one nothing would move."""
-        self.send(payloads, there)
+        self.send(payloads, there, ahead)
         self.deliver(len(self.out) or 1)
         while self.wanted:
             self.grant()
@@ -270,7 +271,7 @@ class HandoffMachine(RuleBasedStateMachine):
             self.calamities.append(("payload lost", self.steps + 1))
             return
         self.mishaps += 1
-        self.send(1, ["arrive"] * (len(self.socket) + 1))
+        self.send(1, ["arrive"] * (len(self.socket) + len(self.channel) + 1))
         lost = max(at for at, packet in enumerate(self.out) if packet.frames)
         del self.out[lost]
 
@@ -279,7 +280,7 @@ class HandoffMachine(RuleBasedStateMachine):
         self.mishaps += 1
         for _ in range(12):
             self.time_passes(0.5)
-            self.send(1, ["arrive"] * (len(self.socket) + 1))
+            self.send(1, ["arrive"] * (len(self.socket) + len(self.channel) + 1))
             if where != "silence on the way back":
                 self.out = []
             self.deliver(len(self.out))
@@ -317,9 +318,10 @@ class HandoffMachine(RuleBasedStateMachine):
         assert header.first >= self.cached[sender.number], "the decode side holds this block"
         blocks = self.source_blocks[sender.number][header.first : header.first + header.count]
         views = self.source.read(0, header.layer, blocks)
-        self.socket.append(Packet(encode(header), self.prefill.encode(), views, sender.number, header.number))
-        digests = block_digests(0, header.layer, header.first, BLOCK_BYTES, views)
-        self.sender_does(self.departures.payload_left(sender, payload, digests, self.now))  # type: ignore[arg-type]
+        self.channel.append(Packet(encode(header), self.prefill.encode(), views, sender.number, header.number))
+        digest = payload_digest(0, header.layer, header.first, views)
+        self.pushed.setdefault((self.prefill, sender.number), {})[0, header.layer, header.first] = digest
+        self.sender_does(self.departures.payload_left(sender, payload, digest, self.now))  # type: ignore[arg-type]
 
     def copy(self, packet: Packet) -> Packet:
         frames = [memoryview(bytes(view)) for view in packet.frames]
@@ -329,15 +331,15 @@ class HandoffMachine(RuleBasedStateMachine):
 
     def arrive(self, packet: Packet) -> None:
         message = decode_to_decode(packet.data)
-        sizes = tuple(len(frame) for frame in packet.frames)
-        for move in self.arrivals.receive(packet.link, message, sizes, self.now):
+        size = sum(len(frame) for frame in packet.frames)
+        for move in self.arrivals.receive(packet.link, message, size, self.now):  # type: ignore[arg-type]
             if isinstance(move, Land):
                 header = move.header
                 assert move.blocks == self.target_blocks[move.key][header.first : header.first + header.count]
                 assert header.first >= self.cached[move.key.handoff], "a held block is never landed into"
                 self.target.write(header.group, header.layer, move.blocks, packet.frames)
-                digests = block_digests(header.group, header.layer, header.first, BLOCK_BYTES, packet.frames)
-                self.receiver_does(self.arrivals.landed(move, digests, self.now))
+                digest = payload_digest(header.group, header.layer, header.first, packet.frames)
+                self.receiver_does(self.arrivals.landed(move, digest, self.now))
             else:
                 self.receiver_does([move])
 
@@ -348,6 +350,8 @@ class HandoffMachine(RuleBasedStateMachine):
     def sender_does(self, moves: Sequence[Instruction]) -> None:
         for move in moves:
             match move:
+                case Send(Layer() as probe):
+                    self.channel.append(Packet(encode(probe), self.prefill.encode()))
                 case Send(message):
                     self.socket.append(Packet(encode(message), self.prefill.encode()))
                 case Closed():
@@ -355,13 +359,13 @@ class HandoffMachine(RuleBasedStateMachine):
                     self.closed[move.handoff] = move
                 case Unpinned(number):
                     assert number in self.closed and number not in self.unpinned
-                    assert not any(packet.frames and packet.handoff == number for packet in self.socket)
+                    assert not any(packet.frames and packet.handoff == number for packet in self.channel)
                     self.unpinned.add(number)
                     self.scribble(self.source, self.source_blocks[number])
                 case Lost(reason):
                     event(f"lost: {reason}")
                     self.lost = True
-                    gone, self.socket = self.socket, []  # closed first
+                    gone, self.socket, self.channel = self.channel, [], []  # closed first
                     self.sender_does(self.departures.lost(reason, self.now))
                     for packet in gone:
                         if packet.frames:
@@ -399,8 +403,8 @@ class HandoffMachine(RuleBasedStateMachine):
         assert key not in self.landed and key not in self.dropped
         self.landed[key] = landed
         assert self.target.content([self.target_blocks[key]]) == self.expected[number]
-        assert landed.digests == self.moving[number]
-        assert landed.digest == sum(self.moving[number].values()) % 2**64
+        pushed = self.pushed.get((key.sender, number), {})
+        assert landed.digests == pushed and landed.digest == sum(pushed.values()) % 2**64
         assert landed.bytes == len(self.moving[number]) * BLOCK_BYTES
         if key.sender == self.prefill:
             assert landed.commit.branches == self.branches[number]
@@ -445,8 +449,14 @@ class HandoffMachine(RuleBasedStateMachine):
         assert set(self.target_blocks) == owned - set(self.dropped), "blocks are held by nobody"
 
     def transmit_all(self) -> None:
-        while self.socket or self.out or self.back or any(w.due for w, _, _ in self.arrivals._links.values()):
-            self.send(0, ["arrive"] * len(self.socket))
+        while (
+            self.socket
+            or self.channel
+            or self.out
+            or self.back
+            or any(w.due for w, _, _ in self.arrivals._links.values())
+        ):
+            self.send(0, ["arrive"] * (len(self.socket) + len(self.channel)))
             self.deliver(len(self.out))
             self.deliver_back(["arrive"] * len(self.back))
             while not self.lost and (turn := self.departures.next_payload()) is not None:

@@ -11,16 +11,19 @@ from core.errors import IllegalMove
 from core.ids import SequenceKey
 from core.messages import VERSION, Abort, Aborted, Accepted, Branch, Commit, Credit, Grant, Layer, Refused
 from kvtransfer.arrivals import Arrivals
-from kvtransfer.digest import block_digests
+from kvtransfer.digest import payload_digest
 from kvtransfer.moves import Dropped, HandoffKey, Instruction, Land, Landed, Send, Wanted
 from kvtransfer.receiver import Declined, Granted, Over, ReceiverState
-from tests.kvtransfer.world import BLOCK_BYTES, CONFIG, DECODE, KEY, PREFILL, SPEC, commit, layer, opening, to_decode
+from tests.kvtransfer.world import CONFIG, DECODE, KEY, PREFILL, SPEC, commit, layer, opening, to_decode
 
 S = ReceiverState
 LINK = b"link"
 GRANTED = Granted(([4, 5, 6],), 0)
 ALL = (layer(0, 0, 0, 2), layer(1, 0, 2, 1, offset=16), layer(2, 1, 0, 2, offset=24), layer(3, 1, 2, 1, offset=40))
-DIGEST = sum(d for place in (0, 1) for d in block_digests(0, place, 0, 8, [bytes(24)])) % 2**64
+DIGEST = sum(
+    payload_digest(0, place, first, [bytes(8 * count)]) for place in (0, 1) for first, count in ((0, 2), (2, 1))
+)
+DIGEST %= 2**64
 COMMIT = commit(4, 48, DIGEST)
 ABORT = to_decode(Abort, reason="cancelled")
 ONE = Branch(0, [7])
@@ -36,16 +39,15 @@ class Side:
         if isinstance(event, Granted | Declined | Over):
             return self.arrivals.handle(KEY, event, now)
         if isinstance(event, Layer):
-            frames = (event.size,) if event.size > 0 else ()
-            return self.arrivals.receive(LINK, event, frames, now)
-        return self.arrivals.receive(LINK, event, (), now)  # type: ignore[arg-type]
+            return self.arrivals.receive(LINK, event, event.size, now)
+        return self.arrivals.receive(LINK, event, 0, now)  # type: ignore[arg-type]
 
     def land(self, moves: list[Instruction]) -> list[Instruction]:
         (move,) = moves
         assert isinstance(move, Land)
         header = move.header
-        digests = block_digests(header.group, header.layer, header.first, BLOCK_BYTES, [bytes(header.size)])
-        return self.arrivals.landed(move, digests, 0.0)
+        digest = payload_digest(header.group, header.layer, header.first, [bytes(header.size)])
+        return self.arrivals.landed(move, digest, 0.0)
 
     @property
     def state(self) -> ReceiverState:
@@ -452,7 +454,7 @@ def test_what_is_over_is_forgotten_in_time() -> None:
 def test_memory_of_the_ended_is_bounded() -> None:
     arrivals = Arrivals(TransferConfig(), DECODE, SPEC)
     for number in range(70_000):
-        arrivals.receive(LINK, to_decode_numbered(number), (), 0.0)
+        arrivals.receive(LINK, to_decode_numbered(number), 0, 0.0)
     assert len(arrivals._ended) == 65_536
 
 
@@ -485,7 +487,7 @@ def test_held_blocks_are_not_expected(held: int) -> None:
             moves = side.do(layer(number, place, held, left))
             assert isinstance(moves[0], Land) and moves[0].blocks == [4, 5, 6][held:]
             side.land(moves)
-    digest = sum(d for place in (0, 1) for d in block_digests(0, place, held, 8, [bytes(8 * left)])) % 2**64
+    digest = sum(payload_digest(0, place, held, [bytes(8 * left)]) for place in (0, 1)) % 2**64 if left else 0
     moves = side.do(commit(2 if left else 0, 16 * left, digest))
     assert kinds(moves) == [Landed, Accepted]
     assert isinstance(moves[0], Landed) and (moves[0].bytes, moves[0].digest) == (16 * left, digest)
@@ -532,5 +534,5 @@ def test_commit_is_a_message() -> None:
 def test_another_link_cannot_touch_a_handoff() -> None:
     side = granted()
     for message in (ABORT, opening(), COMMIT):
-        assert side.arrivals.receive(b"other", message, (), 0.0) == []
+        assert side.arrivals.receive(b"other", message, 0, 0.0) == []
     assert side.state is S.GRANTED and side.arrivals.strays == 3

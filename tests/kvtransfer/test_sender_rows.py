@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from core.errors import IllegalMove
 from core.messages import Abort, Aborted, Accepted, Branch, Commit, Credit, Layer, Open, Refused
 from kvtransfer.departures import Departures
-from kvtransfer.digest import block_digests
+from kvtransfer.digest import payload_digest
 from kvtransfer.moves import Closed, Instruction, Lost, Send, Unpinned
 from kvtransfer.sender import FrameDone, GiveUp, LayerReady, SenderState
 from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, request, to_prefill
@@ -34,8 +34,8 @@ class Side:
         headers, moves = [], []
         while (turn := self.departures.next_payload()) is not None:
             headers.append(self.departures.header(*turn))
-            digests = block_digests(0, turn[1].layer, turn[1].first, 8, [bytes(turn[1].size)])
-            moves += self.departures.payload_left(*turn, digests, 0.0)
+            digest = payload_digest(0, turn[1].layer, turn[1].first, [bytes(turn[1].size)])
+            moves += self.departures.payload_left(*turn, digest, 0.0)
         return headers, moves
 
 
@@ -213,7 +213,7 @@ def test_only_what_is_not_held_leaves_and_counts(held: int, early: bool) -> None
     moved = sorted((h.layer, h.first + at) for h in headers for at in range(h.count))
     assert moved == [(layer, block) for layer in (0, 1) for block in range(held, 3)]
     message = committed_in(side.do(TOKENS))
-    zeros = [d for layer in (0, 1) for d in block_digests(0, layer, held, 8, [bytes(8 * (3 - held))])]
+    zeros = [payload_digest(0, h.layer, h.first, [bytes(8 * h.count)]) for h in headers]
     assert (message.payloads, message.size) == (len(headers), 16 * (3 - held))
     assert message.digest == sum(zeros) % 2**64
     assert side.departures.window.sent == message.size
@@ -303,7 +303,7 @@ def test_all_sent_commits_behind_the_last_payload() -> None:
     assert sent(moves) == [Commit]
     message = moves[0].message  # type: ignore[union-attr]
     assert isinstance(message, Commit)
-    zeros = [digest for layer in (0, 1) for digest in block_digests(0, layer, 0, 8, [bytes(24)])]
+    zeros = [payload_digest(0, place, at, [bytes(8 * count)]) for place in (0, 1) for at, count in ((0, 2), (2, 1))]
     assert (message.payloads, message.size, message.digest) == (2 + len(headers), 48, sum(zeros) % 2**64)
     assert message.branches == TOKENS.branches
 
@@ -447,7 +447,7 @@ def test_turns_alternate_between_handoffs() -> None:
     order = []
     while (turn := departures.next_payload()) is not None:
         order.append(turn[0].number)
-        departures.payload_left(*turn, [0] * turn[1].count, 0.0)
+        departures.payload_left(*turn, 0, 0.0)
     assert order == [1, 2] * 5
 
 

@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from core.config import TransferConfig
-from core.kvspec import KVGroup, KVSpec
+from core.config import Codec, TransferConfig
+from core.kvspec import KVGroup, KVSpec, Piece
 from core.messages import Branch, Commit, Grant, Layer, Limits, Open, Sampling, Stages
 from kvtransfer.moves import FirstTokens, HandoffKey, OpenRequest
 
@@ -33,7 +33,8 @@ class Pool:
                 content = bytes(size) if seed is None else random.Random(f"{seed}/{at}/{layer}").randbytes(size)
                 self.layers[at, layer] = bytearray(content)
 
-    def read(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
+        assert codec == "none", "bytes are not numbers"
         size = self.spec.groups[group].block_bytes
         whole = memoryview(self.layers[group, layer])
         views: list[memoryview] = []
@@ -49,6 +50,9 @@ class Pool:
         content = b"".join(payload)
         for at, block in enumerate(blocks):
             self.layers[group, layer][block * size : (block + 1) * size] = content[at * size : (at + 1) * size]
+
+    def convert(self, piece: Piece, payload: Sequence[memoryview | bytes]) -> None:
+        raise AssertionError("bytes are not numbers")
 
     def content(self, blocks: Sequence[Sequence[int]]) -> bytes:
         """All bytes of a sequence: group by group, layer by layer, block by block."""
@@ -68,6 +72,7 @@ def opening(**changes: Any) -> Open:
     fields: dict[str, Any] = dict(
         sender=PREFILL, receiver=DECODE, handoff=1, request="r", samples=(0,), attempt=1, gateway="g",
         token_ids=list(range(10)), prompt_tokens=10, remaining_ms=60_000.0, fingerprint=SPEC.fingerprint(),
+        form=SPEC.form(),
     )  # fmt: skip
     return Open(**(fields | changes))
 

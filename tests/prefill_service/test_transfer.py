@@ -3,16 +3,15 @@
 import asyncio
 from typing import Any
 
-import zmq.asyncio
-
 from benchmarks.array_pool import ArrayPool
 from core.config import TransferConfig
 from core.messages import Open, PrefillJob, ToDecode, decode_to_decode
+from core.network import Network
 from core.sockets import router
 from core.store import ServerClock
 from kvtransfer.moves import Closed, Unpinned
 from prefill_service.transfer import PrefillTransfer
-from tests.links import KEYS, guarded
+from tests.links import KEYS, SECRET, guarded
 from tests.worker.roles import LIMITS, SAMPLING, SPEC
 from worker.events import OpenHandoff
 
@@ -31,9 +30,9 @@ def opened(clock: ServerClock, address: str) -> OpenHandoff:
 def test_an_open_says_what_the_job_says() -> None:
     async def run() -> ToDecode:
         clock, memory = ServerClock(), ArrayPool(SPEC, 8)
-        async with guarded() as context, asyncio.timeout(5):
-            socket, address = router(context, "127.0.0.1", KEYS)
-            transfer = PrefillTransfer(TransferConfig(), "me", SPEC, memory, clock, context, KEYS, lambda event: None)
+        async with guarded() as network, asyncio.timeout(5):
+            socket, address = router(network.context, "127.0.0.1", KEYS)
+            transfer = PrefillTransfer(TransferConfig(), "me", SPEC, memory, clock, network, lambda event: None)
             assert transfer.handle(opened(clock, address))
             _, data = await socket.recv_multipart()
             await transfer.close()
@@ -51,13 +50,13 @@ def test_an_address_that_nobody_can_have_ends_the_handoff() -> None:
     events: list[Any] = []
 
     async def run() -> None:
-        context = zmq.asyncio.Context()
+        network = Network.of(SECRET)
         clock = ServerClock()
         memory = ArrayPool(SPEC, 8)
-        transfer = PrefillTransfer(TransferConfig(), "me", SPEC, memory, clock, context, KEYS, events.append)
+        transfer = PrefillTransfer(TransferConfig(), "me", SPEC, memory, clock, network, events.append)
         assert transfer.handle(opened(clock, "nonsense"))
         await transfer.close()
-        context.destroy(0)
+        await network.close()
 
     asyncio.run(run())
     closed, unpinned = events

@@ -1,0 +1,175 @@
+"""The two ends of a measured transfer: `python -m benchmarks.transfer_ends` is the far one, in a process of its own.
+
+It prints its address as one line of JSON, grants every handoff at once into the same blocks, and answers each line on
+its standard input with the highest memory that it has had.
+"""
+
+import argparse
+import asyncio
+import json
+import resource
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import zmq.asyncio
+
+from benchmarks.array_pool import ArrayPool
+from core.config import TransferConfig
+from core.kvspec import KVGroup, KVSpec
+from core.messages import Branch, Limits, Sampling, Stages
+from core.network import Network
+from core.sockets import payload_dealer, payload_router, send_now, send_now_tracked
+from kvtransfer.inbound import Inbound
+from kvtransfer.moves import Closed, InboundEvent, OpenRequest, OutboundEvent, Unpinned, Wanted
+from kvtransfer.outbound import Outbound
+
+LAYERS, BLOCK_TOKENS, BLOCK_BYTES = 16, 16, 64 << 10
+SECRET = b"a secret of a benchmark"
+SECONDS = 60.0
+
+
+def spec() -> KVSpec:
+    """Of a pool that is nothing but bytes."""
+    group = KVGroup("full", tuple(range(LAYERS)), BLOCK_TOKENS, BLOCK_BYTES)
+    return KVSpec(groups=(group,), layout="benchmark", weights="none")
+
+
+def pool(size: int, seed: int) -> ArrayPool:
+    """Of `size` bytes and the null block, all of its pages touched."""
+    return ArrayPool(spec(), size // (LAYERS * BLOCK_BYTES) + 1, seed)
+
+
+class Near:
+    """Sends handoffs to a far end."""
+
+    def __init__(self, config: TransferConfig, network: Network, source: ArrayPool) -> None:
+        self._closed: dict[int, Closed] = {}
+        self._done: set[int] = set()
+        self._number = 0
+        self.source = source
+        self.outbound = Outbound(config, "prefill", spec(), source, network, self._report)
+
+    def _report(self, event: OutboundEvent) -> None:
+        if isinstance(event, Unpinned):
+            self._done.add(event.handoff)
+        else:
+            self._closed[event.handoff] = event
+
+    async def send(self, address: str, size: int) -> None:
+        """One handoff of `size` bytes, from Open until nothing is read any more."""
+        self._number += 1
+        number, count = self._number, max(1, size // (LAYERS * BLOCK_BYTES))
+        request = OpenRequest(
+            request=str(number), samples=(0,), attempt=1, gateway="g", token_ids=[0] * (count * BLOCK_TOKENS),
+            prompt_tokens=count * BLOCK_TOKENS, remaining_ms=1000 * SECONDS,
+        )  # fmt: skip
+        self.outbound.open(number, address, "decode", request, (list(range(1, 1 + count)),))
+        for layer in range(LAYERS):
+            self.outbound.layer_ready(number, 0, layer, count)
+        self.outbound.commit(number, 0, [Branch(0, [1])], Sampling(seed=0), Limits(max_tokens=1), Stages())
+        async with asyncio.timeout(SECONDS):
+            while number not in self._done:
+                await asyncio.sleep(0)
+        assert self._closed[number].outcome == "accepted", self._closed[number].reason
+
+
+class NearRaw:
+    """Sends bare frames over a payload socket, without copying: what ZeroMQ itself does."""
+
+    def __init__(self, context: zmq.asyncio.Context, address: str, source: ArrayPool, frame: int) -> None:
+        self._socket = payload_dealer(context, address, b"raw", "raw", "raw")
+        self._source = [array.reshape(-1)[BLOCK_BYTES:] for array in source.arrays.values()]
+        self._frame = frame
+
+    async def send(self, size: int) -> None:
+        """`size` bytes, until the other end has copied the last of them."""
+        async with asyncio.timeout(SECONDS):
+            for array in self._source:
+                layer = array[: size // LAYERS]
+                for at in range(0, len(layer), self._frame):
+                    while send_now_tracked(self._socket, [layer[at : at + self._frame].data]) is None:
+                        await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+            while not send_now(self._socket, [b"end"]):
+                await asyncio.sleep(0)
+            await self._socket.recv_multipart()
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self._socket.close(0)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+async def _far(config: TransferConfig, size: int) -> None:
+    network = Network.of(SECRET)
+
+    def on_inbound(event: InboundEvent) -> None:
+        if isinstance(event, Wanted):
+            inbound.granted(event.key, (list(range(1, 1 + len(event.open.token_ids) // BLOCK_TOKENS)),), 0)
+
+    target = pool(size, seed=2)
+    inbound = Inbound(config, "decode", spec(), target, network, "127.0.0.1", on_inbound)
+    await _answer(inbound.address, lambda: {"sum": checksum(target)})
+    await inbound.close()
+    await network.close()
+
+
+async def _far_raw(size: int) -> None:
+    network = Network.of(SECRET)
+    network.gatekeeper.expect("raw", "raw")
+    socket, address = payload_router(network.context, "127.0.0.1")
+    target: npt.NDArray[np.uint8] = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+
+    async def receive() -> None:
+        at = 0
+        while True:
+            link, part = await socket.recv_multipart(copy=False)
+            if len(part.buffer) == len(b"end"):
+                at = 0
+                send_now(socket, [link.bytes, b"all"])
+            else:
+                target[at : at + len(part.buffer)] = np.frombuffer(part.buffer, np.uint8)
+                at += len(part.buffer)
+
+    receiving = asyncio.create_task(receive())
+    await _answer(address, dict)
+    receiving.cancel()
+    socket.close(0)
+    await network.close()
+
+
+async def _answer(address: str, more: Callable[[], dict[str, Any]]) -> None:
+    """Until standard input ends."""
+    print(json.dumps({"address": address}), flush=True)
+    loop = asyncio.get_running_loop()
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        print(json.dumps({"peak": peak_bytes(), **more()}), flush=True)
+
+
+def checksum(found: ArrayPool) -> int:
+    """Of all blocks but the null block."""
+    return sum(int(array[1:].sum(dtype=np.uint64)) for array in found.arrays.values())
+
+
+def main() -> None:
+    """The far end's process."""
+    parser = argparse.ArgumentParser(prog="benchmarks.transfer_ends", description=__doc__)
+    parser.add_argument("--config", default="", help="a TransferConfig as JSON; empty: bare frames")
+    parser.add_argument("--size", type=int, required=True, help="bytes of the pool")
+    options = parser.parse_args()
+    if options.config:
+        asyncio.run(_far(msgspec.json.decode(options.config, type=TransferConfig), options.size))
+    else:
+        asyncio.run(_far_raw(options.size))
+
+
+if __name__ == "__main__":
+    main()

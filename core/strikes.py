@@ -1,0 +1,51 @@
+"""Peers that send what is no message: so many a second, and a peer is cut off for a while. Bounded memory."""
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Peer = TypeVar("Peer", bound=Hashable)
+MOST = 1024
+"""Peers that are counted apart. The oldest is forgotten for another one."""
+
+
+class Strikes(Generic[Peer]):
+    """Counts malformed frames by peer."""
+
+    def __init__(self, a_second: int, cut_off: float) -> None:
+        self._limit = a_second
+        self._cut_off = cut_off
+        self._counts: dict[Peer, tuple[float, int]] = {}  # the second's beginning, strikes in it
+        self._until: dict[Peer, float] = {}
+        self.total = 0
+        self.peers_cut_off = 0
+
+    def strike(self, peer: Peer, now: float) -> bool:
+        """One more; True if it is the one that cuts this peer off."""
+        self.total += 1
+        begun, count = self._counts.pop(peer, (now, 0))
+        begun, count = (begun, count + 1) if now < begun + 1 else (now, 1)
+        if count <= self._limit:
+            _put(self._counts, peer, (begun, count))
+            return False
+        _put(self._until, peer, now + self._cut_off)
+        self.peers_cut_off += 1
+        return True
+
+    def listens(self, peer: Peer, now: float) -> bool:
+        """Whether what this peer sends is read at all."""
+        until = self._until.get(peer)
+        if until is None:
+            return True
+        if now < until:
+            return False
+        del self._until[peer]
+        return True
+
+
+Value = TypeVar("Value")
+
+
+def _put(entries: dict[Peer, Value], peer: Peer, value: Value) -> None:
+    entries[peer] = value
+    if len(entries) > MOST:
+        del entries[next(iter(entries))]

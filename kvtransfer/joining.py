@@ -1,0 +1,91 @@
+"""The prefill side's way from an Offer to a channel: the best that both ends have, and that works."""
+
+import logging
+import secrets
+from pathlib import Path
+
+import zmq
+import zmq.asyncio
+
+from core.config import TransferConfig, Transport
+from core.messages import VERSION, Join, Offer
+from core.network import Network
+from core.sockets import payload_dealer
+from kvtransfer.channel import Channel
+from kvtransfer.ring import Ring
+from kvtransfer.ring_channel import RingChannel
+from kvtransfer.seal import HALF, FrameSealer, session_key
+from kvtransfer.socket_channel import SocketChannel
+
+BEST_FIRST: tuple[Transport, ...] = ("shm", "ipc", "tcp")
+log = logging.getLogger("baton.handoff")
+
+
+def transports(config: TransferConfig) -> tuple[Transport, ...]:
+    """Those that may be used, the best first."""
+    return BEST_FIRST if config.kv_transport == "auto" else (config.kv_transport,)
+
+
+class Joining:
+    """Makes the channel of one link: says who joins, and picks from what is offered."""
+
+    def __init__(
+        self,
+        config: TransferConfig,
+        ends: tuple[str, str],
+        network: Network,
+        largest: int,
+        control: zmq.asyncio.Socket,
+        address: str,
+    ) -> None:
+        """`ends`: epochs, ours and the peer's; `largest`: bytes of a payload; `address`: of the peer's control link."""
+        sender, receiver = ends
+        self.join = Join(
+            sender=sender, receiver=receiver, transports=transports(config), security=config.kv_security,
+            nonce=secrets.token_bytes(HALF),
+        )  # fmt: skip
+        self._config = config
+        self._network = network
+        self._largest = largest
+        self._control = control
+        self._host = address.removeprefix("tcp://").rpartition(":")[0]
+
+    def pause(self, joined: bool) -> float:
+        """Seconds until Join is repeated: until it is answered, then often enough not to be forgotten."""
+        return self._config.remember / 4 if joined else self._config.repeat_ms / 1000
+
+    def channel(self, offer: Offer) -> Channel | None:
+        """The first way that is open, or None."""
+        if offer.version != VERSION:
+            log.warning("decode worker %s speaks version %d, this worker %d", offer.sender, offer.version, VERSION)
+            return None
+        found = next((each for name in self.join.transports if (each := self._channel(name, offer))), None)
+        if found is None:
+            log.warning("decode worker %s offers none of %s that works", offer.sender, ", ".join(self.join.transports))
+        else:
+            how = "sealed" if found.sealed else "not sealed"
+            log.info("KV goes to decode worker %s over %s, %s", offer.sender, found.transport, how)
+        return found
+
+    def _channel(self, transport: Transport, offer: Offer) -> Channel | None:
+        if transport == "shm":
+            if not offer.shm or offer.ring < self._largest:
+                return None
+            try:
+                return RingChannel(Ring.open(offer.shm, offer.ring, bytes.fromhex(offer.token)), self._control)
+            except (OSError, ValueError):  # it is on another host, or another user's
+                return None
+        if transport == "ipc":
+            if not offer.ipc or not Path(offer.ipc.removeprefix("ipc://")).is_socket():
+                return None
+            return SocketChannel(transport, self._socket(offer.ipc, offer), None)
+        if not offer.tcp:
+            return None
+        sealer = None
+        if "sealed" in (offer.security, self.join.security):
+            key = session_key(self._network.secret, (self.join.nonce, offer.nonce), (self.join.sender, offer.sender))
+            sealer = FrameSealer(key)
+        return SocketChannel(transport, self._socket(f"tcp://{self._host}:{offer.tcp}", offer), sealer)
+
+    def _socket(self, endpoint: str, offer: Offer) -> zmq.asyncio.Socket:
+        return payload_dealer(self._network.context, endpoint, bytes.fromhex(offer.user), offer.user, offer.token)

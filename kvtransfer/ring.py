@@ -1,0 +1,71 @@
+"""Memory that two processes of one host share, used as a ring: byte n of a link lies at n modulo the ring's size.
+
+It is a file without a name. The other process opens it by way of this one's entry in /proc, which the system allows to
+the same user only; nothing has to be removed, however either of them ends. A mark in front tells that it is the file
+that was meant, and not one with the same number on another host. What is where, and what may be overwritten, is said by
+headers and credits, which pass over a socket.
+"""
+
+import mmap
+import os
+from collections.abc import Sequence
+from hmac import compare_digest
+
+MARK = 16
+"""Bytes, at the beginning of the first page; the ring begins with the second."""
+
+
+class Ring:
+    """One end's view."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.size = size
+        self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
+        self._descriptor = descriptor
+        self._memory = memoryview(mmap.mmap(descriptor, mmap.PAGESIZE + size))
+        self._bytes = self._memory[mmap.PAGESIZE :]
+
+    @classmethod
+    def make(cls, size: int, mark: bytes) -> "Ring":
+        """A new one; its pages cost no memory before they are used. Raises `OSError`."""
+        descriptor = os.memfd_create("baton-kv", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, mmap.PAGESIZE + size)
+        ring = cls(descriptor, size)
+        ring._memory[:MARK] = mark
+        return ring
+
+    @classmethod
+    def open(cls, path: str, size: int, mark: bytes) -> "Ring":
+        """Another process's. Raises `OSError` where it cannot be reached, or is not the one that has this mark."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        if os.fstat(descriptor).st_size != mmap.PAGESIZE + size:
+            os.close(descriptor)
+            raise OSError(f"{path} is another file")
+        ring = cls(descriptor, size)
+        if not compare_digest(bytes(ring._memory[:MARK]), mark):
+            ring.close()
+            raise OSError(f"{path} is another file")
+        return ring
+
+    def views(self, offset: int, size: int) -> list[memoryview]:
+        """Where `size` bytes from the link's byte `offset` on lie: in one piece, or in two around the end."""
+        begin = offset % self.size
+        end = begin + size
+        if end <= self.size:
+            return [self._bytes[begin:end]]
+        return [self._bytes[begin:], self._bytes[: end - self.size]]
+
+    def write(self, offset: int, parts: Sequence[memoryview]) -> None:
+        """Copies the parts, one behind the other, to the link's byte `offset` on."""
+        for part in parts:
+            at = 0
+            for view in self.views(offset, len(part)):
+                view[:] = part[at : at + len(view)]
+                at += len(view)
+            offset += len(part)
+
+    def close(self) -> None:
+        """The memory goes when the last view of it does."""
+        os.close(self._descriptor)
+        self._bytes.release()
+        self._memory.release()

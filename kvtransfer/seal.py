@@ -1,0 +1,73 @@
+"""Sealed payloads: AES-256-GCM (NIST SP 800-38D), one key per session of a link.
+
+    key   = HKDF-SHA256(secret; salt: both ends' nonces; info: both ends' epochs)
+    frame = nonce, header, AES-GCM(key, nonce; associated data: header; payload)
+
+Both halves of the salt pass over a CURVE link, so who records the frames and learns the secret later cannot open them.
+The nonce counts the session's frames. The header names epochs, handoff, layer, blocks and number: a frame that was
+altered, moved, repeated, put behind a later one, or made for another session is refused.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from core.errors import SealError
+from core.sealing import derive_key
+
+NONCE, TAG = 12, 16
+"""Bytes."""
+HALF = 32
+"""Bytes of an end's half of the salt."""
+
+
+def session_key(secret: bytes, halves: tuple[bytes, bytes], epochs: tuple[str, str]) -> bytes:
+    """Of a link, the prefill worker's half and epoch first."""
+    return derive_key(secret, f"kv frames, {epochs[0]} to {epochs[1]}", b"".join(halves))
+
+
+def seal_digest(sealed: memoryview) -> int:
+    """What stands for a sealed payload in its handoff's digest: 64 bits of its tag."""
+    return int.from_bytes(sealed[-TAG:][:8], "little")
+
+
+class FrameSealer:
+    """The sender's end."""
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = AESGCM(key)
+        self._next = 0
+
+    def seal(self, header: bytes, views: Sequence[memoryview]) -> tuple[bytes, memoryview]:
+        """A nonce that was never used before, and the payload with its tag. What it read may change afterwards."""
+        nonce = self._next.to_bytes(NONCE, "little")
+        self._next += 1
+        payload = views[0] if len(views) == 1 else b"".join(views)
+        sealed = np.empty(len(payload) + TAG, np.uint8).data  # not cleared first, as a bytearray would be
+        self._cipher.encrypt_into(nonce, payload, header, sealed)
+        return nonce, sealed
+
+
+class FrameOpener:
+    """The receiver's end."""
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = AESGCM(key)
+        self._least = 0  # of the next frame's count
+
+    def open(self, nonce: bytes, header: bytes, sealed: memoryview) -> memoryview:
+        """The payload. Raises `SealError` for a frame that was not sealed for here and now."""
+        count = int.from_bytes(nonce, "little")
+        if len(nonce) != NONCE or count < self._least:
+            raise SealError("a frame of the past")
+        if len(sealed) < TAG:
+            raise SealError("a frame without its tag")
+        payload = np.empty(len(sealed) - TAG, np.uint8).data
+        try:
+            self._cipher.decrypt_into(nonce, sealed, header, payload)
+        except InvalidTag:
+            raise SealError("a frame that was not sealed for this session") from None
+        self._least = count + 1
+        return payload

@@ -1,0 +1,99 @@
+"""The sessions of all links of a decode worker. Bounded: by number, and by the time since a link was heard of."""
+
+import logging
+
+from core.config import TransferConfig
+from core.errors import MessageError
+from core.messages import Join, Offer
+from core.network import Network
+from kvtransfer.payload_doors import PayloadDoors
+from kvtransfer.session import Session
+
+MOST = 1024
+RING = 8 << 20
+"""Bytes of a ring: more does not stay in the processor's caches, and is slower."""
+log = logging.getLogger("baton.handoff")
+
+
+class Sessions:
+    """By link, and by the user that payload sockets know."""
+
+    def __init__(self, config: TransferConfig, epoch: str, network: Network, doors: PayloadDoors) -> None:
+        self._config = config
+        self._epoch = epoch
+        self._secret = network.secret
+        self._gatekeeper = network.gatekeeper
+        self._doors = doors
+        self._by_link: dict[bytes, tuple[Session, float]] = {}  # and when it was last heard
+        self._by_user: dict[bytes, Session] = {}
+
+    def join(self, link: bytes, join: Join, now: float) -> Offer | None:
+        """Begins a session, or renews it; what is offered to its sender. None: there are too many already.
+
+        Raises `MessageError` for a Join that cannot be meant.
+        """
+        if join.receiver != self._epoch:  # an earlier life here, as its sender will learn from its Open
+            return None
+        known = self._by_link.get(link)
+        if known is not None and known[0].nonce != join.nonce:  # a link joins once in its life
+            raise MessageError("another Join on the same link")
+        if known is None:
+            self._forget_old(now)
+            if len(self._by_link) >= MOST:
+                return None
+            session = self._begin(link, join)
+        else:
+            session = known[0]
+        self._by_link[link] = (session, now)
+        return session.offer(self._epoch, self._doors.port, self._doors.ipc)
+
+    def _begin(self, link: bytes, join: Join) -> Session:
+        sealed = "sealed" in (join.security, self._config.kv_security)
+        if not sealed:
+            log.warning("KV from prefill worker %s is not sealed over tcp: both say --kv-security none", join.sender)
+        ring = max(RING, self._config.frame) if "shm" in self._doors.transports else 0
+        session = Session(link, join, self._epoch, self._secret, sealed, ring)
+        self._by_user[bytes.fromhex(session.user)] = session
+        self._gatekeeper.expect(session.user, session.token)
+        return session
+
+    def of(self, link: bytes) -> Session:
+        """Raises `MessageError` for a link that has not joined."""
+        known = self._by_link.get(link)
+        if known is None:
+            raise MessageError("a payload before Join")
+        return known[0]
+
+    def of_user(self, user: bytes) -> Session | None:
+        """The session whose Offer named this user."""
+        return self._by_user.get(user)
+
+    def heard(self, link: bytes, now: float) -> None:
+        """The link lives."""
+        self._by_link[link] = (self._by_link[link][0], now)
+
+    def forget(self, link: bytes) -> None:
+        """Ends a session, if there is one: what still comes from its user is dropped."""
+        if link in self._by_link:
+            session, _ = self._by_link.pop(link)
+            del self._by_user[bytes.fromhex(session.user)]
+            self._gatekeeper.forget(session.user)
+            session.close()
+
+    def transports(self) -> dict[str, int]:
+        """Links by the transport that their senders have chosen."""
+        found: dict[str, int] = {}
+        for session, _ in self._by_link.values():
+            if session.transport is not None:
+                found[session.transport] = found.get(session.transport, 0) + 1
+        return found
+
+    def _forget_old(self, now: float) -> None:
+        kept = now - self._config.remember
+        for link in [link for link, (_, heard) in self._by_link.items() if heard < kept]:
+            self.forget(link)
+
+    def close(self) -> None:
+        """Ends all."""
+        for link in list(self._by_link):
+            self.forget(link)

@@ -1,0 +1,51 @@
+"""Payloads over a socket of their own, TCP or Unix: without copying from the pool, or sealed."""
+
+from collections.abc import Sequence
+
+import zmq
+import zmq.asyncio
+
+from core.config import Transport
+from core.messages import Layer, encode
+from core.sockets import Frame, send_now_tracked
+from kvtransfer.channel import Sent
+from kvtransfer.digest import payload_digest
+from kvtransfer.link import FARTHEST
+from kvtransfer.seal import FrameSealer, seal_digest
+
+
+class SocketChannel:
+    """See `kvtransfer.channel.Channel`. Without a sealer frames leave as they are."""
+
+    room = FARTHEST
+
+    def __init__(self, transport: Transport, socket: zmq.asyncio.Socket, sealer: FrameSealer | None) -> None:
+        self.transport = transport
+        self.sealed = sealer is not None
+        self._socket = socket
+        self._sealer = sealer
+        self._refused: tuple[Layer, list[Frame], int] | None = None  # sealed, but the socket took nothing
+
+    def send(self, header: Layer, views: Sequence[memoryview]) -> Sent | None:
+        """See `Channel`."""
+        if self._sealer is not None:
+            return self._send_sealed(self._sealer, header, views)
+        tracker = send_now_tracked(self._socket, [encode(header), *views])
+        if tracker is None:
+            return None
+        return Sent(payload_digest(header.group, header.layer, header.first, views), tracker)
+
+    def _send_sealed(self, sealer: FrameSealer, header: Layer, views: Sequence[memoryview]) -> Sent | None:
+        if self._refused is None or self._refused[0] != header:
+            begun = encode(header)
+            nonce, sealed = sealer.seal(begun, views)
+            self._refused = (header, [nonce, begun, sealed], seal_digest(sealed))
+        _, frames, digest = self._refused
+        if send_now_tracked(self._socket, frames) is None:
+            return None
+        self._refused = None
+        return Sent(digest, None)
+
+    def close(self) -> None:
+        """See `Channel`."""
+        self._socket.close(0)

@@ -1,0 +1,66 @@
+"""An enemy between a sender and its socket: it drops, repeats, holds back, alters and cuts the payloads that pass."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import zmq
+
+from core.errors import MessageError
+from core.messages import Layer, decode_layer
+from kvtransfer.outbound_link import OutboundLink
+from kvtransfer.ring import Ring
+
+Frames = list[bytes]
+Fate = Callable[[Frames], list[Frames]]
+"""What leaves instead of a payload's frames."""
+
+
+class Meddler:
+    """Stands in for the socket that a link's headers leave by. Payload messages count from 0, probes do not."""
+
+    def __init__(self, link: OutboundLink, fates: dict[int, Fate]) -> None:
+        channel: Any = link.channel
+        self.ring: Ring | None = getattr(channel, "_ring", None)
+        self.passed: list[Frames] = []
+        self._fates = fates
+        where = "_socket" if self.ring is None else "_control"
+        self._socket: Any = getattr(channel, where)
+        setattr(channel, where, self)
+
+    def send_multipart(self, frames: Sequence[Any], **options: Any) -> Any:
+        """Sends what becomes of these."""
+        plain = [bytes(frame.buffer) if isinstance(frame, zmq.Frame) else bytes(frame) for frame in frames]
+        header = header_of(plain)
+        if header is None or header.count == 0:
+            return self._socket.send_multipart(frames, **options)
+        fate = self._fates.get(len(self.passed), keep)
+        self.passed.append(plain)
+        for each in fate(plain):
+            self._socket.send_multipart(each, flags=zmq.NOBLOCK)
+        return _done()
+
+    def close(self, linger: int | None = None) -> None:
+        """As the socket."""
+        self._socket.close(linger)
+
+
+def _done() -> Any:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.set_result(None)
+    return future
+
+
+def header_of(frames: Frames) -> Layer | None:
+    """The Layer among the first two frames: a nonce may be in front of it."""
+    for frame in frames[:2]:
+        try:
+            return decode_layer(frame)
+        except MessageError:
+            continue
+    return None
+
+
+def keep(frames: Frames) -> list[Frames]:
+    """Nothing happens."""
+    return [frames]

@@ -1,0 +1,151 @@
+"""Both ends of the handoff in one process, over every transport: what tests of the drivers start from."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from benchmarks.array_pool import ArrayPool
+from core.config import TransferConfig
+from core.kvspec import KVGroup, KVSpec
+from core.network import Network
+from kvtransfer.inbound import Inbound
+from kvtransfer.moves import Dropped, HandoffKey, InboundEvent, Landed, OpenRequest, OutboundEvent, Unpinned, Wanted
+from kvtransfer.outbound import Outbound
+from tests.kvtransfer.world import TOKENS, request
+from tests.links import SECRET
+
+LAYERS = 3
+SPEC = KVSpec(groups=(KVGroup("full", tuple(range(LAYERS)), 16, 32 << 10),), layout="test", weights="none")
+CONFIG = TransferConfig(frame=128 << 10, window=1 << 20)
+PREFILL, DECODE = "prefill-1", "decode-1"
+LIMIT = 8.0
+Way = dict[str, Any]
+WAYS: dict[str, Way] = {
+    "tcp, sealed": dict(kv_transport="tcp"),
+    "tcp": dict(kv_transport="tcp", kv_security="none"),
+    "ipc": dict(kv_transport="ipc"),
+    "shm": dict(kv_transport="shm"),
+}
+
+
+def bounded(test: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(LIMIT):
+            await test(*arguments)
+
+    asyncio.run(limited())
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, what
+        await asyncio.sleep(0.002)
+
+
+class Pair:
+    """A prefill and a decode side in one process, with an engine that grants at once unless told otherwise."""
+
+    def __init__(self, network: Network, config: TransferConfig) -> None:
+        self.source, self.target = ArrayPool(SPEC, 256, seed=1), ArrayPool(SPEC, 256)
+        self.out_events: list[OutboundEvent] = []
+        self.in_events: list[InboundEvent] = []
+        self.free = list(range(255, 0, -1))
+        self.reserved: dict[HandoffKey, list[int]] = {}
+        self.granting = True
+        self.held = 0  # leading blocks that the decode side is given before it grants
+        self.network = network
+        self.config = config
+        self.inbound = self.receiver(config)
+        self.outbound = self.sender(config)
+        self.blocks: dict[int, list[int]] = {}
+
+    def receiver(self, config: TransferConfig, epoch: str = DECODE) -> Inbound:
+        """A decode side; its host is this one."""
+        return Inbound(config, epoch, SPEC, self.target, self.network, "127.0.0.1", self.on_inbound, trace=True)
+
+    def sender(self, config: TransferConfig, epoch: str = PREFILL) -> Outbound:
+        """A prefill side."""
+        return Outbound(config, epoch, SPEC, self.source, self.network, self.out_events.append, trace=True)
+
+    def on_inbound(self, event: InboundEvent) -> None:
+        self.in_events.append(event)
+        match event:
+            case Wanted(key, opened) if self.granting:
+                blocks = self.reserved[key] = [self.free.pop() for _ in range(-(-len(opened.token_ids) // 16))]
+                held, source = blocks[: self.held], self.blocks[key.handoff][: self.held]
+                for place, array in self.target.arrays.items():
+                    array[held] = self.source.arrays[place][source]
+                self.inbound.granted(key, (blocks,), len(held))
+            case Dropped(key):
+                self.free += self.reserved.pop(key, [])
+
+    def request(self, number: int, blocks: list[int], **changes: Any) -> OpenRequest:
+        """What a handoff of these blocks asks for."""
+        self.blocks[number] = blocks
+        return request(16 * len(blocks), request=f"r{number}", **changes)
+
+    def open(self, number: int, blocks: list[int], **changes: Any) -> None:
+        what = self.request(number, blocks, **changes)
+        self.outbound.open(number, self.inbound.address, DECODE, what, (blocks,))
+
+    def compute(self, number: int) -> None:
+        for place in range(LAYERS):
+            self.outbound.layer_ready(number, 0, place, len(self.blocks[number]))
+
+    def commit(self, number: int) -> None:
+        fields = (TOKENS.index, TOKENS.branches, TOKENS.sampling, TOKENS.limits, TOKENS.stages)
+        self.outbound.commit(number, *fields)
+
+    def run(self, number: int, blocks: list[int]) -> None:
+        self.open(number, blocks)
+        self.compute(number)
+        self.commit(number)
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in [*self.out_events, *self.in_events] if isinstance(event, kind)]
+
+    async def unpinned(self, *numbers: int) -> None:
+        await until(lambda: {e.handoff for e in self.of(Unpinned)} >= set(numbers), f"{numbers} stay pinned")
+
+    def order(self, number: int) -> list[int]:
+        """At which place, among all that landed, this handoff did."""
+        return [at for at, event in enumerate(self.of(Landed)) if event.key.handoff == number]
+
+    async def kill_sender(self) -> None:
+        """Its sockets go without a word."""
+        for link in self.outbound._links.values():
+            for task in (link.pump, link.reader):
+                task.cancel()
+            await asyncio.gather(link.pump, link.reader, return_exceptions=True)
+            if link.channel is not None:
+                link.channel.close()
+            link._socket.close(0)
+        self.outbound._links.clear()
+
+    def equal(self, number: int) -> bool:
+        target = self.reserved[HandoffKey(PREFILL, number)]
+        return all(
+            np.array_equal(self.source.arrays[place][self.blocks[number]], self.target.arrays[place][target])
+            for place in self.source.arrays
+        )
+
+
+@asynccontextmanager
+async def pair(way: Way, config: TransferConfig = CONFIG) -> AsyncIterator[Pair]:
+    network = Network.of(SECRET)
+    both = Pair(network, replace(config, **way))
+    try:
+        yield both
+        for part in (both.outbound.broken, both.inbound.broken):
+            if part.done():
+                part.result()
+        await both.outbound.close()
+        await both.inbound.close()
+    finally:
+        await network.destroy()  # never waits for a socket that a failed test left open
