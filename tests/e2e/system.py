@@ -160,7 +160,12 @@ class System:
         return Counter(msgspec.json.decode(fields[b"json"], type=StatsSample).epoch for _, fields in entries)
 
     def _takes_requests(self) -> bool:
-        return httpx.get(f"{self.gateway_url}/ready", timeout=5).status_code == 200
+        """From the first pair of workers on, the gateway is ready; here requests go to all of them."""
+        if httpx.get(f"{self.gateway_url}/ready", timeout=5).status_code != 200:
+            return False
+        lines = httpx.get(f"{self.gateway_url}/metrics", timeout=5).text.splitlines()
+        usable = [line for line in lines if line.startswith("baton:worker_usable{") and line.endswith(" 1.0")]
+        return len(usable) == len(self.workers)
 
     def _answers(self) -> bool:
         try:
