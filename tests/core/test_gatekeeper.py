@@ -41,15 +41,14 @@ class House:
         await self.gatekeeper.close()
         self.control.close(0)
         self.payload.close(0)
-        self.context.term()
+        self.context.destroy(0)  # a failed test may have left a socket open
 
 
 @pytest.fixture
 async def house() -> AsyncIterator[House]:
     house = House()
-    async with asyncio.timeout(SECONDS):
-        yield house
-        await house.close()
+    yield house
+    await house.close()
 
 
 @asynccontextmanager
@@ -66,11 +65,12 @@ async def visitor(make: MakeDealer, address: str) -> AsyncIterator[zmq.asyncio.S
 
 async def passes(house: House, socket: zmq.asyncio.Socket, at: zmq.asyncio.Socket) -> zmq.Frame:
     """Sends both ways; returns the frame that the house received."""
-    await socket.send(b"ping")  # waits for the connection
-    identity, frame = await at.recv_multipart(copy=False)
-    assert frame.bytes == b"ping"
-    await at.send_multipart([identity.bytes, b"pong"])
-    assert await socket.recv() == b"pong"
+    async with asyncio.timeout(SECONDS):
+        await socket.send(b"ping")  # waits for the connection
+        identity, frame = await at.recv_multipart(copy=False)
+        assert frame.bytes == b"ping"
+        await at.send_multipart([identity.bytes, b"pong"])
+        assert await socket.recv() == b"pong"
     return frame
 
 
@@ -81,8 +81,9 @@ async def refused(house: House, make: MakeDealer, address: str, reason: str) -> 
     Of two ends that differ in the kind of their security, the first to see it goes for good, and the house counts what
     it sees itself. So such peers come until it has seen one.
     """
-    before = dict(house.gatekeeper.refused)
+    before, end = dict(house.gatekeeper.refused), time.monotonic() + SECONDS
     while house.gatekeeper.refused == before:
+        assert time.monotonic() < end, f"nobody was refused for {reason}"
         async with visitor(make, address) as socket:
             until = time.monotonic() + PATIENCE
             while house.gatekeeper.refused == before and time.monotonic() < until:
