@@ -28,6 +28,9 @@ from engine.rope import Rotary
 from engine.sampler import Sampler
 from engine.sampler_native import NativeSampler
 from engine.sampler_torch import TorchSampler
+from engine.wire import Wire
+from engine.wire_native import NativeWire
+from engine.wire_torch import TorchWire
 
 
 class DecodeSteps(Protocol):
@@ -48,6 +51,7 @@ class Backend(ABC):
     name: ClassVar[str]
     sampler: Sampler
     mover: BlockMover = TorchMover()
+    wire: Wire = TorchWire()
 
     @property
     def native(self) -> ctypes.CDLL | None:
@@ -102,6 +106,7 @@ class NativeBackend(Backend):
     def __init__(self, native: ctypes.CDLL) -> None:
         self._native = native
         self.sampler = NativeSampler(native)
+        self.wire = NativeWire(native)
 
     @property
     def native(self) -> ctypes.CDLL:

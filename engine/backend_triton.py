@@ -23,6 +23,8 @@ from engine.layers import Layers, OperatorLayers
 from engine.model import Model
 from engine.rope import angle_table
 from engine.sampler_triton import TritonSampler
+from engine.wire import Wire
+from engine.wire_triton import TritonWire
 from kernels import attention_tiles, rms_norm, rope_and_store, sample
 
 
@@ -35,6 +37,7 @@ class TritonBackend(Backend):
         self._device = device
         self.sampler = TritonSampler()
         self.mover = TritonMover()
+        self.wire = TritonWire()
 
     def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
         table = angle_table(config.rope, config.head_dim, config.max_model_len, self._device)

@@ -5,16 +5,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from msgspec import structs
 from torch import Tensor
 
-from core.config import EngineConfig
+from core.config import Codec, EngineConfig
 from core.costs import Rates
 from core.errors import ConfigError, DeviceMemoryError
-from core.kvspec import KVSpec, blocks_for
+from core.kvspec import KVSpec, Piece, WireForm, blocks_for
 from core.messages import Sampling
 from core.records import Memory
 from core.sizes import format_bytes
@@ -181,6 +181,7 @@ class Executor:
         """`[tokens, vocab]` fp32, of every position of one text; for measuring. Overwrites the pool's first blocks."""
         blocks = list(range(1, 1 + blocks_for(len(token_ids), self._block_size)))
         assert not self._launched and len(blocks) < self.block_count, "steps under way, or a text larger than the pool"
+        self.pool.begin_step()
         with torch.inference_mode():
             batch = build_batch(Plan(0, [Work(0, 0, list(token_ids), (blocks,))]), self._block_size, self.device, None)
             batch = replace(batch, logit_rows=torch.arange(len(token_ids), device=self.device))
@@ -188,7 +189,7 @@ class Executor:
             return self._model.logits(hidden).float()
 
     def _run(self, plan: Plan) -> Launched:
-        self.pool.begin_step()
+        self.pool.begin_step(None if self.on_layer is None else plan.works)  # without it nobody reads
         sampled = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
         logits = self._logits(plan)
         draws = [Draw(w.sampling, w.samples, w.output_index) for w in plan.works if w.sampling is not None]
@@ -244,7 +245,8 @@ class Executor:
         return HostTier(slots, self.spec, self.device, config.host_kv_directory) if slots else None
 
     def _use_pool(self, blocks: int, tier: HostTier | None = None) -> None:
-        self.pool = KVPool(self.model_config, self.spec, blocks, self.device, self.dtype, tier, self._backend.mover)
+        parts = (tier, self._backend.mover, self._backend.wire)
+        self.pool = KVPool(self.model_config, self.spec, blocks, self.device, self.dtype, *parts)
         self.block_count = blocks
         self._attention = self._backend.attention(self.pool.layers, self.model_config.windows)
 
@@ -296,6 +298,10 @@ class Executor:
             self._backend.warm_up(self.model_config, self._attention)
         self.move([BlockMove("copy", 0, 1, 2)])
         self.pool.write(0, 0, [2], self.pool.read(0, 0, [1]))
+        codecs: tuple[Codec, ...] = get_args(Codec)
+        for codec in codecs:
+            form = WireForm(self.spec.dtype, self._block_size, codec)
+            self.pool.convert(Piece(form, 0, 0, [2], 0, 0), self.pool.read(0, 0, [1], codec))
 
     def _timed(self, lengths: list[int], sampling: Sampling = PLAIN) -> float:
         """Seconds of a step of prompts, which leaves nothing behind."""

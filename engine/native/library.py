@@ -17,6 +17,8 @@ FORMATS = {torch.float32: 0, torch.bfloat16: 1}
 """`enum format` in vector.h."""
 WEIGHT_FORMATS = {**FORMATS, torch.int8: 2}
 """What linear.c takes as weights."""
+WIRE_FORMATS = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3, "fp8": 4}
+"""What wire.c has in a pool, and the codecs on the wire."""
 
 
 class AttentionArguments(Structure):
@@ -31,6 +33,12 @@ class AttentionArguments(Structure):
         ("unit_count", c_int64),
         ("partials", c_void_p),
     )
+
+
+class WirePool(Structure):
+    """`struct wire_pool` in wire.c: one layer of a pool."""
+
+    _fields_ = (*((name, c_int64) for name in ("format", "vectors", "block", "width")), ("layer", c_void_p))
 
 
 class LinearArguments(Structure):
@@ -81,6 +89,8 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
     ),
     "baton_layer_store": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p),
     "baton_layer_attend": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p, c_long),
+    "baton_wire_encode": (POINTER(WirePool), c_void_p, c_long, c_int, c_void_p),
+    "baton_wire_decode": (POINTER(WirePool), c_void_p, c_int, c_long, c_void_p, c_long, c_long, c_long),
     "baton_gate": (c_int, c_void_p, c_long, c_long, c_void_p),
     "baton_sample": (
         *(c_int, c_void_p, c_long, c_char_p, c_long),

@@ -1,0 +1,59 @@
+"""KV blocks in the forms that they have on their way: what a backend offers, and where a payload's tokens belong."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from core.config import Codec
+from core.kvspec import SCALE_BYTES, VALUE_BYTES, Piece, WireForm, blocks_for
+
+
+@dataclass(frozen=True)
+class Landing:
+    """Which tokens of a payload are written, and to which blocks. Tokens are counted from the first of `blocks`."""
+
+    form: WireForm
+    blocks: list[int]  # of the pool: those that get tokens
+    first: int  # token that the payload begins with; negative where it begins before `blocks`
+    begin: int  # the first that is written
+    end: int  # behind the last
+
+
+class Wire(Protocol):
+    """For one layer of a pool, `[blocks, kv_heads, 2, block, head_dim]` in fp32, bf16 or fp16.
+
+    Called by the I/O thread: nothing here starts threads, as only the engine's may.
+    """
+
+    def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:
+        """The `blocks`, int64 on the layer's device, as uint8 `[blocks, bytes]` in the form of `codec`, not none.
+
+        As `kernels.block_copy` converts: to the nearest, ties to even; what is not finite is 0.
+        """
+        ...
+
+    def decode(self, payload: Tensor, landing: Landing, layer: Tensor) -> None:
+        """Writes tokens of uint8 `[blocks, bytes]`, on the layer's device, to their places.
+
+        Values are rounded to the nearest, ties to even; those that are in the pool's format stay as they are.
+        """
+        ...
+
+
+def bytes_of(form: WireForm, vectors: int, width: int) -> int:
+    """Of one block of one layer in a form, which has `width` values for each token and vector."""
+    values = vectors * form.block_tokens * width
+    return values * VALUE_BYTES[form.dtype] if form.codec == "none" else vectors * SCALE_BYTES + values
+
+
+def landing_of(piece: Piece, count: int, block_tokens: int) -> Landing | None:
+    """Of a payload of `count` blocks in a pool of `block_tokens`; None where none of its tokens is written."""
+    begin = max(piece.first, piece.held)
+    end = min(piece.first + count * piece.form.block_tokens, len(piece.blocks) * block_tokens)
+    if begin >= end:
+        return None
+    skipped = begin // block_tokens
+    origin = skipped * block_tokens
+    blocks = piece.blocks[skipped : blocks_for(end, block_tokens)]
+    return Landing(piece.form, blocks, piece.first - origin, begin - origin, end - origin)

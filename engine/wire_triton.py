@@ -1,0 +1,20 @@
+"""Codecs by the Triton kernels: blocks are read from the pool once. What lands is converted by PyTorch's operators."""
+
+import torch
+from torch import Tensor
+
+from core.config import Codec
+from engine.wire_torch import TorchWire
+from kernels import block_copy
+
+
+class TritonWire(TorchWire):
+    """See `engine.wire.Wire`. Heads that are too large for the kernel go PyTorch's way."""
+
+    @torch.inference_mode()
+    def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:
+        assert codec != "none"
+        if block_copy.unsupported(*layer.shape[-2:]):
+            return super().encode(layer, blocks, codec)
+        values, scales = block_copy.gather(layer, blocks, codec)
+        return torch.cat((scales.flatten(1).view(torch.uint8), values.flatten(1).view(torch.uint8)), 1)

@@ -1,0 +1,51 @@
+"""Which of the engine's records a read of blocks has to wait for, on a device that is still busy with later steps.
+
+Steps, and moves of blocks between them, are *marks*, in the order in which the engine's stream runs them. A block's
+mark is that of the last one that writes it; each layer's record of a mark is an event. With two steps under way, a
+layer's newest event is often that of the step behind the one that has filled the block: who waited for it would read a
+whole step late.
+"""
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+
+KEPT = 8
+"""Events of each layer that are remembered: two steps are under way, and each may have moves before it."""
+
+Event = TypeVar("Event")
+
+
+class WriteOrder(Generic[Event]):
+    """The engine's thread marks and records, any thread asks."""
+
+    def __init__(self, layers: int, blocks: int) -> None:
+        self._newest = 0
+        self._marks = np.zeros(blocks, dtype=np.int64)
+        self._everything = 0  # a mark that may have written any block
+        self._events: list[tuple[tuple[int, Event], ...]] = [()] * layers  # replaced, never changed: others read them
+
+    def begin(self, blocks: Sequence[int] | None) -> None:
+        """What is enqueued from now on writes these blocks; None: any."""
+        self._newest += 1
+        if blocks is None:
+            self._everything = self._newest
+        else:
+            self._marks[np.array(blocks, dtype=np.int64)] = self._newest
+
+    def recorded(self, layers: Sequence[int], event: Event) -> None:
+        """`event` comes behind all that the newest mark writes in these layers."""
+        for layer in layers:
+            self._events[layer] = (*self._events[layer][1 - KEPT :], (self._newest, event))
+
+    def before(self, layer: int, blocks: Sequence[int]) -> Event | None:
+        """The earliest event known that comes behind all that was recorded for these blocks; None: there is none.
+
+        What has no event yet is not waited for: it is not known to be enqueued.
+        """
+        mark = max(self._everything, int(self._marks[np.array(blocks, dtype=np.int64)].max(initial=0)))
+        known = self._events[layer]
+        if not mark or not known:
+            return None
+        return next((event for found, event in reversed(known) if found <= mark), known[0][1])  # its own was long ago
