@@ -29,6 +29,7 @@ from engine.sampler import Sampler
 from engine.sampler_native import NativeSampler
 from engine.sampler_torch import TorchSampler
 from engine.wire import Wire
+from engine.wire_device import DeviceWire
 from engine.wire_native import NativeWire
 from engine.wire_torch import TorchWire
 
@@ -89,6 +90,7 @@ class TorchBackend(Backend):
         self._device = device
         self._dtype = dtype
         self.sampler = TorchSampler()
+        self.wire = TorchWire() if device.type == "cpu" else DeviceWire()
 
     def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
         rotary = Rotary(config.rope, config.head_dim, self._device, self._dtype)

@@ -29,6 +29,7 @@ from engine.pages_ahead import PagesAhead
 from engine.payload import Payload, size_of
 from engine.plan import BlockMove, Work
 from engine.wire import Wire, bytes_of
+from engine.wire_device import DeviceWire
 from engine.wire_torch import TorchWire
 
 NULL = 0
@@ -104,7 +105,7 @@ class KVPool:
         group = spec.groups[0]
         shape = (len(group.layers), block_count, config.kv_heads, 2, group.block_tokens, config.head_dim)
         self._group = group
-        wire = wire or TorchWire()
+        wire = wire or (TorchWire() if device.type == "cpu" else DeviceWire())
         self._bytes: PoolBytes
         if device.type == "cuda":
             self._tensor = torch.zeros(shape, dtype=dtype, device=device)

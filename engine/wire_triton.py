@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from core.config import Codec
-from engine.wire_torch import TorchWire
+from engine.wire_device import DeviceWire, wire_form
 from kernels import block_copy
 
 
-class TritonWire(TorchWire):
+class TritonWire(DeviceWire):
     """See `engine.wire.Wire`. Heads that are too large for the kernel go PyTorch's way."""
 
     @torch.inference_mode()
@@ -17,4 +17,4 @@ class TritonWire(TorchWire):
         if block_copy.unsupported(*layer.shape[-2:]):
             return super().encode(layer, blocks, codec)
         values, scales = block_copy.gather(layer, blocks, codec)
-        return torch.cat((scales.flatten(1).view(torch.uint8), values.flatten(1).view(torch.uint8)), 1)
+        return wire_form(scales.flatten(1), values.flatten(1))
