@@ -177,14 +177,18 @@ class Executor:
             begin = end
         return StepResult(step.plan.step, tokens, failed)
 
-    def logits(self, token_ids: Sequence[int]) -> Tensor:
-        """`[tokens, vocab]` fp32, of every position of one text; for measuring. Overwrites the pool's first blocks."""
+    def logits(self, token_ids: Sequence[int], start: int = 0) -> Tensor:
+        """`[tokens - start, vocab]` fp32, of every position of one text from `start` on; for measuring.
+
+        Overwrites the pool's first blocks: what they hold of positions before `start` is taken as it is.
+        """
         blocks = list(range(1, 1 + blocks_for(len(token_ids), self._block_size)))
         assert not self._launched and len(blocks) < self.block_count, "steps under way, or a text larger than the pool"
         self.pool.begin_step()
         with torch.inference_mode():
-            batch = build_batch(Plan(0, [Work(0, 0, list(token_ids), (blocks,))]), self._block_size, self.device, None)
-            batch = replace(batch, logit_rows=torch.arange(len(token_ids), device=self.device))
+            work = Work(0, start, list(token_ids[start:]), (blocks,))
+            batch = build_batch(Plan(0, [work]), self._block_size, self.device, None)
+            batch = replace(batch, logit_rows=torch.arange(len(work.token_ids), device=self.device))
             hidden = self._model.forward(batch, self._attention.begin(batch), self.pool.written)
             return self._model.logits(hidden).float()
 

@@ -183,7 +183,7 @@ def test_tokens_land_in_their_places_and_nowhere_else(wire: str, device: torch.d
     if device.type == "cuda" and wire != "device":
         pytest.skip("these are a CPU's operators")
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=80, deadline=None)
     @given(arrivals())
     def check(case: Arrival) -> None:
         dtype = DTYPES[case.source]

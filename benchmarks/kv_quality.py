@@ -1,0 +1,116 @@
+"""What a codec on the wire costs in quality: perplexity, and how often the likeliest next token stays the same.
+
+    python -m benchmarks.kv_quality --model DIR [--text FILE | --random] [--dtype bf16] [--tokens 8192]
+
+Each text's first half is a prompt: one engine computes it, and all its KV goes through the codec into the pool of
+another engine, as in a handoff (`KVPool.read`, `KVPool.convert`). That one goes on with the second half: at every
+position it is given the text so far, so a difference does not grow along an answer. *Perplexity* is exp(mean of
+-log p(next token)) over the second halves; *agreement* is the share of their positions where the likeliest token is the
+one that an engine finds which has computed the whole text itself. `--text` and the texts without it are those of
+`benchmarks.quality`; `--random` takes random token ids, for a model with random weights.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from benchmarks.quality import PIECE, Scores, held_out, pieces, quiet
+from core.config import Codec, EngineConfig
+from core.errors import BatonError
+from core.kvspec import Piece, WireForm, blocks_for
+from engine.device import dtype_name
+from engine.executor import Executor
+from engine.hub import locate
+
+CODECS: tuple[Codec, ...] = get_args(Codec)
+
+
+def random_texts(vocabulary: int, tokens: int) -> list[list[int]]:
+    """So many random token ids, in pieces."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(vocabulary, (max(1, tokens // PIECE), PIECE), generator=generator).tolist()
+
+
+def hand_off(sender: Executor, receiver: Executor, tokens: int, codec: Codec) -> None:
+    """Passes the KV of the text that `sender` has just computed, all layers, into the same blocks of `receiver`."""
+    group = sender.spec.groups[0]
+    blocks = list(range(1, 1 + blocks_for(tokens, group.block_tokens)))
+    form = WireForm(sender.spec.dtype, group.block_tokens, codec)
+    for layer in group.layers:
+        receiver.pool.convert(Piece(form, 0, layer, blocks, 0, 0), sender.pool.read(0, layer, blocks, codec))
+
+
+def scores_of(logits: list[Tensor], texts: list[list[int]]) -> Scores:
+    """Of the second halves, one behind the other; `logits` are those of their positions."""
+    log_probabilities, likeliest = [], []
+    for rows, text in zip(logits, texts, strict=True):
+        following = torch.tensor(text[len(text) // 2 + 1 :])
+        log_probabilities.append(rows[:-1].log_softmax(-1).gather(1, following[:, None])[:, 0])
+        likeliest.append(rows[:-1].argmax(-1))
+    return Scores(torch.cat(log_probabilities), torch.cat(likeliest))
+
+
+def compare(sender: Executor, receiver: Executor, texts: list[list[int]]) -> tuple[Scores, dict[Codec, Scores]]:
+    """Scores without a handoff, and behind one with each codec."""
+    whole: list[Tensor] = []
+    behind: dict[Codec, list[Tensor]] = {codec: [] for codec in CODECS}
+    for text in texts:
+        half = len(text) // 2
+        whole.append(sender.logits(text)[half:])
+        sender.logits(text[:half])  # what its last block holds beyond is zero, as when it is handed off
+        for codec in CODECS:
+            hand_off(sender, receiver, half, codec)
+            behind[codec].append(receiver.logits(text, half))
+    return scores_of(whole, texts), {codec: scores_of(logits, texts) for codec, logits in behind.items()}
+
+
+def make(model: str, dtype: Literal["fp32", "bf16"]) -> Executor:
+    """An engine on the CPU, with room for one text."""
+    return Executor(
+        EngineConfig(model=model, device="cpu", dtype=dtype, max_model_len=PIECE, kv_memory=64 << 20), quiet
+    )
+
+
+def main() -> int:
+    """Prints a table; 2 and one sentence where the model or the text is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kv_quality", description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", required=True, help="model directory or hub id")
+    texts_of = parser.add_mutually_exclusive_group()
+    texts_of.add_argument("--text", type=Path, help="a text file instead of the demo model's held-out conversations")
+    texts_of.add_argument("--random", action="store_true", help="random token ids, for a model with random weights")
+    parser.add_argument("--dtype", default="bf16", choices=("fp32", "bf16"))
+    parser.add_argument("--tokens", type=int, default=8192, help="so many of the text, about; half are prompts")
+    given = parser.parse_args()
+    try:
+        directory = locate(given.model, quiet)
+        text = "" if given.text is None else given.text.read_text(errors="replace")
+        sender, receiver = make(given.model, given.dtype), make(given.model, given.dtype)
+        if given.random:
+            texts = random_texts(sender.model_config.vocab_size, given.tokens)
+        elif given.text is None:
+            texts = held_out(directory, given.tokens)
+        else:
+            texts = pieces(directory, text, given.tokens)
+        whole, behind = compare(sender, receiver, [each for each in texts if len(each) >= 4])
+    except (BatonError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    group, name = sender.spec.groups[0], dtype_name(sender.dtype)
+    print(f"{sender.model_config.name}, {name}, {len(whole.likeliest)} positions behind a handoff")
+    print("| codec | bytes | perplexity | x | the likeliest token is the same |")
+    print("| --- | --- | --- | --- | --- |")
+    print(f"| no handoff | | {whole.perplexity:.4f} | | |")
+    for codec, found in behind.items():
+        share = group.wire_bytes(codec, name) / group.block_bytes
+        same = float((found.likeliest == whole.likeliest).double().mean())
+        ratio = found.perplexity / whole.perplexity
+        print(f"| {codec} | {share:.1%} | {found.perplexity:.4f} | {ratio:.4f} | {same:.2%} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
