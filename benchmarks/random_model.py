@@ -1,4 +1,4 @@
-"""`python -m benchmarks.random_model DIR [SHAPE] [--spread 0.1]`: a Llama with random weights, shaped as a well-known small model.
+"""`python -m benchmarks.random_model DIR [SHAPE]`: a Llama with random weights, shaped as a well-known small model.
 
 Random weights run at the speed of trained ones. Its tokenizer spells token 12 as `w12`, so the text of an answer says
 exactly which tokens came, and can be sent again as a part of the next prompt.

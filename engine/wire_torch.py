@@ -57,7 +57,7 @@ class TorchWire:
 
 
 def encoded(found: Tensor, codec: Codec) -> tuple[Tensor, Tensor]:
-    """Scales `[…, vectors]` fp32, and values, of `[…, vectors, values]`, as `kernels.block_copy.reference` to the bit."""
+    """Scales `[…, vectors]` fp32, and values, of `[…, vectors, values]`: to the bit those of `kernels.block_copy`."""
     dtype, largest = CODECS[codec]
     found = found.float()
     found = torch.where(found.isfinite(), found, 0.0)
