@@ -44,28 +44,30 @@ def hand_off(sender: Executor, receiver: Executor, tokens: int, codec: Codec) ->
         receiver.pool.convert(Piece(form, 0, layer, blocks, 0, 0), sender.pool.read(0, layer, blocks, codec))
 
 
-def scores_of(logits: list[Tensor], texts: list[list[int]]) -> Scores:
-    """Of the second halves, one behind the other; `logits` are those of their positions."""
-    log_probabilities, likeliest = [], []
-    for rows, text in zip(logits, texts, strict=True):
-        following = torch.tensor(text[len(text) // 2 + 1 :])
-        log_probabilities.append(rows[:-1].log_softmax(-1).gather(1, following[:, None])[:, 0])
-        likeliest.append(rows[:-1].argmax(-1))
-    return Scores(torch.cat(log_probabilities), torch.cat(likeliest))
+def scores_of(logits: Tensor, text: list[int]) -> Scores:
+    """Of a text's second half; `logits` are those of its positions."""
+    following = torch.tensor(text[len(text) // 2 + 1 :])
+    chosen = logits[:-1].log_softmax(-1).gather(1, following[:, None])
+    return Scores(chosen[:, 0], logits[:-1].argmax(-1))
+
+
+def joined(scores: list[Scores]) -> Scores:
+    """Those of several texts, one behind the other."""
+    return Scores(*map(torch.cat, zip(*((each.log_probabilities, each.likeliest) for each in scores), strict=True)))
 
 
 def compare(sender: Executor, receiver: Executor, texts: list[list[int]]) -> tuple[Scores, dict[Codec, Scores]]:
     """Scores without a handoff, and behind one with each codec."""
-    whole: list[Tensor] = []
-    behind: dict[Codec, list[Tensor]] = {codec: [] for codec in CODECS}
+    whole: list[Scores] = []
+    behind: dict[Codec, list[Scores]] = {codec: [] for codec in CODECS}
     for text in texts:
         half = len(text) // 2
-        whole.append(sender.logits(text)[half:])
+        whole.append(scores_of(sender.logits(text)[half:], text))
         sender.logits(text[:half])  # what its last block holds beyond is zero, as when it is handed off
         for codec in CODECS:
             hand_off(sender, receiver, half, codec)
-            behind[codec].append(receiver.logits(text, half))
-    return scores_of(whole, texts), {codec: scores_of(logits, texts) for codec, logits in behind.items()}
+            behind[codec].append(scores_of(receiver.logits(text, half), text))
+    return joined(whole), {codec: joined(scores) for codec, scores in behind.items()}
 
 
 def make(model: str, dtype: Literal["fp32", "bf16"]) -> Executor:
