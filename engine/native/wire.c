@@ -12,6 +12,10 @@
 
 #include "vector.h"
 
+#if defined __AVX512F__ && !defined __clang__
+#pragma GCC target("prefer-vector-width=512") /* GCC makes loops of half of that; whole ones take 0.7 times as long */
+#endif
+
 enum { FP16 = 2, INT8, FP8 }; /* beside `enum format`; the last two on the wire only */
 enum { SCALE = 4 };           /* bytes */
 
