@@ -1,11 +1,14 @@
-"""A whole Baton on loopback: Valkey, workers, gateway and dashboard, each in a process of its own, on its own ports."""
+"""A whole Baton: Valkey, workers, gateway and dashboard, each in a process of its own, on its own ports.
+
+All are on this host's loopback address, unless a test says which services are on which host.
+"""
 
 import os
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -20,6 +23,7 @@ from core.status import read_status
 from core.store import connect_blocking
 from launcher.deployment import ENVIRONMENT
 from launcher.redis_server import redis_service
+from tests.e2e.host import THIS_HOST, Host
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -42,12 +46,14 @@ class System:
         dashboard: bool = False,
         decode_module: str = "decode_service",
         environment: dict[str, str] | None = None,
+        host_of: Callable[[str], Host] = lambda name: THIS_HOST,
     ) -> None:
         self.directory = directory
         self.model = model
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
         self.gateway_url = self.dashboard_url = ""
         self.killed: set[int] = set()  # processes that a test has ended by itself
+        self.host_of = host_of  # by the service's name
         self._counts = {"prefill": prefill, "decode": decode}
         self._modules = {"prefill": "prefill_service", "decode": decode_module}
         self._worker, self._gateway, self._dashboard = list(worker), list(gateway), dashboard
@@ -94,12 +100,14 @@ class System:
 
     def _serve(self, name: str, module: str, options: list[str]) -> subprocess.Popen[bytes]:
         status = str(self.directory / f"{name}.status")
-        return self._run(name, [sys.executable, "-m", module, *options, "--status-file", status])
+        command = [sys.executable, "-m", module, *options, "--host", self.host_of(name).address, "--status-file", status]
+        return self._run(name, command)
 
     def _run(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
-        )
+        with self.host_of(name).inside():
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+            )
         self._processes.append(process)
         return process
 
@@ -161,9 +169,10 @@ class System:
 
     def _takes_requests(self) -> bool:
         """From the first pair of workers on, the gateway is ready; here requests go to all of them."""
-        if httpx.get(f"{self.gateway_url}/ready", timeout=5).status_code != 200:
-            return False
-        lines = httpx.get(f"{self.gateway_url}/metrics", timeout=5).text.splitlines()
+        with self.host_of("gateway").inside():
+            if httpx.get(f"{self.gateway_url}/ready", timeout=5).status_code != 200:
+                return False
+            lines = httpx.get(f"{self.gateway_url}/metrics", timeout=5).text.splitlines()
         usable = [line for line in lines if line.startswith("baton:worker_usable{") and line.endswith(" 1.0")]
         return len(usable) == len(self.workers)
 
