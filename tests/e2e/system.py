@@ -100,7 +100,16 @@ class System:
 
     def _serve(self, name: str, module: str, options: list[str]) -> subprocess.Popen[bytes]:
         status = str(self.directory / f"{name}.status")
-        command = [sys.executable, "-m", module, *options, "--host", self.host_of(name).address, "--status-file", status]
+        command = [
+            sys.executable,
+            "-m",
+            module,
+            *options,
+            "--host",
+            self.host_of(name).address,
+            "--status-file",
+            status,
+        ]
         return self._run(name, command)
 
     def _run(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:

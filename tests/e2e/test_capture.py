@@ -1,0 +1,119 @@
+"""Whoever listens on the network between the services reads no prompt and no KV; with `--kv-security none`, KV only."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+import pytest
+from tokenizers import Tokenizer
+
+from core.config import EngineConfig
+from core.messages import Open, encode
+from engine.executor import Executor
+from tests.e2e.capture import captured, tcp_streams
+from tests.e2e.conftest import DEMO
+from tests.e2e.host import Host, namespace, need_root_and
+from tests.e2e.system import System
+from tests.engine.drive import run, start
+
+PROMPT = (
+    "My secret is a purple elephant named Gustav, who lives behind the seventh waterfall, eats nothing but yellow "
+    "umbrellas, and plays the trombone at night for an audience of eleven owls and a retired submarine captain."
+)
+BLOCK = 16  # tokens
+IDS = 6  # neighbouring token ids that no other text has
+WINDOW = 32  # bytes: eight values of fp32, which nobody else's are equal to
+ENGINE = {"dtype": "fp32", "kv_memory": 8 << 20, "max_batch_tokens": 64}
+OPTIONS = [f"--{name.replace('_', '-')}={value}" for name, value in ENGINE.items()]
+
+
+@pytest.fixture(autouse=True)
+def needs() -> None:
+    need_root_and(ip="iproute2", tshark="tshark")
+
+
+@pytest.fixture(scope="module")
+def token_ids() -> list[int]:
+    ids: list[int] = Tokenizer.from_file(str(DEMO / "tokenizer.json")).encode(PROMPT).ids
+    assert len(ids) > 2 * BLOCK
+    return ids
+
+
+@pytest.fixture(scope="module")
+def kv_windows(token_ids: list[int]) -> list[bytes]:
+    """Pieces of the prompt's KV, of every layer and whole block, as the prefill worker computes it: bit for bit."""
+    config = msgspec.convert({"model": str(DEMO), "device": "cpu", **ENGINE}, EngineConfig)
+    executor = Executor(config, lambda stage, percent: None)
+    (sequence,) = running = start(executor, [token_ids], new_tokens=1)
+    run(executor, running, new_tokens=1, chunk=len(token_ids))
+    pieces = list(windows(executor, sequence.blocks[: len(token_ids) // BLOCK]))
+    assert len(set(pieces)) == len(pieces)
+    return pieces
+
+
+def windows(executor: Executor, blocks: list[int]) -> Iterator[bytes]:
+    """Thirteen of each layer's block: keys and values of every head are among them."""
+    for layer in range(len(executor.pool.layers)):
+        for block in blocks:
+            (view,) = executor.pool.read(0, layer, [block])
+            data = bytes(view)
+            for at in range(0, len(data) - WINDOW, len(data) // 13 & ~3):
+                yield data[at : at + WINDOW]
+
+
+def id_runs(token_ids: list[int]) -> list[bytes]:
+    """Every `IDS` neighbouring token ids as they stand in a message."""
+    words = [msgspec.msgpack.encode(token) for token in token_ids]
+    return [b"".join(words[at : at + IDS]) for at in range(len(words) - IDS + 1)]
+
+
+def found(pieces: Iterable[bytes], streams: Iterable[bytes]) -> int:
+    """How many of the pieces are in the streams."""
+    everything = b"\0".join(streams)
+    return sum(piece in everything for piece in pieces)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("security", ["sealed", "none"])
+def test_the_network_shows_no_prompt_and_kv_only_where_it_was_asked_to(
+    tmp_path: Path, token_ids: list[int], kv_windows: list[bytes], security: str
+) -> None:
+    capture = tmp_path / "capture.pcap"
+    worker = [*OPTIONS, "--kv-transport=tcp", f"--kv-security={security}"]
+    with namespace("loopback") as host, captured(host, capture):
+        with System(tmp_path, DEMO, worker=worker, host_of=lambda name: host) as system:
+            answer = ask(host, system)
+            moved = sum(record.load.handoff_bytes for record in system.wait_until_idle() if record.role == "decode")
+        http = urlsplit(system.gateway_url).port
+    assert answer["usage"]["prompt_tokens"] == len(token_ids)
+    streams = tcp_streams(capture)
+    clear = [data for ports, data in streams.items() if http in ports]
+    between = [data for ports, data in streams.items() if http not in ports]
+    assert found([PROMPT.encode()], clear) == 1  # the client's own way is clear text: the capture and the search work
+    assert sum(map(len, between)) > moved > 0  # and all KV is in it
+    seen = {
+        "text": found([PROMPT.encode(), *(word.encode() for word in PROMPT.split() if len(word) > 6)], between),
+        "token ids": found(id_runs(token_ids), between),
+        "KV": found(kv_windows, between),
+    }
+    assert seen == {"text": 0, "token ids": 0, "KV": len(kv_windows) if security == "none" else 0}
+
+
+def ask(host: Host, system: System) -> dict[str, dict[str, int]]:
+    """A client's request, on the services' host; greedy, so that it is the same each time."""
+    body = {"model": system.model.name, "prompt": PROMPT, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    with host.inside():
+        answer = httpx.post(f"{system.gateway_url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    result: dict[str, dict[str, int]] = answer.json()
+    return result
+
+
+def test_the_search_finds_token_ids_in_a_message(token_ids: list[int]) -> None:
+    message = Open(
+        sender="p", receiver="d", handoff=1, request="r", samples=(0,), attempt=0, gateway="g", token_ids=token_ids,
+        prompt_tokens=len(token_ids), remaining_ms=1.0, fingerprint="",
+    )  # fmt: skip
+    assert found(id_runs(token_ids), [encode(message)]) == len(token_ids) - IDS + 1
