@@ -68,8 +68,8 @@ def test_bytes_cross_whole_and_late_and_leave_nothing_behind() -> None:
 
 def test_what_is_lost_follows_from_the_seed() -> None:
     def lost(seed: int) -> list[bool]:
-        with two_hosts(0.0, 0.5, seed) as hosts, hosts.a.inside():
-            with socket.socket(type=socket.SOCK_DGRAM) as sender:
+        with two_hosts(0.0, 0.5, seed) as hosts:
+            with hosts.a.inside(), socket.socket(type=socket.SOCK_DGRAM) as sender:
                 with hosts.b.inside(), socket.socket(type=socket.SOCK_DGRAM) as receiver:
                     receiver.bind((hosts.b.address, 0))
                     for number in range(32):

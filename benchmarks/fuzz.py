@@ -1,0 +1,294 @@
+"""`python -m benchmarks.fuzz`: a million random and mutated frames at every port of both workers, under real traffic.
+
+An outsider reaches a port by TCP and has no secret; an insider has the deployment's secret and speaks the protocol.
+Both send what nobody should (`benchmarks.fuzz_frames`). Meanwhile greedy requests go through the system, and have to be
+answered as they were before. In the end both workers live, hold nothing, and are as large as they were.
+"""
+
+import asyncio
+import random
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import zmq
+import zmq.asyncio
+from msgspec import Meta, Struct
+
+from benchmarks.command import exit_status
+from benchmarks.fuzz_frames import Frames, Mutator, Target, raw
+from benchmarks.fuzz_target import FuzzTarget, fuzz_target
+from benchmarks.fuzz_traffic import Traffic, traffic
+from benchmarks.load import machine
+from core.cli import parse_or_exit
+from core.config import Positive, Seconds
+from core.errors import BatonError
+from core.messages import ToDecode, ToWorker
+from core.records import WorkerRecord
+from core.sockets import dealer, send_now
+from launcher.options import DEMO_MODEL
+from launcher.stages import Stages
+
+WARM_UP = 0.05  # of the frames come first and are not judged: buffers and memories fill up to their bounds
+PER_PEER = 512  # messages until an insider comes as somebody new
+PER_CONNECTION = 100  # an outsider's connection costs as much as so many messages
+AT_ONCE = 64  # connections of outsiders
+BATCH = 16  # messages until traffic has its turn
+FULL_PAUSE = 0.001  # s while a queue is full
+ANSWER_SECONDS = 0.02  # an outsider waits for an answer, now and then
+IDLE_SECONDS = 60.0
+MEGABYTE = 1 << 20
+
+
+class FuzzConfig(Struct, frozen=True, kw_only=True):
+    """Fuzzes every port of a prefill and a decode worker under real traffic, and prints what came of it."""
+
+    frames: Annotated[Positive, Meta(description="messages of an insider at each port; of outsiders, a hundredth")] = (
+        1_000_000
+    )
+    seconds: Annotated[Seconds, Meta(description="seconds at most for each port and kind of attacker")] = 600.0
+    growth: Annotated[Positive, Meta(description="megabytes that a worker may grow by after the warm-up")] = 48
+    seed: Annotated[int, Meta(ge=0, description="of everything that is random")] = 0
+    model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id")] = DEMO_MODEL
+
+
+class Port(NamedTuple):
+    """A worker's port and who is behind it."""
+
+    name: str
+    address: str
+    role: str
+    target: Target
+
+
+class Outcome(NamedTuple):
+    """What an attack came to. Bytes of the worker's memory; requests that were answered rightly, and all."""
+
+    port: str
+    attacker: str
+    sent: Counter[str]
+    seconds: float
+    before: int
+    after: int
+    dropped: int
+    right: int
+    requests: int
+
+
+def ports(records: dict[str, WorkerRecord]) -> list[Port]:
+    """Every address that a worker listens on."""
+    found = []
+    for role, record in sorted(records.items()):
+        for name, address, union in (
+            ("control", record.address, ToWorker),
+            ("handoff", record.handoff_address, ToDecode),
+        ):
+            if address:
+                found.append(Port(f"{role} {name}", address, role, Target(union, record.epoch, record.fingerprint)))
+    return found
+
+
+async def insider(port: Port, secret: bytes, frames: int, until: float, seed: str) -> Counter[str]:
+    """Sends through the protocol, as somebody new from time to time; reads answers, except as every fourth."""
+    mutator, sent = Mutator(port.target, seed), Counter[str]()
+    context = zmq.asyncio.Context()
+    try:
+        number = 0
+        while sent.total() < frames and time.monotonic() < until:
+            number += 1
+            socket_ = open_dealer(context, port.address, secret)
+            reader = asyncio.create_task(_read(socket_)) if number % 4 else None
+            for _ in range(min(PER_PEER, frames - sent.total())):
+                kind, message = mutator.next()
+                if not await _send(socket_, message, until):
+                    break
+                sent[kind] += 1
+                if sent.total() % BATCH == 0:
+                    await asyncio.sleep(0)
+            if reader is not None:
+                reader.cancel()
+                await asyncio.wait([reader])
+            socket_.close(0)
+    finally:
+        context.destroy(0)
+    return sent
+
+
+def open_dealer(context: zmq.asyncio.Context, address: str, secret: bytes) -> zmq.asyncio.Socket:
+    """A socket as another service of this deployment makes it."""
+    return dealer(context, address)
+
+
+async def outsider(port: Port, secret: bytes, frames: int, until: float, seed: str) -> Counter[str]:
+    """Connects by itself, says something, sometimes waits for an answer, and goes."""
+    mutator, chance, sent = Mutator(port.target, seed), random.Random(seed), Counter[str]()
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(said: bytes, waits: bool) -> None:
+        async with gate:
+            try:
+                async with asyncio.timeout(10):
+                    reader, writer = await _connect(port.address)
+            except (OSError, TimeoutError):
+                sent["refused"] += 1
+                return
+            try:
+                writer.write(said)
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await (reader.read(MEGABYTE) if waits else writer.drain())
+            except (OSError, TimeoutError):
+                pass
+            finally:
+                writer.transport.abort() if chance.random() < 0.5 else writer.close()
+
+    running: set[asyncio.Task[None]] = set()
+    for _ in range(max(1, frames // PER_CONNECTION)):
+        if time.monotonic() > until:
+            break
+        kind, (said,) = raw(mutator, chance)
+        running.add(asyncio.create_task(one(said, waits=chance.random() < 0.25)))
+        sent[kind] += 1
+        while len(running) >= AT_ONCE:
+            _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    if running:
+        await asyncio.wait(running)
+    return sent
+
+
+Attack = Callable[[Port, bytes, int, float, str], Awaitable[Counter[str]]]
+ATTACKS: dict[str, Attack] = {"outsider": outsider, "insider": insider}
+
+
+async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if address.startswith("ipc://"):
+        return await asyncio.open_unix_connection(address.removeprefix("ipc://"))
+    host, _, number = address.removeprefix("tcp://").rpartition(":")
+    return await asyncio.open_connection(host.strip("[]"), int(number), family=socket.AF_UNSPEC)
+
+
+async def _send(socket_: zmq.asyncio.Socket, message: Frames, until: float) -> bool:
+    """Waits for room; False at the end of the time. A message has at least one frame."""
+    while not send_now(socket_, list(message) or [b""]):
+        if time.monotonic() > until:
+            return False
+        await asyncio.sleep(FULL_PAUSE)
+    return True
+
+
+async def _read(socket_: zmq.asyncio.Socket) -> None:
+    while True:
+        await socket_.recv_multipart()
+
+
+async def attack_all(config: FuzzConfig, target: FuzzTarget, stages: Stages) -> tuple[list[Outcome], Traffic]:
+    """Every attacker at every port, one after the other."""
+    outcomes = []
+    async with traffic(target.url, config.seed) as flow:
+        for attacker, attack in ATTACKS.items():
+            for port in ports(target.records()):
+                stages.show(port.name, f"{attacker} attacks")
+                few = max(1, int(config.frames * WARM_UP))
+                await attack(port, target.secret, few, time.monotonic() + config.seconds, f"{config.seed} warm-up")
+                before, right, requests = target.resident(port.role), flow.right, flow.all
+                dropped = target.records()[port.role].load.dropped
+                began = time.monotonic()
+                sent = await attack(
+                    port, target.secret, config.frames, began + config.seconds, f"{config.seed} {port.name}"
+                )
+                took = time.monotonic() - began
+                await settled(target, flow)
+                if dead := target.dead():
+                    raise BatonError(f"{', '.join(dead)} ended under the {attacker}'s attack on {port.name}")
+                after = target.resident(port.role)
+                dropped = target.records()[port.role].load.dropped - dropped
+                outcomes.append(
+                    Outcome(
+                        port.name, attacker, sent, took, before, after, dropped, flow.right - right, flow.all - requests
+                    )
+                )
+                stages.show(port.name, f"{attacker} done")
+    return outcomes, flow
+
+
+async def settled(target: FuzzTarget, flow: Traffic) -> None:
+    """Returns when traffic has been answered twice more, so that what was sent before has been read."""
+    enough = flow.all + 4
+    deadline = time.monotonic() + IDLE_SECONDS
+    while flow.all < enough and time.monotonic() < deadline and not target.dead():
+        await asyncio.sleep(0.05)
+
+
+def held(target: FuzzTarget) -> dict[str, int]:
+    """Blocks and sequences that each worker holds when all has ended; first, handoffs without a sender run out."""
+    deadline = time.monotonic() + IDLE_SECONDS
+    while True:
+        left = {
+            role: record.load.blocks_used + record.load.running + record.load.waiting
+            for role, record in target.records().items()
+        }
+        if not any(left.values()) or time.monotonic() > deadline:
+            return left
+        time.sleep(0.5)
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """One line for each port and attacker."""
+    head = (
+        f"{'port':16} {'attacker':9} {'sent':>9} {'per s':>7} {'MiB before':>11} {'after':>7} {'dropped':>9}     right"
+    )
+    lines = [
+        f"{one.port:16} {one.attacker:9} {one.sent.total():9} {one.sent.total() / one.seconds:7.0f} "
+        f"{one.before / MEGABYTE:11.1f} {one.after / MEGABYTE:7.1f} {one.dropped:9} {f'{one.right}/{one.requests}':>9}"
+        for one in outcomes
+    ]
+    kinds: dict[str, Counter[str]] = {}
+    for one in outcomes:
+        kinds.setdefault(one.attacker, Counter()).update(one.sent)
+    sent = [f"{name}: " + ", ".join(f"{kind} {n}" for kind, n in sorted(many.items())) for name, many in kinds.items()]
+    return "\n".join([head, *lines, *sent])
+
+
+def failures(config: FuzzConfig, outcomes: list[Outcome], flow: Traffic, left: dict[str, int]) -> list[str]:
+    """A sentence for each thing that is not as it should be."""
+    found = [
+        f"{one.port}: grew by {(one.after - one.before) / MEGABYTE:.1f} MiB under the {one.attacker}'s attack"
+        for one in outcomes
+        if one.after - one.before > config.growth * MEGABYTE
+    ]
+    found += [f"{one.port}: no request was answered meanwhile" for one in outcomes if not one.requests]
+    found += [f"wrong answer: {wrong}" for wrong in flow.wrong[:5]]
+    found += [f"{role}: holds {count} blocks or sequences after all has ended" for role, count in left.items() if count]
+    found += [f"no {role} worker is registered any more" for role in ("prefill", "decode") if role not in left]
+    return found
+
+
+def fuzz(config: FuzzConfig, stages: Stages) -> list[str]:
+    """Runs it all and prints the table; what is not as it should be."""
+    with tempfile.TemporaryDirectory(prefix="baton-fuzz-") as directory:
+        with fuzz_target(config.model, Path(directory)) as target:
+            outcomes, flow = asyncio.run(attack_all(config, target, stages))
+            left = held(target)
+        stages.settle()
+        print(table(outcomes))
+        logs = sum(path.stat().st_size for path in Path(directory).glob("*.log"))
+        print(f"logs {logs / MEGABYTE:.1f} MiB")
+    return failures(config, outcomes, flow, left)
+
+
+def main() -> int:
+    """The exit status: 0 if nothing was harmed."""
+    config = parse_or_exit(FuzzConfig, "benchmarks.fuzz")
+    print(machine())
+    found: list[str] = []
+    status = exit_status(lambda stages: found.extend(fuzz(config, stages)))
+    print("\n".join(found) or "nobody was harmed", file=sys.stderr)
+    return status or bool(found)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

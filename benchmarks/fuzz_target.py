@@ -1,0 +1,95 @@
+"""The system that is fuzzed, started service by service, so that each can be watched and none is started again."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import redis
+
+from benchmarks.children import child, last_line
+from core.errors import BatonError
+from core.listening import http_url
+from core.records import WorkerRecord
+from core.registry import index_key, record_key
+from core.sealing import new_secret
+from core.store import connect_blocking
+from launcher.deployment import Deployment, environment
+from launcher.options import ROOT, UpConfig
+from launcher.preflight import check_port
+from launcher.redis_server import redis_service
+from launcher.service import READY, Service
+
+HOST = "127.0.0.1"
+START_SECONDS = 300.0
+LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class FuzzTarget:
+    """A gateway, a prefill and a decode worker under load, and the secret that an insider has."""
+
+    url: str
+    secret: bytes
+    store: redis.Redis
+    processes: dict[str, subprocess.Popen[str]]
+
+    def records(self) -> dict[str, WorkerRecord]:
+        """The workers' own account of themselves, by role, at most a heartbeat old; those that are there."""
+        epochs: list[bytes] = self.store.zrange(index_key("worker"), 0, -1)  # type: ignore[assignment]
+        keys = [record_key("worker", epoch.decode()) for epoch in epochs]
+        bodies: list[bytes | None] = self.store.mget(keys) if keys else []  # type: ignore[assignment]
+        records = [msgspec.json.decode(body, type=WorkerRecord) for body in bodies if body is not None]
+        return {record.role: record for record in records}
+
+    def resident(self, role: str) -> int:
+        """Bytes of a worker that are in memory, and its own: a file's pages do not count (proc(5), `RssAnon`)."""
+        status = Path(f"/proc/{self.processes[f'{role}-0'].pid}/status").read_text()
+        return 1024 * int(status.partition("RssAnon:")[2].split()[0])
+
+    def dead(self) -> list[str]:
+        """The services that have ended."""
+        return [name for name, process in self.processes.items() if process.poll() is not None]
+
+
+@contextmanager
+def fuzz_target(model: str, directory: Path) -> Iterator[FuzzTarget]:
+    """Starts it all, in fp32, so that an answer does not depend on what is computed beside it. Ends it all on exit."""
+    secret = directory / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text(new_secret())
+    config = UpConfig(
+        model=model,
+        dtype="fp32",
+        device="cpu",
+        port=check_port("--port", HOST, 0),
+        dashboard_port=0,
+        kv_memory=64 << 20,
+    )
+    server, url = redis_service(directory)
+    deployment = Deployment(config, directory, model, url, secret)
+    settings = environment(os.environ, ROOT, directory)
+    processes: dict[str, subprocess.Popen[str]] = {}
+    with ExitStack() as stack:
+        for group in ([server], [*deployment.workers(), deployment.gateway()]):
+            for service in group:
+                log = directory / f"{service.name}.log"
+                processes[service.name] = stack.enter_context(child(service.command, log, settings=settings))
+            for service in group:
+                _wait(service, processes[service.name], directory / f"{service.name}.log")
+        store = connect_blocking(url)
+        stack.callback(store.close)
+        yield FuzzTarget(http_url(HOST, config.port), secret.read_bytes().strip(), store, processes)
+
+
+def _wait(service: Service, process: subprocess.Popen[str], log: Path) -> None:
+    """Until it is ready. Raises `BatonError` if it ends before."""
+    deadline = time.monotonic() + START_SECONDS
+    while (status := service.watch()) is None or status.stage != READY:
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise BatonError(f"{service.name} does not become ready: {last_line(log)}")
+        time.sleep(LOOK_SECONDS)
