@@ -6,6 +6,7 @@ few handoffs, the right epochs) and are absurd often enough (extreme numbers). T
 
 import random
 from collections.abc import Callable, Sequence
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -104,7 +105,7 @@ class Mutator:
 
     def _struct(self, kind: type[Struct], known: dict[str, Any], odd: float) -> Struct:
         values = {}
-        for field in msgspec.structs.fields(kind):
+        for field in fields(kind):
             sane = field.name in known and self._chance.random() >= odd
             values[field.name] = known[field.name] if sane else self._value(field.type, odd)
         return kind(**values)
@@ -126,7 +127,8 @@ class Mutator:
         if origin is Literal:
             return self._chance.choice(parts)
         if origin in (list, tuple):
-            return origin(self._value(parts[0], odd) for _ in range(self._draw(1000) if absurd else self._draw(20)))
+            longest = (300 if absurd else 20) if parts[0] is int else 4  # structs have lists of their own
+            return origin(self._value(parts[0], odd) for _ in range(self._draw(longest)))
         if origin in (Union, UnionType):
             return self._value(self._chance.choice(parts), odd)
         assert isinstance(kind, type) and issubclass(kind, Struct), f"no value for {kind}"
@@ -149,9 +151,10 @@ class Mutator:
         return make
 
     def _draw(self, below: int) -> int:
-        return self._chance.randrange(below)
+        return int(self._chance.random() * below)  # five times as fast as randrange
 
 
+fields = cache(msgspec.structs.fields)
 Change = Callable[[bytes, random.Random], bytes]
 
 

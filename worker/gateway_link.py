@@ -1,6 +1,7 @@
 """The control link of a worker: one ROUTER that gateways connect to, and the ledger of what each is owed."""
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from worker.ledger import Failure, Ledger
 from worker.vitals import Vitals
 
 RETRY = 0.01  # s after which a gateway whose queue was full is tried again
+BATCH = 16  # messages handled before other tasks have their turn
 PEERS = 1024  # gateways that may be connected
 log = logging.getLogger("baton.worker")
 
@@ -80,7 +82,9 @@ class GatewayLink:
 
     async def run(self) -> None:
         """Reads for ever. What is malformed or meant for another life is dropped and counted."""
-        while True:
+        for number in itertools.count(1):
+            if number % BATCH == 0:
+                await asyncio.sleep(0)  # while messages lie ready, reading and answering them never suspends
             frames = await self._socket.recv_multipart()
             try:
                 message = decode_to_worker(frames[1]) if len(frames) == 2 else None

@@ -6,7 +6,7 @@ from types import UnionType
 
 import pytest
 
-from benchmarks.fuzz_frames import RAW, Mutator, Target, raw
+from benchmarks.fuzz_frames import RAW, Mutator, Sent, Target, raw
 from core.errors import MessageError
 from core.messages import (
     Drain,
@@ -47,7 +47,7 @@ def test_every_kind_is_made_and_decoders_raise_nothing_else(union: UnionType) ->
 
 
 def test_a_seed_makes_the_same_messages() -> None:
-    def some(seed: int) -> list[object]:
+    def some(seed: int) -> list[Sent]:
         mutator, chance = Mutator(Target(ToDecode, EPOCH, ""), seed), random.Random(seed)
         return [mutator.next() for _ in range(50)] + [raw(mutator, chance) for _ in range(50)]
 

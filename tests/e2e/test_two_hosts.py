@@ -69,15 +69,18 @@ def test_bytes_cross_whole_and_late_and_leave_nothing_behind() -> None:
 def test_what_is_lost_follows_from_the_seed() -> None:
     def lost(seed: int) -> list[bool]:
         with two_hosts(0.0, 0.5, seed) as hosts:
-            with hosts.a.inside(), socket.socket(type=socket.SOCK_DGRAM) as sender:
-                with hosts.b.inside(), socket.socket(type=socket.SOCK_DGRAM) as receiver:
-                    receiver.bind((hosts.b.address, 0))
-                    for number in range(32):
-                        sender.sendto(bytes([number]), receiver.getsockname())
-                    there = hosts.directions[0]
-                    receiver.settimeout(10)
-                    wait_until(lambda: there.carried + there.dropped == 32, "every packet to have met its fate")
-                    arrived = {receiver.recv(1)[0] for _ in range(there.carried)}
+            with hosts.a.inside():
+                sender = socket.socket(type=socket.SOCK_DGRAM)
+            with hosts.b.inside():
+                receiver = socket.socket(type=socket.SOCK_DGRAM)
+            with sender, receiver:
+                receiver.bind((hosts.b.address, 0))
+                receiver.settimeout(10)
+                for number in range(32):
+                    sender.sendto(bytes([number]), receiver.getsockname())
+                there = hosts.directions[0]
+                wait_until(lambda: there.carried + there.dropped == 32, "every packet to have met its fate")
+                arrived = {receiver.recv(1)[0] for _ in range(there.carried)}
         return [number not in arrived for number in range(32)]
 
     assert lost(3) == lost(3) != lost(4)
