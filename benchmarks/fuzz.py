@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -20,6 +20,7 @@ import zmq
 import zmq.asyncio
 from msgspec import Meta, Struct
 
+from benchmarks.children import last_line
 from benchmarks.command import exit_status
 from benchmarks.fuzz_frames import Frames, Mutator, Target, raw
 from benchmarks.fuzz_target import FuzzTarget, fuzz_target
@@ -35,14 +36,18 @@ from launcher.options import DEMO_MODEL
 from launcher.stages import Stages
 
 WARM_UP = 0.05  # of the frames come first and are not judged: buffers and memories fill up to their bounds
-PER_PEER = 512  # messages until an insider comes as somebody new
+LIVES = (64, 16384)  # messages until an insider comes as somebody new; the long ones wait for the worker to read
 PER_CONNECTION = 100  # an outsider's connection costs as much as so many messages
 AT_ONCE = 64  # connections of outsiders
 BATCH = 16  # messages until traffic has its turn
 FULL_PAUSE = 0.001  # s while a queue is full
 ANSWER_SECONDS = 0.02  # an outsider waits for an answer, now and then
 IDLE_SECONDS = 60.0
+LOOK_SECONDS = 0.5  # between two looks at whether every service lives
 MEGABYTE = 1 << 20
+GROWTH = 64
+"""A peer's queue holds 4,096 messages (`core.sockets.QUEUE`), here of 3.5 KiB on average, and those of four lives of an
+insider may wait at once: 56 MiB. A million messages are 60 times as much."""
 
 
 class FuzzConfig(Struct, frozen=True, kw_only=True):
@@ -52,7 +57,7 @@ class FuzzConfig(Struct, frozen=True, kw_only=True):
         1_000_000
     )
     seconds: Annotated[Seconds, Meta(description="seconds at most for each port and kind of attacker")] = 600.0
-    growth: Annotated[Positive, Meta(description="megabytes that a worker may grow by after the warm-up")] = 48
+    growth: Annotated[Positive, Meta(description="megabytes that a worker may grow by after the warm-up")] = GROWTH
     seed: Annotated[int, Meta(ge=0, description="of everything that is random")] = 0
     model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id")] = DEMO_MODEL
 
@@ -95,7 +100,7 @@ def ports(records: dict[str, WorkerRecord]) -> list[Port]:
 
 async def insider(port: Port, secret: bytes, frames: int, until: float, seed: str) -> Counter[str]:
     """Sends through the protocol, as somebody new from time to time; reads answers, except as every fourth."""
-    mutator, sent = Mutator(port.target, seed), Counter[str]()
+    mutator, chance, sent = Mutator(port.target, seed), random.Random(seed), Counter[str]()
     context = zmq.asyncio.Context()
     try:
         number = 0
@@ -103,7 +108,8 @@ async def insider(port: Port, secret: bytes, frames: int, until: float, seed: st
             number += 1
             socket_ = open_dealer(context, port.address, secret)
             reader = asyncio.create_task(_read(socket_)) if number % 4 else None
-            for _ in range(min(PER_PEER, frames - sent.total())):
+            life = int(LIVES[0] * (LIVES[1] / LIVES[0]) ** chance.random())
+            for _ in range(min(life, frames - sent.total())):
                 kind, message = mutator.next()
                 if not await _send(socket_, message, until):
                     break
@@ -160,7 +166,7 @@ async def outsider(port: Port, secret: bytes, frames: int, until: float, seed: s
     return sent
 
 
-Attack = Callable[[Port, bytes, int, float, str], Awaitable[Counter[str]]]
+Attack = Callable[[Port, bytes, int, float, str], Coroutine[None, None, Counter[str]]]
 ATTACKS: dict[str, Attack] = {"outsider": outsider, "insider": insider}
 
 
@@ -193,19 +199,15 @@ async def attack_all(config: FuzzConfig, target: FuzzTarget, stages: Stages) -> 
             for port in ports(target.records()):
                 stages.show(port.name, f"{attacker} attacks")
                 few = max(1, int(config.frames * WARM_UP))
-                await attack(port, target.secret, few, time.monotonic() + config.seconds, f"{config.seed} warm-up")
+                await attacked(target, attack, port, few, config.seconds, f"{config.seed} warm-up")
                 before, right, requests = target.resident(port.role), flow.right, flow.all
-                dropped = target.records()[port.role].load.dropped
+                dropped = await dropped_by(target, port.role)
                 began = time.monotonic()
-                sent = await attack(
-                    port, target.secret, config.frames, began + config.seconds, f"{config.seed} {port.name}"
-                )
+                sent = await attacked(target, attack, port, config.frames, config.seconds, f"{config.seed} {port.name}")
                 took = time.monotonic() - began
                 await settled(target, flow)
-                if dead := target.dead():
-                    raise BatonError(f"{', '.join(dead)} ended under the {attacker}'s attack on {port.name}")
                 after = target.resident(port.role)
-                dropped = target.records()[port.role].load.dropped - dropped
+                dropped = await dropped_by(target, port.role) - dropped
                 outcomes.append(
                     Outcome(
                         port.name, attacker, sent, took, before, after, dropped, flow.right - right, flow.all - requests
@@ -215,12 +217,37 @@ async def attack_all(config: FuzzConfig, target: FuzzTarget, stages: Stages) -> 
     return outcomes, flow
 
 
+async def attacked(
+    target: FuzzTarget, attack: Attack, port: Port, frames: int, seconds: float, seed: str
+) -> Counter[str]:
+    """What was sent. Raises `BatonError` if a service ends meanwhile."""
+    task = asyncio.ensure_future(attack(port, target.secret, frames, time.monotonic() + seconds, seed))
+    try:
+        while not task.done():
+            await asyncio.wait([task], timeout=LOOK_SECONDS)
+            if dead := target.dead():
+                why = last_line(target.directory / f"{dead[0]}.log")
+                raise BatonError(f"{', '.join(dead)} ended under an attack on {port.name}: {why}")
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
 async def settled(target: FuzzTarget, flow: Traffic) -> None:
     """Returns when traffic has been answered twice more, so that what was sent before has been read."""
     enough = flow.all + 4
     deadline = time.monotonic() + IDLE_SECONDS
     while flow.all < enough and time.monotonic() < deadline and not target.dead():
         await asyncio.sleep(0.05)
+
+
+async def dropped_by(target: FuzzTarget, role: str) -> int:
+    """The messages that a worker has dropped. Raises `BatonError` if its heartbeat has stopped."""
+    record = target.records().get(role)
+    if record is None:
+        raise BatonError(f"the {role} worker is not registered any more: its heartbeat has stopped")
+    return record.load.dropped
 
 
 def held(target: FuzzTarget) -> dict[str, int]:
@@ -286,7 +313,8 @@ def main() -> int:
     print(machine())
     found: list[str] = []
     status = exit_status(lambda stages: found.extend(fuzz(config, stages)))
-    print("\n".join(found) or "nobody was harmed", file=sys.stderr)
+    if status == 0:
+        print("\n".join(found) or "nobody was harmed", file=sys.stderr)
     return status or bool(found)
 
 

@@ -34,6 +34,7 @@ class FuzzTarget:
     """A gateway, a prefill and a decode worker under load, and the secret that an insider has."""
 
     url: str
+    directory: Path  # with a log of each service
     secret: bytes
     store: redis.Redis
     processes: dict[str, subprocess.Popen[str]]
@@ -83,7 +84,7 @@ def fuzz_target(model: str, directory: Path) -> Iterator[FuzzTarget]:
                 _wait(service, processes[service.name], directory / f"{service.name}.log")
         store = connect_blocking(url)
         stack.callback(store.close)
-        yield FuzzTarget(http_url(HOST, config.port), secret.read_bytes().strip(), store, processes)
+        yield FuzzTarget(http_url(HOST, config.port), directory, secret.read_bytes().strip(), store, processes)
 
 
 def _wait(service: Service, process: subprocess.Popen[str], log: Path) -> None:

@@ -23,7 +23,8 @@ CONTROL, PAYLOAD = "control", "kv"  # ZAP domains
 QUEUE = 4096  # messages per peer and direction; memory is bounded by credit, not by this
 LARGEST = 64 << 20  # bytes of one frame; a larger one closes the connection
 COPIED = 64 << 10  # bytes; smaller frames are copied even where copying was not asked for
-HEARTBEAT_MS = 2000  # ZeroMQ's own, so that a connection that is silently gone is noticed
+KEEPALIVE_SECONDS = 2  # of TCP, so that a connection that is silently gone is noticed
+KEEPALIVE_PROBES = 2
 Frame = bytes | memoryview
 
 
@@ -176,7 +177,11 @@ def _bounded(socket: zmq.asyncio.Socket) -> zmq.asyncio.Socket:
     socket.setsockopt(zmq.SNDHWM, QUEUE)
     socket.setsockopt(zmq.RCVHWM, QUEUE)
     socket.setsockopt(zmq.MAXMSGSIZE, LARGEST)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS)
+    # Not ZeroMQ's heartbeats: with them libzmq 4.3 aborts the process when a peer goes away while its queue here is
+    # full (issues 3937 and 4364 of libzmq).
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_SECONDS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_SECONDS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES)
     socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
     return socket

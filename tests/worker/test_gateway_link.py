@@ -32,7 +32,7 @@ from core.sockets import dealer, router
 from core.store import ServerClock
 from tests.links import KEYS
 from worker.events import Kill
-from worker.gateway_link import GatewayLink
+from worker.gateway_link import BATCH, GatewayLink
 from worker.ledger import Failure, Ledger
 from worker.vitals import Vitals
 
@@ -197,3 +197,22 @@ async def test_a_silent_gateways_sequences_are_freed() -> None:
         assert len(setting.ledger) == 0
     finally:
         await setting.close()
+
+
+class EndlessSocket:
+    """Always has another message, so that reading it never suspends."""
+
+    async def recv_multipart(self) -> list[bytes]:
+        return [b"peer", b"noise"]
+
+
+async def test_a_flood_leaves_other_tasks_their_turn() -> None:
+    socket: Any = EndlessSocket()
+    nothing: Any = None
+    link = GatewayLink(socket, WORKER, Ledger(), Vitals(), ServerClock(), 5.0, nothing, nothing, nothing)
+    task = asyncio.create_task(link.run())
+    for turn in range(1, 4):
+        await asyncio.sleep(0)
+        assert 0 < link.dropped <= turn * BATCH
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
