@@ -29,6 +29,7 @@ from benchmarks.load import machine
 from core.cli import parse_or_exit
 from core.config import Positive, Seconds
 from core.errors import BatonError
+from core.link_keys import LinkKeys
 from core.messages import ToDecode, ToWorker
 from core.records import WorkerRecord
 from core.sockets import dealer, send_now
@@ -127,7 +128,7 @@ async def insider(port: Port, secret: bytes, frames: int, until: float, seed: st
 
 def open_dealer(context: zmq.asyncio.Context, address: str, secret: bytes) -> zmq.asyncio.Socket:
     """A socket as another service of this deployment makes it."""
-    return dealer(context, address)
+    return dealer(context, address, LinkKeys.of(secret))
 
 
 async def outsider(port: Port, secret: bytes, frames: int, until: float, seed: str) -> Counter[str]:

@@ -23,7 +23,6 @@ from engine.layers import Layers, OperatorLayers
 from engine.model import Model
 from engine.rope import angle_table
 from engine.sampler_triton import TritonSampler
-from engine.wire import Wire
 from engine.wire_triton import TritonWire
 from kernels import attention_tiles, rms_norm, rope_and_store, sample
 

@@ -10,6 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from core.config import EngineConfig
+from core.kvspec import WireForm
 from core.messages import Open, encode
 from engine.executor import Executor
 from tests.e2e.capture import captured, tcp_streams
@@ -115,5 +116,6 @@ def test_the_search_finds_token_ids_in_a_message(token_ids: list[int]) -> None:
     message = Open(
         sender="p", receiver="d", handoff=1, request="r", samples=(0,), attempt=0, gateway="g", token_ids=token_ids,
         prompt_tokens=len(token_ids), remaining_ms=1.0, fingerprint="",
+        form=WireForm("fp32", 16),
     )  # fmt: skip
     assert found(id_runs(token_ids), [encode(message)]) == len(token_ids) - IDS + 1
