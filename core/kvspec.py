@@ -52,6 +52,11 @@ class KVSpec(Struct, frozen=True):
         """32 hexadecimal digits; equal if and only if blocks can be passed as they are."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
 
+    def content(self) -> str:
+        """The same of what the values mean, in whatever format and block size: equal if blocks can be converted."""
+        groups = [(group.kind, group.layers, group.shards, group.vectors) for group in self.groups]
+        return hashlib.sha256(msgspec.json.encode((groups, self.layout, self.weights))).hexdigest()[:32]
+
     def form(self, codec: Codec = "none") -> "WireForm":
         """Of this pool's blocks on their way. Groups have one block size today."""
         return WireForm(self.dtype, self.groups[0].block_tokens, codec)

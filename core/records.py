@@ -74,7 +74,8 @@ class WorkerRecord(Struct, frozen=True):
     address: str  # of the control link
     handoff_address: str  # where a decode worker takes handoffs; empty for a prefill worker
     model: str
-    fingerprint: str
+    fingerprint: str  # of the KV pool: equal if blocks pass as they are
+    content: str  # of what the KV means: equal if blocks can be converted
     block_tokens: int
     max_model_len: int
     device: str

@@ -48,20 +48,20 @@ class Router:
     def pick(self, workers: Iterable[Candidate], tokens: int, avoid: Collection[str] = ()) -> Route | None:
         """A route for a prompt of `tokens` tokens, or None. `avoid` holds epochs that are taken only if need be.
 
-        KV passes only between workers with the same fingerprint. Where no prefill worker fits, a decode worker takes
+        KV passes only between workers whose KV means the same. Where no prefill worker fits, a decode worker takes
         the whole request; without a decode worker there is no route.
         """
         usable = [worker for worker in workers if worker.usable and not worker.record.draining]
         prefills = [worker for worker in usable if worker.record.role == "prefill"]
         decodes = [worker for worker in usable if worker.record.role == "decode"]
-        fitting = {worker.record.fingerprint for worker in prefills} & {worker.record.fingerprint for worker in decodes}
+        fitting = {worker.record.content for worker in prefills} & {worker.record.content for worker in decodes}
         if fitting:
-            decodes = [worker for worker in decodes if worker.record.fingerprint in fitting]
+            decodes = [worker for worker in decodes if worker.record.content in fitting]
         if not decodes:
             return None
         self._turn += 1
         decode = self._least(decodes, tokens, avoid)
-        prefills = [worker for worker in prefills if worker.record.fingerprint == decode.record.fingerprint]
+        prefills = [worker for worker in prefills if worker.record.content == decode.record.content]
         prefill = self._least(prefills, tokens, avoid) if prefills else None
         return Route(prefill.record.epoch if prefill else "", decode.record.epoch)
 

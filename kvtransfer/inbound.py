@@ -172,7 +172,8 @@ class Inbound:
         def receive(frames: list[zmq.Frame]) -> None:
             now = self._clock()
             session = self._sessions.of_user(frames[0].bytes)
-            if session is None:
+            # Whoever was admitted under one name may have connected under another.
+            if session is None or len(frames) < 2 or frames[1].get("User-Id") != session.user:
                 self.refused["unknown user"] += 1
                 return
             try:

@@ -61,6 +61,8 @@ class Deployment:
         options = ["--dtype", config.dtype, "--block-size", str(config.block_size)]
         options += ["--cpu-backend", config.cpu_backend, "--cuda-backend", config.cuda_backend]
         options += ["--quantization", config.quantization, "--step-ms", str(config.step_ms)]
+        options += ["--kv-transport", config.kv_transport, "--kv-security", config.kv_security]
+        options += ["--kv-codec", config.kv_codec]
         options += ["--busy-page", str(self._run / "busy")]
         if config.kv_memory:
             options += ["--kv-memory", str(config.kv_memory)]

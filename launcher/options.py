@@ -5,7 +5,17 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from core.config import BlockSize, Bytes, CPUBackend, CUDABackend, LogLevel, Positive, Quantization
+from core.config import (
+    BlockSize,
+    Bytes,
+    Codec,
+    CPUBackend,
+    CUDABackend,
+    LogLevel,
+    Positive,
+    Quantization,
+    Security,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO_MODEL = str(ROOT / "demo_model" / "weights")
@@ -60,6 +70,14 @@ class UpConfig(Struct, frozen=True, kw_only=True):
     step_ms: Annotated[
         float, Meta(gt=0, description="milliseconds that a decode worker's step may take: below the SLO's TPOT")
     ] = 50.0
+    kv_transport: Annotated[
+        Literal["auto", "shm", "ipc", "tcp"],
+        Meta(description="how KV passes between workers: shared memory, a Unix socket, tcp; auto: the best that works"),
+    ] = "auto"
+    kv_security: Annotated[Security, Meta(description="of KV over tcp: sealed, or none")] = "sealed"
+    kv_codec: Annotated[
+        Codec, Meta(description="of KV on its way: none, or fp8 or int8, which halve bf16's bytes and are lossy")
+    ] = "none"
     log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error")] = "info"
     secret_file: Annotated[
         str, Meta(description="file with the secret that seals prompts and KV; empty: a new one for this instance")

@@ -105,6 +105,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         handoff_address="",
         model=config.engine.model,  # as it was given: a hub's own directories are called by a hash
         fingerprint=executor.spec.fingerprint(),
+        content=executor.spec.content(),
         block_tokens=config.engine.block_size,
         max_model_len=executor.model_config.max_model_len,
         device=str(executor.device),

@@ -5,7 +5,18 @@ import msgspec
 from core.records import Load, Memory, WorkerRecord
 
 RECORD = WorkerRecord(
-    "epoch", "decode", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "demo", "print", 16, 1024, "cpu", "fp32", 1.0
+    "epoch",
+    "decode",
+    "tcp://127.0.0.1:1",
+    "tcp://127.0.0.1:2",
+    "demo",
+    "print",
+    "content",
+    16,
+    1024,
+    "cpu",
+    "fp32",
+    1.0,
 )
 
 

@@ -10,8 +10,8 @@ from core.store import ServerClock, check, connect, redacted
 
 def worker(epoch: str) -> WorkerRecord:
     return WorkerRecord(
-        epoch, "decode", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "demo", "print", 16, 1024, "cpu", "fp32", 1.0,
-        load=Load(running=2),
+        epoch, "decode", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "demo", "print", "content", 16, 1024, "cpu",
+        "fp32", 1.0, load=Load(running=2),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from core.kvspec import WireForm
 from core.messages import Branch, Commit, DecodeJob, Limits, Open, Stages
 from kvtransfer.moves import HandoffKey, Landed, Wanted
 from tests.worker.roles import LIMITS, SAMPLING
@@ -15,7 +16,7 @@ def opened(tokens: int = 10, request: str = "r1", **changes: Any) -> Open:
         **{
             "sender": "prefill", "receiver": "me", "handoff": 5, "request": request, "samples": (0,), "attempt": 1,
             "gateway": "gateway", "token_ids": list(range(tokens)), "prompt_tokens": tokens, "remaining_ms": 5000.0,
-            "fingerprint": "print", **changes,
+            "fingerprint": "print", "form": WireForm("bytes", 4), **changes,
         }
     )  # fmt: skip
 

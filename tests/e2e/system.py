@@ -42,6 +42,7 @@ class System:
         prefill: int = 1,
         decode: int = 1,
         worker: Sequence[str] = (),
+        decode_only: Sequence[str] = (),
         gateway: Sequence[str] = (),
         dashboard: bool = False,
         decode_module: str = "decode_service",
@@ -56,7 +57,8 @@ class System:
         self.host_of = host_of  # by the service's name
         self._counts = {"prefill": prefill, "decode": decode}
         self._modules = {"prefill": "prefill_service", "decode": decode_module}
-        self._worker, self._gateway, self._dashboard = list(worker), list(gateway), dashboard
+        self._options = {"prefill": list(worker), "decode": [*worker, *decode_only]}
+        self._gateway, self._dashboard = list(gateway), dashboard
         self._environment = {**ENVIRONMENT, **os.environ, **(environment or {}), "PYTHONPATH": str(ROOT)}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._log = (directory / "log").open("ab")
@@ -87,7 +89,7 @@ class System:
         for role, count in self._counts.items():
             for number in range(count):
                 name = f"{role}-{number}"
-                options = [*serving, "--busy-page", str(self.directory / "busy"), *self._worker]
+                options = [*serving, "--busy-page", str(self.directory / "busy"), *self._options[role]]
                 self.workers[name] = self._serve(name, self._modules[role], options)
         for name in self.workers:
             self.address(name)

@@ -104,6 +104,7 @@ class Peer:
             handoff_address="tcp://127.0.0.1:1" if self.role == "decode" else "",
             model=self._model,
             fingerprint=self.faults.get("fingerprint", "f" * 32),
+            content=self.faults.get("fingerprint", "c" * 32),
             block_tokens=16,
             max_model_len=self.faults.get("max_model_len", 4096),
             device="test",

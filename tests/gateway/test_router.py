@@ -17,7 +17,8 @@ def worker(
             address="",
             handoff_address="",
             model="m",
-            fingerprint=fingerprint,
+            fingerprint=f"{fingerprint} of {epoch}",
+            content=fingerprint,
             block_tokens=16,
             max_model_len=100,
             device="cpu",
@@ -84,7 +85,7 @@ def test_what_is_not_usable_is_skipped() -> None:
     assert Router().pick(workers, 10) is None
 
 
-def test_pairs_share_a_fingerprint() -> None:
+def test_pairs_share_what_their_kv_means() -> None:
     workers = [
         worker("p1", "prefill", fingerprint="a"),
         worker("d1", "decode", fingerprint="a"),
