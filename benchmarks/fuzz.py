@@ -31,12 +31,11 @@ from core.config import Positive, Seconds
 from core.errors import BatonError
 from core.link_keys import LinkKeys
 from core.messages import ToDecode, ToWorker
-from core.records import WorkerRecord
 from core.sockets import dealer, send_now
 from launcher.options import DEMO_MODEL
 from launcher.stages import Stages
 
-WARM_UP = 0.05  # of the frames come first and are not judged: buffers and memories fill up to their bounds
+WARM_UP = 100_000  # messages come first and are not judged: buffers and memories fill up to their bounds
 LIVES = (64, 16384)  # messages until an insider comes as somebody new; the long ones wait for the worker to read
 PER_CONNECTION = 100  # an outsider's connection costs as much as so many messages
 AT_ONCE = 64  # connections of outsiders
@@ -86,16 +85,14 @@ class Outcome(NamedTuple):
     requests: int
 
 
-def ports(records: dict[str, WorkerRecord]) -> list[Port]:
-    """Every address that a worker listens on."""
+def ports(target: FuzzTarget) -> list[Port]:
+    """Every address that a worker listens on. Those that its record does not name are for payloads."""
     found = []
-    for role, record in sorted(records.items()):
-        for name, address, union in (
-            ("control", record.address, ToWorker),
-            ("handoff", record.handoff_address, ToDecode),
-        ):
-            if address:
-                found.append(Port(f"{role} {name}", address, role, Target(union, record.epoch, record.fingerprint)))
+    for role, record in sorted(target.records().items()):
+        named = {record.address: ("control", ToWorker), record.handoff_address: ("handoff", ToDecode)}
+        for address in sorted({*named, *target.listening(role)} - {""}):
+            name, union = named.get(address, (f"payload {address.partition(':')[0]}", ToDecode))
+            found.append(Port(f"{role} {name}", address, role, Target(union, record.epoch, record.fingerprint)))
     return found
 
 
@@ -197,10 +194,13 @@ async def attack_all(config: FuzzConfig, target: FuzzTarget, stages: Stages) -> 
     outcomes = []
     async with traffic(target.url, config.seed) as flow:
         for attacker, attack in ATTACKS.items():
-            for port in ports(target.records()):
+            for port in ports(target):
+                if attacker == "insider" and "payload" in port.name:
+                    continue  # a payload port admits each peer by a token of its own
                 stages.show(port.name, f"{attacker} attacks")
-                few = max(1, int(config.frames * WARM_UP))
-                await attacked(target, attack, port, few, config.seconds, f"{config.seed} warm-up")
+                await attacked(
+                    target, attack, port, min(config.frames, WARM_UP), config.seconds, f"{config.seed} warm-up"
+                )
                 before, right, requests = target.resident(port.role), flow.right, flow.all
                 dropped = await dropped_by(target, port.role)
                 began = time.monotonic()
@@ -267,10 +267,10 @@ def held(target: FuzzTarget) -> dict[str, int]:
 def table(outcomes: list[Outcome]) -> str:
     """One line for each port and attacker."""
     head = (
-        f"{'port':16} {'attacker':9} {'sent':>9} {'per s':>7} {'MiB before':>11} {'after':>7} {'dropped':>9}     right"
+        f"{'port':18} {'attacker':9} {'sent':>9} {'per s':>7} {'MiB before':>11} {'after':>7} {'dropped':>9}     right"
     )
     lines = [
-        f"{one.port:16} {one.attacker:9} {one.sent.total():9} {one.sent.total() / one.seconds:7.0f} "
+        f"{one.port:18} {one.attacker:9} {one.sent.total():9} {one.sent.total() / one.seconds:7.0f} "
         f"{one.before / MEGABYTE:11.1f} {one.after / MEGABYTE:7.1f} {one.dropped:9} {f'{one.right}/{one.requests}':>9}"
         for one in outcomes
     ]

@@ -122,6 +122,8 @@ class Mutator:
             return self._chance.choice(WORDS) if absurd else f"word{self._draw(9)}"
         if kind is bool:
             return self._chance.random() < 0.5
+        if kind is bytes:
+            return self._chance.randbytes(self._draw(1000) if absurd else 32)
         if kind is NoneType:
             return None
         if origin is Literal:

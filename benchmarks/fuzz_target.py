@@ -12,6 +12,7 @@ import msgspec
 import redis
 
 from benchmarks.children import child, last_line
+from benchmarks.listening import listening
 from core.errors import BatonError
 from core.listening import http_url
 from core.records import WorkerRecord
@@ -51,6 +52,10 @@ class FuzzTarget:
         """Bytes of a worker that are in memory, and its own: a file's pages do not count (proc(5), `RssAnon`)."""
         status = Path(f"/proc/{self.processes[f'{role}-0'].pid}/status").read_text()
         return 1024 * int(status.partition("RssAnon:")[2].split()[0])
+
+    def listening(self, role: str) -> list[str]:
+        """The endpoints of a worker."""
+        return listening(self.processes[f"{role}-0"].pid)
 
     def dead(self) -> list[str]:
         """The services that have ended."""

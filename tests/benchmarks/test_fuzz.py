@@ -15,3 +15,4 @@ def test_an_attack_on_every_port_harms_nobody(capsys: pytest.CaptureFixture[str]
     print(printed)
     for port in ("prefill control", "decode control", "decode handoff"):
         assert printed.count(port) == 2  # the outsider and the insider
+    assert printed.count("decode payload tcp") == printed.count("decode payload ipc") == 1

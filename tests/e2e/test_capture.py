@@ -115,7 +115,6 @@ def ask(host: Host, system: System) -> dict[str, dict[str, int]]:
 def test_the_search_finds_token_ids_in_a_message(token_ids: list[int]) -> None:
     message = Open(
         sender="p", receiver="d", handoff=1, request="r", samples=(0,), attempt=0, gateway="g", token_ids=token_ids,
-        prompt_tokens=len(token_ids), remaining_ms=1.0, fingerprint="",
-        form=WireForm("fp32", 16),
+        prompt_tokens=len(token_ids), remaining_ms=1.0, fingerprint="", form=WireForm("fp32", BLOCK),
     )  # fmt: skip
     assert found(id_runs(token_ids), [encode(message)]) == len(token_ids) - IDS + 1

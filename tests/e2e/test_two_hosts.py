@@ -98,7 +98,8 @@ def test_the_split_system_gives_the_references_tokens_across_the_link(tmp_path: 
 
         with System(tmp_path, model, worker=WORKER, host_of=host_of) as system:
             with hosts.a.inside():
-                assert complete_all(system.gateway_url, runs) == [run.tokens for run in runs]
+                for some in (runs[:1], runs[1:]):  # the first pays for the connections
+                    assert complete_all(system.gateway_url, some) == [run.tokens for run in some]
             decode = next(record for record in system.wait_until_idle() if record.role == "decode")
             finished = system.finished()
         to_decode, to_prefill = hosts.directions
