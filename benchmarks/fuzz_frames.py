@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
@@ -126,6 +126,8 @@ class Mutator:
             return self._chance.randbytes(self._draw(1000) if absurd else 32)
         if kind is NoneType:
             return None
+        if origin is Annotated:
+            return self._value(parts[0], odd)
         if origin is Literal:
             return self._chance.choice(parts)
         if origin in (list, tuple):

@@ -7,10 +7,10 @@ milliseconds; jobs on Redis carry absolute seconds of the Redis server's clock.
 """
 
 from types import UnionType
-from typing import Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from core.config import Security, Transport
 from core.errors import MessageError
@@ -20,6 +20,8 @@ VERSION = 3
 """Of the whole protocol. Peers of different versions refuse each other, naming both."""
 
 Finish = Literal["stop", "length"]
+Name = Annotated[str, Meta(max_length=128)]
+"""Of an epoch, a request, a reason: what is remembered of a peer is bounded."""
 
 
 class Sampling(Struct, frozen=True, array_like=True):
@@ -45,10 +47,10 @@ class Job(Struct, frozen=True, kw_only=True):
     `token_ids` is the prompt followed by what earlier attempts have emitted; the prompt is the first `prompt_tokens`.
     """
 
-    request: str
+    request: Name
     attempt: int
-    sender: str  # the gateway's epoch, also the address of the answers
-    receiver: str  # the worker's epoch
+    sender: Name  # the gateway's epoch, also the address of the answers
+    receiver: Name  # the worker's epoch
     token_ids: list[int]
     prompt_tokens: int
     sampling: Sampling
@@ -56,7 +58,7 @@ class Job(Struct, frozen=True, kw_only=True):
     deadline: float  # Redis server time, s
     queued_at: float  # Redis server time, s
     samples: tuple[int, ...] = (0,)  # they share the prompt; more than one only while nothing was emitted
-    salt: str = ""  # of the tenant: KV is reused among requests of one salt only
+    salt: Name = ""  # of the tenant: KV is reused among requests of one salt only
     priority: int = 0  # the higher the number, the earlier it gives way when KV blocks run out
 
 
@@ -77,8 +79,8 @@ AnyJob = PrefillJob | DecodeJob
 class Addressed(Struct, frozen=True, kw_only=True):
     """Both ends of a message, as epochs."""
 
-    sender: str
-    receiver: str
+    sender: Name
+    receiver: Name
 
 
 # gateway -> worker ------------------------------------------------------------------------------------------------
@@ -99,7 +101,7 @@ class Ping(Addressed, frozen=True, kw_only=True, tag="ping"):
 class Ask(Addressed, frozen=True, kw_only=True, tag="ask"):
     """A gap or a silence: send this attempt's tokens from `next_index`, or say how it stands."""
 
-    request: str
+    request: Name
     sample: int
     attempt: int
     next_index: int
@@ -108,7 +110,7 @@ class Ask(Addressed, frozen=True, kw_only=True, tag="ask"):
 class Cancel(Addressed, frozen=True, kw_only=True, tag="cancel"):
     """Attempts up to and including `attempt` are dead. Repeated until answered with Failed."""
 
-    request: str
+    request: Name
     sample: int
     attempt: int
 
@@ -116,7 +118,7 @@ class Cancel(Addressed, frozen=True, kw_only=True, tag="cancel"):
 class Ended(Addressed, frozen=True, kw_only=True, tag="ended"):
     """The gateway has seen this sequence's end; the worker may forget its tokens."""
 
-    request: str
+    request: Name
     sample: int
     attempt: int
 
@@ -147,7 +149,7 @@ class Pong(Addressed, frozen=True, kw_only=True, tag="pong"):
 class Started(Addressed, frozen=True, kw_only=True, tag="started"):
     """The job for these samples was taken from the stream."""
 
-    request: str
+    request: Name
     attempt: int
     samples: tuple[int, ...]
 
@@ -165,7 +167,7 @@ class Stages(Struct, frozen=True, array_like=True):
 class Emitted(Struct, frozen=True, array_like=True):
     """New tokens of one sequence: output indices `index`, `index` + 1, … The end rides with the last of them."""
 
-    request: str
+    request: Name
     sample: int
     attempt: int
     index: int
@@ -194,19 +196,19 @@ NO_ROOM = "grant_deadline"
 class Alive(Addressed, frozen=True, kw_only=True, tag="alive"):
     """The answer to Ask when there is nothing new: the sequence is known and in this state."""
 
-    request: str
+    request: Name
     sample: int
     attempt: int
-    state: str
+    state: Name
 
 
 class Failed(Addressed, frozen=True, kw_only=True, tag="failed"):
     """This attempt is over without an end. `reason` is a stable word (`cancelled`, `unknown`, `deadline`, …)."""
 
-    request: str
+    request: Name
     sample: int
     attempt: int
-    reason: str
+    reason: Name
     message: str = ""
     retryable: bool = False
 
@@ -237,16 +239,16 @@ class Handoff(Addressed, frozen=True, kw_only=True):
 class Open(Handoff, frozen=True, kw_only=True, tag="open"):
     """Asks for room for the KV of `token_ids`, all of it or nothing."""
 
-    request: str
+    request: Name
     samples: tuple[int, ...]
     attempt: int
-    gateway: str
+    gateway: Name
     token_ids: list[int]
     prompt_tokens: int
     remaining_ms: float
-    fingerprint: str  # of the sender's pool
+    fingerprint: Name  # of the sender's pool
     form: WireForm  # of the blocks that will come
-    salt: str = ""  # as in the job
+    salt: Name = ""  # as in the job
     priority: int = 0  # as in the job
     version: int = VERSION
 
@@ -293,7 +295,7 @@ class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
 class Abort(Handoff, frozen=True, kw_only=True, tag="abort"):
     """Either side gives up; repeated by the sender until answered."""
 
-    reason: str
+    reason: Name
 
 
 class Aborted(Handoff, frozen=True, kw_only=True, tag="aborted"):
@@ -313,8 +315,8 @@ class Offer(Addressed, frozen=True, kw_only=True, tag="offer"):
 
     security: Security  # of payloads over tcp
     nonce: bytes
-    user: str
-    token: str
+    user: Name
+    token: Name
     tcp: int = 0  # port, of the host where the link's own socket is
     ipc: str = ""  # endpoint
     shm: str = ""  # path of a ring of `ring` bytes
@@ -343,7 +345,7 @@ class Accepted(Handoff, frozen=True, kw_only=True, tag="accepted"):
 class Refused(Handoff, frozen=True, kw_only=True, tag="refused"):
     """The Open cannot be granted, now or ever."""
 
-    reason: str
+    reason: Name
     message: str = ""
     retryable: bool = True
 

@@ -1,7 +1,8 @@
 """The one place that makes ZeroMQ sockets, with every bound and time-out written out.
 
 Only workers bind. Routers refuse what they cannot deliver instead of dropping it (ROUTER_MANDATORY); dealers queue only
-for a connection that stands (IMMEDIATE); nothing lingers after a close. Sends never block: a full queue is `False`.
+for a connection that stands (IMMEDIATE); nothing lingers after a close, but payloads for a moment (`FAREWELL_MS`).
+Sends never block: a full queue is `False`.
 
 Control sockets encrypt and authenticate with CURVE (ZeroMQ's RFC 26). Payload sockets only ask who connects (PLAIN),
 as what they carry is sealed by itself. Both admit nobody unless their context has a `core.gatekeeper.Gatekeeper`. A
@@ -21,10 +22,14 @@ from core.link_keys import LinkKeys
 
 CONTROL, PAYLOAD = "control", "kv"  # ZAP domains
 QUEUE = 4096  # messages per peer and direction; memory is bounded by credit, not by this
-LARGEST = 64 << 20  # bytes of one frame; a larger one closes the connection
+LARGEST_MESSAGE = 8 << 20  # bytes, of a prompt of a million tokens; a larger one closes the connection
+LARGEST_PAYLOAD = 64 << 20
 COPIED = 64 << 10  # bytes; smaller frames are copied even where copying was not asked for
 KEEPALIVE_SECONDS = 2  # of TCP, so that a connection that is silently gone is noticed
 KEEPALIVE_PROBES = 2
+FAREWELL_MS = 100
+"""For which a closed payload socket lingers. Without, libzmq 4.3 aborts the process (session_base.cpp, clean_pipes) if
+the connection breaks just then, in the middle of a message of several frames."""
 Frame = bytes | memoryview
 
 
@@ -36,17 +41,9 @@ def router(context: zmq.asyncio.Context, host: str, keys: LinkKeys) -> tuple[zmq
     return _bound_tcp(_curve_server(context, keys), host)
 
 
-def ipc_router(context: zmq.asyncio.Context, path: Path, keys: LinkKeys) -> tuple[zmq.asyncio.Socket, str]:
-    """A bound control ROUTER on a Unix socket, and its endpoint `ipc://path`. Whoever closes it unlinks the path.
-
-    Raises `ConfigError` for a path that is too long for the system or cannot be made.
-    """
-    return _bound_ipc(_curve_server(context, keys), path)
-
-
 def dealer(context: zmq.asyncio.Context, endpoint: str, keys: LinkKeys) -> zmq.asyncio.Socket:
     """A control DEALER to one life of one peer, with an identity that was never used before."""
-    socket = _dealer(context, b"b" + os.urandom(15))
+    socket = _dealer(context, b"b" + os.urandom(15), LARGEST_MESSAGE)
     socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
     socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.client_public)
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.client_secret)
@@ -59,7 +56,10 @@ def payload_router(context: zmq.asyncio.Context, host: str) -> tuple[zmq.asyncio
 
 
 def payload_ipc_router(context: zmq.asyncio.Context, path: Path) -> tuple[zmq.asyncio.Socket, str]:
-    """`ipc_router` for payloads, whose peers the context's gatekeeper has to expect."""
+    """The same on a Unix socket, and its endpoint `ipc://path`. Whoever closes it unlinks the path.
+
+    Raises `ConfigError` for a path that is too long for the system or cannot be made.
+    """
     return _bound_ipc(_plain_server(context), path)
 
 
@@ -67,7 +67,7 @@ def payload_dealer(
     context: zmq.asyncio.Context, endpoint: str, identity: bytes, user: str, token: str
 ) -> zmq.asyncio.Socket:
     """A DEALER for payloads. One that the other end's gatekeeper does not expect yet is refused for good."""
-    socket = _dealer(context, identity)
+    socket = _dealer(context, identity, LARGEST_MESSAGE)
     socket.setsockopt_string(zmq.PLAIN_USERNAME, user)
     socket.setsockopt_string(zmq.PLAIN_PASSWORD, token)
     return _connected(socket, endpoint)
@@ -110,20 +110,20 @@ def _sent_now(attempt: Awaitable[object]) -> bool:
 
 
 def _curve_server(context: zmq.asyncio.Context, keys: LinkKeys) -> zmq.asyncio.Socket:
-    socket = _router(context, CONTROL)
+    socket = _router(context, CONTROL, LARGEST_MESSAGE)
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.server_secret)
     return socket
 
 
 def _plain_server(context: zmq.asyncio.Context) -> zmq.asyncio.Socket:
-    socket = _router(context, PAYLOAD)
+    socket = _router(context, PAYLOAD, LARGEST_PAYLOAD)
     socket.setsockopt(zmq.PLAIN_SERVER, 1)
     return socket
 
 
-def _router(context: zmq.asyncio.Context, domain: str) -> zmq.asyncio.Socket:
-    socket = _bounded(context.socket(zmq.ROUTER))
+def _router(context: zmq.asyncio.Context, domain: str, largest: int) -> zmq.asyncio.Socket:
+    socket = _bounded(context.socket(zmq.ROUTER), largest)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt_string(zmq.ZAP_DOMAIN, domain)
     socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it, whoever is not asked for would be admitted
@@ -154,8 +154,8 @@ def _bound_ipc(socket: zmq.asyncio.Socket, path: Path) -> tuple[zmq.asyncio.Sock
     return socket, f"ipc://{path}"
 
 
-def _dealer(context: zmq.asyncio.Context, identity: bytes) -> zmq.asyncio.Socket:
-    socket = _bounded(context.socket(zmq.DEALER))
+def _dealer(context: zmq.asyncio.Context, identity: bytes, largest: int) -> zmq.asyncio.Socket:
+    socket = _bounded(context.socket(zmq.DEALER), largest)
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.IDENTITY, identity)
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
@@ -172,11 +172,11 @@ def _connected(socket: zmq.asyncio.Socket, endpoint: str) -> zmq.asyncio.Socket:
     return socket
 
 
-def _bounded(socket: zmq.asyncio.Socket) -> zmq.asyncio.Socket:
+def _bounded(socket: zmq.asyncio.Socket, largest: int) -> zmq.asyncio.Socket:
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, QUEUE)
     socket.setsockopt(zmq.RCVHWM, QUEUE)
-    socket.setsockopt(zmq.MAXMSGSIZE, LARGEST)
+    socket.setsockopt(zmq.MAXMSGSIZE, largest)
     # Not ZeroMQ's heartbeats: with them libzmq 4.3 aborts the process when a peer goes away while its queue here is
     # full (issues 3937 and 4364 of libzmq).
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)

@@ -12,7 +12,7 @@ class Strikes(Generic[Peer]):
     """Counts malformed frames by peer."""
 
     def __init__(self, a_second: int, cut_off: float) -> None:
-        self._limit = a_second
+        self.limit = a_second
         self._cut_off = cut_off
         self._counts: dict[Peer, tuple[float, int]] = {}  # the second's beginning, strikes in it
         self._until: dict[Peer, float] = {}
@@ -24,7 +24,7 @@ class Strikes(Generic[Peer]):
         self.total += 1
         begun, count = self._counts.pop(peer, (now, 0))
         begun, count = (begun, count + 1) if now < begun + 1 else (now, 1)
-        if count <= self._limit:
+        if count <= self.limit:
             _put(self._counts, peer, (begun, count))
             return False
         _put(self._until, peer, now + self._cut_off)

@@ -7,7 +7,7 @@ import zmq.asyncio
 
 from core.config import Transport
 from core.messages import Layer, encode
-from core.sockets import Frame, send_now_tracked
+from core.sockets import FAREWELL_MS, Frame, send_now_tracked
 from kvtransfer.channel import Sent
 from kvtransfer.digest import payload_digest
 from kvtransfer.link import FARTHEST
@@ -48,4 +48,4 @@ class SocketChannel:
 
     def close(self) -> None:
         """See `Channel`."""
-        self._socket.close(0)
+        self._socket.close(FAREWELL_MS)

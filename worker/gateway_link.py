@@ -33,6 +33,7 @@ from core.messages import (
 )
 from core.sockets import try_send
 from core.store import ServerClock
+from core.strikes import Strikes
 from worker.events import Kill, Stop
 from worker.ledger import Failure, Ledger
 from worker.vitals import Vitals
@@ -65,6 +66,7 @@ class GatewayLink:
         tell_engine: Callable[[Kill | Stop], None],
         on_cancel: Callable[[str, int, int], None],
         lands: Callable[[str, int, int], bool],
+        strikes: Strikes[bytes],
     ) -> None:
         self._socket = socket
         self._epoch = epoch
@@ -78,6 +80,7 @@ class GatewayLink:
         self._peers: dict[str, Peer] = {}
         self._strangers: dict[str, float] = {}  # gateways that sent jobs but no Hello, and since when
         self._retries: set[str] = set()
+        self._strikes = strikes
         self.dropped = 0
 
     async def run(self) -> None:
@@ -85,16 +88,25 @@ class GatewayLink:
         for number in itertools.count(1):
             if number % BATCH == 0:
                 await asyncio.sleep(0)  # while messages lie ready, reading and answering them never suspends
-            frames = await self._socket.recv_multipart()
-            try:
-                message = decode_to_worker(frames[1]) if len(frames) == 2 else None
-            except MessageError as error:
-                log.warning("dropped a message: %s", error)
-                message = None
-            if message is None or message.receiver != self._epoch:
+            identity, *frames = await self._socket.recv_multipart()
+            if not self._strikes.listens(identity, time.monotonic()):
                 self.dropped += 1
                 continue
-            await self._handle(frames[0], message)
+            try:
+                message = decode_to_worker(frames[0] if len(frames) == 1 else b"")
+            except MessageError:
+                self._strike(identity)
+                continue
+            if message.receiver != self._epoch:
+                self.dropped += 1
+                continue
+            await self._handle(identity, message)
+
+    def _strike(self, identity: bytes) -> None:
+        """A frame that is no message, or of another version."""
+        self.dropped += 1
+        if self._strikes.strike(identity, time.monotonic()):
+            log.warning("a peer is cut off: it sent more than %d bad messages in a second", self._strikes.limit)
 
     async def _handle(self, identity: bytes, message: ToWorker) -> None:
         gateway = message.sender
@@ -125,6 +137,7 @@ class GatewayLink:
     async def _welcome(self, identity: bytes, hello: Hello) -> None:
         if hello.version != VERSION:  # the Welcome tells it our version; nothing else will be heard
             log.warning("gateway %s speaks version %d, this worker %d", hello.sender, hello.version, VERSION)
+            self._strike(identity)
             await try_send(self._socket, [identity, encode(Welcome(sender=self._epoch, receiver=hello.sender))])
             return
         if hello.sender not in self._peers and len(self._peers) >= PEERS:
@@ -157,7 +170,7 @@ class GatewayLink:
     async def _cancel(self, gateway: str, key: SequenceKey, attempt: int) -> None:
         news = not self._ledger.cancelled(key, attempt)
         living = self._ledger.cancel(key, attempt, self._clock.now())
-        if news:  # living or not: what lands here has no entry before it has landed
+        if news and (living or self._lands(*key, attempt)):  # what lands here has no entry before it has landed
             self._tell_engine(Kill(key, attempt, "cancelled"))
         self._on_cancel(*key, attempt)
         failure = Failure("cancelled" if living else "unknown")

@@ -22,6 +22,7 @@ from core.registry import BEAT, add_stats, publish, withdraw
 from core.sealing import Sealer
 from core.sockets import router
 from core.store import ServerClock, Store, connect
+from core.strikes import Strikes
 from worker.busy_page import BusyPage
 from worker.events import Begin, Emit, Fail, Kill, Phase, Stop
 from worker.gateway_link import GatewayLink
@@ -146,6 +147,7 @@ class IOThread(threading.Thread):
             self._inbox.post,
             transfer.cancel,
             transfer.knows,
+            Strikes(self._config.transfer.malformed_rate, self._config.transfer.cut_off),
         )
         self._transfer = transfer
         jobs = JobQueue(store, Sealer(self._secret, PURPOSE), self._record.epoch)

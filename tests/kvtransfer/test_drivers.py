@@ -406,7 +406,7 @@ def test_the_tracker_watches_every_frame() -> None:
         gatekeeper = Gatekeeper(context, KEYS)
         socket, address = router(context, "127.0.0.1", KEYS)
         sender = dealer(context, address, KEYS)
-        large = memoryview(bytearray(8 << 20))
+        large = memoryview(bytearray(4 << 20))
         frames: list[bytes | memoryview] = [b"header", large, b"small"]  # the last is copied, and done at once
         tracker = None
         while tracker is None:

@@ -271,7 +271,7 @@ class HandoffMachine(RuleBasedStateMachine):
             self.calamities.append(("payload lost", self.steps + 1))
             return
         self.mishaps += 1
-        self.send(1, ["arrive"] * (len(self.socket) + len(self.channel) + 1))
+        self.send(1, ["arrive"] * (len(self.socket) + len(self.channel) + 2))  # it may bring a Commit along
         lost = max(at for at, packet in enumerate(self.out) if packet.frames)
         del self.out[lost]
 

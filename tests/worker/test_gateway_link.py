@@ -30,6 +30,7 @@ from core.messages import (
 )
 from core.sockets import dealer, router
 from core.store import ServerClock
+from core.strikes import Strikes
 from tests.links import KEYS
 from worker.events import Kill
 from worker.gateway_link import BATCH, GatewayLink
@@ -51,13 +52,13 @@ class Setting:
         self.cancelled: list[tuple[str, int, int]] = []
         self.landing: set[tuple[str, int, int]] = set()
         self.gatekeeper = Gatekeeper(self.context, KEYS)
-        socket, endpoint = router(self.context, "127.0.0.1", KEYS)
+        socket, self.endpoint = router(self.context, "127.0.0.1", KEYS)
         self.link = GatewayLink(
             socket, WORKER, self.ledger, Vitals(), ServerClock(), silence, self.told.append,
-            lambda *what: self.cancelled.append(what), lambda *what: what in self.landing,
+            lambda *what: self.cancelled.append(what), lambda *what: what in self.landing, Strikes(64, 30.0),
         )  # fmt: skip
         self._socket = socket
-        self.dealer = dealer(self.context, endpoint, KEYS)
+        self.dealer = dealer(self.context, self.endpoint, KEYS)
         self._task = asyncio.create_task(self.link.run())
 
     async def send(self, message: ToWorker | bytes) -> None:
@@ -108,7 +109,7 @@ async def test_a_gateway_of_another_version_learns_ours_and_is_not_heard(setting
     assert isinstance(welcome, Welcome) and welcome.version == VERSION
     await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=1))
     await setting.hello()
-    assert setting.link.dropped == 1
+    assert setting.link.dropped == 2  # the Hello, and what came before another
 
 
 async def test_tokens_before_hello_wait_for_it(setting: Setting) -> None:
@@ -163,13 +164,37 @@ async def test_every_cancel_is_answered_and_the_first_kills(setting: Setting) ->
     assert setting.cancelled == [(*KEY, 2)] * 2
 
 
-async def test_the_engine_hears_once_of_a_cancel_before_there_is_an_entry(setting: Setting) -> None:
+async def test_the_engine_hears_once_of_a_cancel_of_what_is_landing(setting: Setting) -> None:
     await setting.hello()
+    setting.landing.add((KEY.request, 3, 1))
     for _ in range(2):
         await setting.send(Cancel(**ends(), request=KEY.request, sample=3, attempt=1))
         failed = await setting.receive()
         assert isinstance(failed, Failed) and failed.reason == "unknown"
-    assert setting.told == [Kill(SequenceKey(KEY.request, 3), 1, "cancelled")], "it may be landing"
+    assert setting.told == [Kill(SequenceKey(KEY.request, 3), 1, "cancelled")]
+
+
+async def test_cancels_of_what_is_not_here_cost_the_engine_nothing(setting: Setting) -> None:
+    """Or a flood of them within one step would fill its inbox, and end the worker."""
+    await setting.hello()
+    for number in range(5):
+        await setting.send(Cancel(**ends(), request=f"{KEY.request}-{number}", sample=0, attempt=1))
+        failed = await setting.receive()
+        assert isinstance(failed, Failed) and failed.reason == "unknown"
+    assert setting.told == [] and len(setting.cancelled) == 5
+
+
+async def test_a_peer_of_nonsense_is_cut_off_and_another_is_heard(
+    setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    enemy = dealer(setting.context, setting.endpoint, KEYS)
+    for _ in range(100):
+        await asyncio.wait_for(enemy.send(b"\xc1nonsense"), SECONDS)
+    await setting.hello()
+    while setting.link.dropped < 100:  # the test's own time limit bounds it
+        await asyncio.sleep(0)
+    enemy.close(0)
+    assert caplog.text.count("is cut off") == 1 and len(caplog.records) == 1
 
 
 async def test_a_failure_comes_after_the_tokens_before_it(setting: Setting) -> None:
@@ -209,7 +234,9 @@ class EndlessSocket:
 async def test_a_flood_leaves_other_tasks_their_turn() -> None:
     socket: Any = EndlessSocket()
     nothing: Any = None
-    link = GatewayLink(socket, WORKER, Ledger(), Vitals(), ServerClock(), 5.0, nothing, nothing, nothing)
+    link = GatewayLink(
+        socket, WORKER, Ledger(), Vitals(), ServerClock(), 5.0, nothing, nothing, nothing, Strikes(64, 30.0)
+    )
     task = asyncio.create_task(link.run())
     for turn in range(1, 4):
         await asyncio.sleep(0)
