@@ -1,7 +1,7 @@
 """A pool in numpy arrays, one per layer, as the CPU engine has it: reads are views, writes are one copy."""
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -26,17 +26,24 @@ class ArrayPool:
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
         assert codec == "none", "bytes are not numbers"
         array = self.arrays[group, layer]
-        cuts = [0, *(at for at in range(1, len(blocks)) if blocks[at] != blocks[at - 1] + 1), len(blocks)]
-        return [array[blocks[start] : blocks[end - 1] + 1].reshape(-1).data for start, end in pairwise(cuts)]
+        return [array[blocks[start] : blocks[end - 1] + 1].reshape(-1).data for start, end in pairwise(_runs(blocks))]
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Sequence[memoryview | bytes]) -> None:
-        array = self.arrays[group, layer]
-        at = 0
-        for frame in payload:
-            rows = np.frombuffer(frame, np.uint8).reshape(-1, array.shape[1])
-            array[list(blocks[at : at + len(rows)])] = rows
-            at += len(rows)
+        rows = self.arrays[group, layer]
+        flat = [np.frombuffer(frame, np.uint8).reshape(-1, rows.shape[1]) for frame in payload]
+        cuts = sorted({*_runs(blocks), *accumulate(len(frame) for frame in flat)})
+        frames = iter(flat)
+        frame, begun = next(frames), 0
+        for start, end in pairwise(cuts):
+            if start - begun == len(frame):
+                frame, begun = next(frames), start
+            rows[blocks[start] : blocks[start] + end - start] = frame[start - begun : end - begun]
         self.writes += len(blocks)
 
     def convert(self, piece: Piece, payload: Sequence[memoryview | bytes]) -> None:
         raise AssertionError("bytes are not numbers")
+
+
+def _runs(blocks: Sequence[int]) -> list[int]:
+    """Where runs of adjacent blocks begin, and the end of the last."""
+    return [0, *(at for at in range(1, len(blocks)) if blocks[at] != blocks[at - 1] + 1), len(blocks)]

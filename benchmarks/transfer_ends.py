@@ -48,14 +48,14 @@ class Near:
 
     def __init__(self, config: TransferConfig, network: Network, source: ArrayPool) -> None:
         self._closed: dict[int, Closed] = {}
-        self._done: set[int] = set()
+        self._done: dict[int, asyncio.Event] = {}
         self._number = 0
         self.source = source
         self.outbound = Outbound(config, "prefill", spec(), source, network, self._report)
 
     def _report(self, event: OutboundEvent) -> None:
         if isinstance(event, Unpinned):
-            self._done.add(event.handoff)
+            self._done[event.handoff].set()
         else:
             self._closed[event.handoff] = event
 
@@ -67,13 +67,13 @@ class Near:
             request=str(number), samples=(0,), attempt=1, gateway="g", token_ids=[0] * (count * BLOCK_TOKENS),
             prompt_tokens=count * BLOCK_TOKENS, remaining_ms=1000 * SECONDS,
         )  # fmt: skip
+        self._done[number] = asyncio.Event()
         self.outbound.open(number, address, "decode", request, (list(range(1, 1 + count)),))
         for layer in range(LAYERS):
             self.outbound.layer_ready(number, 0, layer, count)
         self.outbound.commit(number, 0, [Branch(0, [1])], Sampling(seed=0), Limits(max_tokens=1), Stages())
         async with asyncio.timeout(SECONDS):
-            while number not in self._done:
-                await asyncio.sleep(0)
+            await self._done[number].wait()
         assert self._closed[number].outcome == "accepted", self._closed[number].reason
 
 

@@ -22,6 +22,7 @@ class Channel(Protocol):
     transport: Transport
     sealed: bool
     room: int  # bytes that may be under way
+    frame: int  # bytes of a payload, about
 
     def send(self, header: Layer, views: Sequence[memoryview]) -> Sent | None:
         """Sends a payload, or one without bytes, a probe. None: nothing can be taken now."""

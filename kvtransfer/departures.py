@@ -29,6 +29,7 @@ class Departures:
         self._turns = Turns()
         self._heard = self._ticked = self._opened = float("-inf")
         self.window = SendWindow()
+        self._frame = config.frame
         self.rate = LinkRate(config.window // 2)
         self.handoffs: dict[int, Sender] = {}
         self.strays = 0  # messages of another epoch, or that the table does not have
@@ -50,7 +51,7 @@ class Departures:
         before = sender.dropped
         instructions = sender.handle(event, now)
         self.strays += sender.dropped - before
-        if sender.head() is not None:
+        if sender.waits():
             self._turns.join(number)
         else:
             self._turns.leave(number)
@@ -82,13 +83,18 @@ class Departures:
             self.strays += not isinstance(message, Accepted)
         return answer_closed(message, self._ends)
 
+    def use(self, room: int, frame: int) -> None:
+        """The channel: bytes that may be under way in it, and those of a payload."""
+        self.window.room = room
+        self._frame = frame
+
     def next_payload(self) -> tuple[Sender, Payload] | None:
         """The payload whose turn it is, if the window is open for it."""
         number = self._turns.first()
         if number is None:
             return None
         sender = self.handoffs[number]
-        payload = sender.head()
+        payload = sender.head(self._frame)
         assert payload is not None, "a handoff without payload has no turn"
         return (sender, payload) if self.window.open_for(payload.size) else None
 
@@ -113,7 +119,7 @@ class Departures:
         instructions: list[Instruction] = []
         for number, sender in list(self.handoffs.items()):
             instructions += sender.tick(now, self.window.sent)
-            if sender.head() is None:
+            if not sender.waits():
                 self._turns.leave(number)
         return instructions
 

@@ -14,9 +14,14 @@ Place = tuple[int, int, int]
 """(group, layer, first block of the sequence)."""
 
 
+def begin_digest(group: int, layer: int, first: int) -> xxhash.xxh3_64:
+    """Of a payload that begins with block `first` of the sequence."""
+    return xxhash.xxh3_64(seed=group << 56 | layer << 32 | first)
+
+
 def payload_digest(group: int, layer: int, first: int, frames: Sequence[memoryview | bytes]) -> int:
-    """Of the bytes of a payload that begins with block `first` of the sequence, however they are cut."""
-    digest = xxhash.xxh3_64(seed=group << 56 | layer << 32 | first)
+    """Of a payload's bytes, however they are cut."""
+    digest = begin_digest(group, layer, first)
     for frame in frames:
         digest.update(frame)
     return digest.intdigest()

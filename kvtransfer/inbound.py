@@ -30,7 +30,8 @@ from kvtransfer.receiver import Declined, Granted, Over
 from kvtransfer.session import Arrived
 from kvtransfer.sessions import Sessions
 
-BATCH = 16  # messages handled before credit is sent and other tasks have their turn
+BATCH = 16  # messages handled before other tasks have their turn
+CREDIT = 4  # messages handled before credit is sent, so that the sender does not wait for what was read long ago
 LEAST_SLEEP = 0.001  # seconds
 log = logging.getLogger("baton.handoff")
 
@@ -121,12 +122,14 @@ class Inbound:
     async def _read(self, socket: zmq.asyncio.Socket, receive: Receives) -> None:
         while True:
             receive(await socket.recv_multipart(copy=False))
-            for _ in range(BATCH - 1):
+            for at in range(1, BATCH):
                 try:
                     frames = await socket.recv_multipart(zmq.NOBLOCK, copy=False)
                 except zmq.Again:
                     break
                 receive(frames)
+                if at % CREDIT == 0:
+                    self._carry_out(self.side.credits())
             self._carry_out(self.side.credits())
             if self._idle:
                 self._wake.set()

@@ -68,24 +68,26 @@ class Joining:
         return found
 
     def _channel(self, transport: Transport, offer: Offer) -> Channel | None:
+        frame = self._config.frame
         if transport == "shm":
             if not offer.shm or offer.ring < self._largest:
                 return None
             try:
-                return RingChannel(Ring.open(offer.shm, offer.ring, bytes.fromhex(offer.token)), self._control)
+                ring = Ring.open(offer.shm, offer.ring, bytes.fromhex(offer.token))
             except (OSError, ValueError):  # it is on another host, or another user's
                 return None
+            return RingChannel(ring, self._control, frame)
         if transport == "ipc":
             if not offer.ipc or not Path(offer.ipc.removeprefix("ipc://")).is_socket():
                 return None
-            return SocketChannel(transport, self._socket(offer.ipc, offer), None)
+            return SocketChannel(transport, self._socket(offer.ipc, offer), None, frame)
         if not offer.tcp:
             return None
         sealer = None
         if "sealed" in (offer.security, self.join.security):
             key = session_key(self._network.secret, (self.join.nonce, offer.nonce), (self.join.sender, offer.sender))
             sealer = FrameSealer(key)
-        return SocketChannel(transport, self._socket(f"tcp://{self._host}:{offer.tcp}", offer), sealer)
+        return SocketChannel(transport, self._socket(f"tcp://{self._host}:{offer.tcp}", offer), sealer, frame)
 
     def _socket(self, endpoint: str, offer: Offer) -> zmq.asyncio.Socket:
         return payload_dealer(self._network.context, endpoint, bytes.fromhex(offer.user), offer.user, offer.token)

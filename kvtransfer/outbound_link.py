@@ -167,7 +167,7 @@ class OutboundLink:
         if self.channel is None:
             self.lose("no_transport")
             return
-        self.side.window.room = self.channel.room
+        self.side.use(self.channel.room, self.channel.frame)
 
     def _probe(self, probe: Layer) -> None:
         """Behind the payloads that have left: a probe that the channel does not take is repeated soon enough."""

@@ -25,11 +25,10 @@ def handoff_blocks(spec: KVSpec, tokens: int) -> tuple[int, ...]:
 
 
 class Payloads:
-    """Layers in the order in which they became ready; each block leaves once, at most `frame` bytes at a time."""
+    """Layers in the order in which they became ready; each block leaves once."""
 
-    def __init__(self, spec: KVSpec, tokens: int, frame: int, codec: Codec = "none") -> None:
+    def __init__(self, spec: KVSpec, tokens: int, codec: Codec = "none") -> None:
         self._block_bytes = [group.wire_bytes(codec, spec.dtype) for group in spec.groups]
-        self._frame = frame
         self.counts = handoff_blocks(spec, tokens)
         places = [(at, layer) for at, group in enumerate(spec.groups) for layer in group.layers]
         self._ready: dict[Place, int] = dict.fromkeys(places, 0)
@@ -52,14 +51,19 @@ class Payloads:
             if self._ready[place] <= self._left[place]:
                 self._queue.pop(place, None)
 
-    def head(self) -> Payload | None:
-        """The next payload, or None if nothing more is final yet."""
+    @property
+    def waiting(self) -> bool:
+        """Whether anything that is final has not left."""
+        return bool(self._queue)
+
+    def head(self, frame: int) -> Payload | None:
+        """The next payload, of at most `frame` bytes or one block, or None if nothing more is final yet."""
         if not self._queue:
             return None
         group, layer = place = next(iter(self._queue))
         block_bytes = self._block_bytes[group]
         first = self._left[place]
-        count = min(self._ready[place] - first, max(1, self._frame // block_bytes))
+        count = min(self._ready[place] - first, max(1, frame // block_bytes))
         return Payload(group, layer, first, count, count * block_bytes)
 
     def left(self, payload: Payload) -> None:

@@ -8,7 +8,6 @@ headers and credits, which pass over a socket.
 
 import mmap
 import os
-from collections.abc import Sequence
 from hmac import compare_digest
 
 MARK = 16
@@ -55,14 +54,12 @@ class Ring:
             return [self._bytes[begin:end]]
         return [self._bytes[begin:], self._bytes[: end - self.size]]
 
-    def write(self, offset: int, parts: Sequence[memoryview]) -> None:
-        """Copies the parts, one behind the other, to the link's byte `offset` on."""
-        for part in parts:
-            at = 0
-            for view in self.views(offset, len(part)):
-                view[:] = part[at : at + len(view)]
-                at += len(view)
-            offset += len(part)
+    def write(self, offset: int, part: memoryview) -> None:
+        """Copies a part to the link's byte `offset` on."""
+        at = 0
+        for view in self.views(offset, len(part)):
+            view[:] = part[at : at + len(view)]
+            at += len(view)
 
     def close(self) -> None:
         """The memory goes when the last view of it does."""

@@ -98,7 +98,7 @@ class Sender:
         self.number = number
         self.request = request
         self.form = spec.form(codec)
-        self.payloads = Payloads(spec, len(request.token_ids), config.frame, codec)
+        self.payloads = Payloads(spec, len(request.token_ids), codec)
         self.state = S.OPENING
         self.since = now  # when the current state began
         self.opened = now
@@ -189,9 +189,13 @@ class Sender:
         waits = self.state in (S.STREAMING, S.COMMITTED, S.ABORTING)
         return waits and now >= max(self.since, heard) + self._config.silence
 
-    def head(self) -> Payload | None:
-        """The next payload, if it may leave as far as this handoff goes."""
-        return self.payloads.head() if self.state is S.STREAMING else None
+    def waits(self) -> bool:
+        """Whether a payload may leave, as far as this handoff goes."""
+        return self.state is S.STREAMING and self.payloads.waiting
+
+    def head(self, frame: int) -> Payload | None:
+        """The next payload, of at most `frame` bytes or one block."""
+        return self.payloads.head(frame) if self.state is S.STREAMING else None
 
     def layer(self, payload: Payload, offset: int) -> Layer:
         """The header of a payload."""

@@ -10,8 +10,6 @@ from kvtransfer.payload_doors import PayloadDoors
 from kvtransfer.session import Session
 
 MOST = 1024
-RING = 8 << 20
-"""Bytes of a ring: more does not stay in the processor's caches, and is slower."""
 log = logging.getLogger("baton.handoff")
 
 
@@ -51,7 +49,7 @@ class Sessions:
         sealed = "sealed" in (join.security, self._config.kv_security)
         if not sealed:
             log.warning("KV from prefill worker %s is not sealed over tcp: both say --kv-security none", join.sender)
-        ring = max(RING, self._config.frame) if "shm" in self._doors.transports else 0
+        ring = max(self._config.window, self._config.frame) if "shm" in self._doors.transports else 0
         session = Session(link, join, self._epoch, self._secret, sealed, ring)
         self._by_user[bytes.fromhex(session.user)] = session
         self._gatekeeper.expect(session.user, session.token)

@@ -19,8 +19,11 @@ class SocketChannel:
 
     room = FARTHEST
 
-    def __init__(self, transport: Transport, socket: zmq.asyncio.Socket, sealer: FrameSealer | None) -> None:
+    def __init__(
+        self, transport: Transport, socket: zmq.asyncio.Socket, sealer: FrameSealer | None, frame: int
+    ) -> None:
         self.transport = transport
+        self.frame = frame
         self.sealed = sealer is not None
         self._socket = socket
         self._sealer = sealer
@@ -30,10 +33,9 @@ class SocketChannel:
         """See `Channel`."""
         if self._sealer is not None:
             return self._send_sealed(self._sealer, header, views)
+        digest = payload_digest(header.group, header.layer, header.first, views)  # the socket finds the bytes in a cache
         tracker = send_now_tracked(self._socket, [encode(header), *views])
-        if tracker is None:
-            return None
-        return Sent(payload_digest(header.group, header.layer, header.first, views), tracker)
+        return None if tracker is None else Sent(digest, tracker)
 
     def _send_sealed(self, sealer: FrameSealer, header: Layer, views: Sequence[memoryview]) -> Sent | None:
         if self._refused is None or self._refused[0] != header:

@@ -16,6 +16,7 @@ from core.network import Network
 from kvtransfer.inbound import Inbound
 from kvtransfer.moves import Dropped, HandoffKey, InboundEvent, Landed, OpenRequest, OutboundEvent, Unpinned, Wanted
 from kvtransfer.outbound import Outbound
+from kvtransfer.ring_channel import FRAMES
 from tests.kvtransfer.world import TOKENS, request
 from tests.links import SECRET
 
@@ -29,7 +30,7 @@ WAYS: dict[str, Way] = {
     "tcp, sealed": dict(kv_transport="tcp"),
     "tcp": dict(kv_transport="tcp", kv_security="none"),
     "ipc": dict(kv_transport="ipc"),
-    "shm": dict(kv_transport="shm"),
+    "shm": dict(kv_transport="shm", frame=CONFIG.frame // FRAMES),  # the same payloads as over the others
 }
 
 
