@@ -12,7 +12,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from core.config import Security, Transport
+from core.config import Codec, Security, Transport
 from core.errors import MessageError
 from core.kvspec import WireForm
 
@@ -154,14 +154,31 @@ class Started(Addressed, frozen=True, kw_only=True, tag="started"):
     samples: tuple[int, ...]
 
 
+class Way(Struct, frozen=True, array_like=True):
+    """How KV passes from one worker to another."""
+
+    transport: Transport
+    sealed: bool = False
+    codec: Codec = "none"
+
+
 class Stages(Struct, frozen=True, array_like=True):
-    """What a worker knows about a sequence's way so far, for people: milliseconds and bytes, 0 where it has none."""
+    """What a worker knows about a sequence's way so far, for people: milliseconds and bytes, 0 where it has none.
+
+    `exposed_ms` is what the handoff adds: from the end of the prompt's computation until all KV had landed. Each side
+    measures its part, up to Commit's leaving and from its arrival on, so one crossing of the network is not in it.
+    """
 
     queue_ms: float = 0.0
     prefill_ms: float = 0.0
     handoff_ms: float = 0.0
     handoff_bytes: int = 0
     cached_tokens: int = 0
+    grant_ms: float = 0.0  # from Open to Grant
+    send_ms: float = 0.0  # in which payloads were ready to leave, or under way, before Commit left
+    land_ms: float = 0.0  # from Commit's arrival until all KV had landed
+    exposed_ms: float = 0.0
+    way: Way | None = None  # None while nothing was moved
 
 
 class Emitted(Struct, frozen=True, array_like=True):

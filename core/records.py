@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from core.config import Quantization
+from core.config import Codec, Quantization, Transport
 
 Role = Literal["prefill", "decode"]
 Outcome = Literal["finished", "failed", "cancelled"]
@@ -31,6 +31,29 @@ class KVCounts(Struct, frozen=True):
     wasted_slots: int = 0  # gauge: of those, the ones that no token of a running sequence will fill yet
 
 
+class HandoffCounts(Struct, frozen=True):
+    """Handoffs as a worker's transfer saw them: totals since the start. Those that passed are counted in `Load`.
+
+    Seconds are sums over the handoffs that passed. A prefill worker knows the first three, exactly; a decode worker the
+    last. Reasons are a fixed set of words (`kvtransfer/tally.py`).
+    """
+
+    grant_seconds: float = 0.0  # from Open to Grant
+    send_seconds: float = 0.0  # in which payloads were ready to leave, or under way
+    exposed_seconds: float = 0.0  # from the end of the prompt's computation to Accepted
+    land_seconds: float = 0.0  # from Commit's arrival until all KV had landed
+    given_up: dict[str, int] = {}  # handoffs that did not pass: refused, aborted, or not needed; by reason
+    dropped: dict[str, int] = {}  # messages and payloads, by reason
+
+
+class HeldBlocks(Struct, frozen=True):
+    """KV blocks that handoffs hold, by state; none is in two."""
+
+    pinned: int = 0  # on a prefill worker: may still be read, and a sequence has them too
+    reserved: int = 0  # on a decode worker: their KV is on its way
+    quarantined: int = 0  # no sequence wants them any more, but they may still be read, or written to
+
+
 class Load(Struct, frozen=True):
     """How busy a worker is: sequences, blocks, and totals since its start."""
 
@@ -47,10 +70,21 @@ class Load(Struct, frozen=True):
     dropped: int = 0
     preemptions: int = 0
     kv: KVCounts = KVCounts()
+    handoff: HandoffCounts = HandoffCounts()
+    held: HeldBlocks = HeldBlocks()
 
-    def with_counts(self, waiting: int, handoffs: int, handoff_bytes: int) -> "Load":
+    def with_counts(self, waiting: int, handoffs: int, handoff_bytes: int, held: HeldBlocks) -> "Load":
         """The same with what only the role knows."""
-        return structs.replace(self, waiting=waiting, handoffs=handoffs, handoff_bytes=handoff_bytes)
+        return structs.replace(self, waiting=waiting, handoffs=handoffs, handoff_bytes=handoff_bytes, held=held)
+
+
+class KVLink(Struct, frozen=True):
+    """How KV passes between a worker and one of the other role."""
+
+    peer: str  # its epoch
+    transport: Transport
+    sealed: bool
+    codec: Codec
 
 
 class Memory(Struct, frozen=True):
@@ -85,6 +119,7 @@ class WorkerRecord(Struct, frozen=True):
     load: Load = Load()
     memory: Memory = Memory()
     quantization: Quantization = "none"
+    links: list[KVLink] = []  # those over which KV can pass now, or has passed
 
 
 class RequestRecord(Struct, frozen=True):
@@ -138,6 +173,12 @@ class FinishedRecord(Struct, frozen=True):
     attempts: int  # jobs: the first for all samples, and one for each that was tried again
     good: bool
     samples: int = 1
+    grant_ms: float = 0.0  # waited for room on the decode worker
+    send_ms: float = 0.0  # in which KV was ready to leave, or on its way, as far as either worker knows
+    exposed_ms: float = 0.0  # of the handoff, after the prompt was computed; see `core.messages.Stages`
+    transport: Transport | Literal[""] = ""  # empty: no KV was moved
+    sealed: bool = False
+    codec: Codec = "none"
 
 
 class StatsSample(Struct, frozen=True):

@@ -13,7 +13,7 @@ from msgspec import structs
 from core.errors import CapacityError, MessageError
 from core.ids import SequenceKey
 from core.messages import AnyJob, DecodeJob, Emitted, Stages
-from core.records import Load
+from core.records import HeldBlocks, Load
 from engine.scheduler import Progress
 from engine.sequence import Sequence
 from kvtransfer.moves import Dropped, HandoffKey, Landed, Wanted
@@ -156,7 +156,13 @@ class DecodePolicy:
         for key in [key for key in group.living if key not in tokens]:
             self._leave(group, key)
         handoff_ms = (now - group.queued_at) * 1000  # from the Open to the last byte
-        stages = structs.replace(commit.stages, handoff_ms=handoff_ms, handoff_bytes=landed.bytes)
+        stages = structs.replace(
+            commit.stages,
+            handoff_ms=handoff_ms,
+            handoff_bytes=landed.bytes,
+            land_ms=landed.land_ms,
+            exposed_ms=commit.stages.exposed_ms + landed.land_ms,
+        )
         for key, emitted in tokens.items():
             begun = Emitted(*key, stem.attempt, commit.index, emitted, None, stages)
             self._tell_io(Begin(stem.gateway, stem.deadline, begun))
@@ -229,7 +235,19 @@ class DecodePolicy:
     def load(self) -> Load:
         """How busy this worker is."""
         load = self._scheduler.load()
-        return load.with_counts(load.waiting, self._counts["handoffs"], self._counts["bytes"])
+        return load.with_counts(load.waiting, self._counts["handoffs"], self._counts["bytes"], self._held())
+
+    def _held(self) -> HeldBlocks:
+        """Blocks whose KV is on its way here. Where all samples are dead, nobody wants it any more."""
+        reserved = quarantined = 0
+        for group in self._by_handoff.values():
+            if group.landed:
+                continue
+            stem = group.stem
+            blocks = sum(len(table) - stem.held_blocks for table in stem.blocks)
+            reserved += blocks if group.living else 0
+            quarantined += 0 if group.living else blocks
+        return HeldBlocks(reserved=reserved, quarantined=quarantined)
 
     # ends -----------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import Any
 from core.config import WorkerConfig
 from core.kvspec import KVSpec
 from core.network import Network
+from core.records import HandoffCounts, KVLink
 from kvtransfer.inbound import Inbound
 from kvtransfer.memory import KVMemory
 from worker.events import HandoffOver, RoomGranted, RoomRefused
@@ -51,9 +52,13 @@ class DecodeTransfer:
         """Takes no new handoffs."""
         self._inbound.drain()
 
-    def dropped(self) -> int:
-        """Messages that were malformed or meant for another life."""
-        return self._inbound.refused.total() + self._inbound.side.strays
+    def counts(self) -> HandoffCounts:
+        """What became of the handoffs so far, and the frames that were dropped."""
+        return self._inbound.counts()
+
+    def links(self) -> list[KVLink]:
+        """How KV passes from each prefill worker."""
+        return self._inbound.links()
 
     async def run(self) -> None:
         """Raises what a task of it dies of."""

@@ -9,7 +9,7 @@ before its parent: what is evicted is always a leaf. The same holds for the slot
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Literal, NamedTuple
 
@@ -60,6 +60,8 @@ class BlockPool:
         self.copied = 0  # blocks that were copied because somebody else needs them as they are
         self.returned = 0  # blocks that came back from the host tier
         self.spilled = 0  # blocks that went there
+        self.pinned = 0  # blocks with I/O references …
+        self.quarantined = 0  # … and no others
         self._emit = emit
         self._worth = worth
         self._free = FreeRuns(NULL_BLOCK + 1, self.total)
@@ -198,6 +200,7 @@ class BlockPool:
         """Begins one I/O reference of each block; the caller still holds another reference of it."""
         for block in blocks:
             assert self._sequence_references[block] or self._io_references[block], f"block {block} is free"
+            self.pinned += not self._io_references[block]
             self._io_references[block] += 1
 
     def release_io(self, blocks: Sequence[int]) -> None:
@@ -243,6 +246,7 @@ class BlockPool:
     # inside ---------------------------------------------------------------------------------------------------------
 
     def _refer(self, block: int) -> None:
+        self.quarantined -= bool(self._io_references[block] and not self._sequence_references[block])
         self._sequence_references[block] += 1
         self._idle.pop(block, None)
 
@@ -251,7 +255,13 @@ class BlockPool:
         for block in reversed(blocks):
             assert references[block] > 0, f"block {block} is released more often than it was taken"
             references[block] -= 1
-            if self._sequence_references[block] or self._io_references[block]:
+            sequences, reads = self._sequence_references[block], self._io_references[block]
+            if references is self._io_references:
+                self.pinned -= not reads
+                self.quarantined -= not reads and not sequences
+            else:
+                self.quarantined += bool(reads) and not sequences
+            if sequences or reads:
                 continue
             if block in self._nodes:
                 self._idle[block] = None
@@ -316,15 +326,21 @@ class BlockPool:
                 each.block = None
         self._put(idle)
 
+    def _both(self) -> Iterator[tuple[int, int]]:
+        """Of each block, its sequence and its I/O references."""
+        return zip(self._sequence_references, self._io_references, strict=True)
+
     def check_invariants(self, tables: Iterable[Sequence[int]]) -> None:
         """Raises AssertionError unless free + idle + used = all, and `tables` are exactly the sequence references."""
         free = [block for first, count in self._free.runs() for block in range(first, first + count)]
-        references = [sum(both) for both in zip(self._sequence_references, self._io_references, strict=True)]
+        references = [sum(both) for both in self._both()]
         used = [block for block, count in enumerate(references) if count]
         everything = sorted([*free, *self._idle, *used])
         assert NULL_BLOCK not in everything, "the null block was given out"
         assert everything == list(range(1, self.total + 1)), "a block is two of free, idle and used, or none"
         assert len(free) == self._free.count, "the count of free blocks is wrong"
+        counted = [not sequences for sequences, reads in self._both() if reads]
+        assert (len(counted), sum(counted)) == (self.pinned, self.quarantined), "the count of blocks with I/O is wrong"
         assert min(self._sequence_references + self._io_references) >= 0, "a count of references is negative"
         held = [0] * (self.total + 1)
         for table in tables:

@@ -93,6 +93,16 @@ class BlockManager:
         return self.total - self.available
 
     @property
+    def pinned_count(self) -> int:
+        """Those of them with I/O references."""
+        return sum(group.pinned for group in self.groups)
+
+    @property
+    def quarantined_count(self) -> int:
+        """Those of them with I/O references only: their sequences are over."""
+        return sum(group.quarantined for group in self.groups)
+
+    @property
     def used_slots(self) -> int:
         """Tokens that the used blocks of the first group could hold."""
         return self.groups[0].used * self.groups[0].block_tokens

@@ -1,9 +1,9 @@
 """The prefill side of one link, pure: all handoffs to one life of one decode worker, and the window that they share."""
 
-from core.config import Codec, TransferConfig
+from core.config import Codec, TransferConfig, Transport
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
-from core.messages import Abort, Accepted, Credit, Grant, Layer, Offer, ToPrefill
+from core.messages import Abort, Accepted, Credit, Grant, Layer, Offer, ToPrefill, Way
 from kvtransfer.link import LinkRate, SendWindow, Turns
 from kvtransfer.moves import Instruction, Joined, Lost, OpenRequest, Unpinned
 from kvtransfer.payloads import Payload
@@ -31,6 +31,8 @@ class Departures:
         self.window = SendWindow()
         self._frame = config.frame
         self.rate = LinkRate(config.window // 2)
+        self.transport: Transport | None = None  # that payloads go over, once the link has a channel
+        self.sealed = False
         self.handoffs: dict[int, Sender] = {}
         self.strays = 0  # messages of another epoch, or that the table does not have
 
@@ -51,6 +53,7 @@ class Departures:
         before = sender.dropped
         instructions = sender.handle(event, now)
         self.strays += sender.dropped - before
+        sender.watch.sending(sender.sending(), now)
         if sender.waits():
             self._turns.join(number)
         else:
@@ -107,7 +110,8 @@ class Departures:
         self.window.send(payload.size)
         self.rate.left(self.window.sent, self.window.sent - self.window.seen, now)
         self._turns.turn()
-        return self.handle(sender.number, PayloadLeft(payload, self.window.sent, digest), now)
+        left = PayloadLeft(payload, self.window.sent, digest, self._way(sender.form.codec))
+        return self.handle(sender.number, left, now)
 
     def tick(self, now: float) -> list[Instruction]:
         """Deadlines and repetition of all handoffs, and the peer's silence; our own long pause is not the peer's."""
@@ -135,6 +139,13 @@ class Departures:
     def waiting_blocks(self) -> int:
         """Blocks of handoffs that wait for the peer's grant."""
         return sum(sum(s.payloads.counts) for s in self.handoffs.values() if s.state is SenderState.OPENING)
+
+    def way(self) -> Way | None:
+        """How the next handoff's KV would go; None while there is no channel."""
+        return self._way(self._codec())
+
+    def _way(self, codec: Codec) -> Way | None:
+        return None if self.transport is None else Way(self.transport, self.sealed, codec)
 
     def _codec(self) -> Codec:
         """The deployment's, unless the link is known to be fast enough without, or not known to be slow."""

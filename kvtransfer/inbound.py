@@ -18,8 +18,9 @@ from core.config import TransferConfig, Transport
 from core.errors import MessageError, SealError
 from core.ids import SequenceKey
 from core.kvspec import KVSpec, Piece
-from core.messages import Join, Layer, ToDecode, decode_to_decode, encode
+from core.messages import Join, Layer, Open, Refused, ToDecode, decode_to_decode, encode
 from core.network import Network
+from core.records import HandoffCounts, KVLink
 from core.sockets import router, send_now
 from core.strikes import Strikes
 from kvtransfer.arrivals import Arrivals
@@ -29,6 +30,7 @@ from kvtransfer.payload_doors import PayloadDoors
 from kvtransfer.receiver import Declined, Granted, Over
 from kvtransfer.session import Arrived
 from kvtransfer.sessions import Sessions
+from kvtransfer.tally import Tally
 
 BATCH = 16  # messages handled before other tasks have their turn
 CREDIT = 4  # messages handled before credit is sent, so that the sender does not wait for what was read long ago
@@ -73,6 +75,7 @@ class Inbound:
         self.bytes_landed = 0  # KV that was moved here and not computed here
         self.undelivered = 0  # answers that the peer's queue did not take; the peer will ask again
         self.refused: Counter[str] = Counter()  # frames that were dropped, by reason
+        self._tally = Tally()
         self._wake = asyncio.Event()
         self._idle = True  # the time keeper sleeps without end
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -109,6 +112,15 @@ class Inbound:
     def drain(self) -> None:
         """Refuse new handoffs; those that were opened go on."""
         self.side.drain()
+
+    def counts(self) -> HandoffCounts:
+        """What became of the handoffs so far."""
+        dropped = {reason.replace(" ", "_"): count for reason, count in self.refused.items()}
+        return self._tally.counts({**dropped, "stray": self.side.strays})
+
+    def links(self) -> list[KVLink]:
+        """The links over which KV has come."""
+        return self._sessions.links()
 
     async def close(self) -> None:
         """Closes the sockets; open handoffs are left to the senders, who will miss us."""
@@ -165,6 +177,8 @@ class Inbound:
             elif isinstance(message, Layer):
                 self._arrive(link, self._sessions.of(link).from_ring(message), now)
             else:
+                if isinstance(message, Open):
+                    self._sessions.asked(link, message.form.codec)
                 self._carry_out(self.side.receive(link, message, 0, now))
         except MessageError:
             self._strike(link, "malformed", now)
@@ -227,11 +241,21 @@ class Inbound:
             match move:
                 case Send(message, link):
                     self.undelivered += not send_now(self._socket, [link, encode(message)])
+                    if isinstance(message, Refused):
+                        self._tally.given_up(message.reason)
                 case Wanted() | Landed() | Dropped():
-                    self.handoffs_landed += isinstance(move, Landed)
+                    self._count(move)
                     self._events(move)
                 case _:
                     raise AssertionError(f"{type(move).__name__} is not for the decode side")
+
+    def _count(self, event: InboundEvent) -> None:
+        match event:
+            case Landed():
+                self.handoffs_landed += 1
+                self._tally.landed(event.land_ms)
+            case Dropped(reason=reason, owned=False):
+                self._tally.given_up(reason)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None and not self.broken.done():

@@ -63,6 +63,14 @@ class Land(Struct, frozen=True):
     blocks: list[int] | Piece
 
 
+class HandoffTimes(Struct, frozen=True):
+    """What the stages of a handoff took, as its prefill side measures them, ms; 0 for what it did not come to."""
+
+    grant_ms: float = 0.0  # from Open to Grant
+    send_ms: float = 0.0  # in which payloads were ready to leave, or had left and were not seen by the peer yet
+    exposed_ms: float = 0.0  # from the end of the prompt's computation
+
+
 class Closed(Struct, frozen=True, kw_only=True):
     """The handoff is over on the prefill side: drop the sequence's references, and report a failure if it is one."""
 
@@ -74,6 +82,7 @@ class Closed(Struct, frozen=True, kw_only=True):
     digest: int
     ms: float
     digests: dict[Place, int] | None = None
+    times: HandoffTimes = HandoffTimes()
 
 
 class Unpinned(Struct, frozen=True):
@@ -114,6 +123,7 @@ class Landed(Struct, frozen=True, kw_only=True):
     bytes: int
     digest: int
     digests: dict[Place, int] | None = None
+    land_ms: float = 0.0  # since Commit arrived
 
 
 class Dropped(Struct, frozen=True):

@@ -9,6 +9,7 @@ from core.errors import IllegalMove
 from core.kvspec import KVSpec
 from core.messages import Branch, Limits, Sampling, Stages
 from core.network import Network
+from core.records import HandoffCounts, KVLink
 from core.sockets import dealer
 from kvtransfer.departures import Departures
 from kvtransfer.joining import Joining
@@ -16,6 +17,7 @@ from kvtransfer.memory import KVMemory
 from kvtransfer.moves import Closed, FirstTokens, OpenRequest, OutboundEvent
 from kvtransfer.outbound_link import OutboundLink
 from kvtransfer.sender import GiveUp, LayerReady, SenderEvent
+from kvtransfer.tally import Tally
 
 
 class Outbound:
@@ -47,6 +49,7 @@ class Outbound:
         self._blocks: dict[int, tuple[str, int]] = {}  # open handoff -> peer's epoch, blocks
         self.handoffs_accepted = 0
         self.bytes_sent = 0
+        self.tally = Tally()
         self._past_malformed = 0
         self._past_strays = 0
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -99,6 +102,15 @@ class Outbound:
         """Messages of another epoch, or that came too late or too early."""
         return self._past_strays + sum(link.side.strays for link in self._links.values())
 
+    def counts(self) -> HandoffCounts:
+        """What became of the handoffs so far."""
+        return self.tally.counts({"malformed": self.malformed, "stray": self.strays})
+
+    def links(self) -> list[KVLink]:
+        """The links that have a channel."""
+        ways = [(peer, link.side.way()) for peer, link in self._links.items()]
+        return [KVLink(peer, way.transport, way.sealed, way.codec) for peer, way in ways if way is not None]
+
     async def close(self) -> None:
         """Ends every handoff and every socket; returns when no frame can be read any more (bounded)."""
         for link in list(self._links.values()):
@@ -125,7 +137,11 @@ class Outbound:
         if isinstance(event, Closed):
             del self._blocks[event.handoff]
             self.bytes_sent += event.bytes
-            self.handoffs_accepted += event.outcome == "accepted"
+            if event.outcome == "accepted":
+                self.handoffs_accepted += 1
+                self.tally.accepted(event.times)
+            else:
+                self.tally.given_up(event.reason)
         else:
             del self._handoffs[event.handoff]
         self._events(event)

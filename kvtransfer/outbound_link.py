@@ -168,6 +168,7 @@ class OutboundLink:
             self.lose("no_transport")
             return
         self.side.use(self.channel.room, self.channel.frame)
+        self.side.transport, self.side.sealed = self.channel.transport, self.channel.sealed
 
     def _probe(self, probe: Layer) -> None:
         """Behind the payloads that have left: a probe that the channel does not take is repeated soon enough."""

@@ -111,6 +111,7 @@ class Receiver:
         self._their_held = 0
         self._upto: dict[tuple[int, int], int] = {}  # (group, layer) -> blocks before this one are here
         self._commit: Commit | None = None
+        self._committed = 0.0  # when Commit arrived
         self._verify_by = 0.0
 
     def begin(self, samples: tuple[int, ...]) -> list[Instruction]:
@@ -134,14 +135,15 @@ class Receiver:
             case LayerArrived(), S.GRANTED | S.VERIFYING:
                 return self._arrive(event)
             case PayloadLanded(), S.GRANTED | S.VERIFYING:
-                return self._land(event)
+                return self._land(event, now)
             case Commit(), S.GRANTED if not branches_fit(self.open.samples, event.branches):
                 return self._fail("bad_commit")
             case Commit(), S.GRANTED:
                 self._commit = event
+                self._committed = now
                 self._verify_by = now + self._config.verify_deadline
                 self.state = S.VERIFYING
-                return self._verify()
+                return self._verify(now)
             case Abort(), S.WAITING | S.GRANTED | S.VERIFYING:
                 return [self._message(Aborted), *self._end(event.reason)]
             case Over(), S.WAITING | S.GRANTED | S.VERIFYING:
@@ -236,14 +238,14 @@ class Receiver:
             return max(self._their_counts)
         return held * self._spec.groups[0].block_tokens // self.open.form.block_tokens
 
-    def _land(self, event: PayloadLanded) -> list[Instruction]:
+    def _land(self, event: PayloadLanded, now: float) -> list[Instruction]:
         header = event.header
         self.digest.add(header.group, header.layer, header.first, event.digest)
         self.landed += 1
         self.size += header.size
-        return self._verify() if self.state is S.VERIFYING else []
+        return self._verify(now) if self.state is S.VERIFYING else []
 
-    def _verify(self) -> list[Instruction]:
+    def _verify(self, now: float) -> list[Instruction]:
         commit = self._commit
         assert commit is not None
         if self.landed < commit.payloads:
@@ -257,7 +259,7 @@ class Receiver:
         self.owned = True
         landed = Landed(
             key=self.key, open=self.open, commit=commit, bytes=self.size, digest=self.digest.value,
-            digests=self.digest.payloads,
+            digests=self.digest.payloads, land_ms=(now - self._committed) * 1000,
         )  # fmt: skip
         return [landed, self._message(Accepted)]
 

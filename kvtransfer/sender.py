@@ -6,16 +6,17 @@ cause but the table does not have is dropped and counted; what only a wrong call
 
 from enum import Enum, auto
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from core.config import Codec, TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
-from core.messages import NO_ROOM, Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused
+from core.messages import NO_ROOM, Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused, Way
 from kvtransfer.branches import branches_fit
 from kvtransfer.digest import HandoffDigest
 from kvtransfer.moves import Closed, FirstTokens, Instruction, OpenRequest, Outcome, Send, Unpinned
 from kvtransfer.payloads import Payload, Payloads
+from kvtransfer.stopwatch import Stopwatch
 
 
 class SenderState(Enum):
@@ -42,6 +43,7 @@ class PayloadLeft(Struct, frozen=True):
     payload: Payload
     end: int
     digest: int
+    way: Way | None = None  # that it went
 
 
 class FrameDone(Struct, frozen=True):
@@ -108,6 +110,9 @@ class Sender:
         self.sent = 0  # payloads that have left
         self.flying: dict[int, int] = {}  # payload number -> link offset of its end; its blocks may still be read
         self.dropped = 0  # events that the table does not have
+        self.watch = Stopwatch(now)
+        self._end = self._seen = 0  # link offsets: of our last payload's end, and what the peer has seen
+        self._way: Way | None = None
         self._last_sent = now
         self._first_tokens: FirstTokens | None = None
         self._commit: Commit | None = None
@@ -197,6 +202,10 @@ class Sender:
         """The next payload, of at most `frame` bytes or one block."""
         return self.payloads.head(frame) if self.state is S.STREAMING else None
 
+    def sending(self) -> bool:
+        """Is a payload ready to leave, or has one left that the peer has not seen?"""
+        return self.waits() or self._end > self._seen
+
     def layer(self, payload: Payload, offset: int) -> Layer:
         """The header of a payload."""
         sender, receiver = self._ends
@@ -209,6 +218,7 @@ class Sender:
         if not 0 <= grant.held <= max(self.payloads.counts):
             return self._abort("bad_grant", True, now)
         self._enter(S.STREAMING, now)
+        self.watch.granted(now)
         self.payloads.skip(grant.held)
         return self._commit_if_all_left(now)
 
@@ -218,18 +228,21 @@ class Sender:
         if not branches_fit(self.request.samples, tokens.branches):
             raise IllegalMove(f"handoff {self.number} of samples {self.request.samples} has no {tokens.branches}")
         self._first_tokens = tokens
+        self.watch.computed(now)
         return self._commit_if_all_left(now)
 
     def _leave(self, event: PayloadLeft, now: float) -> None:
         payload = event.payload
         self.payloads.left(payload)
         self.digest.add(payload.group, payload.layer, payload.first, event.digest)
-        self.flying[self.sent] = event.end
+        self.flying[self.sent] = self._end = event.end
+        self._way = event.way
         self.sent += 1
         self.size += payload.size
         self._last_sent = now
 
     def _cover(self, seen: int) -> list[Instruction]:
+        self._seen = seen
         while self.flying and next(iter(self.flying.values())) <= seen:  # oldest first
             del self.flying[next(iter(self.flying))]
         return self._unpin_if_done()
@@ -239,10 +252,14 @@ class Sender:
         if self.state is not S.STREAMING or tokens is None or not self.payloads.complete():
             return []
         sender, receiver = self._ends
+        times = self.watch.read(now)
+        stages = structs.replace(
+            tokens.stages, grant_ms=times.grant_ms, send_ms=times.send_ms, exposed_ms=times.exposed_ms, way=self._way
+        )
         self._commit = Commit(
             sender=sender, receiver=receiver, handoff=self.number, payloads=self.sent, size=self.size,
             digest=self.digest.value, index=tokens.index, branches=tokens.branches, sampling=tokens.sampling,
-            limits=tokens.limits, stages=tokens.stages,
+            limits=tokens.limits, stages=stages,
         )  # fmt: skip
         self._enter(S.COMMITTED, now)
         return self._send(self._commit, now)
@@ -258,6 +275,7 @@ class Sender:
         closed = Closed(
             handoff=self.number, outcome=how, reason=reason, retryable=retryable, bytes=self.size,
             digest=self.digest.value, ms=(now - self.opened) * 1000, digests=self.digest.payloads,
+            times=self.watch.read(now),
         )  # fmt: skip
         return [closed, *self._unpin_if_done()]
 

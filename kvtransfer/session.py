@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Sequence
 
-from core.config import Transport
+from core.config import Codec, Transport
 from core.errors import MessageError
 from core.messages import Join, Layer, Offer, decode_layer
 from kvtransfer.digest import payload_digest
@@ -51,6 +51,12 @@ class Session:
         key = session_key(secret, (join.nonce, self.half), (join.sender, epoch))
         self._opener = FrameOpener(key) if sealed else None
         self.transport: Transport | None = None  # that the sender has chosen, as its first payload shows
+        self.codec: Codec = "none"  # of its last handoff
+
+    @property
+    def sealed(self) -> bool:
+        """Whether payloads are sealed, over the transport that was chosen."""
+        return self.transport == "tcp" and self._opener is not None
 
     def offer(self, epoch: str, tcp: int, ipc: str) -> Offer:
         """With a port and a path of payload sockets that are there."""

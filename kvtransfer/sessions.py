@@ -2,14 +2,19 @@
 
 import logging
 
-from core.config import TransferConfig
+from core.config import Codec, TransferConfig
 from core.errors import MessageError
 from core.messages import Join, Offer
 from core.network import Network
+from core.records import KVLink
 from kvtransfer.payload_doors import PayloadDoors
 from kvtransfer.session import Session
 
 MOST = 1024
+SHOWN = 64
+"""Links in a worker's record."""
+LONGEST_NAME = 32
+"""Of a sender, there: its name is its own to choose."""
 log = logging.getLogger("baton.handoff")
 
 
@@ -78,13 +83,19 @@ class Sessions:
             self._gatekeeper.forget(session.user)
             session.close()
 
-    def transports(self) -> dict[str, int]:
-        """Links by the transport that their senders have chosen."""
-        found: dict[str, int] = {}
-        for session, _ in self._by_link.values():
-            if session.transport is not None:
-                found[session.transport] = found.get(session.transport, 0) + 1
-        return found
+    def asked(self, link: bytes, codec: Codec) -> None:
+        """A handoff was opened on the link, whose KV comes in this codec."""
+        if link in self._by_link:
+            self._by_link[link][0].codec = codec
+
+    def links(self) -> list[KVLink]:
+        """Those that have brought a payload, and so shown the transport that their senders have chosen."""
+        sessions = [session for session, _ in self._by_link.values()]
+        return [
+            KVLink(each.sender[:LONGEST_NAME], each.transport, each.sealed, each.codec)
+            for each in sessions
+            if each.transport is not None
+        ][:SHOWN]
 
     def _forget_old(self, now: float) -> None:
         kept = now - self._config.remember

@@ -14,7 +14,7 @@ from core.errors import CapacityError, MessageError
 from core.ids import SequenceKey
 from core.kvspec import blocks_for
 from core.messages import HANDED_OFF, AnyJob, Branch, Emitted, PrefillJob, Stages
-from core.records import Load
+from core.records import HeldBlocks, Load
 from engine.blocks import Tables
 from engine.plan import Plan
 from engine.scheduler import Progress
@@ -235,7 +235,9 @@ class PrefillPolicy:
         """How busy this worker is."""
         load = self._scheduler.load()
         waiting = load.waiting + sum(len(line) for line in self._lines.values())
-        return load.with_counts(waiting, self._counts["handoffs"], self._counts["bytes"])
+        quarantined = self._blocks.quarantined_count
+        held = HeldBlocks(pinned=self._blocks.pinned_count - quarantined, quarantined=quarantined)
+        return load.with_counts(waiting, self._counts["handoffs"], self._counts["bytes"], held)
 
     # ends -----------------------------------------------------------------------------------------------------------
 

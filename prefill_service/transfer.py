@@ -10,6 +10,7 @@ import zmq.asyncio
 from core.config import TransferConfig
 from core.kvspec import KVSpec
 from core.network import Network
+from core.records import HandoffCounts, KVLink
 from core.store import ServerClock
 from kvtransfer.memory import KVMemory
 from kvtransfer.moves import Closed, OpenRequest, Unpinned
@@ -74,6 +75,7 @@ class PrefillTransfer:
             failed = Closed(
                 handoff=event.handoff, outcome="failed", reason="bad_address", retryable=True, bytes=0, digest=0, ms=0.0
             )
+            self._outbound.tally.given_up(failed.reason)
             self._tell_engine(failed)
             self._tell_engine(Unpinned(event.handoff))
 
@@ -87,9 +89,13 @@ class PrefillTransfer:
     def drain(self) -> None:
         """Opens nothing by itself."""
 
-    def dropped(self) -> int:
-        """Messages that were malformed or meant for another life."""
-        return self._outbound.malformed + self._outbound.strays
+    def counts(self) -> HandoffCounts:
+        """What became of the handoffs so far, and the frames that were dropped."""
+        return self._outbound.counts()
+
+    def links(self) -> list[KVLink]:
+        """How KV passes to each decode worker."""
+        return self._outbound.links()
 
     async def run(self) -> None:
         """Raises what a task of it dies of."""

@@ -17,7 +17,7 @@ from core.errors import BatonError
 from core.ids import SequenceKey
 from core.network import Network
 from core.queue import PURPOSE, JobQueue
-from core.records import StatsSample, WorkerRecord
+from core.records import HandoffCounts, KVLink, StatsSample, WorkerRecord
 from core.registry import BEAT, add_stats, publish, withdraw
 from core.sealing import Sealer
 from core.sockets import router
@@ -52,8 +52,11 @@ class Transfer(Protocol):
     def drain(self) -> None:
         """Take no new handoffs."""
 
-    def dropped(self) -> int:
-        """Frames that were malformed or meant for another life."""
+    def counts(self) -> HandoffCounts:
+        """What became of the handoffs so far, and the frames that were dropped."""
+
+    def links(self) -> list[KVLink]:
+        """How KV passes, for each worker of the other role that there is a link with."""
 
     async def run(self) -> None:
         """Raises what a task of it dies of."""
@@ -232,14 +235,16 @@ class IOThread(threading.Thread):
     async def _beat(self, store: Store, jobs: JobQueue, link: GatewayLink) -> None:
         await self._clock.sync(store)
         await jobs.refresh()
-        dropped = jobs.dropped + link.dropped + self._transfer.dropped()
-        load = structs.replace(self._vitals.load, dropped=dropped)
+        counts = self._transfer.counts()
+        dropped = jobs.dropped + link.dropped + sum(counts.dropped.values())
+        load = structs.replace(self._vitals.load, dropped=dropped, handoff=counts)
         record = structs.replace(
             self._record,
             address=_announced(self.address, self._config.announce),
             handoff_address=_announced(self._transfer.handoff_address, self._config.announce),
             draining=self._vitals.draining,
             load=load,
+            links=self._transfer.links(),
         )
         now = self._clock.now()
         await publish(store, record, now)

@@ -1,6 +1,7 @@
 """KV that is here already is neither sent nor computed again: the delta of a handoff, and the short path."""
 
 from core.messages import Limits
+from core.records import HeldBlocks
 from decode_service.policy import DecodePolicy
 from kvtransfer.moves import Dropped, HandoffKey
 from tests.decode_service.handoffs import landed, short_job, wanted
@@ -28,6 +29,7 @@ def test_a_landing_prompt_is_granted_without_the_whole_blocks_that_are_here() ->
         assert (first.held, second.held, other.held) == (0, 2, 0), "two blocks are full, the third differs"
         assert second.blocks[0][:2] == first.blocks[0][:2] and len(second.blocks[0]) == 4
         assert not set(second.blocks[0]) & set(other.blocks[0])
+        assert policy.load().held == HeldBlocks(reserved=2 + 4), "nothing lands in blocks that are here"
         for handoff in (6, 7):
             policy.receive(Dropped(HandoffKey("prefill", handoff), "cancelled"), 3.0)
     assert bench.blocks.used_count == 0 and not policy.busy()

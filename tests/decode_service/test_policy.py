@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from core.ids import SequenceKey
-from core.messages import Branch, Limits
+from core.messages import Branch, Limits, Stages, Way
 from decode_service.policy import DecodePolicy
 from kvtransfer.moves import Dropped, HandoffKey, Landed, Wanted
 from tests.decode_service.handoffs import KEY, committed, landed, opened, short_job, wanted
@@ -31,6 +31,18 @@ def test_a_sequence_gets_room_lands_runs_and_ends() -> None:
     assert bench.heard(HandoffOver) == [HandoffOver(KEY)]
     assert bench.blocks.used_count == 0 and not policy.busy()
     assert policy.load().prompt_tokens == 0 and policy.load().handoff_bytes == 384
+
+
+def test_both_sides_of_a_handoff_tell_its_times() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(wanted(0), 1.0)
+    bench.step(policy)
+    way = Way("tcp", True, "fp8")
+    stages = Stages(1.0, 2.0, grant_ms=3.0, send_ms=4.0, exposed_ms=5.0, way=way)
+    policy.receive(structs.replace(landed(stages=stages), land_ms=0.25), 1.5)
+    (begin,) = bench.heard(Begin)
+    assert begin.emitted.stages == Stages(1.0, 2.0, 500.0, 384, 0, 3.0, 4.0, 0.25, 5.25, way)
 
 
 def test_a_handoff_that_can_never_fit_is_refused() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from core.ids import SequenceKey
 from core.messages import AnyJob, Limits, PrefillJob
+from core.records import HeldBlocks
 from decode_service.policy import DecodePolicy
 from engine.sequence import SequenceState
 from kvtransfer.moves import Dropped
@@ -116,11 +117,14 @@ def test_when_all_are_killed_while_landing_their_blocks_wait_for_the_transfer(or
         bench = Bench()
         policy = DecodePolicy(bench.parts)
         granted(bench, policy, 0, 1, 2)
+        assert policy.load().held == HeldBlocks(reserved=3)
         for sample in order:
             policy.receive(cancelled(sample), 1.0)
         bench.scheduler.check_invariants()
         assert bench.blocks.used_count == 3, "bytes may still land in them"
+        assert policy.load().held == HeldBlocks(quarantined=3)
         policy.receive(ending, 2.0)
+        assert policy.load().held == HeldBlocks()
         assert bench.heard(HandoffOver) == ([] if isinstance(ending, Dropped) else [HandoffOver(KEY)])
         assert bench.run(policy) == 0 and not bench.said
         over(bench, policy)

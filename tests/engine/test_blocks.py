@@ -68,12 +68,13 @@ def test_an_io_reference_outlives_its_sequence() -> None:
     held = taken(blocks, 16)
     blocks.hold_io(0, held[0][1:3])
     blocks.hold_io(0, held[0][1:2])
+    assert (blocks.pinned_count, blocks.quarantined_count) == (2, 0)
     blocks.free(held)
-    assert blocks.available == 3
+    assert (blocks.available, blocks.pinned_count, blocks.quarantined_count) == (3, 2, 2)
     blocks.release_io(0, held[0][1:3])
-    assert blocks.available == 4
+    assert (blocks.available, blocks.pinned_count, blocks.quarantined_count) == (4, 1, 1)
     blocks.release_io(0, held[0][1:2])
-    assert blocks.available == 5
+    assert (blocks.available, blocks.pinned_count, blocks.quarantined_count) == (5, 0, 0)
     blocks.check_invariants([])
 
 

@@ -2,6 +2,7 @@
 
 from core.ids import SequenceKey
 from core.messages import Branch, DecodeJob, Limits
+from core.records import HeldBlocks
 from kvtransfer.moves import Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.prefill_service.jobs import closed, job
@@ -28,12 +29,14 @@ def test_a_sequence_opens_streams_commits_and_is_freed() -> None:
     (commit,) = bench.heard(CommitHandoff)
     assert (commit.handoff, commit.first.index, commit.first.branches) == (1, 0, [Branch(0, [7])])
     assert bench.blocks.used_count == 7 and policy.busy()
+    assert policy.load().held == HeldBlocks(pinned=7)
     policy.receive(closed(1, "accepted"), 2.0)
     assert bench.blocks.used_count == 7, "frames may still be read"
+    assert policy.load().held == HeldBlocks(quarantined=7)
     policy.receive(Unpinned(1), 2.0)
     assert bench.blocks.used_count == 0 and not policy.busy()
     load = policy.load()
-    assert (load.handoffs, load.handoff_bytes) == (1, 640)
+    assert (load.handoffs, load.handoff_bytes, load.held) == (1, 640, HeldBlocks())
     assert not bench.heard(Fail) and not bench.heard(AbortHandoff)
 
 

@@ -1,0 +1,47 @@
+"""What became of one side's handoffs since its start. Every word in it is one of ours, whatever a peer says."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from core.messages import NO_ROOM
+from core.records import HandoffCounts
+from kvtransfer.moves import HandoffTimes
+
+REASONS = frozenset({
+    # of either side's own
+    "cancelled", "superseded", "deadline", "draining", "closed", "engine", "capacity", "malformed", "done",
+    # of the prefill side
+    NO_ROOM, "bad_grant", "bad_address", "no_transport", "peer_silent", "peer_restarted",
+    # of the decode side: what it refuses …
+    "version", "misfit", "bad_open", "ended", "duplicate", "crowded", "stale",
+    # … and what ends it there
+    "commit_before_grant", "layer_before_grant", "bad_commit", "bad_frame", "gap", "incomplete", "bad_digest",
+    "sender_silent", "cut_off",
+})  # fmt: skip
+OTHER = "other"
+
+
+class Tally:
+    """Sums of seconds over the handoffs that passed, and the reasons of those that did not."""
+
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys(("grant", "send", "exposed", "land"), 0.0)
+        self._given_up: Counter[str] = Counter()
+
+    def accepted(self, times: HandoffTimes) -> None:
+        """The peer has taken a handoff over."""
+        for stage, ms in (("grant", times.grant_ms), ("send", times.send_ms), ("exposed", times.exposed_ms)):
+            self._seconds[stage] += ms / 1000
+
+    def landed(self, land_ms: float) -> None:
+        """A handoff is here, so long after its Commit."""
+        self._seconds["land"] += land_ms / 1000
+
+    def given_up(self, reason: str) -> None:
+        """A handoff has ended without passing. `reason` may be the peer's word."""
+        self._given_up[reason if reason in REASONS else OTHER] += 1
+
+    def counts(self, dropped: Mapping[str, int]) -> HandoffCounts:
+        """With the messages and payloads that were dropped, by reasons of our own."""
+        seconds = {f"{stage}_seconds": value for stage, value in self._seconds.items()}
+        return HandoffCounts(given_up=dict(self._given_up), dropped=dict(dropped), **seconds)
