@@ -177,6 +177,16 @@ def stages(record: FinishedRecord) -> list[Stage]:
     return [*found, Stage("decode", left, left / whole)]
 
 
+def handed_off(record: FinishedRecord) -> bool:
+    """Whether a decode worker went on with what a prefill worker had computed. It may have had all of the KV before."""
+    return bool(record.prefill_worker) and (record.handoff_bytes > 0 or record.output_tokens > record.samples)
+
+
+def handoff_rate(record: FinishedRecord) -> float | None:
+    """Bytes per second of the time in which KV was ready to leave or on its way; None where none moved."""
+    return 1000 * record.handoff_bytes / record.send_ms if record.handoff_bytes and record.send_ms > 0 else None
+
+
 def _ends(life: Sequence[StatsSample], since: float) -> tuple[StatsSample, StatsSample] | None:
     """The first and the last sample from `since` on, if there is time between them."""
     recent = [sample for sample in life if sample.at >= since]

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from core.records import FinishedRecord, Load, Memory, WorkerRecord
-from dashboard.figures import Glance, Progress, Rates, Sharing, Spread, Verdict, stages
+from dashboard.figures import Glance, Progress, Rates, Sharing, Spread, Verdict, handed_off, handoff_rate, stages
 from dashboard.palette import PALE, QUIET, STAGES, STATES, VERDICTS
 from dashboard.source import WorkerView
-from dashboard.units import as_bytes, as_count, as_ms, as_share
+from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
 
 TTFT = "Time to first token: from the gateway's receipt of a request to its first output token."
 TPOT = "Time per output token: (end-to-end time - TTFT) / (output tokens - 1), of one request."
@@ -28,6 +28,10 @@ PREEMPTED = (
 USE = "KV blocks: used by sequences, and idle ones that keep cached prefixes until others need the room."
 READ = "Prompt tokens that were computed or received, and output tokens. Since the worker's start."
 CACHED = "Prompt tokens whose KV was found in the cache."
+HANDOFF = (
+    "How the KV cache went from the prefill to the decode worker. Exposed is what it adds: from the end of the "
+    "prompt's computation until all KV had landed, but for one crossing of the network. The rest ran beside it."
+)
 NONE = "\u2013"
 STAGE_HELP = "Queue, prefill, handoff, decode. A handoff runs beside its prefill: only what it adds is drawn."
 
@@ -79,7 +83,7 @@ def requests(records: Iterable[tuple[FinishedRecord, Verdict]], now: float) -> s
 
 def way(record: FinishedRecord) -> str:
     """The way that one request went: gateway, prefill worker, KiB moved, decode worker, as far as it had each."""
-    decoded = record.handoff_bytes > 0 or record.output_tokens > record.samples  # it may have had all of the KV before
+    decoded = handed_off(record)
     stops = [_stop("gateway", "queued", record.queue_ms, STAGES["queue"])]
     if record.prefill_worker:
         cached = f", {record.cached_tokens} cached" if record.cached_tokens else ""
@@ -98,7 +102,8 @@ def way(record: FinishedRecord) -> str:
         f'<span title="{TPOT}">TPOT <b>{as_ms(record.tpot_ms) if record.output_tokens > 1 else NONE}</b></span>'
         f"<span>total <b>{as_ms(record.e2e_ms)}</b></span></div>"
     )
-    return f'<div class="b-way">{"<i>→</i>".join(stops)}</div>{figures}'
+    handoff = f'<div class="b-handoff" title="{HANDOFF}">{_handoff(record)}</div>' if decoded else ""
+    return f'<div class="b-way">{"<i>→</i>".join(stops)}</div>{handoff}{figures}'
 
 
 def answer(text: str, *, running: bool) -> str:
@@ -175,10 +180,25 @@ def _precision(record: WorkerRecord) -> str:
     return record.dtype if record.quantization == "none" else f"{record.dtype}, {record.quantization} weights"
 
 
+def _links(record: WorkerRecord) -> str:
+    """Further lines for the hover text: how KV passes to or from each worker of the other role."""
+    goes = "to" if record.role == "prefill" else "from"
+    return "".join(
+        f"\nKV {goes} {link.peer[:6]}{_codec(link.codec)} over {link.transport}{', sealed' if link.sealed else ''}"
+        for link in record.links
+    )
+
+
+def _codec(codec: str) -> str:
+    return f" as {codec}" if codec != "none" else ""
+
+
 def _worker_row(view: WorkerView, lately: Sharing | None) -> str:
     record, load, kv = view.record, view.load, view.load.kv
     state = view.state if view.state != "silent" else f"silent for {view.beat_age:.0f} s"
-    hint = f"{record.model} · {record.device} · {_precision(record)} · {record.address}" if record else ""
+    hint = (
+        f"{record.model} · {record.device} · {_precision(record)} · {record.address}{_links(record)}" if record else ""
+    )
     used, cached = (min(1.0, count / (load.blocks_total or 1)) for count in (load.blocks_used, load.blocks_cached))
     colour = STAGES[view.role]
     bar = _bar([(colour, used), (colour + PALE, min(cached, 1.0 - used))])
@@ -253,6 +273,7 @@ def _request_row(record: FinishedRecord, verdict: Verdict, now: float) -> str:
     retried = f" · {record.attempts} attempts" if record.attempts > 1 else ""
     tpot = as_ms(record.tpot_ms) if record.output_tokens > 1 else NONE
     ttft = as_ms(record.ttft_ms) if record.output_tokens else NONE
+    handoff = f' title="{_handoff(record)}"' if handed_off(record) else ""
     return (
         f'<tr><td class="b-soft">{max(0.0, now - record.ended_at):.0f} s ago</td>'
         f"<td>{_key(VERDICTS[verdict], verdict.value)}<span class='b-soft'>{reason}{samples}{retried}</span></td>"
@@ -260,8 +281,20 @@ def _request_row(record: FinishedRecord, verdict: Verdict, now: float) -> str:
         f'<td class="n">{record.cached_tokens or NONE}</td><td class="n">{ttft}</td>'
         f'<td class="n">{tpot}</td><td class="n">{as_ms(record.e2e_ms)}</td>'
         f'<td class="b-stages" title="{hint}">{_bar([(STAGES[s.name], s.share) for s in parts])}</td>'
-        f'<td class="n">{as_bytes(record.handoff_bytes) if record.handoff_bytes else NONE}</td></tr>'
+        f'<td class="n"{handoff}>{as_bytes(record.handoff_bytes) if record.handoff_bytes else NONE}</td></tr>'
     )
+
+
+def _handoff(record: FinishedRecord) -> str:
+    """How the KV went, in a line."""
+    said = "nothing moved: the decode worker had all of the KV"
+    if record.handoff_bytes:
+        way = f" over {record.transport}" if record.transport else ""
+        said = f"{as_bytes(record.handoff_bytes)}{_codec(record.codec)}{way}{', sealed' if record.sealed else ''}"
+    rate = handoff_rate(record)
+    speed = [as_rate(rate)] if rate is not None else []
+    waits = [f"waited {as_ms(record.grant_ms)} for room", f"{as_ms(record.exposed_ms)} exposed"]
+    return " · ".join([said, *speed, *waits])
 
 
 def _table(heads: Sequence[str], rows: Iterable[str]) -> str:

@@ -17,6 +17,13 @@ def as_bytes(size: float) -> str:
     return f"{kib:.1f} KiB" if 0 < kib < 10 else f"{kib:.0f} KiB"
 
 
+def as_rate(bytes_per_second: float) -> str:
+    """`1.2 GB/s`, `98 MB/s`, `0.4 MB/s`: decimal, as those of links are."""
+    if bytes_per_second >= 1e9:
+        return f"{bytes_per_second / 1e9:.1f} GB/s"
+    return f"{bytes_per_second / 1e6:.{0 if bytes_per_second >= 1e7 else 1}f} MB/s"
+
+
 def as_count(number: float) -> str:
     """`7`, `812`, `1.2k`, `3.4M`."""
     for suffix, scale in (("M", 1e6), ("k", 1e3)):

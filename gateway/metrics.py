@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from core.records import FinishedRecord, Load
+from gateway.handoff_metrics import handoff_families
 from gateway.router import Candidate
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -39,16 +40,20 @@ class Metrics:
         self._queue = histogram("vllm:request_queue_time_seconds", "Wait on the prefill worker")
         self._prefill = histogram("vllm:request_prefill_time_seconds", "Computation of the prompt")
         self._handoff = histogram("baton:request_handoff_time_seconds", "Passing of the KV cache")
+        self._grant = histogram("baton:request_handoff_grant_seconds", "Wait for room on the decode worker")
+        self._exposed = histogram(
+            "baton:request_handoff_exposed_seconds", "Passing of the KV cache, after the prompt was computed"
+        )
         self._prompt = counter("vllm:prompt_tokens", "Prompt tokens")
         self._output = counter("vllm:generation_tokens", "Output tokens")
         self._success = counter("vllm:request_success", "Requests that finished", "finished_reason")
         self._ended = counter("baton:requests_ended", "Requests that ended, in any way", "outcome")
         self._good = counter("baton:requests_good", "Finished requests that met their SLO; its rate is the goodput")
-        self._bytes = counter("baton:handoff_bytes", "KV bytes that were passed")
+        self._bytes = counter("baton:handoff_bytes", "KV bytes that were passed", "transport", "sealed", "codec")
         self._retries = counter("baton:attempts_retried", "Attempts that were followed by another", "reason")
         self._dropped = counter("baton:messages_dropped", "Messages that were stale, unknown or malformed")
         self._refused = counter("baton:requests_refused", "Requests answered with an error status", "status")
-        for unlabelled in (self._good, self._prompt, self._output, self._bytes, self._dropped):
+        for unlabelled in (self._good, self._prompt, self._output, self._dropped):
             unlabelled.labels(model)
         self._registry.register(_Gauges(model, workers, in_progress))
 
@@ -77,7 +82,9 @@ class Metrics:
         self._ended.labels(self._model, record.outcome).inc()
         self._prompt.labels(self._model).inc(record.prompt_tokens)
         self._output.labels(self._model).inc(record.output_tokens)
-        self._bytes.labels(self._model).inc(record.handoff_bytes)
+        if record.handoff_bytes:
+            way = (record.transport, str(record.sealed).lower(), record.codec)
+            self._bytes.labels(self._model, *way).inc(record.handoff_bytes)
         if record.outcome != "finished":
             return
         self._success.labels(self._model, record.reason).inc()
@@ -87,6 +94,9 @@ class Metrics:
         self._queue.labels(self._model).observe(record.queue_ms / 1000)
         self._prefill.labels(self._model).observe(record.prefill_ms / 1000)
         self._handoff.labels(self._model).observe(record.handoff_ms / 1000)
+        if record.handoff_ms:
+            self._grant.labels(self._model).observe(record.grant_ms / 1000)
+            self._exposed.labels(self._model).observe(record.exposed_ms / 1000)
         if record.output_tokens > 1:
             self._tpot.labels(self._model).observe(record.tpot_ms / 1000)
 
@@ -110,6 +120,7 @@ class _Gauges(Collector):
             yield self._family(kind(name, text, labels=_LABELS), workers, map(of_worker, workers))
         for kind, name, text, of_load in _OF_LOAD:
             yield self._family(kind(name, text, labels=_LABELS), workers, (of_load(one.record.load) for one in workers))
+        yield from handoff_families(self._model, workers)
         mine = GaugeMetricFamily("baton:requests_in_progress", "Of this gateway", labels=["model_name"])
         mine.add_metric([self._model], len(self._in_progress))
         yield mine

@@ -70,6 +70,12 @@ def finished_record(group: Group, model: str, slo: SLO, now: float, ended_at: fl
         attempts=group.attempts,
         good=state is State.FINISHED and all(slo.met_by(one) for one in timings),
         samples=len(group.streams),
+        grant_ms=stages.grant_ms,
+        send_ms=stages.send_ms + stages.land_ms,
+        exposed_ms=stages.exposed_ms,
+        transport=stages.way.transport if stages.way else "",
+        sealed=bool(stages.way and stages.way.sealed),
+        codec=stages.way.codec if stages.way else "none",
     )
 
 

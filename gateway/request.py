@@ -312,4 +312,9 @@ def merged(one: Stages, other: Stages) -> Stages:
         handoff_ms=max(one.handoff_ms, other.handoff_ms),
         handoff_bytes=max(one.handoff_bytes, other.handoff_bytes),
         cached_tokens=max(one.cached_tokens, other.cached_tokens),
+        grant_ms=max(one.grant_ms, other.grant_ms),
+        send_ms=max(one.send_ms, other.send_ms),
+        land_ms=max(one.land_ms, other.land_ms),
+        exposed_ms=max(one.exposed_ms, other.exposed_ms),
+        way=other.way or one.way,
     )

@@ -46,6 +46,7 @@ class FirstTokens(Struct, frozen=True, kw_only=True):
     sampling: Sampling
     limits: Limits
     stages: Stages
+    age: float = 0.0  # seconds since the end of the prompt's computation
 
 
 class Send(Struct, frozen=True):

@@ -73,10 +73,17 @@ class Outbound:
         self._handle(handoff, LayerReady(group, layer, upto_block))
 
     def commit(
-        self, handoff: int, index: int, branches: list[Branch], sampling: Sampling, limits: Limits, stages: Stages
+        self,
+        handoff: int,
+        index: int,
+        branches: list[Branch],
+        sampling: Sampling,
+        limits: Limits,
+        stages: Stages,
+        age: float = 0.0,
     ) -> None:
-        """Everything is computed and reported by `layer_ready`; Commit leaves behind the last payload."""
-        tokens = FirstTokens(index=index, branches=branches, sampling=sampling, limits=limits, stages=stages)
+        """Everything is computed, since `age` seconds, and reported; Commit leaves behind the last payload."""
+        tokens = FirstTokens(index=index, branches=branches, sampling=sampling, limits=limits, stages=stages, age=age)
         self._handle(handoff, tokens)
 
     def abort(self, handoff: int, reason: str) -> None:

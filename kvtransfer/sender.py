@@ -228,7 +228,7 @@ class Sender:
         if not branches_fit(self.request.samples, tokens.branches):
             raise IllegalMove(f"handoff {self.number} of samples {self.request.samples} has no {tokens.branches}")
         self._first_tokens = tokens
-        self.watch.computed(now)
+        self.watch.computed(now - tokens.age)
         return self._commit_if_all_left(now)
 
     def _leave(self, event: PayloadLeft, now: float) -> None:

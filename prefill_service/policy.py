@@ -211,7 +211,7 @@ class PrefillPolicy:
             limits=job.limits,
             stages=one.stages(now),
         )
-        self._tell_io(CommitHandoff(one.stem.id, first))
+        self._tell_io(CommitHandoff(one.stem.id, first, now))
         for branch in branches:
             self._tell_io(Phase(SequenceKey(job.request, branch.sample), job.attempt, HANDED_OFF))
 

@@ -47,8 +47,10 @@ class PrefillTransfer:
             case LayerWritten(group=group, layer=layer, handoffs=handoffs):
                 for handoff, upto in handoffs:
                     self._outbound.layer_ready(handoff, group, layer, upto)
-            case CommitHandoff(handoff=handoff, first=first):
-                self._outbound.commit(handoff, first.index, first.branches, first.sampling, first.limits, first.stages)
+            case CommitHandoff(handoff=handoff, first=first, computed_at=computed_at):
+                age = max(0.0, self._clock.now() - computed_at)
+                fields = (first.index, first.branches, first.sampling, first.limits, first.stages)
+                self._outbound.commit(handoff, *fields, age)
             case AbortHandoff(handoff=handoff, reason=reason):
                 self._outbound.abort(handoff, reason)
             case _:

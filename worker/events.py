@@ -90,6 +90,7 @@ class CommitHandoff(Struct, frozen=True):
 
     handoff: int
     first: FirstTokens
+    computed_at: float  # Redis server time, s
 
 
 class AbortHandoff(Struct, frozen=True):

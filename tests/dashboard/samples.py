@@ -37,6 +37,10 @@ def finished(number: int = 1, **changes: Any) -> FinishedRecord:
         "decode_worker": DECODE,
         "attempts": 1,
         "good": True,
+        "grant_ms": 3.0,
+        "send_ms": 1.0,
+        "exposed_ms": 0.4,
+        "transport": "shm",
     }
     return FinishedRecord(**(fields | changes))
 
@@ -50,6 +54,7 @@ def worker(epoch: str = PREFILL, **changes: Any) -> WorkerRecord:
         "handoff_address": "",
         "model": "demo",
         "fingerprint": "0" * 32,
+        "content": "0" * 32,
         "block_tokens": 16,
         "max_model_len": 2048,
         "device": "cpu",

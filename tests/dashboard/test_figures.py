@@ -6,7 +6,19 @@ import pytest
 
 from core.records import FinishedRecord, KVCounts, Load, StatsSample
 from core.slo import SLO
-from dashboard.figures import Spread, Verdict, glance, judge, progress, rates, sharing, stages, timeline
+from dashboard.figures import (
+    Spread,
+    Verdict,
+    glance,
+    handed_off,
+    handoff_rate,
+    judge,
+    progress,
+    rates,
+    sharing,
+    stages,
+    timeline,
+)
 from tests.dashboard.samples import finished, gateway, in_progress
 
 SLO_ = SLO(ttft_ms=100.0, tpot_ms=10.0)
@@ -129,3 +141,14 @@ def test_stages_never_exceed_the_whole_time() -> None:
         parts = stages(record)
         assert sum(part.share for part in parts) == pytest.approx(1.0)
         assert all(0.0 <= part.share <= 1.0 for part in parts)
+
+
+def test_a_handoffs_rate_is_that_of_the_time_in_which_it_was_sent() -> None:
+    assert handoff_rate(finished(handoff_bytes=3_000_000, send_ms=1.5)) == 2e9
+    assert handoff_rate(finished(send_ms=0.0)) is None and handoff_rate(finished(handoff_bytes=0)) is None
+
+
+def test_a_handoff_of_nothing_is_one_if_tokens_followed() -> None:
+    assert handed_off(finished()) and handed_off(finished(handoff_bytes=0)) and handed_off(finished(output_tokens=1))
+    assert not handed_off(finished(handoff_bytes=0, output_tokens=2, samples=2)), "all ended with their first tokens"
+    assert not handed_off(finished(prefill_worker=""))

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from core.records import FinishedRecord, KVCounts, Load, Memory
+from core.records import FinishedRecord, KVCounts, KVLink, Load, Memory
 from core.slo import SLO
 from dashboard import markup
 from dashboard.figures import Progress, Rates, Sharing, Verdict, glance
 from dashboard.source import WorkerView
-from dashboard.units import as_bytes, as_count, as_ms, as_share
+from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
 from tests.dashboard.samples import DECODE, PREFILL, finished, worker
 
 EVIL = '"><script>alert(1)</script>'
@@ -125,7 +125,8 @@ def test_last_requests_say_outcome_and_stages() -> None:
         (
             finished(),
             "gateway queued 4.0 ms → prefill 3fa2c1: 20 tokens, 16 cached 40 ms → 96 KiB moved 46 ms → "
-            "decode 91bc44: 41 tokens 200 ms TTFT 50 ms TPOT 5.0 ms total 250 ms",
+            "decode 91bc44: 41 tokens 200 ms "
+            "96 KiB over shm · 98 MB/s · waited 3.0 ms for room · 0.4 ms exposed TTFT 50 ms TPOT 5.0 ms total 250 ms",
         ),
         (  # the short path: straight to the decode worker
             finished(prefill_worker="", handoff_bytes=0, cached_tokens=0),
@@ -139,7 +140,8 @@ def test_last_requests_say_outcome_and_stages() -> None:
         (  # the decode worker had all of the KV
             finished(handoff_bytes=0),
             "gateway queued 4.0 ms → prefill 3fa2c1: 20 tokens, 16 cached 40 ms → nothing moved 46 ms → "
-            "decode 91bc44: 41 tokens 200 ms TTFT 50 ms TPOT 5.0 ms total 250 ms",
+            "decode 91bc44: 41 tokens 200 ms nothing moved: the decode worker had all of the KV · "
+            "waited 3.0 ms for room · 0.4 ms exposed TTFT 50 ms TPOT 5.0 ms total 250 ms",
         ),
         (  # the first token was the last
             finished(output_tokens=1, handoff_bytes=0, e2e_ms=50.0),
@@ -151,7 +153,40 @@ def test_way(record: FinishedRecord, said: str) -> None:
     assert text(markup.way(record)) == said
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"transport": "tcp", "sealed": True, "codec": "fp8"}, "96 KiB as fp8 over tcp, sealed · 98 MB/s · waited"),
+        ({"handoff_bytes": 3 << 30}, "3.0 GiB over shm · 3221.2 GB/s · waited"),
+        ({"send_ms": 0.0}, "96 KiB over shm · waited"),  # too quick to be measured
+        ({"transport": ""}, "96 KiB · 98 MB/s · waited"),  # a worker that did not say
+        ({"handoff_bytes": 0, "send_ms": 0.0}, "nothing moved: the decode worker had all of the KV · waited"),
+    ],
+)
+def test_a_line_for_each_handoff(changes: dict[str, Any], said: str) -> None:
+    record = finished(**changes)
+    line = said + " 3.0 ms for room · 0.4 ms exposed"
+    assert line in text(markup.way(record))
+    assert line in hints(markup.requests([(record, Verdict.GOOD)], record.ended_at))
+
+
+def test_no_line_without_a_handoff() -> None:
+    for record in (finished(prefill_worker=""), finished(output_tokens=1, handoff_bytes=0)):
+        assert "exposed" not in markup.way(record) + markup.requests([(record, Verdict.GOOD)], record.ended_at)
+
+
+def test_workers_say_how_kv_passes() -> None:
+    links = [KVLink(DECODE, "tcp", True, "int8"), KVLink(EVIL, "shm", False, "none")]
+    html = markup.workers([view(links=links), view(epoch=DECODE, links=links[1:])], {})
+    assert any(
+        hint.endswith("\nKV to 91bc44 as int8 over tcp, sealed\nKV to &quot;&gt;&lt;scr over shm")
+        for hint in hints(html)
+    )
+    assert any(hint.endswith(":40001\nKV from &quot;&gt;&lt;scr over shm") for hint in hints(html))
+
+
 def test_units() -> None:
+    assert [as_rate(rate) for rate in (4e5, 9.84e6, 98e6, 1.25e9)] == ["0.4 MB/s", "9.8 MB/s", "98 MB/s", "1.2 GB/s"]
     assert [as_ms(ms) for ms in (0.0, 4.26, 42.4)] == ["0.0 ms", "4.3 ms", "42 ms"]
     assert [as_ms(ms) for ms in (1240.0, 120_000.0)] == ["1.24 s", "120 s"]
     assert [as_bytes(size) for size in (0, 512, 96 << 10, 3 << 20, 5 << 29)] == [

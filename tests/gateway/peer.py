@@ -35,12 +35,13 @@ from core.messages import (
     Stages,
     Started,
     Tokens,
+    Way,
     Welcome,
     decode_to_worker,
     encode,
 )
 from core.queue import PURPOSE, JobQueue
-from core.records import Load, Role, WorkerRecord
+from core.records import KVLink, Load, Role, WorkerRecord
 from core.registry import publish
 from core.sealing import Sealer
 from core.sockets import router, try_send
@@ -58,6 +59,16 @@ class Sequence:
         self.base = len(job.token_ids) - job.prompt_tokens
         self.answer = answer[: job.limits.max_tokens]
         self.sent = self.base
+
+
+TOLD: dict[Role, Stages] = {
+    "prefill": Stages(queue_ms=1.5, prefill_ms=2.5),
+    "decode": Stages(
+        handoff_ms=8.0, handoff_bytes=4096, grant_ms=4.0, send_ms=1.0, land_ms=0.25, exposed_ms=0.75,
+        way=Way("tcp", True, "fp8"),
+    ),
+}  # fmt: skip
+"""What each role says of a sequence's way."""
 
 
 class Peer:
@@ -81,6 +92,7 @@ class Peer:
         self.ends: list[Ended] = []
         self.holding: dict[SequenceKey, Sequence] = {}
         self.load = Load(blocks_total=1000)
+        self.links: list[KVLink] = []
         self.decoders: dict[str, Peer] = {}
         self._redis, self._secret, self._model, self._answer = redis, secret, model, answer
         self._dead: dict[SequenceKey, int] = {}
@@ -117,7 +129,7 @@ class Peer:
 
     async def beat(self) -> None:
         """Renews its record."""
-        self.record = structs.replace(self.record, load=self.load)
+        self.record = structs.replace(self.record, load=self.load, links=self.links)
         await self._queue.refresh()
         await publish(self._store, self.record, time.time())
 
@@ -265,7 +277,7 @@ class Peer:
             ]  # repeated, overlapping
         elif self.faults.get("garbles") and end - start > 2:
             pieces = [(start + 1, end, finish), (start, start + 2, None)]  # the last first
-        stages = Stages(queue_ms=1.5, prefill_ms=2.5) if self.role == "prefill" else Stages(handoff_bytes=4096)
+        stages = TOLD[self.role]
         for first, behind, end_of in pieces:
             key, job = sequence.key, sequence.job
             emitted = Emitted(*key, job.attempt, first, sequence.answer[first:behind], end_of, stages)

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from core.records import GatewayRecord, KVCounts, Load
+from core.records import GatewayRecord, HandoffCounts, HeldBlocks, KVCounts, KVLink, Load
 from core.registry import listed
 from tests.gateway.models import byte_level
 from tests.gateway.running import Running, until
@@ -122,6 +122,9 @@ async def test_the_record_of_a_finished_request(running: Running) -> None:
     assert 0 < record.ttft_ms < record.e2e_ms
     assert abs(record.tpot_ms - (record.e2e_ms - record.ttft_ms) / (record.output_tokens - 1)) < 1e-6
     assert (record.queue_ms, record.prefill_ms, record.handoff_bytes) == (1.5, 2.5, 4096)
+    assert (record.grant_ms, record.exposed_ms, record.handoff_ms) == (4.0, 0.75, 8.0)
+    assert record.send_ms == 1.25, "what each side measures of it"
+    assert (record.transport, record.sealed, record.codec) == ("tcp", True, "fp8")
     assert record.prefill_worker == running.peer("prefill").epoch
     assert record.decode_worker == running.peer("decode").epoch
 
@@ -192,6 +195,41 @@ async def test_metrics_of_shared_kv(running: Running) -> None:
         assert f"\n{name}{labels} {float(value)}\n" in text, text
     idle = f'{{engine="{running.peer("prefill").epoch}",model_name="tiny",role="prefill"}}'
     assert f"baton:kv_wasted_slots_ratio{idle} 0.0\n" in text, "nothing is wasted where nothing is used"
+
+
+async def test_metrics_of_handoffs(running: Running) -> None:
+    await running.chat()
+    (prefill, decode) = (running.peer("prefill"), running.peer("decode"))
+    counts = HandoffCounts(2.0, 1.5, 0.25, 0.0, {"cancelled": 3, "other": 1}, {"stray": 5})
+    prefill.load = Load(handoff=counts, held=HeldBlocks(pinned=12, quarantined=2))
+    prefill.links = [KVLink(peer, "tcp", True, "fp8") for peer in ("one", "another")]
+    decode.load = Load(handoff=HandoffCounts(land_seconds=0.125), held=HeldBlocks(reserved=7, quarantined=1))
+    for peer in (prefill, decode):
+        await peer.beat()
+    await running.gateway.workers.poll()
+    text = (await running.client.get("/metrics")).text
+    expected = [
+        (prefill, "baton:handoff_seconds_total", 'stage="grant"', 2.0),
+        (prefill, "baton:handoff_seconds_total", 'stage="send"', 1.5),
+        (prefill, "baton:handoff_seconds_total", 'stage="exposed"', 0.25),
+        (decode, "baton:handoff_seconds_total", 'stage="land"', 0.125),
+        (prefill, "baton:handoffs_given_up_total", 'reason="cancelled"', 3),
+        (prefill, "baton:handoffs_given_up_total", 'reason="other"', 1),
+        (prefill, "baton:handoff_frames_dropped_total", 'reason="stray"', 5),
+        (prefill, "baton:handoff_blocks", 'state="pinned"', 12),
+        (prefill, "baton:handoff_blocks", 'state="quarantined"', 2),
+        (decode, "baton:handoff_blocks", 'state="reserved"', 7),
+        (decode, "baton:handoff_blocks", 'state="quarantined"', 1),
+        (prefill, "baton:handoff_links", 'codec="fp8",sealed="true",transport="tcp"', 2),
+    ]
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    for peer, name, label, value in expected:
+        words = [f'engine="{peer.epoch}"', 'model_name="tiny"', f'role="{peer.role}"', *label.split(",")]
+        assert values[f"{name}{{{','.join(sorted(words))}}}"] == str(float(value)), name
+    way = 'codec="fp8",model_name="tiny",sealed="true",transport="tcp"'
+    assert values[f"baton:handoff_bytes_total{{{way}}}"] == "4096.0"
+    for name, total in (("grant", "0.004"), ("exposed", "0.00075")):
+        assert values[f'baton:request_handoff_{name}_seconds_sum{{model_name="tiny"}}'] == total
 
 
 async def test_what_the_workers_say_of_themselves(running: Running) -> None:

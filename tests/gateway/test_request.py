@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from core.errors import IllegalMove
 from core.ids import SequenceKey
-from core.messages import HANDED_OFF, Alive, DecodeJob, Emitted, Failed, Limits, PrefillJob, Sampling, Stages
+from core.messages import HANDED_OFF, Alive, DecodeJob, Emitted, Failed, Limits, PrefillJob, Sampling, Stages, Way
 from gateway.request import (
     ASK_AFTER,
     GAP_AFTER,
@@ -20,6 +20,7 @@ from gateway.request import (
     Request,
     Route,
     State,
+    merged,
 )
 
 P, D = "prefill", "decode"
@@ -226,5 +227,8 @@ def test_one_end(first: State, second: State) -> None:
 def test_stages_of_both_workers_are_kept() -> None:
     request = begun()
     request.emitted(P, Emitted("r-1", 0, 1, 0, [1], None, Stages(queue_ms=1, prefill_ms=2, cached_tokens=3)), 1.0)
-    request.emitted(D, Emitted("r-1", 0, 1, 1, [2], None, Stages(handoff_ms=4, handoff_bytes=5)), 1.0)
-    assert request.stages == Stages(1, 2, 4, 5, 3)
+    way = Way("ipc", codec="int8")
+    request.emitted(D, Emitted("r-1", 0, 1, 1, [2], None, Stages(0, 0, 4, 5, 0, 6, 7, 8, 9, way)), 1.0)
+    assert request.stages == Stages(1, 2, 4, 5, 3, 6, 7, 8, 9, way)
+    assert merged(Stages(way=Way("tcp")), request.stages).way == way, "the last way that is known"
+    assert merged(request.stages, Stages()).way == way

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from core.messages import Accepted, Commit, Credit, Refused, Stages, Way
 from kvtransfer.departures import Departures
@@ -92,6 +93,14 @@ def test_a_late_grant_is_waited_for_by_all() -> None:
     side.departures.handle(1, TOKENS, 2.0)
     side.hears(grant(), 5.0)
     assert measured(told(side.send(5.5))) == (4000.0, 500.0, 3500.0)
+
+
+def test_the_computation_may_have_ended_before_it_was_told() -> None:
+    side = Side()
+    side.hears(grant(held=3), 1.5)
+    late = replace(TOKENS, age=0.25)
+    assert measured(told(side.departures.handle(1, late, 2.0))) == (500.0, 0.0, 250.0)
+    assert side.end(2.25) == HandoffTimes(500.0, 0.0, 500.0)
 
 
 def test_a_prompt_that_the_peer_has_moves_no_way() -> None:

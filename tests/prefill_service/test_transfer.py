@@ -5,15 +5,16 @@ from typing import Any
 
 from benchmarks.array_pool import ArrayPool
 from core.config import TransferConfig
-from core.messages import Open, PrefillJob, ToDecode, decode_to_decode
+from core.messages import Branch, Commit, Grant, Open, PrefillJob, Stages, ToDecode, decode_to_decode, encode
 from core.network import Network
+from core.records import HandoffCounts
 from core.sockets import router
 from core.store import ServerClock
-from kvtransfer.moves import Closed, Unpinned
+from kvtransfer.moves import Closed, FirstTokens, Unpinned
 from prefill_service.transfer import PrefillTransfer
 from tests.links import KEYS, SECRET, guarded
 from tests.worker.roles import LIMITS, SAMPLING, SPEC
-from worker.events import OpenHandoff
+from worker.events import CommitHandoff, LayerWritten, OpenHandoff
 
 SALT = "0af9" * 8
 
@@ -49,7 +50,7 @@ def test_an_open_says_what_the_job_says() -> None:
 def test_an_address_that_nobody_can_have_ends_the_handoff() -> None:
     events: list[Any] = []
 
-    async def run() -> None:
+    async def run() -> HandoffCounts:
         network = Network.of(SECRET)
         clock = ServerClock()
         memory = ArrayPool(SPEC, 8)
@@ -57,8 +58,38 @@ def test_an_address_that_nobody_can_have_ends_the_handoff() -> None:
         assert transfer.handle(opened(clock, "nonsense"))
         await transfer.close()
         await network.close()
+        return transfer.counts()
 
-    asyncio.run(run())
+    counts = asyncio.run(run())
     closed, unpinned = events
     assert isinstance(closed, Closed) and (closed.handoff, closed.reason, closed.retryable) == (7, "bad_address", True)
-    assert unpinned == Unpinned(7)
+    assert unpinned == Unpinned(7) and counts.given_up == {"bad_address": 1}
+
+
+def test_what_passes_until_a_commit_is_sent_is_exposed() -> None:
+    """The engine thread says when the prompt was computed; the I/O thread may hear of it later."""
+
+    async def run() -> ToDecode:
+        clock, memory = ServerClock(), ArrayPool(SPEC, 8)
+        async with guarded() as network, asyncio.timeout(5):
+            socket, address = router(network.context, "127.0.0.1", KEYS)
+            transfer = PrefillTransfer(TransferConfig(), "me", SPEC, memory, clock, network, lambda event: None)
+            transfer.handle(opened(clock, address))
+            link, _ = await socket.recv_multipart()
+            await socket.send_multipart(
+                [link, encode(Grant(sender="decode", receiver="me", handoff=7, held=3, limit=0))]
+            )
+            first = FirstTokens(
+                index=0, branches=[Branch(0, [7])], sampling=SAMPLING, limits=LIMITS, stages=Stages(prefill_ms=2.0)
+            )
+            transfer.handle(LayerWritten(0, 0, [(7, 3)]))
+            transfer.handle(LayerWritten(0, 1, [(7, 3)]))
+            transfer.handle(CommitHandoff(7, first, clock.now() - 0.5))
+            while not isinstance(message := decode_to_decode((await socket.recv_multipart())[1]), Commit):
+                continue
+            await transfer.close()
+        return message
+
+    message = asyncio.run(run())
+    assert isinstance(message, Commit)
+    assert 500 <= message.stages.exposed_ms < 5500 and message.stages.prefill_ms == 2.0

@@ -1,0 +1,49 @@
+"""A request's handoff is told in its record, by the workers on both sides, and to Prometheus; and they agree."""
+
+import httpx
+
+from core.records import WorkerRecord
+from tests.e2e.system import System
+from tests.waiting import wait_until
+
+PROMPT = "A fox and a lantern went over the hill, and each of them told the other what it had seen. " * 4
+
+
+def counted(records: list[WorkerRecord], role: str) -> dict[str, float]:
+    """Sums over the workers of one role."""
+    loads = [record.load for record in records if record.role == role]
+    stages = ("grant_seconds", "send_seconds", "exposed_seconds", "land_seconds")
+    sums = {stage: sum(getattr(load.handoff, stage) for load in loads) for stage in stages}
+    return sums | {"handoffs": sum(load.handoffs for load in loads), "bytes": sum(load.handoff_bytes for load in loads)}
+
+
+def test_one_request(system: System) -> None:
+    before = system.wait_until_idle()
+    known = len(system.finished())
+    body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 8, "ignore_eos": True}
+    assert httpx.post(f"{system.gateway_url}/v1/chat/completions", json=body, timeout=60).status_code == 200
+    wait_until(lambda: len(system.finished()) > known, "the request's record")
+    record, after = system.finished()[-1], system.wait_until_idle()
+    assert (record.transport, record.sealed, record.codec) == ("shm", False, "none")
+    assert record.handoff_bytes > 0 and record.grant_ms > 0 and record.send_ms > 0
+    assert 0 < record.exposed_ms < record.handoff_ms, "the rest ran beside the prefill, of several chunks"
+
+    grown = {}
+    for role in ("prefill", "decode"):
+        old, new = counted(before, role), counted(after, role)
+        grown[role] = {name: value - old[name] for name, value in new.items()}
+        assert grown[role]["handoffs"] == 1 and grown[role]["bytes"] == record.handoff_bytes
+    assert 1000 * grown["prefill"]["exposed_seconds"] > 0 and grown["decode"]["exposed_seconds"] == 0
+    assert abs(1000 * grown["prefill"]["grant_seconds"] - record.grant_ms) < 1e-3, "one source"
+    assert all(record.load.held == type(record.load.held)() for record in after), "an idle worker holds nothing"
+
+    here = {each.epoch: each for each in after}
+    ways = {link.peer: link for link in here[record.prefill_worker].links}
+    assert ways[record.decode_worker].transport == "shm"
+    assert record.prefill_worker in [link.peer for link in here[record.decode_worker].links]
+
+    text = httpx.get(f"{system.gateway_url}/metrics", timeout=5).text
+    for name in ("handoff_seconds_total", "handoff_blocks", "handoff_links", "handoff_frames_dropped_total",
+                 "handoffs_given_up_total", "handoff_bytes_total", "request_handoff_grant_seconds_count",
+                 "request_handoff_exposed_seconds_count"):  # fmt: skip
+        assert f"baton:{name}" in text
