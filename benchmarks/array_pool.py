@@ -1,7 +1,7 @@
 """A pool in numpy arrays, one per layer, as the CPU engine has it: reads are views, writes are one copy."""
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +29,15 @@ class ArrayPool:
         return [array[blocks[start] : blocks[end - 1] + 1].reshape(-1).data for start, end in pairwise(_runs(blocks))]
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Sequence[memoryview | bytes]) -> None:
-        rows = self.arrays[group, layer]
-        flat = [np.frombuffer(frame, np.uint8).reshape(-1, rows.shape[1]) for frame in payload]
-        cuts = sorted({*_runs(blocks), *accumulate(len(frame) for frame in flat)})
-        frames = iter(flat)
-        frame, begun = next(frames), 0
-        for start, end in pairwise(cuts):
-            if start - begun == len(frame):
-                frame, begun = next(frames), start
-            rows[blocks[start] : blocks[start] + end - start] = frame[start - begun : end - begun]
+        runs = iter(self.read(group, layer, blocks))
+        run = next(runs)
+        for frame in payload:
+            rest = memoryview(frame)
+            while rest:
+                run = run or next(runs)
+                count = min(len(rest), len(run))
+                run[:count] = rest[:count]
+                rest, run = rest[count:], run[count:]
         self.writes += len(blocks)
 
     def convert(self, piece: Piece, payload: Sequence[memoryview | bytes]) -> None:

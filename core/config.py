@@ -108,10 +108,17 @@ class TransferConfig(Struct, frozen=True, kw_only=True):
     cut_off: Annotated[Seconds, Meta(description="seconds for which a peer that was cut off is not listened to")] = 30.0
 
     window: Annotated[Bytes, Meta(description="KV bytes that may be in flight on one link")] = 32 << 20
-    frame: Annotated[Bytes, Meta(description="largest KV payload; about 1 MiB is the fastest over ZeroMQ")] = 1 << 20
+    frame: Annotated[
+        int,
+        Meta(
+            ge=0, le=16 << 20, extra={"unit": "bytes"}, description="largest KV payload; over ZeroMQ 1 MiB is fastest"
+        ),
+    ] = 1 << 20
     repeat_ms: Annotated[float, Meta(gt=0, description="an unanswered message is repeated after this")] = 200.0
     grant_deadline: Annotated[Seconds, Meta(description="seconds to wait for room on the decode worker")] = 30.0
-    verify_deadline: Annotated[Seconds, Meta(description="seconds from Commit to the last payload")] = 1.0
+    verify_deadline: Annotated[
+        Seconds, Meta(description="seconds without a payload after which a handoff that was committed is given up")
+    ] = 5.0
     silence: Annotated[Seconds, Meta(description="a peer that is silent for so many seconds is dead")] = 5.0
     remember: Annotated[Seconds, Meta(description="seconds that ended handoffs and cancels are remembered")] = 600.0
     waiting_share: Annotated[

@@ -10,6 +10,7 @@ sockets that the gatekeeper watches, it counts that too. The log has one line a 
 
 import asyncio
 import hmac
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -25,6 +26,8 @@ from core.sockets import CONTROL, PAYLOAD
 
 ENDPOINT = "inproc://zeromq.zap.01"
 VERSION = b"1.0"
+UNEXPECTED = "it is not expected, or not any more"
+BATCH = 16  # questions answered before other tasks have their turn
 QUIET = 60.0  # s between two lines in the log
 REASONS = ("handshake", "key", "user", "token", "mechanism")
 log = logging.getLogger("baton.links")
@@ -73,7 +76,9 @@ class Gatekeeper:
         self._socket.close(0)
 
     async def _serve(self) -> None:
-        while True:
+        for number in itertools.count(1):
+            if number % BATCH == 0:
+                await asyncio.sleep(0)  # while questions lie ready, answering them never suspends
             _, request, domain, address, _, mechanism, *credentials = await self._socket.recv_multipart()
             reason = self._objection(domain.decode(), mechanism, credentials)
             if reason:
@@ -102,8 +107,9 @@ class Gatekeeper:
             return
         self._quiet_until = now + QUIET
         log.warning(
-            "refused a peer at %s (%s): it does not have this deployment's secret (--secret-file); %d refused so far",
+            "refused a peer at %s (%s): %s; %d refused so far",
             address or "this host",
             reason,
+            UNEXPECTED if reason in ("user", "token") else "it does not have this deployment's secret (--secret-file)",
             sum(self.refused.values()),
         )

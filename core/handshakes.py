@@ -1,6 +1,7 @@
 """Connections to or from one socket whose handshake failed: the other end has other keys, none, or is no ZeroMQ."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
 
 import zmq
@@ -8,6 +9,8 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from core.ending import end
+
+BATCH = 16
 
 
 class Handshakes:
@@ -32,7 +35,9 @@ class Handshakes:
         self._events.close(0)
 
     async def _read(self) -> None:
-        while True:
+        for number in itertools.count(1):
+            if number % BATCH == 0:
+                await asyncio.sleep(0)  # while events lie ready, reading them never suspends
             event = parse_monitor_message(await self._events.recv_multipart())
             if event["event"] != zmq.EVENT_MONITOR_STOPPED:
                 self._failed()

@@ -20,6 +20,8 @@ VERSION = 3
 """Of the whole protocol. Peers of different versions refuse each other, naming both."""
 
 Finish = Literal["stop", "length"]
+Count = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+Samples = Annotated[tuple[Count, ...], Meta(max_length=1024)]
 Name = Annotated[str, Meta(max_length=128)]
 """Of an epoch, a request, a reason: what is remembered of a peer is bounded."""
 
@@ -27,17 +29,17 @@ Name = Annotated[str, Meta(max_length=128)]
 class Sampling(Struct, frozen=True, array_like=True):
     """How the next token is drawn. Randomness is keyed by (seed, sample, output index), so it survives a move."""
 
-    seed: int
-    temperature: float = 1.0  # 0 is greedy
-    top_p: float = 1.0
-    top_k: int = 0  # 0 is off
-    min_p: float = 0.0
+    seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+    temperature: Annotated[float, Meta(ge=0, le=1e6)] = 1.0  # 0 is greedy
+    top_p: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    top_k: Count = 0  # 0 is off
+    min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 class Limits(Struct, frozen=True, array_like=True):
     """When a sequence ends. They are the request's original limits, whatever attempt this is."""
 
-    max_tokens: int
+    max_tokens: Count
     stop_token_ids: tuple[int, ...] = ()  # empty when the client asked to ignore the end-of-text token
 
 
@@ -257,8 +259,8 @@ class Open(Handoff, frozen=True, kw_only=True, tag="open"):
     """Asks for room for the KV of `token_ids`, all of it or nothing."""
 
     request: Name
-    samples: tuple[int, ...]
-    attempt: int
+    samples: Samples
+    attempt: Count
     gateway: Name
     token_ids: list[int]
     prompt_tokens: int
@@ -289,8 +291,8 @@ class Layer(Handoff, frozen=True, kw_only=True, tag="layer"):
 class Branch(Struct, frozen=True, array_like=True):
     """One sample that goes on from the prompt which all samples of its handoff share."""
 
-    sample: int
-    emitted: list[int]  # every token that this attempt has emitted of it
+    sample: Count
+    emitted: list[Count]  # every token that this attempt has emitted of it
 
 
 class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
@@ -302,8 +304,9 @@ class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
     payloads: int
     size: int
     digest: int
-    index: int  # output index of the first of each branch's `emitted`
-    branches: list[Branch]
+    offset: int  # of the link, behind the last of the payloads
+    index: Count  # output index of the first of each branch's `emitted`
+    branches: Annotated[list[Branch], Meta(max_length=1024)]
     sampling: Sampling
     limits: Limits
     stages: Stages
@@ -334,10 +337,10 @@ class Offer(Addressed, frozen=True, kw_only=True, tag="offer"):
     nonce: bytes
     user: Name
     token: Name
-    tcp: int = 0  # port, of the host where the link's own socket is
-    ipc: str = ""  # endpoint
-    shm: str = ""  # path of a ring of `ring` bytes
-    ring: int = 0
+    tcp: Annotated[int, Meta(ge=0, le=65535)] = 0  # port, of the host where the link's own socket is
+    ipc: Name = ""  # endpoint
+    shm: Name = ""  # path of a ring of `ring` bytes
+    ring: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
     version: int = VERSION
 
 

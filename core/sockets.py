@@ -23,7 +23,8 @@ from core.link_keys import LinkKeys
 CONTROL, PAYLOAD = "control", "kv"  # ZAP domains
 QUEUE = 4096  # messages per peer and direction; memory is bounded by credit, not by this
 LARGEST_MESSAGE = 8 << 20  # bytes, of a prompt of a million tokens; a larger one closes the connection
-LARGEST_PAYLOAD = 64 << 20
+LARGEST_PAYLOAD = 32 << 20  # bytes; settings allow half of it
+PAYLOADS = 256  # that may wait on a payload socket to be read
 COPIED = 64 << 10  # bytes; smaller frames are copied even where copying was not asked for
 KEEPALIVE_SECONDS = 2  # of TCP, so that a connection that is silently gone is noticed
 KEEPALIVE_PROBES = 2
@@ -118,6 +119,7 @@ def _curve_server(context: zmq.asyncio.Context, keys: LinkKeys) -> zmq.asyncio.S
 
 def _plain_server(context: zmq.asyncio.Context) -> zmq.asyncio.Socket:
     socket = _router(context, PAYLOAD, LARGEST_PAYLOAD)
+    socket.setsockopt(zmq.RCVHWM, PAYLOADS)
     socket.setsockopt(zmq.PLAIN_SERVER, 1)
     return socket
 

@@ -1,6 +1,7 @@
 """The decode side, pure: every handoff of one decode worker, the links that they come over, and those that are over."""
 
 import re
+from collections import OrderedDict
 
 from msgspec import Struct
 
@@ -24,6 +25,7 @@ from kvtransfer.receiver import (
 from kvtransfer.remembered import Remembered
 
 FOREVER_MS = 1e12
+MOST_LINKS = 1024
 SALT = re.compile(r"(?:[0-9a-f]{32})?")  # nobody's, or a tenant's
 FromSender = Open | Layer | Commit | Abort | Aborted
 OwnEvent = Granted | Declined | PayloadLanded | Over
@@ -34,6 +36,17 @@ class Ending(Struct, frozen=True):
 
     owned: bool
     told: bool  # our Abort was sent
+
+
+class Link:
+    """What all handoffs of a link share."""
+
+    __slots__ = ("heard", "sender", "window")
+
+    def __init__(self, window: ReceiveWindow, sender: str) -> None:
+        self.window = window
+        self.sender = sender  # epoch
+        self.heard = 0.0
 
 
 class Arrivals:
@@ -47,7 +60,8 @@ class Arrivals:
         self._trace = trace
         self._draining = False
         self._ticked = 0.0
-        self._links: dict[bytes, tuple[ReceiveWindow, str, float]] = {}  # window, sender's epoch, last heard
+        self._links: OrderedDict[bytes, Link] = OrderedDict()  # the one that was heard last is the last
+        self._moved: dict[bytes, None] = {}  # links that are due a Credit
         self._branches: dict[SequenceKey, HandoffKey] = {}  # of the live handoffs
         self._ended: Remembered[HandoffKey, Ending] = Remembered(config.remember)
         self._dead: Remembered[SequenceKey, int] = Remembered(config.remember)  # highest cancelled or superseded
@@ -56,8 +70,9 @@ class Arrivals:
 
     def receive(self, link: bytes, message: FromSender, size: int, now: float) -> list[Instruction]:
         """A message of a prefill worker; `size` in bytes is that of a Layer's payload."""
-        if isinstance(message, Layer):
-            self._window(link, message.sender, now).saw(message.offset, max(0, message.size))
+        known = self._heard(link, message.sender, now)
+        if isinstance(message, Layer) and known.window.saw(message.offset, max(0, message.size)):
+            self._moved[link] = None
         key = HandoffKey(message.sender, message.handoff)
         receiver = self.handoffs.get(key)
         if message.receiver != self._epoch:  # meant for an earlier life at this address
@@ -81,6 +96,11 @@ class Arrivals:
     def landed(self, land: Land, digest: int, now: float) -> list[Instruction]:
         """A `Land` was carried out."""
         return self.handle(land.key, PayloadLanded(land.header, digest), now)
+
+    def unjoined(self, link: bytes, header: Layer) -> Send:
+        """What a payload is answered whose link has no session: its handoff is over, and its sender should join."""
+        self.strays += 1
+        return Send(Abort(sender=self._epoch, receiver=header.sender, handoff=header.handoff, reason="unjoined"), link)
 
     def cut_off(self, link: bytes, reason: str, now: float) -> list[Instruction]:
         """Nothing more is read from this link: its handoffs end here, and its sender will miss us."""
@@ -112,7 +132,8 @@ class Arrivals:
         instructions: list[Instruction] = []
         paused, self._ticked = now - self._ticked > self._config.silence / 2, now
         for key, receiver in list(self.handoffs.items()):
-            receiver.heard = now if paused else receiver.heard
+            known = self._links.get(receiver.link)  # whose handoffs' messages wait for each other
+            receiver.heard = now if paused else max(receiver.heard, known.heard if known is not None else 0.0)
             instructions += receiver.tick(now)
             if receiver.state is ReceiverState.OWNED and now >= receiver.deadline + self._config.silence:
                 receiver.handle(Over("finished"), now)
@@ -120,19 +141,17 @@ class Arrivals:
                 self._forget(key, receiver, now)
         self._ended.forget_old(now)
         self._dead.forget_old(now)
-        kept = now - self._config.remember
-        self._links = {link: entry for link, entry in self._links.items() if entry[2] > kept}
+        while self._links and next(iter(self._links.values())).heard <= now - self._config.remember:
+            self._links.popitem(last=False)
         return instructions
 
     def credits(self) -> list[Send]:
         """One Credit for every link that has moved since the last call."""
-        sends: list[Send] = []
-        for link, (window, sender, _) in self._links.items():
-            if window.due:
-                window.due = False
-                credit = Credit(sender=self._epoch, receiver=sender, seen=window.seen, limit=window.limit)
-                sends.append(Send(credit, link))
-        return sends
+        moved, self._moved = self._moved, {}
+        return [Send(self._credit(known), link) for link in moved if (known := self._links.get(link)) is not None]
+
+    def _credit(self, link: "Link") -> Credit:
+        return Credit(sender=self._epoch, receiver=link.sender, seen=link.window.seen, limit=link.window.limit)
 
     def next_deadline(self) -> float | None:
         """When `tick` is to be called, often enough to tell our own pause from silence; None: no handoff waits."""
@@ -164,7 +183,7 @@ class Arrivals:
         for branch in living:  # the higher attempt kills the lower
             instructions += self.cancel(branch, message.attempt - 1, now, "superseded")
         receiver = Receiver(self._config, key, message, self._spec, now, self._trace)
-        receiver.link, receiver.window = link, self._window(link, message.sender, now)
+        receiver.link, receiver.window = link, self._heard(link, message.sender, now).window
         self.handoffs[key] = receiver
         self._branches |= dict.fromkeys(living, key)
         return instructions + receiver.begin(tuple(branch.sample for branch in living))
@@ -225,11 +244,15 @@ class Arrivals:
             case _:
                 return []
 
-    def _window(self, link: bytes, sender: str, now: float) -> ReceiveWindow:
+    def _heard(self, link: bytes, sender: str, now: float) -> "Link":
         known = self._links.get(link)
-        window = ReceiveWindow(self._config.window) if known is None else known[0]
-        self._links[link] = (window, sender, now)
-        return window
+        if known is None:
+            known = self._links[link] = Link(ReceiveWindow(self._config.window), sender)
+            if len(self._links) > MOST_LINKS:
+                self._links.popitem(last=False)
+        known.heard = now
+        self._links.move_to_end(link)
+        return known
 
     def _living(self, message: Open, now: float) -> list[SequenceKey]:
         """The branches whose attempt is neither cancelled nor superseded."""

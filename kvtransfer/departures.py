@@ -23,11 +23,11 @@ class Departures:
 
     def __init__(self, config: TransferConfig, epoch: str, peer_epoch: str, spec: KVSpec, trace: bool = False) -> None:
         self._config = config
-        self._ends = (epoch, peer_epoch)
+        self.ends = (epoch, peer_epoch)
         self._spec = spec
         self._trace = trace
         self._turns = Turns()
-        self._heard = self._ticked = self._opened = float("-inf")
+        self._heard = self._credited = self._ticked = self._opened = float("-inf")
         self.window = SendWindow()
         self._frame = config.frame
         self.rate = LinkRate(config.window // 2)
@@ -40,7 +40,7 @@ class Departures:
         """Starts a handoff."""
         if number in self.handoffs:
             raise IllegalMove(f"handoff {number} is open already")
-        sender = Sender(self._config, self._ends, number, request, self._spec, now, self._codec(), self._trace)
+        sender = Sender(self._config, self.ends, number, request, self._spec, now, self._codec(), self._trace)
         self.handoffs[number] = sender
         self._opened = now
         return sender.begin(now)
@@ -64,7 +64,7 @@ class Departures:
 
     def receive(self, message: ToPrefill, now: float) -> list[Instruction]:
         """A message of the peer. One from another epoch says that the peer's life is over."""
-        epoch, peer_epoch = self._ends
+        epoch, peer_epoch = self.ends
         if message.receiver != epoch:
             self.strays += 1
             return []
@@ -73,6 +73,7 @@ class Departures:
             return [Lost("peer_restarted")]
         self._heard = now
         if isinstance(message, Credit):
+            self._credited = now
             self.window.credit(message.seen, message.limit)
             self.rate.covered(self.window.seen, now)
             return self._to_all(Covered(self.window.seen), now)
@@ -84,7 +85,7 @@ class Departures:
             return self.handle(message.handoff, message, now)
         if not isinstance(message, Grant | Abort):
             self.strays += not isinstance(message, Accepted)
-        return answer_closed(message, self._ends)
+        return answer_closed(message, self.ends)
 
     def use(self, room: int, frame: int) -> None:
         """The channel: bytes that may be under way in it, and those of a payload."""
@@ -116,10 +117,11 @@ class Departures:
     def tick(self, now: float) -> list[Instruction]:
         """Deadlines and repetition of all handoffs, and the peer's silence; our own long pause is not the peer's."""
         if now - self._ticked > self._config.silence / 2:
-            self._heard = now
+            self._heard = self._credited = now
         self._ticked = now
-        if any(sender.unanswered(now, self._heard) for sender in self.handoffs.values()):
-            return [Lost("peer_silent")]
+        for sender in self.handoffs.values():
+            if reason := sender.unanswered(now, self._heard, self._credited):
+                return [Lost(reason)]
         instructions: list[Instruction] = []
         for number, sender in list(self.handoffs.items()):
             instructions += sender.tick(now, self.window.sent)

@@ -65,9 +65,13 @@ class Inbound:
         self._memory = memory
         self._events = events
         self._clock = clock
-        self._socket, self.address = router(network.context, host, network.keys)
-        network.gatekeeper.watch(self._socket)
         self._doors = PayloadDoors(config, network, host)
+        try:
+            self._socket, self.address = router(network.context, host, network.keys)
+        except BaseException:
+            self._doors.close()
+            raise
+        network.gatekeeper.watch(self._socket)
         self._sessions = Sessions(config, epoch, network, self._doors)
         self._strikes: Strikes[bytes] = Strikes(config.malformed_rate, config.cut_off)
         self.handoffs_landed = 0
@@ -151,11 +155,13 @@ class Inbound:
         while True:
             self._wake.clear()
             self._carry_out(self.side.tick(self._clock()))
+            self._sessions.forget_old(self._clock())
             due = self.side.next_deadline()
             self._idle = due is None
             # What arrives meanwhile is due after verify_deadline at the earliest, so it need not wake us.
             longest = self._config.verify_deadline
-            pause = None if due is None else min(longest, max(LEAST_SLEEP, due - self._clock()))
+            idle = self._config.remember / 4
+            pause = idle if due is None else min(longest, max(LEAST_SLEEP, due - self._clock()))
             try:
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
@@ -175,7 +181,11 @@ class Inbound:
             if isinstance(message, Join):
                 self._join(link, message, now)
             elif isinstance(message, Layer):
-                self._arrive(link, self._sessions.of(link).from_ring(message), now)
+                session = self._sessions.of(link)
+                if session is None:
+                    self._carry_out([self.side.unjoined(link, message)])
+                else:
+                    self._arrive(link, session.from_ring(message), now)
             else:
                 if isinstance(message, Open):
                     self._sessions.asked(link, message.form.codec)
@@ -195,19 +205,16 @@ class Inbound:
                 return
             try:
                 arrived = session.from_socket(transport, [frame.buffer for frame in frames[1:]])
-            except SealError:
-                self._strike(session.link, "unsealed", now)
+                self._arrive(session.link, arrived, now)
+            except SealError:  # whoever is on the way may have sent it: no reason to cut the link off
+                self.refused["unsealed"] += 1
             except MessageError:
                 self._strike(session.link, "malformed", now)
-            else:
-                self._arrive(session.link, arrived, now)
 
         return receive
 
     def _join(self, link: bytes, join: Join, now: float) -> None:
-        offer = self._sessions.join(link, join, now)
-        if offer is not None:
-            self._carry_out([Send(offer, link)])
+        self._carry_out([Send(self._sessions.join(link, join, now), link)])
 
     def _arrive(self, link: bytes, arrived: Arrived, now: float) -> None:
         self._sessions.heard(link, now)

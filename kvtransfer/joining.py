@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from collections.abc import Collection
 from pathlib import Path
 
 import zmq
@@ -37,16 +38,22 @@ class Joining:
         largest: int,
         control: zmq.asyncio.Socket,
         address: str,
+        without: Collection[Transport] = (),
     ) -> None:
-        """`ends`: epochs, ours and the peer's; `largest`: bytes of a payload; `address`: of the peer's control link."""
+        """`ends`: epochs, ours and the peer's; `largest`: bytes of a payload; `address`: of the peer's control link.
+
+        `without`: transports over which nothing arrived, and which are used only if there are no others.
+        """
         sender, receiver = ends
         self.join = Join(
             sender=sender, receiver=receiver, transports=transports(config), security=config.kv_security,
             nonce=secrets.token_bytes(HALF),
         )  # fmt: skip
+        self.silence = config.silence
         self._config = config
         self._network = network
         self._largest = largest
+        self._without = without
         self._control = control
         self._host = address.removeprefix("tcp://").rpartition(":")[0]
 
@@ -55,11 +62,12 @@ class Joining:
         return self._config.remember / 4 if joined else self._config.repeat_ms / 1000
 
     def channel(self, offer: Offer) -> Channel | None:
-        """The first way that is open, or None."""
+        """The first way that is open, or None. Raises nothing, whatever is offered."""
         if offer.version != VERSION:
             log.warning("decode worker %s speaks version %d, this worker %d", offer.sender, offer.version, VERSION)
             return None
-        found = next((each for name in self.join.transports if (each := self._channel(name, offer))), None)
+        names = [name for name in self.join.transports if name not in self._without] or self.join.transports
+        found = next((each for name in names if (each := self._tried(name, offer))), None)
         if found is None:
             log.warning("decode worker %s offers none of %s that works", offer.sender, ", ".join(self.join.transports))
         else:
@@ -67,15 +75,18 @@ class Joining:
             log.info("KV goes to decode worker %s over %s, %s", offer.sender, found.transport, how)
         return found
 
+    def _tried(self, transport: Transport, offer: Offer) -> Channel | None:
+        try:
+            return self._channel(transport, offer)
+        except (OSError, ValueError, zmq.ZMQError):  # another host's, another user's, or nonsense
+            return None
+
     def _channel(self, transport: Transport, offer: Offer) -> Channel | None:
         frame = self._config.frame
         if transport == "shm":
             if not offer.shm or offer.ring < self._largest:
                 return None
-            try:
-                ring = Ring.open(offer.shm, offer.ring, bytes.fromhex(offer.token))
-            except (OSError, ValueError):  # it is on another host, or another user's
-                return None
+            ring = Ring.open(offer.shm, offer.ring, bytes.fromhex(offer.token))
             return RingChannel(ring, self._control, frame)
         if transport == "ipc":
             if not offer.ipc or not Path(offer.ipc.removeprefix("ipc://")).is_socket():

@@ -67,23 +67,26 @@ class LinkRate:
 
 
 class ReceiveWindow:
-    """The receiver's end of one link: how far bytes were seen or lost, and whether the sender has to be told."""
+    """The receiver's end of one link: how far bytes were seen or lost."""
 
     def __init__(self, window: int) -> None:
         self._window = max(1, window)
         self.seen = 0
-        self.due = False
 
     @property
     def limit(self) -> int:
         """Byte offset up to which the sender may go."""
         return self.seen + self._window
 
-    def saw(self, offset: int, size: int) -> None:
-        """A payload, or a probe of size 0, was read; everything before it was read or will never be."""
-        if 0 <= offset <= FARTHEST and 0 <= size <= FARTHEST:
-            self.seen = max(self.seen, offset + size)
-            self.due = True
+    def saw(self, offset: int, size: int) -> bool:
+        """A payload, or a probe of size 0, was read; everything before it was read or will never be.
+
+        False: these are no numbers of a link.
+        """
+        if not (0 <= offset <= FARTHEST and 0 <= size <= FARTHEST):
+            return False
+        self.seen = max(self.seen, offset + size)
+        return True
 
 
 class Turns:

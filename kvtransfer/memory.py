@@ -19,7 +19,7 @@ class KVMemory(Protocol):
         ...
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Sequence[memoryview | bytes]) -> None:
-        """Copies the payload, a whole number of blocks per frame, into the blocks in the given order."""
+        """Copies the payload, however its bytes are cut, into the blocks in the given order."""
         ...
 
     def convert(self, piece: Piece, payload: Sequence[memoryview | bytes]) -> None:

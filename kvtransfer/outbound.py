@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from core.config import TransferConfig
+from core.config import TransferConfig, Transport
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
 from core.messages import Branch, Limits, Sampling, Stages
@@ -16,8 +16,10 @@ from kvtransfer.joining import Joining
 from kvtransfer.memory import KVMemory
 from kvtransfer.moves import Closed, FirstTokens, OpenRequest, OutboundEvent
 from kvtransfer.outbound_link import OutboundLink
-from kvtransfer.sender import GiveUp, LayerReady, SenderEvent
+from kvtransfer.sender import UNANSWERED, GiveUp, LayerReady, SenderEvent
 from kvtransfer.tally import Tally
+
+SHUNNED = 1024  # peers
 
 
 class Outbound:
@@ -46,6 +48,7 @@ class Outbound:
         self._links: dict[str, OutboundLink] = {}  # by the peer's epoch
         self._closing: set[OutboundLink] = set()  # lost, but frames may still be read
         self._handoffs: dict[int, OutboundLink] = {}  # until Unpinned
+        self._shunned: dict[str, set[Transport]] = {}  # by the peer's epoch: those over which nothing arrived
         self._blocks: dict[int, tuple[str, int]] = {}  # open handoff -> peer's epoch, blocks
         self.handoffs_accepted = 0
         self.bytes_sent = 0
@@ -129,7 +132,8 @@ class Outbound:
         socket = dealer(self._network.context, address, self._network.keys)
         largest = max(self._config.frame, max(group.block_bytes for group in self._spec.groups))
         ends = (self._epoch, peer_epoch)
-        joining = Joining(self._config, ends, self._network, largest, socket, address)
+        without = self._shunned.get(peer_epoch, ())
+        joining = Joining(self._config, ends, self._network, largest, socket, address, without)
         link = OutboundLink(side, socket, joining, self._memory, self._clock, self._report, self._forget)
         for task in (link.pump, link.reader):
             task.add_done_callback(self._ended)
@@ -159,6 +163,11 @@ class Outbound:
         self._past_malformed += link.malformed
         self._past_strays += link.side.strays
         self._closing.add(link)
+        if link.lost_for == UNANSWERED and link.channel is not None:
+            _, peer = link.side.ends
+            if peer not in self._shunned and len(self._shunned) >= SHUNNED:
+                del self._shunned[next(iter(self._shunned))]
+            self._shunned.setdefault(peer, set()).add(link.channel.transport)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._closing = {link for link in self._closing if not link.pump.done()}

@@ -8,6 +8,7 @@ behind a poll pyzmq queues every other send.
 """
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable
 
@@ -27,6 +28,8 @@ from kvtransfer.sender import FrameDone, Sender, SenderEvent, SenderState
 
 LOOK = 0.005  # seconds between looks at frames that keep a closed handoff pinned
 LAST_LOOK = 1.0  # seconds after which the frames of a closed socket are taken for done
+FORGOTTEN = frozenset({"ended", "gap", "incomplete", "sender_silent", "unjoined"})
+"""Ends of a handoff after which the peer may have forgotten the link, or just some of its payloads: Join tells."""
 BATCH = 16  # payloads or messages handled before other tasks have their turn
 FIRST_RETRY, LAST_RETRY = 0.001, 0.02  # seconds until a socket that took nothing is tried again
 
@@ -49,8 +52,11 @@ class OutboundLink:
         self.channel: Channel | None = None
         self._socket = socket
         self._joining = joining
-        self._half = b""  # the peer's, of the session that the channel belongs to
+        self._halves: set[bytes] = set()  # the peer's, of this session and those before
         self._join_due = clock()
+        self._asked: float | None = None  # since when a Join is unanswered
+        self._views: tuple[Layer, list[memoryview]] | None = None  # what the channel did not take
+        self.lost_for = ""
         self._memory = memory
         self._clock = clock
         self._report = report
@@ -84,6 +90,7 @@ class OutboundLink:
         if self._lost_at is not None:
             return
         self._lost_at = self._clock()
+        self.lost_for = reason
         if self.channel is not None:
             self.channel.close()
         self._socket.close(0)
@@ -108,9 +115,13 @@ class OutboundLink:
         now = self._clock()
         if self._lost_at is not None:
             return
+        if self._asked is not None and now >= self._asked + self._joining.silence:
+            self.lose("peer_silent")
+            return
         if now >= self._join_due:
             self._outbox[Join, 0] = self._joining.join
-            self._join_due = now + self._joining.pause(self.channel is not None)
+            self._asked = now if self._asked is None else self._asked
+            self._join_due = now + self._joining.pause(joined=False)
         if self._due is not None and now >= self._due:
             self._carry_out(self.side.tick(now))
             self._due = self.side.next_deadline()  # whatever happens until then only puts deadlines off
@@ -142,9 +153,12 @@ class OutboundLink:
             return None
         sender, payload = turn
         header = self.side.header(sender, payload)
-        sent = self.channel.send(header, self._views(sender, payload))
+        if self._views is None or self._views[0] != header:
+            self._views = (header, self._read_blocks(sender, payload))
+        sent = self.channel.send(*self._views)
         if sent is None:
             return False
+        self._views = None
         self._carry_out(self.side.payload_left(sender, payload, sent.digest, self._clock()))
         if sent.tracker is None:
             self._carry_out(self.side.handle(sender.number, FrameDone(header.number), self._clock()))
@@ -152,17 +166,19 @@ class OutboundLink:
             self._frames.append((sender.number, header.number, sent.tracker))
         return True
 
-    def _views(self, sender: Sender, payload: Payload) -> list[memoryview]:
+    def _read_blocks(self, sender: Sender, payload: Payload) -> list[memoryview]:
         blocks = self._blocks[sender.number][payload.group][payload.first : payload.first + payload.count]
         return self._memory.read(payload.group, payload.layer, blocks, sender.form.codec)
 
     def _join(self, offer: Offer) -> None:
         """Opens the channel. An Offer that is new says that the peer had forgotten the link."""
-        if offer.nonce == self._half:
+        self._asked = None
+        self._join_due = self._clock() + self._joining.pause(joined=True)
+        if offer.nonce in self._halves:  # the key of a session is never used for another
             return
         if self.channel is not None:
             self.channel.close()
-        self._half = offer.nonce
+        self._halves.add(offer.nonce)
         self.channel = self._joining.channel(offer)
         if self.channel is None:
             self.lose("no_transport")
@@ -206,9 +222,13 @@ class OutboundLink:
             self._carry_out(self.side.handle(handoff, FrameDone(number), self._clock()))
 
     async def _read(self) -> None:
-        while self._lost_at is None:
+        for number in itertools.count(1):
+            if self._lost_at is not None:
+                return
             self._receive(await self._socket.recv_multipart())
             self._wake.set()
+            if number % BATCH == 0:
+                await asyncio.sleep(0)  # while messages lie ready, reading them never suspends
 
     def _receive(self, frames: list[bytes]) -> None:
         try:
@@ -231,6 +251,8 @@ class OutboundLink:
                 case Lost(reason):
                     self.lose(reason)
                 case Closed():
+                    if move.reason in FORGOTTEN:
+                        self._join_due = self._clock()
                     del self._blocks[move.handoff]
                     self._report(move)
                 case Unpinned():

@@ -1,7 +1,10 @@
 """The sockets of a decode worker that payloads arrive at: one for other hosts, one for this host."""
 
+import os
 import shutil
+import socket
 import tempfile
+import time
 from pathlib import Path
 
 import zmq.asyncio
@@ -11,6 +14,10 @@ from core.errors import ConfigError
 from core.network import Network
 from core.sockets import payload_ipc_router, payload_router
 from kvtransfer.joining import transports
+
+PREFIX = "baton-kv-"
+NAME = "payloads"
+YOUNG_SECONDS = 60.0  # a directory without a socket that answers may be one that is just being made
 
 
 class PayloadDoors:
@@ -28,17 +35,45 @@ class PayloadDoors:
             self.port = int(endpoint.rpartition(":")[2])
             network.gatekeeper.watch(self.sockets["tcp"])
         if "ipc" in self.transports:
-            self._directory = Path(tempfile.mkdtemp(prefix="baton-kv-"))
             try:
-                self.sockets["ipc"], self.ipc = payload_ipc_router(network.context, self._directory / "payloads")
-            except ConfigError:
-                self.close()
+                sweep(Path(tempfile.gettempdir()))
+                self._directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+                self.sockets["ipc"], self.ipc = payload_ipc_router(network.context, self._directory / NAME)
+            except (ConfigError, OSError) as error:  # with others to choose from, a worker can do without
+                self._remove()
                 if config.kv_transport == "ipc":
-                    raise
+                    raise ConfigError("--kv-transport", "ipc", f"no Unix socket can be made: {error}") from None
 
     def close(self) -> None:
         """Leaves nothing behind."""
-        for socket in self.sockets.values():
-            socket.close(0)
+        for door in self.sockets.values():
+            door.close(0)
+        self._remove()
+
+    def _remove(self) -> None:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def sweep(base: Path) -> None:
+    """Removes this user's directories of workers that were killed: nobody answers there. Raises `OSError`."""
+    for path in base.glob(f"{PREFIX}*"):
+        try:
+            status = path.stat()
+            mine = status.st_uid == os.getuid() and status.st_mtime < time.time() - YOUNG_SECONDS
+        except FileNotFoundError:
+            continue  # another start swept it first
+        if mine and not _answers(path / NAME):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
+        visitor.settimeout(1.0)
+        try:
+            visitor.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:  # it may be too busy to answer
+            return True
+    return True

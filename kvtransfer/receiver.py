@@ -53,7 +53,7 @@ class LayerArrived(Struct, frozen=True):
 
 
 class PayloadLanded(Struct, frozen=True):
-    """A payload is in its blocks; `digest` is that of what was written."""
+    """A payload is in its blocks; `digest` is that of the payload as it arrived."""
 
     header: Layer
     digest: int
@@ -113,6 +113,7 @@ class Receiver:
         self._commit: Commit | None = None
         self._committed = 0.0  # when Commit arrived
         self._verify_by = 0.0
+        self._seen = 0  # offset of the link at the last look
 
     def begin(self, samples: tuple[int, ...]) -> list[Instruction]:
         """WAITING: the engine is asked for room, for those of the samples that are not dead already."""
@@ -141,15 +142,15 @@ class Receiver:
             case Commit(), S.GRANTED:
                 self._commit = event
                 self._committed = now
-                self._verify_by = now + self._config.verify_deadline
+                self._await_payloads(now)
                 self.state = S.VERIFYING
                 return self._verify(now)
             case Abort(), S.WAITING | S.GRANTED | S.VERIFYING:
                 return [self._message(Aborted), *self._end(event.reason)]
             case Over(), S.WAITING | S.GRANTED | S.VERIFYING:
                 return self._fail(event.reason)
-            case SenderDead(), S.WAITING | S.GRANTED | S.VERIFYING:
-                return self._end(event.reason)
+            case SenderDead(), S.WAITING | S.GRANTED | S.VERIFYING:  # if it lives, it should know
+                return self._fail(event.reason)
             case ((Commit() | Abort()), S.OWNED):
                 return [self._message(Accepted)]
             case Over("finished"), S.OWNED:
@@ -178,8 +179,12 @@ class Receiver:
             return []
         if now >= self.deadline:
             return self._fail("deadline")
+        if self._commit is not None and self.window.seen >= self._commit.offset:
+            return self._verify(now)  # nothing of it is under way any more
         if self.state is S.VERIFYING and now >= self._verify_by:
-            return self._fail("incomplete")
+            if self.window.seen == self._seen:
+                return self._fail("incomplete")
+            self._await_payloads(now)  # Commit has overtaken them, and they are coming
         if now >= self.heard + self._config.silence:
             return self.handle(SenderDead("sender_silent"), now)
         return []
@@ -238,6 +243,10 @@ class Receiver:
             return max(self._their_counts)
         return held * self._spec.groups[0].block_tokens // self.open.form.block_tokens
 
+    def _await_payloads(self, now: float) -> None:
+        self._seen = self.window.seen
+        self._verify_by = now + self._config.verify_deadline
+
     def _land(self, event: PayloadLanded, now: float) -> list[Instruction]:
         header = event.header
         self.digest.add(header.group, header.layer, header.first, event.digest)
@@ -248,7 +257,7 @@ class Receiver:
     def _verify(self, now: float) -> list[Instruction]:
         commit = self._commit
         assert commit is not None
-        if self.landed < commit.payloads:
+        if self.landed < commit.payloads and self.window.seen < commit.offset:
             return []
         complete = all(upto == self._their_counts[group] for (group, _), upto in self._upto.items())
         if not complete or (self.landed, self.size) != (commit.payloads, commit.size):

@@ -1,5 +1,6 @@
 """A memory with two bounds: entries are forgotten after a time, and the oldest first when there are too many."""
 
+from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -14,14 +15,14 @@ class Remembered(Generic[K, V]):
     def __init__(self, seconds: float, most: int = MOST) -> None:
         self._seconds = seconds
         self._most = most
-        self._entries: dict[K, tuple[V, float]] = {}  # oldest first
+        self._entries: OrderedDict[K, tuple[V, float]] = OrderedDict()  # oldest first
 
     def put(self, key: K, value: V, now: float) -> None:
         """Remembers, or renews."""
         self._entries.pop(key, None)
         self._entries[key] = (value, now + self._seconds)
         if len(self._entries) > self._most:
-            del self._entries[next(iter(self._entries))]
+            self._entries.popitem(last=False)
 
     def get(self, key: K, now: float) -> V | None:
         """The value, if it is not forgotten."""
@@ -34,7 +35,7 @@ class Remembered(Generic[K, V]):
             key = next(iter(self._entries))
             if self._entries[key][1] > now:
                 return
-            del self._entries[key]
+            self._entries.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._entries)

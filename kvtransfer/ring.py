@@ -6,6 +6,7 @@ that was meant, and not one with the same number on another host. What is where,
 headers and credits, which pass over a socket.
 """
 
+import fcntl
 import mmap
 import os
 from hmac import compare_digest
@@ -18,17 +19,28 @@ class Ring:
     """One end's view."""
 
     def __init__(self, descriptor: int, size: int) -> None:
+        """Takes the descriptor, and closes it if it cannot be mapped, with an `OSError`."""
         self.size = size
         self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
         self._descriptor = descriptor
-        self._memory = memoryview(mmap.mmap(descriptor, mmap.PAGESIZE + size))
+        try:
+            self._memory = memoryview(mmap.mmap(descriptor, mmap.PAGESIZE + size))
+        except BaseException:
+            os.close(descriptor)
+            raise
         self._bytes = self._memory[mmap.PAGESIZE :]
 
     @classmethod
     def make(cls, size: int, mark: bytes) -> "Ring":
         """A new one; its pages cost no memory before they are used. Raises `OSError`."""
-        descriptor = os.memfd_create("baton-kv", os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, mmap.PAGESIZE + size)
+        descriptor = os.memfd_create("baton-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, mmap.PAGESIZE + size)
+            # Whoever shrank it would end those who touch what is gone.
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        except OSError:
+            os.close(descriptor)
+            raise
         ring = cls(descriptor, size)
         ring._memory[:MARK] = mark
         return ring

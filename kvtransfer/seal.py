@@ -59,8 +59,7 @@ class FrameOpener:
 
     def open(self, nonce: bytes, header: bytes, sealed: memoryview) -> memoryview:
         """The payload. Raises `SealError` for a frame that was not sealed for here and now."""
-        count = int.from_bytes(nonce, "little")
-        if len(nonce) != NONCE or count < self._least:
+        if len(nonce) != NONCE or (count := int.from_bytes(nonce, "little")) < self._least:
             raise SealError("a frame of the past")
         if len(sealed) < TAG:
             raise SealError("a frame without its tag")

@@ -74,6 +74,8 @@ SenderEvent = (
     Grant | Refused | Accepted | Abort | Aborted
     | LayerReady | FirstTokens | PayloadLeft | FrameDone | Covered | GiveUp | PeerDead
 )  # fmt: skip
+UNANSWERED = "payloads_unanswered"
+"""The reason of handoffs on a link whose payloads do not arrive, or whose peer is gone."""
 FINAL = frozenset({"done", "cancelled", "superseded"})
 """Reasons after which the request is not to be tried again."""
 
@@ -189,10 +191,15 @@ class Sender:
             due = min(due, self.since + self._config.grant_deadline)
         return due if self.state is S.ABORTING else min(due, self.deadline)
 
-    def unanswered(self, now: float, heard: float) -> bool:
-        """Has a peer that would have to answer in this state been silent for too long?"""
-        waits = self.state in (S.STREAMING, S.COMMITTED, S.ABORTING)
-        return waits and now >= max(self.since, heard) + self._config.silence
+    def unanswered(self, now: float, heard: float, credited: float) -> str:
+        """Whether a peer that would have to answer in this state was silent for too long: the reason, or empty.
+
+        Whatever is sent while STREAMING, a payload or a probe, is answered by a Credit.
+        """
+        if self.state is S.STREAMING and now >= max(self.since, credited) + self._config.silence:
+            return UNANSWERED
+        waits = self.state in (S.COMMITTED, S.ABORTING)
+        return "peer_silent" if waits and now >= max(self.since, heard) + self._config.silence else ""
 
     def waits(self) -> bool:
         """Whether a payload may leave, as far as this handoff goes."""
@@ -226,7 +233,7 @@ class Sender:
         if self._first_tokens is not None or not self.payloads.computed():
             raise IllegalMove(f"handoff {self.number} is committed twice, or before all its layers are ready")
         if not branches_fit(self.request.samples, tokens.branches):
-            raise IllegalMove(f"handoff {self.number} of samples {self.request.samples} has no {tokens.branches}")
+            raise IllegalMove(f"handoff {self.number} of samples {self.request.samples} has none of its branches")
         self._first_tokens = tokens
         self.watch.computed(now - tokens.age)
         return self._commit_if_all_left(now)
@@ -258,8 +265,8 @@ class Sender:
         )
         self._commit = Commit(
             sender=sender, receiver=receiver, handoff=self.number, payloads=self.sent, size=self.size,
-            digest=self.digest.value, index=tokens.index, branches=tokens.branches, sampling=tokens.sampling,
-            limits=tokens.limits, stages=stages,
+            digest=self.digest.value, offset=self._end, index=tokens.index, branches=tokens.branches,
+            sampling=tokens.sampling, limits=tokens.limits, stages=stages,
         )  # fmt: skip
         self._enter(S.COMMITTED, now)
         return self._send(self._commit, now)

@@ -30,20 +30,23 @@ class Sessions:
         self._by_link: dict[bytes, tuple[Session, float]] = {}  # and when it was last heard
         self._by_user: dict[bytes, Session] = {}
 
-    def join(self, link: bytes, join: Join, now: float) -> Offer | None:
-        """Begins a session, or renews it; what is offered to its sender. None: there are too many already.
+    def join(self, link: bytes, join: Join, now: float) -> Offer:
+        """Begins a session, or renews it; what is offered to its sender.
 
-        Raises `MessageError` for a Join that cannot be meant.
+        That is nothing if the Join is for another life at this address, which our epoch says, or if there are too many
+        sessions. Raises `MessageError` for a Join that cannot be meant.
         """
-        if join.receiver != self._epoch:  # an earlier life here, as its sender will learn from its Open
-            return None
+        nothing = Offer(sender=self._epoch, receiver=join.sender, security="sealed", nonce=b"", user="", token="")
+        if join.receiver != self._epoch:
+            return nothing
         known = self._by_link.get(link)
         if known is not None and known[0].nonce != join.nonce:  # a link joins once in its life
             raise MessageError("another Join on the same link")
         if known is None:
-            self._forget_old(now)
+            for other in [other for other, (each, _) in self._by_link.items() if each.sender == join.sender]:
+                self.forget(other)  # its sender has lost that link
             if len(self._by_link) >= MOST:
-                return None
+                return nothing
             session = self._begin(link, join)
         else:
             session = known[0]
@@ -60,12 +63,10 @@ class Sessions:
         self._gatekeeper.expect(session.user, session.token)
         return session
 
-    def of(self, link: bytes) -> Session:
-        """Raises `MessageError` for a link that has not joined."""
+    def of(self, link: bytes) -> Session | None:
+        """The session of a link, if it has joined."""
         known = self._by_link.get(link)
-        if known is None:
-            raise MessageError("a payload before Join")
-        return known[0]
+        return None if known is None else known[0]
 
     def of_user(self, user: bytes) -> Session | None:
         """The session whose Offer named this user."""
@@ -97,7 +98,8 @@ class Sessions:
             if each.transport is not None
         ][:SHOWN]
 
-    def _forget_old(self, now: float) -> None:
+    def forget_old(self, now: float) -> None:
+        """Ends those of links that were not heard of for long. Called from time to time."""
         kept = now - self._config.remember
         for link in [link for link, (_, heard) in self._by_link.items() if heard < kept]:
             self.forget(link)

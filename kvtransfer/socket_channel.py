@@ -33,7 +33,8 @@ class SocketChannel:
         """See `Channel`."""
         if self._sealer is not None:
             return self._send_sealed(self._sealer, header, views)
-        digest = payload_digest(header.group, header.layer, header.first, views)  # the socket finds the bytes in a cache
+        # First, so that the socket finds the bytes in a cache.
+        digest = payload_digest(header.group, header.layer, header.first, views)
         tracker = send_now_tracked(self._socket, [encode(header), *views])
         return None if tracker is None else Sent(digest, tracker)
 

@@ -449,13 +449,7 @@ class HandoffMachine(RuleBasedStateMachine):
         assert set(self.target_blocks) == owned - set(self.dropped), "blocks are held by nobody"
 
     def transmit_all(self) -> None:
-        while (
-            self.socket
-            or self.channel
-            or self.out
-            or self.back
-            or any(w.due for w, _, _ in self.arrivals._links.values())
-        ):
+        while self.socket or self.channel or self.out or self.back or self.arrivals._moved:
             self.send(0, ["arrive"] * (len(self.socket) + len(self.channel)))
             self.deliver(len(self.out))
             self.deliver_back(["arrive"] * len(self.back))

@@ -18,6 +18,7 @@ from tests.kvtransfer.world import CONFIG, DECODE, KEY, PREFILL, SPEC, commit, l
 
 S = ReceiverState
 LINK = b"link"
+QUICK = replace(CONFIG, verify_deadline=1.0)
 GRANTED = Granted(([4, 5, 6],), 0)
 ALL = (layer(0, 0, 0, 2), layer(1, 0, 2, 1, offset=16), layer(2, 1, 0, 2, offset=24), layer(3, 1, 2, 1, offset=40))
 DIGEST = sum(
@@ -33,7 +34,7 @@ class Side:
     """Handoff number 1 of prefill-1, driven by hand; payloads are zeros and land at once, or when the test says."""
 
     def __init__(self) -> None:
-        self.arrivals = Arrivals(CONFIG, DECODE, SPEC)
+        self.arrivals = Arrivals(QUICK, DECODE, SPEC)
 
     def do(self, event: object, now: float = 0.0) -> list[Instruction]:
         if isinstance(event, Granted | Declined | Over):
@@ -224,11 +225,33 @@ def test_a_payload_that_lands_after_the_end_is_ignored() -> None:
     assert side.land(moves) == []
 
 
-def test_verifying_ends_after_a_second() -> None:
+def test_verifying_ends_when_no_payload_has_come_for_long() -> None:
     side = verifying()
-    assert side.arrivals.next_deadline() == 1.0
+    assert side.arrivals.next_deadline() == QUICK.verify_deadline
     assert side.arrivals.tick(0.99) == []
     assert kinds(side.arrivals.tick(1.0)) == [Dropped, Abort]
+
+
+def test_a_commit_waits_for_the_payloads_that_it_has_overtaken() -> None:
+    """As long as the link brings any, its own or another handoff's."""
+    side = granted()
+    side.do(COMMIT)
+    side.land(side.do(ALL[0], 0.9))
+    assert side.arrivals.tick(1.1) == [] and side.state is S.VERIFYING
+    side.do(layer(0, 0, 0, 0, handoff=2, offset=24), 1.9)  # another handoff's probe
+    assert side.arrivals.tick(2.2) == [] and side.state is S.VERIFYING
+    for header in ALL[1:]:
+        moves = side.land(side.do(header, 2.3))
+    assert kinds(moves) == [Landed, Accepted]
+
+
+def test_what_is_missing_when_the_link_is_past_its_last_payload_never_comes() -> None:
+    side = granted()
+    side.do(commit(4, 48, DIGEST, offset=48))
+    for header in ALL[:3]:
+        side.land(side.do(header))
+    side.do(layer(0, 0, 0, 1, handoff=2, offset=48))  # another handoff's, behind ours
+    assert kinds(side.arrivals.tick(0.1)) == [Dropped, Abort]
 
 
 @pytest.mark.parametrize("start", [waiting, granted], ids=lambda start: start.__name__)
@@ -236,7 +259,15 @@ def test_a_silent_sender_is_dead(start: Callable[[], Side]) -> None:
     side = start()
     for tenth in range(50):
         assert side.arrivals.tick(tenth / 10) == []
-    assert side.arrivals.tick(5.0) == [Dropped(KEY, "sender_silent")]
+    assert kinds(side.arrivals.tick(5.0)) == [Dropped, Abort]
+
+
+def test_handoffs_of_a_link_that_brings_others_payloads_are_not_silent() -> None:
+    """Their probes wait behind those."""
+    side = granted()
+    for tenth in range(100):
+        assert side.arrivals.tick(tenth / 10) == []
+        side.do(layer(tenth, 0, 0, 1, handoff=2, offset=8 * tenth), tenth / 10)
 
 
 def test_an_open_repeated_keeps_a_waiting_handoff() -> None:

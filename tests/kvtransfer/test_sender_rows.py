@@ -361,7 +361,15 @@ def test_a_silent_peer_is_dead(start: Callable[[], Side]) -> None:
     side = start()
     for tenth in range(50):
         assert not any(isinstance(move, Lost) for move in side.departures.tick(tenth / 10))
-    assert side.departures.tick(5.0) == [Lost("peer_silent")]
+    assert side.departures.tick(5.0) == [Lost("payloads_unanswered" if start is streaming else "peer_silent")]
+
+
+def test_answers_to_other_messages_are_none_to_payloads() -> None:
+    side = streaming()
+    for tenth in range(50):
+        assert not any(isinstance(move, Lost) for move in side.departures.tick(tenth / 10))
+        side.departures.receive(to_prefill(Aborted, handoff=9), tenth / 10)
+    assert side.departures.tick(5.0) == [Lost("payloads_unanswered")]
 
 
 def test_our_own_pause_is_not_the_peers_silence() -> None:

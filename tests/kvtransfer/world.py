@@ -87,7 +87,8 @@ def layer(number: int, place: int, first: int, count: int, **changes: Any) -> La
 
 def commit(payloads: int, size: int, digest: int, **changes: Any) -> Commit:
     fields: dict[str, Any] = dict(
-        sender=PREFILL, receiver=DECODE, handoff=1, payloads=payloads, size=size, digest=digest, index=TOKENS.index,
+        sender=PREFILL, receiver=DECODE, handoff=1, payloads=payloads, size=size, digest=digest, offset=1 << 60,
+        index=TOKENS.index,
         branches=TOKENS.branches, sampling=TOKENS.sampling, limits=TOKENS.limits, stages=TOKENS.stages,
     )  # fmt: skip
     return Commit(**(fields | changes))
@@ -100,7 +101,7 @@ def to_decode(kind: Any, **fields: Any) -> Any:
 
 def to_prefill(kind: Any, **fields: Any) -> Any:
     """Grant, Accepted, Refused, Abort or Aborted of the decode side."""
-    return kind(sender=DECODE, receiver=PREFILL, handoff=1, **fields)
+    return kind(**({"sender": DECODE, "receiver": PREFILL, "handoff": 1} | fields))
 
 
 def grant(held: int = 0, limit: int = 1024) -> Grant:
