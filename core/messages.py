@@ -212,6 +212,10 @@ NO_ROOM = "grant_deadline"
 """The reason of an attempt that waited too long for room on the decode worker: nobody has failed."""
 
 
+SILENT = "sender_silent"
+"""The decode worker's reason for ending a handoff of whose prefill worker it has heard nothing for long."""
+
+
 class Alive(Addressed, frozen=True, kw_only=True, tag="alive"):
     """The answer to Ask when there is nothing new: the sequence is known and in this state."""
 

@@ -69,8 +69,12 @@ def payload_dealer(
 ) -> zmq.asyncio.Socket:
     """A DEALER for payloads. One that the other end's gatekeeper does not expect yet is refused for good."""
     socket = _dealer(context, identity, LARGEST_MESSAGE)
-    socket.setsockopt_string(zmq.PLAIN_USERNAME, user)
-    socket.setsockopt_string(zmq.PLAIN_PASSWORD, token)
+    try:
+        socket.setsockopt_string(zmq.PLAIN_USERNAME, user)
+        socket.setsockopt_string(zmq.PLAIN_PASSWORD, token)
+    except zmq.ZMQError:
+        socket.close(0)
+        raise
     return _connected(socket, endpoint)
 
 

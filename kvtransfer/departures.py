@@ -3,11 +3,12 @@
 from core.config import Codec, TransferConfig, Transport
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
-from core.messages import Abort, Accepted, Credit, Grant, Layer, Offer, ToPrefill, Way
+from core.messages import SILENT, Abort, Accepted, Credit, Grant, Handoff, Layer, Offer, ToPrefill, Way
 from kvtransfer.link import LinkRate, SendWindow, Turns
 from kvtransfer.moves import Instruction, Joined, Lost, OpenRequest, Unpinned
 from kvtransfer.payloads import Payload
 from kvtransfer.sender import (
+    UNANSWERED,
     Covered,
     PayloadLeft,
     PeerDead,
@@ -82,10 +83,17 @@ class Departures:
         if isinstance(message, Grant):
             self.window.credit(0, message.limit)
         if message.handoff in self.handoffs:
-            return self.handle(message.handoff, message, now)
+            deaf = self._nothing_arrives(self.handoffs[message.handoff], message)
+            instructions = self.handle(message.handoff, message, now)
+            return [*instructions, Lost(UNANSWERED)] if deaf else instructions
         if not isinstance(message, Grant | Abort):
             self.strays += not isinstance(message, Accepted)
         return answer_closed(message, self.ends)
+
+    def _nothing_arrives(self, sender: Sender, message: Handoff) -> bool:
+        """Does the peer miss what we send it all the time?"""
+        missed = isinstance(message, Abort) and message.reason == SILENT
+        return missed and sender.state is SenderState.STREAMING and self._credited < sender.since
 
     def use(self, room: int, frame: int) -> None:
         """The channel: bytes that may be under way in it, and those of a payload."""

@@ -101,4 +101,6 @@ class Joining:
         return SocketChannel(transport, self._socket(f"tcp://{self._host}:{offer.tcp}", offer), sealer, frame)
 
     def _socket(self, endpoint: str, offer: Offer) -> zmq.asyncio.Socket:
+        if not offer.user or not offer.token:
+            raise ValueError("an Offer of sockets has a user and a token")
         return payload_dealer(self._network.context, endpoint, bytes.fromhex(offer.user), offer.user, offer.token)

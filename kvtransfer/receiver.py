@@ -11,7 +11,7 @@ from msgspec import Struct
 from core.config import TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec, Piece
-from core.messages import Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused
+from core.messages import SILENT, Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused
 from kvtransfer.branches import branches_fit
 from kvtransfer.digest import HandoffDigest
 from kvtransfer.link import ReceiveWindow
@@ -186,7 +186,7 @@ class Receiver:
                 return self._fail("incomplete")
             self._await_payloads(now)  # Commit has overtaken them, and they are coming
         if now >= self.heard + self._config.silence:
-            return self.handle(SenderDead("sender_silent"), now)
+            return self.handle(SenderDead(SILENT), now)
         return []
 
     def next_deadline(self) -> float | None:

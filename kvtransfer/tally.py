@@ -3,20 +3,21 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from core.messages import NO_ROOM
+from core.messages import NO_ROOM, SILENT
 from core.records import HandoffCounts
 from kvtransfer.moves import HandoffTimes
+from kvtransfer.sender import UNANSWERED
 
 REASONS = frozenset({
     # of either side's own
     "cancelled", "superseded", "deadline", "draining", "closed", "engine", "capacity", "malformed", "done",
     # of the prefill side
-    NO_ROOM, "bad_grant", "bad_address", "no_transport", "peer_silent", "peer_restarted",
+    NO_ROOM, "bad_grant", "bad_address", "no_transport", "peer_silent", "peer_restarted", UNANSWERED,
     # of the decode side: what it refuses …
     "version", "misfit", "bad_open", "ended", "duplicate", "crowded", "stale",
     # … and what ends it there
     "commit_before_grant", "layer_before_grant", "bad_commit", "bad_frame", "gap", "incomplete", "bad_digest",
-    "sender_silent", "cut_off",
+    SILENT, "cut_off", "unjoined",
 })  # fmt: skip
 OTHER = "other"
 

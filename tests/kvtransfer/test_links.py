@@ -1,0 +1,183 @@
+"""Links that break in part, are idle for long, or meet a peer of another host or of bad will."""
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from core.config import TransferConfig
+from core.errors import ConfigError
+from core.messages import Offer
+from kvtransfer.joining import Joining
+from kvtransfer.moves import Closed
+from kvtransfer.payload_doors import NAME, PREFIX, PayloadDoors, sweep
+from kvtransfer.ring import Ring
+from tests.kvtransfer.meddler import Meddler
+from tests.kvtransfer.pair import DECODE, PREFILL, Way, bounded, pair, until
+from tests.kvtransfer.test_transports import BLOCKS, QUICK, drop, joined
+from tests.links import guarded
+
+GOOD = Offer(
+    sender=DECODE, receiver=PREFILL, security="sealed", nonce=bytes(32), user="ab" * 16, token="cd" * 16
+)  # fmt: skip
+NONSENSE = {
+    "no way": GOOD,
+    "a port that is none": replace(GOOD, tcp=-1),
+    "a user that is none": replace(GOOD, tcp=9, user="nobody"),
+    "no user": replace(GOOD, tcp=9, user=""),
+    "a long path": replace(GOOD, ipc="ipc:///" + "x" * 5000),
+    "a path with a zero": replace(GOOD, ipc="ipc:///a\0b"),
+    "another's memory": replace(GOOD, shm="/proc/1/fd/0", ring=1 << 30),
+    "a directory for a ring": replace(GOOD, shm="/tmp", ring=1 << 30),
+    "another version": replace(GOOD, tcp=9, version=99),
+}
+
+
+@pytest.mark.parametrize("offer", NONSENSE)
+def test_no_offer_ends_a_worker(offer: str) -> None:
+    async def run() -> None:
+        async with guarded() as network:
+            joining = Joining(QUICK, (PREFILL, DECODE), network, 1 << 20, None, "tcp://127.0.0.1:9")  # type: ignore[arg-type]
+            assert joining.channel(NONSENSE[offer]) is None
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user, whose directory this one cannot enter")
+def test_a_directory_that_cannot_be_entered_is_no_way(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(0o700)
+    (closed / NAME).touch()
+
+    async def run() -> None:
+        async with guarded() as network:
+            joining = Joining(QUICK, (PREFILL, DECODE), network, 1 << 20, None, "tcp://127.0.0.1:9")  # type: ignore[arg-type]
+            os.seteuid(65534)
+            try:
+                assert joining.channel(replace(GOOD, ipc=f"ipc://{closed / NAME}")) is None
+            finally:
+                os.seteuid(0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("base", ["x" * 100, "missing"])
+def test_a_worker_does_without_a_unix_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str) -> None:
+    directory = tmp_path / base
+    if base != "missing":
+        directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+
+    async def run() -> None:
+        async with guarded() as network:
+            doors = PayloadDoors(TransferConfig(), network, "127.0.0.1")
+            assert list(doors.sockets) == ["tcp"] and doors.port and not doors.ipc
+            doors.close()
+            with pytest.raises(ConfigError, match="--kv-transport: 'ipc': no Unix socket"):
+                PayloadDoors(TransferConfig(kv_transport="ipc"), network, "127.0.0.1")
+        assert base == "missing" or not list(directory.iterdir())
+
+    asyncio.run(run())
+
+
+def test_what_a_killed_worker_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead, young = tmp_path / f"{PREFIX}dead", tmp_path / f"{PREFIX}young"
+    for path in (dead, young):
+        path.mkdir()
+    os.utime(dead, (0, 0))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    async def run() -> None:
+        async with guarded() as network:
+            doors = PayloadDoors(TransferConfig(kv_transport="ipc"), network, "127.0.0.1")
+            mine = Path(doors.ipc.removeprefix("ipc://")).parent
+            os.utime(mine, (0, 0))
+            sweep(tmp_path)
+            assert mine.exists() and young.exists() and not dead.exists()
+            doors.close()
+
+    asyncio.run(run())
+
+
+def test_another_way_is_taken_when_payloads_are_not_answered() -> None:
+    """Control messages pass, so the peer lives; shared memory, the best way, brings nothing."""
+
+    async def run() -> None:
+        async with pair({"kv_transport": "auto"}, QUICK) as both:
+            link = await joined(both)
+            assert link.channel is not None and link.channel.transport == "shm"
+            Meddler(link, dict.fromkeys(range(1000), drop), probes=True)
+            both.run(1, BLOCKS)
+            await both.unpinned(1)
+            assert both.of(Closed)[1].reason == "incomplete"
+            both.open(2, BLOCKS)
+            both.outbound.layer_ready(2, 0, 0, 3)
+            await both.unpinned(2)
+            assert both.of(Closed)[2].reason in ("payloads_unanswered", "sender_silent")  # who notices first
+            both.run(3, BLOCKS)
+            await both.unpinned(3)
+            assert both.of(Closed)[3].outcome == "accepted" and both.equal(3)
+            channel = both.outbound._links[DECODE].channel
+            assert channel is not None and channel.transport == "ipc"
+
+    bounded(run)
+
+
+def test_a_peer_that_goes_while_its_link_is_idle_is_noticed(way: Way) -> None:
+    async def run() -> None:
+        async with pair(way, replace(QUICK, remember=1.0, silence=0.5)) as both:
+            await joined(both)
+            await both.inbound.close()
+            await until(lambda: not both.outbound._links, "the link stays")
+
+    bounded(run)
+
+
+def test_a_link_that_takes_another_ones_place_frees_its_session(way: Way) -> None:
+    async def run() -> None:
+        async with pair(way, QUICK) as both:
+            first = await joined(both)
+            first.lose("a test")
+            both.run(1, BLOCKS)
+            await both.unpinned(1)
+            assert both.of(Closed)[1].outcome == "accepted" and len(both.inbound._sessions._by_link) == 1
+
+    bounded(run)
+
+
+def test_sessions_of_links_that_are_gone_are_forgotten(way: Way) -> None:
+    async def run() -> None:
+        async with pair(way, replace(QUICK, remember=0.5)) as both:
+            before = len(os.listdir("/proc/self/fd"))
+            await joined(both)
+            await both.kill_sender()
+            await until(lambda: not both.inbound._sessions._by_link, "its session stays")
+            await until(lambda: len(os.listdir("/proc/self/fd")) <= before, "a descriptor stays")
+
+    bounded(run)
+
+
+def test_nobody_can_take_a_rings_memory_away() -> None:
+    ring = Ring.make(1 << 20, bytes(16))
+    other = Ring.open(ring.path, 1 << 20, bytes(16))
+    with pytest.raises(PermissionError):
+        os.ftruncate(other._descriptor, 0)
+    with pytest.raises(OSError, match="another file"):
+        Ring.open(ring.path, 1 << 20, b"another mark  ..")
+    with pytest.raises(OSError, match="another file"):
+        Ring.open(ring.path, 1 << 21, bytes(16))
+    ring.close()
+    other.close()
+
+
+def test_a_ring_goes_round() -> None:
+    ring = Ring.make(100, bytes(16))
+    text = bytes(range(90))
+    for offset in (0, 60, 1 << 40):
+        ring.write(offset, memoryview(text))
+        assert b"".join(ring.views(offset, 90)) == text
+    assert len(ring.views(60, 90)) == 2
+    ring.close()
