@@ -29,8 +29,9 @@ USE = "KV blocks: used by sequences, and idle ones that keep cached prefixes unt
 READ = "Prompt tokens that were computed or received, and output tokens. Since the worker's start."
 CACHED = "Prompt tokens whose KV was found in the cache."
 HANDOFF = (
-    "How the KV cache went from the prefill to the decode worker. Exposed is what it adds: from the end of the "
-    "prompt's computation until all KV had landed, but for one crossing of the network. The rest ran beside it."
+    "How the KV cache went from the prefill to the decode worker. The rate is that of the time in which KV was ready to "
+    "leave or on its way. Exposed is what the handoff adds: from the end of the prompt's computation until all KV had "
+    "landed, but for one crossing of the network."
 )
 NONE = "\u2013"
 STAGE_HELP = "Queue, prefill, handoff, decode. A handoff runs beside its prefill: only what it adds is drawn."
@@ -103,7 +104,7 @@ def way(record: FinishedRecord) -> str:
         f"<span>total <b>{as_ms(record.e2e_ms)}</b></span></div>"
     )
     handoff = f'<div class="b-handoff" title="{HANDOFF}">{_handoff(record)}</div>' if decoded else ""
-    return f'<div class="b-way">{"<i>→</i>".join(stops)}</div>{handoff}{figures}'
+    return f'<div class="b-way">{"<i>→</i>".join(stops)}</div>{figures}{handoff}'
 
 
 def answer(text: str, *, running: bool) -> str:

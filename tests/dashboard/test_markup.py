@@ -125,8 +125,8 @@ def test_last_requests_say_outcome_and_stages() -> None:
         (
             finished(),
             "gateway queued 4.0 ms → prefill 3fa2c1: 20 tokens, 16 cached 40 ms → 96 KiB moved 46 ms → "
-            "decode 91bc44: 41 tokens 200 ms "
-            "96 KiB over shm · 98 MB/s · waited 3.0 ms for room · 0.4 ms exposed TTFT 50 ms TPOT 5.0 ms total 250 ms",
+            "decode 91bc44: 41 tokens 200 ms TTFT 50 ms TPOT 5.0 ms total 250 ms "
+            "96 KiB over shm · 98 MB/s · waited 3.0 ms for room · 0.4 ms exposed",
         ),
         (  # the short path: straight to the decode worker
             finished(prefill_worker="", handoff_bytes=0, cached_tokens=0),
@@ -140,8 +140,8 @@ def test_last_requests_say_outcome_and_stages() -> None:
         (  # the decode worker had all of the KV
             finished(handoff_bytes=0),
             "gateway queued 4.0 ms → prefill 3fa2c1: 20 tokens, 16 cached 40 ms → nothing moved 46 ms → "
-            "decode 91bc44: 41 tokens 200 ms nothing moved: the decode worker had all of the KV · "
-            "waited 3.0 ms for room · 0.4 ms exposed TTFT 50 ms TPOT 5.0 ms total 250 ms",
+            "decode 91bc44: 41 tokens 200 ms TTFT 50 ms TPOT 5.0 ms total 250 ms "
+            "nothing moved: the decode worker had all of the KV · waited 3.0 ms for room · 0.4 ms exposed",
         ),
         (  # the first token was the last
             finished(output_tokens=1, handoff_bytes=0, e2e_ms=50.0),

@@ -1,6 +1,7 @@
 """A request's handoff is told in its record, by the workers on both sides, and to Prometheus; and they agree."""
 
 import httpx
+import pytest
 
 from core.records import WorkerRecord
 from tests.e2e.system import System
@@ -26,15 +27,15 @@ def test_one_request(system: System) -> None:
     record, after = system.finished()[-1], system.wait_until_idle()
     assert (record.transport, record.sealed, record.codec) == ("shm", False, "none")
     assert record.handoff_bytes > 0 and record.grant_ms > 0 and record.send_ms > 0
-    assert 0 < record.exposed_ms < record.handoff_ms, "the rest ran beside the prefill, of several chunks"
 
     grown = {}
     for role in ("prefill", "decode"):
         old, new = counted(before, role), counted(after, role)
         grown[role] = {name: value - old[name] for name, value in new.items()}
         assert grown[role]["handoffs"] == 1 and grown[role]["bytes"] == record.handoff_bytes
-    assert 1000 * grown["prefill"]["exposed_seconds"] > 0 and grown["decode"]["exposed_seconds"] == 0
-    assert abs(1000 * grown["prefill"]["grant_seconds"] - record.grant_ms) < 1e-3, "one source"
+    exposed_ms = 1000 * grown["prefill"]["exposed_seconds"]
+    assert 0 < record.exposed_ms < exposed_ms, "the record lacks a crossing of the network"
+    assert 1000 * grown["prefill"]["grant_seconds"] == pytest.approx(record.grant_ms), "one source"
     assert all(record.load.held == type(record.load.held)() for record in after), "an idle worker holds nothing"
 
     here = {each.epoch: each for each in after}

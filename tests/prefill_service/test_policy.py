@@ -28,6 +28,7 @@ def test_a_sequence_opens_streams_commits_and_is_freed() -> None:
     assert emit.emitted[0].token_ids == [7] and emit.emitted[0].finish is None
     (commit,) = bench.heard(CommitHandoff)
     assert (commit.handoff, commit.first.index, commit.first.branches) == (1, 0, [Branch(0, [7])])
+    assert commit.computed_at == 1.0
     assert bench.blocks.used_count == 7 and policy.busy()
     assert policy.load().held == HeldBlocks(pinned=7)
     policy.receive(closed(1, "accepted"), 2.0)

@@ -76,9 +76,8 @@ def test_what_passes_until_a_commit_is_sent_is_exposed() -> None:
             transfer = PrefillTransfer(TransferConfig(), "me", SPEC, memory, clock, network, lambda event: None)
             transfer.handle(opened(clock, address))
             link, _ = await socket.recv_multipart()
-            await socket.send_multipart(
-                [link, encode(Grant(sender="decode", receiver="me", handoff=7, held=3, limit=0))]
-            )
+            grant = Grant(sender="decode", receiver="me", handoff=7, held=3, limit=0)
+            await socket.send_multipart([link, encode(grant)])
             first = FirstTokens(
                 index=0, branches=[Branch(0, [7])], sampling=SAMPLING, limits=LIMITS, stages=Stages(prefill_ms=2.0)
             )
@@ -92,4 +91,4 @@ def test_what_passes_until_a_commit_is_sent_is_exposed() -> None:
 
     message = asyncio.run(run())
     assert isinstance(message, Commit)
-    assert 500 <= message.stages.exposed_ms < 5500 and message.stages.prefill_ms == 2.0
+    assert message.stages.exposed_ms >= 500 and message.stages.prefill_ms == 2.0
