@@ -29,9 +29,9 @@ USE = "KV blocks: used by sequences, and idle ones that keep cached prefixes unt
 READ = "Prompt tokens that were computed or received, and output tokens. Since the worker's start."
 CACHED = "Prompt tokens whose KV was found in the cache."
 HANDOFF = (
-    "How the KV cache went from the prefill to the decode worker. The rate is that of the time in which KV was ready to "
-    "leave or on its way. Exposed is what the handoff adds: from the end of the prompt's computation until all KV had "
-    "landed, but for one crossing of the network."
+    "How the KV cache went from the prefill to the decode worker. The rate is that of the time in which KV was ready "
+    "to leave or on its way. Exposed is what the handoff adds: from the end of the prompt's computation until all KV "
+    "had landed, but for one crossing of the network."
 )
 NONE = "\u2013"
 STAGE_HELP = "Queue, prefill, handoff, decode. A handoff runs beside its prefill: only what it adds is drawn."
