@@ -25,7 +25,8 @@ def committed(limits: Limits = LIMITS, branches: dict[int, list[int]] | None = N
     """The end of handoff 5; `branches` are tokens by sample."""
     return Commit(
         **{
-            "sender": "prefill", "receiver": "me", "handoff": 5, "payloads": 2, "size": 384, "digest": 1, "index": 0,
+            "sender": "prefill", "receiver": "me", "handoff": 5, "offset": 0, "payloads": 2, "size": 384,
+            "digest": 1, "index": 0,
             "branches": [Branch(*each) for each in (branches or {0: [3]}).items()], "sampling": SAMPLING,
             "limits": limits, "stages": Stages(1.0, 2.0, cached_tokens=4), **changes,
         }
