@@ -19,6 +19,8 @@ from core.sealing import derive_key
 
 NONCE, TAG = 12, 16
 """Bytes."""
+KEPT = 4 << 20
+"""Bytes that one end of a session keeps for the next payload."""
 HALF = 32
 """Bytes of an end's half of the salt."""
 
@@ -28,7 +30,7 @@ def session_key(secret: bytes, halves: tuple[bytes, bytes], epochs: tuple[str, s
     return derive_key(secret, f"kv frames, {epochs[0]} to {epochs[1]}", b"".join(halves))
 
 
-def seal_digest(sealed: memoryview) -> int:
+def seal_digest(sealed: memoryview | bytes) -> int:
     """What stands for a sealed payload in its handoff's digest: 64 bits of its tag."""
     return int.from_bytes(sealed[-TAG:][:8], "little")
 
@@ -40,12 +42,15 @@ class FrameSealer:
         self._cipher = AESGCM(key)
         self._next = 0
 
-    def seal(self, header: bytes, views: Sequence[memoryview]) -> tuple[bytes, memoryview]:
-        """A nonce that was never used before, and the payload with its tag. What it read may change afterwards."""
+    def seal(self, header: bytes, views: Sequence[memoryview], buffer: memoryview) -> tuple[bytes, memoryview]:
+        """A nonce that was never used before, and the payload with its tag, in the buffer: there has to be room.
+
+        What was read may change afterwards.
+        """
         nonce = self._next.to_bytes(NONCE, "little")
         self._next += 1
         payload = views[0] if len(views) == 1 else b"".join(views)
-        sealed = np.empty(len(payload) + TAG, np.uint8).data  # not cleared first, as a bytearray would be
+        sealed = buffer[: len(payload) + TAG]
         self._cipher.encrypt_into(nonce, payload, header, sealed)
         return nonce, sealed
 
@@ -56,14 +61,20 @@ class FrameOpener:
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
         self._least = 0  # of the next frame's count
+        self._buffer = memoryview(b"")
 
     def open(self, nonce: bytes, header: bytes, sealed: memoryview) -> memoryview:
-        """The payload. Raises `SealError` for a frame that was not sealed for here and now."""
+        """The payload, until the next is opened. Raises `SealError` for a frame that is not for here and now."""
         if len(nonce) != NONCE or (count := int.from_bytes(nonce, "little")) < self._least:
             raise SealError("a frame of the past")
         if len(sealed) < TAG:
             raise SealError("a frame without its tag")
-        payload = np.empty(len(sealed) - TAG, np.uint8).data
+        size = len(sealed) - TAG
+        if len(self._buffer) < size:
+            self._buffer = np.empty(size, np.uint8).data  # not cleared first, as a bytearray would be
+        payload = self._buffer[:size]
+        if size > KEPT:
+            self._buffer = memoryview(b"")
         try:
             self._cipher.decrypt_into(nonce, sealed, header, payload)
         except InvalidTag:

@@ -11,7 +11,8 @@ from core.sockets import FAREWELL_MS, Frame, send_now_tracked
 from kvtransfer.channel import Sent
 from kvtransfer.digest import payload_digest
 from kvtransfer.link import FARTHEST
-from kvtransfer.seal import FrameSealer, seal_digest
+from kvtransfer.seal import TAG, FrameSealer, seal_digest
+from kvtransfer.send_buffers import SendBuffers
 
 
 class SocketChannel:
@@ -27,7 +28,8 @@ class SocketChannel:
         self.sealed = sealer is not None
         self._socket = socket
         self._sealer = sealer
-        self._refused: tuple[Layer, list[Frame], int] | None = None  # sealed, but the socket took nothing
+        self._refused: tuple[Layer, list[Frame], memoryview] | None = None  # sealed, but the socket took nothing
+        self._buffers = SendBuffers()
 
     def send(self, header: Layer, views: Sequence[memoryview]) -> Sent | None:
         """See `Channel`."""
@@ -41,13 +43,16 @@ class SocketChannel:
     def _send_sealed(self, sealer: FrameSealer, header: Layer, views: Sequence[memoryview]) -> Sent | None:
         if self._refused is None or self._refused[0] != header:
             begun = encode(header)
-            nonce, sealed = sealer.seal(begun, views)
-            self._refused = (header, [nonce, begun, sealed], seal_digest(sealed))
-        _, frames, digest = self._refused
-        if send_now_tracked(self._socket, frames) is None:
+            buffer = self._buffers.take(sum(map(len, views)) + TAG)
+            nonce, sealed = sealer.seal(begun, views, buffer)
+            self._refused = (header, [nonce, begun, sealed], buffer)
+        _, frames, buffer = self._refused
+        tracker = send_now_tracked(self._socket, frames)
+        if tracker is None:
             return None
         self._refused = None
-        return Sent(digest, None)
+        self._buffers.lend(buffer, tracker)
+        return Sent(seal_digest(frames[-1]), None)
 
     def close(self) -> None:
         """See `Channel`."""
