@@ -23,9 +23,9 @@ from msgspec import Meta, Struct
 from benchmarks.children import last_line
 from benchmarks.command import exit_status
 from benchmarks.fuzz_frames import Frames, Mutator, Target, raw
-from benchmarks.fuzz_target import FuzzTarget, fuzz_target
 from benchmarks.fuzz_traffic import Traffic, traffic
 from benchmarks.load import machine
+from benchmarks.split_system import SplitSystem, split_system
 from core.cli import parse_or_exit
 from core.config import Positive, Seconds
 from core.errors import BatonError
@@ -85,7 +85,7 @@ class Outcome(NamedTuple):
     requests: int
 
 
-def ports(target: FuzzTarget) -> list[Port]:
+def ports(target: SplitSystem) -> list[Port]:
     """Every address that a worker listens on. Those that its record does not name are for payloads."""
     found = []
     for role, record in sorted(target.records().items()):
@@ -189,7 +189,7 @@ async def _read(socket_: zmq.asyncio.Socket) -> None:
         await socket_.recv_multipart()
 
 
-async def attack_all(config: FuzzConfig, target: FuzzTarget, stages: Stages) -> tuple[list[Outcome], Traffic]:
+async def attack_all(config: FuzzConfig, target: SplitSystem, stages: Stages) -> tuple[list[Outcome], Traffic]:
     """Every attacker at every port, one after the other."""
     outcomes = []
     async with traffic(target.url, config.seed) as flow:
@@ -219,7 +219,7 @@ async def attack_all(config: FuzzConfig, target: FuzzTarget, stages: Stages) -> 
 
 
 async def attacked(
-    target: FuzzTarget, attack: Attack, port: Port, frames: int, seconds: float, seed: str
+    target: SplitSystem, attack: Attack, port: Port, frames: int, seconds: float, seed: str
 ) -> Counter[str]:
     """What was sent. Raises `BatonError` if a service ends meanwhile."""
     task = asyncio.ensure_future(attack(port, target.secret, frames, time.monotonic() + seconds, seed))
@@ -235,7 +235,7 @@ async def attacked(
         await asyncio.wait([task])
 
 
-async def settled(target: FuzzTarget, flow: Traffic) -> None:
+async def settled(target: SplitSystem, flow: Traffic) -> None:
     """Returns when traffic has been answered twice more, so that what was sent before has been read."""
     enough = flow.all + 4
     deadline = time.monotonic() + IDLE_SECONDS
@@ -243,7 +243,7 @@ async def settled(target: FuzzTarget, flow: Traffic) -> None:
         await asyncio.sleep(0.05)
 
 
-async def dropped_by(target: FuzzTarget, role: str) -> int:
+async def dropped_by(target: SplitSystem, role: str) -> int:
     """The messages that a worker has dropped. Raises `BatonError` if its heartbeat has stopped."""
     record = target.records().get(role)
     if record is None:
@@ -251,7 +251,7 @@ async def dropped_by(target: FuzzTarget, role: str) -> int:
     return record.load.dropped
 
 
-def held(target: FuzzTarget) -> dict[str, int]:
+def held(target: SplitSystem) -> dict[str, int]:
     """Blocks and sequences that each worker holds when all has ended; first, handoffs without a sender run out."""
     deadline = time.monotonic() + IDLE_SECONDS
     while True:
@@ -298,7 +298,7 @@ def failures(config: FuzzConfig, outcomes: list[Outcome], flow: Traffic, left: d
 def fuzz(config: FuzzConfig, stages: Stages) -> list[str]:
     """Runs it all and prints the table; what is not as it should be."""
     with tempfile.TemporaryDirectory(prefix="baton-fuzz-") as directory:
-        with fuzz_target(config.model, Path(directory)) as target:
+        with split_system(config.model, Path(directory)) as target:
             outcomes, flow = asyncio.run(attack_all(config, target, stages))
             left = held(target)
         stages.settle()

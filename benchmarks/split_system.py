@@ -1,4 +1,4 @@
-"""The system that is fuzzed, started service by service, so that each can be watched and none is started again."""
+"""One prefill and one decode worker, started service by service: each can be watched, and none is started again."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import redis
@@ -15,8 +16,8 @@ from benchmarks.children import child, last_line
 from benchmarks.listening import listening
 from core.errors import BatonError
 from core.listening import http_url
-from core.records import WorkerRecord
-from core.registry import index_key, record_key
+from core.records import FinishedRecord, WorkerRecord
+from core.registry import FINISHED, index_key, record_key
 from core.sealing import new_secret
 from core.store import connect_blocking
 from launcher.deployment import Deployment, environment
@@ -31,7 +32,7 @@ LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class FuzzTarget:
+class SplitSystem:
     """A gateway, a prefill and a decode worker under load, and the secret that an insider has."""
 
     url: str
@@ -48,6 +49,11 @@ class FuzzTarget:
         records = [msgspec.json.decode(body, type=WorkerRecord) for body in bodies if body is not None]
         return {record.role: record for record in records}
 
+    def finished(self) -> list[FinishedRecord]:
+        """The requests that have ended."""
+        entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(FINISHED)  # type: ignore[assignment]
+        return [msgspec.json.decode(fields[b"json"], type=FinishedRecord) for _, fields in entries]
+
     def resident(self, role: str) -> int:
         """Bytes of a worker that are in memory, and its own: a file's pages do not count (proc(5), `RssAnon`)."""
         status = Path(f"/proc/{self.processes[f'{role}-0'].pid}/status").read_text()
@@ -63,19 +69,16 @@ class FuzzTarget:
 
 
 @contextmanager
-def fuzz_target(model: str, directory: Path) -> Iterator[FuzzTarget]:
-    """Starts it all, in fp32, so that an answer does not depend on what is computed beside it. Ends it all on exit."""
+def split_system(model: str, directory: Path, **options: Any) -> Iterator[SplitSystem]:
+    """Starts it all, with `options` of `UpConfig`, and ends it all on exit.
+
+    In fp32, if nothing else is said: then an answer does not depend on what is computed beside it.
+    """
     secret = directory / "secret"
     secret.touch(mode=0o600)
     secret.write_text(new_secret())
-    config = UpConfig(
-        model=model,
-        dtype="fp32",
-        device="cpu",
-        port=check_port("--port", HOST, 0),
-        dashboard_port=0,
-        kv_memory=64 << 20,
-    )
+    usual: dict[str, Any] = {"dtype": "fp32", "device": "cpu", "kv_memory": 64 << 20}
+    config = UpConfig(model=model, port=check_port("--port", HOST, 0), dashboard_port=0, **(usual | options))
     server, url = redis_service(directory)
     deployment = Deployment(config, directory, model, url, secret)
     settings = environment(os.environ, ROOT, directory)
@@ -89,7 +92,7 @@ def fuzz_target(model: str, directory: Path) -> Iterator[FuzzTarget]:
                 _wait(service, processes[service.name], directory / f"{service.name}.log")
         store = connect_blocking(url)
         stack.callback(store.close)
-        yield FuzzTarget(http_url(HOST, config.port), directory, secret.read_bytes().strip(), store, processes)
+        yield SplitSystem(http_url(HOST, config.port), directory, secret.read_bytes().strip(), store, processes)
 
 
 def _wait(service: Service, process: subprocess.Popen[str], log: Path) -> None:

@@ -1,0 +1,131 @@
+"""How much of the handoff is left when the prompt is computed: its exposed time, beside the time of the prefill.
+
+    python -m benchmarks.exposed --model DIR [--prompts 1024 2048] [--transport auto] [--dtype bf16]
+
+Requests of random tokens go one after the other through a gateway, a prefill and a decode worker on this host.
+*Exposed* is the prefill worker's own figure: from the end of the prompt's computation until it has read `Accepted`. The
+first request of each length warms up, and is not counted.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import httpx
+
+from benchmarks.children import end_on_termination
+from benchmarks.machine import processor
+from benchmarks.split_system import SplitSystem, split_system
+from core.config import Codec, Security, Transport
+from core.errors import BatonError, GatewayError
+from core.records import Load
+
+VOCABULARY = 256  # every model has as many
+NEW_TOKENS = 8
+SECONDS = 120.0
+LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Means over the requests of one length, in milliseconds, and bytes of each."""
+
+    prompt: int
+    prefill: float
+    grant: float
+    send: float
+    exposed: float
+    ttft: float
+    moved: float
+
+
+def measure(system: SplitSystem, prompt: int, requests: int, seed: int) -> Measured:
+    """Requests of `prompt` tokens, no two with a common beginning. Raises `GatewayError` if one fails."""
+    chance = random.Random(f"{seed}/{prompt}")
+    with httpx.Client(base_url=system.url, timeout=SECONDS) as client:
+        model = client.get("/v1/models").json()["data"][0]["id"]
+        before, known = Load(), len(system.finished()) + 1
+        for number in range(requests + 1):
+            if number == 1:
+                before = _settled(system, known)
+            tokens = [chance.randrange(VOCABULARY) for _ in range(prompt)]
+            body = {"model": model, "prompt": tokens, "max_tokens": NEW_TOKENS, "temperature": 0, "ignore_eos": True}
+            answer = client.post("/v1/completions", json=body)
+            if answer.status_code != 200:
+                raise GatewayError(f"a prompt of {prompt} tokens was answered with {answer.status_code}")
+    after = _settled(system, known + requests)
+    ended = system.finished()[known:]
+    assert all(each.attempts == 1 for each in ended)
+
+    def each(of_all: float) -> float:
+        return 1000 * of_all / requests
+
+    return Measured(
+        prompt,
+        prefill=sum(one.prefill_ms for one in ended) / requests,
+        grant=each(after.handoff.grant_seconds - before.handoff.grant_seconds),
+        send=each(after.handoff.send_seconds - before.handoff.send_seconds),
+        exposed=each(after.handoff.exposed_seconds - before.handoff.exposed_seconds),
+        ttft=sum(one.ttft_ms for one in ended) / requests,
+        moved=sum(one.handoff_bytes for one in ended) / requests,
+    )
+
+
+def _settled(system: SplitSystem, handoffs: int) -> Load:
+    """The prefill worker's load when so many requests have ended and it knows. Raises `BatonError` if they never do."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        record = system.records().get("prefill")
+        if record is not None and record.load.handoffs == len(system.finished()) == handoffs:
+            return record.load
+        time.sleep(LOOK_SECONDS)
+    raise BatonError(f"the prefill worker does not count {handoffs} handoffs")
+
+
+def table(rows: Sequence[Measured]) -> Iterator[str]:
+    """Markdown."""
+    yield "| prompt | prefill ms | KV MiB | grant wait ms | send ms | exposed ms | of prefill | TTFT ms |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    for row in rows:
+        yield (
+            f"| {row.prompt} | {row.prefill:.1f} | {row.moved / (1 << 20):.1f} | {row.grant:.1f} | {row.send:.1f} | "
+            f"{row.exposed:.2f} | {100 * row.exposed / row.prefill:.2f}% | {row.ttft:.1f} |"
+        )
+
+
+def main() -> int:
+    """Entry of `python -m benchmarks.exposed`; the exit status: 2 for what cannot work."""
+    parser = argparse.ArgumentParser(prog="benchmarks.exposed", description=__doc__)
+    parser.add_argument("--model", required=True, help="directory in Hugging Face format")
+    parser.add_argument("--prompts", type=int, nargs="+", default=[1024, 2000], help="tokens")
+    parser.add_argument("--requests", type=int, default=8, help="of each length")
+    parser.add_argument("--dtype", default="bf16", choices=("bf16", "fp32"))
+    parser.add_argument("--transport", default="auto", choices=("auto", *get_args(Transport)))
+    parser.add_argument("--security", default="sealed", choices=get_args(Security))
+    parser.add_argument("--codec", default="none", choices=get_args(Codec))
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    end_on_termination()
+    ways = {"kv_transport": options.transport, "kv_security": options.security, "kv_codec": options.codec}
+    try:
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            split_system(options.model, Path(directory), dtype=options.dtype, kv_memory=1 << 30, **ways) as system,
+        ):
+            rows = [measure(system, prompt, options.requests, options.seed) for prompt in options.prompts]
+    except BatonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"{processor()}, {options.dtype}, {', '.join(ways.values())}\n")
+    print("\n".join(table(rows)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""The benchmark of exposed time on a tiny system."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.exposed import measure, table
+from benchmarks.split_system import split_system
+from tests.e2e.golden import build_served_model
+
+
+@pytest.mark.timeout(180)
+def test_a_tiny_run_has_every_figure(tmp_path: Path) -> None:
+    model = build_served_model(tmp_path / "model", "llama")
+    with split_system(str(model), tmp_path) as system:
+        rows = [measure(system, prompt, requests=2, seed=1) for prompt in (33, 100)]
+    for row in rows:
+        assert row.exposed > 0 and 0 < row.prefill <= row.ttft and row.grant > 0 and row.send > 0
+    assert rows[0].moved * 7 == rows[1].moved * 3  # whole blocks
+    assert len(list(table(rows))) == 4
