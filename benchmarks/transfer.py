@@ -1,11 +1,12 @@
-"""GB/s of a handoff, per transport and security, beside raw pyzmq, memcpy, AES-GCM and XXH3 measured in the same run.
+"""GB/s of a handoff, per transport, security and codec, beside raw pyzmq, memcpy, AES-GCM and XXH3 in the same run.
 
-    python -m benchmarks.transfer [--megabytes 64] [--rounds 7]
+    python -m benchmarks.transfer [--megabytes 256] [--rounds 7]
 
-Prefill and decode side are two processes on this host. A round measures each row once, in turn; a figure is the best of
-all rounds. *Raw pyzmq* sends frames of the same size without copying, and copies each once on arrival, as a handoff
-does. *Memory* is what the sending and the receiving process took at most beyond a process of the same kind that has
-moved one block only.
+Prefill and decode side are two processes on this host, with the engine's own pools, in bf16. A round measures each row
+once, in turn; a figure is the best of all rounds, in bytes of the pool, whatever a codec makes of them. *Raw pyzmq*
+sends frames of the same size without copying, and copies each once on arrival, as a handoff does. *Memory* is what the
+receiving process took at most beyond what it had when it had moved one block; the window bounds it. The sender's is the
+same, of all its links together.
 """
 
 import argparse
@@ -27,19 +28,23 @@ import xxhash
 import zmq
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from benchmarks.array_pool import ArrayPool
 from benchmarks.children import child, end_on_termination
 from benchmarks.machine import processor
-from benchmarks.transfer_ends import BLOCK_BYTES, LAYERS, SECRET, Near, NearRaw, checksum, pool
+from benchmarks.transfer_ends import LAYERS, SECRET, Near, NearRaw, layers_of, peak_bytes, pool, sums
 from core.config import TransferConfig
 from core.network import Network
+from engine.kv_pool import KVPool
 
 GIGA = 1e9
+MIB = 1 << 20
 WAYS = {
     "tcp": TransferConfig(kv_transport="tcp", kv_security="none"),
     "tcp, sealed": TransferConfig(kv_transport="tcp"),
     "ipc": TransferConfig(kv_transport="ipc"),
     "shm": TransferConfig(kv_transport="shm"),
+    "tcp, sealed, int8": TransferConfig(kv_transport="tcp", kv_codec="int8"),
+    "tcp, sealed, fp8": TransferConfig(kv_transport="tcp", kv_codec="fp8"),
+    "shm, int8": TransferConfig(kv_transport="shm", kv_codec="int8"),
 }
 
 
@@ -49,6 +54,7 @@ class Row:
 
     name: str
     seconds: list[float] = field(default_factory=list)
+    memory: int = 0  # bytes
 
     def rate(self, size: int) -> float:
         """GB/s of the best round."""
@@ -65,10 +71,10 @@ class FarEnd:
         self._process = stack.enter_context(child(command, directory / f"{name}.log", piped=True))
         self.address = str(self._read()["address"])
 
-    def ask(self) -> dict[str, Any]:
-        """Its peak of memory, and the sum of its pool's bytes."""
+    def ask(self, what: str) -> dict[str, Any]:
+        """`peak`: of its memory; `sums`: of its pool."""
         assert self._process.stdin is not None
-        self._process.stdin.write("?\n")
+        self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()
         return self._read()
 
@@ -78,8 +84,8 @@ class FarEnd:
         return found
 
 
-async def measure(megabytes: int, frame: int, rounds: int) -> list[Row]:
-    """All rows, round by round. Raises AssertionError if a byte arrives wrong."""
+async def measure(megabytes: int, frame: int, rounds: int) -> tuple[list[Row], int]:
+    """All rows, round by round, and the sender's memory. Raises AssertionError if a byte arrives wrong."""
     size = megabytes << 20
     source = pool(size, seed=1)
     rows = {name: Row(name) for name in ("memcpy", "AES-256-GCM", "XXH3", "raw pyzmq", *WAYS)}
@@ -97,36 +103,43 @@ async def measure(megabytes: int, frame: int, rounds: int) -> list[Row]:
             work: dict[str, Callable[[], Awaitable[None]]] = {"raw pyzmq": lambda: raw.send(size)}
             for name in WAYS:
                 work[name] = _handoff(near[name], ends[name].address, size)
-            for _ in range(rounds + 1):
+            before = {}
+            for name in WAYS:
+                await near[name].send(ends[name].address, 1)
+                before[name] = ends[name].ask("peak")["peak"]
+            own = peak_bytes()
+            for send in work.values():
+                await send()  # connects, and touches memory for the first time
+            own = peak_bytes() - own  # before anything is measured here that takes memory as well
+            for _ in range(rounds):
                 for name, seconds in local(source, frame):
                     rows[name].seconds.append(seconds)
                 for name, send in work.items():
                     begin = time.perf_counter()
                     await send()
                     rows[name].seconds.append(time.perf_counter() - begin)
+            expected = sums(source)
             for name, end in ends.items():
-                assert end.ask()["sum"] == checksum(source), f"{name}: bytes differ"
+                rows[name].memory = end.ask("peak")["peak"] - before[name]
+                found = end.ask("sums")
+                exact = WAYS[name].kv_codec == "none"
+                assert found["bytes"] == expected["bytes"] or not exact, f"{name}: bytes differ"
+                assert abs(found["mean"] / expected["mean"] - 1) < 0.02, f"{name}: numbers differ"
         finally:
             raw.close()
             for each in near.values():
                 await each.outbound.close()
             await network.close()
-    for row in rows.values():
-        del row.seconds[0]  # connects, and touches memory for the first time
-    return list(rows.values())
+    return list(rows.values()), own
 
 
 def _handoff(near: Near, address: str, size: int) -> Callable[[], Awaitable[None]]:
     return lambda: near.send(address, size)
 
 
-def local(source: ArrayPool, frame: int) -> Iterator[tuple[str, float]]:
+def local(source: KVPool, frame: int) -> Iterator[tuple[str, float]]:
     """Seconds that one core takes for the same bytes, frame by frame: to copy, to seal, to digest."""
-    parts = [
-        array.reshape(-1)[at : at + frame]
-        for array in source.arrays.values()
-        for at in range(BLOCK_BYTES, array.size, frame)
-    ]
+    parts = [layer[at : at + frame] for layer in layers_of(source) for at in range(0, len(layer), frame)]
     target = np.empty((len(parts), frame), np.uint8)
     target.fill(1)
     begin = time.perf_counter()
@@ -147,24 +160,26 @@ def local(source: ArrayPool, frame: int) -> Iterator[tuple[str, float]]:
 def table(rows: list[Row], size: int) -> Iterator[str]:
     """Markdown: each row's rate, and what it is of the others."""
     rates = {row.name: row.rate(size) for row in rows}
-    yield "| | GB/s | of raw pyzmq | of memcpy | of tcp |"
-    yield "| --- | --- | --- | --- | --- |"
-    for name, rate in rates.items():
+    yield "| | GB/s | of raw pyzmq | of memcpy | of tcp | memory MiB |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for row in rows:
+        rate = rates[row.name]
         shares = [f"{100 * rate / rates[other]:.0f}%" for other in ("raw pyzmq", "memcpy", "tcp")]
-        yield f"| {name} | {rate:.2f} | {' | '.join(shares)} |"
+        yield f"| {row.name} | {rate:.2f} | {' | '.join(shares)} | {row.memory / MIB:.0f} |"
 
 
 def main() -> None:
     """Entry of `python -m benchmarks.transfer`."""
     parser = argparse.ArgumentParser(prog="benchmarks.transfer", description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=64, help="MiB of one handoff")
+    parser.add_argument("--megabytes", type=int, default=256, help="MiB of one handoff")
     parser.add_argument("--frame", type=int, default=1 << 20, help="bytes of one payload")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     end_on_termination()
-    rows = asyncio.run(measure(options.megabytes, options.frame, options.rounds))
+    rows, own = asyncio.run(measure(options.megabytes, options.frame, options.rounds))
     print(f"{processor()}, Python {platform.python_version()}, pyzmq {zmq.__version__}, libzmq {zmq.zmq_version()}")
-    print(f"{options.megabytes} MiB in {LAYERS} layers, payloads of {options.frame >> 10} KiB\n")
+    size = f"{options.megabytes} MiB in {LAYERS} layers, payloads of {options.frame >> 10} KiB"
+    print(f"{size}; sender's memory {own / MIB:.0f} MiB over {len(WAYS)} links\n")
     print("\n".join(table(rows, options.megabytes << 20)))
 
 

@@ -15,43 +15,64 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import torch
 import zmq.asyncio
 
-from benchmarks.array_pool import ArrayPool
 from core.config import TransferConfig
-from core.kvspec import KVGroup, KVSpec
+from core.errors import NativeError
 from core.messages import Branch, Limits, Sampling, Stages
 from core.network import Network
 from core.sockets import payload_dealer, payload_router, send_now, send_now_tracked
+from engine.architectures import ModelConfig
+from engine.kv_pool import KVPool, make_spec
+from engine.native.library import load
+from engine.rope import Rope
+from engine.wire import Wire
+from engine.wire_native import NativeWire
+from engine.wire_torch import TorchWire
 from kvtransfer.inbound import Inbound
 from kvtransfer.moves import Closed, InboundEvent, OpenRequest, OutboundEvent, Unpinned, Wanted
 from kvtransfer.outbound import Outbound
 
 LAYERS, BLOCK_TOKENS, BLOCK_BYTES = 16, 16, 64 << 10
+MODEL = ModelConfig(
+    name="benchmark", architecture="LlamaForCausalLM", vocab_size=1, hidden_size=1024, intermediate_size=1,
+    layers=LAYERS, heads=8, kv_heads=8, head_dim=128, norm_eps=1e-6, rope=Rope(), windows=(0,) * LAYERS,
+    max_model_len=1, eos_token_ids=(),
+)  # fmt: skip
+SPEC = make_spec(MODEL, torch.bfloat16, BLOCK_TOKENS, "none")
 SECRET = b"a secret of a benchmark"
 SECONDS = 60.0
 
 
-def spec() -> KVSpec:
-    """Of a pool that is nothing but bytes."""
-    group = KVGroup("full", tuple(range(LAYERS)), BLOCK_TOKENS, BLOCK_BYTES)
-    return KVSpec(groups=(group,), layout="benchmark", weights="none")
+def pool(size: int, seed: int) -> KVPool:
+    """Of `size` bytes and the null block, all of its pages touched: random numbers, or zeros for seed 0."""
+    blocks = size // (LAYERS * BLOCK_BYTES) + 1
+    found = KVPool(MODEL, SPEC, blocks, torch.device("cpu"), torch.bfloat16, wire=_wire())
+    random = torch.Generator().manual_seed(seed)
+    for layer in found.layers:
+        layer.normal_(generator=random) if seed else layer.fill_(0)
+        layer[0] = 0
+    return found
 
 
-def pool(size: int, seed: int) -> ArrayPool:
-    """Of `size` bytes and the null block, all of its pages touched."""
-    return ArrayPool(spec(), size // (LAYERS * BLOCK_BYTES) + 1, seed)
+def _wire() -> Wire:
+    """That of a worker on this processor."""
+    try:
+        return NativeWire(load())
+    except NativeError:
+        return TorchWire()
 
 
 class Near:
     """Sends handoffs to a far end."""
 
-    def __init__(self, config: TransferConfig, network: Network, source: ArrayPool) -> None:
+    def __init__(self, config: TransferConfig, network: Network, source: KVPool) -> None:
         self._closed: dict[int, Closed] = {}
         self._done: dict[int, asyncio.Event] = {}
         self._number = 0
         self.source = source
-        self.outbound = Outbound(config, "prefill", spec(), source, network, self._report)
+        self.outbound = Outbound(config, "prefill", SPEC, source, network, self._report)
 
     def _report(self, event: OutboundEvent) -> None:
         if isinstance(event, Unpinned):
@@ -80,9 +101,9 @@ class Near:
 class NearRaw:
     """Sends bare frames over a payload socket, without copying: what ZeroMQ itself does."""
 
-    def __init__(self, context: zmq.asyncio.Context, address: str, source: ArrayPool, frame: int) -> None:
+    def __init__(self, context: zmq.asyncio.Context, address: str, source: KVPool, frame: int) -> None:
         self._socket = payload_dealer(context, address, b"raw", "raw", "raw")
-        self._source = [array.reshape(-1)[BLOCK_BYTES:] for array in source.arrays.values()]
+        self._source = layers_of(source)
         self._frame = frame
 
     async def send(self, size: int) -> None:
@@ -115,9 +136,9 @@ async def _far(config: TransferConfig, size: int) -> None:
         if isinstance(event, Wanted):
             inbound.granted(event.key, (list(range(1, 1 + len(event.open.token_ids) // BLOCK_TOKENS)),), 0)
 
-    target = pool(size, seed=2)
-    inbound = Inbound(config, "decode", spec(), target, network, "127.0.0.1", on_inbound)
-    await _answer(inbound.address, lambda: {"sum": checksum(target)})
+    target = pool(size, seed=0)
+    inbound = Inbound(config, "decode", SPEC, target, network, "127.0.0.1", on_inbound)
+    await _answer(inbound.address, lambda: sums(target))
     await inbound.close()
     await network.close()
 
@@ -150,13 +171,21 @@ async def _answer(address: str, more: Callable[[], dict[str, Any]]) -> None:
     """Until standard input ends."""
     print(json.dumps({"address": address}), flush=True)
     loop = asyncio.get_running_loop()
-    while await loop.run_in_executor(None, sys.stdin.readline):
-        print(json.dumps({"peak": peak_bytes(), **more()}), flush=True)
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        print(json.dumps(more() if line.strip() == "sums" else {"peak": peak_bytes()}), flush=True)
 
 
-def checksum(found: ArrayPool) -> int:
-    """Of all blocks but the null block."""
-    return sum(int(array[1:].sum(dtype=np.uint64)) for array in found.arrays.values())
+def layers_of(found: KVPool) -> list[npt.NDArray[np.uint8]]:
+    """The bytes of each layer, without the null block."""
+    return [layer[1:].flatten().view(torch.uint8).numpy() for layer in found.layers]
+
+
+def sums(found: KVPool) -> dict[str, float]:
+    """Of all blocks: their bytes, and the mean of their numbers' sizes."""
+    return {
+        "bytes": float(sum(int(layer.sum(dtype=np.uint64)) for layer in layers_of(found))),
+        "mean": sum(float(layer[1:].float().abs().mean()) for layer in found.layers) / LAYERS,
+    }
 
 
 def main() -> None:

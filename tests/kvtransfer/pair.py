@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from benchmarks.array_pool import ArrayPool
 from core.config import TransferConfig
 from core.kvspec import KVGroup, KVSpec
 from core.network import Network
@@ -17,6 +16,7 @@ from kvtransfer.inbound import Inbound
 from kvtransfer.moves import Dropped, HandoffKey, InboundEvent, Landed, OpenRequest, OutboundEvent, Unpinned, Wanted
 from kvtransfer.outbound import Outbound
 from kvtransfer.ring_channel import FRAMES
+from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.world import TOKENS, request
 from tests.links import SECRET
 

@@ -13,7 +13,6 @@ import zmq
 import zmq.asyncio
 from msgspec.structs import replace
 
-from benchmarks.array_pool import ArrayPool
 from core.config import TransferConfig
 from core.errors import ConfigError, IllegalMove
 from core.gatekeeper import Gatekeeper
@@ -22,6 +21,7 @@ from core.network import Network
 from core.sockets import dealer, payload_ipc_router, router, send_now, send_now_tracked
 from kvtransfer.moves import Closed, Dropped, HandoffKey, Landed, OutboundEvent, Unpinned, Wanted
 from kvtransfer.outbound import Outbound
+from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.pair import (
     CONFIG,
     DECODE,

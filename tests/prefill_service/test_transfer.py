@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-from benchmarks.array_pool import ArrayPool
 from core.config import TransferConfig
 from core.messages import Branch, Commit, Grant, Open, PrefillJob, Stages, ToDecode, decode_to_decode, encode
 from core.network import Network
@@ -12,6 +11,7 @@ from core.sockets import router
 from core.store import ServerClock
 from kvtransfer.moves import Closed, FirstTokens, Unpinned
 from prefill_service.transfer import PrefillTransfer
+from tests.kvtransfer.array_pool import ArrayPool
 from tests.links import KEYS, SECRET, guarded
 from tests.worker.roles import LIMITS, SAMPLING, SPEC
 from worker.events import CommitHandoff, LayerWritten, OpenHandoff
