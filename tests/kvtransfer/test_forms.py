@@ -1,0 +1,125 @@
+"""Forms of KV on the way: which are taken, what they weigh, and when a codec is used."""
+
+import pytest
+from msgspec.structs import replace
+
+from core.config import Codec, TransferConfig
+from core.kvspec import KVGroup, KVSpec, Piece, WireForm
+from core.messages import Credit, Grant, Open, Refused
+from kvtransfer.arrivals import Arrivals
+from kvtransfer.departures import Departures
+from kvtransfer.link import LinkRate
+from kvtransfer.moves import HandoffKey, Land, Send, Wanted
+from kvtransfer.receiver import Granted
+from kvtransfer.sender import LayerReady
+from tests.kvtransfer.world import DECODE, PREFILL, layer, opening, request, to_prefill
+
+# Four vectors of eight numbers for each token.
+SPEC = KVSpec((KVGroup("full", (0, 1), 16, 16 * 4 * 8 * 4, vectors=4),), "test", "none", "fp32")
+LINK = b"link"
+KEY = HandoffKey(PREFILL, 1)
+
+
+def open_of(spec: KVSpec, tokens: int, form: WireForm | None = None) -> Open:
+    return opening(
+        token_ids=list(range(tokens)), prompt_tokens=tokens, fingerprint=spec.fingerprint(), form=form or spec.form()
+    )
+
+
+def test_a_spec_in_another_form_is_the_spec_of_a_pool_that_has_it() -> None:
+    other = SPEC.in_form(WireForm("bf16", 64))
+    assert other is not None and other.dtype == "bf16"
+    assert other.groups == (KVGroup("full", (0, 1), 64, 64 * 4 * 8 * 2, vectors=4),)
+    assert other.in_form(SPEC.form()) == SPEC and other.content() == SPEC.content()
+    assert other.fingerprint() != SPEC.fingerprint()
+    assert SPEC.in_form(WireForm("bytes", 16)) is SPEC.in_form(WireForm("fp32", 17)) is None
+
+
+@pytest.mark.parametrize(("codec", "size"), [("none", 2048), ("int8", 512 + 16), ("fp8", 512 + 16)])
+def test_a_block_on_its_way(codec: Codec, size: int) -> None:
+    assert SPEC.groups[0].wire_bytes(codec, "fp32") == size
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [dict(weights="others"), dict(layout="other"), dict(groups=(replace(SPEC.groups[0], vectors=8),))],
+    ids=["weights", "layout", "heads"],
+)
+def test_what_cannot_be_converted_is_refused_with_both_fingerprints(changes: dict[str, object]) -> None:
+    theirs = replace(SPEC, **changes)
+    (send,) = Arrivals(TransferConfig(), DECODE, SPEC).receive(LINK, open_of(theirs, 20), 0, 0.0)
+    assert isinstance(send, Send) and isinstance(send.message, Refused)
+    assert (send.message.reason, send.message.retryable) == ("misfit", False)
+    assert theirs.fingerprint() in send.message.message and SPEC.fingerprint() in send.message.message
+
+
+def test_a_form_that_is_not_the_fingerprints_is_refused() -> None:
+    (send,) = Arrivals(TransferConfig(), DECODE, SPEC).receive(LINK, open_of(SPEC, 20, WireForm("bf16", 16)), 0, 0.0)
+    assert isinstance(send, Send) and isinstance(send.message, Refused) and send.message.reason == "misfit"
+
+
+@pytest.mark.parametrize(
+    ("held", "theirs_held", "first"),
+    [(0, 0, 0), (1, 0, 0), (3, 0, 0), (4, 1, 64), (5, 1, 64), (7, 2, None)],
+)
+def test_larger_blocks_come_whole_and_land_behind_what_is_held(held: int, theirs_held: int, first: int | None) -> None:
+    """Blocks of 64 tokens for a pool with blocks of 16, of a prompt of 100 tokens: two of theirs, seven of ours."""
+    theirs = SPEC.in_form(WireForm("fp32", 64))
+    assert theirs is not None
+    arrivals = Arrivals(TransferConfig(), DECODE, SPEC)
+    (wanted,) = arrivals.receive(LINK, open_of(theirs, 100), 0, 0.0)
+    assert isinstance(wanted, Wanted)
+    ours = list(range(11, 18))
+    (send,) = arrivals.handle(KEY, Granted((ours,), held), 0.0)
+    assert isinstance(send, Send) and isinstance(send.message, Grant) and send.message.held == theirs_held
+    if first is None:
+        return
+    size = (2 - theirs_held) * 64 * 4 * 8 * 4
+    (land,) = arrivals.receive(LINK, layer(0, 1, theirs_held, 2 - theirs_held, size=size), size, 0.0)
+    assert isinstance(land, Land)
+    assert land.blocks == Piece(theirs.form(), 0, 1, ours, first, held * 16)
+
+
+def test_no_more_handoffs_wait_for_room_than_may() -> None:
+    arrivals = Arrivals(TransferConfig(grants_waiting=2), DECODE, SPEC)
+    for number in (1, 2):
+        assert isinstance(
+            arrivals.receive(LINK, replace(open_of(SPEC, 20), handoff=number, request=f"r{number}"), 0, 0)[0], Wanted
+        )
+    (send,) = arrivals.receive(LINK, replace(open_of(SPEC, 20), handoff=3, request="r3"), 0, 0.0)
+    assert isinstance(send, Send) and isinstance(send.message, Refused)
+    assert (send.message.reason, send.message.retryable) == ("crowded", True)
+    arrivals.handle(HandoffKey(PREFILL, 1), Granted(([1, 2],), 0), 0.0)
+    assert isinstance(arrivals.receive(LINK, replace(open_of(SPEC, 20), handoff=4, request="r4"), 0, 0.0)[0], Wanted)
+
+
+def test_only_a_busy_link_says_how_fast_it_is() -> None:
+    rate = LinkRate(busy=1000)
+    rate.left(100, 100, 0.0)
+    rate.covered(100, 5.0)
+    assert rate.gigabytes_per_second == 0
+    rate.left(1100, 1000, 10.0)
+    rate.left(2100, 2000, 10.0)
+    rate.covered(1100, 10.5)
+    rate.covered(2100, 10.5)
+    assert rate.gigabytes_per_second == pytest.approx(4e-6)
+
+
+@pytest.mark.parametrize(
+    ("below", "took", "codec"),
+    [(0.0, None, "int8"), (1.0, None, "none"), (1.0, 1e-3, "int8"), (1.0, 1e-7, "none")],
+    ids=["on all links", "not known", "slow", "fast"],
+)
+def test_a_codec_is_used_on_the_links_that_are_slow(below: float, took: float | None, codec: Codec) -> None:
+    config = TransferConfig(kv_codec="int8", kv_codec_below=below, window=4096)
+    departures = Departures(config, PREFILL, DECODE, SPEC)
+    if took is not None:
+        departures.open(1, request(32), 0.0)
+        departures.receive(to_prefill(Grant, held=0, limit=1 << 20), 0.0)
+        departures.handle(1, LayerReady(0, 0, 2), 0.0)
+        turn = departures.next_payload()
+        assert turn is not None
+        departures.payload_left(*turn, 0, 0.0)
+        departures.receive(Credit(sender=DECODE, receiver=PREFILL, seen=4096, limit=1 << 20), took)
+    (send,) = departures.open(2, request(32), 1.0)
+    assert isinstance(send, Send) and isinstance(send.message, Open) and send.message.form.codec == codec
