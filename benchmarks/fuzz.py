@@ -30,8 +30,8 @@ from core.cli import parse_or_exit
 from core.config import Positive, Seconds
 from core.errors import BatonError
 from core.link_keys import LinkKeys
-from core.messages import ToDecode, ToWorker
-from core.sockets import dealer, send_now
+from core.messages import Join, Offer, ToDecode, ToWorker, decode_to_prefill, encode
+from core.sockets import dealer, payload_dealer, send_now
 from launcher.options import DEMO_MODEL
 from launcher.stages import Stages
 
@@ -123,6 +123,43 @@ async def insider(port: Port, secret: bytes, frames: int, until: float, seed: st
     return sent
 
 
+async def joined(port: Port, secret: bytes, frames: int, until: float, seed: str) -> Counter[str]:
+    """Has joined, as a prefill worker does, and sends what is no payload over the socket that it was offered."""
+    mutator, chance, sent = Mutator(port.target, seed), random.Random(seed), Counter[str]()
+    context = zmq.asyncio.Context()
+    try:
+        while sent.total() < frames and time.monotonic() < until:
+            control = open_dealer(context, port.address, secret)
+            offer = await _offer(control, f"fuzz{sent.total()}", port.target.epoch)
+            address = f"{port.address.rpartition(':')[0]}:{offer.tcp}"
+            socket_ = payload_dealer(context, address, bytes.fromhex(offer.user), offer.user, offer.token)
+            life = int(LIVES[0] * (LIVES[1] / LIVES[0]) ** chance.random())
+            for _ in range(min(life, frames - sent.total())):
+                kind, message = mutator.next()
+                nonce = [chance.randrange(1 << 20).to_bytes(12, "little")] * (chance.random() < 0.75)
+                if not await _send(socket_, [*nonce, *message], until):
+                    break
+                sent[kind] += 1
+                if sent.total() % BATCH == 0:
+                    await asyncio.sleep(0)
+            socket_.close(0)
+            control.close(0)
+    finally:
+        context.destroy(0)
+    return sent
+
+
+async def _offer(control: zmq.asyncio.Socket, sender: str, epoch: str) -> Offer:
+    """Raises `BatonError` if a worker offers no socket."""
+    join = Join(sender=sender, receiver=epoch, transports=("tcp",), security="sealed", nonce=bytes(32))
+    await _send(control, [encode(join)], time.monotonic() + IDLE_SECONDS)
+    async with asyncio.timeout(IDLE_SECONDS):
+        offer = decode_to_prefill((await control.recv_multipart())[0])
+    if not isinstance(offer, Offer) or not offer.tcp:
+        raise BatonError(f"a Join of {sender} was answered with {offer}")
+    return offer
+
+
 def open_dealer(context: zmq.asyncio.Context, address: str, secret: bytes) -> zmq.asyncio.Socket:
     """A socket as another service of this deployment makes it."""
     return dealer(context, address, LinkKeys.of(secret))
@@ -165,7 +202,7 @@ async def outsider(port: Port, secret: bytes, frames: int, until: float, seed: s
 
 
 Attack = Callable[[Port, bytes, int, float, str], Coroutine[None, None, Counter[str]]]
-ATTACKS: dict[str, Attack] = {"outsider": outsider, "insider": insider}
+ATTACKS: dict[str, Attack] = {"outsider": outsider, "insider": insider, "joined": joined}
 
 
 async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -195,8 +232,10 @@ async def attack_all(config: FuzzConfig, target: SplitSystem, stages: Stages) ->
     async with traffic(target.url, config.seed) as flow:
         for attacker, attack in ATTACKS.items():
             for port in ports(target):
-                if attacker == "insider" and "payload" in port.name:
+                if attacker != "outsider" and "payload" in port.name:
                     continue  # a payload port admits each peer by a token of its own
+                if attacker == "joined" and "handoff" not in port.name:
+                    continue
                 stages.show(port.name, f"{attacker} attacks")
                 await attacked(
                     target, attack, port, min(config.frames, WARM_UP), config.seconds, f"{config.seed} warm-up"

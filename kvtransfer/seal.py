@@ -61,7 +61,7 @@ class FrameOpener:
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
         self._least = 0  # of the next frame's count
-        self._buffer = memoryview(b"")
+        self._buffer = memoryview(bytearray())
 
     def open(self, nonce: bytes, header: bytes, sealed: memoryview) -> memoryview:
         """The payload, until the next is opened. Raises `SealError` for a frame that is not for here and now."""
@@ -74,7 +74,7 @@ class FrameOpener:
             self._buffer = np.empty(size, np.uint8).data  # not cleared first, as a bytearray would be
         payload = self._buffer[:size]
         if size > KEPT:
-            self._buffer = memoryview(b"")
+            self._buffer = memoryview(bytearray())
         try:
             self._cipher.decrypt_into(nonce, sealed, header, payload)
         except InvalidTag:
