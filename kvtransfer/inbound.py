@@ -26,7 +26,7 @@ from core.strikes import Strikes
 from kvtransfer.arrivals import Arrivals
 from kvtransfer.memory import KVMemory
 from kvtransfer.moves import Dropped, HandoffKey, InboundEvent, Instruction, Land, Landed, Send, Wanted
-from kvtransfer.payload_doors import PayloadDoors
+from kvtransfer.payload_sockets import PayloadSockets
 from kvtransfer.receiver import Declined, Granted, Over
 from kvtransfer.session import Arrived
 from kvtransfer.sessions import Sessions
@@ -65,14 +65,14 @@ class Inbound:
         self._memory = memory
         self._events = events
         self._clock = clock
-        self._doors = PayloadDoors(config, network, host)
+        self._payload_sockets = PayloadSockets(config, network, host)
         try:
             self._socket, self.address = router(network.context, host, network.keys)
         except BaseException:
-            self._doors.close()
+            self._payload_sockets.close()
             raise
         network.gatekeeper.watch(self._socket)
-        self._sessions = Sessions(config, epoch, network, self._doors)
+        self._sessions = Sessions(config, epoch, network, self._payload_sockets)
         self._strikes: Strikes[bytes] = Strikes(config.malformed_rate, config.cut_off)
         self.handoffs_landed = 0
         self.payloads_landed = 0
@@ -85,7 +85,7 @@ class Inbound:
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Raises what a task of ours has died of; await it beside the I/O thread's other tasks."""
         reading = [self._read(self._socket, self._receive)]
-        reading += [self._read(door, self._payloads(name)) for name, door in self._doors.sockets.items()]
+        reading += [self._read(each, self._payloads(name)) for name, each in self._payload_sockets.sockets.items()]
         self._tasks = [asyncio.create_task(work) for work in (*reading, self._keep_time())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
@@ -132,7 +132,7 @@ class Inbound:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._socket.close(0)
-        self._doors.close()
+        self._payload_sockets.close()
         self._sessions.close()
 
     async def _read(self, socket: zmq.asyncio.Socket, receive: Receives) -> None:

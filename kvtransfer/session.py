@@ -71,9 +71,9 @@ class Session:
         if transport == "tcp" and self._opener is not None:
             if len(frames) != SEALED_FRAMES:
                 raise MessageError("a sealed payload is a nonce, a header, and one frame")
-            nonce, begun, sealed = frames
-            payload = self._opener.open(bytes(nonce), bytes(begun), sealed)
-            return self._arrived(transport, Arrived(decode_layer(begun), [payload], seal_digest(sealed)))
+            nonce, header, sealed = frames
+            payload = self._opener.open(bytes(nonce), bytes(header), sealed)
+            return self._arrived(transport, Arrived(decode_layer(header), [payload], seal_digest(sealed)))
         if not frames:
             raise MessageError("no header")
         return self._arrived(transport, Arrived(decode_layer(frames[0]), frames[1:]))

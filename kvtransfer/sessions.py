@@ -7,7 +7,7 @@ from core.errors import MessageError
 from core.messages import Join, Offer
 from core.network import Network
 from core.records import KVLink
-from kvtransfer.payload_doors import PayloadDoors
+from kvtransfer.payload_sockets import PayloadSockets
 from kvtransfer.session import Session
 
 MOST = 1024
@@ -21,12 +21,12 @@ log = logging.getLogger("baton.handoff")
 class Sessions:
     """By link, and by the user that payload sockets know."""
 
-    def __init__(self, config: TransferConfig, epoch: str, network: Network, doors: PayloadDoors) -> None:
+    def __init__(self, config: TransferConfig, epoch: str, network: Network, sockets: PayloadSockets) -> None:
         self._config = config
         self._epoch = epoch
         self._secret = network.secret
         self._gatekeeper = network.gatekeeper
-        self._doors = doors
+        self._payload_sockets = sockets
         self._by_link: dict[bytes, tuple[Session, float]] = {}  # and when it was last heard
         self._by_user: dict[bytes, Session] = {}
 
@@ -51,13 +51,13 @@ class Sessions:
         else:
             session = known[0]
         self._by_link[link] = (session, now)
-        return session.offer(self._epoch, self._doors.port, self._doors.ipc)
+        return session.offer(self._epoch, self._payload_sockets.port, self._payload_sockets.ipc)
 
     def _begin(self, link: bytes, join: Join) -> Session:
         sealed = "sealed" in (join.security, self._config.kv_security)
         if not sealed:
             log.warning("KV from prefill worker %s is not sealed over tcp: both say --kv-security none", join.sender)
-        ring = max(self._config.window, self._config.frame) if "shm" in self._doors.transports else 0
+        ring = max(self._config.window, self._config.frame) if "shm" in self._payload_sockets.transports else 0
         session = Session(link, join, self._epoch, self._secret, sealed, ring)
         self._by_user[bytes.fromhex(session.user)] = session
         self._gatekeeper.expect(session.user, session.token)

@@ -42,10 +42,10 @@ class SocketChannel:
 
     def _send_sealed(self, sealer: FrameSealer, header: Layer, views: Sequence[memoryview]) -> Sent | None:
         if self._refused is None or self._refused[0] != header:
-            begun = encode(header)
+            encoded = encode(header)
             buffer = self._buffers.take(sum(map(len, views)) + TAG)
-            nonce, sealed = sealer.seal(begun, views, buffer)
-            self._refused = (header, [nonce, begun, sealed], buffer)
+            nonce, sealed = sealer.seal(encoded, views, buffer)
+            self._refused = (header, [nonce, encoded, sealed], buffer)
         _, frames, buffer = self._refused
         tracker = send_now_tracked(self._socket, frames)
         if tracker is None:

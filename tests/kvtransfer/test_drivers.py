@@ -451,7 +451,7 @@ def test_an_ipc_path_is_checked(tmp_path: Path) -> None:
 def test_a_unix_socket_leaves_nothing_behind() -> None:
     async def run() -> None:
         async with pair(WAYS["ipc"]) as both:
-            path = Path(both.inbound._doors.ipc.removeprefix("ipc://"))
+            path = Path(both.inbound._payload_sockets.ipc.removeprefix("ipc://"))
             assert path.is_socket() and path.parent.stat().st_mode & 0o777 == 0o700
         assert not path.parent.exists()
 

@@ -13,7 +13,7 @@ from core.errors import ConfigError
 from core.messages import Offer
 from kvtransfer.joining import Joining
 from kvtransfer.moves import Closed
-from kvtransfer.payload_doors import NAME, PREFIX, PayloadDoors, sweep
+from kvtransfer.payload_sockets import NAME, PREFIX, PayloadSockets, sweep
 from kvtransfer.ring import Ring
 from tests.kvtransfer.meddler import Meddler
 from tests.kvtransfer.pair import DECODE, PREFILL, Way, bounded, pair, until
@@ -73,11 +73,11 @@ def test_a_worker_does_without_a_unix_socket(tmp_path: Path, monkeypatch: pytest
 
     async def run() -> None:
         async with guarded() as network:
-            doors = PayloadDoors(TransferConfig(), network, "127.0.0.1")
-            assert list(doors.sockets) == ["tcp"] and doors.port and not doors.ipc
-            doors.close()
+            sockets = PayloadSockets(TransferConfig(), network, "127.0.0.1")
+            assert list(sockets.sockets) == ["tcp"] and sockets.port and not sockets.ipc
+            sockets.close()
             with pytest.raises(ConfigError, match="--kv-transport: 'ipc': no Unix socket"):
-                PayloadDoors(TransferConfig(kv_transport="ipc"), network, "127.0.0.1")
+                PayloadSockets(TransferConfig(kv_transport="ipc"), network, "127.0.0.1")
         assert base == "missing" or not list(directory.iterdir())
 
     asyncio.run(run())
@@ -92,12 +92,12 @@ def test_what_a_killed_worker_left_is_swept(tmp_path: Path, monkeypatch: pytest.
 
     async def run() -> None:
         async with guarded() as network:
-            doors = PayloadDoors(TransferConfig(kv_transport="ipc"), network, "127.0.0.1")
-            mine = Path(doors.ipc.removeprefix("ipc://")).parent
+            sockets = PayloadSockets(TransferConfig(kv_transport="ipc"), network, "127.0.0.1")
+            mine = Path(sockets.ipc.removeprefix("ipc://")).parent
             os.utime(mine, (0, 0))
             sweep(tmp_path)
             assert mine.exists() and young.exists() and not dead.exists()
-            doors.close()
+            sockets.close()
 
     asyncio.run(run())
 

@@ -406,7 +406,7 @@ def test_strangers_reach_no_payload_socket() -> None:
         async with pair({"kv_transport": "tcp"}, QUICK) as both:
             context = zmq.asyncio.Context()
             await joined(both)
-            port = both.inbound._doors.port
+            port = both.inbound._payload_sockets.port
             stranger = payload_dealer(context, f"tcp://127.0.0.1:{port}", b"stranger", "stranger", "guessed")
             await until(lambda: both.network.gatekeeper.refused["user"], "it was let in")
             insider = dealer(context, both.inbound.address, KEYS)  # knows the secret, but did not join

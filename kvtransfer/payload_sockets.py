@@ -20,7 +20,7 @@ NAME = "payloads"
 YOUNG_SECONDS = 60.0  # a directory without a socket that answers may be one that is just being made
 
 
-class PayloadDoors:
+class PayloadSockets:
     """Those of the transports that may be used. The Unix socket lies in a directory that only this user can enter."""
 
     def __init__(self, config: TransferConfig, network: Network, host: str) -> None:
@@ -46,8 +46,8 @@ class PayloadDoors:
 
     def close(self) -> None:
         """Leaves nothing behind."""
-        for door in self.sockets.values():
-            door.close(0)
+        for each in self.sockets.values():
+            each.close(0)
         self._remove()
 
     def _remove(self) -> None:
