@@ -14,7 +14,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from core.gatekeeper import QUIET, Gatekeeper
+from core.gatekeeper import QUIET, UNEXPECTED, Gatekeeper
 from core.link_keys import LinkKeys
 from core.sockets import dealer, payload_dealer, payload_ipc_router, payload_router, router
 
@@ -226,20 +226,19 @@ async def test_nonsense_harms_nobody(house: House) -> None:
 
 
 async def test_the_log_has_a_sentence_a_minute(house: House, caplog: pytest.LogCaptureFixture) -> None:
-    wrong = payload("link-1", "no token")
-
-    async def one() -> str:
+    async def one(wrong: MakeDealer, address: str, reason: str) -> str:
         caplog.clear()
-        async with refused(house, wrong, house.payload_address, "user"):
+        async with refused(house, wrong, address, reason):
             pass
         return caplog.text
 
+    unexpected = (payload("link-1", "no token"), house.payload_address, "user")
     caplog.set_level(logging.DEBUG)
-    first = await one()
-    assert "127.0.0.1" in first and "--secret-file" in first and "1 refused" in first
-    assert await one() == ""
+    first = await one(*unexpected)
+    assert "127.0.0.1" in first and UNEXPECTED in first and "1 refused" in first
+    assert await one(*unexpected) == ""
     house.now += QUIET
-    assert "refused so far" in await one()
+    assert "--secret-file" in await one(control(OTHERS), house.control_address, "handshake")
     assert "no token" not in first
 
 
