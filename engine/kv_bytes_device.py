@@ -56,6 +56,10 @@ class DeviceBytes:
     def enter(self, blocks: Tensor) -> None:
         """A device's memory is there from the beginning."""
 
+    def ready(self, layer: int, blocks: Sequence[int]) -> bool:
+        written = self._order.before(layer, blocks)
+        return written is None or bool(written.query())
+
     def read(self, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
         """A fresh buffer each time, which lives as long as its view: the sender may keep it in flight."""
         written = self._order.before(layer, blocks)

@@ -37,6 +37,10 @@ class HostBytes:
         if blocks.numel():
             self._ahead.reach(int(blocks.max()))
 
+    def ready(self, layer: int, blocks: Sequence[int]) -> bool:
+        """What the engine's thread has stored is there."""
+        return True
+
     def read(self, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
         if codec != "none":
             return [view_of(self._wire.encode(self._layers[layer], torch.tensor(blocks, dtype=torch.int64), codec))]

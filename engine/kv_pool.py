@@ -69,6 +69,10 @@ class PoolBytes(Protocol):
         """These blocks are about to get their first tokens."""
         ...
 
+    def ready(self, layer: int, blocks: Sequence[int]) -> bool:
+        """See `KVPool.ready`."""
+        ...
+
     def read(self, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
         """See `KVPool.read`."""
         ...
@@ -171,6 +175,11 @@ class KVPool:
     def enter(self, blocks: Tensor) -> None:
         """These blocks, on the pool's device, are about to get their first tokens."""
         self._bytes.enter(blocks)
+
+    def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
+        """Whether `read` would not wait: on a GPU the engine is told that a layer is written before it is computed."""
+        self._check(group, layer, blocks)
+        return self._bytes.ready(layer, blocks)
 
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
         """The bytes of `blocks` of one layer, in order, one view per run of adjacent blocks.

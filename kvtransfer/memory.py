@@ -10,6 +10,10 @@ from core.kvspec import Piece
 class KVMemory(Protocol):
     """Blocks by (group, layer, block number in the pool). A block of group g has `spec.groups[g].block_bytes` bytes."""
 
+    def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
+        """Whether these blocks can be read now, without waiting for a device that has still to compute them."""
+        ...
+
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
         """The blocks' bytes in the given order as contiguous byte views, each a whole number of blocks.
 

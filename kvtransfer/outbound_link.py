@@ -23,9 +23,9 @@ from kvtransfer.departures import Departures
 from kvtransfer.joining import Joining
 from kvtransfer.memory import KVMemory
 from kvtransfer.moves import Closed, Instruction, Joined, Lost, OpenRequest, OutboundEvent, Send, Unpinned
-from kvtransfer.payloads import Payload
-from kvtransfer.sender import FrameDone, Sender, SenderEvent, SenderState
+from kvtransfer.sender import FrameDone, SenderEvent, SenderState
 
+COMPUTING = 0.0005  # seconds between looks at blocks that a device is still computing
 LOOK = 0.005  # seconds between looks at frames that keep a closed handoff pinned
 LAST_LOOK = 1.0  # seconds after which the frames of a closed socket are taken for done
 FORGOTTEN = frozenset({"ended", "gap", "incomplete", "sender_silent", "unjoined"})
@@ -54,6 +54,7 @@ class OutboundLink:
         self._joining = joining
         self._halves: set[bytes] = set()  # the peer's, of this session and those before
         self._join_due = clock()
+        self._computing = False  # the next payload's blocks are still computed, by a device that tells nobody when
         self._asked: float | None = None  # since when a Join is unanswered
         self._views: tuple[Layer, list[memoryview]] | None = None  # what the channel did not take
         self.lost_for = ""
@@ -148,13 +149,19 @@ class OutboundLink:
         return True
 
     def _send_payload(self) -> bool | None:
+        self._computing = False
         turn = self.side.next_payload() if self.channel is not None else None
         if turn is None or self.channel is None:
             return None
         sender, payload = turn
         header = self.side.header(sender, payload)
         if self._views is None or self._views[0] != header:
-            self._views = (header, self._read_blocks(sender, payload))
+            blocks = self._blocks[sender.number][payload.group][payload.first : payload.first + payload.count]
+            self._computing = not self._memory.ready(payload.group, payload.layer, blocks)
+            if self._computing:
+                return None
+            views = self._memory.read(payload.group, payload.layer, blocks, sender.form.codec)
+            self._views = (header, views)
         sent = self.channel.send(*self._views)
         if sent is None:
             return False
@@ -165,10 +172,6 @@ class OutboundLink:
         else:
             self._frames.append((sender.number, header.number, sent.tracker))
         return True
-
-    def _read_blocks(self, sender: Sender, payload: Payload) -> list[memoryview]:
-        blocks = self._blocks[sender.number][payload.group][payload.first : payload.first + payload.count]
-        return self._memory.read(payload.group, payload.layer, blocks, sender.form.codec)
 
     def _join(self, offer: Offer) -> None:
         """Opens the channel. An Offer that is new says that the peer had forgotten the link."""
@@ -201,6 +204,8 @@ class OutboundLink:
     def _pause(self) -> float | None:
         """Seconds to sleep unless woken; None: until woken."""
         pauses = [self._retry] if self._retry else []
+        if self._computing:
+            pauses.append(COMPUTING)
         closed = any(sender.state is SenderState.CLOSED for sender in self.side.handoffs.values())
         if closed or self._lost_at is not None:
             pauses.append(LOOK)

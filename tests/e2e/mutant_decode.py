@@ -29,6 +29,10 @@ class MutantMemory:
         self._first: dict[tuple[int, int], Write] = {}  # by layer and size, for the swap
         self._done = False
 
+    def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
+        """As it is."""
+        return self._memory.ready(group, layer, blocks)
+
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
         """As it is."""
         return self._memory.read(group, layer, blocks, codec)

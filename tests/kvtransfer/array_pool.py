@@ -23,6 +23,9 @@ class ArrayPool:
                 fresh = np.zeros(shape, np.uint8) if seed is None else random.integers(0, 256, shape, np.uint8)
                 self.arrays[at, layer] = fresh
 
+    def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
+        return True
+
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
         assert codec == "none", "bytes are not numbers"
         array = self.arrays[group, layer]

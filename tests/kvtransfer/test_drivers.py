@@ -456,3 +456,26 @@ def test_a_unix_socket_leaves_nothing_behind() -> None:
         assert not path.parent.exists()
 
     bounded(run)
+
+
+def test_blocks_that_a_device_still_computes_are_not_waited_for(way: Way) -> None:
+    """Their payload leaves when they are there; meanwhile the thread does other things, as answering an Abort."""
+
+    async def run() -> None:
+        async with pair(way) as both:
+            there = False
+            both.source.ready = lambda group, layer, blocks: there  # type: ignore[method-assign]
+            both.open(1, [1, 2, 3])
+            both.compute(1)
+            both.commit(1)
+            both.open(2, [4])
+            both.compute(2)
+            await until(lambda: both.outbound.waiting_blocks(DECODE) == 0, "the Grants do not arrive")
+            both.outbound.abort(2, "cancelled")
+            await both.unpinned(2)
+            assert both.inbound.payloads_landed == 0 and not both.outbound.broken.done()
+            there = True
+            await both.unpinned(1)
+            assert both.equal(1)
+
+    bounded(run)

@@ -33,6 +33,9 @@ class Pool:
                 content = bytes(size) if seed is None else random.Random(f"{seed}/{at}/{layer}").randbytes(size)
                 self.layers[at, layer] = bytearray(content)
 
+    def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
+        return True
+
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
         assert codec == "none", "bytes are not numbers"
         size = self.spec.groups[group].block_bytes
