@@ -6,11 +6,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import zmq.asyncio
 from msgspec.structs import replace
 
 from core.config import TransferConfig
 from core.errors import ConfigError
-from core.messages import Offer
+from core.messages import Join, Offer, decode_to_prefill, encode
+from core.sockets import dealer, payload_dealer
 from kvtransfer.joining import Joining
 from kvtransfer.moves import Closed
 from kvtransfer.payload_sockets import NAME, PREFIX, PayloadSockets, sweep
@@ -18,7 +20,8 @@ from kvtransfer.ring import Ring
 from tests.kvtransfer.meddler import Meddler
 from tests.kvtransfer.pair import DECODE, PREFILL, Way, bounded, pair, until
 from tests.kvtransfer.test_transports import BLOCKS, QUICK, drop, joined
-from tests.links import guarded
+from tests.kvtransfer.world import layer
+from tests.links import KEYS, guarded
 
 GOOD = Offer(
     sender=DECODE, receiver=PREFILL, security="sealed", nonce=bytes(32), user="ab" * 16, token="cd" * 16
@@ -181,3 +184,31 @@ def test_a_ring_goes_round() -> None:
         assert b"".join(ring.views(offset, 90)) == text
     assert len(ring.views(60, 90)) == 2
     ring.close()
+
+
+def test_nobody_sends_under_another_ones_name() -> None:
+    """Who has joined is admitted to the payload socket, but its frames are its own, whatever its socket is called."""
+
+    async def run() -> None:
+        async with pair({"kv_transport": "auto"}, QUICK) as both:
+            await joined(both)  # over shared memory, so that its name on the TCP socket is free
+            ((victim, _),) = both.inbound._sessions._by_link.values()
+            context = zmq.asyncio.Context()
+            control = dealer(context, both.inbound.address, KEYS)
+            join = Join(sender="evil", receiver=DECODE, transports=("tcp",), security="none", nonce=bytes(32))
+            await control.send_multipart([encode(join)])
+            offer = decode_to_prefill((await control.recv_multipart())[0])
+            assert isinstance(offer, Offer)
+            address = f"tcp://127.0.0.1:{offer.tcp}"
+            liar = payload_dealer(context, address, bytes.fromhex(victim.user), offer.user, offer.token)
+            await liar.send_multipart([bytes(12), encode(layer(0, 0, 0, 1)), bytes(100)])
+            await until(lambda: both.inbound.refused["unknown user"] == 1, "it was taken for the victim's")
+            assert both.inbound.refused.total() == 1
+            for socket in (control, liar):
+                socket.close(0)
+            context.destroy(0)
+            both.run(1, BLOCKS)
+            await both.unpinned(1)
+            assert both.of(Closed)[1].outcome == "accepted" and both.equal(1)
+
+    bounded(run)
