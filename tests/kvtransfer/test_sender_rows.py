@@ -464,3 +464,14 @@ def test_waiting_blocks() -> None:
     assert side.departures.waiting_blocks() == 3
     side.do(grant())
     assert side.departures.waiting_blocks() == 0
+
+
+def test_no_more_is_under_way_than_the_channel_has_room_for() -> None:
+    """Whatever the credit: what was not read from a ring must not be overwritten."""
+    side = ready(streaming())
+    side.departures.use(room=24, frame=8)
+    headers, _ = side.send_all()
+    assert [header.offset for header in headers] == [0, 8, 16]
+    side.do(Credit(sender=DECODE, receiver=PREFILL, seen=8, limit=1 << 20))
+    headers, _ = side.send_all()
+    assert [header.offset for header in headers] == [24]
