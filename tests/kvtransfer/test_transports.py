@@ -194,6 +194,26 @@ def test_a_sealed_frame_of_another_session_is_refused() -> None:
     bounded(run)
 
 
+def test_a_payload_that_names_another_sender_is_refused(way: Way) -> None:
+    """A link speaks for its own sender only."""
+
+    def another_sender(frames: Frames) -> list[Frames]:
+        header = header_of(frames)
+        assert header is not None
+        frames[frames.index(encode(header))] = encode(replace(header, sender="prefill-9"))
+        return [frames]
+
+    async def run() -> None:
+        async with pair(way, QUICK) as both:
+            Meddler(await joined(both), {2: another_sender})
+            both.run(1, BLOCKS)
+            await both.unpinned(1)
+            assert both.of(Closed)[1].outcome == "failed"
+            assert both.inbound.refused["malformed"] + both.inbound.refused["unsealed"] == 1
+
+    bounded(run)
+
+
 def test_frames_without_a_seal_are_refused_where_one_is_asked_for() -> None:
     async def run() -> None:
         async with pair(WAYS["tcp, sealed"], QUICK) as both:
