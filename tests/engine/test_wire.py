@@ -72,13 +72,20 @@ def forms(spec_dtype: str, block: int) -> list[WireForm]:
     return [WireForm(spec_dtype, block, codec) for codec in ("none", "fp8", "int8")]
 
 
+# Triton's interpreter does not round bf16 as a GPU does; on a GPU the kernels' own tests have it.
+ENCODERS = {
+    f"{name}-{kind}": (wire, dtype)
+    for name, wire in WIRES.items()
+    for kind, dtype in DTYPES.items()
+    if not (isinstance(wire, TritonWire) and dtype == torch.bfloat16)
+}
+
+
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
-def test_a_codec_makes_what_the_kernels_reference_makes(wire: Wire, dtype: torch.dtype, codec: Converted) -> None:
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_a_codec_makes_what_the_kernels_reference_makes(encoder: str, codec: Converted) -> None:
     """To the bit: scales, and then the values of all vectors; also of blocks that are zero or partly unwritten."""
-    if dtype == torch.bfloat16 and isinstance(wire, TritonWire):
-        pytest.skip("Triton's interpreter does not round bf16 as a GPU does")
+    wire, dtype = ENCODERS[encoder]
     layer = random_values((9, ODD.kv_heads, 2, 16, WIDTH), dtype)
     layer[2] = 0
     layer[3, 0, 0, 1, :6] = torch.tensor([float("inf"), float("nan"), float("-inf"), -0.0, 1e-30, -1e-30]).to(dtype)
