@@ -1,5 +1,6 @@
 """What a layer does between its matrix products and attention: residual and norm, rotation and store, gate."""
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 from torch import Tensor
@@ -38,7 +39,24 @@ class Elementwise(Protocol):
         ...
 
 
-class TorchElementwise:
+class RotatesThenStores(ABC):
+    """For operators that rotate in place, and leave it to attention to store."""
+
+    @abstractmethod
+    def rotate(self, heads: Tensor, angles: Angles, weight: Tensor | None) -> None:
+        """Rotates `heads` `[tokens, heads, dim]` in place, normed by a `weight` `[heads, dim]` first."""
+
+    def rotate_and_store(
+        self, heads: Tensor, angles: Angles, weight: Tensor | None, step: AttentionStep, layer: int, *, query_heads: int
+    ) -> Tensor:
+        """See `Elementwise`."""
+        queries, keys_values = heads[:, :query_heads], heads[:, query_heads:]
+        self.rotate(heads[:, : query_heads + keys_values.shape[1] // 2], angles, weight)
+        step.store(layer, keys_values)
+        return queries
+
+
+class TorchElementwise(RotatesThenStores):
     """By PyTorch's operators, on any device."""
 
     def __init__(self, rotary: Rotary, eps: float) -> None:
@@ -52,14 +70,6 @@ class TorchElementwise:
 
     def angles(self, positions: Tensor) -> Angles:
         return self._rotary.angles(positions)
-
-    def rotate_and_store(
-        self, heads: Tensor, angles: Angles, weight: Tensor | None, step: AttentionStep, layer: int, *, query_heads: int
-    ) -> Tensor:
-        queries, keys_values = heads[:, :query_heads], heads[:, query_heads:]
-        self.rotate(heads[:, : query_heads + keys_values.shape[1] // 2], angles, weight)
-        step.store(layer, keys_values)
-        return queries
 
     def rotate(self, heads: Tensor, angles: Angles, weight: Tensor | None) -> None:
         """Rotates `heads` `[tokens, heads, dim]` in place, normed by a `weight` `[heads, dim]` first."""

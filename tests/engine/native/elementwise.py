@@ -8,13 +8,12 @@ import ctypes
 import torch
 from torch import Tensor
 
-from engine.attention import AttentionStep
-from engine.elementwise import Angles
+from engine.elementwise import Angles, RotatesThenStores
 from engine.native.library import FORMATS
 from engine.rope import Rope, inverse_frequencies
 
 
-class NativeElementwise:
+class NativeElementwise(RotatesThenStores):
     """See `engine.elementwise.Elementwise`."""
 
     def __init__(self, native: ctypes.CDLL, rope: Rope, head_dim: int, dtype: torch.dtype, eps: float) -> None:
@@ -45,14 +44,6 @@ class NativeElementwise:
             *(cosine.data_ptr(), sine.data_ptr()),
         )
         return cosine, sine
-
-    def rotate_and_store(
-        self, heads: Tensor, angles: Angles, weight: Tensor | None, step: AttentionStep, layer: int, *, query_heads: int
-    ) -> Tensor:
-        queries, keys_values = heads[:, :query_heads], heads[:, query_heads:]
-        self.rotate(heads[:, : query_heads + keys_values.shape[1] // 2], angles, weight)
-        step.store(layer, keys_values)
-        return queries
 
     def rotate(self, heads: Tensor, angles: Angles, weight: Tensor | None) -> None:
         """Rotates `heads` `[tokens, heads, dim]` in place, normed by a `weight` `[heads, dim]` first."""
