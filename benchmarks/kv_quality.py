@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from benchmarks.quality import PIECE, Scores, held_out, pieces, quiet
+from benchmarks.quality import PIECE, Scores, quiet, texts_of
 from core.config import Codec, EngineConfig
 from core.errors import BatonError
 from core.kvspec import Piece, WireForm, blocks_for
@@ -81,22 +81,19 @@ def main() -> int:
     """Prints a table; 2 and one sentence where the model or the text is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kv_quality", description=__doc__.partition("\n")[0])
     parser.add_argument("--model", required=True, help="model directory or hub id")
-    texts_of = parser.add_mutually_exclusive_group()
-    texts_of.add_argument("--text", type=Path, help="a text file instead of the demo model's held-out conversations")
-    texts_of.add_argument("--random", action="store_true", help="random token ids, for a model with random weights")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--text", type=Path, help="a text file instead of the demo model's held-out conversations")
+    source.add_argument("--random", action="store_true", help="random token ids, for a model with random weights")
     parser.add_argument("--dtype", default="bf16", choices=("fp32", "bf16"))
     parser.add_argument("--tokens", type=int, default=8192, help="so many of the text, about; half are prompts")
     given = parser.parse_args()
     try:
         directory = locate(given.model, quiet)
-        text = "" if given.text is None else given.text.read_text(errors="replace")
         sender, receiver = make(given.model, given.dtype), make(given.model, given.dtype)
         if given.random:
             texts = random_texts(sender.model_config.vocab_size, given.tokens)
-        elif given.text is None:
-            texts = held_out(directory, given.tokens)
         else:
-            texts = pieces(directory, text, given.tokens)
+            texts = texts_of(directory, given.text, given.tokens)
         whole, behind = compare(sender, receiver, [each for each in texts if len(each) >= 4])
     except (BatonError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

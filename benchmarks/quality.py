@@ -74,6 +74,13 @@ def pieces(directory: Path, text: str, tokens: int) -> list[list[int]]:
     return [ids[begin : begin + PIECE] for begin in range(0, len(ids), PIECE) if len(ids) > begin + 1]
 
 
+def texts_of(directory: Path, text: Path | None, tokens: int) -> list[list[int]]:
+    """So many tokens of a file, or of conversations that the demo model was not trained on. Raises `OSError`."""
+    if text is None:
+        return held_out(directory, tokens)
+    return pieces(directory, text.read_text(errors="replace"), tokens)
+
+
 def score(executor: Executor, texts: list[list[int]]) -> Scores:
     """Of all texts, one behind the other."""
 
@@ -112,10 +119,7 @@ def main() -> int:
     given = parser.parse_args()
     try:
         directory = locate(given.model, quiet)
-        if given.text is None:
-            texts = held_out(directory, given.tokens)
-        else:
-            texts = pieces(directory, given.text.read_text(errors="replace"), given.tokens)
+        texts = texts_of(directory, given.text, given.tokens)
         found = compare(given.model, given.dtype, texts)
     except (BatonError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
