@@ -242,7 +242,7 @@ FromWorker = Welcome | Pong | Started | Tokens | Alive | Failed
 
 
 class Join(Addressed, frozen=True, kw_only=True, tag="join"):
-    """First message of a link: how its sender can pass KV, and its half of the session's key.
+    """Among the first messages of a link: how its sender can pass KV, and its half of the session's key.
 
     Repeated until answered, and from time to time after that: a link that is silent for long is forgotten.
     """

@@ -1,10 +1,10 @@
 """A control DEALER to one life of a decode worker, and the channel of its payloads: carries out `Departures`' words.
 
-Only `_pump` sends, so messages leave in order, and so do payloads; the two may overtake each other. Join is the first
-message, and payloads wait for the Offer that answers it; an Open does not. Messages wait in `_outbox`; a repetition
-takes the place of the one that it repeats, so the outbox is bounded by the handoffs. While a socket takes nothing (no
-connection stands yet, or its queue is full) the pump tries again after 1, 2, 4 … 20 ms. It does not poll for writing:
-behind a poll pyzmq queues every other send.
+Only `_pump` sends, so messages leave in order, and so do payloads; the two may overtake each other. A Join is among the
+first messages, and payloads wait for the Offer that answers it; an Open does not. Messages wait in `_outbox`, in which
+a repetition takes the place of the one that it repeats, so it is bounded by the handoffs. While a socket takes nothing
+(no connection stands yet, or its queue is full) the pump tries again after 1, 2, 4 … 20 ms. It does not poll for
+writing: behind a poll pyzmq queues every other send.
 """
 
 import asyncio
