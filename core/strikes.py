@@ -16,19 +16,15 @@ class Strikes(Generic[Peer]):
         self._cut_off = cut_off
         self._counts: dict[Peer, tuple[float, int]] = {}  # the second's beginning, strikes in it
         self._until: dict[Peer, float] = {}
-        self.total = 0
-        self.peers_cut_off = 0
 
     def strike(self, peer: Peer, now: float) -> bool:
         """One more; True if it is the one that cuts this peer off."""
-        self.total += 1
         begun, count = self._counts.pop(peer, (now, 0))
         begun, count = (begun, count + 1) if now < begun + 1 else (now, 1)
         if count <= self.limit:
             _put(self._counts, peer, (begun, count))
             return False
         _put(self._until, peer, now + self._cut_off)
-        self.peers_cut_off += 1
         return True
 
     def listens(self, peer: Peer, now: float) -> bool:

@@ -74,7 +74,6 @@ class Inbound:
         network.gatekeeper.watch(self._socket)
         self._sessions = Sessions(config, epoch, network, self._payload_sockets)
         self._strikes: Strikes[bytes] = Strikes(config.malformed_rate, config.cut_off)
-        self.handoffs_landed = 0
         self.payloads_landed = 0
         self.bytes_landed = 0  # KV that was moved here and not computed here
         self.undelivered = 0  # answers that the peer's queue did not take; the peer will ask again
@@ -259,7 +258,6 @@ class Inbound:
     def _count(self, event: InboundEvent) -> None:
         match event:
             case Landed():
-                self.handoffs_landed += 1
                 self._tally.landed(event.land_ms)
             case Dropped(reason=reason, owned=False):
                 self._tally.given_up(reason)
