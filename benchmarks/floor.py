@@ -13,7 +13,7 @@ from benchmarks.machine import Machine
 from benchmarks.workloads import Workload
 from core.config import Quantization
 from core.kvspec import kv_bytes
-from engine.architectures import ModelConfig
+from engine.model.config import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from benchmarks.floor import Timing
 from core.config import EngineConfig
 from core.ids import SequenceKey
 from core.messages import Limits, Sampling
-from engine.blocks import BlockManager
+from engine.blocks.manager import BlockManager
 from engine.executor import Executor
-from engine.scheduler import Scheduler
-from engine.sequence import Sequence
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence import Sequence
 
 
 def quiet(stage: str, percent: float) -> None:

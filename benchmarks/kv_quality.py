@@ -24,7 +24,7 @@ from core.errors import BatonError
 from core.kvspec import Piece, WireForm, blocks_for
 from engine.device import dtype_name
 from engine.executor import Executor
-from engine.hub import locate
+from engine.model.hub import locate
 
 CODECS: tuple[Codec, ...] = get_args(Codec)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from engine import choice
-from engine.native import library
+from engine.backends import choice
+from engine.backends.native import library
 
 
 class NativeTime:

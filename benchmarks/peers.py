@@ -27,8 +27,8 @@ from benchmarks.workloads import TARGETS, WORKLOADS, Workload
 from core.cli import parse_or_exit
 from core.config import EngineConfig, Positive
 from core.errors import ConfigError
-from engine.architectures import ModelConfig, read_config
 from engine.device import DTYPES
+from engine.model.config import ModelConfig, read_config
 from launcher.stages import Stages
 
 

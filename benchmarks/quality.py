@@ -27,7 +27,7 @@ from demo_model import animals, stories, sums
 from demo_model.split import Split
 from engine.device import dtype_name
 from engine.executor import Executor
-from engine.hub import locate
+from engine.model.hub import locate
 
 PIECE = 512
 """Tokens that are read at once; also the longest context of a position."""

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.architectures import read_config
-from engine.weights import Checkpoint
+from engine.model.config import read_config
+from engine.model.weights import Checkpoint
 
 
 class RandomWeights(Checkpoint):

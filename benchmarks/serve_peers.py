@@ -26,7 +26,7 @@ from core.cli import parse_or_exit
 from core.config import Positive, Seconds
 from core.errors import ConfigError
 from core.slo import SLO
-from engine.architectures import read_config
+from engine.model.config import read_config
 from launcher.stages import Stages
 
 TARGET = 1.5

@@ -30,7 +30,7 @@ from core.messages import Limits as Ends
 from core.messages import Sampling
 from engine.device import choose_device, choose_dtype, dtype_name
 from engine.executor import Executor
-from engine.sequence import Sequence
+from engine.schedule.sequence import Sequence
 
 WARM, STEPS, WATCHED = 8, 48, 8
 """Decode steps: before the clock starts, under it, and under the profiler, which slows the host."""

@@ -20,15 +20,15 @@ from core.errors import NativeError
 from core.ids import SequenceKey
 from core.kvspec import KVGroup, KVSpec
 from core.messages import Limits, Sampling
-from engine.batch import BlockTables, build_batch
-from engine.blocks import BlockManager
-from engine.native.library import load
+from engine.backends.native.library import load
+from engine.backends.native.sampler import NativeSampler
+from engine.backends.reference.sampler import TorchSampler
+from engine.backends.sampler import Draw, Sampler
+from engine.blocks.manager import BlockManager
+from engine.model.batch import BlockTables, build_batch
 from engine.plan import Plan, StepResult
-from engine.sampler import Draw, Sampler
-from engine.sampler_native import NativeSampler
-from engine.sampler_torch import TorchSampler
-from engine.scheduler import Scheduler
-from engine.sequence import Sequence
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence import Sequence
 
 BATCHES = (1, 8, 32, 64, 512)
 PROMPT = 256

@@ -33,7 +33,7 @@ from benchmarks.machine import processor
 from benchmarks.transfer_ends import LAYERS, SECRET, Near, NearRaw, layers_of, peak_bytes, pool, sums
 from core.config import TransferConfig
 from core.network import Network
-from engine.kv_pool import KVPool
+from engine.kv.pool import KVPool
 
 GIGA = 1e9
 MIB = 1 << 20

@@ -23,13 +23,13 @@ from core.errors import NativeError
 from core.messages import Branch, Limits, Sampling, Stages
 from core.network import Network
 from core.sockets import payload_dealer, payload_router, send_now, send_now_tracked
-from engine.architectures import ModelConfig
-from engine.kv_pool import KVPool, make_spec
-from engine.native.library import load
-from engine.rope import Rope
-from engine.wire import Wire
-from engine.wire_native import NativeWire
-from engine.wire_torch import TorchWire
+from engine.backends.native.codec import NativeWire
+from engine.backends.native.library import load
+from engine.backends.reference.codec import TorchWire
+from engine.kv.codec import Wire
+from engine.kv.pool import KVPool, make_spec
+from engine.model.config import ModelConfig
+from engine.model.rope import Rope
 from kvtransfer.inbound import Inbound
 from kvtransfer.moves import Closed, InboundEvent, OpenRequest, OutboundEvent, Unpinned, Wanted
 from kvtransfer.outbound import Outbound

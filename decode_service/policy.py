@@ -14,8 +14,8 @@ from core.errors import CapacityError, MessageError
 from core.ids import SequenceKey
 from core.messages import AnyJob, DecodeJob, Emitted, Stages
 from core.records import HeldBlocks, Load
-from engine.scheduler import Progress
-from engine.sequence import Sequence
+from engine.schedule.scheduler import Progress
+from engine.schedule.sequence import Sequence
 from kvtransfer.moves import Dropped, HandoffKey, Landed, Wanted
 from worker.events import Begin, Emit, Fail, HandoffOver, Kill, Phase, RoomGranted, RoomRefused, Submit
 from worker.role import Parts, check_tokens

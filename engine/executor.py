@@ -19,30 +19,21 @@ from core.messages import Sampling
 from core.records import Memory
 from core.sizes import format_bytes
 from core.status import Progress
-from engine.architectures import ModelConfig, computation, read_config
-from engine.backend import DecodeSteps
-from engine.batch import BlockTables, Sampled, build_batch
-from engine.choice import choose
+from engine.backends.base import DecodeSteps
+from engine.backends.choice import choose
+from engine.backends.sampler import Draw
 from engine.device import choose_device, choose_dtype, dtype_name
 from engine.device_errors import device_errors
-from engine.host_tier import HostTier
-from engine.hub import locate
-from engine.kv_pool import KVPool, make_spec
-from engine.linear import LinearFactory
-from engine.model import Model
+from engine.kv.host_tier import HostTier
+from engine.kv.pool import KVPool, make_spec
+from engine.model.batch import BlockTables, Sampled, build_batch
+from engine.model.config import ModelConfig, computation, read_config
+from engine.model.hub import locate
+from engine.model.linear import LinearFactory
+from engine.model.transformer import Model
+from engine.model.weights import Checkpoint
 from engine.plan import BlockMove, Plan, StepResult, Work
-from engine.pool_size import (
-    available_memory,
-    cpu_spare,
-    cuda_spare,
-    host_slots,
-    longest_that_fits,
-    pool_blocks,
-    refuse_impossible,
-    refuse_large_weights,
-    refuse_more_than,
-)
-from engine.profiling import (
+from engine.start.profiling import (
     FILTERED,
     PLAIN,
     fastest,
@@ -53,8 +44,17 @@ from engine.profiling import (
     prompts,
     widest_step,
 )
-from engine.sampler import Draw
-from engine.weights import Checkpoint
+from engine.start.sizing import (
+    available_memory,
+    cpu_spare,
+    cuda_spare,
+    host_slots,
+    longest_that_fits,
+    pool_blocks,
+    refuse_impossible,
+    refuse_large_weights,
+    refuse_more_than,
+)
 
 LOG = logging.getLogger(__name__)
 IN_FLIGHT = 2

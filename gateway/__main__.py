@@ -13,8 +13,8 @@ from core.config import GatewayConfig
 from core.errors import BatonError
 from core.listening import listen, url_of
 from core.status import StatusFile
-from gateway.app import make_app
-from gateway.server import Server
+from gateway.http.app import make_app
+from gateway.http.server import Server
 from gateway.service import Gateway
 
 

@@ -19,19 +19,19 @@ from core.sealing import Sealer, load_secret
 from core.slo import SLO
 from core.status import StatusFile
 from core.store import ServerClock, check, connect
-from gateway.admission import Admission, Admitted
 from gateway.errors import unavailable
-from gateway.group import Group
-from gateway.metrics import Metrics
-from gateway.model_files import locate
-from gateway.publisher import Publisher
-from gateway.request import Request
-from gateway.stop import StopStrings
-from gateway.stream import Stream
-from gateway.streams import Streams
-from gateway.tenant import Tenants
-from gateway.tokenizer import ModelTokenizer
-from gateway.workers import Workers, short_name
+from gateway.reports.metrics import Metrics
+from gateway.reports.publisher import Publisher
+from gateway.requests.admission import Admission, Admitted
+from gateway.requests.request import Group
+from gateway.requests.sample import Request
+from gateway.requests.stream import Stream
+from gateway.requests.streams import Streams
+from gateway.requests.tenant import Tenants
+from gateway.text.model_files import locate
+from gateway.text.stop import StopStrings
+from gateway.text.tokenizer import ModelTokenizer
+from gateway.workers.directory import Workers, short_name
 
 LOAD_SECONDS = 3600.0  # s for tokenizer files, which may come from the hub
 DRAIN_SECONDS = 2.0  # s that open answers get at a shutdown

@@ -8,7 +8,7 @@ or `fp8` (e4m3, largest 448, an error of at most |x| / 16, or scale / 1024 where
 a zero has no sign. A scale is never below fp32's least normal number, so zeros stay zeros. What is not finite becomes
 0: it is what a block held before, behind the tokens stored, and must not spoil their scale.
 
-`copy` takes a batch as `engine/move_batches.py` makes it: no move reads or writes what one before it has written, but
+`copy` takes a batch as `engine/kv/moves.py` makes it: no move reads or writes what one before it has written, but
 it may write what one before it reads. So a program takes the same words of all moves, one after the other: reads may
 run ahead, which that allows, and writes never do. Programs for different moves would race.
 

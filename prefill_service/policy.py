@@ -15,10 +15,10 @@ from core.ids import SequenceKey
 from core.kvspec import blocks_for
 from core.messages import HANDED_OFF, AnyJob, Branch, Emitted, PrefillJob, Stages
 from core.records import HeldBlocks, Load
-from engine.blocks import Tables
+from engine.blocks.manager import Tables
 from engine.plan import Plan
-from engine.scheduler import Progress
-from engine.sequence import Sequence, SequenceState
+from engine.schedule.scheduler import Progress
+from engine.schedule.sequence import Sequence, SequenceState
 from kvtransfer.moves import Closed, FirstTokens, Unpinned
 from worker.events import AbortHandoff, CommitHandoff, Emit, Fail, Kill, LayerWritten, OpenHandoff, Phase, Submit
 from worker.role import Parts, check_tokens

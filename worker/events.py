@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from core.ids import SequenceKey
 from core.messages import AnyJob, Emitted, PrefillJob
-from engine.blocks import Tables
+from engine.blocks.manager import Tables
 from kvtransfer.moves import FirstTokens, HandoffKey
 
 # to the engine thread -----------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from core.config import WorkerConfig
 from core.errors import MessageError
 from core.kvspec import KVSpec
 from core.store import ServerClock
-from engine.blocks import BlockManager
+from engine.blocks.manager import BlockManager
 from engine.plan import Plan
-from engine.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler
 from kvtransfer.memory import KVMemory
 from worker.engine_loop import Policy
 from worker.io_thread import MakeTransfer

@@ -24,12 +24,12 @@ from core.records import WorkerRecord
 from core.sealing import load_secret
 from core.status import StatusFile
 from core.store import ServerClock, check, connect
-from engine.blocks import BlockManager
-from engine.chunking import Chunking
+from engine.blocks.manager import BlockManager
 from engine.device import dtype_name
 from engine.executor import Executor, OnLayer
 from engine.plan import Plan
-from engine.scheduler import Scheduler
+from engine.schedule.chunking import Chunking
+from engine.schedule.scheduler import Scheduler
 from worker.busy_page import BusyPage
 from worker.cores import available_cores
 from worker.engine_loop import EngineLoop

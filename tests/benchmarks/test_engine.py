@@ -9,7 +9,7 @@ from benchmarks.engine import Bench, fitting, main, table
 from benchmarks.native_time import NativeTime
 from benchmarks.workloads import WORKLOADS, Workload
 from core.config import EngineConfig
-from engine import choice
+from engine.backends import choice
 from engine.executor import Executor
 from launcher.deployment import ENVIRONMENT
 from launcher.options import DEMO_MODEL

@@ -6,8 +6,8 @@ import torch
 from benchmarks.floor import Timing, Work, floor, intensity, operations, work_of
 from benchmarks.machine import Machine
 from benchmarks.workloads import Workload
-from engine.architectures import ModelConfig
-from engine.rope import Rope
+from engine.model.config import ModelConfig
+from engine.model.rope import Rope
 
 WORK = Work(every=80, sampled=20, width=2, token_bytes=10)
 

@@ -16,7 +16,7 @@ from benchmarks.random_weights import RandomWeights
 from benchmarks.shaped import SIZES, Decoded, Read, Shaped
 from benchmarks.shapes import SHAPES, write_config
 from core.errors import ConfigError
-from engine.architectures import read_config
+from engine.model.config import read_config
 from launcher.deployment import ENVIRONMENT
 
 CPU = torch.device("cpu")

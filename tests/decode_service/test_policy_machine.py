@@ -9,7 +9,7 @@ from hypothesis.stateful import initialize, rule
 from core.ids import SequenceKey
 from core.messages import Limits, Open, Sampling
 from decode_service.policy import DecodePolicy
-from engine.blocks import Tables
+from engine.blocks.manager import Tables
 from kvtransfer.moves import Dropped, HandoffKey, Landed, Wanted
 from tests.decode_service.handoffs import committed, opened, short_job
 from tests.engine.strict_executor import StrictExecutor, next_token

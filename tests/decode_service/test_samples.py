@@ -6,7 +6,7 @@ from core.ids import SequenceKey
 from core.messages import AnyJob, Limits, PrefillJob
 from core.records import HeldBlocks
 from decode_service.policy import DecodePolicy
-from engine.sequence import SequenceState
+from engine.schedule.sequence import SequenceState
 from kvtransfer.moves import Dropped
 from tests.decode_service.handoffs import KEY, landed, short_job, wanted
 from tests.worker.roles import Bench, Sevens

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Tokens
 from hashlib import blake2b
 
 from core.messages import Sampling
-from engine.blocks import NULL_BLOCK
+from engine.blocks.manager import NULL_BLOCK
 from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
 
 VOCABULARY = 11

@@ -18,10 +18,10 @@ from core.records import FinishedRecord, Role
 from core.registry import FINISHED
 from core.status import StatusFile
 from core.store import Store, connect
-from gateway.app import make_app
-from gateway.server import Server
+from gateway.http.app import make_app
+from gateway.http.server import Server
 from gateway.service import Gateway
-from gateway.tokenizer import ModelTokenizer
+from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.peer import Peer, introduce
 
 SECONDS = 20.0  # for anything that has to come about

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.move_batches import batches
+from engine.kv.moves import batches
 from engine.plan import BlockMove
 from kernels.block_copy import CANDIDATES, FORMATS, Converted, copy, gather, reference, scatter, unsupported
 from kernels.tuning import Config

@@ -9,7 +9,7 @@ from hypothesis.stateful import initialize, rule
 from core.ids import SequenceKey
 from core.kvspec import blocks_for
 from core.messages import Limits, PrefillJob, Sampling
-from engine.blocks import Tables
+from engine.blocks.manager import Tables
 from kvtransfer.moves import Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.engine.strict_executor import StrictExecutor

@@ -9,10 +9,10 @@ from core.config import EngineConfig, TransferConfig, WorkerConfig
 from core.kvspec import KVGroup, KVSpec
 from core.messages import Limits, Sampling
 from core.store import ServerClock
-from engine.blocks import BlockManager
+from engine.blocks.manager import BlockManager
 from engine.plan import BlockMove, Plan, StepResult
-from engine.scheduler import Scheduler
-from engine.sequence import Sequence
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence import Sequence
 from worker.engine_loop import Runner
 from worker.role import Parts
 

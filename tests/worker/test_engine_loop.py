@@ -11,7 +11,7 @@ from core.messages import DecodeJob, Limits
 from core.store import ServerClock
 from decode_service.policy import DecodePolicy
 from engine.plan import BlockMove, Plan, StepResult
-from engine.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler
 from tests.worker.roles import SAMPLING, Bench
 from worker.busy_page import BusyPage
 from worker.engine_loop import EngineLoop

@@ -1,0 +1,78 @@
+"""Which backend computes: Triton's kernels on CUDA; on a CPU native operators where they compile and know the shapes.
+
+PyTorch's operators serve otherwise, and wherever they are asked for.
+"""
+
+import ctypes
+import logging
+
+import torch
+
+from core.config import EngineConfig
+from core.errors import ConfigError, NativeError
+from engine.backends.base import Backend, NativeBackend, TorchBackend
+from engine.backends.native import attention as attention_native
+from engine.backends.native.library import load
+from engine.backends.native.proof import prove
+from engine.model.config import ModelConfig
+
+LOG = logging.getLogger(__name__)
+
+
+def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: ModelConfig) -> Backend:
+    """As configured. What `auto` finds missing costs one line in the log on a CPU, and is refused on CUDA, where
+    PyTorch's operators would be several times slower.
+
+    Raises `ConfigError` where a backend was asked for by name and cannot be, and where int8 weights were, which are the
+    native operators' only.
+    """
+    quantized = config.quantization != "none"
+    wanted = config.cpu_backend if device.type == "cpu" else config.cuda_backend
+    if quantized and (device.type != "cpu" or wanted in ("torch", "triton")):
+        found = device.type if device.type != "cpu" else f"{wanted}'s operators"
+        raise ConfigError("quantization", config.quantization, f"only native operators on a CPU have it, not {found}")
+    if wanted == "torch":
+        return TorchBackend(device, dtype)
+    if device.type == "cuda" or wanted == "triton":
+        return _triton(config, device, dtype, model)
+    native = _native(config, dtype, model)
+    return TorchBackend(device, dtype) if native is None else NativeBackend(native)
+
+
+def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: ModelConfig) -> Backend:
+    setting, value = ("cpu_backend", "triton") if device.type == "cpu" else ("cuda_backend", config.cuda_backend)
+    try:
+        import triton
+
+        import engine.backends.triton.backend as backend_triton
+    except ImportError as error:
+        raise ConfigError(setting, value, f"Triton is not installed here ({error}); torch needs none") from None
+    if device.type == "cpu" and not triton.knobs.runtime.interpret:
+        raise ConfigError(setting, value, "a CPU has only Triton's interpreter: set TRITON_INTERPRET=1")
+    if device.type == "cuda":
+        try:  # it compiles a part of its own with the host's C compiler when it is first used
+            triton.runtime.driver.active.get_current_target()
+        except (RuntimeError, AssertionError, OSError) as error:
+            why = f"Triton cannot start: {error}; torch's operators need no compiler"
+            raise ConfigError(setting, value, why) from None
+    why = backend_triton.unsupported(model, dtype, config.block_size)
+    if why:
+        raise ConfigError(setting, value, f"{why}; torch's operators support it")
+    return backend_triton.TritonBackend(device)
+
+
+def _native(config: EngineConfig, dtype: torch.dtype, model: ModelConfig) -> ctypes.CDLL | None:
+    why = attention_native.unsupported(dtype, model.head_dim, config.block_size)
+    if not why:
+        try:
+            native = load()
+            prove(native)
+            return native
+        except NativeError as error:
+            why = str(error)
+    if config.cpu_backend == "native":
+        raise ConfigError("cpu_backend", "native", why)
+    if config.quantization != "none":
+        raise ConfigError("quantization", config.quantization, f"it needs the native operators: {why}")
+    LOG.info("torch operators, not native ones: %s", why)
+    return None

@@ -1,0 +1,120 @@
+"""Paged attention by the native operator: KV blocks are read where they lie, once for the query heads that share them.
+
+In fp32 a query's result depends, to the bit, on that query and its sequence's KV only: not on the batch, the chunk, the
+number of threads, or where the step began.
+"""
+
+import ctypes
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.backends.native.library import FORMATS, AttentionArguments
+from engine.device import dtype_name
+from engine.model.batch import Batch, Ints
+
+MAX_HEAD_DIM, MAX_BLOCK = 256, 64
+TILE = 128
+"""Positions of one softmax."""
+UNIT = 8
+"""Numbers of a `struct unit`. These are attention.h's; the library is asked for them when it is first used."""
+
+
+def unsupported(dtype: torch.dtype, head_dim: int, block: int) -> str:
+    """Why the native operators cannot serve such a pool, in a few words; empty: they can."""
+    if dtype not in FORMATS:
+        return f"fp32 and bf16 are supported, not {dtype_name(dtype)}"
+    if head_dim > MAX_HEAD_DIM:
+        return f"head sizes up to {MAX_HEAD_DIM} are supported, not {head_dim}"
+    if head_dim % 2:
+        return f"even head sizes are supported, not {head_dim}"
+    if MAX_BLOCK % block:
+        return f"block sizes that divide {MAX_BLOCK} are supported, not {block}"
+    return ""
+
+
+class NativeAttention:
+    """Serves pools on a CPU whose layers are `[blocks, kv_heads, 2, block, head_dim]`, in fp32 or bf16."""
+
+    def __init__(self, native: ctypes.CDLL, layers: list[Tensor], windows: tuple[int, ...]) -> None:
+        _, _, _, block, dim = layers[0].shape
+        assert not unsupported(layers[0].dtype, dim, block)
+        assert all(layer.is_contiguous() for layer in layers)
+        limits = (ctypes.c_int64 * 4)()
+        native.baton_attention_limits(limits)
+        assert tuple(limits) == (MAX_HEAD_DIM, MAX_BLOCK, TILE, UNIT), "other constants than the sources'"
+        self._native = native
+        self._layers = layers
+        self._windows = windows
+
+    def begin(self, batch: Batch) -> "NativeAttentionStep":
+        """The work's tiles, shared by all layers; made when the first layer shows how many heads share one of KV."""
+        return NativeAttentionStep(self._native, self._layers, self._windows, batch)
+
+
+class NativeAttentionStep:
+    """See `engine.model.attention.AttentionStep`."""
+
+    def __init__(self, native: ctypes.CDLL, layers: list[Tensor], windows: tuple[int, ...], batch: Batch) -> None:
+        self._native = native
+        self.pools = [layer.data_ptr() for layer in layers]
+        self.windows = windows
+        self._batch = batch  # keeps the tables alive
+        blocks, kv_heads, _, block, dim = layers[0].shape
+        for places, end in ((batch.block_tables, blocks), (batch.slots, blocks * block), (batch.fresh_blocks, blocks)):
+            assert not places.numel() or (int(places.min()) >= 0 and int(places.max()) < end), "beyond the pool"
+        self._dtype, self._dim = layers[0].dtype, dim
+        self._arguments = AttentionArguments(
+            format=FORMATS[self._dtype],
+            kv_heads=kv_heads,
+            dim=dim,
+            block=block,
+            scale=dim**-0.5,
+            tables=batch.block_tables.data_ptr(),
+            table_stride=batch.block_tables.stride(0),
+        )
+
+    def store(self, layer: int, keys_values: Tensor) -> None:
+        """A block that a sequence enters is cleared first: it may leave this worker whole."""
+        batch = self._batch
+        tokens, sides, dim = keys_values.shape
+        assert sides == 2 * self._arguments.kv_heads and dim == self._dim and keys_values.dtype == self._dtype
+        assert keys_values.stride()[1:] == (dim, 1) and tokens == len(batch.slots)
+        self._native.baton_store(
+            *(self._arguments, keys_values.data_ptr(), keys_values.stride(0), batch.slots.data_ptr(), tokens),
+            *(batch.fresh_blocks.data_ptr(), len(batch.fresh_blocks), self.pools[layer]),
+        )
+
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        tokens, heads, dim = queries.shape
+        assert queries.stride()[1:] == (dim, 1) and dim == self._dim and queries.dtype == self._dtype
+        assert tokens == len(self._batch.slots)
+        shared, rest = divmod(heads, self._arguments.kv_heads)
+        assert not rest
+        output = queries.new_empty((tokens, heads, dim))
+        self._native.baton_attend(
+            *(self.prepared(shared), queries.data_ptr(), queries.stride(0), self.pools[layer]),
+            *(self.windows[layer], output.data_ptr()),
+        )
+        return output
+
+    def prepared(self, shared: int) -> AttentionArguments:
+        """What the operators are told, for `shared` query heads to one KV head; valid as long as this step."""
+        if shared != self._arguments.shared:
+            self._arguments.shared = shared
+            self._units, self._partials = plan(self._native, self._arguments, self._batch, torch.get_num_threads())
+            self._arguments.units = self._units.ctypes.data
+            self._arguments.unit_count = len(self._units)
+            self._arguments.partials = self._partials.data_ptr() if self._partials.numel() else None
+        return self._arguments
+
+
+def plan(native: ctypes.CDLL, arguments: AttentionArguments, batch: Batch, threads: int) -> tuple[Ints, Tensor]:
+    """`[units, 8]`, `struct unit` in attention.h, and the room that they need for states of rows."""
+    floats = ctypes.c_int64()
+    lengths = batch.query_lengths.ctypes.data, batch.kv_lengths.ctypes.data, len(batch.query_lengths), threads
+    count = native.baton_plan(arguments, *lengths, None, ctypes.byref(floats))
+    units = np.empty((count, UNIT), np.int64)
+    native.baton_plan(arguments, *lengths, units.ctypes.data, ctypes.byref(floats))
+    return units, torch.empty(floats.value)

@@ -1,0 +1,107 @@
+"""The layers of the transformer by native code: two calls a layer, in memory that is kept from step to step."""
+
+import ctypes
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from engine.backends.native.attention import NativeAttentionStep
+from engine.backends.native.library import FORMATS, LayerArguments, LinearArguments, StepArguments
+from engine.model.attention import AttentionStep
+from engine.model.batch import Batch
+from engine.model.config import ModelConfig
+from engine.model.layer import Layer
+from engine.model.layers import Stored
+from engine.model.linear import Linear, NativeLinear
+from engine.model.rope import inverse_frequencies
+
+MATRICES = ("query_key_value", "attention_output", "gate_up", "down")
+"""A layer's, in the order in which they are multiplied."""
+
+
+class NativeLayers:
+    """See `engine.model.layers.Layers`. All linear layers are native ones, and so is the attention of every step."""
+
+    def __init__(self, native: ctypes.CDLL, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> None:
+        self._native = native
+        self._config = config
+        self._dtype = norm.dtype
+        self._norm = norm
+        self._layers = layers  # keeps the weights alive
+        self._arguments = [_arguments(layer) for layer in layers]
+        matrices = [getattr(layer, name) for layer in self._arguments for name in MATRICES]
+        for matrix, then in pairwise(matrices):
+            matrix.then = ctypes.addressof(then)
+        self._frequencies = inverse_frequencies(config.rope, config.head_dim)
+        self._room: dict[str, Tensor] = {}
+        rotated = config.heads + config.kv_heads
+        self._step = StepArguments(FORMATS[norm.dtype], config.head_dim, rotated, eps=config.norm_eps)
+        self._reserve(1)
+
+    def forward(self, hidden: Tensor, batch: Batch, step: AttentionStep, stored: Stored) -> Tensor:
+        """See `Layers`."""
+        assert isinstance(step, NativeAttentionStep) and hidden.dtype == self._dtype and hidden.is_contiguous()
+        native, arguments = self._native, self._step
+        self._reserve(len(hidden))
+        self._begin(hidden, batch, step)
+        last = len(self._arguments) - 1
+        for index, (layer, pool, window) in enumerate(zip(self._arguments, step.pools, step.windows, strict=True)):
+            native.baton_layer_store(layer, arguments, index == 0, pool)
+            stored(index)
+            native.baton_layer_attend(layer, arguments, index == last, pool, window)
+        rows, width = len(batch.logit_rows), hidden.shape[1]
+        normed = hidden.new_empty((rows, width))
+        native.baton_add_norm(
+            *(FORMATS[self._dtype], arguments.hidden, arguments.change, self._norm.data_ptr()),
+            *(rows, width, self._config.norm_eps, normed.data_ptr()),
+        )
+        return normed
+
+    def _begin(self, hidden: Tensor, batch: Batch, step: NativeAttentionStep) -> None:
+        config, arguments = self._config, self._step
+        assert all(each.is_contiguous() for each in (batch.slots, batch.fresh_blocks, batch.logit_rows))
+        arguments.attention = ctypes.pointer(step.prepared(config.heads // config.kv_heads))
+        arguments.tokens, arguments.slots = len(hidden), batch.slots.data_ptr()
+        arguments.fresh_count, arguments.fresh = len(batch.fresh_blocks), batch.fresh_blocks.data_ptr()
+        arguments.row_count, arguments.rows = len(batch.logit_rows), batch.logit_rows.data_ptr()
+        arguments.hidden = hidden.data_ptr()
+        self._native.baton_angles(
+            *(batch.positions.data_ptr(), len(hidden), self._frequencies.data_ptr(), len(self._frequencies)),
+            *(config.rope.magnitude, arguments.cosine, arguments.sine),
+        )
+
+    def _reserve(self, tokens: int) -> None:
+        """Room for a step of so many tokens; more than before is rounded up, so that it seldom grows."""
+        if self._room and len(self._room["change"]) >= tokens:
+            return
+        config, rows = self._config, 1 << (tokens - 1).bit_length()
+        heads = config.heads * config.head_dim
+        widths = {
+            "change": config.hidden_size,
+            "normed": config.hidden_size,
+            "heads": heads + 2 * config.kv_heads * config.head_dim,
+            "attended": heads,
+            "gate_up": 2 * config.intermediate_size,
+            "gated": config.intermediate_size,
+        }
+        self._room = {name: torch.empty((rows, width), dtype=self._dtype) for name, width in widths.items()}
+        self._room |= {name: torch.empty((rows, config.head_dim // 2)) for name in ("cosine", "sine")}
+        for name, tensor in self._room.items():
+            setattr(self._step, name, tensor.data_ptr())
+
+
+def _arguments(layer: Layer) -> LayerArguments:
+    norm = layer.query_key_norm
+    return LayerArguments(
+        attention_norm=layer.attention_norm.data_ptr(),
+        query_key_norm=None if norm is None else norm.data_ptr(),
+        mlp_norm=layer.mlp_norm.data_ptr(),
+        **{name: _packed(getattr(layer, name)) for name in MATRICES},
+    )
+
+
+def _packed(linear: Linear) -> LinearArguments:
+    assert isinstance(linear, NativeLinear)
+    return linear.arguments

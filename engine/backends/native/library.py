@@ -1,0 +1,116 @@
+"""The native operators as a ctypes library. Its OpenMP runtime is the one that PyTorch has loaded.
+
+Two runtimes in one process would each keep threads of its own that wait, spinning, for the other's: so PyTorch is
+imported first, and its `libgomp.so.1` is what the loader finds for ours. `torch.set_num_threads` holds for both.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_long, c_void_p
+
+import torch
+
+from core.errors import NativeError
+from engine.backends.native.build import TARGET, build
+
+FORMATS = {torch.float32: 0, torch.bfloat16: 1}
+"""`enum format` in vector.h."""
+WEIGHT_FORMATS = {**FORMATS, torch.int8: 2}
+"""What linear.c takes as weights."""
+WIRE_FORMATS = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3, "fp8": 4}
+"""What wire.c has in a pool, and the codecs on the wire."""
+
+
+class AttentionArguments(Structure):
+    """`struct attention` in attention.c: what all layers of a step share."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("format", "kv_heads", "shared", "dim", "block")),
+        ("scale", c_double),
+        ("tables", c_void_p),
+        ("table_stride", c_int64),
+        ("units", c_void_p),
+        ("unit_count", c_int64),
+        ("partials", c_void_p),
+    )
+
+
+class WirePool(Structure):
+    """`struct wire_pool` in wire.c: one layer of a pool."""
+
+    _fields_ = (*((name, c_int64) for name in ("format", "vectors", "block", "width")), ("layer", c_void_p))
+
+
+class LinearArguments(Structure):
+    """`struct linear` in linear.c: a packed layer."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("format", "weights", "outputs", "inputs")),
+        *((name, c_void_p) for name in ("packed", "bias", "scales", "then")),
+    )
+
+
+class LayerArguments(Structure):
+    """`struct layer` in layer.c: its weights."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("attention_norm", "query_key_norm", "mlp_norm")),
+        *((name, LinearArguments) for name in ("query_key_value", "attention_output", "gate_up", "down")),
+    )
+
+
+class StepArguments(Structure):
+    """`struct step` in layer.c: what the layers of a step share."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("format", "dim", "rotated")),
+        ("attention", POINTER(AttentionArguments)),
+        *((name, c_int64) for name in ("tokens", "fresh_count", "row_count")),
+        *((name, c_void_p) for name in ("slots", "fresh", "rows", "cosine", "sine")),
+        ("eps", c_double),
+        *((name, c_void_p) for name in ("hidden", "change", "normed", "heads", "attended", "gate_up", "gated")),
+    )
+
+
+ARGUMENTS: dict[str, tuple[type, ...]] = {
+    "baton_pack": (POINTER(LinearArguments), c_void_p, c_void_p),
+    "baton_linear": (POINTER(LinearArguments), c_void_p, c_long, c_long, c_void_p),
+    "baton_attention_limits": (c_void_p,),
+    "baton_attend": (POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long, c_void_p),
+    "baton_store": (
+        *(POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long),
+        *(c_void_p, c_long, c_void_p),
+    ),
+    "baton_add_norm": (c_int, c_void_p, c_void_p, c_void_p, c_long, c_long, c_double, c_void_p),
+    "baton_angles": (c_void_p, c_long, c_void_p, c_long, c_double, c_void_p, c_void_p),
+    "baton_rotate": (
+        *(c_int, c_void_p, c_long, c_long, c_long, c_long),
+        *(c_void_p, c_void_p, c_void_p, c_double),
+    ),
+    "baton_layer_store": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p),
+    "baton_layer_attend": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p, c_long),
+    "baton_wire_encode": (POINTER(WirePool), c_void_p, c_long, c_int, c_void_p),
+    "baton_wire_decode": (POINTER(WirePool), c_void_p, c_int, c_long, c_void_p, c_long, c_long, c_long),
+    "baton_gate": (c_int, c_void_p, c_long, c_long, c_void_p),
+    "baton_sample": (
+        *(c_int, c_void_p, c_long, c_char_p, c_long),
+        *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+    ),
+}
+"""Arguments of what returns nothing; the sources say what each is."""
+
+
+def load(target: Sequence[str] = TARGET) -> ctypes.CDLL:
+    """The operators, compiled first where they have to be. Raises `NativeError` where that cannot be."""
+    path = build(target)
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeError(f"the native operators cannot be loaded: {error}") from error
+    for name, arguments in ARGUMENTS.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, None
+    library.baton_packed_bytes.argtypes, library.baton_packed_bytes.restype = (POINTER(LinearArguments),), c_long
+    library.baton_plan.argtypes = (POINTER(AttentionArguments), *(c_void_p,) * 2, *(c_long,) * 2, *(c_void_p,) * 2)
+    library.baton_plan.restype = c_long
+    return library

@@ -1,0 +1,48 @@
+"""Sampling by the native operator, in one call: fp32 or bf16 logits on a CPU.
+
+Random bits are the reference's to the bit, logarithms in all but their last bits: a token is another than PyTorch's
+only where two scores are equal but for that. A token depends, to the bit, on its row and its draw only.
+"""
+
+import ctypes
+import struct
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.backends.gumbel import MASK64
+from engine.backends.native.library import FORMATS
+from engine.backends.sampler import Draw, is_cut, min_p_reach
+
+_DRAW = struct.Struct("=qQqqqddd")
+"""`struct draw` in sampling.c."""
+
+
+class NativeSampler:
+    """See `engine.backends.sampler.Sampler`."""
+
+    def __init__(self, native: ctypes.CDLL) -> None:
+        self._native = native
+
+    def sample(self, logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:
+        rows, vocab = logits.shape
+        assert rows == len(draws) and logits.is_contiguous()
+        packed = [
+            _DRAW.pack(
+                *(row, sampling.seed & MASK64, sample, index, sampling.top_k),
+                *(sampling.temperature, sampling.top_p, min_p_reach(sampling)),
+            )
+            for row, (sampling, samples, index) in enumerate(draws)
+            for sample in samples
+        ]
+        random = [sampling for sampling, _, _ in draws if sampling.temperature > 0]
+        filtered = any(sampling.min_p > 0 or is_cut(sampling, vocab) for sampling in random)
+        room = torch.empty((torch.get_num_threads() if filtered else 0, vocab))
+        floors, scores = torch.empty(len(packed)), torch.empty(len(packed))
+        tokens, finite = torch.empty(len(packed), dtype=torch.int64), torch.empty(len(packed), dtype=torch.bool)
+        self._native.baton_sample(
+            *(FORMATS[logits.dtype], logits.data_ptr(), vocab, b"".join(packed), len(packed)),
+            *(room.data_ptr(), floors.data_ptr(), scores.data_ptr(), tokens.data_ptr(), finite.data_ptr()),
+        )
+        return tokens, finite

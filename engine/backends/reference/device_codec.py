@@ -1,0 +1,38 @@
+"""Codecs and conversions by PyTorch's operators on a GPU: a payload at once, its tokens by their index."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.config import Codec
+from engine.backends.reference.codec import dtype_of, encoded, taken_apart
+from engine.device import to_device
+from engine.kv.codec import Landing
+
+
+class DeviceWire:
+    """See `engine.kv.codec.Wire`. Nothing here waits for the device."""
+
+    @torch.inference_mode()
+    def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:
+        scales, values = encoded(layer.flatten(1, 2).flatten(2)[blocks], codec)
+        return wire_form(scales, values.flatten(1))
+
+    @torch.inference_mode()
+    def decode(self, payload: Tensor, landing: Landing, layer: Tensor) -> None:
+        _, kv_heads, sides, block_tokens, _ = layer.shape
+        scales, values = taken_apart(payload, landing, kv_heads * sides)
+        tokens = torch.arange(landing.begin, landing.end, device=layer.device)
+        place = tokens - landing.first
+        source, away = place // landing.form.block_tokens, place % landing.form.block_tokens
+        found = values.transpose(1, 2)[source, away].view(dtype_of(landing))  # [tokens, vectors, width]
+        if scales is not None:
+            found = found.float() * scales[source].view(torch.float32)
+        blocks = to_device(np.array(landing.blocks, dtype=np.int64), layer.device)
+        target = layer.flatten(1, 2).transpose(1, 2)  # [blocks, tokens, vectors, width]
+        target[blocks[tokens // block_tokens], tokens % block_tokens] = found.to(layer.dtype)
+
+
+def wire_form(scales: Tensor, values: Tensor) -> Tensor:
+    """uint8 `[blocks, bytes]` of what a codec gives for each block: fp32 `[blocks, vectors]` and `[blocks, values]`."""
+    return torch.cat((scales.view(torch.uint8), values.view(torch.uint8)), 1)

@@ -1,0 +1,97 @@
+"""Sampling by PyTorch's operators, on any device: the reference."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from core.messages import Sampling
+from engine.backends.gumbel import gumbel_noise
+from engine.backends.sampler import Draw, is_cut, keys_of, min_p_reach
+
+CANDIDATES = 1024
+"""Largest scores that top_p looks at before it sorts the whole vocabulary."""
+
+
+class TorchSampler:
+    """See `engine.backends.sampler.Sampler`."""
+
+    def sample(self, logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:
+        logits = logits.float()
+        finite = torch.isfinite(logits.sum(-1))  # one pass; infinities and NaN survive a sum
+        tokens = logits.argmax(-1)
+        owners = [row for row, draw in enumerate(draws) for _ in draw.samples]
+        if len(owners) != len(draws):
+            index = torch.tensor(owners, device=logits.device)
+            tokens, finite = tokens[index], finite[index]
+        random = [row for row, draw in enumerate(draws) if draw.sampling.temperature > 0]
+        if random:
+            drawn = _drawn(logits[torch.tensor(random, device=logits.device)], [draws[row] for row in random])
+            places = [place for place, row in enumerate(owners) if draws[row].sampling.temperature > 0]
+            tokens[torch.tensor(places, device=logits.device)] = drawn
+        return tokens.masked_fill_(~finite, 0), finite
+
+
+def _drawn(logits: Tensor, draws: list[Draw]) -> Tensor:
+    """Tokens `[samples]`. Rows are scaled and filtered once, however often they are drawn from."""
+    device = logits.device
+    settings = [draw.sampling for draw in draws]
+    keys = torch.from_numpy(keys_of(draws))
+    logits /= torch.tensor([each.temperature for each in settings], device=device)[:, None]
+    floor = _floor(logits, settings)
+    if floor is not None:
+        logits.masked_fill_(logits < floor[:, None], -torch.inf)
+    scores = gumbel_noise(keys.to(device), logits.shape[1])
+    if len(keys) == len(draws):
+        scores += logits
+    else:
+        scores += logits[torch.tensor([row for row, draw in enumerate(draws) for _ in draw.samples], device=device)]
+    return scores.argmax(-1)
+
+
+def _floor(logits: Tensor, settings: list[Sampling]) -> Tensor | None:
+    """The least scaled logit that each row's filters leave, `[rows]`, or None where no row has a filter."""
+    vocab = logits.shape[1]
+    cuts = [row for row, each in enumerate(settings) if is_cut(each, vocab)]
+    if not cuts and all(each.min_p <= 0 for each in settings):
+        return None
+    floor = logits.amax(-1) + torch.tensor([min_p_reach(each) for each in settings], device=logits.device)
+    if cuts:
+        rows = torch.tensor(cuts, device=logits.device)
+        found = _sorted_floor(logits[rows], [settings[row] for row in cuts])
+        floor[rows] = torch.maximum(floor[rows], found)
+    return floor
+
+
+def _sorted_floor(logits: Tensor, settings: list[Sampling]) -> Tensor:
+    """The threshold of top_k and top_p, `[rows]`: the largest scores mostly decide it; where not, all are sorted.
+
+    On CUDA a whole sort is cheap, and asking whether it is needed would wait for the device.
+    """
+    vocab = logits.shape[1]
+    top_k = torch.tensor([each.top_k if 0 < each.top_k < vocab else vocab for each in settings], device=logits.device)
+    top_p = torch.tensor([each.top_p for each in settings], dtype=torch.float64, device=logits.device)
+    if logits.is_cuda or vocab <= CANDIDATES:
+        return _cut(logits, vocab, top_k, top_p)[0]
+    floor, decided = _cut(logits, CANDIDATES, top_k, top_p)
+    rest = (~decided).nonzero().squeeze(1)
+    if rest.numel():
+        floor[rest] = _cut(logits[rest], vocab, top_k[rest], top_p[rest])[0]
+    return floor
+
+
+def _cut(logits: Tensor, count: int, top_k: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
+    """The last score, in falling order, before which less than top_p is gathered; and whether `count` scores tell.
+
+    Sums are fp64, so that their order, which depends on how many rows there are, cannot move a threshold.
+    """
+    ordered = logits.topk(count).values if count < logits.shape[1] else logits.sort(descending=True).values
+    ranks = torch.arange(count, device=logits.device)
+    shares = (ordered - ordered[:, :1]).double().exp_().masked_fill_(ranks >= top_k[:, None], 0)
+    whole = torch.where(top_k <= count, shares.sum(-1), (logits - ordered[:, :1]).double().exp_().sum(-1))
+    before = (shares.cumsum(-1) - shares) / whole[:, None]
+    kept = (before < top_p[:, None]) & (ranks < top_k[:, None])
+    kept[:, 0] = True
+    last = kept.sum(-1) - 1
+    decided = (last + 1 < count) | (top_k <= count)
+    return ordered.gather(1, last[:, None]).squeeze(1), decided

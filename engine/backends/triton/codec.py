@@ -1,0 +1,20 @@
+"""Codecs by the Triton kernels: blocks are read from the pool once. What lands is converted by PyTorch's operators."""
+
+import torch
+from torch import Tensor
+
+from core.config import Codec
+from engine.backends.reference.device_codec import DeviceWire, wire_form
+from kernels import block_copy
+
+
+class TritonWire(DeviceWire):
+    """See `engine.kv.codec.Wire`. Heads that are too large for the kernel go PyTorch's way."""
+
+    @torch.inference_mode()
+    def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:
+        assert codec != "none"
+        if block_copy.unsupported(*layer.shape[-2:]):
+            return super().encode(layer, blocks, codec)
+        values, scales = block_copy.gather(layer, blocks, codec)
+        return wire_form(scales.flatten(1), values.flatten(1))

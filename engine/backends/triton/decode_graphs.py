@@ -1,0 +1,111 @@
+"""Decode steps that are recorded once and replayed: one launch by the host, not hundreds.
+
+A CUDA graph has fixed shapes and addresses. So there is one for each of some sizes of a batch; a smaller batch is
+padded with null sequences, and all inputs lie at places that stay (`decode_inputs.py`). The head is not in it: logits
+of padding would be wasted, and those of every size kept. All are recorded when the worker starts. On a CPU, where
+Triton's interpreter checks all of it, a record is the step itself.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.status import Progress
+from engine.backends.triton.attention import Tables, TritonAttention
+from engine.backends.triton.decode_inputs import DecodeInputs
+from engine.model.batch import Batch, Sampled
+from engine.model.transformer import Model
+from engine.plan import Plan, Work
+
+Replay = Callable[[], Tensor]
+"""Runs a recorded step; returns its hidden states, which the next run of the same record overwrites."""
+
+
+def ladder(most: int) -> list[int]:
+    """Sizes of batches that are recorded, up to `most`: no step computes more than twice its rows, no large one more
+    than a quarter too many."""
+    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, 256, 32), *range(256, most, 64)]
+    return sorted({*(size for size in sizes if size < most), most})
+
+
+class DecodeGraphs:
+    """Of one model with one pool."""
+
+    def __init__(
+        self,
+        model: Model,
+        attention: TritonAttention,
+        inputs: DecodeInputs,
+        most: int,
+        longest: int,
+        progress: Progress,
+    ) -> None:
+        """Records batches of up to `most` sequences of up to `longest` tokens."""
+        self._model = model
+        self._attention = attention
+        self._inputs = inputs
+        self._longest = longest
+        self._sizes = ladder(most)
+        self._replays: dict[int, Replay] = {}
+        memory: Any = None  # shared: two graphs never run at once
+        for done, size in enumerate(reversed(self._sizes)):  # what the largest needs is enough for all
+            progress("recording decode steps", 100.0 * done / len(self._sizes))
+            self._replays[size], memory = record(partial(self._step, size), attention.device, memory)
+
+    def serves(self, plan: Plan) -> bool:
+        """Whether every work is the next token of one sample."""
+        works = plan.works
+        return len(works) <= self._sizes[-1] and all(_decodes(work) for work in works)
+
+    def run(self, works: Sequence[Work], before: Sampled | None) -> Tensor:
+        """Logits `[works, vocab]`, the caller's. KV of all layers is stored."""
+        size = next(size for size in self._sizes if size >= len(works))
+        self._inputs.fill(works, size, before)
+        return self._model.logits(self._replays[size]()[: len(works)])
+
+    def _step(self, rows: int) -> Tensor:
+        """Hidden states `[rows, hidden]` in the order of the step's works."""
+        inputs = self._inputs
+        slots, tables = inputs.slots(rows), Tables(inputs.block_tables(rows), inputs.kv_lengths(rows))
+        every = torch.arange(rows, device=slots.device)
+        batch = Batch(
+            token_ids=inputs.token_ids(rows),
+            positions=inputs.positions(rows),
+            slots=slots,
+            query_start=every,
+            block_tables=tables.blocks,
+            fresh_blocks=every[:0],
+            logit_rows=every,
+            query_lengths=np.ones(rows, np.int64),
+            kv_lengths=np.full(rows, self._longest, np.int64),
+        )
+        hidden = self._model.forward(batch, self._attention.step(slots, tables, self._longest), lambda layer: None)
+        return hidden[inputs.order(rows)]
+
+
+def _decodes(work: Work) -> bool:
+    return len(work.token_ids) == 1 and work.sampling is not None and len(work.samples) == 1
+
+
+def record(step: Callable[[], Tensor], device: torch.device, memory: Any) -> tuple[Replay, Any]:
+    """A step as a CUDA graph, in the `memory` of those recorded before, if any; and the memory it shares with others.
+
+    It runs once before: kernels are compiled and libraries set up by what must not happen while a graph is recorded.
+    """
+    if device.type != "cuda":
+        return step, None
+    step()
+    cuda: Any = torch.cuda
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph, pool=memory):
+        hidden = step()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return hidden
+
+    return replay, graph.pool()

@@ -1,0 +1,94 @@
+"""What a decode step reads, at places on the device that stay, so that a recorded step finds it there.
+
+A step is one row for each sequence: its token, position, slot and length travel in one copy from pinned memory. A
+sequence keeps its row from step to step, and with it its block table there. So rows are not in the order of a step's
+works; that order travels with them. Rows behind the last sequence are *null sequences*: their KV is stored nowhere, and
+they attend to nothing.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.backends.triton.decode_rows import DecodeRows
+from engine.backends.triton.device_tables import DeviceTables
+from engine.model.batch import Ints, Sampled, place_of_samples
+from engine.plan import PENDING, Work
+
+TOKEN, POSITION, SLOT, KV_LENGTH, SOURCE, ORDER = range(6)
+KNOWN = -1
+"""As a source: the token is known on the host, and not one that the step before has sampled."""
+NOWHERE = -1
+NULL_SEQUENCE = np.array([[0], [0], [NOWHERE], [0], [KNOWN], [0]])
+
+
+class DecodeInputs:
+    """Of up to `rows` sequences of up to `width` blocks."""
+
+    def __init__(self, rows: int, width: int, block_size: int, device: torch.device, in_flight: int) -> None:
+        """`in_flight`: steps that may be launched and not collected. Each has a buffer on the host of its own."""
+        self._block_size = block_size
+        self._rows = DecodeRows()
+        self._tables = DeviceTables(rows, width, device)
+        self._fields = torch.from_numpy(NULL_SEQUENCE).repeat(1, rows).to(device)
+        self._previous = torch.zeros(rows, dtype=torch.int64, device=device)  # what the step before has sampled
+        pinned = device.type == "cuda"
+        self._host = [torch.zeros(self._fields.shape, dtype=torch.int64, pin_memory=pinned) for _ in range(in_flight)]
+        self._steps = 0
+
+    def fill(self, works: Sequence[Work], rows: int, before: Sampled | None) -> None:
+        """The inputs of `works`, one token each, and of null sequences up to `rows`."""
+        staging = self._host[self._steps % len(self._host)]
+        self._steps += 1
+        fields: Ints = staging.numpy()
+        fields[:, :rows] = NULL_SEQUENCE
+        own = np.array(self._rows.of([work.sequence for work in works]))
+        starts = np.array([work.start for work in works])
+        last = [work.blocks[0][work.start // self._block_size] for work in works]
+        fields[POSITION, own] = starts
+        fields[SLOT, own] = np.array(last) * self._block_size + starts % self._block_size
+        fields[KV_LENGTH, own] = starts + 1
+        fields[TOKEN, own], fields[SOURCE, own] = self._find_tokens(works, before)
+        fields[ORDER, : len(works)] = own
+        self._fields.copy_(staging, non_blocking=True)
+        self._tables.update(own.tolist(), [work.blocks[0] for work in works])
+
+    def _find_tokens(self, works: Sequence[Work], before: Sampled | None) -> tuple[Ints, Ints]:
+        """Of each work the token, 0 if it is pending, and the place among the step before's where it is then."""
+        tokens = np.array([work.token_ids[0] for work in works])
+        sources = np.full_like(tokens, KNOWN)
+        pending = np.flatnonzero(tokens == PENDING)
+        if len(pending):
+            assert before is not None, "a pending token, but no step before it"
+            places = place_of_samples(before.works)
+            sources[pending] = [places[works[index].sequence] for index in pending.tolist()]
+            tokens[pending] = 0
+            self._previous[: len(before.tokens)].copy_(before.tokens)
+        return tokens, sources
+
+    def token_ids(self, rows: int) -> Tensor:
+        """`[rows]` int64; computed on the device, which alone knows some of them."""
+        sources = self._fields[SOURCE, :rows]
+        return torch.where(sources == KNOWN, self._fields[TOKEN, :rows], self._previous[sources.clamp(min=0)])
+
+    def positions(self, rows: int) -> Tensor:
+        """`[rows]` int64."""
+        return self._fields[POSITION, :rows]
+
+    def slots(self, rows: int) -> Tensor:
+        """`[rows]` int64, `NOWHERE` for null sequences."""
+        return self._fields[SLOT, :rows]
+
+    def kv_lengths(self, rows: int) -> Tensor:
+        """`[rows]` int32, 0 for null sequences."""
+        return self._fields[KV_LENGTH, :rows].int()
+
+    def order(self, rows: int) -> Tensor:
+        """`[rows]` int64: the row of each work of the step, in the works' order; 0 behind the last."""
+        return self._fields[ORDER, :rows]
+
+    def block_tables(self, rows: int) -> Tensor:
+        """`[rows, width]` int32."""
+        return self._tables.tensor[:rows]

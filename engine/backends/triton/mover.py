@@ -1,0 +1,20 @@
+"""Moves of blocks by the Triton kernels: each word is read and written once, layers in the order of the staging."""
+
+from torch import Tensor
+
+from engine.kv.mover import WORD
+from kernels import block_copy
+
+
+class TritonMover:
+    """See `engine.kv.mover.BlockMover`."""
+
+    def gather(self, pool: Tensor, blocks: Tensor) -> Tensor:
+        return block_copy.gather(pool, blocks).flatten(2).view(WORD)
+
+    def scatter(self, words: Tensor, pool: Tensor, blocks: Tensor) -> None:
+        staging = words.contiguous().view(pool.dtype).view(len(blocks), len(pool), *pool.shape[2:])
+        block_copy.scatter(staging, pool, blocks)
+
+    def copy(self, pool: Tensor, sources: Tensor, targets: Tensor) -> None:
+        block_copy.copy(pool, sources, targets)

@@ -1,0 +1,250 @@
+"""Who holds which KV block, over all KV groups. Blocks are numbers here; the bytes are in the KV pool.
+
+Whatever is taken is taken in every group, or in none. What has to be done to the bytes so that the numbers are true
+(copies, moves to and from the host tier) is collected as `BlockMove`s, to be carried out in order before anything else
+touches the pool.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Literal, NamedTuple
+
+from core.block_hash import BlockKeys
+from core.errors import CapacityError
+from core.kvspec import KVSpec, blocks_for
+from engine.blocks.pool import NO_HIT, NULL_BLOCK, BlockPool, Hit
+from engine.plan import BlockMove
+
+__all__ = ["NULL_BLOCK", "BlockManager", "Found", "Tables"]
+
+Tables = tuple[list[int], ...]
+"""The blocks of one sequence, in order of position, for each KV group."""
+
+Chains = tuple[BlockKeys, ...]
+"""The keys of one sequence's blocks, for each KV group."""
+
+
+class Found(NamedTuple):
+    """What the cache has of a text: the KV of its first `tokens` tokens, in every group."""
+
+    tokens: int
+    hits: tuple[Hit, ...]
+
+    @property
+    def returning(self) -> int:
+        """Blocks of it that come back from the host tier."""
+        return sum(node.block is None for hit in self.hits for node in hit.nodes)
+
+    @property
+    def partial(self) -> bool:
+        """Whether it ends inside a block, which is copied."""
+        return any(hit.partial is not None for hit in self.hits)
+
+    @property
+    def whole_blocks(self) -> int:
+        """Leading blocks that are here as a whole, in every group."""
+        return min(len(hit.nodes) for hit in self.hits)
+
+
+def _always(blocks: int) -> bool:
+    return True
+
+
+class BlockManager:
+    """The blocks of all KV groups."""
+
+    def __init__(
+        self,
+        spec: KVSpec,
+        block_count: int,
+        host_slots: int = 0,
+        worth_returning: Callable[[int], bool] = _always,
+    ) -> None:
+        """`block_count` counts the null block, in every group; `host_slots` are the first group's.
+
+        `worth_returning`: is it cheaper to bring so many blocks back from the host tier than to compute them? Raises
+        `CapacityError` where nothing is left.
+        """
+        if block_count < 2:
+            raise CapacityError(f"a KV pool of {block_count} blocks: 2 are the least, because block 0 pads")
+        self._moves: list[BlockMove] = []
+        slots = [host_slots] + [0] * (len(spec.groups) - 1)
+        self.groups = tuple(
+            BlockPool(block_count, group.block_tokens, count, partial(self._emit, number), worth_returning)
+            for number, (group, count) in enumerate(zip(spec.groups, slots, strict=True))
+        )
+        self.total = sum(group.total for group in self.groups)
+
+    # counts ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def available(self) -> int:
+        """Blocks that nobody refers to, over all groups: the free ones and those that the cache could give up."""
+        return sum(group.available for group in self.groups)
+
+    @property
+    def cached_count(self) -> int:
+        """Those of them that hold KV that the cache knows."""
+        return sum(group.idle for group in self.groups)
+
+    @property
+    def used_count(self) -> int:
+        """Blocks with any reference, over all groups."""
+        return self.total - self.available
+
+    @property
+    def pinned_count(self) -> int:
+        """Those of them with I/O references."""
+        return sum(group.pinned for group in self.groups)
+
+    @property
+    def quarantined_count(self) -> int:
+        """Those of them with I/O references only: their sequences are over."""
+        return sum(group.quarantined for group in self.groups)
+
+    @property
+    def used_slots(self) -> int:
+        """Tokens that the used blocks of the first group could hold."""
+        return self.groups[0].used * self.groups[0].block_tokens
+
+    def needed(self, tokens: int) -> int:
+        """Blocks that hold `tokens` tokens, over all groups."""
+        return sum(blocks_for(tokens, group.block_tokens) for group in self.groups)
+
+    def ever_fits(self, tokens: int) -> bool:
+        """Whether the empty pool has room for `tokens` tokens of one sequence."""
+        return all(group.missing((), tokens) <= group.total for group in self.groups)
+
+    def capacity(self, tables: Tables) -> int:
+        """Tokens that `tables` hold."""
+        return min(len(table) * group.block_tokens for group, table in zip(self.groups, tables, strict=True))
+
+    # what is here ---------------------------------------------------------------------------------------------------
+
+    def chains(self, salt: str) -> Chains:
+        """For a new sequence: the keys of its blocks, none of them computed yet."""
+        return tuple(BlockKeys(salt, group.block_tokens) for group in self.groups)
+
+    def find(self, tokens: Sequence[int], chains: Chains, limit: int, step: int, *, whole: bool = False) -> Found:
+        """What the cache has of the first `limit` of `tokens`; with `whole`, the same whole blocks of every group.
+
+        `step` is the one being planned. The answer holds until anything else is called.
+        """
+        several = len(self.groups) > 1
+        hits = [
+            group.match(keys, tokens, limit, step, whole=whole, settled=several)
+            for group, keys in zip(self.groups, chains, strict=True)
+        ]
+        if whole:
+            held = min(len(hit.nodes) for hit in hits)
+            hits = [Hit(hit.nodes[:held]) for hit in hits]
+        sizes = [group.block_tokens for group in self.groups]
+        found = min(hit.tokens(size) for hit, size in zip(hits, sizes, strict=True))
+        if several and not whole:
+            hits = [hit.cut(found, size) for hit, size in zip(hits, sizes, strict=True)]
+        return Found(found, tuple(hits))
+
+    def fits(self, tokens: int, spare: int = 0, found: Found | None = None) -> bool:
+        """Whether tables for `tokens` tokens that begin with `found` can be had, leaving `spare` in every group."""
+        return all(group.fits(tokens, spare, hit) for group, hit in self._with_hits(found))
+
+    # taking and giving back -----------------------------------------------------------------------------------------
+
+    def allocate(self, tokens: int, found: Found | None = None) -> Tables | None:
+        """Tables with room for `tokens` tokens that begin with `found`, or None: they do not fit."""
+        if not self.fits(tokens, 0, found):
+            return None
+        return tuple(group.allocate(tokens, hit) for group, hit in self._with_hits(found))
+
+    def grow(self, tables: Tables, tokens: int, position: int | None = None) -> bool:
+        """Extends `tables` in place until they hold `tokens` tokens; False, and nothing done: there is no room.
+
+        With `position`, the block that takes its KV is also made the table's own: copied if others share it.
+        """
+        missing = [group.missing(table, tokens) for group, table in zip(self.groups, tables, strict=True)]
+        shared = [
+            position is not None and group.shared(table, position)
+            for group, table in zip(self.groups, tables, strict=True)
+        ]
+        needs = list(zip(self.groups, missing, shared, strict=True))
+        if any(count + copy > group.available for group, count, copy in needs):
+            return False
+        for table, (group, count, copy) in zip(tables, needs, strict=True):
+            if copy:
+                assert position is not None
+                group.unshare(table, position)
+            group.extend(table, count)
+        return True
+
+    def fork(self, tables: Tables) -> Tables:
+        """The same blocks for another sequence that begins with the same tokens."""
+        return tuple(group.share(table) for group, table in zip(self.groups, tables, strict=True))
+
+    def free(self, tables: Tables) -> None:
+        """Ends the sequence references of `tables`, which stay as they are: a plan may still show them."""
+        for group, table in zip(self.groups, tables, strict=True):
+            group.drop(table)
+
+    def hold_io(self, group: int, blocks: Iterable[int]) -> None:
+        """I/O begins on blocks that a sequence holds: they outlive that sequence."""
+        self.groups[group].hold_io(blocks)
+
+    def release_io(self, group: int, blocks: Sequence[int]) -> None:
+        """I/O on blocks is over."""
+        self.groups[group].release_io(blocks)
+
+    # what the cache knows -------------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        tables: Tables,
+        chains: Chains,
+        tokens: Sequence[int],
+        known: list[int],
+        upto: int,
+        step: int,
+        replace: bool,
+    ) -> None:
+        """Tells the cache that from `step` on `tables` hold the KV of the first `upto` of `tokens`.
+
+        `known` is updated in place: for each group, how many leading blocks of the table the cache knows. With
+        `replace` a table's own block may be exchanged for another of the same text: nothing under way may refer to it.
+        """
+        for number, (group, table, keys) in enumerate(zip(self.groups, tables, chains, strict=True)):
+            full = upto // group.block_tokens
+            if known[number] < full:
+                keys.cover(tokens, upto)
+                known[number] = group.register(table, keys, known[number], full, step, replace)
+
+    def next_full(self, known: Sequence[int], upto: int = 0) -> int:
+        """Tokens, more than `upto`, at which the next block behind the `known` ones of some group is full."""
+        sizes = [group.block_tokens for group in self.groups]
+        return min(max(count + 1, upto // size + 1) * size for count, size in zip(known, sizes, strict=True))
+
+    def whole_blocks(self, tokens: int) -> int:
+        """Blocks that `tokens` tokens fill, in every group."""
+        return min(tokens // group.block_tokens for group in self.groups)
+
+    def disown(self, tables: Tables, position: int) -> None:
+        """The KV from `position` on is not what it should be: nobody else shall find it."""
+        for group, table in zip(self.groups, tables, strict=True):
+            group.disown(table, position // group.block_tokens)
+
+    def take_moves(self) -> list[BlockMove]:
+        """What was asked of the bytes since the last call, in order."""
+        moves = list(self._moves)
+        self._moves.clear()
+        return moves
+
+    def check_invariants(self, tables: Iterable[Tables]) -> None:
+        """Raises AssertionError unless free + cached + used = all, and `tables`, of all holders, match every count."""
+        held = list(tables)
+        for number, group in enumerate(self.groups):
+            group.check_invariants([each[number] for each in held])
+
+    def _emit(self, group: int, kind: Literal["copy", "out", "in"], source: int, target: int) -> None:
+        self._moves.append(BlockMove(kind, group, source, target))
+
+    def _with_hits(self, found: Found | None) -> list[tuple[BlockPool, Hit]]:
+        hits = found.hits if found is not None else (NO_HIT,) * len(self.groups)
+        return list(zip(self.groups, hits, strict=True))

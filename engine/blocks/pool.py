@@ -1,0 +1,379 @@
+"""The blocks of one KV group: who refers to them, what they hold, and what gives way when room is needed.
+
+A block is free (nobody's), used (it has references), or idle: nobody refers to it, but its KV is known to the prefix
+cache and may be wanted again. Idle blocks are room as good as free ones; the least recently used goes first, to a slot
+of the host tier if there is one, else it is forgotten.
+
+References are given back from the last block of a text to the first, so in the order of last use every block stands
+before its parent: what is evicted is always a leaf. The same holds for the slots.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
+from typing import Literal, NamedTuple
+
+from core.block_hash import TOKEN_BYTES, BlockKeys, pack
+from core.kvspec import blocks_for
+from engine.blocks.free_runs import FreeRuns
+from engine.blocks.prefix_cache import Node, PrefixCache
+
+NULL_BLOCK = 0
+
+Emit = Callable[[Literal["copy", "out", "in"], int, int], None]
+"""Takes a move: its kind, from, to."""
+
+WorthReturning = Callable[[int], bool]
+"""Is it cheaper to bring so many blocks back from the host tier than to compute them?"""
+
+
+class Hit(NamedTuple):
+    """What a pool has of a text: whole blocks, and one block that agrees with the next `part` tokens."""
+
+    nodes: list[Node]
+    partial: Node | None = None
+    part: int = 0
+
+    def tokens(self, block_tokens: int) -> int:
+        """Tokens whose KV is here."""
+        return len(self.nodes) * block_tokens + self.part
+
+    def cut(self, tokens: int, block_tokens: int) -> "Hit":
+        """The same for the first `tokens` tokens only, of which all must be here."""
+        whole, part = divmod(tokens, block_tokens)
+        partial = self.nodes[whole] if whole < len(self.nodes) else self.partial
+        return Hit(self.nodes[:whole], partial if part else None, part)
+
+
+NO_HIT = Hit([])
+
+
+class BlockPool:
+    """The blocks of one KV group, and the slots of its part of the host tier."""
+
+    def __init__(self, block_count: int, block_tokens: int, slots: int, emit: Emit, worth: WorthReturning) -> None:
+        self.block_tokens = block_tokens
+        self.total = block_count - 1
+        self.slots = slots
+        self.cache = PrefixCache()
+        self.evicted = 0  # blocks that gave way, to the host tier or for good
+        self.copied = 0  # blocks that were copied because somebody else needs them as they are
+        self.returned = 0  # blocks that came back from the host tier
+        self.spilled = 0  # blocks that went there
+        self.pinned = 0  # blocks with I/O references …
+        self.quarantined = 0  # … and no others
+        self._emit = emit
+        self._worth = worth
+        self._free = FreeRuns(NULL_BLOCK + 1, self.total)
+        self._sequence_references = [0] * block_count
+        self._io_references = [0] * block_count
+        self._nodes: dict[int, Node] = {}  # by block: those that the cache knows
+        self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._free_slots = list(range(slots))
+        self._kept: OrderedDict[Node, None] = OrderedDict()  # in the host tier, least recently used first
+
+    @property
+    def available(self) -> int:
+        """Blocks that nobody refers to."""
+        return self._free.count + len(self._idle)
+
+    @property
+    def used(self) -> int:
+        """Blocks with any reference."""
+        return self.total - self.available
+
+    @property
+    def idle(self) -> int:
+        """Those of them that the cache knows."""
+        return len(self._idle)
+
+    @property
+    def kept(self) -> int:
+        """Slots of the host tier in use."""
+        return len(self._kept)
+
+    # what is here ---------------------------------------------------------------------------------------------------
+
+    def match(
+        self, keys: BlockKeys, tokens: Sequence[int], limit: int, step: int, *, whole: bool, settled: bool
+    ) -> Hit:
+        """What is here of the first `limit` tokens; with `whole`, in whole blocks only.
+
+        `step` is the one being planned: a block of the same step may be shared, but not copied before it, and with
+        `settled` does not count at all.
+        """
+        count = limit // self.block_tokens
+        keys.cover(tokens, limit)
+        nodes = self.cache.walk(keys, count)
+        if settled:
+            nodes = list(takewhile(lambda node: node.step < step, nodes))
+        partial, part = None, 0
+        if not whole:
+            start = len(nodes) * self.block_tokens
+            rest = pack(tokens[start : min(limit, start + self.block_tokens)])
+            partial, part = self.cache.nearest(keys.root, nodes[-1] if nodes else None, rest, step)
+        away = next((at for at, node in enumerate(nodes) if node.block is None), len(nodes))
+        returning = len(nodes) - away + (partial is not None and partial.block is None)
+        if returning and not self._worth(returning):
+            return Hit(nodes[:away])
+        return Hit(nodes, partial, part)
+
+    def fits(self, tokens: int, spare: int, hit: Hit) -> bool:
+        """Whether a table for `tokens` tokens that begins with `hit` can be had, and `spare` blocks stay available."""
+        here = [node.block for node in hit.nodes if node.block is not None]
+        room = self.available - sum(block in self._idle for block in here)
+        return blocks_for(tokens, self.block_tokens) - len(here) + spare <= room
+
+    # taking ---------------------------------------------------------------------------------------------------------
+
+    def allocate(self, tokens: int, hit: Hit) -> list[int]:
+        """A table for `tokens` tokens that begins with `hit`; it must fit.
+
+        The moves that fill its first blocks are emitted. The source of a copy may just have been evicted, and be one of
+        the table's own now, but nothing has been written to it: a table that begins with a copy takes no other block
+        from the host tier, for what goes on from a block that is there is there too.
+        """
+        table = [node.block for node in hit.nodes if node.block is not None]
+        for block in table:
+            self._refer(block)
+        away = hit.nodes[len(table) :]
+        partial = hit.partial
+        kept = [node for node in (*away, partial) if node is not None and node.block is None]
+        for node in kept:
+            del self._kept[node]  # its slot is not to be had while room is made
+        source = partial.block if partial is not None else None
+        first = len(table)
+        self.extend(table, blocks_for(tokens, self.block_tokens) - first)
+        if partial is not None:
+            target = table[len(hit.nodes)]
+            if source is None:
+                assert partial.slot is not None
+                self._emit("in", partial.slot, target)
+                self._kept[partial] = None
+            elif source != target:
+                self._emit("copy", source, target)
+        for node, block in zip(away, table[first:], strict=False):
+            self._return(node, block)
+        return table
+
+    def missing(self, table: Sequence[int], tokens: int) -> int:
+        """Blocks that `table` lacks to hold `tokens` tokens."""
+        return max(0, blocks_for(tokens, self.block_tokens) - len(table))
+
+    def extend(self, table: list[int], count: int) -> None:
+        """Appends `count` blocks, next to the table's last block where that is free; so many must be available."""
+        while self._free.count < count:
+            self._evict()
+        taken = self._free.take(count, table[-1] if table else None)
+        for block in taken:
+            self._sequence_references[block] = 1
+        table += taken
+
+    def share(self, table: Sequence[int]) -> list[int]:
+        """The same blocks for another sequence."""
+        for block in table:
+            self._sequence_references[block] += 1
+        return list(table)
+
+    def shared(self, table: Sequence[int], position: int) -> bool:
+        """Whether the block that takes the KV of `position` is in other tables too."""
+        place = position // self.block_tokens
+        return place < len(table) and self._sequence_references[table[place]] > 1
+
+    def unshare(self, table: list[int], position: int) -> None:
+        """Copy-on-write: puts a copy of its own at the place of a shared block; one block must be available."""
+        place = position // self.block_tokens
+        own: list[int] = []
+        self.extend(own, 1)
+        self._emit("copy", table[place], own[0])
+        self.drop(table[place : place + 1])
+        table[place] = own[0]
+        self.copied += 1
+
+    # giving back ----------------------------------------------------------------------------------------------------
+
+    def drop(self, blocks: Sequence[int]) -> None:
+        """Ends one sequence reference of each block."""
+        self._release(blocks, self._sequence_references)
+
+    def hold_io(self, blocks: Iterable[int]) -> None:
+        """Begins one I/O reference of each block; the caller still holds another reference of it."""
+        for block in blocks:
+            assert self._sequence_references[block] or self._io_references[block], f"block {block} is free"
+            self.pinned += not self._io_references[block]
+            self._io_references[block] += 1
+
+    def release_io(self, blocks: Sequence[int]) -> None:
+        """Ends one I/O reference of each block."""
+        self._release(blocks, self._io_references)
+
+    # what the cache knows -------------------------------------------------------------------------------------------
+
+    def register(self, table: list[int], keys: BlockKeys, done: int, upto: int, step: int, replace: bool) -> int:
+        """Tells the cache that blocks `done` … `upto` - 1 of `table` hold, from `step` on, the text of `keys`.
+
+        Returns how many leading blocks of the table the cache knows. Where it knows another block of the same text,
+        that one takes the place of the table's own with `replace` (no step under way may refer to it), unless a fork or
+        I/O has the own one too: they would hold the blocks behind it, but not the one that these would be found by.
+        Without `replace`, or where a key is that of another text, the rest stays the sequence's alone too.
+        """
+        parent = self.cache.root(keys.root) if done == 0 and upto else self._nodes.get(table[done - 1])
+        while done < upto and parent is not None:
+            own, key, tokens = table[done], keys.keys[done], keys.packed[done]
+            node = self.cache.find(key) or self.cache.insert(parent, key, tokens)
+            if node.parent is not parent or node.tokens != tokens:
+                break  # a collision
+            if node.block is None:
+                self._leave_slot(node)
+                node.block, node.step = own, step
+                self._nodes[own] = node
+            elif node.block != own:
+                if not replace or self._sequence_references[own] > 1 or self._io_references[own]:
+                    break
+                self._refer(node.block)
+                table[done] = node.block
+                self.drop([own])
+            parent = node
+            done += 1
+        return done
+
+    def disown(self, table: Sequence[int], first: int) -> None:
+        """What blocks `first`, … of the table hold is not the KV that it should be: nobody else shall find it."""
+        for block in table[first:]:
+            if (node := self._nodes.get(block)) is not None:
+                self._forget(node)
+
+    # inside ---------------------------------------------------------------------------------------------------------
+
+    def _refer(self, block: int) -> None:
+        self.quarantined -= bool(self._io_references[block] and not self._sequence_references[block])
+        self._sequence_references[block] += 1
+        self._idle.pop(block, None)
+
+    def _release(self, blocks: Sequence[int], references: list[int]) -> None:
+        free = []
+        for block in reversed(blocks):
+            assert references[block] > 0, f"block {block} is released more often than it was taken"
+            references[block] -= 1
+            sequences, reads = self._sequence_references[block], self._io_references[block]
+            if references is self._io_references:
+                self.pinned -= not reads
+                self.quarantined -= not reads and not sequences
+            else:
+                self.quarantined += bool(reads) and not sequences
+            if sequences or reads:
+                continue
+            if block in self._nodes:
+                self._idle[block] = None
+            else:
+                free.append(block)
+        self._put(free)
+
+    def _put(self, blocks: list[int]) -> None:
+        """Neighbours go back together."""
+        first = count = 0
+        for block in sorted(blocks):
+            if block != first + count:
+                if count:
+                    self._free.put(first, count)
+                first, count = block, 0
+            count += 1
+        if count:
+            self._free.put(first, count)
+
+    def _evict(self) -> None:
+        """The least recently used idle block gives way."""
+        block, _ = self._idle.popitem(last=False)
+        node = self._nodes.pop(block)
+        node.block = None
+        self._free.put(block, 1)
+        self.evicted += 1
+        if not self._free_slots and self._kept:
+            self._forget(next(iter(self._kept)))
+        if not self._free_slots:
+            self._forget(node)
+            return
+        node.slot = self._free_slots.pop()
+        self._kept[node] = None
+        self._emit("out", block, node.slot)
+        self.spilled += 1
+
+    def _return(self, node: Node, block: int) -> None:
+        """A block of the host tier comes back into the pool."""
+        assert node.slot is not None
+        self._emit("in", node.slot, block)
+        self._free_slots.append(node.slot)
+        node.slot, node.block, node.step = None, block, 0
+        self._nodes[block] = node
+        self.returned += 1
+
+    def _leave_slot(self, node: Node) -> None:
+        if node.slot is not None:
+            self._free_slots.append(node.slot)
+            node.slot = None
+            self._kept.pop(node, None)
+
+    def _forget(self, node: Node) -> None:
+        """Takes a text, and all that goes on from it, out of the cache; blocks that are in use stay so."""
+        idle = []
+        for each in self.cache.remove(node):
+            self._leave_slot(each)
+            if each.block is not None:
+                del self._nodes[each.block]
+                if each.block in self._idle:
+                    del self._idle[each.block]
+                    idle.append(each.block)
+                each.block = None
+        self._put(idle)
+
+    def _both(self) -> Iterator[tuple[int, int]]:
+        """Of each block, its sequence and its I/O references."""
+        return zip(self._sequence_references, self._io_references, strict=True)
+
+    def check_invariants(self, tables: Iterable[Sequence[int]]) -> None:
+        """Raises AssertionError unless free + idle + used = all, and `tables` are exactly the sequence references."""
+        free = [block for first, count in self._free.runs() for block in range(first, first + count)]
+        references = [sum(both) for both in self._both()]
+        used = [block for block, count in enumerate(references) if count]
+        everything = sorted([*free, *self._idle, *used])
+        assert NULL_BLOCK not in everything, "the null block was given out"
+        assert everything == list(range(1, self.total + 1)), "a block is two of free, idle and used, or none"
+        assert len(free) == self._free.count, "the count of free blocks is wrong"
+        counted = [not sequences for sequences, reads in self._both() if reads]
+        assert (len(counted), sum(counted)) == (self.pinned, self.quarantined), "the count of blocks with I/O is wrong"
+        assert min(self._sequence_references + self._io_references) >= 0, "a count of references is negative"
+        held = [0] * (self.total + 1)
+        for table in tables:
+            assert len(frozenset(table)) == len(table), "a block stands twice in one table"
+            for block in table:
+                held[block] += 1
+        assert held == self._sequence_references, "the tables are not the sequence references"
+        self._check_cache(references)
+
+    def _check_cache(self, references: list[int]) -> None:
+        self.cache.check_invariants()
+        assert frozenset(self._idle) <= frozenset(self._nodes), "an idle block that the cache does not know"
+        assert not frozenset(self._nodes) & frozenset(
+            block for first, count in self._free.runs() for block in range(first, first + count)
+        ), "a free block that the cache knows"
+        slots = []
+        ages = {block: age for age, block in enumerate(self._idle)}
+        for node in self.cache:
+            assert (node.block is None) != (node.slot is None), "KV in two places, or in none"
+            assert len(node.tokens) == self.block_tokens * TOKEN_BYTES
+            if node.slot is not None:
+                assert node in self._kept
+                slots.append(node.slot)
+                continue
+            assert node.block is not None and self._nodes[node.block] is node
+            parent = node.parent
+            assert parent is not None
+            if parent.parent is None:
+                continue
+            assert parent.block is not None, "a block in the pool behind one in the host tier"
+            if references[node.block]:
+                assert references[parent.block], "a block in use behind one that may be evicted"
+            elif not references[parent.block]:
+                assert ages[node.block] < ages[parent.block], "a parent would be evicted before its child"
+        assert sorted(slots + self._free_slots) == list(range(self.slots)), "a slot is lost or used twice"
+        assert len(self._kept) == len(slots)

@@ -1,0 +1,107 @@
+"""A pool's blocks in a GPU's memory: they leave and land by way of pinned host memory, beside the steps."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.config import Codec
+from core.kvspec import Piece, blocks_for
+from engine.device import to_device
+from engine.kv.codec import Wire, landing_of
+from engine.kv.mover import WORD, BlockMover, words_of
+from engine.kv.payload import Payload, scatter, size_of, view_of
+from engine.kv.write_order import WriteOrder
+from engine.plan import Work
+
+
+class DeviceBytes:
+    """See `engine.kv.pool.PoolBytes`.
+
+    Transfers run on a stream of their own, ordered against the steps by events: a read waits for the store of its
+    layer in the step, or for the moves, that have filled its blocks, and for nothing behind that; a step waits for what
+    has landed before it; what lands waits for the moves before it, which may still read the block that is written.
+    """
+
+    def __init__(self, tensor: Tensor, mover: BlockMover, wire: Wire) -> None:
+        self._tensor = tensor
+        self._mover = mover
+        self._wire = wire
+        self._words = words_of(tensor).shape[2]  # of a block of one layer
+        self._block_tokens = tensor.shape[-2]
+        cuda: Any = torch.cuda
+        self._stream: torch.cuda.Stream = cuda.Stream(tensor.device, priority=-1)  # before the blocks of large grids
+        self._order: WriteOrder[torch.cuda.Event] = WriteOrder(len(tensor), tensor.shape[1])
+        self._landed: torch.cuda.Event = cuda.Event()
+        self._moved: torch.cuda.Event = cuda.Event()
+
+    def begin_step(self, works: Sequence[Work] | None) -> None:
+        self._engine().wait_event(self._landed)
+        self._order.begin(None if works is None else list(chain.from_iterable(map(self._written_by, works))))
+
+    def written(self, layer: int) -> None:
+        self._order.recorded((layer,), self._engine().record_event())
+
+    def all_written(self) -> None:
+        self._order.recorded(range(len(self._tensor)), self._engine().record_event())
+
+    def moved(self, targets: Sequence[int]) -> None:
+        self._moved = self._engine().record_event()
+        self._order.begin(targets)
+        self._order.recorded(range(len(self._tensor)), self._moved)
+
+    def enter(self, blocks: Tensor) -> None:
+        """A device's memory is there from the beginning."""
+
+    def ready(self, layer: int, blocks: Sequence[int]) -> bool:
+        written = self._order.before(layer, blocks)
+        return written is None or bool(written.query())
+
+    def read(self, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
+        """A fresh buffer each time, which lives as long as its view: the sender may keep it in flight."""
+        written = self._order.before(layer, blocks)
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            if written is not None:
+                self._stream.wait_event(written)
+            if codec == "none":
+                found = self._mover.gather(self._tensor[layer : layer + 1], self._index(blocks))
+            else:
+                found = self._wire.encode(self._tensor[layer], self._index(blocks), codec)
+            staging = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
+            staging.copy_(found, non_blocking=True)
+        self._stream.synchronize()
+        return [view_of(staging)]
+
+    def write(self, layer: int, blocks: Sequence[int], payload: Payload) -> None:
+        staging = torch.empty((len(blocks), 1, self._words), dtype=WORD, pin_memory=True)
+        scatter([view_of(staging)], payload)
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._moved)
+            words = staging.to(self._tensor.device, non_blocking=True)
+            self._mover.scatter(words, self._tensor[layer : layer + 1], self._index(blocks))
+            self._landed.record(self._stream)  # steps wait for it; the host does not
+
+    def convert(self, piece: Piece, count: int, payload: Payload) -> None:
+        landing = landing_of(piece, count, self._block_tokens)
+        if landing is None:
+            return
+        staging = torch.empty(size_of(payload), dtype=torch.uint8, pin_memory=True)
+        scatter([view_of(staging)], payload)
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._moved)
+            found = staging.to(self._tensor.device, non_blocking=True).view(count, -1)
+            self._wire.decode(found, landing, self._tensor[piece.layer])
+            self._landed.record(self._stream)
+
+    def _written_by(self, work: Work) -> list[int]:
+        end = blocks_for(work.start + len(work.token_ids), self._block_tokens)
+        return work.blocks[0][work.start // self._block_tokens : end]
+
+    def _engine(self) -> torch.cuda.Stream:
+        return torch.cuda.current_stream(self._tensor.device)
+
+    def _index(self, blocks: Sequence[int]) -> Tensor:
+        return to_device(np.array(blocks, dtype=np.int64), self._tensor.device)

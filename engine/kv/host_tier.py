@@ -1,0 +1,108 @@
+"""Memory of the host for KV blocks that have left the pool: pinned beside a GPU, or a file that nobody else sees.
+
+A slot holds one block of all layers, `[layers, words]`, in one piece, so that it moves as one run of bytes. Who is in
+which slot is the scheduler's to know. Nothing is left of the tier when the process ends, however it ends: the memory is
+an anonymous mapping, and the file has no name.
+"""
+
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.errors import ConfigError
+from core.kvspec import KVSpec
+from engine.kv.mover import WORD
+from engine.kv.runs import runs
+
+
+class HostTier:
+    """Slots 0 … `slots` - 1. Used by the engine's thread; on CUDA in the order of its stream."""
+
+    def __init__(self, slots: int, spec: KVSpec, device: torch.device, directory: str = "") -> None:
+        """Raises `ConfigError` where the memory cannot be had or the directory not be written."""
+        assert slots > 0 and spec.block_bytes() % WORD.itemsize == 0
+        self.slots = slots
+        self.bytes = slots * spec.block_bytes()
+        self._device = device
+        memory = _file(directory, self.bytes) if directory else _anonymous(self.bytes)
+        layers = len(spec.groups[0].layers)
+        self._memory = torch.frombuffer(memory, dtype=WORD).view(slots, layers, -1)  # [slots, layers, words]
+        self._pinned = device.type == "cuda" and not directory  # pinning a file would keep all of it in memory
+        if self._pinned:
+            _pin(self._memory)
+            weakref.finalize(self, _unpin, self._memory).atexit = False
+
+    def put(self, slots: Sequence[int], blocks: Tensor) -> None:
+        """Fills `slots`, in order, from `blocks` `[slots, layers, words]` on the device.
+
+        With pinned memory the copy is only enqueued. A file is written by the host: that waits for the device.
+        """
+        assert all(0 <= slot < self.slots for slot in slots), f"slots beyond the tier's {self.slots}"
+        if self._device.type == "cuda" and not self._pinned:
+            staging = torch.empty(blocks.shape, dtype=WORD, pin_memory=True)
+            blocks = staging.copy_(blocks, non_blocking=True)
+            torch.cuda.current_stream(self._device).synchronize()
+        begin = 0
+        for first, last in runs(slots):
+            end = begin + last + 1 - first
+            self._memory[first : last + 1].copy_(blocks[begin:end], non_blocking=self._pinned)
+            begin = end
+
+    def get(self, slots: Sequence[int]) -> Tensor:
+        """The blocks in `slots`, in order, as `[slots, layers, words]` on the device."""
+        assert all(0 <= slot < self.slots for slot in slots), f"slots beyond the tier's {self.slots}"
+        shape = (len(slots), *self._memory.shape[1:])
+        staged = self._device.type == "cuda" and not self._pinned
+        blocks = torch.empty(shape, dtype=WORD, pin_memory=True) if staged else self._empty(shape)
+        begin = 0
+        for first, last in runs(slots):
+            end = begin + last + 1 - first
+            blocks[begin:end].copy_(self._memory[first : last + 1], non_blocking=self._pinned)
+            begin = end
+        return blocks.to(self._device, non_blocking=True)
+
+    def _empty(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.empty(shape, dtype=WORD, device=self._device)
+
+
+def _anonymous(size: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise ConfigError("host_kv_memory", size, f"the system gives no such memory: {error.strerror}") from None
+
+
+def _file(directory: str, size: int) -> mmap.mmap:
+    """A file of the user's own that has no name: it is gone with its last mapping.
+
+    Its room is taken at once: a process whose mapped file finds none later is ended by the kernel, without a word.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+            return mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        why = f"no file of {size} bytes for KV blocks can be made there: {error.strerror}"
+        raise ConfigError("host_kv_directory", directory, why) from None
+
+
+def _pin(memory: Tensor) -> None:
+    """Registers the memory as it is; torch's own pinned memory is rounded up to a power of two."""
+    cuda: Any = torch.cuda
+    size = memory.numel() * memory.element_size()
+    error = int(cuda.cudart().cudaHostRegister(memory.data_ptr(), size, 0))
+    if error:
+        raise ConfigError("host_kv_memory", size, f"CUDA cannot pin so much memory (error {error}); lower it")
+
+
+def _unpin(memory: Tensor) -> None:
+    """Before the mapping goes; at the end of the process the system does it."""
+    cuda: Any = torch.cuda
+    cuda.synchronize()
+    cuda.cudart().cudaHostUnregister(memory.data_ptr())

@@ -1,0 +1,231 @@
+"""The memory of all KV blocks, and its bytes as the I/O thread sees them.
+
+One tensor per group, `[layers, blocks, kv_heads, 2, block, head_dim]`: adjacent blocks of a layer are adjacent in
+memory, so runs of blocks leave as one frame. On a CPU the pool is an anonymous mapping, which begins at a page, costs
+no memory before it is used, and is read without a copy (`kv_bytes_host.py`). On CUDA bytes pass through pinned memory
+on a stream of their own (`kv_bytes_device.py`); moves of blocks belong to the engine's stream, like the steps that they
+are between. What a codec makes of blocks, and what other pools have, is converted on the way (`wire.py`).
+"""
+
+import mmap
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.config import Codec
+from core.errors import MessageError
+from core.kvspec import VALUE_BYTES, KVGroup, KVSpec, Piece, blocks_for, kv_bytes
+from engine.backends.reference.codec import TorchWire
+from engine.backends.reference.device_codec import DeviceWire
+from engine.device import dtype_name, to_device
+from engine.kv.codec import Wire, bytes_of
+from engine.kv.device_bytes import DeviceBytes
+from engine.kv.host_bytes import HostBytes
+from engine.kv.host_tier import HostTier
+from engine.kv.mover import BlockMover, TorchMover
+from engine.kv.moves import batches
+from engine.kv.pages_ahead import PagesAhead
+from engine.kv.payload import Payload, size_of
+from engine.model.config import ModelConfig, computation
+from engine.plan import BlockMove, Work
+
+NULL = 0
+"""The block that padding reads; nothing is ever moved or landed there."""
+STAGED = 32 << 20
+"""Bytes that one batch of moves gathers before it scatters them."""
+
+
+def make_spec(config: ModelConfig, dtype: torch.dtype, block_tokens: int, weights: str) -> KVSpec:
+    """One group of full attention over all layers: a window's old blocks are kept as well."""
+    block_bytes = kv_bytes(1, block_tokens, 1, config.kv_heads, config.head_dim, dtype.itemsize)
+    group = KVGroup("full", tuple(range(config.layers)), block_tokens, block_bytes, vectors=2 * config.kv_heads)
+    axes = f"[block,kv_head:{config.kv_heads},key|value,token,dim:{config.head_dim}]"
+    return KVSpec((group,), f"{axes} {computation(config).decode()}", weights, dtype_name(dtype))
+
+
+class PoolBytes(Protocol):
+    """The bytes of a pool: the engine's thread says what it does with blocks, the I/O thread takes and lands them."""
+
+    def begin_step(self, works: Sequence[Work] | None) -> None:
+        """See `KVPool.begin_step`."""
+        ...
+
+    def written(self, layer: int) -> None:
+        """The newest step has stored this layer's KV."""
+        ...
+
+    def all_written(self) -> None:
+        """The newest step has stored that of all layers."""
+        ...
+
+    def moved(self, targets: Sequence[int]) -> None:
+        """These blocks were filled from others, or from the host tier."""
+        ...
+
+    def enter(self, blocks: Tensor) -> None:
+        """These blocks are about to get their first tokens."""
+        ...
+
+    def ready(self, layer: int, blocks: Sequence[int]) -> bool:
+        """See `KVPool.ready`."""
+        ...
+
+    def read(self, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
+        """See `KVPool.read`."""
+        ...
+
+    def write(self, layer: int, blocks: Sequence[int], payload: Payload) -> None:
+        """Lands what has the size of these blocks."""
+        ...
+
+    def convert(self, piece: Piece, count: int, payload: Payload) -> None:
+        """Lands what has the size of `count` blocks in the piece's form."""
+        ...
+
+
+class KVPool:
+    """Blocks 0 … `block_count` - 1 of every layer; block 0 is the null block, which stays zero."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        spec: KVSpec,
+        block_count: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        tier: HostTier | None = None,
+        mover: BlockMover | None = None,
+        wire: Wire | None = None,
+    ) -> None:
+        """`mover` carries blocks, `wire` converts them; by default PyTorch does."""
+        assert block_count >= 2, "a pool needs the null block and one more"
+        self._tier = tier
+        self._mover = mover or TorchMover()
+        self.spec = spec
+        self.block_count = block_count
+        group = spec.groups[0]
+        shape = (len(group.layers), block_count, config.kv_heads, 2, group.block_tokens, config.head_dim)
+        self._group = group
+        wire = wire or (TorchWire() if device.type == "cpu" else DeviceWire())
+        self._bytes: PoolBytes
+        if device.type == "cuda":
+            self._tensor = torch.zeros(shape, dtype=dtype, device=device)
+            self._bytes = DeviceBytes(self._tensor, self._mover, wire)
+        else:
+            # Private memory gets huge pages; what is shared, as is mmap's default, mostly does not.
+            size = block_count * spec.block_bytes()
+            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                memory.madvise(mmap.MADV_HUGEPAGE)
+            self._tensor = torch.frombuffer(memory, dtype=dtype).view(shape)
+            ahead = PagesAhead(memory, len(group.layers), block_count, group.block_bytes)
+            self._bytes = HostBytes(memoryview(memory), self._tensor.unbind(0), ahead, wire)
+        self.layers = list(self._tensor.unbind(0))  # each [blocks, kv_heads, 2, block, head_dim]
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        """Carries moves out, each seeing the result of those before it. Used by the engine's thread.
+
+        On CUDA enqueued on its stream: after the steps that were launched, and before what `read` and `write` are
+        called for afterwards.
+        """
+        if not moves:
+            return
+        self._bytes.begin_step(())
+        for batch in batches(moves, max(1, STAGED // self.spec.block_bytes())):
+            self._move(batch[0].kind, batch[0].group, [move.source for move in batch], [move.target for move in batch])
+        self._bytes.moved([move.target for move in moves if move.kind != "out"])
+
+    def _move(self, kind: str, group: int, sources: list[int], targets: list[int]) -> None:
+        tier = self._tier
+        if kind != "in":
+            self._check(group, 0, sources)
+        if kind != "out":
+            self._check(group, 0, targets)
+            assert NULL not in targets, "the null block is never written"
+        if kind == "copy":
+            self._mover.copy(self._tensor, self._index(sources), self._index(targets))
+        elif kind == "out":
+            assert tier is not None, "a block goes to the host tier, but there is none"
+            tier.put(targets, self._mover.gather(self._tensor, self._index(sources)))
+        else:
+            assert tier is not None, "a block comes from the host tier, but there is none"
+            self._mover.scatter(tier.get(sources), self._tensor, self._index(targets))
+
+    def _index(self, blocks: Sequence[int]) -> Tensor:
+        return to_device(np.array(blocks, dtype=np.int64), self._tensor.device)
+
+    def written(self, layer: int) -> None:
+        """The engine thread has stored this layer's KV of a step: what `read` finds from now on includes it."""
+        self._bytes.written(layer)
+
+    def all_written(self) -> None:
+        """The same of all layers, for a step that is launched as a whole."""
+        self._bytes.all_written()
+
+    def begin_step(self, works: Sequence[Work] | None = None) -> None:
+        """The engine thread is about to launch a step: what has landed before is there for it.
+
+        A read waits for the step only if it may have written the blocks: those of `works`; None: any.
+        """
+        self._bytes.begin_step(works)
+
+    def enter(self, blocks: Tensor) -> None:
+        """These blocks, on the pool's device, are about to get their first tokens."""
+        self._bytes.enter(blocks)
+
+    def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
+        """Whether `read` would not wait: on a GPU the engine is told that a layer is written before it is computed."""
+        self._check(group, layer, blocks)
+        return self._bytes.ready(layer, blocks)
+
+    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
+        """The bytes of `blocks` of one layer, in order, one view per run of adjacent blocks.
+
+        On a CPU the views are the pool itself: they change when a block is reused, so its I/O reference must be held.
+        With a codec it is one view of memory of its own, as `core.kvspec.WireForm` says.
+        """
+        self._check(group, layer, blocks)
+        return self._bytes.read(layer, blocks, codec)
+
+    def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
+        """Lands bytes in `blocks`, in order, however they are cut. Raises `MessageError` for a wrong size."""
+        self._check(group, layer, blocks)
+        assert NULL not in blocks, "the null block is never written"
+        size, block_bytes = size_of(payload), self._group.block_bytes
+        if size != len(blocks) * block_bytes:
+            raise MessageError(f"a payload of {size} bytes for {len(blocks)} blocks of {block_bytes} bytes")
+        self._bytes.write(layer, blocks, payload)
+
+    def convert(self, piece: Piece, payload: Payload) -> None:
+        """Lands whole blocks in another form, however they are cut.
+
+        Tokens before `piece.held`, and behind the last of `piece.blocks`, are left out. Raises `MessageError` for a
+        wrong size, and for a form that there is not.
+        """
+        self._check(piece.group, piece.layer, piece.blocks)
+        assert NULL not in piece.blocks, "the null block is never written"
+        assert piece.first >= 0
+        form, size = piece.form, size_of(payload)
+        if form.dtype not in VALUE_BYTES or form.block_tokens < 1:
+            raise MessageError(f"blocks of {form.block_tokens} tokens in {form.dtype!r} cannot be converted")
+        block_bytes = bytes_of(form, self._group.vectors, self._tensor.shape[-1])
+        if not size or size % block_bytes:
+            raise MessageError(f"a payload of {size} bytes, which is not in blocks of {block_bytes} bytes")
+        self._bytes.convert(piece, size // block_bytes, payload)
+
+    def _check(self, group: int, layer: int, blocks: Sequence[int]) -> None:
+        assert group == 0 and 0 <= layer < len(self.layers), f"no layer {layer} in group {group}"
+        assert all(0 <= block < self.block_count for block in blocks), f"blocks beyond the pool's {self.block_count}"
+
+
+def blocks_in(memory: int, spec: KVSpec) -> int:
+    """Blocks that `memory` bytes hold, the null block included."""
+    return memory // spec.block_bytes()
+
+
+def blocks_of_sequences(spec: KVSpec, sequences: int, tokens: int) -> int:
+    """Blocks that `sequences` of `tokens` tokens could ever use, and the null block."""
+    return sequences * blocks_for(tokens, spec.groups[0].block_tokens) + 1

@@ -1,0 +1,163 @@
+"""A plan as flat tensors: one row per token, sequences one after the other, chunks and decode steps side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.blocks.manager import NULL_BLOCK
+from engine.device import to_device
+from engine.plan import PENDING, Plan, Work
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The device's tensors are int64; what the host keeps is for choosing shapes without asking the device."""
+
+    token_ids: Tensor  # [tokens]
+    positions: Tensor  # [tokens]
+    slots: Tensor  # [tokens] block x block_size + offset of where each token's KV goes
+    query_start: Tensor  # [works] first row of each work
+    block_tables: Tensor  # [works, blocks] the null block behind a work's own
+    fresh_blocks: Tensor  # [blocks] whose first token is written in this step
+    logit_rows: Tensor  # [sampled works] rows that reach the head, in the works' order
+    query_lengths: Ints  # [works], on the host
+    kv_lengths: Ints  # [works], on the host
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The tokens of the step before, still on the device, and which of them a sequence goes on with."""
+
+    tokens: Tensor  # [samples]
+    works: Sequence[Work]  # those that were sampled, in order
+
+
+class BlockTables:
+    """Block tables as rows of an array that is kept: most works of a step have the row of the step before."""
+
+    def __init__(self) -> None:
+        self._rows: list[list[int]] = []  # what the array holds
+        self._array: Ints = np.zeros((1, 1), dtype=np.int64)
+
+    def of(self, works: Sequence[Work], counts: Sequence[int]) -> Ints:
+        """`[works, blocks]`, until the next call: the first `counts` blocks of each work's table, null blocks behind.
+
+        What a sequence has reserved beyond those that hold tokens may hold anything.
+        """
+        self._reserve(len(works), max(counts))
+        rows = self._rows
+        for row, (work, count) in enumerate(zip(works, counts, strict=True)):
+            own = work.blocks[0]
+            if len(own) != count:
+                assert len(own) > count, "a block table shorter than its sequence"
+                own = own[:count]
+            if own != rows[row]:
+                self._array[row, :count] = own
+                self._array[row, count : len(rows[row])] = NULL_BLOCK
+                rows[row] = own.copy()  # a sequence's own list grows
+        return self._array[: len(works), : max(counts)]
+
+    def _reserve(self, works: int, blocks: int) -> None:
+        height, width = self._array.shape
+        if works > height or blocks > width:
+            larger: Ints = np.zeros((_room(works, height), _room(blocks, width)), dtype=np.int64)
+            larger[:height, :width] = self._array
+            self._array = larger
+        self._rows += [[] for _ in range(len(self._array) - len(self._rows))]
+
+
+def build_batch(
+    plan: Plan, block_size: int, device: torch.device, before: Sampled | None, tables: BlockTables | None = None
+) -> Batch:
+    """Copies a plan to `device` in one transfer; `PENDING` ids become what `before` sampled for the same sequence.
+
+    `tables` are kept by who builds one batch after the other.
+    """
+    works = plan.works
+    assert works, "a plan without work"
+    lengths: Ints = np.array([len(work.token_ids) for work in works], dtype=np.int64)
+    starts: Ints = np.array([work.start for work in works], dtype=np.int64)
+    assert lengths.all(), "a work without tokens"
+    kv_lengths = starts + lengths
+    query_start = np.cumsum(lengths) - lengths
+    token_ids: Ints = np.fromiter(chain.from_iterable([work.token_ids for work in works]), np.int64)
+    if len(token_ids) == len(works):
+        owners, positions = query_start, starts
+    else:
+        owners = np.repeat(np.arange(len(works)), lengths)
+        positions = np.arange(len(token_ids)) + (starts - query_start)[owners]
+    rows_of_blocks = (tables or BlockTables()).of(works, (-(-kv_lengths // block_size)).tolist())
+    place, offset = np.divmod(positions, block_size)
+    blocks = rows_of_blocks[owners, place]
+    sampled = [index for index, work in enumerate(works) if work.sampling is not None]
+    pending, rows = _pending(works, token_ids, owners, before)
+    parts = (
+        token_ids,
+        positions,
+        blocks * block_size + offset,
+        query_start,
+        rows_of_blocks.reshape(-1),
+        blocks[offset == 0],
+        (query_start + lengths - 1)[sampled],
+        pending,
+        rows,
+    )
+    on_device = _transfer(parts, device)
+    if before is not None and len(pending):
+        on_device[0][on_device[7]] = before.tokens[on_device[8]]
+    return Batch(
+        token_ids=on_device[0],
+        positions=on_device[1],
+        slots=on_device[2],
+        query_start=on_device[3],
+        block_tables=on_device[4].view(rows_of_blocks.shape),
+        fresh_blocks=on_device[5],
+        logit_rows=on_device[6],
+        query_lengths=lengths,
+        kv_lengths=kv_lengths,
+    )
+
+
+def _pending(works: Sequence[Work], token_ids: Ints, owners: Ints, before: Sampled | None) -> tuple[Ints, Ints]:
+    """Indices of the pending tokens, and the rows of the step before that they stand for."""
+    pending: Ints = np.flatnonzero(token_ids == PENDING)
+    if not len(pending):
+        return pending, pending
+    assert before is not None, "a pending token, but no step before it"
+    sequences = [works[owner].sequence for owner in owners[pending]]
+    found = place_of_samples(before.works)
+    assert found.keys() >= set(sequences), "a pending token that no single sample of the step before is"
+    rows = [found[sequence] for sequence in sequences]
+    token_ids[pending] = 0
+    return pending, np.array(rows, dtype=np.int64)
+
+
+def place_of_samples(works: Sequence[Work]) -> dict[int, int]:
+    """Where each sequence that drew one sample finds it among the step's tokens."""
+    places = {}
+    place = 0
+    for work in works:
+        assert work.samples, "a work that is to be sampled, but no sample"
+        if len(work.samples) == 1:
+            places[work.sequence] = place
+        place += len(work.samples)
+    return places
+
+
+def _room(needed: int, there: int) -> int:
+    """A power of two where what is there is too little, so that it seldom grows."""
+    return there if needed <= there else 1 << (needed - 1).bit_length()
+
+
+def _transfer(parts: tuple[Ints, ...], device: torch.device) -> list[Tensor]:
+    """All parts in one copy."""
+    packed: Any = to_device(np.concatenate(parts), device)
+    return list(packed.split([len(part) for part in parts]))

@@ -1,0 +1,129 @@
+"""Who may take blocks next: one queue in order of arrival, for jobs, grants and preempted sequences alike.
+
+Strictly first come, first served: a head that does not fit keeps everybody behind it waiting, so that nothing starves,
+while what runs goes on and gives back blocks. From this follows, without a rule of its own, that preempted sequences
+come first (whatever was admitted once arrived before everything that never was), and that no landing is granted
+while one of them waits.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from operator import attrgetter
+
+from core.errors import CapacityError
+from core.records import KVCounts
+from engine.blocks.manager import BlockManager, Found
+from engine.schedule.sequence import Sequence
+
+arrival = attrgetter("id")
+
+
+class InOrder:
+    """Sequences in order of arrival."""
+
+    def __init__(self) -> None:
+        self._sequences: list[Sequence] = []
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._sequences)
+
+    @property
+    def first(self) -> Sequence:
+        """The earliest; there must be one."""
+        return self._sequences[0]
+
+    def insert(self, sequence: Sequence) -> None:
+        """Puts a sequence at its place."""
+        insort(self._sequences, sequence, key=arrival)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Takes a sequence out; it must be in."""
+        place = bisect_left(self._sequences, sequence.id, key=arrival)
+        assert self._sequences[place] is sequence
+        del self._sequences[place]
+
+
+class Admission:
+    """The queue, and how many blocks an admission has to leave free."""
+
+    def __init__(self, blocks: BlockManager, *, growth_reserve: int, max_model_len: int) -> None:
+        """`growth_reserve`: blocks of each KV group that stay free for the growth of those who run."""
+        self.queue = InOrder()
+        self._blocks = blocks
+        self._growth_reserve = growth_reserve
+        self._max_model_len = max_model_len
+        self._queried = self._found = self._partial = self._swapped = self._recomputed = 0
+
+    def set_lengths(self, sequence: Sequence) -> None:
+        """Works out where the sequence ends. Raises `CapacityError` with both numbers if it can never get there."""
+        tokens = len(sequence.tokens)
+        end = sequence.prompt_tokens + sequence.limits.max_tokens
+        if sequence.landing:
+            end = tokens + 1  # its limits come with the Commit; here it needs its prompt and a first token
+        if tokens >= self._max_model_len:
+            raise CapacityError(f"{tokens} tokens and one more are longer than max_model_len = {self._max_model_len}")
+        end = min(end, self._max_model_len)
+        if tokens >= end:
+            raise CapacityError(f"{tokens} tokens leave nothing to emit: prompt and max_tokens end at {end}")
+        plan_length = tokens + 1 if sequence.hand_off else end
+        if not self._blocks.ever_fits(plan_length - 1):  # the last token's KV is never needed
+            raise CapacityError(
+                f"{plan_length - 1} tokens need {self._blocks.needed(plan_length - 1)} KV blocks, "
+                f"the whole pool has {self._blocks.total}"
+            )
+        sequence.end_length, sequence.plan_length = end, plan_length
+
+    def find(self, sequence: Sequence, step: int) -> Found:
+        """What the cache has of the sequence's tokens, for the step that is being planned.
+
+        KV that lands comes in whole blocks; otherwise a last token is left to compute, so that one can be sampled.
+        """
+        tokens, landing = sequence.tokens, sequence.landing
+        limit = len(tokens) if landing else len(tokens) - 1
+        return self._blocks.find(tokens, sequence.chains, limit, step, whole=landing)
+
+    def admit(self, sequence: Sequence, found: Found, others: bool) -> bool:
+        """Takes all blocks for the sequence's tokens, beginning with those that were just `found`, or none.
+
+        `others`: somebody else runs or lands here. Alone, a sequence may use the reserve: nobody else could give it
+        back.
+        """
+        reserve = self._growth_reserve if others and not sequence.hand_off else 0
+        tokens = sequence.tokens
+        if not self._blocks.fits(len(tokens), reserve, found):
+            return False
+        returning = found.returning
+        blocks = self._blocks.allocate(len(tokens), found)
+        assert blocks is not None
+        sequence.blocks = blocks
+        sequence.capacity = self._blocks.capacity(blocks)
+        sequence.admitted_length = len(tokens)
+        sequence.known = [len(hit.nodes) for hit in found.hits]
+        if not sequence.landing:
+            sequence.planned = sequence.computed = found.tokens
+        if not sequence.preemptions:
+            sequence.cached_tokens, sequence.held_blocks = found.tokens, found.whole_blocks
+        self._count(sequence, found, returning)
+        self.queue.remove(sequence)
+        return True
+
+    def counts(self) -> KVCounts:
+        """How often KV was found here instead of being computed, and what preemption has cost."""
+        return KVCounts(
+            queried_tokens=self._queried,
+            found_tokens=self._found,
+            partial_hits=self._partial,
+            preempted_swapped=self._swapped,
+            preempted_recomputed=self._recomputed,
+        )
+
+    def _count(self, sequence: Sequence, found: Found, returning: int) -> None:
+        self._queried += len(sequence.tokens)
+        self._found += found.tokens
+        self._partial += found.partial
+        if sequence.preemptions:
+            self._swapped += returning > 0
+            self._recomputed += found.whole_blocks < sequence.lost_blocks

@@ -1,0 +1,215 @@
+"""Who is here: every sequence that has not ended, where it stands, and the blocks that it holds.
+
+Each change of a sequence's state happens here, together with what it means for its blocks and for what the cache knows
+of them. When somebody is to change, the scheduler decides.
+"""
+
+from itertools import chain
+
+from msgspec import structs
+
+from core.records import KVCounts
+from engine.blocks.manager import BlockManager
+from engine.schedule.admission import Admission, InOrder
+from engine.schedule.sequence import Sequence, SequenceState
+from engine.schedule.shared_landings import Followers
+
+
+class Roster:
+    """Sequences by state, and the moves between states."""
+
+    def __init__(self, blocks: BlockManager, admission: Admission) -> None:
+        self.live: dict[int, Sequence] = {}  # by id: all that have not ended
+        self.running = InOrder()
+        self.landing = InOrder()
+        self._followers = Followers()
+        self.preemptions = 0
+        self.forks = 0
+        self.next_deadline = float("inf")
+        self._blocks = blocks
+        self._admission = admission
+        self._arrivals = 0
+
+    def enter(self, members: list[Sequence]) -> None:
+        """New sequences get their ids, in order; the first waits for blocks, the others for its first token."""
+        for each in members:
+            self._arrivals += 1
+            each.id = self._arrivals
+            self.live[each.id] = each
+        stem = members[0]
+        stem.chains = self._blocks.chains(stem.salt)
+        stem.branches = members[1:]
+        for branch in stem.branches:
+            branch.stem, branch.state = stem, SequenceState.BRANCH
+        self._admission.queue.insert(stem)
+        self.next_deadline = min(self.next_deadline, stem.deadline)
+
+    def occupied(self) -> int:
+        """Sequences that run or land, and those that will begin with one of them."""
+        return sum(1 + len(each.branches) for each in chain(self.running, self.landing))
+
+    def waiting(self) -> int:
+        """Sequences that wait for blocks, or for somebody else's landing."""
+        return len(self._admission.queue) + len(self._followers)
+
+    def follows(self, sequence: Sequence, held: int) -> bool:
+        """Whether the head of the queue leaves it to wait for another sequence's landing; `held` blocks are here."""
+        if not self._followers.join(sequence, held):
+            return False
+        self._admission.queue.remove(sequence)
+        return True
+
+    def admitted(self, sequence: Sequence) -> None:
+        """It has its blocks, and has left the queue."""
+        if sequence.landing:
+            sequence.move(SequenceState.LANDING)
+            self.landing.insert(sequence)
+            self._followers.lead(sequence, sequence.held_blocks)
+        else:
+            self.run(sequence)
+        sequence.register_at = self._blocks.next_full(sequence.known)
+
+    def run(self, sequence: Sequence) -> None:
+        """It is part of the steps from now on."""
+        if sequence.state is SequenceState.LANDING:
+            self._landing_over(sequence)
+            self.next_deadline = min(self.next_deadline, sequence.deadline)  # it may be over, and have been told once
+        sequence.move(SequenceState.RUNNING)
+        self.running.insert(sequence)
+
+    def park(self, sequence: Sequence) -> None:
+        """Its prompt is computed; it keeps its blocks until it is released."""
+        self.running.remove(sequence)
+        sequence.move(SequenceState.PARKED)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Takes a sequence's blocks; it keeps its tokens.
+
+        Its full blocks are idle from now on, the last of them the first to give way. When it is its turn again, those
+        that are still here are used as they are, those in the host tier come back if that is cheaper, and the rest is
+        computed again.
+        """
+        assert sequence.in_flight == 0
+        sequence.move(SequenceState.WAITING)
+        self.running.remove(sequence)
+        sequence.lost_blocks = self._blocks.whole_blocks(sequence.computed)
+        self.free(sequence)
+        sequence.planned = sequence.computed = 0
+        sequence.preemptions += 1
+        self.preemptions += 1
+        self._admission.queue.insert(sequence)
+
+    def register(self, sequence: Sequence, upto: int, step: int | None = None) -> None:
+        """Lets others find the KV of the first `upto` tokens.
+
+        Steps run in the order in which they are planned, and a step stores all its KV of a layer before it attends: so
+        what the `step` being planned computes can be shared by whatever is planned after it, in the same step even.
+        Without a step it is computed already, and nothing under way refers to it.
+        """
+        self._blocks.register(
+            sequence.blocks, sequence.chains, sequence.tokens, sequence.known, upto, step or 0, replace=step is None
+        )
+        sequence.register_at = self._blocks.next_full(sequence.known, upto)
+
+    def begin_branches(self, stem: Sequence, branches: list[Sequence]) -> None:
+        """From here on each goes its own way, with the stem's blocks until it writes into one of them."""
+        for branch in branches:
+            branch.blocks = self._blocks.fork(stem.blocks)
+            branch.chains = tuple(keys.copy() for keys in stem.chains)
+            branch.known = list(stem.known)
+            branch.capacity, branch.register_at = stem.capacity, stem.register_at
+            branch.planned = branch.computed = stem.computed
+            branch.admitted_length, branch.admitted_at = stem.admitted_length, stem.admitted_at
+            branch.forked = stem.forked = True
+            branch.stem = None
+            self.forks += 1
+            self.run(branch)
+        stem.branches = []
+
+    def disown(self, sequence: Sequence, start: int) -> None:
+        """A step that began at `start` has failed: what it stored shall not be found, or whoever finds it fails too.
+
+        Logits that are finite prove the KV of all tokens before them. Of a prompt that has none yet nothing is proven,
+        not even what was found in the cache: whoever computed it may have been released before its first token.
+        """
+        sound = start if start >= sequence.admitted_length else 0
+        self._blocks.disown(sequence.blocks, sound)
+        sequence.computed = min(sequence.computed, sound)
+
+    def end(self, sequence: Sequence) -> None:
+        """From any state."""
+        if sequence in self._followers:
+            self._followers.leave(sequence)
+        elif sequence.state is SequenceState.WAITING:
+            self._admission.queue.remove(sequence)
+        elif sequence.state is SequenceState.RUNNING:
+            self.running.remove(sequence)
+        elif sequence.state is SequenceState.LANDING:
+            self._landing_over(sequence)
+        sequence.move(SequenceState.ENDED)
+        del self.live[sequence.id]
+        self.free(sequence)
+
+    def _landing_over(self, sequence: Sequence) -> None:
+        self.landing.remove(sequence)
+        for follower in self._followers.dissolve(sequence):
+            self._admission.queue.insert(follower)
+
+    def free(self, sequence: Sequence) -> None:
+        """Gives a sequence's blocks back, unless a launched step still writes to them; the cache keeps what is full."""
+        if sequence.in_flight == 0 and sequence.blocks:
+            self.register(sequence, sequence.computed)
+            self._blocks.free(sequence.blocks)
+            sequence.blocks, sequence.capacity = (), 0
+
+    def kv_counts(self) -> KVCounts:
+        """What the cache, preemption and forks came to, and how full the blocks are."""
+        pools = self._blocks.groups
+        return structs.replace(
+            self._admission.counts(),
+            copied_blocks=sum(pool.copied for pool in pools),
+            forks=self.forks,
+            evicted_blocks=sum(pool.evicted for pool in pools),
+            spilled_blocks=sum(pool.spilled for pool in pools),
+            returned_blocks=sum(pool.returned for pool in pools),
+            used_slots=self._blocks.used_slots,
+            wasted_slots=sum([max(0, each.capacity - len(each.tokens)) for each in self.running]),
+        )
+
+    def expired(self, now: float) -> list[Sequence]:
+        """Sequences whose deadline has passed, in order of arrival; the caller reports and releases them."""
+        if now < self.next_deadline:
+            return []
+        live = self.live.values()
+        self.next_deadline = min((each.deadline for each in live if each.deadline > now), default=float("inf"))
+        return [sequence for sequence in live if sequence.deadline <= now]
+
+    def check_invariants(self, flying: list[Sequence]) -> None:
+        """Raises AssertionError unless sequences and blocks agree; `flying`: the members of all launched steps."""
+        assert all(each.blocks for each in flying), "a launched step writes to blocks that were given back"
+        ended = {each.id: each for each in flying if each.state is SequenceState.ENDED}
+        self._blocks.check_invariants(each.blocks for each in [*self.live.values(), *ended.values()] if each.blocks)
+        by_state = {state: [each.id for each in self.live.values() if each.state is state] for state in SequenceState}
+        queued = [each for each in self.live.values() if each not in self._followers]
+        assert [each.id for each in self._admission.queue] == sorted(
+            each.id for each in queued if each.state is SequenceState.WAITING
+        )
+        assert self.waiting() == len(by_state[SequenceState.WAITING]), "a follower of nobody"
+        assert not len(self._followers) or len(self.landing), "followers without a leader"
+        assert sorted(by_state[SequenceState.RUNNING]) == [each.id for each in self.running]
+        assert sorted(by_state[SequenceState.LANDING]) == [each.id for each in self.landing]
+        assert not by_state[SequenceState.ENDED]
+        stems = [each.stem for each in self.live.values() if each.state is SequenceState.BRANCH]
+        assert all(stem is not None and stem.id in self.live for stem in stems), "a branch that would never begin"
+        for sequence in self.live.values():
+            assert sequence.in_flight == flying.count(sequence)
+            assert 0 <= sequence.computed <= sequence.planned <= sequence.length
+            assert sequence.planned <= sequence.capacity
+            assert bool(sequence.blocks) == (sequence.state not in (SequenceState.WAITING, SequenceState.BRANCH))
+            assert sequence.length - sequence.planned >= (sequence.state is SequenceState.RUNNING)
+            assert sequence.in_flight == 0 or sequence.state is SequenceState.RUNNING
+
+
+def released(sequence: Sequence) -> bool:
+    """Nobody wants to hear of it any more."""
+    return sequence.abandoned or sequence.state is SequenceState.ENDED

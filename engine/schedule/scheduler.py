@@ -1,0 +1,408 @@
+"""What the next step computes. Iteration-level: every step admits, grows, finishes and, under pressure, preempts.
+
+Tokens are planned, not phases: a chunk of a prompt and a decode step are the same thing with other lengths. Running
+sequences get their next token first, so that TPOT holds, then prompts get chunks of what is left of the step, in order
+of arrival. Continuous batching after Orca (Yu et al., OSDI 2022); chunks beside decodes after Sarathi-Serve (Agrawal et
+al., OSDI 2024); preemption by recomputing after vLLM (Kwon et al., SOSP 2023).
+
+No wait is circular. What prefills has all its blocks and waits for nobody. What lands has all its blocks before a byte
+moves. What decodes waits for blocks only, and the oldest of them is never preempted. Landing and parked sequences hold
+their blocks until the service adopts or releases them, which their handoff's deadlines bound.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from core.errors import CapacityError, IllegalMove
+from core.messages import Finish, Limits, Sampling
+from core.records import Load
+from engine.blocks.manager import BlockManager
+from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
+from engine.schedule.admission import Admission
+from engine.schedule.chunking import Chunking
+from engine.schedule.lifecycle import Roster, released
+from engine.schedule.sequence import Sequence, SequenceState
+
+NON_FINITE = "non-finite logits"
+
+
+class Progress(Struct, frozen=True):
+    """What a step did for one sequence: `tokens` at output indices `index`, …; the end, if this was it."""
+
+    sequence: Sequence
+    index: int
+    tokens: list[int]
+    finish: Finish | None = None
+    failed: str = ""
+
+
+class Launched(NamedTuple):
+    """A step under way, with the sequences of its works: `decodes` of these decode, the others are prompts."""
+
+    plan: Plan
+    members: list[Sequence]
+    decodes: int
+    prompt_tokens: int
+    planned_at: float
+
+
+class Scheduler:
+    """Sequences in, plans out, results in, progress out."""
+
+    def __init__(
+        self,
+        blocks: BlockManager,
+        *,
+        max_batch_tokens: int,
+        max_sequences: int,
+        max_model_len: int,
+        growth_reserve: int = 0,
+        max_in_flight: int = 1,
+        chunking: Chunking | None = None,
+    ) -> None:
+        """`max_in_flight`: steps that may be launched and not collected, 1 or 2. `chunking`: of prompts beside decodes;
+        None: in all that is left of `max_batch_tokens`.
+
+        `max_sequences` run or land at once, but never more than `max_batch_tokens`: each gets a token in every step.
+        """
+        assert max_in_flight in (1, 2), "a PENDING token comes from the step before, not from an older one"
+        self._blocks = blocks
+        self._admission = Admission(blocks, growth_reserve=growth_reserve, max_model_len=max_model_len)
+        self._max_batch_tokens = max_batch_tokens
+        self._max_sequences = min(max_sequences, max_batch_tokens)
+        self._max_in_flight = max_in_flight
+        self._roster = Roster(blocks, self._admission)
+        self._running, self._landing = self._roster.running, self._roster.landing
+        self._chunking = chunking or Chunking()
+        self._launched: deque[Launched] = deque()
+        self._applied_at = 0.0
+        self._admitted: list[Sequence] = []
+        self._planned_steps = 0
+        self._steps = 0
+        self._prompt_tokens = 0
+        self._output_tokens = 0
+
+    # sequences come and go
+
+    def add(self, sequence: Sequence, branches: Iterable[Sequence] = ()) -> None:
+        """Queues a new sequence; each gets its id. Raises `CapacityError`, with both numbers, if it can never fit.
+
+        `branches` are further samples of the same tokens. They wait until `sequence` has its first token; then each has
+        one of its own, drawn from the same logits, and goes on with the same blocks, copied where they differ.
+        """
+        members = [sequence, *branches]
+        if any(each.id for each in members):
+            raise IllegalMove(f"a sequence of {sequence.key.request} was added before")
+        if len(members) > self._max_sequences:
+            raise CapacityError(f"{len(members)} samples of a prompt, but {self._max_sequences} sequences run at once")
+        for each in members:
+            self._admission.set_lengths(each)
+        self._roster.enter(members)
+
+    def take_admitted(self) -> list[Sequence]:
+        """Those that got their first blocks since the last call: time to Open a handoff, or to Grant one."""
+        admitted, self._admitted = self._admitted, []
+        return [sequence for sequence in admitted if sequence.state is not SequenceState.ENDED]
+
+    def take_moves(self) -> list[BlockMove]:
+        """What the last plan needs to be done to the blocks' bytes, in order, before anything else touches the pool."""
+        return self._blocks.take_moves()
+
+    def adopt(self, sequence: Sequence, emitted: Mapping[int, list[int]], sampling: Sampling, limits: Limits) -> None:
+        """The KV of a landing sequence is there; it and its branches go on after what each, by sample, has `emitted`.
+
+        Raises `CapacityError` if the limits can never fit here, `IllegalMove` if it does not land, or if `emitted` has
+        no tokens for one of those that were not released; in both cases nothing has changed.
+        """
+        members = [each for each in (sequence, *sequence.branches) if not released(each)]
+        if sequence.state is not SequenceState.LANDING or not all(emitted.get(each.key.sample) for each in members):
+            raise IllegalMove(f"sequence {sequence.id}, {sequence.state.value}, adopted with tokens of {list(emitted)}")
+        before = sequence.limits
+        for at, each in enumerate(members):
+            each.tokens += emitted[each.key.sample]
+            each.limits, each.landing = limits, False
+            try:
+                self._admission.set_lengths(each)
+            except CapacityError:
+                for changed in members[: at + 1]:
+                    del changed.tokens[-len(emitted[changed.key.sample]) :]
+                    changed.limits, changed.landing = before, True
+                raise
+        for each in members:
+            each.sampling = sampling
+        sequence.planned = sequence.computed = sequence.admitted_length
+        self._roster.register(sequence, sequence.computed)
+        self._roster.run(sequence)
+        self._roster.begin_branches(sequence, [each for each in members if each is not sequence])
+        if sequence.abandoned:
+            self._roster.end(sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        """Ends a sequence in any state. Its blocks go back now, or with the last launched step that refers to them.
+
+        One whose branches have not begun goes on for them, unheard.
+        """
+        if sequence.state is SequenceState.ENDED:
+            return
+        if any(not released(branch) for branch in sequence.branches):
+            sequence.abandoned = True
+            return
+        stem = sequence.stem
+        self._roster.end(sequence)
+        if stem is not None and stem.abandoned:
+            self.release(stem)
+
+    def expired(self, now: float) -> list[Sequence]:
+        """Sequences whose deadline has passed, in order of arrival; the caller reports and releases them."""
+        return self._roster.expired(now)
+
+    @property
+    def next_deadline(self) -> float:
+        """No sequence expires before this; infinite if there is none."""
+        return self._roster.next_deadline
+
+    @property
+    def in_flight(self) -> int:
+        """Steps that are launched and not applied."""
+        return len(self._launched)
+
+    def has_work(self) -> bool:
+        """Whether a sequence runs or waits; landing and parked ones depend on others."""
+        return bool(len(self._running) or len(self._admission.queue))
+
+    def load(self) -> Load:
+        """Sequences, blocks and totals; what has not begun to run here (landing too) waits."""
+        return Load(
+            running=len(self._running),
+            waiting=self._roster.waiting() + len(self._landing),
+            blocks_total=self._blocks.total,
+            blocks_used=self._blocks.used_count,
+            blocks_cached=self._blocks.cached_count,
+            steps=self._steps,
+            prompt_tokens=self._prompt_tokens,
+            output_tokens=self._output_tokens,
+            preemptions=self._roster.preemptions,
+            kv=self._roster.kv_counts(),
+        )
+
+    # a step
+
+    def plan(self, now: float) -> Plan | None:
+        """The next step, to be launched, or None.
+
+        None while a step is in flight means: collect first. None while none is in flight means that nothing can happen
+        before another call changes something: the worker may sleep until an event or `next_deadline`.
+        The block tables in the plan are the sequences' own: they are to be read before the next call.
+        """
+        if len(self._launched) >= self._max_in_flight or not self._grow():
+            return None
+        works: list[Work] = []
+        prompts: list[Sequence] = []
+        for sequence in self._running:
+            length = sequence.length
+            if length >= sequence.plan_length or length > sequence.capacity or sequence.forked:
+                continue  # its last token is under way, or it waits for a block
+            if sequence.branches and sequence.pending:
+                continue  # its branches are to begin first
+            if length - sequence.planned == 1:
+                works.append(self._work(sequence, 1))
+            else:
+                prompts.append(sequence)
+        decodes = len(works)
+        room = self._max_batch_tokens - decodes
+        if decodes:
+            room = self._chunking.room(room)
+        spare = room
+        for sequence in prompts:
+            if room == 0:
+                break
+            works.append(self._work(sequence, min(room, sequence.length - sequence.planned)))
+            room -= len(works[-1].token_ids)
+        # One by one: each may share what the one before it computes in this very step.
+        while (admitted := self._admit(now, room)) is not None:
+            if not admitted.landing:
+                works.append(self._work(admitted, min(room, admitted.length - admitted.planned)))
+                room -= len(works[-1].token_ids)
+        if not works:
+            return None
+        self._planned_steps += 1
+        plan = Plan(self._planned_steps, works)
+        live = self._roster.live
+        members = [live[work.sequence] for work in works]
+        self._launched.append(Launched(plan, members, decodes, spare - room, now))
+        return plan
+
+    def apply(self, result: StepResult, now: float) -> list[Progress]:
+        """Takes over what the oldest launched step computed, and ends, parks and frees accordingly.
+
+        A token that was computed past a sequence's end, or after its release, is discarded. Raises `IllegalMove` for
+        the result of another step.
+        """
+        if not self._launched or self._launched[0].plan.step != result.step:
+            raise IllegalMove(f"result of step {result.step} is not that of the oldest launched step")
+        plan, members, decodes, prompt_tokens, planned_at = self._launched.popleft()
+        self._chunking.ran(prompt_tokens, decodes, now - max(planned_at, self._applied_at))
+        self._applied_at = now
+        self._steps += 1
+        failed = frozenset(result.failed)
+        progress: list[Progress] = []
+        for number, (work, sequence, tokens) in enumerate(zip(plan.works, members, result.tokens, strict=True)):
+            sequence.in_flight -= 1
+            if number in failed:
+                self._roster.disown(sequence, work.start)
+            if sequence.state is SequenceState.ENDED:
+                self._roster.free(sequence)
+                continue
+            if work.start < sequence.admitted_length:
+                self._prompt_tokens += len(work.token_ids)
+            if number in failed:
+                progress += self._fail(sequence)
+                continue
+            sequence.computed += len(work.token_ids)
+            if work.sampling is not None:
+                sequence.pending -= 1
+                progress += self._accept(sequence, tokens, now)
+        return progress
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError unless sequences, blocks and steps in flight agree."""
+        flying = [sequence for step in self._launched for sequence in step.members]
+        self._roster.check_invariants(flying)
+
+    # inside a step
+
+    def _grow(self) -> bool:
+        """Gives every running sequence a block of its own for its next token, oldest first, preempting if need be.
+
+        False: blocks are short, and a step in flight is to be collected before anybody may lose some.
+        """
+        short = [each for each in self._running if each.length > each.capacity or each.forked]
+        for sequence in short:
+            length = sequence.length
+            if length >= sequence.plan_length:
+                continue
+            position = sequence.planned if sequence.forked else None
+            while sequence.state is SequenceState.RUNNING and not self._blocks.grow(sequence.blocks, length, position):
+                if self._launched:
+                    return False
+                victim = self._victim()
+                if victim is None:
+                    break  # landing, parked or I/O blocks will come back
+                self._roster.preempt(victim)
+            else:
+                if sequence.blocks:
+                    sequence.capacity = self._blocks.capacity(sequence.blocks)
+                    sequence.forked = False
+        return True
+
+    def _victim(self) -> Sequence | None:
+        """The lowest priority, of these the latest arrival; never the oldest: somebody always gets on."""
+        candidates = [sequence for sequence in self._running if not sequence.hand_off]
+        return max(candidates[1:], key=_gives_way, default=None)
+
+    def _admit(self, now: float, room: int) -> Sequence | None:
+        """Admits the head of the queue if it fits; all but landings need room in this step too."""
+        queue = self._admission.queue
+        others = self._roster.occupied() if len(queue) else 0
+        if others >= self._max_sequences:
+            return None  # whoever comes first; a look into the cache would cost each step the length of its prompt
+        while len(queue) and (room > 0 or queue.first.landing):
+            sequence = queue.first
+            found = self._admission.find(sequence, self._planned_steps + 1)
+            if not (sequence.landing and self._roster.follows(sequence, found.whole_blocks)):
+                break
+        else:
+            return None
+        if others + 1 + len(sequence.branches) > self._max_sequences:
+            return None
+        if not self._admission.admit(sequence, found, others > 0):
+            return None
+        if not sequence.preemptions:
+            sequence.admitted_at = now
+            self._admitted.append(sequence)
+        self._roster.admitted(sequence)
+        return sequence
+
+    def _work(self, sequence: Sequence, count: int) -> Work:
+        """The next `count` tokens of a sequence; the last of them all is sampled from."""
+        start, length = sequence.planned, sequence.length
+        end = start + count
+        sampled = end == length
+        samples: tuple[int, ...] = (sequence.key.sample,)
+        if sequence.branches:
+            samples += tuple(branch.key.sample for branch in sequence.branches)
+        work = Work(
+            sequence.id,
+            start,
+            sequence.tokens[start:end] or [PENDING],
+            sequence.blocks,
+            sequence.sampling if sampled else None,
+            samples,
+            length - sequence.prompt_tokens,
+        )
+        sequence.planned = end
+        sequence.pending += sampled
+        sequence.in_flight += 1
+        if end >= sequence.register_at:
+            self._roster.register(sequence, min(end, len(sequence.tokens)), self._planned_steps + 1)
+        return work
+
+    def _accept(self, sequence: Sequence, sampled: list[int], now: float) -> list[Progress]:
+        """Appends sampled tokens up to the end that one of them may be; branches begin with a token each."""
+        assert sampled, "a row that was sampled has a token, or has failed"
+        if not sequence.branches:
+            progress = self._take(sequence, sampled, now)
+            if progress.finish:
+                self._roster.end(sequence)
+            elif sequence.hand_off:
+                self._roster.park(sequence)
+            return [progress]
+        members = [sequence, *sequence.branches]
+        both = zip(members, sampled, strict=True)
+        taken = [self._take(each, [token], now) for each, token in both if not released(each)]
+        going = [progress.sequence for progress in taken if not progress.finish]
+        branches = [each for each in going if each is not sequence]
+        for each in sequence.branches:
+            if each.state is not SequenceState.ENDED and (sequence.hand_off or each not in branches):
+                self._roster.end(each)
+        if sequence.hand_off:
+            sequence.branches = []
+            if going:
+                self._roster.park(sequence)
+            else:
+                self._roster.end(sequence)
+        else:
+            self._roster.begin_branches(sequence, branches)
+            if sequence not in going:
+                self._roster.end(sequence)
+        return taken
+
+    def _take(self, sequence: Sequence, sampled: list[int], now: float) -> Progress:
+        tokens = sequence.tokens
+        before = length = len(tokens)
+        finish: Finish | None = None
+        for token in sampled:
+            tokens.append(token)
+            length += 1
+            finish = sequence.finish_after(token, length)
+            if finish:
+                break
+        self._output_tokens += length - before
+        sequence.first_token_at = sequence.first_token_at or now
+        return Progress(sequence, before - sequence.prompt_tokens, tokens[before:], finish)
+
+    def _fail(self, sequence: Sequence) -> list[Progress]:
+        """No token can be drawn: this is the end of the sequence, and of the branches that waited for it."""
+        members = [each for each in (*sequence.branches, sequence) if not released(each)]
+        for branch in sequence.branches:
+            self.release(branch)
+        if sequence.state is not SequenceState.ENDED:
+            self._roster.end(sequence)
+        return [Progress(each, each.emitted, [], failed=NON_FINITE) for each in members]
+
+
+def _gives_way(sequence: Sequence) -> tuple[int, int]:
+    return sequence.priority, sequence.id

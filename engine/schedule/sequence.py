@@ -1,0 +1,125 @@
+"""One sequence in an engine: its tokens, how far they are planned and computed, and the blocks that hold their KV."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from core.errors import IllegalMove, MessageError
+from core.ids import SequenceKey
+from core.messages import Finish, Job, Limits, Sampling
+from engine.blocks.manager import Chains, Tables
+
+
+class SequenceState(Enum):
+    """Where a sequence stands; the words are also what a worker answers to `Ask`."""
+
+    BRANCH = "branch"  # of another sequence, until that has its first token; holds no blocks
+    WAITING = "waiting"  # for blocks; holds none
+    LANDING = "landing"  # holds blocks for KV that arrives from a prefill worker
+    RUNNING = "running"
+    PARKED = "parked"  # prefill done, handoff under way; holds its blocks
+    ENDED = "ended"  # holds blocks only while a launched step still refers to them
+
+
+_MOVES = {
+    SequenceState.BRANCH: (SequenceState.RUNNING, SequenceState.ENDED),
+    SequenceState.WAITING: (SequenceState.RUNNING, SequenceState.LANDING, SequenceState.ENDED),
+    SequenceState.LANDING: (SequenceState.RUNNING, SequenceState.ENDED),
+    SequenceState.RUNNING: (SequenceState.WAITING, SequenceState.PARKED, SequenceState.ENDED),
+    SequenceState.PARKED: (SequenceState.ENDED,),
+    SequenceState.ENDED: (),
+}
+
+_UNKNOWN_SAMPLING = Sampling(seed=0)
+_UNKNOWN_LIMITS = Limits(max_tokens=1)
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """`tokens` is the prompt, then what earlier attempts emitted, then what this one emits.
+
+    A landing sequence learns its sampling and limits from the Commit, when it is adopted; until then they say nothing.
+    Raises `MessageError` unless 1 ≤ `prompt_tokens` ≤ tokens given.
+    """
+
+    key: SequenceKey
+    attempt: int
+    gateway: str  # epoch
+    tokens: list[int]
+    prompt_tokens: int
+    deadline: float  # s, on the clock of `now` everywhere
+    sampling: Sampling = _UNKNOWN_SAMPLING
+    limits: Limits = _UNKNOWN_LIMITS  # of the request: over all attempts
+    hand_off: bool = False  # parks after the first token of this attempt, unless that ended it
+    landing: bool = False  # its KV is still to arrive; adoption makes it False
+    salt: str = ""  # KV is reused among sequences of one salt
+    priority: int = 0  # the higher, the earlier it gives way when blocks run out
+
+    id: int = field(default=0, init=False)  # given by the scheduler, in order of arrival
+    state: SequenceState = field(default=SequenceState.WAITING, init=False)
+    blocks: Tables = field(default=(), init=False)
+    chains: Chains = field(default=(), init=False)  # the keys of its full blocks
+    register_at: int = field(default=0, init=False)  # the cache is told more at so many planned tokens
+    forked: bool = field(default=False, init=False)  # its last block may be in other tables too
+    known: list[int] = field(default_factory=list, init=False)  # leading blocks of each table that the cache knows
+    capacity: int = field(default=0, init=False)  # tokens that `blocks` hold
+    planned: int = field(default=0, init=False)  # tokens whose KV a launched step computes, or has
+    computed: int = field(default=0, init=False)  # tokens whose KV is there: planned, without the steps in flight
+    pending: int = field(default=0, init=False)  # tokens that steps in flight sample
+    in_flight: int = field(default=0, init=False)  # launched steps that refer to this sequence
+    admitted_length: int = field(default=0, init=False)  # tokens when its blocks were last taken
+    end_length: int = field(default=0, init=False)  # it has ended with so many tokens ("length")
+    plan_length: int = field(default=0, init=False)  # this engine plans nothing at so many tokens
+    branches: "list[Sequence]" = field(default_factory=list, init=False)  # that begin with its first token
+    stem: "Sequence | None" = field(default=None, init=False)  # whose branch it is
+    abandoned: bool = field(default=False, init=False)  # released, but it goes on until its branches have begun
+    preemptions: int = field(default=0, init=False)
+    lost_blocks: int = field(default=0, init=False)  # full ones, whose KV was there when it was last preempted
+    cached_tokens: int = field(default=0, init=False)  # whose KV was found here at its first admission
+    held_blocks: int = field(default=0, init=False)  # leading whole blocks among those
+    admitted_at: float = field(default=0.0, init=False)  # s, first admission
+    first_token_at: float = field(default=0.0, init=False)  # s, first token of this attempt that was sampled here
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.prompt_tokens <= len(self.tokens):
+            raise MessageError(
+                f"request {self.key.request}: prompt of {self.prompt_tokens} tokens in {len(self.tokens)} token ids"
+            )
+
+    @classmethod
+    def of_job(cls, job: Job, sample: int, *, hand_off: bool) -> "Sequence":
+        """One sample of a job. Its tokens are its own list. Raises `MessageError` as the constructor does."""
+        return cls(
+            SequenceKey(job.request, sample),
+            job.attempt,
+            job.sender,
+            list(job.token_ids),
+            job.prompt_tokens,
+            job.deadline,
+            job.sampling,
+            job.limits,
+            hand_off=hand_off,
+            salt=job.salt,
+            priority=job.priority,
+        )
+
+    @property
+    def emitted(self) -> int:
+        """Output tokens so far, over all attempts; also the output index of the next one."""
+        return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def length(self) -> int:
+        """Tokens, those included that steps in flight sample."""
+        return len(self.tokens) + self.pending
+
+    def move(self, state: SequenceState) -> None:
+        """The one way to another state. Raises `IllegalMove`."""
+        if state not in _MOVES[self.state]:
+            raise IllegalMove(f"sequence {self.id} of {self.key.request}: {self.state.value} -> {state.value}")
+        self.state = state
+
+    def finish_after(self, token: int, length: int) -> Finish | None:
+        """Whether, and how, `token` as the last of `length` tokens ends this sequence."""
+        if token in self.limits.stop_token_ids:
+            return "stop"
+        return "length" if length >= self.end_length else None

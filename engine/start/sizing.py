@@ -1,0 +1,175 @@
+"""How many KV blocks a worker gets, in the pool and in the host tier: what the user said, else what there is to spare.
+
+Whatever cannot be had is refused by name, and before anything is loaded where that can be known.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from core.config import BlockSize, EngineConfig
+from core.errors import ConfigError
+from core.kvspec import KVSpec
+from core.sizes import format_bytes
+from engine.device import dtype_name
+from engine.kv.pool import blocks_in, blocks_of_sequences
+
+CPU_SHARE = 0.25
+CPU_CAP = 4 << 30
+"""Other workers and other people live on the same host; who wants more says so."""
+
+
+def refuse_impossible(config: EngineConfig, device: torch.device) -> None:
+    """Raises `ConfigError` for sizes and directories that no model could make work here."""
+    if config.block_size not in get_args(BlockSize):
+        sizes = ", ".join(str(size) for size in get_args(BlockSize))
+        raise ConfigError("block_size", config.block_size, f"tokens per KV block are one of {sizes}")
+    if device.type == "cpu":
+        refuse_more_than("kv_memory", config.kv_memory, available_memory(), "free on this machine")
+    if config.host_kv_directory:
+        _refuse_directory(config)
+    refuse_more_than("host_kv_memory", config.host_kv_memory, *host_room(config))
+
+
+def refuse_more_than(key: str, size: int, there: int, where: str) -> None:
+    """Raises `ConfigError` where a setting asks for more bytes than `there` are."""
+    if size > there:
+        raise ConfigError(key, format_bytes(size), f"only {format_bytes(there)} are {where}")
+
+
+def refuse_large_weights(config: EngineConfig, parameters: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Raises `ConfigError` for weights that are larger than the memory that they would be loaded into."""
+    quantized = config.quantization == "int8"
+    size, there = parameters * (1 if quantized else dtype.itemsize), available_memory()
+    where = "free on this machine"
+    if device.type == "cuda":
+        there, where = torch.cuda.mem_get_info(device)[0], f"free on {device}"
+    if size > there:
+        half = parameters * torch.bfloat16.itemsize
+        other = f"; --dtype bf16 takes {format_bytes(half)}" if half < size else "; --model: a smaller one may fit"
+        name = "int8" if quantized else dtype_name(dtype)
+        takes = f"its weights take {format_bytes(size)} in {name}, and only {format_bytes(there)} are {where}"
+        raise ConfigError("model", config.model, takes + other)
+
+
+def _refuse_directory(config: EngineConfig) -> None:
+    directory = config.host_kv_directory
+    if not config.host_kv_memory:
+        raise ConfigError("host_kv_directory", directory, "how much may go there? --host-kv-memory says it")
+    if not Path(directory).is_dir():
+        raise ConfigError("host_kv_directory", directory, "there is no such directory")
+    try:
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError as error:
+        raise ConfigError("host_kv_directory", directory, f"no file can be made there: {error.strerror}") from None
+
+
+def host_room(config: EngineConfig) -> tuple[int, str]:
+    """Bytes that a host tier could have at most, and words for where they are."""
+    if not config.host_kv_directory:
+        return available_memory(), "free on this machine"
+    try:
+        return shutil.disk_usage(config.host_kv_directory).free, f"free in {config.host_kv_directory}"
+    except OSError as error:
+        why = f"its free space is not known: {error.strerror}"
+        raise ConfigError("host_kv_directory", config.host_kv_directory, why) from None
+
+
+def host_slots(config: EngineConfig, spec: KVSpec, pool_bytes: int) -> int:
+    """Blocks that the host tier holds; 0 where nobody asked for one.
+
+    `pool_bytes` of this machine's memory are promised to the KV pool, though not yet used. Raises `ConfigError` for a
+    tier that is smaller than a block, or larger than what is there.
+    """
+    if not config.host_kv_memory:
+        return 0
+    there, where = host_room(config)
+    if not config.host_kv_directory and pool_bytes:
+        there, where = max(0, there - pool_bytes), f"{where} beside the KV pool's {format_bytes(pool_bytes)}"
+    refuse_more_than("host_kv_memory", config.host_kv_memory, there, where)
+    slots = config.host_kv_memory // spec.block_bytes()
+    if not slots:
+        raise ConfigError(
+            "host_kv_memory",
+            format_bytes(config.host_kv_memory),
+            f"a KV block of {spec.groups[0].block_tokens} tokens takes {format_bytes(spec.block_bytes())};"
+            " give room for one at least, or 0 for none",
+        )
+    return slots
+
+
+def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, max_model_len: int) -> int:
+    """Blocks of the pool, the null block included, from `spare` bytes or the configured `kv_memory`.
+
+    Never more than `max_sequences` of `max_model_len` tokens could use. Raises `ConfigError` where no block fits, or
+    not one sequence of the length that was asked for. Nobody asked where the configured length is 0: see
+    `longest_that_fits`.
+    """
+    memory = config.kv_memory or spare
+    given = format_bytes(config.kv_memory) if config.kv_memory else "auto"
+    group = spec.groups[0]
+    if blocks_in(memory, spec) < 2:
+        raise ConfigError(
+            "kv_memory",
+            given,
+            f"one KV block of {group.block_tokens} tokens takes {format_bytes(group.block_bytes)} in each of"
+            f" {len(group.layers)} layers, and the null block as much; raise --kv-memory to"
+            f" {format_bytes(2 * spec.block_bytes())} at least ({format_bytes(memory)} are there)",
+        )
+    blocks = min(blocks_in(memory, spec), blocks_of_sequences(spec, config.max_sequences, max_model_len))
+    asked = max_model_len if config.max_model_len else 1  # which fits
+    needed = blocks_of_sequences(spec, 1, asked)
+    if blocks < needed:
+        fits = (blocks - 1) * group.block_tokens
+        raise ConfigError(
+            "kv_memory",
+            given,
+            f"one sequence of {asked} tokens needs {format_bytes(needed * spec.block_bytes())} of KV blocks and"
+            f" {format_bytes(memory)} are there; raise --kv-memory, or lower --max-model-len to {fits} or less",
+        )
+    return blocks
+
+
+def longest_that_fits(spec: KVSpec, blocks: int, max_model_len: int) -> int:
+    """Tokens that one sequence can have in a pool of `blocks` blocks, up to the model's own `max_model_len`."""
+    return min(max_model_len, (blocks - 1) * spec.groups[0].block_tokens)
+
+
+def cpu_spare() -> int:
+    """Bytes that a worker takes on a CPU when nobody says otherwise."""
+    return min(int(available_memory() * CPU_SHARE), CPU_CAP)
+
+
+def available_memory() -> int:
+    """Bytes that this process may still use: the kernel's estimate, or what its control group leaves."""
+    for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []:
+        if line.startswith("MemAvailable:"):
+            return min(int(line.split()[1]) << 10, _group_left())
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _group_left() -> int:
+    """Bytes left under a container's memory limit; a huge number where there is none."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return 1 << 62
+    return 1 << 62 if limit == "max" else max(0, int(limit) - used)
+
+
+def cuda_spare(device: torch.device, utilization: float) -> int:
+    """Bytes for KV blocks, after a profiling step has shown how much the model's own work takes at its peak.
+
+    Memory of other processes counts as used; PyTorch's cache beyond the peak is given back first.
+    """
+    peak = torch.cuda.max_memory_allocated(device)
+    held = torch.cuda.memory_allocated(device)
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    outside = total - free - torch.cuda.memory_reserved(device)
+    return max(0, int(total * utilization) - outside - max(peak, held))

@@ -1,0 +1,75 @@
+"""Server-sent events as a response that ends with its client."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.errors import APIError
+from gateway.http.disconnect import ClientGone, until_gone
+
+SEND_SECONDS = 60.0  # s that a client may leave a chunk unread
+COMMENT = b": still working\n\n"
+DONE = b"data: [DONE]\n\n"
+log = logging.getLogger("baton.gateway")
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    """One event."""
+    return b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+class EventStream(Response):
+    """Streams events until they or the client end; then calls `leave`, in every case.
+
+    The status line waits for the first event, so that what fails before it gets a true status: `refuse` answers it.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str],
+        refuse: Callable[[APIError], Response],
+        leave: Callable[[], None],
+    ) -> None:
+        super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no", **headers})
+        del self.headers["content-length"]
+        self._events = events
+        self._refuse = refuse
+        self._leave = leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        try:
+            await until_gone(receive, self._run(scope, receive, send))
+        except (ClientGone, TimeoutError) as error:
+            log.debug("a client left its stream: %s", type(error).__name__)
+        finally:
+            self._leave()
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def write(chunk: bytes) -> None:
+            async with asyncio.timeout(SEND_SECONDS):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+        started = False
+        try:
+            async with aclosing(self._events) as events:
+                async for chunk in events:
+                    if not started:
+                        started = True
+                        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                    await write(chunk)
+        except APIError as error:
+            if not started:
+                await self._refuse(error)(scope, receive, send)
+                return
+            await write(event(error.body()) + DONE)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,172 @@
+"""Bodies of requests: strict types, every limit named, every unknown field refused by name."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gateway.errors import APIError, invalid
+from gateway.openai.parameters import CHAT, COMPLETION, MESSAGE, implemented
+
+STOPS = 16
+LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1  # priority
+StopText = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a stream contains beside the answer."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: Literal[False] | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of both kinds of completion."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=STOPS)] | None = None
+    ignore_eos: bool | None = None
+    n: Annotated[int, Meta(ge=1)] | None = None
+    best_of: Annotated[int, Meta(ge=1)] | None = None
+    priority: Annotated[int, Meta(ge=LOWEST, le=HIGHEST)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+    def samples(self) -> int:
+        """Choices for each prompt."""
+        samples = 1 if self.n is None else self.n
+        if self.best_of not in (None, samples):
+            message = f"best_of is {self.best_of} and n is {samples}: choosing the best is not supported"
+            raise invalid(message, "best_of", "unsupported_parameter")
+        return samples
+
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings."""
+        return () if self.stop is None else (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    def limit(self) -> int | None:
+        """The largest number of output tokens, under either of its names."""
+        both = {value for value in (self.max_tokens, self.max_completion_tokens) if value is not None}
+        if len(both) > 1:
+            raise invalid("max_tokens and max_completion_tokens differ; give one of them", "max_completion_tokens")
+        return both.pop() if both else None
+
+
+class TextPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    """A part of a message. Other kinds than text are refused by name."""
+
+    text: str
+
+
+class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    def for_template(self) -> dict[str, str]:
+        """As chat templates take it: parts joined by line breaks, `developer` under its older name `system`."""
+        content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": content} | ({"name": self.name} if self.name is not None else {})
+
+
+class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Meta(min_length=1)]
+
+
+class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of /v1/completions. A prompt is text or token ids; a list of prompts gives `n` choices for each."""
+
+    prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+
+    def prompts(self) -> list[str | list[int]]:
+        """One entry per prompt."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        kinds = {type(entry) for entry in self.prompt}
+        if len(kinds) > 1:
+            raise invalid("prompt: a list holds only texts, only token ids, or only lists of token ids", "prompt")
+        if int in kinds:
+            return [[entry for entry in self.prompt if isinstance(entry, int)]]
+        return [entry for entry in self.prompt if not isinstance(entry, int)]
+
+
+Body = TypeVar("Body", ChatRequest, CompletionRequest)
+
+
+def parse_chat(body: bytes) -> ChatRequest:
+    """Raises `APIError`."""
+    fields = implemented(_object(body), CHAT)
+    messages = fields.get("messages")
+    if isinstance(messages, list):
+        fields["messages"] = [_message(number, message) for number, message in enumerate(messages)]
+    return _convert(fields, ChatRequest)
+
+
+def parse_completion(body: bytes) -> CompletionRequest:
+    """Raises `APIError`."""
+    return _convert(implemented(_object(body), COMPLETION), CompletionRequest)
+
+
+def _message(number: int, message: Any) -> Any:
+    return implemented(message, MESSAGE, f"messages[{number}].") if isinstance(message, dict) else message
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    try:
+        body.decode()
+        found = msgspec.json.decode(body)
+    except UnicodeDecodeError as error:
+        raise invalid(f"the body is not UTF-8: byte {error.start} cannot be decoded", code="invalid_encoding") from None
+    except msgspec.ValidationError:
+        raise invalid("the body has a number that is out of range", code="invalid_value") from None
+    except msgspec.DecodeError as error:
+        raise invalid(f"the body is not JSON: {error}", code="invalid_json") from None
+    except RecursionError:
+        raise invalid("the body is nested too deeply", code="invalid_json") from None
+    if not isinstance(found, dict):
+        raise invalid("the body is not a JSON object", code="invalid_json")
+    return found
+
+
+def _convert(fields: Mapping[str, Any], kind: type[Body]) -> Body:
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from None
+
+
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTALL)
+
+
+def _refusal(error: str) -> APIError:
+    """msgspec's sentence, with the field's name in front and as `param`."""
+    place = _PLACE.match(error)
+    assert place is not None
+    what, path = place["what"], (place["path"] or "").lstrip(".")
+    for pattern, sentence, code in (
+        (_UNKNOWN, "{} is not a parameter", "unknown_parameter"),
+        (_MISSING, "{} is missing", "missing_required_parameter"),
+    ):
+        if found := pattern.match(what):
+            name = f"{path}.{found['name']}" if path else found["name"]
+            return invalid(sentence.format(name), name, code)
+    code = "invalid_type" if " got " in what else "invalid_value"
+    return invalid(f"{path}: {what[0].lower()}{what[1:]}" if path else what, path or None, code)

@@ -1,0 +1,68 @@
+"""What the workers say of their handoffs, for Prometheus. Labels are the workers' own words, of which there are few."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from core.records import WorkerRecord
+from gateway.workers.router import Candidate
+
+_Family = GaugeMetricFamily | CounterMetricFamily
+_Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
+_Values = Mapping[tuple[str, ...], float]
+"""By the values of the labels."""
+
+
+def handoff_families(model: str, workers: Iterable[Candidate]) -> Iterator[_Family]:
+    """All of them, with the workers' last word."""
+    records = [worker.record for worker in workers]
+    for kind, name, text, labels, values in _FAMILIES:
+        family = kind(name, text, labels=["model_name", "engine", "role", *labels])
+        for record in records:
+            for words, value in values(record).items():
+                family.add_metric([model, record.epoch, record.role, *words], value)
+        yield family
+
+
+def _of_each(counts: Mapping[str, float]) -> _Values:
+    return {(word,): count for word, count in counts.items()}
+
+
+def _seconds(record: WorkerRecord) -> _Values:
+    """Each side has those that it measures."""
+    counts = record.load.handoff
+    if record.role == "decode":
+        return {("land",): counts.land_seconds}
+    return {("grant",): counts.grant_seconds, ("send",): counts.send_seconds, ("exposed",): counts.exposed_seconds}
+
+
+def _blocks(record: WorkerRecord) -> _Values:
+    held = record.load.held
+    taken = ("reserved", held.reserved) if record.role == "decode" else ("pinned", held.pinned)
+    return _of_each(dict([taken, ("quarantined", held.quarantined)]))
+
+
+def _links(record: WorkerRecord) -> _Values:
+    return Counter((link.transport, str(link.sealed).lower(), link.codec) for link in record.links)
+
+
+_FAMILIES: list[tuple[_Kind, str, str, tuple[str, ...], Callable[[WorkerRecord], _Values]]] = [
+    (CounterMetricFamily, "baton:handoff_seconds", "Sums over the handoffs that passed", ("stage",), _seconds),
+    (
+        CounterMetricFamily,
+        "baton:handoffs_given_up",
+        "Handoffs that did not pass",
+        ("reason",),
+        lambda record: _of_each(record.load.handoff.given_up),
+    ),
+    (
+        CounterMetricFamily,
+        "baton:handoff_frames_dropped",
+        "Messages and payloads of handoffs that were of no use",
+        ("reason",),
+        lambda record: _of_each(record.load.handoff.dropped),
+    ),
+    (GaugeMetricFamily, "baton:handoff_blocks", "KV blocks that handoffs hold", ("state",), _blocks),
+    (GaugeMetricFamily, "baton:handoff_links", "Links that KV passes over", ("transport", "sealed", "codec"), _links),
+]

@@ -1,0 +1,167 @@
+"""Figures for Prometheus, under the names that dashboards for LLM serving query, and Baton's own goodput."""
+
+from collections.abc import Callable, Iterable, Iterator, Sized
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from core.records import FinishedRecord, Load
+from gateway.reports.handoff_metrics import handoff_families
+from gateway.workers.router import Candidate
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_GAPS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
+_LABELS = ["model_name", "engine", "role"]
+_Family = GaugeMetricFamily | CounterMetricFamily
+_Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
+
+
+class Metrics:
+    """Counters and histograms of one gateway life. Gauges are read from the workers when somebody looks."""
+
+    def __init__(self, model: str, workers: Iterable[Candidate], in_progress: Sized) -> None:
+        self._registry = CollectorRegistry()
+        self._model = model
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
+            return Histogram(name, text, ["model_name"], buckets=buckets, registry=self._registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, ["model_name", *labels], registry=self._registry)
+
+        self._ttft = histogram("vllm:time_to_first_token_seconds", "Receipt to first output token")
+        self._gap = histogram("vllm:inter_token_latency_seconds", "Between two output tokens of a request", _GAPS)
+        self._tpot = histogram(
+            "vllm:request_time_per_output_token_seconds", "(End to end - TTFT) / (output tokens - 1)", _GAPS
+        )
+        self._e2e = histogram("vllm:e2e_request_latency_seconds", "Receipt to last output token")
+        self._queue = histogram("vllm:request_queue_time_seconds", "Wait on the prefill worker")
+        self._prefill = histogram("vllm:request_prefill_time_seconds", "Computation of the prompt")
+        self._handoff = histogram("baton:request_handoff_time_seconds", "Passing of the KV cache")
+        self._grant = histogram("baton:request_handoff_grant_seconds", "Wait for room on the decode worker")
+        self._exposed = histogram(
+            "baton:request_handoff_exposed_seconds", "Passing of the KV cache, after the prompt was computed"
+        )
+        self._prompt = counter("vllm:prompt_tokens", "Prompt tokens")
+        self._output = counter("vllm:generation_tokens", "Output tokens")
+        self._success = counter("vllm:request_success", "Requests that finished", "finished_reason")
+        self._ended = counter("baton:requests_ended", "Requests that ended, in any way", "outcome")
+        self._good = counter("baton:requests_good", "Finished requests that met their SLO; its rate is the goodput")
+        self._bytes = counter("baton:handoff_bytes", "KV bytes that were passed", "transport", "sealed", "codec")
+        self._retries = counter("baton:attempts_retried", "Attempts that were followed by another", "reason")
+        self._dropped = counter("baton:messages_dropped", "Messages that were stale, unknown or malformed")
+        self._refused = counter("baton:requests_refused", "Requests answered with an error status", "status")
+        for unlabelled in (self._good, self._prompt, self._output, self._dropped):
+            unlabelled.labels(model)
+        self._registry.register(_Gauges(model, workers, in_progress))
+
+    def first_token(self, seconds: float) -> None:
+        """A request's first output token, so long after its receipt."""
+        self._ttft.labels(self._model).observe(seconds)
+
+    def gap(self, seconds: float) -> None:
+        """An output token, so long after the one before."""
+        self._gap.labels(self._model).observe(seconds)
+
+    def retried(self, reason: str) -> None:
+        """An attempt was given up for another."""
+        self._retries.labels(self._model, reason).inc()
+
+    def dropped(self) -> None:
+        """A message was of no use."""
+        self._dropped.labels(self._model).inc()
+
+    def refused(self, status: int) -> None:
+        """A request was answered with this error status."""
+        self._refused.labels(self._model, str(status)).inc()
+
+    def ended(self, record: FinishedRecord) -> None:
+        """A request has ended."""
+        self._ended.labels(self._model, record.outcome).inc()
+        self._prompt.labels(self._model).inc(record.prompt_tokens)
+        self._output.labels(self._model).inc(record.output_tokens)
+        if record.handoff_bytes:
+            way = (record.transport, str(record.sealed).lower(), record.codec)
+            self._bytes.labels(self._model, *way).inc(record.handoff_bytes)
+        if record.outcome != "finished":
+            return
+        self._success.labels(self._model, record.reason).inc()
+        if record.good:
+            self._good.labels(self._model).inc()
+        self._e2e.labels(self._model).observe(record.e2e_ms / 1000)
+        self._queue.labels(self._model).observe(record.queue_ms / 1000)
+        self._prefill.labels(self._model).observe(record.prefill_ms / 1000)
+        self._handoff.labels(self._model).observe(record.handoff_ms / 1000)
+        if record.handoff_ms:
+            self._grant.labels(self._model).observe(record.grant_ms / 1000)
+            self._exposed.labels(self._model).observe(record.exposed_ms / 1000)
+        if record.output_tokens > 1:
+            self._tpot.labels(self._model).observe(record.tpot_ms / 1000)
+
+    def page(self) -> bytes:
+        """The exposition, as text."""
+        return generate_latest(self._registry)
+
+
+class _Gauges(Collector):
+    """What the workers last said of themselves."""
+
+    def __init__(self, model: str, workers: Iterable[Candidate], in_progress: Sized) -> None:
+        self._model = model
+        self._workers = workers
+        self._in_progress = in_progress
+
+    def collect(self) -> Iterator[Metric]:
+        """Read at every scrape."""
+        workers = list(self._workers)
+        for kind, name, text, of_worker in _OF_WORKER:
+            yield self._family(kind(name, text, labels=_LABELS), workers, map(of_worker, workers))
+        for kind, name, text, of_load in _OF_LOAD:
+            yield self._family(kind(name, text, labels=_LABELS), workers, (of_load(one.record.load) for one in workers))
+        yield from handoff_families(self._model, workers)
+        mine = GaugeMetricFamily("baton:requests_in_progress", "Of this gateway", labels=["model_name"])
+        mine.add_metric([self._model], len(self._in_progress))
+        yield mine
+
+    def _family(self, family: _Family, workers: Iterable[Candidate], values: Iterable[float]) -> _Family:
+        for worker, value in zip(workers, values, strict=True):
+            family.add_metric([self._model, worker.record.epoch, worker.record.role], value)
+        return family
+
+
+def _wasted(load: Load) -> float:
+    return load.kv.wasted_slots / load.kv.used_slots if load.kv.used_slots else 0.0
+
+
+_OF_WORKER: list[tuple[_Kind, str, str, Callable[[Candidate], float]]] = [
+    (GaugeMetricFamily, "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1", Candidate.kv_use),
+    (GaugeMetricFamily, "baton:worker_usable", "1 if requests may go there", lambda one: float(one.usable)),
+]
+_OF_LOAD: list[tuple[_Kind, str, str, Callable[[Load], float]]] = [
+    (GaugeMetricFamily, "vllm:num_requests_running", "Sequences in the batch", lambda load: load.running),
+    (GaugeMetricFamily, "vllm:num_requests_waiting", "Sequences that wait", lambda load: load.waiting),
+    (CounterMetricFamily, "vllm:num_preemptions", "Preempted sequences", lambda load: load.preemptions),
+    (CounterMetricFamily, "vllm:prefix_cache_queries", "Tokens looked up", lambda load: load.kv.queried_tokens),
+    (CounterMetricFamily, "vllm:prefix_cache_hits", "Tokens found", lambda load: load.kv.found_tokens),
+    (CounterMetricFamily, "baton:handoffs", "Sequences handed off", lambda load: load.handoffs),
+    (GaugeMetricFamily, "baton:kv_wasted_slots_ratio", "Share of used token slots without a token, 0 to 1", _wasted),
+    (GaugeMetricFamily, "baton:kv_blocks_cached", "Idle blocks with cached KV", lambda load: load.blocks_cached),
+    (CounterMetricFamily, "baton:kv_blocks_evicted", "Those that gave way", lambda load: load.kv.evicted_blocks),
+    (CounterMetricFamily, "baton:kv_blocks_spilled", "To the host tier", lambda load: load.kv.spilled_blocks),
+    (CounterMetricFamily, "baton:kv_blocks_returned", "From the host tier", lambda load: load.kv.returned_blocks),
+    (CounterMetricFamily, "baton:kv_blocks_copied", "Copies on write", lambda load: load.kv.copied_blocks),
+    (
+        CounterMetricFamily,
+        "baton:preemptions_swapped",
+        "Preempted sequences that went on with blocks from the host tier",
+        lambda load: load.kv.preempted_swapped,
+    ),
+    (
+        CounterMetricFamily,
+        "baton:preemptions_recomputed",
+        "Preempted sequences that computed a block again",
+        lambda load: load.kv.preempted_recomputed,
+    ),
+]

@@ -1,0 +1,139 @@
+"""The answer of one sample on its way to its client: tokens in, text out, one end, and its timings."""
+
+import asyncio
+
+from core.messages import Finish
+from core.slo import Timings
+from gateway.errors import APIError
+from gateway.reports.metrics import Metrics
+from gateway.requests.sample import Fresh, Request
+from gateway.text.detokenizer import Detokenizer
+from gateway.text.stop import StopStrings
+
+UNREAD = 4096  # tokens that may wait for a client that streams, before it is given up
+
+
+class Delta:
+    """What has come since the client's last read. `finish` is set in the last one."""
+
+    __slots__ = ("finish", "text", "tokens")
+
+    def __init__(self, text: str, tokens: int, finish: Finish | None) -> None:
+        self.text, self.tokens, self.finish = text, tokens, finish
+
+
+class Stream:
+    """One sample's text. The workers' side calls `take` and `fail`, the client's side `read`."""
+
+    def __init__(
+        self,
+        request: Request,
+        detokenizer: Detokenizer,
+        stops: StopStrings,
+        received: float,
+        bounded: bool,
+        metrics: Metrics,
+    ) -> None:
+        self.request = request
+        self.received = received  # local clock, s
+        self.workers = ("", "")  # prefill, decode, of the last attempt
+        self.counted: set[str] = set()  # workers in whose load it is counted
+        self.reason = ""  # of its end
+        self._detokenizer = detokenizer
+        self._stops = stops
+        self._bounded = bounded
+        self._metrics = metrics
+        self._first: float | None = None
+        self._last = received
+        self._text: list[str] = []
+        self._unread = 0
+        self._finish: Finish | None = None
+        self._error: APIError | None = None
+        self._news = asyncio.Event()
+
+    # the workers' side ----------------------------------------------------------------------------------------------
+
+    def take(self, fresh: Fresh, now: float) -> tuple[Finish | None, bool]:
+        """New tokens. Returns the reason if this is the end, and whether the gateway found it before the worker.
+
+        Tokens behind a stop string count as never made.
+        """
+        if fresh.tokens:
+            self._clock(len(fresh.tokens), now)
+        stop_ids = self.request.limits.stop_token_ids
+        first = len(self.request.tokens) - len(fresh.tokens)
+        for place, token in enumerate(fresh.tokens):
+            last = place == len(fresh.tokens) - 1
+            self._unread += 1
+            if last and fresh.finish == "stop" and token in stop_ids:
+                break  # it ends the answer, and is no part of its text
+            text, met = self._stops.push(self._detokenizer.push(token))
+            self._text.append(text)
+            if met:
+                del self.request.tokens[first + place + 1 :]
+                self.finish("stop", flush=False)
+                return "stop", not (last and fresh.finish)
+        if fresh.finish is not None:
+            return self._close(fresh.finish)
+        self._news.set()
+        return None, False
+
+    def _close(self, finish: Finish) -> tuple[Finish, bool]:
+        """The worker's end; what the detokenizer held back may still complete a stop string."""
+        text, met = self._stops.push(self._detokenizer.flush())
+        self._text.append(text)
+        self.finish("stop" if met else finish, flush=not met)
+        return ("stop" if met else finish), False
+
+    def finish(self, finish: Finish, flush: bool) -> None:
+        """Nothing more will come."""
+        if flush:
+            self._text.append(self._stops.flush())
+        self._finish = finish
+        self._news.set()
+
+    def fail(self, error: APIError) -> None:
+        """Nothing more will come, and what has come is not the whole answer."""
+        self._error = error
+        self._news.set()
+
+    def overrun(self) -> bool:
+        """Whether its client has stopped reading."""
+        return self._bounded and self._unread > UNREAD
+
+    # the client's side ----------------------------------------------------------------------------------------------
+
+    async def read(self, patience: float) -> Delta | None:
+        """What has come; waits up to `patience` seconds for it, then None. Raises `APIError` if the request failed."""
+        if not self._news.is_set():
+            try:
+                async with asyncio.timeout(patience):
+                    await self._news.wait()
+            except TimeoutError:
+                return None
+        self._news.clear()
+        text, tokens = "".join(self._text), self._unread
+        self._text, self._unread = [], 0
+        if self._error is not None and not text:
+            raise self._error
+        if self._error is not None:
+            self._news.set()  # the failure is for the next read
+        return Delta(text, tokens, self._finish)
+
+    # timings --------------------------------------------------------------------------------------------------------
+
+    def timings(self, now: float) -> Timings:
+        """As of its last token, or now if there is none."""
+        first = self._first if self._first is not None else now
+        last = self._last if self._first is not None else now
+        tokens = len(self.request.tokens)
+        return Timings((first - self.received) * 1000, (last - self.received) * 1000, tokens)
+
+    def _clock(self, tokens: int, now: float) -> None:
+        if self._first is None:
+            self._first = self._last = now
+            self._metrics.first_token(now - self.received)
+            tokens -= 1
+        for _ in range(tokens):
+            self._metrics.gap((now - self._last) / tokens)
+        self._last = now

@@ -1,0 +1,104 @@
+"""Text to token ids as the model was trained on them, equal to transformers', without loading transformers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from core.errors import ModelError
+from gateway.text.chat_template import ChatTemplate
+from gateway.text.detokenizer import BytePieces, Detokenizer, Window
+from gateway.text.model_files import chat_template, read_object
+
+NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class ModelTokenizer:
+    """Everything that a model's files say about text. Raises `ModelError` naming the file that is missing or broken.
+
+    `vocabulary` counts the model's token ids, which may be more than the tokenizer knows. `context` is the model's own
+    limit on prompt + answer, or 0. `stop_ids` end an answer. `defaults` are the sampling parameters that the model's
+    makers recommend.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        config = read_object(directory, "config.json", required=True)
+        config = {**config, **(config.get("text_config") or {})}
+        settings = read_object(directory, "tokenizer_config.json")
+        generation = read_object(directory, "generation_config.json")
+        self._tokenizer = _load(directory / "tokenizer.json")
+        named = _named_tokens(settings)
+        self._complete(named, settings)
+        self.vocabulary = int(config.get("vocab_size") or self._tokenizer.get_vocab_size())
+        self.context = int(config.get("max_position_embeddings") or 0)
+        self.stop_ids = self._stop_ids(config, generation, named.get("eos_token"))
+        self.defaults = {
+            name: generation[name]
+            for name in ("temperature", "top_p", "top_k", "min_p")
+            if isinstance(generation.get(name), (int, float))
+        }
+        source = chat_template(directory, settings)
+        self.template = ChatTemplate(source, named) if source is not None else None
+        self._special = {key for key, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        decoder = json.loads(self._tokenizer.to_str()).get("decoder") or {}
+        self._byte_level = decoder.get("type") == "ByteLevel" or [
+            part.get("type") for part in decoder.get("decoders", [])
+        ] == ["ByteLevel"]
+        self._pieces = BytePieces(self.piece)
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        """Token ids. `special` adds what the tokenizer puts around a text, such as a beginning-of-text token.
+
+        Special tokens that are spelled out in the text become themselves, as with transformers.
+        """
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+        return ids
+
+    def piece(self, token: int) -> str | None:
+        """The token as its vocabulary spells it; None for special tokens and ids that the tokenizer does not know."""
+        found: str | None = None if token in self._special else self._tokenizer.id_to_token(token)
+        return found
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of token ids, without special tokens."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return text
+
+    def detokenizer(self) -> Detokenizer:
+        """A fresh one, for one answer."""
+        return self._pieces.stream() if self._byte_level else Window(self.decode, self.piece)
+
+    def _complete(self, named: dict[str, str], settings: dict[str, Any]) -> None:
+        """Adds the special tokens that only the config knows, and switches off what belongs to training."""
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = bool(settings.get("split_special_tokens", False))
+        known = {str(token) for token in self._tokenizer.get_added_tokens_decoder().values()}
+        missing = [token for name, token in named.items() if name in NAMED_TOKENS and token not in known]
+        self._tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in missing])
+
+    def _stop_ids(self, config: dict[str, Any], generation: dict[str, Any], eos: str | None) -> tuple[int, ...]:
+        listed = generation.get("eos_token_id", config.get("eos_token_id"))
+        found = {entry for entry in (listed if isinstance(listed, list) else [listed]) if isinstance(entry, int)}
+        own = self._tokenizer.token_to_id(eos) if eos is not None else None
+        return tuple(sorted(found | ({own} if own is not None else set())))
+
+
+def _load(path: Path) -> Tokenizer:
+    if not path.is_file():
+        raise ModelError(f"--model: {path.parent} has no tokenizer.json")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more specific
+        raise ModelError(f"--model: {path} cannot be read: {error}") from None
+
+
+def _named_tokens(settings: dict[str, Any]) -> dict[str, str]:
+    """`bos_token` and its like, by name, as templates see them."""
+    found = {}
+    for name, value in settings.items():
+        token = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(token, str):
+            found[name] = token
+    return found

@@ -1,0 +1,95 @@
+"""Compiled once, into the cache, whoever starts first; what fails is one sentence. Needs a C compiler."""
+
+import shutil
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from core.errors import NativeError
+from engine.backends.native import build as module
+from engine.backends.native.build import build
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    return tmp_path / "baton"
+
+
+def test_a_second_start_compiles_nothing(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = build()
+    written = first.stat().st_mtime_ns
+    assert build() == first and first.stat().st_mtime_ns == written
+    assert list(empty_cache.iterdir()) == [first]
+    monkeypatch.setattr(module, "FLAGS", (*module.FLAGS, "-DOTHER"))
+    assert build() != first
+    monkeypatch.setattr(module, "processor", lambda: "another")
+    assert len({first, build()} | set(empty_cache.iterdir())) == 3
+
+
+def test_two_starts_at_once_do_no_harm(empty_cache: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: build(), range(2)))
+    assert found[0] == found[1] and list(empty_cache.iterdir()) == [found[0]]
+
+
+def test_a_compiler_that_fails_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = tmp_path / "fails"
+    fails.write_text(
+        "#!/bin/sh\n[ $1 = --version ] && exit 0\nprintf 'In file x:\\nx.c:3: error: no\\nmore\\n' >&2; exit 1\n"
+    )
+    fails.chmod(0o700)
+    monkeypatch.setenv("CC", str(fails))
+    with pytest.raises(NativeError, match=r"fails fails: x.c:3: error: no$"):
+        build()
+    assert list((tmp_path / "baton").iterdir()) == []
+    monkeypatch.setenv("CC", "no-such-compiler -O1")
+    with pytest.raises(NativeError, match=r"no C compiler on the PATH \(looked for no-such-compiler -O1\)$"):
+        build()
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(NativeError, match=r"no C compiler on the PATH \(looked for cc, gcc, clang\)$"):
+        build()
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(cls: type[Path]) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    with monkeypatch.context() as patch:
+        patch.delenv("XDG_CACHE_HOME")
+        patch.setattr(Path, "home", classmethod(homeless))
+        with pytest.raises(NativeError, match="no home directory"):
+            build()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(NativeError, match="cannot be written to"):
+        build()
+
+
+def test_the_process_has_one_openmp_runtime_and_torchs_threads(tmp_path: Path) -> None:
+    """In a process of its own, where nothing else has loaded one; with a function that asks the runtime."""
+    source = tmp_path / "threads.c"
+    source.write_text("#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }\n")
+    compiler = shutil.which("cc")
+    assert compiler is not None
+    threads = tmp_path / "threads.so"
+    subprocess.run([compiler, "-fopenmp", "-shared", "-fPIC", str(source), "-o", str(threads)], check=True)
+    code = f"""
+        import ctypes, torch
+        from engine.backends.native.library import load
+        load()
+        for count in (3, 1):
+            torch.set_num_threads(count)
+            assert ctypes.CDLL({str(threads)!r}).threads() == count
+        with open("/proc/self/maps") as maps:
+            found = {{line.split()[-1] for line in maps if "libgomp" in line or "libomp" in line}}
+        assert len(found) == 1, found
+    """
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

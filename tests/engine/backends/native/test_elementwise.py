@@ -1,0 +1,111 @@
+"""Native norm, rotation and gate against float64, and bits that depend neither on the batch nor on the place in it."""
+
+import ctypes
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.model.elementwise import TorchElementwise
+from engine.model.rope import Rope, Rotary, inverse_frequencies
+from tests.engine.backends.native.elementwise import NativeElementwise
+from tests.engine.backends.native.measures import LIMITS, random, relative_error
+
+EPS = 1e-5
+ROPE = Rope(theta=500.0, magnitude=1.1)
+WIDTHS = [1, 2, 7, 16, 63, 257, 576]
+
+
+def make(native: ctypes.CDLL, dtype: torch.dtype = torch.float32, dim: int = 2) -> NativeElementwise:
+    return NativeElementwise(native, ROPE, dim, dtype, EPS)
+
+
+def normed(x: Tensor, weight: Tensor) -> Tensor:
+    x = x.double()
+    return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("rows", [1, 63, 257])
+@pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
+def test_add_norm(native: ctypes.CDLL, rows: int, width: int, dtype: torch.dtype, limit: float) -> None:
+    hidden, change = random(rows, width, seed=1, dtype=dtype), random(rows, width, seed=2, dtype=dtype)
+    weight = random(width, seed=3, dtype=dtype)
+    total = hidden + change
+    found, norm = make(native, dtype).add_norm(hidden, change, weight)
+    assert torch.equal(found, total)
+    assert relative_error(norm, normed(total, weight)) < limit
+    again, plain = make(native, dtype).add_norm(total.clone(), None, weight)
+    assert torch.equal(again, total) and torch.equal(plain, norm)
+
+
+@pytest.mark.parametrize("dim", [2, 6, 16, 22, 64, 130, 256])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
+def test_rotate(native: ctypes.CDLL, dim: int, weighted: bool, dtype: torch.dtype, limit: float) -> None:
+    heads = random(63, 5, dim, seed=1, dtype=dtype)
+    weight = random(3, dim, seed=2, dtype=dtype) if weighted else None
+    positions = torch.arange(63) * 37
+    expected = heads.double()
+    x = expected[:, :3] if weight is None else normed(expected[:, :3], weight)
+    radians = (positions.float()[:, None, None] * inverse_frequencies(ROPE, dim)).double()
+    cos, sin = radians.cos() * ROPE.magnitude, radians.sin() * ROPE.magnitude
+    left, right = x.chunk(2, -1)
+    expected[:, :3] = torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
+    between = make(native, dtype, dim)
+    between.rotate(heads[:, :3], between.angles(positions), weight)
+    assert relative_error(heads, expected) < limit
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
+def test_gate(native: ctypes.CDLL, width: int, dtype: torch.dtype, limit: float) -> None:
+    gate_up = random(63, 2 * width, seed=1, dtype=dtype) * 4
+    left, right = gate_up.double().chunk(2, -1)
+    assert relative_error(make(native, dtype).gate(gate_up), left * left.sigmoid() * right) < limit
+
+
+def test_the_gate_far_from_zero(native: ctypes.CDLL) -> None:
+    x = torch.tensor([0.0, -0.0, 88.0, -88.0, 1e4, -1e4, 3e38, -3e38, math.inf, -86.0])
+    found = make(native).gate(torch.cat((x, torch.ones(10)))[None])[0]
+    expected = torch.tensor([0, 0, 88, 0, 1e4, 0, 3e38, 0, math.inf, -86 * math.exp(-86)], dtype=torch.float64)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-35)
+    assert make(native).gate(torch.tensor([[math.nan, 1.0]])).isnan().all()
+
+
+@pytest.mark.parametrize("width", [6, 63, 576])
+def test_bits_do_not_depend_on_the_batch(native: ctypes.CDLL, width: int) -> None:
+    between = make(native, dim=width + width % 2)
+    hidden, weight = random(257, width, seed=1), random(width, seed=2)
+    gate_up = random(257, 2 * width, seed=3)
+    positions = torch.arange(257) * 11
+    heads = random(257, 3, width + width % 2, seed=4)
+    norms = between.add_norm(hidden, hidden.clone(), weight)[1]
+    gates, (cosine, sine) = between.gate(gate_up), between.angles(positions)
+    turned = heads.clone()
+    between.rotate(turned, (cosine, sine), None)
+    for begin, end in [(0, 1), (256, 257), (5, 12), (100, 164), (1, 256)]:
+        own = hidden[begin:end]
+        assert torch.equal(between.add_norm(own, None, weight)[1], norms[begin:end])
+        assert torch.equal(between.gate(gate_up[begin:end]), gates[begin:end])
+        angles = between.angles(positions[begin:end])
+        assert torch.equal(angles[0], cosine[begin:end]) and torch.equal(angles[1], sine[begin:end])
+        part = heads[begin:end].clone()
+        between.rotate(part, angles, None)
+        assert torch.equal(part, turned[begin:end])
+
+
+def test_both_ways_agree(native: ctypes.CDLL) -> None:
+    """With PyTorch's operators, which know the norms' and the rotation's definitions on their own."""
+    ours = make(native, dim=22)
+    theirs = TorchElementwise(Rotary(ROPE, 22, torch.device("cpu"), torch.float32), EPS)
+    x, weight = random(9, 44, seed=1), random(44, seed=2)
+    for found, expected in zip(ours.add_norm(x.clone(), x, weight), theirs.add_norm(x, x, weight), strict=True):
+        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(ours.gate(x), theirs.gate(x))
+    positions = torch.tensor([0, 1, 5, 700])
+    left, right = random(4, 3, 22, seed=3), random(4, 3, 22, seed=3)
+    ours.rotate(left, ours.angles(positions), random(3, 22, seed=4))
+    theirs.rotate(right, theirs.angles(positions), random(3, 22, seed=4))
+    torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,57 @@
+"""A layer in two native calls is its operators one after the other, to the bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.backends.native.layers import NativeLayers
+from engine.model.batch import Batch, build_batch
+from engine.model.layers import Layers, OperatorLayers
+from engine.plan import Plan, Work
+from tests.engine.backends.native.elementwise import NativeElementwise
+from tests.engine.drive import GREEDY
+from tests.engine.test_golden import make_executor
+from tests.reference import VARIANTS, build_model
+
+CHUNK = Work(1, 5, list(range(40, 70)), ([3, 1, 2],))
+SAMPLED = [Work(2, 0, [9, 8, 7], ([4],), GREEDY), Work(3, 20, [6], ([5, 6],), GREEDY)]
+PLANS = {
+    "chunks and decodes": [SAMPLED[0], CHUNK, SAMPLED[1]],
+    "every row sampled": [SAMPLED[1], Work(4, 0, [1], ([7],), GREEDY)],
+    "no row sampled": [CHUNK],
+}
+
+
+@pytest.mark.parametrize("works", PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("variant", ["llama", "llama-biases", "llama-odd-head", "mistral-window", "qwen3"])
+def test_two_calls_a_layer_equal_its_operators(variant: str, dtype: str, works: list[Work], tmp_path: Path) -> None:
+    executor = make_executor(
+        build_model(tmp_path / variant, VARIANTS[variant]()), cpu_backend="native", dtype=dtype, kv_memory=1 << 20
+    )
+    config, native = executor.model_config, executor._model._layers
+    assert isinstance(native, NativeLayers) and executor._backend.native is not None
+    between = NativeElementwise(executor._backend.native, config.rope, config.head_dim, executor.dtype, config.norm_eps)
+    batch = build_batch(Plan(1, works), 16, torch.device("cpu"), None)
+
+    def run(layers: Layers) -> tuple[Tensor, list[Tensor]]:
+        """What comes out of stale KV that is the same for both, and all KV afterwards."""
+        for number, pool in enumerate(executor.pool.layers):
+            pool.copy_(torch.randn(pool.shape, generator=torch.Generator().manual_seed(number)))
+        stored: list[int] = []
+        found = layers.forward(embeddings(batch), batch, executor._attention.begin(batch), stored.append)
+        assert stored == list(range(config.layers))
+        return found.clone(), [pool.clone() for pool in executor.pool.layers]
+
+    def embeddings(batch: Batch) -> Tensor:
+        shape = len(batch.token_ids), config.hidden_size
+        return torch.randn(shape, generator=torch.Generator().manual_seed(9)).to(executor.dtype)
+
+    with torch.inference_mode():
+        found, kv = run(native)
+        expected, kept = run(OperatorLayers(config, native._layers, native._norm, between))
+    assert found.shape == (len(batch.logit_rows), config.hidden_size)
+    assert torch.equal(found, expected)
+    assert all(torch.equal(*pair) for pair in zip(kv, kept, strict=True))

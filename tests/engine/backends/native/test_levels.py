@@ -1,0 +1,105 @@
+"""The operators as they are compiled for other processors than this one: what each has kernels of its own for.
+
+A level runs where this processor has its instructions; the first is what a worker here uses.
+"""
+
+import ctypes
+import mmap
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.backends.native.library import load
+from engine.backends.native.proof import prove
+from engine.model.linear import NativeLinear
+from engine.model.quantization import dequantized, quantized
+from tests.engine.backends.native.measures import LIMITS, random, relative_error
+from tests.engine.backends.native.test_attention import FORMATS_TESTED, HEADS, ODD, attended
+from tests.engine.backends.native.test_attention import LIMITS as ATTENTION_LIMITS
+from tests.engine.backends.native.test_elementwise import test_add_norm as check_add_norm
+from tests.engine.backends.native.test_elementwise import test_gate as check_gate
+from tests.engine.backends.native.test_elementwise import test_rotate as check_rotate
+
+NATIVE = "-march=native"
+LEVELS = {
+    "this processor": ("", (NATIVE,)),
+    "AVX-512 bf16 without AMX": ("avx512_bf16", (NATIVE, "-mno-amx-tile")),
+    "AVX-512": ("avx512f", (NATIVE, "-mno-amx-tile", "-mno-avx512bf16")),
+    "AVX2": ("avx2", ("-march=x86-64-v3",)),
+}
+"""The flag of /proc/cpuinfo that a level needs, and the compiler's options."""
+
+
+@pytest.fixture(scope="module", params=LEVELS)
+def level(request: pytest.FixtureRequest) -> ctypes.CDLL:
+    needs, target = LEVELS[request.param]
+    if needs and needs not in Path("/proc/cpuinfo").read_text().split():
+        pytest.skip(f"this processor lacks {needs}")
+    return load(target)
+
+
+def test_it_proves_itself(level: ctypes.CDLL) -> None:
+    prove(level)
+
+
+@pytest.mark.parametrize("weights", ["exact", "int8"])
+@pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (17, 257), (129, 1535), (64, 2080)])
+def test_linear_equals_the_reference_and_rows_are_on_their_own(
+    level: ctypes.CDLL, outputs: int, inputs: int, dtype: torch.dtype, limit: float, weights: str
+) -> None:
+    """Row by row to the bit, in bf16 as well: each level adds up a row's products in one order."""
+    weight, offset = random(outputs, inputs, seed=1, dtype=dtype), random(outputs, seed=2, dtype=dtype)
+    if weights == "exact":
+        layer, held = NativeLinear(level, weight, offset), weight
+    else:
+        values, scales = quantized(weight)
+        layer, held = NativeLinear(level, values, offset, scales, dtype), dequantized(values, scales)
+    x = random(257, 2 * inputs, seed=3, dtype=dtype)[:, inputs:]
+    expected = x.double() @ held.double().T + offset.double()
+    whole = layer(x)
+    assert relative_error(whole, expected) < limit
+    for rows in (1, 2, 7, 16, 17, 31, 32, 33, 63):
+        for begin in (0, 130):
+            assert torch.equal(layer(x[begin : begin + rows]), whole[begin : begin + rows]), rows
+
+
+def at_a_wall(values: torch.Tensor) -> torch.Tensor:
+    """A copy that ends where a page begins that nobody may touch."""
+    size = values.numel() * values.element_size()
+    pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(whole.data_ptr() + pages), mmap.PAGESIZE, 0) == 0
+    copy = whole[pages - size : pages].view(values.dtype).view(values.shape)
+    copy.copy_(values)
+    return copy
+
+
+@pytest.mark.parametrize("rows", [1, 7, 17, 33, 257])
+@pytest.mark.parametrize("inputs", [1, 63, 96, 257])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_nothing_is_read_behind_the_last_row(level: ctypes.CDLL, rows: int, inputs: int, dtype: torch.dtype) -> None:
+    """Tiles have no instrumentation of a sanitizer: a read too far ends this process."""
+    weight, offset = random(65, inputs, seed=1, dtype=dtype), random(65, seed=2, dtype=dtype)
+    x = random(rows, inputs, seed=3, dtype=dtype)
+    near = NativeLinear(level, at_a_wall(weight), at_a_wall(offset))
+    assert torch.equal(near(at_a_wall(x)), NativeLinear(level, weight, offset)(x))
+
+
+@pytest.mark.parametrize("heads", ["9/3", "4/4"])
+@pytest.mark.parametrize("dim", [16, 22, 64, 128])
+@FORMATS_TESTED
+def test_attention_equals_dense(level: ctypes.CDLL, heads: str, dim: int, dtype: torch.dtype) -> None:
+    kv_heads, shared = HEADS[heads]
+    for works in ODD.values():
+        _, error, _ = attended(level, works, kv_heads=kv_heads, shared=shared, dim=dim, window=100, dtype=dtype)
+        assert error < ATTENTION_LIMITS[dtype]
+
+
+@pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
+def test_what_lies_between(level: ctypes.CDLL, dtype: torch.dtype, limit: float) -> None:
+    check_add_norm(level, 63, 257, dtype, limit)
+    check_rotate(level, 22, True, dtype, limit)
+    check_gate(level, 257, dtype, limit)

@@ -1,0 +1,157 @@
+"""Paged attention against dense attention in fp64, for odd sizes, ragged batches and windows."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from core.kvspec import blocks_for
+from core.messages import Sampling
+from engine.backends.reference import attention as attention_torch
+from engine.backends.reference.attention import TorchAttention
+from engine.backends.triton.attention import TritonAttention
+from engine.model.attention import AttentionBackend
+from engine.model.batch import Batch, build_batch
+from engine.plan import Plan, Work
+from launcher.gpus import visible_gpus
+
+CPU = torch.device("cpu")
+DEVICE = "cuda" if visible_gpus() else "cpu"
+
+SHAPES = {  # (start, tokens) of each work
+    "decode": [(0, 1), (5, 1), (62, 1), (63, 1), (64, 1), (300, 1)],
+    "one decode": [(77, 1)],
+    "prompts": [(0, 63), (0, 60), (0, 7), (0, 1), (0, 64)],
+    "chunks": [(16, 13), (17, 13), (160, 31), (3, 2)],
+    "mixed": [(40, 1), (0, 9), (33, 17), (41, 1), (200, 1), (0, 1)],
+}
+
+
+def filled(shape: list[tuple[int, int]], block: int, heads: int, dim: int) -> tuple[list[torch.Tensor], Plan]:
+    """Every work's keys and values `[tokens, 2 x kv_heads, dim]`, and a plan with tables in random order."""
+    generator = torch.Generator().manual_seed(0)
+    totals = [start + count for start, count in shape]
+    order = (torch.randperm(sum(blocks_for(total, block) for total in totals), generator=generator) + 1).tolist()
+    works, contents = [], []
+    for number, (start, count) in enumerate(shape):
+        need = blocks_for(start + count, block)
+        own, order = order[:need], order[need:]
+        works.append(Work(number, start, [0] * count, ([*own, 9999],), Sampling(seed=0)))
+        contents.append(torch.randn(start + count, 2 * heads, dim, generator=generator))
+    return contents, Plan(0, works)
+
+
+def dense(queries: torch.Tensor, content: torch.Tensor, start: int, window: int) -> torch.Tensor:
+    """The definition, in fp64: `queries` `[tokens, heads, dim]`."""
+    kv_heads = content.shape[1] // 2
+    shared = queries.shape[1] // kv_heads
+    keys, values = (part.repeat_interleave(shared, 1).double() for part in content.chunk(2, 1))
+    scores = torch.einsum("qhd,khd->hqk", queries.double(), keys) / math.sqrt(queries.shape[2])
+    query = start + torch.arange(len(queries))[:, None]
+    key = torch.arange(len(content))
+    scores = scores.masked_fill((key > query) | ((key <= query - window) if window else False), -math.inf)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
+
+
+def write_history(layer: torch.Tensor, contents: list[torch.Tensor], plan: Plan, block: int) -> None:
+    """What earlier steps have stored, token by token, by the layout's definition."""
+    for content, work in zip(contents, plan.works, strict=True):
+        for position in range(work.start):
+            place = work.blocks[0][position // block]
+            layer[place, :, :, position % block] = content[position].view(2, -1, layer.shape[-1]).transpose(0, 1)
+
+
+def check(
+    attention: Callable[[list[torch.Tensor], tuple[int, ...]], AttentionBackend],
+    shape: list[tuple[int, int]],
+    window: int,
+    kv_heads: int,
+    shared: int,
+    dim: int,
+    dtype: torch.dtype,
+    tolerance: float,
+    device: torch.device = CPU,
+    *,
+    cleared: bool = True,
+) -> None:
+    """Stores what is new and attends, in a pool of NaN; `cleared`: but for the tails of the sequences' own blocks."""
+    block = 8
+    contents, plan = filled(shape, block, kv_heads, dim)
+    contents = [content.to(dtype).float() for content in contents]
+    layers = list(torch.full((2, 200, kv_heads, 2, block, dim), math.nan, dtype=dtype, device=device))
+    for layer in layers:
+        layer[0] = 0
+    write_history(layers[1], contents, plan, block)
+    for work in plan.works:
+        if cleared and work.start % block:  # as it was when the sequence entered the block
+            layers[1][work.blocks[0][work.start // block], :, :, work.start % block :] = 0
+    step = attention(layers, (0, window)).begin(build_batch(plan, block, device, None))
+    new = torch.cat([content[work.start :] for content, work in zip(contents, plan.works, strict=True)])
+    queries = torch.randn(len(new), kv_heads * shared, dim, generator=torch.Generator().manual_seed(1)).to(dtype)
+    step.store(1, new.to(device, dtype))
+    found = step.attend(1, queries.to(device)).cpu()
+    begin = 0
+    for content, work in zip(contents, plan.works, strict=True):
+        end = begin + len(work.token_ids)
+        expected = dense(queries[begin:end].float(), content, work.start, window)
+        torch.testing.assert_close(found[begin:end].double(), expected, rtol=tolerance, atol=tolerance)
+        begin = end
+    assert not layers[1][0].any(), "the null block was written"
+    assert layers[0][1:].isnan().all(), "another layer was written"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("window", [0, 10])
+@pytest.mark.parametrize(("kv_heads", "shared", "dim"), [(1, 1, 2), (2, 3, 10), (3, 1, 64), (1, 5, 24)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("gathered", [attention_torch.GATHERED, 1], ids=["together", "alone"])
+def test_paged_equals_dense(
+    shape: str,
+    window: int,
+    kv_heads: int,
+    shared: int,
+    dim: int,
+    dtype: torch.dtype,
+    tolerance: float,
+    gathered: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attention_torch, "GATHERED", gathered)
+    check(TorchAttention, SHAPES[shape], window, kv_heads, shared, dim, dtype, tolerance)
+
+
+@pytest.mark.parametrize("window", [0, 10])
+def test_the_kernels_equal_dense_too(window: int) -> None:
+    """Both of them: a decode, then chunks. Behind a sequence's tokens is NaN, which they never multiply."""
+    check(TritonAttention, SHAPES["mixed"], window, 2, 3, 16, torch.float32, 3e-6, torch.device(DEVICE), cleared=False)
+
+
+def batch_of(shape: list[tuple[int, int]], block: int = 16) -> Batch:
+    return build_batch(filled(shape, block, 1, 2)[1], block, CPU, None)
+
+
+def test_groups_are_few_and_waste_little() -> None:
+    """A decode step of any size is one group unless lengths differ a lot; prompts do not join single queries."""
+
+    def groups(shape: list[tuple[int, int]]) -> list[int]:
+        layers = list(torch.zeros(1, 4000, 1, 2, 16, 2))
+        step = TorchAttention(layers, (0,)).begin(batch_of(shape))
+        return [group.works for group in step._groups]
+
+    assert groups([(100 + index, 1) for index in range(64)]) == [64]
+    assert groups([(100, 1)] * 8 + [(20000, 1)]) == [8, 1]
+    assert groups([(0, 16)] * 32) == [32]
+    assert groups([(50, 1), (0, 512), (51, 1)]) == [2, 1]
+
+
+def test_what_a_group_gathers_is_bounded_however_many_share_a_long_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool holds a shared prompt once, but each of its sequences gathers it."""
+    monkeypatch.setattr(attention_torch, "GATHERED", 1 << 20)
+    prompt = list(range(1, 65))
+    works = [Work(number, 1024, [0], ([*prompt, 65 + number],), Sampling(seed=0)) for number in range(100)]
+    layers = list(torch.zeros(1, 200, 2, 2, 16, 8))
+    step = TorchAttention(layers, (0,)).begin(build_batch(Plan(0, works), 16, CPU, None))
+    sizes = [group.blocks.numel() * 16 * 8 * 4 for group in step._groups]
+    assert sum(group.works for group in step._groups) == 100 and max(sizes) <= 1 << 20
+    assert min(sizes[:-1]) > 1 << 19, "groups are as large as they may be"

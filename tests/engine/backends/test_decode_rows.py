@@ -1,0 +1,30 @@
+"""Sequences keep their rows, and rows have no gaps."""
+
+import random
+
+from engine.backends.triton.decode_rows import DecodeRows
+
+
+def test_who_stays_keeps_the_row_unless_it_is_beyond_the_last() -> None:
+    chance = random.Random(0)
+    rows = DecodeRows()
+    here: list[int] = []
+    before: dict[int, int] = {}
+    for step in range(300):
+        left = [each for each in here if chance.random() < 0.1]
+        came = [10 * step + number for number in range(chance.randrange(4))]
+        here = [each for each in here if each not in left] + came
+        chance.shuffle(here)
+        found = dict(zip(here, rows.of(here), strict=True))
+        assert sorted(found.values()) == list(range(len(here)))
+        moved = [each for each in here if each in before and found[each] != before[each]]
+        assert all(before[each] >= len(here) for each in moved) and len(moved) <= max(0, len(left) - len(came))
+        before = found
+
+
+def test_the_last_takes_the_place_of_one_that_left() -> None:
+    rows = DecodeRows()
+    assert rows.of([5, 6, 7, 8]) == [0, 1, 2, 3]
+    assert rows.of([5, 7, 8]) == [0, 2, 1]
+    assert rows.of([9, 5, 7, 8]) == [3, 0, 2, 1]
+    assert rows.of([]) == []

@@ -1,0 +1,57 @@
+"""The Triton kernels between a layer's products against PyTorch's operators, on the same step."""
+
+import pytest
+import torch
+
+from core.messages import Sampling
+from engine.backends.triton.attention import TritonAttention
+from engine.backends.triton.elementwise import TritonElementwise
+from engine.model.batch import build_batch
+from engine.model.elementwise import Elementwise, TorchElementwise
+from engine.model.rope import Rope, Rotary, angle_table
+from engine.plan import Plan, Work
+from launcher.gpus import visible_gpus
+
+DEVICE = "cuda" if visible_gpus() else "cpu"
+TOLERANCE = 64 * 2.0**-24
+"""fp32: a sum of up to 44 squares and some ten operations behind it, each rounded by 2^-24."""
+EPS = 1e-5
+ROPE = Rope(theta=500.0, magnitude=1.1)
+HEADS, KV_HEADS, DIM, BLOCK = 6, 2, 16, 8
+WORKS = [Work(1, 9, [0], ([3, 1],), Sampling(seed=0)), Work(2, 6, [0] * 5, ([2, 4],))]
+
+
+def both() -> tuple[Elementwise, Elementwise]:
+    device = torch.device(DEVICE)
+    table = angle_table(ROPE, DIM, 64, device)
+    return TritonElementwise(table, EPS), TorchElementwise(Rotary(ROPE, DIM, device, torch.float32), EPS)
+
+
+def random(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_queries_and_what_is_stored(weighted: bool) -> None:
+    weight = random(HEADS + KV_HEADS, DIM, seed=1) if weighted else None
+    batch = build_batch(Plan(0, WORKS), BLOCK, torch.device(DEVICE), None)
+    queries, pools = [], []
+    for between in both():
+        pool = torch.zeros(2, 5, KV_HEADS, 2, BLOCK, DIM, device=DEVICE)
+        step = TritonAttention(list(pool), (0, 0)).begin(batch)
+        heads = random(6, HEADS + 2 * KV_HEADS, DIM, seed=2)
+        angles = between.angles(batch.positions)
+        queries.append(between.rotate_and_store(heads, angles, weight, step, 1, query_heads=HEADS))
+        pools.append(pool)
+    assert queries[0].shape == (6, HEADS, DIM) and pools[0][1].any() and not pools[0][0].any()
+    torch.testing.assert_close(queries[0], queries[1], rtol=TOLERANCE, atol=TOLERANCE)
+    torch.testing.assert_close(pools[0], pools[1], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_norm_and_gate() -> None:
+    ours, theirs = both()
+    x, weight = random(9, 44, seed=1), random(44, seed=2)
+    for change in (None, random(9, 44, seed=3)):
+        found = ours.add_norm(x.clone(), change, weight)
+        torch.testing.assert_close(found, theirs.add_norm(x, change, weight), rtol=TOLERANCE, atol=TOLERANCE)
+    torch.testing.assert_close(ours.gate(x), theirs.gate(x), rtol=TOLERANCE, atol=TOLERANCE)

@@ -1,0 +1,144 @@
+"""The GPU's path through the engine, in Triton's interpreter where there is no GPU: tokens equal transformers'."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+from transformers import LlamaConfig
+
+from core.config import EngineConfig
+from core.errors import ConfigError
+from engine.backends.choice import choose
+from engine.backends.triton.decode_graphs import ladder
+from engine.backends.triton.decode_inputs import KNOWN, NOWHERE, DecodeInputs
+from engine.backends.triton.device_tables import DeviceTables
+from engine.executor import Executor
+from engine.model.batch import Sampled
+from engine.model.config import read_config
+from engine.plan import PENDING, Work
+from launcher.gpus import visible_gpus
+from tests.engine.drive import GREEDY, run, start
+from tests.engine.test_golden import make_executor
+from tests.reference import SIZES, VARIANTS, build_model, golden, make_prompts
+
+CPU = torch.device("cpu")
+DEVICE = "cuda" if visible_gpus() else "cpu"
+NEW_TOKENS = 3
+SEEN = -1
+"""Put over a block table: what is sent again shows."""
+
+
+def make(directory: Path, **changes: object) -> Executor:
+    settings: dict[str, object] = {f"{DEVICE}_backend": "triton", "max_sequences": 5, "max_batch_tokens": 64}
+    return make_executor(directory, device=DEVICE, **{**settings, **changes})
+
+
+@pytest.mark.parametrize(("variant", "graphs"), [("qwen3", "on"), ("mistral-window", "off")])
+def test_tokens_equal_the_references(variant: str, graphs: str, tmp_path: Path) -> None:
+    """Chunks beside decodes, steps of decodes only, padded and not, launched before the one before is collected."""
+    config = VARIANTS[variant]()
+    directory = build_model(tmp_path / variant, config)
+    expected = golden(directory, make_prompts([1, 19, 20], config.vocab_size), NEW_TOKENS)
+    executor = make(directory, decode_graphs=graphs)
+    assert executor.operators == "triton"
+    running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
+    assert run(executor, running, NEW_TOKENS, chunk=16, ahead=True) == [each.tokens for each in expected]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model(tmp_path_factory.mktemp("triton") / "model", VARIANTS["llama"]())
+
+
+def test_what_the_kernels_do_not_support_is_refused_at_load(tmp_path: Path) -> None:
+    config = LlamaConfig(**{**SIZES, "head_dim": 24, "num_attention_heads": 2, "num_key_value_heads": 1})
+    setting = f"{DEVICE}_backend"
+    why = "attention supports head sizes that are multiples of 16 up to 256, not 24; torch's operators support it"
+    with pytest.raises(ConfigError, match=f"^{setting}: 'triton': {why}$"):
+        make(build_model(tmp_path / "odd", config))
+
+
+def test_a_cpu_has_only_the_interpreter(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    with pytest.raises(ConfigError, match="'triton': a CPU has only Triton's interpreter: set TRITON_INTERPRET=1"):
+        make_executor(model, cpu_backend="triton")
+
+
+def test_a_gpu_that_triton_does_not_start_on_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(triton.runtime, "driver", type(triton.runtime.driver)())  # it remembers what it has found
+    settings = EngineConfig(model=str(model), device="cuda")
+    why = "cuda_backend: 'auto': Triton cannot start: 0 active drivers.*; torch's operators need no compiler"
+    with pytest.raises(ConfigError, match=f"^{why}$"):
+        choose(settings, torch.device("cuda"), torch.bfloat16, read_config(model, 256))
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 8, 100, 256, 257, 1000])
+def test_the_ladder_ends_with_the_largest_batch_and_wastes_little(most: int) -> None:
+    sizes = ladder(most)
+    assert sizes == sorted(set(sizes)) and sizes[-1] == most
+    for count in range(1, most + 1):
+        size = next(size for size in sizes if size >= count)
+        assert size <= max(2 * count, 1) and (count <= 16 or size <= 1.5 * count)
+
+
+def test_tables_change_where_they_differ() -> None:
+    tables = DeviceTables(3, 4, CPU)
+    tables.update([0, 1], [[5, 6], [7]])
+    grown = [7]
+    tables.update([1, 0], [grown, [5, 6, 8]])
+    grown.append(9)  # a sequence's own list grows behind our back
+    tables.update([0, 1, 2], [[1, 2], grown, [3, 3, 3, 3]])
+    assert tables.tensor.tolist() == [[1, 2, 8, 0], [7, 9, 0, 0], [3, 3, 3, 3]]
+    tables.update([0], [grown])
+    assert tables.tensor[0, :2].tolist() == [7, 9]
+
+
+def test_a_sequence_that_ends_has_one_other_sent_again() -> None:
+    inputs = DecodeInputs(4, 8, 16, CPU, 2)
+    works = [Work(number, 20, [number], ([number, 10 + number],), GREEDY) for number in (1, 2, 3, 4)]
+    inputs.fill(works, 4, None)
+    inputs.block_tables(4).fill_(SEEN)
+    inputs.fill([works[0], works[2], works[3]], 4, None)  # the second has ended: the last one takes its row
+    assert inputs.block_tables(4)[:, :2].tolist() == [[SEEN, SEEN], [4, 14], [SEEN, SEEN], [SEEN, SEEN]]
+    assert inputs.token_ids(4).tolist() == [1, 4, 3, 0]
+    assert inputs.slots(4).tolist() == [11 * 16 + 4, 14 * 16 + 4, 13 * 16 + 4, NOWHERE]
+    assert inputs.order(3).tolist() == [0, 2, 1]
+    late = Work(5, 20, [PENDING], ([5, 15],), GREEDY)
+    inputs.fill([works[2], works[3], late], 4, Sampled(torch.tensor([70]), [late]))  # the first: a new one does
+    assert inputs.block_tables(4)[:, :2].tolist() == [[5, 15], [4, 14], [SEEN, SEEN], [SEEN, SEEN]]
+    assert inputs.token_ids(4).tolist() == [70, 4, 3, 0] and inputs.order(3).tolist() == [2, 1, 0]
+
+
+def test_null_sequences_fill_the_rows_behind_the_last() -> None:
+    inputs = DecodeInputs(4, 8, 16, CPU, 2)
+    inputs.fill([Work(1, 40, [7], ([1, 2, 3],), GREEDY), Work(2, 3, [8], ([4],), GREEDY)], 4, None)
+    assert inputs.token_ids(4).tolist() == [7, 8, 0, 0]
+    assert inputs.positions(4).tolist() == [40, 3, 0, 0]
+    assert inputs.slots(4).tolist() == [3 * 16 + 8, 4 * 16 + 3, NOWHERE, NOWHERE]
+    assert inputs.kv_lengths(4).tolist() == [41, 4, 0, 0]
+    inputs.fill([Work(2, 4, [9], ([4],), GREEDY)], 2, None)
+    assert inputs.slots(2).tolist() == [4 * 16 + 4, NOWHERE] and inputs.kv_lengths(2).tolist() == [5, 0]
+
+
+def test_before_the_first_step_all_rows_are_null_sequences() -> None:
+    """A record runs once before it has inputs: it must not store anything."""
+    inputs = DecodeInputs(3, 8, 16, CPU, 2)
+    assert inputs.slots(3).tolist() == [NOWHERE] * 3 and inputs.kv_lengths(3).tolist() == [0] * 3
+    assert inputs.order(3).tolist() == [0] * 3
+
+
+def test_the_kernels_are_warmed_up_without_a_trace(model: Path) -> None:
+    executor = make(model, decode_graphs="off", max_sequences=1)
+    executor._warm_up()
+    assert not any(layer.any() for layer in executor.pool.layers)
+
+
+def test_pending_tokens_are_those_of_the_step_before() -> None:
+    inputs = DecodeInputs(4, 8, 16, CPU, 2)
+    works = [Work(1, 40, [PENDING], ([1, 2, 3],), GREEDY), Work(2, 3, [8], ([4],), GREEDY)]
+    several = Work(3, 0, [1], ([5],), GREEDY, (0, 1))
+    inputs.fill(works, 2, Sampled(torch.tensor([70, 71, 72]), [several, Work(1, 39, [6], ([1, 2, 3],), GREEDY)]))
+    assert inputs.token_ids(2).tolist() == [72, 8]
+    assert KNOWN == -1  # no place of a sample

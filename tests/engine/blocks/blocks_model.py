@@ -1,0 +1,414 @@
+"""What a block manager stands for, in plain lists: texts, and bytes that are moved as it says.
+
+The KV of a position is a number that stands for all tokens up to there and for whose they are: equal numbers are equal
+texts. Steps are those of the scheduler: what is planned (allocations, growth, registration) adds up until `run`, which
+carries out the moves in order and then stores what the step computes. Every sequence then has to read its own text
+from its own blocks, and the cache has to know nothing that is not there.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import product
+
+from core.block_hash import root_key
+from core.kvspec import blocks_for
+from engine.blocks.manager import NULL_BLOCK, BlockManager, Chains, Found, Tables
+from engine.blocks.prefix_cache import Node
+from engine.plan import BlockMove
+from tests.engine.blocks.test_blocks import spec
+
+COMMON = ((0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1, 1), (0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0))
+"""Beginnings that many texts share; the two share their first four tokens."""
+
+LENGTHS = (0, 3, 4, 5, 7, 8, 11, 12, 12, 12)
+"""Of the beginning that a text has in common with others."""
+
+TENANTS = ("", "other")
+OPERATIONS = (
+    "compute", "preempt", "admit", "compute", "run", "free", "admit", "compute", "fork", "compute", "readmit",
+    "adopt", "admit", "compute", "run", "preempt", "admit", "compute", "hand off", "admit", "compute", "sent",
+    "free", "readmit", "run", "compute", "fork", "compute", "adopt", "admit", "free", "admit", "compute", "preempt",
+    "admit", "abort", "compute", "sent", "compute", "admit", "compute", "fail",
+)  # fmt: skip
+"""As often as they are to happen."""
+
+LONGEST = 24
+MOST = 4
+"""Sequences at once."""
+
+
+class Held:
+    """A sequence as the scheduler keeps it; `texts` has a number for each of its tokens."""
+
+    __slots__ = (
+        "chains", "forked", "known", "landing", "planned", "preempted", "register_at", "start", "tables", "texts",
+        "tokens",
+    )  # fmt: skip
+
+    def __init__(self, tokens: list[int], texts: list[int], chains: Chains) -> None:
+        self.tokens, self.texts, self.chains = tokens, texts, chains
+        self.tables: Tables = ()
+        self.known: list[int] = []
+        self.planned = 0  # tokens whose KV is there once the planned step has run
+        self.start = 0  # where the planned step, or else the last one, begins to compute
+        self.register_at = 0
+        self.landing = self.forked = self.preempted = False
+
+
+class BlocksModel:
+    """A block manager, and what must be true of it. Numbers that choose among things may be any."""
+
+    def __init__(self, sizes: tuple[int, ...], blocks: int, slots: int, least: int) -> None:
+        """`least`: so many blocks are worth bringing back from the host tier."""
+        self.sizes, self.blocks, self.slots, self.least = sizes, blocks, slots, least
+        self.manager = BlockManager(spec(*sizes), blocks + 1, slots, lambda count: count >= least)
+        self.step = 1  # the one being planned
+        self.held: list[Held] = []
+        self.waiting: list[Held] = []  # preempted
+        self.io: list[Held] = []  # whose tables a transport still reads
+        self.planned: list[Held] = []  # in the step being planned
+        self.moves: list[BlockMove] = []  # before it
+        self.pool: list[list[list[int]]] = [[[0] * size for _ in range(blocks + 1)] for size in sizes]
+        self.host: list[list[int]] = [[0] * sizes[0] for _ in range(slots)]
+        self.counts: Counter[str] = Counter()
+        self._texts: dict[tuple[int, int], int] = {}  # (text before, token) -> text
+        self._roots = {root_key(salt): -1 - at for at, salt in enumerate(TENANTS)}
+        self._broken = -100  # KV that is of no text
+
+    def act(self, choice: int, which: int, count: int, bits: int) -> None:
+        """Carries out the first of `OPERATIONS`, from the chosen one on, that there is anybody for.
+
+        The other numbers say whom it is about, how much it is, and of what tokens.
+        """
+        for at in range(len(OPERATIONS)):
+            if self._act(OPERATIONS[(choice + at) % len(OPERATIONS)], which, count, bits):
+                break
+        self.counts["steps"] += 1
+        self.check()
+
+    def _act(self, operation: str, which: int, count: int, bits: int) -> bool:
+        match operation:
+            case "admit":
+                own = [bits >> at & bits >> 3 & bits >> 4 & 1 for at in range(count)]
+                return self.admit(bits >> 6, which, own, int(bits % 8 == 7), landing=bits % 5 == 0)
+            case "readmit":
+                return self.readmit()
+            case "compute":
+                return self.compute(which, 1 + count, bits)
+            case "fork":
+                return self.fork(which)
+            case "free":
+                return self.free(which)
+            case "preempt":
+                return self.preempt(which)
+            case "hand off":
+                return self.hand_off(which)
+            case "sent":
+                return self.sent(which)
+            case "adopt":
+                return self.adopt(which)
+            case "abort":
+                return self.abort(which)
+            case "fail":
+                return self.fail(which, broken=bits % 2 == 0)
+        self.run()
+        return True
+
+    # operations; False: there was nobody to do it with ---------------------------------------------------------------
+
+    def admit(self, common: int, length: int, own: Iterable[int], tenant: int, landing: bool) -> bool:
+        """A new sequence that begins as others do, for some tenant."""
+        if len(self.held) == MOST:
+            return False
+        tokens = [*COMMON[common % len(COMMON)][: LENGTHS[length % len(LENGTHS)]], *own] or [0]
+        salt = TENANTS[tenant % len(TENANTS)]
+        held = Held(tokens, self._numbers(-1 - tenant % len(TENANTS), tokens), self.manager.chains(salt))
+        held.landing = landing
+        self._admit(held)
+        return True
+
+    def readmit(self) -> bool:
+        """The first of the preempted ones goes on."""
+        if self.waiting and len(self.held) < MOST:
+            self._admit(self.waiting.pop(0))
+            return True
+        return False
+
+    def compute(self, which: int, count: int, own: int) -> bool:
+        """The next chunk of a sequence, or another token, which is drawn from `own`."""
+        held = self._one(which, lambda each: not each.landing and each not in self.planned)
+        if held is None:
+            return False
+        length = len(held.tokens)
+        if held.planned == length:
+            if length == LONGEST:
+                return False
+            held.tokens.append(int(own % 8 == 0))  # mostly zeros, so that many agree
+            held.texts += self._numbers(held.texts[-1], held.tokens[-1:])
+        if not self._grow(held):
+            del held.tokens[length:], held.texts[length:]
+            self.counts["no room to grow"] += 1
+            return True
+        held.start = held.planned
+        held.planned = min(len(held.tokens), held.planned + count)
+        self.planned.append(held)
+        self.counts["compute"] += 1
+        if held.planned >= held.register_at:
+            self._register(held, held.planned, self.step, replace=False)
+        return True
+
+    def fork(self, which: int) -> bool:
+        """Two sequences go on from what was one."""
+        held = self._one(which, lambda each: each.planned == len(each.tokens) and not each.landing)
+        if held is None or len(self.held) == MOST:
+            return False
+        self._run_if(held)
+        other = Held(list(held.tokens), list(held.texts), tuple(keys.copy() for keys in held.chains))
+        other.tables, other.known = self.manager.fork(held.tables), list(held.known)
+        other.planned, other.start, other.register_at = held.planned, held.start, held.register_at
+        held.forked = other.forked = True
+        self.held.append(other)
+        self.counts["fork"] += 1
+        return True
+
+    def free(self, which: int) -> bool:
+        """A sequence ends."""
+        held = self._one(which, lambda each: not each.landing)
+        if held is not None:
+            self._run_if(held)
+            self._end(held, "free")
+        return held is not None
+
+    def preempt(self, which: int) -> bool:
+        """A sequence gives its blocks back and waits."""
+        held = self._one(which, lambda each: not each.landing)
+        if held is not None:
+            self._run_if(held)
+            self._end(held, "preempt")
+            held.tables, held.preempted = (), True
+            self.waiting.append(held)
+        return held is not None
+
+    def hand_off(self, which: int) -> bool:
+        """A sequence ends while its blocks are still read."""
+        held = self._one(which, lambda each: not each.landing)
+        if held is not None:
+            self._run_if(held)
+            read = Held(held.tokens[: held.planned], held.texts[: held.planned], ())
+            read.tables, read.planned = tuple(list(table) for table in held.tables), held.planned
+            for group, table in enumerate(read.tables):
+                self.manager.hold_io(group, table)
+            self.io.append(read)
+            self._end(held, "hand off")
+        return held is not None
+
+    def sent(self, which: int) -> bool:
+        """A transport has read what it had to."""
+        if not self.io:
+            return False
+        for group, table in enumerate(self.io.pop(which % len(self.io)).tables):
+            self.manager.release_io(group, table)
+        self.counts["sent"] += 1
+        return True
+
+    def adopt(self, which: int) -> bool:
+        """The KV of a landing sequence is there, but for the blocks that it found here."""
+        held = self._one(which, lambda each: each.landing)
+        if held is None:
+            return False
+        self.run()
+        held.start, held.planned = 0, len(held.tokens)
+        self._store(held)
+        held.start, held.landing = held.planned, False
+        before = [list(table) for table in held.tables]
+        self._register(held, held.planned, self.step - 1, replace=True)
+        self.counts["adopt"] += 1
+        self.counts["exchange"] += [list(table) for table in held.tables] != before
+        return True
+
+    def abort(self, which: int) -> bool:
+        """A landing sequence ends, with nothing to be known of it."""
+        held = self._one(which, lambda each: each.landing)
+        if held is not None:
+            self._drop(held)
+            self.counts["abort"] += 1
+        return held is not None
+
+    def fail(self, which: int, broken: bool) -> bool:
+        """A sequence's last step has failed: what it stored is not to be found, and may be of no text."""
+        held = self._one(which, lambda each: not each.landing and each.planned > each.start)
+        if held is None:
+            return False
+        self.run()
+        first = held.start
+        tables = [each.tables for each in (*self.held, *self.io) if each is not held]
+        for group, size in enumerate(self.sizes):
+            shared = {block for each in tables for block in each[group]}
+            if broken and not shared & set(held.tables[group][first // size :]):
+                for position in range(first, held.planned):
+                    self._broken -= 1
+                    self.pool[group][held.tables[group][position // size]][position % size] = self._broken
+        self.manager.disown(held.tables, first)
+        held.planned = first
+        self._end(held, "fail")
+        return True
+
+    def run(self) -> None:
+        """The step that was planned: moves in order, then all of it is stored, then all of it is read."""
+        self.moves += self.manager.take_moves()
+        self.counts["run"] += 1
+        self._carry_out(self.moves)
+        self.moves.clear()
+        for held in self.planned:
+            self._store(held)
+        self.planned.clear()
+        self.step += 1
+        for held in (*self.held, *self.io):
+            self._expect(held)
+        self._check_cache()
+
+    # what must be true ----------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """The manager's own invariants, and its counts."""
+        self.manager.check_invariants(each.tables for each in self.held)
+        for group, pool in enumerate(self.manager.groups):
+            used = {block for each in (*self.held, *self.io) for block in each.tables[group]}
+            assert NULL_BLOCK not in used
+            assert pool.available == self.blocks - len(used)
+            assert pool.kept <= pool.slots
+        self.moves += self.manager.take_moves()
+
+    def finish(self) -> None:
+        """Everything ends, and nothing is held."""
+        self.run()
+        for held in list(self.held):
+            self._drop(held)
+        while self.sent(0):
+            pass
+        self.run()
+        self.check()
+        assert self.manager.used_count == 0
+        for pool in self.manager.groups:
+            self.counts["evicted"] += pool.evicted
+            self.counts["copied"] += pool.copied
+            self.counts["spilled"] += pool.spilled
+            self.counts["returned"] += pool.returned
+
+    def _check_cache(self) -> None:
+        """Every text that the cache knows is where it says."""
+        for group, pool in enumerate(self.manager.groups):
+            for node in pool.cache:
+                kv = self._kv(group, node)
+                parent = node.parent
+                assert parent is not None
+                before = self._kv(group, parent)[-1] if parent.parent is not None else self._roots[parent.key]
+                for number, token in zip(kv, memoryview(node.tokens).cast("I"), strict=True):
+                    assert self._texts.get((before, token)) == number, "the cache knows what is not there"
+                    before = number
+
+    def _check_found(self, held: Held, found: Found, limit: int) -> None:
+        """Nothing more of the text is in the cache; asked while no step is being planned, of one group."""
+        pool = self.manager.groups[0]
+        here = {number for node in pool.cache for number in self._kv(0, node)}
+        most = max((at for at in range(1, limit + 1) if held.texts[at - 1] in here), default=0)
+        if held.landing:
+            most -= most % self.sizes[0]
+        if self.least == 0:
+            assert found.tokens == most, "the cache knows more of this text, or less"
+        assert found.tokens <= most
+
+    # inside ---------------------------------------------------------------------------------------------------------
+
+    def _admit(self, held: Held) -> None:
+        limit = len(held.tokens) - (not held.landing)
+        found = self.manager.find(held.tokens, held.chains, limit, self.step, whole=held.landing)
+        assert 0 <= found.tokens <= limit
+        if len(self.sizes) == 1 and not self.planned and not self.moves:
+            self._check_found(held, found, limit)
+        fits = self.manager.fits(len(held.tokens), 0, found)
+        returning, partial = found.returning, found.partial
+        tables = self.manager.allocate(len(held.tokens), found)
+        assert (tables is not None) == fits
+        if tables is None:
+            self.counts["no room to begin"] += 1
+            return
+        held.tables, held.known = tables, [len(hit.nodes) for hit in found.hits]
+        held.planned = held.start = found.tokens
+        held.register_at = self.manager.next_full(held.known)
+        self.held.append(held)
+        self.counts["readmit" if held.preempted else "land" if held.landing else "admit"] += 1
+        self.counts["hit"] += found.tokens > 0
+        self.counts["partial hit"] += partial
+        self.counts["whole hit"] += found.whole_blocks > 0
+        self.counts["hit in this step"] += any(
+            node.step == self.step for hit in found.hits for node in hit.nodes if node.block is not None
+        )
+        self.counts["hit in the host tier"] += returning > 0
+        for group, size in enumerate(self.sizes):
+            assert len(tables[group]) == blocks_for(len(held.tokens), size)
+
+    def _grow(self, held: Held) -> bool:
+        before = [list(table) for table in held.tables]
+        position = held.planned if held.forked else None
+        if not self.manager.grow(held.tables, len(held.tokens), position):
+            assert [list(table) for table in held.tables] == before
+            return False
+        held.forked = False
+        return True
+
+    def _register(self, held: Held, upto: int, step: int, replace: bool) -> None:
+        self.manager.register(held.tables, held.chains, held.tokens, held.known, upto, step, replace)
+        held.register_at = self.manager.next_full(held.known, upto)
+        stopped = any(known < upto // size for known, size in zip(held.known, self.sizes, strict=True))
+        self.counts["duplicate"] += stopped and not replace
+
+    def _run_if(self, held: Held) -> None:
+        if held in self.planned:
+            self.run()
+
+    def _end(self, held: Held, count: str) -> None:
+        self._register(held, held.planned, self.step - 1, replace=True)
+        self._drop(held)
+        self.counts[count] += 1
+
+    def _drop(self, held: Held) -> None:
+        self.manager.free(held.tables)
+        self.held.remove(held)
+
+    def _one(self, which: int, fit: Callable[[Held], bool]) -> Held | None:
+        fitting = [each for each in self.held if fit(each)]
+        return fitting[which % len(fitting)] if fitting else None
+
+    def _numbers(self, before: int, tokens: Iterable[int]) -> list[int]:
+        numbers = []
+        for token in tokens:
+            before = self._texts.setdefault((before, token), len(self._texts) + 1)
+            numbers.append(before)
+        return numbers
+
+    def _carry_out(self, moves: list[BlockMove]) -> None:
+        for move in moves:
+            pool = self.pool[move.group]
+            assert move.group == 0 or move.kind == "copy"
+            source = self.host if move.kind == "in" else pool
+            target = self.host if move.kind == "out" else pool
+            target[move.target] = list(source[move.source])
+            self.counts[f"move: {move.kind}"] += 1
+
+    def _store(self, held: Held) -> None:
+        for (group, size), position in product(enumerate(self.sizes), range(held.start, held.planned)):
+            if not (held.landing and position // size < held.known[group]):
+                self.pool[group][held.tables[group][position // size]][position % size] = held.texts[position]
+
+    def _expect(self, held: Held) -> None:
+        for pool, size, table in zip(self.pool, self.sizes, held.tables, strict=True):
+            for at in range(0, held.planned, size):
+                wanted = held.texts[at : min(at + size, held.planned)]
+                assert pool[table[at // size]][: len(wanted)] == wanted, f"position {at}… is of another text"
+
+    def _kv(self, group: int, node: Node) -> list[int]:
+        if node.block is not None:
+            return self.pool[group][node.block]
+        assert node.slot is not None
+        return self.host[node.slot]

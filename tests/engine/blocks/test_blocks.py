@@ -1,0 +1,279 @@
+"""Block manager: free + used = all, nobody owns a block twice, and neighbours stay together."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from core.errors import CapacityError
+from core.kvspec import KVGroup, KVSpec
+from engine.blocks.free_runs import FreeRuns
+from engine.blocks.manager import NULL_BLOCK, BlockManager, Found, Tables
+from engine.plan import BlockMove
+
+
+def spec(*block_tokens: int) -> KVSpec:
+    groups = tuple(
+        KVGroup(kind="full", layers=(layer,), block_tokens=tokens, block_bytes=64)
+        for layer, tokens in enumerate(block_tokens)
+    )
+    return KVSpec(groups=groups, layout="test", weights="test")
+
+
+def one_group(block_count: int, block_tokens: int = 4) -> BlockManager:
+    return BlockManager(spec(block_tokens), block_count)
+
+
+def taken(blocks: BlockManager, tokens: int) -> Tables:
+    tables = blocks.allocate(tokens)
+    assert tables is not None
+    return tables
+
+
+def test_the_null_block_is_never_given_out() -> None:
+    blocks = one_group(6)
+    assert sorted(taken(blocks, 20)[0]) == [1, 2, 3, 4, 5]
+    assert NULL_BLOCK == 0 and blocks.available == 0
+
+
+def test_a_pool_without_a_block_beside_the_null_block_is_refused() -> None:
+    with pytest.raises(CapacityError, match="pool of 1 blocks"):
+        one_group(1)
+
+
+def test_an_allocation_gets_all_its_blocks_or_none() -> None:
+    blocks = one_group(6)
+    held = taken(blocks, 12)
+    assert blocks.allocate(12) is None
+    assert (blocks.available, blocks.used_count, blocks.total) == (2, 3, 5)
+    blocks.check_invariants([held])
+
+
+def test_growth_in_one_group_alone_does_not_happen() -> None:
+    blocks = BlockManager(spec(2, 8), 5)  # the first group is full at 8 tokens
+    held = taken(blocks, 8)
+    before = [list(table) for table in held]
+    assert not blocks.grow(held, 9)
+    assert [list(table) for table in held] == before
+    blocks.check_invariants([held])
+
+
+def test_capacity_is_that_of_the_group_with_least_room() -> None:
+    blocks = BlockManager(spec(2, 8), 9)
+    assert blocks.capacity(taken(blocks, 5)) == 6
+
+
+def test_an_io_reference_outlives_its_sequence() -> None:
+    blocks = one_group(6)
+    held = taken(blocks, 16)
+    blocks.hold_io(0, held[0][1:3])
+    blocks.hold_io(0, held[0][1:2])
+    assert (blocks.pinned_count, blocks.quarantined_count) == (2, 0)
+    blocks.free(held)
+    assert (blocks.available, blocks.pinned_count, blocks.quarantined_count) == (3, 2, 2)
+    blocks.release_io(0, held[0][1:3])
+    assert (blocks.available, blocks.pinned_count, blocks.quarantined_count) == (4, 1, 1)
+    blocks.release_io(0, held[0][1:2])
+    assert (blocks.available, blocks.pinned_count, blocks.quarantined_count) == (5, 0, 0)
+    blocks.check_invariants([])
+
+
+def test_a_block_freed_twice_is_caught() -> None:
+    blocks = one_group(6)
+    held = taken(blocks, 4)
+    blocks.free(held)
+    with pytest.raises(AssertionError, match="more often"):
+        blocks.free(held)
+
+
+def test_io_on_a_free_block_is_caught() -> None:
+    with pytest.raises(AssertionError, match="is free"):
+        one_group(6).hold_io(0, [3])
+
+
+def test_tables_that_are_not_the_references_are_caught() -> None:
+    blocks = one_group(6)
+    held = taken(blocks, 8)
+    with pytest.raises(AssertionError, match="sequence references"):
+        blocks.check_invariants([])
+    with pytest.raises(AssertionError, match="sequence references"):
+        blocks.check_invariants([held, held])
+
+
+def test_an_allocation_is_one_ascending_run_where_there_is_one() -> None:
+    blocks = one_group(65)
+    tables = [taken(blocks, 16) for _ in range(16)]
+    for number in (3, 5, 6, 7, 4, 12):
+        blocks.free(tables[number])
+    assert taken(blocks, 80)[0] == list(range(13, 33))  # five tables that were freed out of order
+
+
+def test_growth_prefers_the_neighbour() -> None:
+    blocks = one_group(65)
+    tables = [taken(blocks, 4) for _ in range(3)]
+    blocks.free(tables[1])
+    assert blocks.grow(tables[2], 12)
+    assert tables[2][0] == [3, 4, 5]
+
+
+# what the cache knows
+
+
+class Text:
+    """A sequence's side of the cache, as the scheduler keeps it."""
+
+    def __init__(self, blocks: BlockManager, tokens: list[int], salt: str = "") -> None:
+        self.blocks, self.tokens = blocks, tokens
+        self.chains = blocks.chains(salt)
+        self.known = [0] * len(blocks.groups)
+        self.tables: Tables = ()
+
+    def found(self, step: int = 9, *, limit: int | None = None, whole: bool = False) -> Found:
+        """What the cache has of it, when step `step` is planned."""
+        return self.blocks.find(self.tokens, self.chains, limit or len(self.tokens), step, whole=whole)
+
+    def begin(self, step: int = 9) -> Found:
+        """Takes its blocks, with what the cache has; the answer says what that was."""
+        found = self.found(step)
+        tables = self.blocks.allocate(len(self.tokens), found)
+        assert tables is not None
+        self.tables, self.known = tables, [len(hit.nodes) for hit in found.hits]
+        return found
+
+    def register(self, step: int = 1, *, replace: bool = False) -> None:
+        """All of it is computed, in step `step`."""
+        self.blocks.register(self.tables, self.chains, self.tokens, self.known, len(self.tokens), step, replace)
+
+    def end(self) -> None:
+        """As at the end of a sequence."""
+        self.register(replace=True)
+        self.blocks.free(self.tables)
+
+
+def kept_texts(blocks: BlockManager, *texts: list[int], salt: str = "") -> None:
+    """Each is computed and ends, in this order."""
+    for tokens in texts:
+        text = Text(blocks, tokens, salt)
+        text.begin()
+        text.end()
+
+
+def twice(blocks: BlockManager, tokens: list[int]) -> tuple[Text, Text]:
+    """Two that compute the same text at the same time: the cache knows the blocks of the first."""
+    first, second = Text(blocks, tokens), Text(blocks, tokens)
+    first.begin()
+    second.begin()
+    first.register()
+    return first, second
+
+
+def test_a_shared_block_is_copied_for_whoever_writes_first_and_left_to_the_last() -> None:
+    blocks = one_group(10)
+    first = taken(blocks, 6)
+    second = blocks.fork(first)
+    before = [list(table) for table in first]
+    assert blocks.grow(first, 7, position=6) and blocks.grow(second, 7, position=6)
+    assert blocks.take_moves() == [BlockMove("copy", 0, before[0][1], first[0][1])]
+    assert second[0] == before[0] and first[0][0] == second[0][0] and first[0][1] != second[0][1]
+    assert (blocks.used_count, blocks.groups[0].copied) == (3, 1)
+    blocks.check_invariants([first, second])
+
+
+def test_growth_without_room_for_the_copy_changes_nothing() -> None:
+    blocks = one_group(3)
+    first = taken(blocks, 6)
+    second = blocks.fork(first)
+    assert not blocks.grow(first, 7, position=6)
+    assert first == second and not blocks.take_moves() and blocks.used_count == 2
+    blocks.check_invariants([first, second])
+
+
+def test_only_the_groups_that_share_the_block_copy_it() -> None:
+    blocks = BlockManager(spec(4, 3), 10)
+    first = taken(blocks, 6)
+    second = blocks.fork(first)
+    assert blocks.grow(first, 7, position=6)  # a new block in the second group
+    assert [(move.kind, move.group) for move in blocks.take_moves()] == [("copy", 0)]
+    assert [len(table) for table in first] == [2, 3] and [len(table) for table in second] == [2, 2]
+    blocks.check_invariants([first, second])
+
+
+def test_an_equal_block_is_exchanged_when_nobody_else_has_it() -> None:
+    blocks = one_group(20)
+    first, second = twice(blocks, list(range(8)))
+    second.register()
+    assert second.known == [0] and second.tables != first.tables
+    second.register(replace=True)
+    assert second.known == [2] and second.tables == first.tables
+    blocks.check_invariants([first.tables, second.tables])
+    assert blocks.used_count == 2
+
+
+def test_a_block_that_a_fork_has_too_is_not_exchanged() -> None:
+    blocks = one_group(20)
+    first, second = twice(blocks, list(range(8)))
+    second.tokens = list(range(12))
+    blocks.grow(second.tables, 12)
+    fork = blocks.fork(second.tables)
+    second.end()  # its third block would go on from the first's second, which the fork does not hold
+    first.end()
+    blocks.check_invariants([fork])
+    assert Text(blocks, list(range(12))).found().tokens == 8
+
+
+def test_a_block_that_is_still_read_is_not_exchanged() -> None:
+    blocks = one_group(20)
+    first, second = twice(blocks, list(range(8)))
+    second.tokens = list(range(12))
+    blocks.grow(second.tables, 12)
+    read = list(second.tables[0])
+    blocks.hold_io(0, read)
+    second.end()
+    first.end()
+    blocks.check_invariants([])
+    blocks.release_io(0, read)
+    blocks.check_invariants([])
+
+
+class FreeRunsMachine(RuleBasedStateMachine):
+    """Free runs against a plain set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs = FreeRuns(1, 40)
+        self.free = set(range(1, 41))
+
+    @precondition(lambda self: self.free)
+    @rule(data=st.data(), after=st.none() | st.integers(0, 41))
+    def take(self, data: st.DataObject, after: int | None) -> None:
+        count = data.draw(st.integers(0, len(self.free)))
+        got = self.runs.take(count, after)
+        assert len(got) == len(set(got)) == count
+        assert set(got) <= self.free
+        if after is not None and after + 1 in self.free and after not in self.free and count:
+            assert got[0] == after + 1
+        self.free -= set(got)
+
+    @precondition(lambda self: len(self.free) < 40)
+    @rule(data=st.data())
+    def put(self, data: st.DataObject) -> None:
+        first = data.draw(st.sampled_from([block for block in range(1, 41) if block not in self.free]))
+        longest = next(count for count in range(1, 41) if first + count in self.free or first + count == 41)
+        count = data.draw(st.integers(1, longest))
+        self.runs.put(first, count)
+        self.free |= set(range(first, first + count))
+
+    @invariant()
+    def runs_are_the_maximal_runs_of_the_set(self) -> None:
+        assert self.runs.count == len(self.free)
+        expected: list[tuple[int, int]] = []
+        for block in sorted(self.free):
+            if expected and sum(expected[-1]) == block:
+                expected[-1] = (expected[-1][0], expected[-1][1] + 1)
+            else:
+                expected.append((block, 1))
+        assert list(self.runs.runs()) == expected
+
+
+TestFreeRuns = FreeRunsMachine.TestCase
+TestFreeRuns.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

@@ -1,0 +1,93 @@
+"""Blocks shared, copied, evicted, swapped, handed off and forgotten in any order: everybody reads their own text.
+
+`python -m tests.engine.test_blocks_machine 1000000` takes so many steps and prints how often each thing happened.
+"""
+
+import sys
+import time
+from collections import Counter
+from random import Random
+
+from hypothesis import event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from tests.engine.blocks.blocks_model import OPERATIONS, BlocksModel
+
+SIZES = [(4,), (2,), (1,), (3, 2)]
+BLOCKS = range(6, 19)
+SLOTS = [0, 2, 4, 8, 20]
+LEAST = [0, 0, 0, 2, 99]
+CHOICE = st.integers(0, len(OPERATIONS) - 1)
+STEPS = 50
+"""Of one example."""
+
+EXAMPLES = 100
+
+
+class BlocksMachine(RuleBasedStateMachine):
+    """The block manager alone, against `BlocksModel`."""
+
+    @initialize(
+        sizes=st.sampled_from(SIZES),
+        blocks=st.sampled_from(BLOCKS),
+        slots=st.sampled_from(SLOTS),
+        least=st.sampled_from(LEAST),
+    )
+    def start(self, sizes: tuple[int, ...], blocks: int, slots: int, least: int) -> None:
+        self.model = BlocksModel(sizes, blocks, slots, least)
+
+    @rule(choice=CHOICE, which=st.integers(0, 59), count=st.integers(0, 5), bits=st.integers(0, 255))
+    def act(self, choice: int, which: int, count: int, bits: int) -> None:
+        self.model.act(choice, which, count, bits)
+
+    def teardown(self) -> None:
+        """From any state everything ends, and nothing is held."""
+        if hasattr(self, "model"):
+            self.model.finish()
+            for name in self.model.counts:
+                event(name)
+
+
+TestBlocksMachine = BlocksMachine.TestCase
+TestBlocksMachine.settings = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None)
+
+
+def random_examples(first: int, count: int) -> Counter[str]:
+    """Examples without Hypothesis, which is slower than the model, each with a seed of its own; what happened."""
+    happened: Counter[str] = Counter()
+    for number in range(first, first + count):
+        draw = Random(number)
+        model = BlocksModel(draw.choice(SIZES), draw.choice(BLOCKS), draw.choice(SLOTS), draw.choice(LEAST))
+        try:
+            for _ in range(STEPS):
+                model.act(draw.randrange(len(OPERATIONS)), draw.randrange(60), draw.randrange(6), draw.randrange(256))
+            model.finish()
+        except Exception as error:
+            error.add_note(f"seed {number}")
+            raise
+        happened += model.counts
+    return happened
+
+
+def test_everything_that_the_manager_can_do_happens() -> None:
+    happened = random_examples(0, EXAMPLES)
+    names = {*OPERATIONS, "land", "hit", "partial hit", "whole hit", "hit in this step", "hit in the host tier"}
+    names |= {"duplicate", "exchange", "no room to begin", "no room to grow"}
+    names |= {"evicted", "copied", "spilled", "returned"}  # the manager's own counters
+    assert names <= {name for name, times in happened.items() if times}
+
+
+def main(steps: int) -> None:
+    """So many random steps, in process."""
+    begun = time.perf_counter()
+    happened: Counter[str] = Counter()
+    for first in range(0, steps // STEPS, 1000):
+        happened += random_examples(first, min(1000, steps // STEPS - first))
+    print(f"{happened['steps']} steps in {steps // STEPS} examples, {time.perf_counter() - begun:.0f} s")
+    for name, times in happened.most_common():
+        print(f"{name:24}{times:10}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

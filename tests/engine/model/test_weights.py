@@ -1,0 +1,174 @@
+"""A model directory that cannot be loaded says why in one sentence; equal weights have equal digests."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from core.config import EngineConfig
+from core.errors import ModelError
+from engine.executor import Executor
+from engine.model.hub import _bars, locate
+from engine.model.weights import Checkpoint
+from tests.reference import VARIANTS, build_model
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model(tmp_path_factory.mktemp("whole") / "model", VARIANTS["qwen2"]())
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model(tmp_path_factory.mktemp("sharded") / "model", VARIANTS["qwen2"](), shard_size="300KB")
+
+
+def load(directory: Path) -> Executor:
+    config = EngineConfig(model=str(directory), device="cpu", dtype="fp32", kv_memory=1 << 20, max_model_len=64)
+    return Executor(config, lambda stage, percent: None)
+
+
+def edit(name: str, change: Callable[[torch.Tensor], torch.Tensor | None]) -> Callable[[Path], None]:
+    """Replaces a tensor of the single file, or drops it."""
+
+    def apply(directory: Path) -> None:
+        tensors = load_file(directory / "model.safetensors")
+        changed = change(tensors.pop(name))
+        if changed is not None:
+            tensors[name] = changed
+        save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+
+    return apply
+
+
+def truncate(directory: Path) -> None:
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def pickled(directory: Path) -> None:
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+
+
+def misplaced(directory: Path) -> None:
+    (directory / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../model.safetensors"}}')
+
+
+QUERY = "model.layers.2.self_attn.q_proj"
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (edit(f"{QUERY}.weight", lambda tensor: None), [f"lack {QUERY}.weight"]),
+        (edit(f"{QUERY}.bias", lambda tensor: None), [f"lack {QUERY}.bias"]),
+        (edit(f"{QUERY}.weight", lambda tensor: tensor[:-1].clone()), [f"{QUERY}.weight", "[127, 128]", "[128, 128]"]),
+        (edit("lm_head.weight", lambda tensor: tensor.to(torch.int8)), ["lm_head.weight", "I8", "BF16"]),
+        (truncate, ["model.safetensors is broken or truncated"]),
+        (lambda directory: (directory / "model.safetensors").write_bytes(b""), ["model.safetensors is broken"]),
+        (lambda directory: (directory / "model.safetensors").unlink(), ["no model.safetensors"]),
+        (pickled, ["pytorch_model.bin is a pickle"]),
+        (lambda directory: (directory / "model.safetensors.index.json").write_text("[]"), ["not an index"]),
+        (misplaced, ["outside of its directory"]),
+    ],
+)
+def test_broken_weights_are_one_sentence(
+    harm: Callable[[Path], None], words: list[str], whole: Path, tmp_path: Path
+) -> None:
+    directory = Path(shutil.copytree(whole, tmp_path / "model"))
+    harm(directory)
+    with pytest.raises(ModelError) as caught:
+        load(directory)
+    message = str(caught.value)
+    assert all(word in message for word in words), message
+    assert "\n" not in message
+
+
+def test_weights_that_the_config_leaves_out_are_refused(whole: Path, tmp_path: Path) -> None:
+    """A bias that would be ignored changes every token."""
+    directory = Path(shutil.copytree(whole, tmp_path / "model"))
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.layers.0.self_attn.o_proj.bias"] = torch.zeros(128)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"no place for the weight model\.layers\.0\.self_attn\.o_proj\.bias"):
+        load(directory)
+
+
+def test_a_missing_shard_is_named(sharded: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(sharded, tmp_path / "model"))
+    shards = sorted(directory.glob("*.safetensors"))
+    assert len(shards) > 2
+    shards[1].unlink()
+    with pytest.raises(ModelError, match=f"lacks {shards[1].name}"):
+        Checkpoint(directory)
+
+
+def test_a_shard_without_what_the_index_promises_is_named(sharded: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(sharded, tmp_path / "model"))
+    index = directory / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"]["model.extra.weight"] = next(iter(content["weight_map"].values()))
+    index.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match=r"lacks model\.extra\.weight, which the index promises"):
+        Checkpoint(directory)
+
+
+def test_shards_do_not_change_the_digest_and_weights_do(whole: Path, sharded: Path, tmp_path: Path) -> None:
+    digest = Checkpoint(whole).digest()
+    assert Checkpoint(sharded).digest() == digest
+    assert Checkpoint(whole).digest(b"another config") != digest
+    directory = Path(shutil.copytree(whole, tmp_path / "model"))
+    edit("model.layers.3.mlp.down_proj.weight", lambda tensor: tensor * 1.001)(directory)
+    assert Checkpoint(directory).digest() != digest
+
+
+@pytest.mark.parametrize("model", ["/no/such/directory", "./nowhere", "no-slash", "a/b/c", "-x/y"])
+def test_a_directory_that_is_not_there_is_named(model: str) -> None:
+    with pytest.raises(ModelError, match="there is no model directory"):
+        locate(model, lambda stage, percent: None)
+
+
+def test_a_file_is_not_a_model(whole: Path) -> None:
+    with pytest.raises(ModelError, match="is a file"):
+        locate(str(whole / "config.json"), lambda stage, percent: None)
+
+
+def test_a_hub_that_cannot_be_reached_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real client, offline and with an empty cache."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelError, match="nobody/nothing is not a directory, and cannot be fetched"):
+        locate("nobody/nothing", lambda stage, percent: None)
+
+
+def test_a_download_reports_the_bytes_that_are_here() -> None:
+    """Bars of files are left out, and the percentage never falls when the hub learns of more to fetch."""
+    seen: list[float] = []
+    make = _bars(lambda stage, percent: seen.append(percent))
+    files, size = make(total=4, unit="it", mininterval=0), make(total=1000, unit="B", mininterval=0)
+    files.update(3)
+    size.update(500)
+    size.total = 2000
+    size.refresh()
+    size.update(1500)
+    size.close()
+    files.close()
+    assert seen == sorted(seen) and set(seen) == {0.0, 50.0, 100.0}
+
+
+def test_loading_reports_its_progress(whole: Path) -> None:
+    seen: list[tuple[str, float]] = []
+    config = EngineConfig(model=str(whole), device="cpu", dtype="fp32", kv_memory=1 << 20, max_model_len=64)
+    Executor(config, lambda stage, percent: seen.append((stage, percent)))
+    assert [stage for stage, _ in seen if stage != "loading weights"] == [
+        "reading the config",
+        "hashing weights",
+        "profiling",
+        "making the KV pool",
+    ]
+    percents = [percent for stage, percent in seen if stage == "loading weights"]
+    assert percents == sorted(percents) and percents[0] == 0 and percents[-1] == 100

@@ -1,0 +1,80 @@
+"""Chunks of prompts beside decodes are so long that a step keeps its target, whatever the machine does meanwhile."""
+
+from math import inf
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.schedule.chunking import LEAST, Chunking
+
+MOST = 4096
+TARGET = 0.05
+STEPS = 50  # JUMP ** (FRESH * 30) is 30,000: from the strangest profile to the truth, and then 20 to be exact
+
+
+class Machine:
+    """Decodes take `decodes` seconds, a token of a prompt `token`: the steps that a budget leads to."""
+
+    def __init__(self, decodes: float, token: float) -> None:
+        self.decodes, self.token = decodes, token
+
+    def mixed(self, chunking: Chunking) -> float:
+        tokens = chunking.room(MOST)
+        seconds = self.decodes + tokens * self.token
+        chunking.ran(tokens, 1, seconds)
+        return seconds
+
+    def settle(self, chunking: Chunking) -> float:
+        """Decode steps and mixed ones in turn; the seconds of the last mixed one."""
+        for _ in range(STEPS):
+            chunking.ran(0, 1, self.decodes)
+            seconds = self.mixed(chunking)
+        return seconds
+
+
+MACHINES = st.builds(Machine, st.floats(1e-4, 0.045), st.floats(1e-6, 3e-4))
+
+
+@given(MACHINES, MACHINES, st.floats(1, 1e6))
+def test_steps_come_to_the_target_from_wherever_they_were(before: Machine, after: Machine, rate: float) -> None:
+    """Another machine is what a busy neighbour makes of this one, or longer texts."""
+    chunking = Chunking(TARGET, rate)
+    for machine in (before, after):
+        seconds = machine.settle(chunking)
+        full = machine.decodes + MOST * machine.token
+        least = machine.decodes + LEAST * machine.token
+        assert seconds <= max(least, TARGET * 1.1)
+        assert seconds >= min(full, TARGET * 0.9 - machine.token)
+
+
+@given(MACHINES, st.floats(2, 20))
+def test_a_slower_machine_is_noticed_without_a_step_of_decodes_alone(machine: Machine, times: float) -> None:
+    chunking = Chunking(TARGET)
+    machine.settle(chunking)
+    machine.decodes, machine.token = machine.decodes * times, machine.token * times
+    for _ in range(STEPS):
+        last = machine.mixed(chunking)
+    least = machine.decodes + LEAST * machine.token
+    assert last <= max(least, TARGET) * 1.1
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, MOST), st.integers(0, 256), st.floats(-1, 10)), max_size=40), st.integers(0, MOST)
+)
+def test_prompts_get_on_whatever_was_measured(steps: list[tuple[int, int, float]], most: int) -> None:
+    """Clocks that are set back, steps that stood still, a decode step beyond the target."""
+    chunking = Chunking(TARGET, 1000.0)
+    for tokens, decodes, seconds in steps:
+        chunking.ran(tokens, decodes, seconds)
+        assert min(most, LEAST) <= chunking.room(most) <= most
+
+
+def test_before_the_first_step_the_profile_is_believed() -> None:
+    assert Chunking(TARGET, 1000.0).room(MOST) == 50
+    assert Chunking(TARGET).room(MOST) == MOST  # nothing is known
+
+
+def test_without_a_target_there_is_room_for_all() -> None:
+    chunking = Chunking(inf, 10.0)
+    chunking.ran(100, 1, 9.0)
+    assert chunking.room(MOST) == MOST

@@ -1,0 +1,562 @@
+"""Scheduler: each rule of admission, growth, preemption, overlap and handoff as one small case."""
+
+import subprocess
+import sys
+import time
+from itertools import count
+
+import pytest
+
+from core.errors import CapacityError, IllegalMove
+from core.ids import SequenceKey
+from core.messages import Limits, Sampling
+from engine.blocks.manager import BlockManager, Found
+from engine.plan import PENDING, Plan, StepResult
+from engine.schedule.admission import Admission
+from engine.schedule.chunking import Chunking
+from engine.schedule.scheduler import NON_FINITE, Progress, Scheduler
+from engine.schedule.sequence import Sequence, SequenceState
+from tests.engine.blocks.test_blocks import spec
+
+GREEDY = Sampling(seed=1, temperature=0.0)
+
+
+def scheduler(
+    block_count: int = 100,
+    *,
+    batch: int = 64,
+    sequences: int = 8,
+    longest: int = 1000,
+    reserve: int = 0,
+    in_flight: int = 1,
+    block_tokens: int = 4,
+    slots: int = 0,
+    chunking: Chunking | None = None,
+) -> Scheduler:
+    """`block_count` blocks of four tokens beside the null block."""
+    return Scheduler(
+        BlockManager(spec(block_tokens), block_count + 1, slots),
+        max_batch_tokens=batch,
+        max_sequences=sequences,
+        max_model_len=longest,
+        growth_reserve=reserve,
+        max_in_flight=in_flight,
+        chunking=chunking,
+    )
+
+
+TENANTS = count()
+
+
+def job(
+    length: int,
+    max_tokens: int = 8,
+    *,
+    hand_off: bool = False,
+    landing: bool = False,
+    stop: int | None = None,
+    salt: str | None = None,
+    priority: int = 0,
+) -> Sequence:
+    """Of a tenant of its own, who shares no KV, unless `salt` says whose it is."""
+    return Sequence(
+        SequenceKey(f"r-{length}", 0),
+        1,
+        "gateway",
+        list(range(100, 100 + length)),
+        length,
+        deadline=50.0,
+        sampling=GREEDY,
+        limits=Limits(max_tokens, () if stop is None else (stop,)),
+        hand_off=hand_off,
+        landing=landing,
+        salt=f"{next(TENANTS)}" if salt is None else salt,
+        priority=priority,
+    )
+
+
+def added(to: Scheduler, *sequences: Sequence) -> None:
+    for sequence in sequences:
+        to.add(sequence)
+
+
+def planned(of: Scheduler) -> Plan:
+    plan = of.plan(1.0)
+    assert plan is not None
+    return plan
+
+
+def answered(of: Scheduler, plan: Plan, token: int = 1, failed: tuple[int, ...] = ()) -> list[Progress]:
+    """Every sample of every work gets the same token."""
+    tokens = [
+        [token] * len(work.samples) if work.sampling and number not in failed else []
+        for number, work in enumerate(plan.works)
+    ]
+    progress = of.apply(StepResult(plan.step, tokens, list(failed)), 2.0)
+    of.check_invariants()
+    return progress
+
+
+def step(of: Scheduler, token: int = 1) -> list[tuple[int, int, int]]:
+    """Plans and answers one step: (sequence, start, tokens) of each work."""
+    plan = planned(of)
+    answered(of, plan, token)
+    return [(work.sequence, work.start, len(work.token_ids)) for work in plan.works]
+
+
+def test_scheduling_loads_neither_torch_nor_zmq() -> None:
+    code = (
+        "import engine.schedule.scheduler, sys; "
+        "print([name for name in ('torch', 'zmq', 'redis') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+# batches
+
+
+def test_prompts_are_cut_into_chunks_and_only_the_last_row_is_sampled() -> None:
+    engine, one = scheduler(batch=8), job(19)
+    engine.add(one)
+    plans = []
+    for _ in range(3):
+        plans.append(planned(engine))
+        answered(engine, plans[-1])
+    works = [plan.works[0] for plan in plans]
+    assert [(work.start, len(work.token_ids)) for work in works] == [(0, 8), (8, 8), (16, 3)]
+    assert [work.sampling for work in works] == [None, None, GREEDY]
+    assert [token for work in works for token in work.token_ids] == one.tokens[:19]
+
+
+def test_decodes_come_first_and_chunks_take_what_is_left() -> None:
+    engine = scheduler(batch=8)
+    added(engine, job(4), job(3), job(20))
+    assert step(engine) == [(1, 0, 4), (2, 0, 3), (3, 0, 1)]
+    assert step(engine) == [(1, 4, 1), (2, 3, 1), (3, 1, 6)]
+
+
+def test_no_more_sequences_run_than_a_step_has_tokens() -> None:
+    engine = scheduler(batch=2, sequences=8)
+    added(engine, job(1), job(1), job(1))
+    assert step(engine) == [(1, 0, 1), (2, 0, 1)]
+    assert engine.load().running == 2 and engine.load().waiting == 1
+
+
+def test_no_more_than_max_sequences_run_or_land() -> None:
+    engine = scheduler(sequences=2)
+    landing, waiting = job(4, landing=True), job(4)
+    added(engine, job(4), landing, waiting)
+    step(engine)
+    assert engine.load().running == 1 and not waiting.blocks
+    engine.release(landing)
+    assert step(engine) == [(1, 4, 1), (3, 0, 4)]
+
+
+def test_output_index_counts_on_from_earlier_attempts() -> None:
+    engine = scheduler()
+    retried = Sequence(SequenceKey("r", 3), 2, "gateway", [5, 6, 7, 8], 2, 9.0, GREEDY, Limits(3))
+    engine.add(retried)
+    plan = planned(engine)
+    assert (plan.works[0].output_index, plan.works[0].samples) == (2, (3,))
+    assert answered(engine, plan) == [Progress(retried, 2, [1], "length")]
+
+
+def test_a_sequence_s_tables_stand_in_the_plan_themselves() -> None:
+    engine, one = scheduler(), job(6)
+    engine.add(one)
+    assert planned(engine).works[0].blocks is one.blocks  # a step copies no tables
+
+
+# ends
+
+
+def test_a_stop_token_is_emitted_and_ends() -> None:
+    engine, one = scheduler(), job(4, stop=9)
+    engine.add(one)
+    step(engine)
+    assert answered(engine, planned(engine), token=9) == [Progress(one, 1, [9], "stop")]
+    assert engine.load().blocks_used == 0 and not engine.has_work()
+
+
+def test_of_several_tokens_those_after_the_end_are_discarded() -> None:
+    engine = scheduler()
+    stopping, going = job(4, stop=9), job(4)
+    added(engine, stopping, going)
+    plan = planned(engine)
+    progress = engine.apply(StepResult(plan.step, [[3, 9, 5], [3, 4, 5]]), 2.0)
+    assert progress == [Progress(stopping, 0, [3, 9], "stop"), Progress(going, 0, [3, 4, 5])]
+    assert step(engine) == [(2, 4, 3)]  # their KV is computed as a chunk
+
+
+def test_max_model_len_ends_with_length() -> None:
+    engine, one = scheduler(longest=6), job(4, max_tokens=50)
+    engine.add(one)
+    step(engine)
+    assert answered(engine, planned(engine)) == [Progress(one, 1, [1], "length")]
+    assert len(one.tokens) == 6
+
+
+def test_logits_that_are_not_finite_end_one_sequence_with_a_reason() -> None:
+    engine = scheduler()
+    bad, good = job(4), job(5)
+    added(engine, bad, good)
+    progress = answered(engine, planned(engine), failed=(0,))
+    assert progress == [Progress(bad, 0, [], failed=NON_FINITE), Progress(good, 0, [1])]
+    assert bad.state is SequenceState.ENDED and step(engine) == [(2, 5, 1)]
+
+
+# what can never fit
+
+
+@pytest.mark.parametrize(
+    ("sequence", "message"),
+    [
+        (job(20, max_tokens=22), "41 tokens need 11 KV blocks, the whole pool has 10"),
+        (job(41, hand_off=True), "41 tokens need 11 KV blocks, the whole pool has 10"),
+        (job(41, landing=True), "41 tokens need 11 KV blocks, the whole pool has 10"),
+        (job(60), "60 tokens and one more are longer than max_model_len = 60"),
+        (job(5, max_tokens=0), "5 tokens leave nothing to emit: prompt and max_tokens end at 5"),
+    ],
+)
+def test_what_can_never_fit_is_refused_with_both_numbers(sequence: Sequence, message: str) -> None:
+    engine = scheduler(10, longest=60)
+    with pytest.raises(CapacityError) as refused:
+        engine.add(sequence)
+    assert str(refused.value) == message
+    assert not engine.has_work() and sequence.id == 0
+
+
+def test_what_fits_exactly_is_taken_to_its_end() -> None:
+    engine = scheduler(10)
+    sequence = job(20, max_tokens=21)  # 41 tokens, the KV of the last is never needed
+    engine.add(sequence)
+    while engine.has_work():
+        step(engine)
+    assert len(sequence.tokens) == 41 and sequence.preemptions == 0
+
+
+# admission
+
+
+def test_a_head_that_does_not_fit_is_not_overtaken() -> None:
+    engine = scheduler(10)
+    added(engine, job(20), job(24), job(4))
+    step(engine)
+    assert [sequence.id for sequence in engine.take_admitted()] == [1]
+    assert step(engine) == [(1, 20, 1)]
+
+
+def test_a_landing_is_admitted_above_the_growth_reserve_only() -> None:
+    engine = scheduler(10, reserve=3)
+    landing = job(16, landing=True)
+    added(engine, job(16), landing)
+    step(engine)  # 4 blocks used, 6 free, 4 + 3 wanted
+    assert not landing.blocks and engine.load().waiting == 1
+    engine.release(engine.take_admitted()[0])
+    assert engine.plan(1.0) is None
+    assert engine.take_admitted() == [landing] and landing.state is SequenceState.LANDING
+
+
+def test_the_reserve_does_not_lock_out_a_sequence_that_is_alone() -> None:
+    engine = scheduler(10, reserve=9)
+    engine.add(job(32))
+    assert step(engine) == [(1, 0, 32)]
+
+
+def test_nothing_lands_while_a_preempted_sequence_waits() -> None:
+    engine = scheduler(6)
+    first, second, landing = job(8), job(8), job(4, landing=True)
+    added(engine, first, second)
+    for _ in range(5):
+        step(engine)  # 13 tokens want 4 blocks each
+    engine.add(landing)
+    step(engine)
+    assert second.state is SequenceState.WAITING and second.preemptions == 1
+    assert landing.state is SequenceState.WAITING and engine.load().blocks_used == 4
+
+
+def test_each_sequence_is_reported_as_admitted_once() -> None:
+    engine = scheduler(6)
+    added(engine, job(8), job(8))
+    reported = []
+    while engine.has_work():
+        step(engine)
+        reported += engine.take_admitted()
+    assert engine.load().preemptions > 0
+    assert [sequence.id for sequence in reported] == [1, 2]
+
+
+# preemption
+
+
+def test_the_latest_arrival_is_preempted_and_keeps_its_tokens() -> None:
+    engine = scheduler(6)
+    first, second = job(8), job(8)
+    added(engine, first, second)
+    for _ in range(6):
+        step(engine)
+    assert (first.state, second.state) == (SequenceState.RUNNING, SequenceState.WAITING)
+    assert len(second.tokens) == 13 and second.computed == 0 and not second.blocks
+    while engine.has_work():
+        step(engine)
+    assert len(first.tokens) == len(second.tokens) == 16
+
+
+def test_the_oldest_waits_for_landing_blocks_rather_than_be_preempted() -> None:
+    engine = scheduler(6)
+    oldest, landing = job(8), job(16, landing=True)
+    added(engine, oldest, landing)
+    assert step(engine) == [(1, 0, 8)]
+    assert landing.state is SequenceState.LANDING
+    assert engine.plan(1.0) is None and oldest.state is SequenceState.RUNNING and oldest.preemptions == 0
+    engine.release(landing)
+    assert step(engine) == [(1, 8, 1)]
+
+
+def test_a_prefill_worker_s_sequence_takes_exactly_its_prompt_s_blocks_and_is_never_preempted() -> None:
+    engine = scheduler(6)
+    growing, handed = job(7), job(16, hand_off=True)
+    added(engine, growing, handed)
+    plan = planned(engine)
+    assert [len(work.blocks[0]) for work in plan.works] == [2, 4]
+    answered(engine, plan)
+    assert handed.state is SequenceState.PARKED and len(handed.tokens) == 17
+    step(engine)
+    assert engine.plan(1.0) is None and handed.preemptions == 0  # `growing` wants a third block
+    engine.release(handed)
+    assert step(engine) == [(1, 8, 1)]
+
+
+def test_a_prompt_that_is_to_be_handed_off_goes_on_when_blocks_run_out_for_others() -> None:
+    engine = scheduler(4, batch=2)
+    growing, handed = job(1), job(12, hand_off=True)
+    added(engine, growing, handed)
+    while growing.length <= 4:
+        step(engine)
+    assert step(engine) == [(2, 4, 2)]  # with what the stalled sequence leaves of the step
+    assert growing.state is SequenceState.RUNNING and engine.load().preemptions == 0
+
+
+def test_nobody_is_preempted_while_a_step_in_flight_writes() -> None:
+    engine = scheduler(4, in_flight=2)
+    added(engine, job(7), job(7))
+    answered(engine, planned(engine))
+    in_flight = planned(engine)
+    assert engine.plan(1.0) is None  # both want a third block
+    assert engine.load().preemptions == 0
+    answered(engine, in_flight)
+    assert step(engine) == [(1, 8, 1)]
+    assert engine.load().preemptions == 1
+
+
+# overlap
+
+
+def test_a_step_ahead_decodes_a_pending_token() -> None:
+    engine, one = scheduler(in_flight=2), job(6)
+    engine.add(one)
+    first, second = planned(engine), planned(engine)
+    work = second.works[0]
+    assert (work.start, work.token_ids, work.output_index) == (6, [PENDING], 1)
+    assert engine.plan(1.0) is None, "two steps are in flight"
+    assert answered(engine, first, token=5)[0].tokens == [5]
+    assert planned(engine).works[0].start == 7
+    assert answered(engine, second, token=6)[0].index == 1
+    assert one.tokens[6:] == [5, 6]
+
+
+def test_a_stop_seen_late_discards_one_token_and_keeps_the_blocks_until_then() -> None:
+    engine, one = scheduler(in_flight=2), job(6, stop=9)
+    engine.add(one)
+    first, second = planned(engine), planned(engine)
+    assert answered(engine, first, token=9) == [Progress(one, 0, [9], "stop")]
+    assert engine.load().blocks_used == 2 and one.state is SequenceState.ENDED
+    assert answered(engine, second, token=4) == []
+    assert one.tokens[6:] == [9] and engine.load().blocks_used == 0
+
+
+def test_no_step_is_planned_past_an_end_that_is_certain() -> None:
+    engine = scheduler(in_flight=2)
+    added(engine, job(6, max_tokens=1), job(5, hand_off=True))
+    planned(engine)
+    assert engine.plan(1.0) is None
+
+
+def test_released_blocks_stay_until_no_launched_step_refers_to_them() -> None:
+    engine, one = scheduler(in_flight=2), job(6)
+    engine.add(one)
+    first, second = planned(engine), planned(engine)
+    engine.release(one)
+    engine.release(one)
+    engine.check_invariants()
+    assert engine.load().blocks_used == 2
+    answered(engine, first)
+    assert engine.load().blocks_used == 2
+    answered(engine, second)
+    assert engine.load().blocks_used == 0 and one.tokens == list(range(100, 106))
+
+
+def test_the_result_of_another_step_is_refused() -> None:
+    engine = scheduler()
+    with pytest.raises(IllegalMove, match="step 1"):
+        engine.apply(StepResult(1, []), 1.0)
+    engine.add(job(3))
+    planned(engine)
+    with pytest.raises(IllegalMove, match="step 7"):
+        engine.apply(StepResult(7, [[1]]), 1.0)
+
+
+# handoffs
+
+
+def test_a_handed_off_sequence_that_ends_with_its_first_token_does_not_park() -> None:
+    engine, one = scheduler(), job(6, stop=9, hand_off=True)
+    engine.add(one)
+    assert answered(engine, planned(engine), token=9) == [Progress(one, 0, [9], "stop")]
+    assert one.state is SequenceState.ENDED and engine.load().blocks_used == 0
+
+
+def test_an_adopted_sequence_goes_on_from_its_last_token() -> None:
+    engine, landing = scheduler(), job(8, landing=True)
+    engine.add(landing)
+    assert engine.plan(1.0) is None and engine.load().waiting == 1
+    assert engine.take_admitted() == [landing] and len(landing.blocks[0]) == 2
+    engine.adopt(landing, {0: [42]}, GREEDY, Limits(4))
+    work = planned(engine).works[0]
+    assert (work.start, work.token_ids, work.output_index, work.sampling) == (8, [42], 1, GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "limits", "error"),
+    [
+        ([], Limits(4), IllegalMove),
+        ([42], Limits(1), CapacityError),
+        ([42], Limits(34), CapacityError),
+    ],
+)
+def test_an_adoption_that_cannot_go_on_changes_nothing(
+    tokens: list[int], limits: Limits, error: type[Exception]
+) -> None:
+    engine, landing = scheduler(10), job(8, landing=True)
+    engine.add(landing)
+    engine.plan(1.0)
+    with pytest.raises(error):
+        engine.adopt(landing, {0: tokens}, GREEDY, limits)
+    engine.check_invariants()
+    assert landing.state is SequenceState.LANDING and landing.landing and len(landing.tokens) == 8
+    engine.release(landing)
+    assert engine.load().blocks_used == 0
+
+
+def test_only_a_landing_sequence_is_adopted() -> None:
+    engine, one = scheduler(), job(8)
+    engine.add(one)
+    with pytest.raises(IllegalMove):
+        engine.adopt(one, {0: [1]}, GREEDY, Limits(4))
+    with pytest.raises(IllegalMove):
+        engine.add(one)
+
+
+def test_a_sequence_that_ended_before_it_was_reported_is_not_opened() -> None:
+    engine, one = scheduler(), job(8, hand_off=True)
+    engine.add(one)
+    engine.plan(1.0)
+    engine.release(one)
+    assert engine.take_admitted() == []
+
+
+# deadlines, load, speed
+
+
+def test_expired_sequences_are_named_once_their_deadline_has_passed() -> None:
+    engine, one = scheduler(), job(8)
+    engine.add(one)
+    assert engine.expired(49.9) == [] and engine.next_deadline == 50.0
+    assert engine.expired(50.0) == [one]
+    engine.release(one)
+    assert engine.expired(60.0) == [] and engine.next_deadline == float("inf")
+
+
+def test_what_has_landed_after_its_deadline_expires_as_well() -> None:
+    """Its service leaves an expired landing to the transfer, which may have ended well in the same moment."""
+    engine, one = scheduler(), job(8, landing=True)
+    engine.add(one)
+    engine.plan(1.0)
+    assert engine.expired(50.0) == [one] and engine.next_deadline == float("inf")
+    engine.adopt(one, {0: [1]}, GREEDY, Limits(9))
+    assert engine.next_deadline == 50.0 and engine.expired(50.1) == [one]
+
+
+def test_load_counts_prompt_and_output_tokens() -> None:
+    engine = scheduler(batch=8)
+    added(engine, job(10, max_tokens=3), job(4, landing=True))
+    for _ in range(3):
+        step(engine)
+    load = engine.load()
+    assert (load.steps, load.prompt_tokens, load.output_tokens, load.preemptions) == (3, 10, 2, 0)
+    assert (load.running, load.waiting, load.blocks_total, load.blocks_used) == (1, 1, 100, 4)
+
+
+def test_a_full_batch_costs_the_head_of_the_queue_no_look_into_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Sequence] = []
+    find = Admission.find
+
+    def looked(self: Admission, sequence: Sequence, step: int) -> Found:
+        looks.append(sequence)
+        return find(self, sequence, step)
+
+    monkeypatch.setattr(Admission, "find", looked)
+    engine = scheduler(sequences=2)
+    running, waiting = [job(8), job(8)], job(8)
+    added(engine, *running, waiting)
+    for _ in range(8):
+        step(engine)
+    assert looks == running and all(each.state is SequenceState.ENDED for each in running)
+    step(engine)
+    assert looks == [*running, waiting]
+
+
+def test_planning_256_decodes_takes_well_under_a_millisecond() -> None:
+    engine = scheduler(8192, batch=8192, sequences=256, block_tokens=16)
+    added(engine, *(job(32, max_tokens=200) for _ in range(256)))
+    step(engine)
+    times = []
+    for _ in range(100):
+        before = time.perf_counter()
+        plan = planned(engine)
+        times.append(time.perf_counter() - before)
+        engine.apply(StepResult(plan.step, [[1]] * len(plan.works)), 2.0)
+    assert min(times) < 1e-3  # the best of many: other processes share the machine
+
+
+# prompts beside decodes
+
+
+def test_prompts_take_what_decodes_leave_of_a_steps_time() -> None:
+    """Steps of a second each: faster than was known. Alone, a prompt has the whole step."""
+    chunking = Chunking(target=21.0, tokens_per_second=1.0)
+    of = scheduler(batch=64, chunking=chunking)
+    added(of, job(30))
+    sizes, rooms = [], []
+    for now in range(4):
+        if now == 1:
+            added(of, job(100))
+        rooms.append(chunking.room(63))
+        plan = of.plan(now)
+        assert plan is not None
+        sizes.append([len(work.token_ids) for work in plan.works])
+        of.apply(StepResult(plan.step, [[1] if work.sampling else [] for work in plan.works]), now + 1.0)
+    assert rooms == sorted(rooms) and 21 < rooms[1] < rooms[2] < rooms[3] < 63
+    assert sizes == [[30], [1, rooms[1]], [1, rooms[2]], [1, min(rooms[3], 100 - rooms[1] - rooms[2])]]
+
+
+def test_a_step_that_waited_for_the_one_before_counts_from_its_end() -> None:
+    chunking = Chunking(target=21.0, tokens_per_second=1.0)
+    of = scheduler(batch=64, chunking=chunking, in_flight=2)
+    added(of, job(128, 1))
+    plans = [of.plan(0.0), of.plan(0.0)]
+    for plan, now in zip(plans, (64.0, 128.0), strict=True):
+        assert plan is not None
+        of.apply(StepResult(plan.step, [[1] if work.sampling else [] for work in plan.works]), now)
+    assert chunking.room(64) == 21  # a second for each token of both

@@ -1,0 +1,330 @@
+"""Whatever chunks, preempts, cancels, overlaps and lands: every sequence gets the tokens that it would get alone."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hypothesis import event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec import structs
+
+from core.errors import CapacityError
+from core.ids import SequenceKey
+from core.messages import Limits, Sampling
+from engine.blocks.manager import BlockManager, Tables
+from engine.schedule.scheduler import Progress, Scheduler
+from engine.schedule.sequence import Sequence, SequenceState
+from tests.engine.blocks.test_blocks import spec
+from tests.engine.strict_executor import STOP, StrictExecutor, reference
+
+MAX_MODEL_LEN = 30
+MAX_STEPS = 4000
+
+
+COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
+
+
+@dataclass(frozen=True)
+class DrawnJob:
+    """A sequence to be: its tokens, the last `before` of them emitted by earlier attempts."""
+
+    common: int  # leading tokens that it shares with others
+    tokens: list[int]  # its own
+    before: int
+    max_tokens: int
+    stop: bool
+    kind: Literal["plain", "hand_off", "landing"]
+    sample: int
+    branches: int
+    deadline: int
+    salt: str
+    priority: int
+
+
+DRAWN_JOBS = st.builds(
+    DrawnJob,
+    common=st.sampled_from([0, 0, 3, 4, 7, 8, 12]),
+    tokens=st.lists(st.integers(0, 10), min_size=1, max_size=6),
+    before=st.integers(0, 3),
+    max_tokens=st.integers(1, 16),
+    stop=st.booleans(),
+    kind=st.sampled_from(["plain", "plain", "plain", "hand_off", "landing"]),
+    sample=st.integers(0, 1),
+    branches=st.sampled_from([0, 0, 0, 1, 2]),
+    deadline=st.integers(1, 60),
+    salt=st.sampled_from(["", "", "other"]),
+    priority=st.integers(0, 1),
+)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Jobs, handoffs in both directions, cancels, failures and steps in any order."""
+
+    @initialize(
+        sizes=st.sampled_from([(4,), (2,), (4, 3)]),
+        blocks=st.integers(6, 14),
+        batch=st.integers(2, 12),
+        sequences=st.integers(2, 6),
+        reserve=st.integers(0, 3),
+        max_in_flight=st.integers(1, 2),
+        host_slots=st.sampled_from([0, 2, 20]),
+        least=st.sampled_from([0, 2]),
+    )
+    def start(
+        self,
+        sizes: tuple[int, ...],
+        blocks: int,
+        batch: int,
+        sequences: int,
+        reserve: int,
+        max_in_flight: int,
+        host_slots: int,
+        least: int,
+    ) -> None:
+        self.blocks = BlockManager(spec(*sizes), blocks + 1, host_slots, lambda count: count >= least)
+        self.scheduler = Scheduler(
+            self.blocks,
+            max_batch_tokens=batch,
+            max_sequences=sequences,
+            max_model_len=MAX_MODEL_LEN,
+            growth_reserve=reserve,
+            max_in_flight=max_in_flight,
+        )
+        self.limits = (batch, min(batch, sequences), max_in_flight)
+        self.executor = StrictExecutor(sizes)
+        self.now = 1.0
+        self.all: list[Sequence] = []
+        self.expected: dict[int, list[int]] = {}  # by id
+        self.emitted: dict[int, list[int]] = {}  # by id, with what earlier attempts and prefill workers emitted
+        self.finished: dict[int, str] = {}
+        self.cut: set[int] = set()  # cancelled or failed: tokens are a prefix
+        self.commits: dict[int, tuple[Sampling, Limits]] = {}
+        self.io: list[tuple[str, list[int], Tables]] = []  # (salt, tokens, blocks that a transport still reads)
+
+    @rule(jobs=st.lists(DRAWN_JOBS, min_size=1, max_size=5))
+    def add(self, jobs: list[DrawnJob]) -> None:
+        for job in jobs:
+            self.add_one(job)
+
+    def add_one(self, job: DrawnJob) -> None:
+        tokens, kind, stop = COMMON[: job.common] + job.tokens, job.kind, job.stop
+        prompt = max(1, len(tokens) - job.before)
+        sampling, limits = Sampling(seed=len(self.all)), Limits(job.max_tokens, (STOP,) if stop else ())
+        members = []
+        for sample in range(job.sample, job.sample + 1 + job.branches):
+            key = SequenceKey(f"r-{len(self.all)}", sample)
+            each = Sequence(key, 1, "gateway", list(tokens), prompt, self.now + job.deadline)
+            each.hand_off, each.landing = kind == "hand_off", kind == "landing"
+            each.salt, each.priority = job.salt, job.priority
+            if kind != "landing":
+                each.sampling, each.limits = sampling, limits
+            members.append(each)
+        end = min(prompt + job.max_tokens, MAX_MODEL_LEN)
+        needs = len(tokens) + 1 if kind != "plain" else end
+        fits = len(tokens) < (MAX_MODEL_LEN if kind == "landing" else end) and all(
+            -(-(needs - 1) // group.block_tokens) <= group.total for group in self.blocks.groups
+        )
+        try:
+            self.scheduler.add(members[0], members[1:])
+        except CapacityError:
+            assert not fits or len(members) > self.limits[1]
+            return
+        assert fits
+        if kind == "hand_off":
+            end = min(end, len(tokens) + 1)
+        for each in members:
+            self.all.append(each)
+            self.commits[each.id] = sampling, limits
+            self.expected[each.id] = reference(tokens, prompt, sampling, each.key.sample, end, stop)
+            self.emitted[each.id] = list(tokens)
+            self.executor.salts[each.id], self.executor.known[each.id] = each.salt, each.tokens
+
+    @rule(steps=st.integers(1, 12))
+    def run_on(self, steps: int) -> None:
+        """As the engine loop does: launch as far ahead as may be, then collect."""
+        for _ in range(steps):
+            while self.launched():
+                self.invariants_hold()
+            self.collect()
+            self.invariants_hold()
+
+    @rule()
+    def launch(self) -> None:
+        self.launched()
+
+    def launched(self) -> bool:
+        self.now += 0.25
+        idle = self.scheduler.in_flight == 0
+        plan = self.scheduler.plan(self.now)
+        self.executor.move(self.scheduler.take_moves())
+        if plan is None:
+            if idle:
+                assert self.scheduler.plan(self.now) is None, "idle: nothing changes without an event"
+                assert not self.scheduler.take_moves()
+            return False
+        batch, sequences, max_in_flight = self.limits
+        assert 0 < sum(len(work.token_ids) for work in plan.works) <= batch
+        assert len(plan.works) <= sequences and self.scheduler.in_flight <= max_in_flight
+        assert len({work.sequence for work in plan.works}) == len(plan.works)
+        self.executor.launch(plan)
+        return True
+
+    @rule()
+    def collect(self) -> None:
+        if not self.scheduler.in_flight:
+            return
+        for progress in self.scheduler.apply(self.executor.collect(), self.now):
+            self.note(progress)
+
+    def note(self, progress: Progress) -> None:
+        sequence = progress.sequence
+        emitted = self.emitted[sequence.id]
+        assert progress.index == len(emitted) - sequence.prompt_tokens, "each index once, in order"
+        emitted += progress.tokens
+        if progress.failed:
+            assert not progress.tokens and not progress.finish
+            self.cut.add(sequence.id)
+        elif progress.finish:
+            self.finished[sequence.id] = progress.finish
+        parked = sequence.hand_off and sequence.state is SequenceState.PARKED
+        going = not progress.finish and not progress.failed
+        assert parked or (sequence.state is SequenceState.ENDED) == (not going or sequence.hand_off)
+
+    def those(self, *states: SequenceState) -> list[Sequence]:
+        return [each for each in self.all if each.state in states]
+
+    @rule(data=st.data())
+    def adopt(self, data: st.DataObject) -> None:
+        landing = self.those(SequenceState.LANDING)
+        if landing:
+            self.adopt_one(data.draw(st.sampled_from(landing)))
+
+    def adopt_one(self, sequence: Sequence) -> None:
+        """Its KV has landed; whoever ended with its first token does not go on here."""
+        sampling, limits = self.commits[sequence.id]
+        length = len(self.emitted[sequence.id])
+        self.executor.land(self.emitted[sequence.id], sequence.blocks, sequence.salt, sequence.held_blocks)
+        members = [sequence, *sequence.branches]
+        for each in members:
+            if len(self.expected[each.id]) < length + 2:
+                self.cancel_one(each)
+        living = [each for each in members if each.state is not SequenceState.ENDED and not each.abandoned]
+        if not living:
+            assert sequence.state is SequenceState.ENDED
+            return
+        first = {each.key.sample: self.expected[each.id][length : length + 1] for each in living}
+        try:
+            self.scheduler.adopt(sequence, first, sampling, limits)
+        except CapacityError:
+            assert sequence.state is SequenceState.LANDING
+            for each in living:
+                assert each.tokens == self.emitted[each.id]
+                self.cancel_one(each)
+            return
+        assert (sequence.state is SequenceState.ENDED) == sequence.abandoned
+        for each in living:
+            assert each.state is SequenceState.RUNNING
+            self.emitted[each.id] += first[each.key.sample]
+
+    @rule(data=st.data(), trouble=st.sampled_from(["cancel", "cancel", "logits", "time"]))
+    def go_wrong(self, data: st.DataObject, trouble: str) -> None:
+        if trouble == "cancel":
+            self.cancel(data)
+        elif trouble == "logits":
+            self.break_logits(data)
+        else:
+            self.time_passes()
+
+    def cancel(self, data: st.DataObject) -> None:
+        if self.all:
+            self.cancel_one(data.draw(st.sampled_from(self.all)))
+
+    def cancel_one(self, sequence: Sequence) -> None:
+        if sequence.state is not SequenceState.ENDED:
+            self.cut.add(sequence.id)
+        self.scheduler.release(sequence)
+        assert sequence.state is SequenceState.ENDED or (sequence.abandoned and sequence.branches)
+
+    @rule(data=st.data(), sending=st.booleans())
+    def hand_over(self, data: st.DataObject, sending: bool) -> None:
+        parked = self.those(SequenceState.PARKED)
+        if parked:
+            self.hand_over_one(data.draw(st.sampled_from(parked)), sending)
+
+    def hand_over_one(self, sequence: Sequence, sending: bool) -> None:
+        """Accepted: the sequence is released here, perhaps while a transport still reads its blocks."""
+        known = sequence.tokens[: sequence.computed]
+        self.executor.expect(known, sequence.blocks, sequence.salt)
+        if sending:
+            self.io.append((sequence.salt, known, sequence.blocks))
+            for group, table in enumerate(sequence.blocks):
+                self.blocks.hold_io(group, table)
+        self.scheduler.release(sequence)
+
+    @rule()
+    def sent(self) -> None:
+        if self.io:
+            salt, tokens, tables = self.io.pop(0)
+            self.executor.expect(tokens, tables, salt)
+            for group, table in enumerate(tables):
+                self.blocks.release_io(group, table)
+
+    def break_logits(self, data: st.DataObject) -> None:
+        running = self.those(SequenceState.RUNNING)
+        if running:
+            self.executor.fail.add(data.draw(st.sampled_from(running)).id)
+
+    def time_passes(self) -> None:
+        self.now += 3
+        expired = self.scheduler.expired(self.now)
+        live = [each for each in self.all if each.state is not SequenceState.ENDED]
+        assert expired == [each for each in live if each.deadline <= self.now]
+        for sequence in expired:
+            self.cancel_one(sequence)
+        assert all(self.scheduler.next_deadline <= each.deadline for each in live if each not in expired)
+
+    @invariant()
+    def invariants_hold(self) -> None:
+        if hasattr(self, "scheduler"):
+            self.scheduler.check_invariants()
+            assert not any(each.preemptions for each in self.all if each.hand_off)
+
+    @invariant()
+    def tokens_are_those_of_a_lone_run(self) -> None:
+        for sequence in getattr(self, "all", []):
+            emitted, expected = self.emitted[sequence.id], self.expected[sequence.id]
+            assert emitted == sequence.tokens == expected[: len(emitted)]
+            if sequence.id in self.finished:
+                assert emitted == expected
+                assert (emitted[-1] == STOP) >= (self.finished[sequence.id] == "stop")
+
+    def teardown(self) -> None:
+        """From any state everything ends, and nothing is held."""
+        if not hasattr(self, "scheduler"):
+            return
+        for _ in range(MAX_STEPS):
+            while self.launched():
+                pass
+            self.collect()
+            for sequence in self.those(SequenceState.LANDING):
+                self.adopt_one(sequence)
+            for sequence in self.those(SequenceState.PARKED):
+                self.hand_over_one(sequence, sending=False)
+            self.sent()
+            self.invariants_hold()
+            if not self.those(SequenceState.WAITING, SequenceState.RUNNING, SequenceState.LANDING) and not self.io:
+                break
+        while self.scheduler.in_flight:
+            self.collect()
+        assert not self.scheduler.has_work() and not self.those(*list(SequenceState)[:-1])
+        for sequence in self.all:
+            assert sequence.id in self.finished or sequence.id in self.cut or sequence.hand_off
+        for name, count in structs.asdict(self.scheduler.load().kv).items():
+            event(name, count > 0)
+        self.tokens_are_those_of_a_lone_run()
+        self.blocks.check_invariants([])
+        assert self.blocks.used_count == 0 and self.scheduler.load().running == 0
+
+
+TestScheduler = SchedulerMachine.TestCase
+TestScheduler.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,0 +1,303 @@
+"""Workers that repeat, reorder, lose, fail, stay silent or die; clients that go away. Every request has one end."""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from gateway import service
+from gateway.http import sse
+from gateway.openai.schemas import parse_chat
+from gateway.requests import sample as request_rules
+from gateway.requests import stream
+from tests.gateway.running import TEXT, Running, until
+
+Serve = Callable[..., Awaitable[Running]]
+COUNT = 8
+
+
+async def content(running: Running, **more: Any) -> str:
+    answer = await running.chat(**more)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+async def many(running: Running, count: int = COUNT) -> Counter[str]:
+    return Counter(await asyncio.gather(*(content(running) for _ in range(count))))
+
+
+async def test_lost_repeated_and_reordered_tokens(serve: Serve) -> None:
+    running = await serve("prefill")
+    decode = await running.add("decode", garbles=True)
+    assert await many(running) == {TEXT: COUNT}
+    assert decode.asks, "what was lost was asked for"
+    assert {record.attempts for record in await running.finished(COUNT)} == {1}
+
+
+async def test_a_worker_that_fails_in_a_way_that_another_may_not(serve: Serve) -> None:
+    running = await serve("prefill")
+    bad = await running.add("decode", fails="handoff")
+    await running.add("decode")
+    assert await many(running) == {TEXT: COUNT}
+    assert bad.jobs == []
+    assert {record.attempts for record in await running.finished(COUNT)} == {1, 2}
+
+
+async def test_a_retry_goes_on_behind_what_was_delivered(serve: Serve) -> None:
+    running = await serve("prefill")
+    await running.add("decode", stalls_at=9)
+    task = asyncio.create_task(content(running))
+    await until(lambda: any(len(one.request.tokens) == 9 for one in _open(running)), "nine tokens")
+    second = await running.add("decode")
+    await running.peers[1].die()
+    assert await task == TEXT
+    job = running.peer("prefill").jobs[-1]
+    assert job.attempt == 2 and len(job.token_ids) == job.prompt_tokens + 9
+    await until(lambda: second.ends, "the acknowledgement of the end")
+    record = (await running.finished(1))[0]
+    assert (record.attempts, record.decode_worker) == (2, second.epoch)
+
+
+async def test_a_failure_that_is_final_reaches_the_client(serve: Serve) -> None:
+    running = await serve("prefill")
+    await running.add("decode", fails="broken weights", retryable=False)
+    for more in ({}, {"stream": True}):
+        answer = await running.chat(**more)
+        if answer.status_code == 200:  # the first token had left
+            data = answer.text.strip().split("\n\n")
+            assert data[-1] == "data: [DONE]"
+            error = json.loads(data[-2].removeprefix("data: "))["error"]
+        else:
+            assert answer.status_code == 500
+            error = answer.json()["error"]
+        assert error["code"] == "broken weights" and "a sentence" in error["message"]
+    assert [record.outcome for record in await running.finished(2)] == ["failed", "failed"]
+    await running.idle()
+
+
+async def test_a_failure_before_the_first_token_has_a_true_status(serve: Serve) -> None:
+    running = await serve("decode")
+    await running.add("prefill", fails="capacity", retryable=False)
+    answer = await running.chat(stream=True)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "capacity")
+
+
+async def test_attempts_are_bounded(serve: Serve) -> None:
+    running = await serve("decode")
+    prefill = await running.add("prefill", fails="handoff")
+    answer = await running.chat()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "retries_failed")
+    assert [job.attempt for job in prefill.jobs] == list(range(1, request_rules.RETRIES + 2))
+
+
+async def test_room_on_a_decode_worker_is_waited_for_up_to_the_deadline(serve: Serve) -> None:
+    """Short memory slows requests down, and fails none."""
+    running = await serve("decode")
+    prefill = await running.add("prefill", fails="grant_deadline")
+    task = asyncio.create_task(content(running))
+    await until(lambda: len(prefill.jobs) > request_rules.RETRIES + 1, "more attempts than may fail")
+    del prefill.faults["fails"]
+    assert await task == TEXT
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_a_worker_that_dies(serve: Serve, role: Any) -> None:
+    """All its requests are finished by the others, to the token."""
+    running = await serve("prefill", "decode", "prefill", "decode")
+    for peer in running.peers:
+        peer.faults["step"] = 0.02
+    tasks = [asyncio.create_task(content(running)) for _ in range(COUNT)]
+    victim = running.peer(role)
+    await until(lambda: victim.holding, "the victim to have work")
+    if role == "prefill":
+        victim.faults["mute"] = True
+        tasks += [asyncio.create_task(content(running)) for _ in range(COUNT)]
+        await until(lambda: len(victim.jobs) >= COUNT // 2 + 2, "the victim to have jobs")
+    await victim.die()
+    began = time.monotonic()
+    assert Counter(await asyncio.gather(*tasks)) == {TEXT: len(tasks)}
+    assert time.monotonic() - began < 8
+    assert running.gateway.workers.get(victim.epoch) is None
+
+
+async def test_a_worker_that_answers_no_ping(serve: Serve) -> None:
+    running = await serve("prefill", "decode")
+    silent = await running.add("decode")
+    silent.faults |= {"frozen": True, "mute": True}
+    assert await many(running) == {TEXT: COUNT}
+    assert running.gateway.workers.get(silent.epoch) is None
+
+
+async def test_a_worker_that_forgets_a_sequence(serve: Serve) -> None:
+    running = await serve("prefill")
+    decode = await running.add("decode", stalls_at=5)
+    task = asyncio.create_task(content(running))
+    await until(lambda: any(len(one.request.tokens) == 5 for one in _open(running)), "five tokens")
+    decode.holding.clear()
+    decode.faults.clear()
+    assert await task == TEXT
+    assert (await running.finished(1))[0].attempts == 2
+
+
+async def test_a_worker_that_stalls_and_is_asked(serve: Serve) -> None:
+    """It is alive and says so; the request waits, and is not tried elsewhere."""
+    running = await serve("prefill")
+    decode = await running.add("decode", stalls_at=5)
+    task = asyncio.create_task(running.chat())
+    await until(lambda: len(decode.asks) >= 1, "a question")
+    assert decode.asks[0].next_index == 5
+    assert len(running.gateway.streams) == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await running.idle()
+
+
+async def test_a_job_that_is_not_taken_is_added_again(serve: Serve) -> None:
+    running = await serve("decode")
+    prefill = await running.add("prefill", deaf_to_jobs=1)
+    assert await content(running) == TEXT
+    assert [job.attempt for job in prefill.jobs] == [1, 1]
+    assert (await running.finished(1))[0].attempts == 1
+
+
+async def test_silence_ends_an_attempt(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_rules, "GIVE_UP_AFTER", 1.0)
+    running = await serve("prefill")
+    await running.add("decode", stalls_at=4, deaf_to_ask=True)
+    await running.add("decode")
+    assert await many(running, 4) == {TEXT: 4}
+    assert {record.attempts for record in await running.finished(4)} == {1, 2}
+
+
+async def test_the_deadline(serve: Serve) -> None:
+    running = await serve("prefill", request_timeout=0.5)
+    decode = await running.add("decode", stalls_at=3)
+    answer = await running.chat()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
+    assert answer.headers["x-should-retry"] == "false"
+    await until(lambda: decode.cancels, "the cancellation")
+    assert (await running.finished(1))[0].reason == "deadline_exceeded"
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_clients_that_go_away(serve: Serve, streaming: bool) -> None:
+    """A hundred at once: every one is cancelled on both workers, and nothing stays behind."""
+    running = await serve("prefill")
+    decode = await running.add("decode", step=60.0)  # no token, so only the gateway can tell it
+    count = 100
+
+    async def leave_midway() -> None:
+        body = {"messages": [{"role": "user", "content": "Hi!"}], "stream": streaming}
+        async with running.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            async for _ in answer.aiter_bytes():
+                return
+
+    tasks = [asyncio.create_task(leave_midway()) for _ in range(count)]
+    if streaming:
+        await asyncio.gather(*tasks)
+    else:
+        await until(lambda: len(decode.holding) == count, "all on the decode worker")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    await running.idle()
+
+    def cancelled() -> list[int]:
+        return [len({cancel.request for cancel in peer.cancels}) for peer in running.peers]
+
+    await until(lambda: cancelled() == [count, count], "all cancellations on both workers")
+    assert {record.outcome for record in await running.finished(count)} == {"cancelled"}
+
+
+async def test_a_cancellation_is_repeated_until_it_is_acknowledged(serve: Serve) -> None:
+    running = await serve("prefill")
+    decode = await running.add("decode", stalls_at=2, deaf_to_cancel=2)
+    task = asyncio.create_task(running.chat())
+    await until(lambda: decode.holding, "the decode worker to have it")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await until(lambda: not decode.holding, "an acknowledgement")
+    assert len(decode.cancels) == 3
+    await until(lambda: running.gateway.streams.cancelling() == 0, "no open cancellation")
+
+
+async def test_an_end_is_acknowledged_to_both_workers(running: Running) -> None:
+    await content(running)
+    await until(lambda: all(len(peer.ends) == 1 for peer in running.peers), "acknowledgements")
+    await running.idle()
+
+
+async def test_a_client_that_does_not_read(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "UNREAD", 5)
+    monkeypatch.setattr(sse, "SEND_SECONDS", 0.2)
+    running = await serve("prefill", "decode")
+    gateway = running.gateway
+    admitted = await gateway.front().chat(_question())
+    (group,) = await gateway.open([admitted], time.monotonic(), streaming=True)
+    (unread,) = group.streams
+    await running.idle()
+    with pytest.raises(Exception, match="too slowly"):
+        while True:
+            await unread.read(1.0)
+    await until(lambda: running.peer("decode").cancels, "the cancellation")
+    assert (await running.finished(1))[0].reason == "client_too_slow"
+
+
+async def test_a_worker_whose_stream_is_gone(serve: Serve) -> None:
+    """It has left, and its record has not expired yet."""
+    running = await serve("prefill", "decode", "prefill")
+    await running.peers[0]._queue.close()
+    running.peers[0]._tasks[2].cancel()  # no heartbeat that would make it anew
+    assert await many(running, 4) == {TEXT: 4}
+
+
+async def test_redis_away_is_nobodys_death(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = await serve("prefill", "decode")
+
+    def away(*_: Any, **__: Any) -> None:
+        raise ConnectionError("away")
+
+    monkeypatch.setattr(running.gateway._store, "execute_command", away)
+    monkeypatch.setattr(running.gateway._store, "pipeline", away)
+    await until(lambda: running.gateway.workers.store_away, "the gateway to notice")
+    refusal = await running.chat()
+    assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "queue_unavailable")
+    assert all(running.gateway.workers.get(peer.epoch) for peer in running.peers)
+    monkeypatch.undo()
+    await until(lambda: not running.gateway.workers.store_away, "the gateway to notice again")
+    assert await content(running) == TEXT
+
+
+async def test_a_shutdown_ends_open_streams_with_an_error(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "DRAIN_SECONDS", 0.2)
+    running = await serve("prefill")
+    decode = await running.add("decode", stalls_at=3)
+    task = asyncio.create_task(running.chat(stream=True))
+    await until(lambda: any(len(one.request.tokens) == 3 for one in _open(running)), "three tokens")
+    await running.gateway.drain()
+    data = (await task).text.strip().split("\n\n")
+    assert json.loads(data[-2].removeprefix("data: "))["error"]["code"] == "shutting_down"
+    assert data[-1] == "data: [DONE]"
+    await until(lambda: decode.cancels, "the cancellation")
+    assert (await running.chat()).status_code == 503
+
+
+async def test_silence_is_bridged_by_comments(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.openai.replies.KEEP_ALIVE", 0.1)
+    running = await serve("prefill")
+    await running.add("decode", step=0.25)
+    answer = await running.chat(stream=True, max_tokens=3)
+    assert ": still working" in answer.text
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
+def _open(running: Running) -> list[Any]:
+    return list(running.gateway.streams._streams.values())
+
+
+def _question() -> Any:
+    return parse_chat(b'{"messages": [{"role": "user", "content": "Hi!"}], "stream": true}')

@@ -1,0 +1,68 @@
+"""Salts: equal for one tenant on every gateway of a deployment, different otherwise, and never the token."""
+
+import logging
+import re
+from itertools import combinations
+
+import pytest
+
+from core.messages import encode
+from gateway.requests.tenant import Tenants
+from tests.gateway.running import Running
+
+SECRET = b"a secret of the tests, long enough"
+TOKEN = "sk-very-private-0123456789"
+
+
+def test_one_tenant_one_salt() -> None:
+    salt = Tenants(SECRET).salt(f"Bearer {TOKEN}", "")
+    assert re.fullmatch("[0-9a-f]{32}", salt)
+    assert salt == Tenants(SECRET).salt(f"bearer   {TOKEN} ", "")
+    assert salt != Tenants(SECRET + b"!").salt(f"Bearer {TOKEN}", ""), "another deployment"
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer ", "Basic dTpw", TOKEN])
+def test_nobody_has_no_salt(authorization: str) -> None:
+    assert Tenants(SECRET).salt(authorization, "") == ""
+
+
+def test_what_differs_has_different_salts() -> None:
+    tokens = [("Bearer a", ""), ("Bearer b", ""), ("Bearer ab", ""), ("Bearer é", "")]
+    salts = [("", "ab"), ("", "1:a"), ("", "b"), ("Bearer a", "b"), ("Bearer a", "é")]
+    said = tokens + salts
+    for one, other in combinations([Tenants(SECRET).salt(*pair) for pair in said], 2):
+        assert one and other and one != other
+
+
+async def test_the_job_has_the_salt_and_never_the_token(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    body = {"prompt": "Hi!", "max_tokens": 2}
+    for headers, more in (
+        ({"authorization": f"Bearer {TOKEN}"}, {}),
+        ({"authorization": f"Bearer {TOKEN}"}, {}),
+        ({"authorization": "Bearer another"}, {}),
+        ({"authorization": f"Bearer {TOKEN}"}, {"cache_salt": "mine"}),
+        ({}, {"cache_salt": "mine"}),
+        ({}, {}),
+    ):
+        answer = await running.client.post("/v1/completions", json=body | more, headers=headers)
+        assert answer.status_code == 200
+        assert TOKEN not in answer.text
+    jobs = running.peer("prefill").jobs
+    first, again, other, mixed, own, nobody = (job.salt for job in jobs)
+    assert first == again and nobody == ""
+    assert len({first, other, mixed, own, nobody}) == 5
+    await running.finished(len(jobs))
+    assert not any(TOKEN.encode() in encode(job) for job in jobs)
+    assert TOKEN not in caplog.text
+    for key in await running.store.keys("*"):
+        assert TOKEN.encode() not in (await running.store.dump(key) or b"")
+
+
+async def test_a_chat_has_its_salt_too(running: Running) -> None:
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    body = {"messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 1}
+    await running.client.post("/v1/chat/completions", json=body, headers=headers)
+    await running.client.post("/v1/completions", json={"prompt": "Hi!", "max_tokens": 1}, headers=headers)
+    chat, completion = (job.salt for job in running.peer("prefill").jobs)
+    assert chat == completion != ""

@@ -1,0 +1,81 @@
+"""Incremental text equals the text of all tokens at once, and no piece of it holds half a character."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from gateway.text.detokenizer import REPLACEMENT, byte_alphabet, text_of
+from gateway.text.tokenizer import ModelTokenizer
+from tests.gateway.models import byte_level, llama_style
+
+CHARACTERS = st.text(st.sampled_from("ab zé漢字🙂👩‍👩‍👧\n<"), max_size=40)
+
+
+@pytest.fixture(scope="module")
+def bytes_like(tmp_path_factory: pytest.TempPathFactory) -> ModelTokenizer:
+    return ModelTokenizer(byte_level(tmp_path_factory.mktemp("bytes"), vocabulary=500))
+
+
+@pytest.fixture(scope="module")
+def pieces_like(tmp_path_factory: pytest.TempPathFactory) -> ModelTokenizer:
+    return ModelTokenizer(llama_style(tmp_path_factory.mktemp("pieces")))
+
+
+@given(ids=st.lists(st.integers(0, 499), max_size=60))
+def test_any_ids_of_a_byte_level_tokenizer(bytes_like: ModelTokenizer, ids: list[int]) -> None:
+    assert text_of(bytes_like.detokenizer(), ids) == bytes_like.decode(ids)
+
+
+@given(text=CHARACTERS)
+def test_text_of_a_byte_level_tokenizer_never_splits_a_character(bytes_like: ModelTokenizer, text: str) -> None:
+    detokenizer = bytes_like.detokenizer()
+    pieces = [detokenizer.push(token) for token in bytes_like.encode(text, special=False)]
+    assert "".join(pieces) == text
+    assert not any(REPLACEMENT in piece for piece in pieces)
+    assert detokenizer.flush() == ""
+
+
+@given(text=CHARACTERS, begin=st.booleans())
+def test_text_of_a_byte_fallback_tokenizer(pieces_like: ModelTokenizer, text: str, begin: bool) -> None:
+    ids = pieces_like.encode(text, special=begin)
+    detokenizer = pieces_like.detokenizer()
+    pieces = [detokenizer.push(token) for token in ids]
+    assert "".join([*pieces, detokenizer.flush()]) == pieces_like.decode(ids)
+    assert not any(REPLACEMENT in piece for piece in pieces)
+
+
+@given(ids=st.lists(st.integers(0, 700), max_size=60))
+def test_any_ids_of_a_byte_fallback_tokenizer_are_bounded(pieces_like: ModelTokenizer, ids: list[int]) -> None:
+    """Broken bytes become replacement characters soon: nothing is held back for ever."""
+    detokenizer = pieces_like.detokenizer()
+    for token in ids:
+        detokenizer.push(token)
+    assert len(detokenizer.flush()) <= 16
+
+
+def test_half_a_character_at_the_end_is_a_replacement_character(bytes_like: ModelTokenizer) -> None:
+    ids = bytes_like.encode("🎊", special=False)
+    assert len(ids) > 1, "this emoji must not be a token of its own"
+    detokenizer = bytes_like.detokenizer()
+    assert [detokenizer.push(token) for token in ids[:-1]] == [""] * (len(ids) - 1)
+    assert detokenizer.flush() == REPLACEMENT
+
+
+def test_unknown_ids_and_special_tokens_become_nothing(bytes_like: ModelTokenizer) -> None:
+    stop = bytes_like.stop_ids[0]
+    ids = [499, *bytes_like.encode("a", special=False), stop, 450, *bytes_like.encode("b", special=False)]
+    assert text_of(bytes_like.detokenizer(), ids) == "ab"
+
+
+def test_an_added_token_keeps_its_spelling(bytes_like: ModelTokenizer) -> None:
+    ids = bytes_like.encode("a<tool call>b", special=False)
+    assert text_of(bytes_like.detokenizer(), ids) == "a<tool call>b"
+
+
+def test_the_alphabet_is_the_tokenizers_own(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(byte_level(tmp_path) / "tokenizer.json"))
+    for character, byte in byte_alphabet().items():
+        assert tokenizer.decoder.decode([character]) == bytes([byte]).decode(errors="replace")

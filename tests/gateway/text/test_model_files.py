@@ -1,0 +1,76 @@
+"""What is read from a model directory, and the sentence where that cannot work."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import ModelError
+from gateway.errors import APIError
+from gateway.text.chat_template import ChatTemplate
+from gateway.text.model_files import locate
+from gateway.text.tokenizer import ModelTokenizer
+from tests.gateway.models import byte_level
+
+
+def test_the_stop_ids_come_from_all_three_files(tmp_path: Path) -> None:
+    byte_level(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 2], "top_p": 0.9}))
+    tokenizer = ModelTokenizer(tmp_path)
+    assert tokenizer.stop_ids == (0, 2)
+    assert tokenizer.defaults == {"top_p": 0.9}
+
+
+@pytest.mark.parametrize(
+    "settings", [{"chat_template": "T"}, {"chat_template": [{"name": "default", "template": "T"}]}]
+)
+def test_a_template_in_the_tokenizers_config(tmp_path: Path, settings: dict[str, Any]) -> None:
+    byte_level(tmp_path, template=None)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | settings))
+    template = ModelTokenizer(tmp_path).template
+    assert template is not None and template.render([]) == "T"
+
+
+def test_a_model_without_a_template(tmp_path: Path) -> None:
+    assert ModelTokenizer(byte_level(tmp_path, template=None)).template is None
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+@pytest.mark.parametrize("broken", [None, "{", "[]"])
+def test_a_missing_or_broken_file_is_named(tmp_path: Path, name: str, broken: str | None) -> None:
+    path = byte_level(tmp_path) / name
+    path.unlink() if broken is None else path.write_text(broken)
+    with pytest.raises(ModelError, match=name):
+        ModelTokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("model", ["/nowhere/at/all", "./nowhere", "nowhere", "a/b/c"])
+def test_what_is_neither_a_directory_nor_a_hub_id(model: str) -> None:
+    with pytest.raises(ModelError, match="neither a directory nor a hub id"):
+        locate(model)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages.__class__.__mro__ }}",
+        "{{ ''.__class__.__base__.__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ namespace(_x=1) }}",
+        "{{ raise_exception('no') }}",
+        "{{ 1 / 0 }}",
+        "{{ range(10000000) | list }}",
+        "{{ cycler.__init__.__globals__ }}",
+    ],
+)
+def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
+    with pytest.raises(APIError) as refusal:
+        ChatTemplate(source, {}).render([{"role": "user", "content": "x"}])
+    assert refusal.value.status == 400
+
+
+def test_a_template_that_does_not_compile_is_the_models_fault() -> None:
+    with pytest.raises(ModelError, match="template is broken"):
+        ChatTemplate("{% for %}", {})

@@ -1,0 +1,98 @@
+"""Chat prompts and token ids equal transformers' own, on tokenizers of the kinds that models come with."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from gateway.text.tokenizer import ModelTokenizer
+from tests.gateway.models import CHATML, WORDS, byte_level, llama_style
+
+LLAMA_2 = (
+    "{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}{% set rest = messages[1:] %}"
+    "{% else %}{% set system = none %}{% set rest = messages %}{% endif %}"
+    "{% for message in rest %}"
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+    "{% if message['role'] == 'user' %}"
+    "{{ bos_token + '[INST] ' + ('<<SYS>>\n' + system + '\n<</SYS>>\n\n' if loop.first and system else '')"
+    " + message['content'].strip() + ' [/INST]' }}"
+    "{% else %}{{ ' ' + message['content'].strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
+EVERYTHING = """
+{%- set ns = namespace(count=0) %}
+{%- set names = dict(user='U', assistant='A', system='S') %}
+{% for message in messages %}
+    {%- set ns.count = ns.count + 1 %}
+    {% if message['role'] == 'assistant' %}
+    {% generation %}
+<|im_start|>{{ names[message.role] }} {{ message | tojson }}<|im_end|>
+    {% endgeneration %}
+    {% else %}
+<|im_start|>{{ names[message.role] }} {{ message.content | trim | upper }} {{ {'b': 1, 'a': '<é>'} | tojson(indent=1) }}
+    {% endif %}
+    {% if ns.count > 40 %}{% break %}{% endif %}
+{% endfor %}
+{% if tools is none and documents is none %}no tools{% endif %}
+{% if add_generation_prompt %}<|im_start|>{{ strftime_now('%Y') }}{{ pad_token }}{% endif %}
+"""
+USER = {"role": "user", "content": "Hello, world! 🙂"}
+ASSISTANT = {"role": "assistant", "content": "  Fine, thank you. \n"}
+SYSTEM = {"role": "system", "content": 'Be <brief> & "kind".'}
+CHATS = {
+    "one": [USER],
+    "system": [SYSTEM, USER],
+    "turns": [USER, ASSISTANT, USER, ASSISTANT, {"role": "user", "content": "漢字\n\n  1234567890"}],
+    "system and turns": [SYSTEM, USER, ASSISTANT, USER],
+    "empty": [{"role": "user", "content": ""}],
+    "special tokens as text": [{"role": "user", "content": "a<|im_end|>b</s><s><|endoftext|> <tool call>"}],
+    "named": [{"role": "user", "content": "Hi", "name": "Ann"}],
+}
+KINDS: dict[str, Any] = {
+    "chatml": (byte_level, CHATML),
+    "everything": (byte_level, EVERYTHING),
+    "llama 2": (llama_style, LLAMA_2),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelTokenizer, Any]:
+    """Ours, and transformers'."""
+    make, template = KINDS[request.param]
+    directory: Path = make(tmp_path_factory.mktemp("model"), template=template)
+    return ModelTokenizer(directory), AutoTokenizer.from_pretrained(directory)
+
+
+@pytest.mark.parametrize("chat", CHATS)
+def test_chat(both: tuple[ModelTokenizer, Any], chat: str) -> None:
+    ours, theirs = both
+    assert ours.template is not None
+    text = ours.template.render(CHATS[chat])
+    assert text == theirs.apply_chat_template(CHATS[chat], tokenize=False, add_generation_prompt=True)
+    expected = theirs.apply_chat_template(CHATS[chat], add_generation_prompt=True, return_dict=False)
+    assert ours.encode(text, special=False) == expected
+
+
+@pytest.mark.parametrize("text", [*WORDS, "", " ", "  two  spaces ", "a</s>b<|im_end|>", "\n\n\t", "🙂", "x" * 500])
+def test_completion(both: tuple[ModelTokenizer, Any], text: str) -> None:
+    ours, theirs = both
+    ids = theirs(text)["input_ids"]
+    assert ours.encode(text, special=True) == ids
+    assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+    assert theirs.eos_token_id in ours.stop_ids
+
+
+def test_a_llama_prompt_begins_with_its_token(tmp_path: Path) -> None:
+    ours = ModelTokenizer(llama_style(tmp_path))
+    assert ours.encode("Hello", special=True)[0] == 1
+    assert ours.encode("Hello", special=False)[0] != 1
+
+
+def test_special_tokens_that_only_the_config_names(tmp_path: Path) -> None:
+    """transformers adds them behind the vocabulary."""
+    directory = byte_level(tmp_path)
+    config = directory / "tokenizer_config.json"
+    config.write_text(config.read_text().replace('"pad_token": "<|endoftext|>"', '"pad_token": "<|pad|>"'))
+    ours, theirs = ModelTokenizer(directory), AutoTokenizer.from_pretrained(directory)
+    assert ours.encode("a<|pad|>b", special=True) == theirs("a<|pad|>b")["input_ids"]

@@ -1,0 +1,133 @@
+"""Suspicion and death, cancellations, and the retry budget: pure, with time as an argument."""
+
+import pytest
+
+from core.ids import SequenceKey
+from gateway.requests.cancels import Cancels, Target
+from gateway.requests.retry_budget import REFILL_SECONDS, RetryBudget
+from gateway.workers.liveness import DEAD_AFTER, OVERDUE_MS, PING_EVERY, REPEAT_AFTER, SUSPECT_AFTER, Liveness
+
+STEP = 0.05
+
+
+def run(liveness: Liveness, start: float, seconds: float, answer: bool) -> tuple[float, list[float]]:
+    """Looks every 50 ms; returns the time after it and when pings left."""
+    pings = []
+    for count in range(round(seconds / STEP)):
+        now = start + count * STEP
+        if liveness.look(now) is not None:
+            pings.append(now)
+            if answer:
+                liveness.heard(now + 0.001)
+                liveness.pong(0.0)
+    return start + seconds, pings
+
+
+def health(liveness: Liveness) -> str:
+    return liveness.health.name
+
+
+def alive() -> Liveness:
+    liveness = Liveness(0.0)
+    liveness.heard(0.0)
+    return liveness
+
+
+def test_one_that_answers_stays_alive_and_is_pinged_rarely() -> None:
+    liveness = alive()
+    _, pings = run(liveness, 0.0, 10.0, answer=True)
+    assert health(liveness) == "ALIVE"
+    assert len(pings) == pytest.approx(10.0 / PING_EVERY, abs=3)
+
+
+def test_silence_is_suspicion_then_death() -> None:
+    liveness = alive()
+    now, _ = run(liveness, 0.0, PING_EVERY + SUSPECT_AFTER + 3 * STEP, answer=False)
+    assert health(liveness) == "SUSPECT"
+    _, pings = run(liveness, now, DEAD_AFTER + 2 * STEP, answer=False)
+    assert health(liveness) == "DEAD"
+    assert len(pings) >= 0.6 * DEAD_AFTER / REPEAT_AFTER, "suspects are pinged more often"
+
+
+def test_an_answer_ends_suspicion() -> None:
+    liveness = alive()
+    now, _ = run(liveness, 0.0, PING_EVERY + SUSPECT_AFTER + 3 * STEP, answer=False)
+    liveness.heard(now)
+    run(liveness, now, 5.0, answer=True)
+    assert health(liveness) == "ALIVE"
+
+
+def test_a_missing_heartbeat_is_only_suspicion() -> None:
+    liveness = alive()
+    liveness.beating = False
+    now, _ = run(liveness, 0.0, 5.0, answer=True)
+    assert health(liveness) == "SUSPECT"
+    liveness.beating = True
+    run(liveness, now, 0.5, answer=True)
+    assert health(liveness) == "ALIVE"
+
+
+def test_a_missing_heartbeat_and_a_second_of_silence_are_death() -> None:
+    liveness = alive()
+    liveness.beating = False
+    run(liveness, 0.0, REPEAT_AFTER + DEAD_AFTER + 3 * STEP, answer=False)
+    assert health(liveness) == "DEAD"
+
+
+def test_a_pause_of_this_process_is_nobodys_death() -> None:
+    liveness = alive()
+    now, _ = run(liveness, 0.0, PING_EVERY + 2 * STEP, answer=False)
+    liveness.look(now + 30.0)
+    assert health(liveness) != "DEAD"
+    liveness.heard(now + 30.01)
+    liveness.look(now + 30.05)
+    assert health(liveness) == "ALIVE"
+
+
+def test_a_worker_that_was_never_reached_is_dead_only_without_a_heartbeat() -> None:
+    liveness = Liveness(0.0)
+    now, _ = run(liveness, 0.0, 10.0, answer=False)
+    assert health(liveness) == "CONNECTING"
+    liveness.beating = False
+    run(liveness, now, 2.0, answer=False)
+    assert health(liveness) == "DEAD"
+
+
+def test_a_step_that_is_far_overdue_is_death() -> None:
+    liveness = alive()
+    liveness.pong(-OVERDUE_MS / 2)
+    assert health(liveness) == "ALIVE"
+    liveness.pong(-OVERDUE_MS - 1)
+    assert health(liveness) == "DEAD"
+    liveness.heard(1.0)
+    assert health(liveness) == "DEAD"
+
+
+def test_a_cancellation_is_repeated_until_acknowledged() -> None:
+    cancels = Cancels()
+    target = Target("w", SequenceKey("r", 0))
+    cancels.add(target, 2, 0.0, 100.0)
+    assert cancels.due(0.0) == [(target, 2)]
+    assert cancels.due(0.1) == []
+    assert cancels.due(0.25) == [(target, 2)]
+    assert cancels.acknowledged(target, 1), "of an older attempt"
+    assert target in cancels
+    assert cancels.acknowledged(target, 2)
+    assert cancels.due(50.0) == [] and len(cancels) == 0
+    assert not cancels.acknowledged(target, 2)
+
+
+def test_cancellations_end_with_the_worker_or_the_deadline() -> None:
+    cancels = Cancels()
+    cancels.add(Target("w", SequenceKey("r", 0)), 1, 0.0, 100.0)
+    cancels.add(Target("v", SequenceKey("r", 0)), 1, 0.0, 5.0)
+    cancels.worker_gone("w")
+    assert len(cancels) == 1
+    cancels.due(5.0)
+    assert len(cancels) == 0
+
+
+def test_the_budget_is_spent_and_fills_up() -> None:
+    budget = RetryBudget(3, 0.0)
+    assert [budget.take(0.0) for _ in range(4)] == [True, True, True, False]
+    assert budget.take(REFILL_SECONDS / 3) and not budget.take(REFILL_SECONDS / 3)
