@@ -10,10 +10,10 @@ from typing import Any
 
 import redis
 
-from core.errors import MessageError, QueueClosed, SealError
+from core.errors import MessageError, QueueClosed, SealError, StoreUnavailable
 from core.messages import AnyJob, decode_job, encode
 from core.sealing import Sealer
-from core.store import PREFIX, Store
+from core.store import PREFIX, STORE_SECONDS, Store, answered
 
 PURPOSE = "job bodies"
 GROUP = "worker"
@@ -26,8 +26,12 @@ def stream_of(worker: str) -> str:
     return f"{PREFIX}jobs:{worker}"
 
 
+@answered()
 async def add_job(store: Store, sealer: Sealer, job: AnyJob) -> None:
-    """Puts `job` on its worker's stream. Raises `QueueClosed` if that life of the worker is over."""
+    """Puts `job` on its worker's stream.
+
+    Raises `QueueClosed` if that life of the worker is over, and `StoreUnavailable`.
+    """
     key = stream_of(job.receiver)
     added = await store.xadd(key, {b"body": sealer.seal(encode(job), key)}, nomkstream=True)
     if added is None:
@@ -35,7 +39,7 @@ async def add_job(store: Store, sealer: Sealer, job: AnyJob) -> None:
 
 
 class JobQueue:
-    """The worker's end of its stream."""
+    """Reads a worker's stream of jobs. Whatever asks Redis raises `StoreUnavailable` where it is away."""
 
     def __init__(self, store: Store, sealer: Sealer, epoch: str) -> None:
         self._store = store
@@ -43,6 +47,7 @@ class JobQueue:
         self._key = stream_of(epoch)
         self.dropped = 0
 
+    @answered()
     async def open(self) -> None:
         """Makes stream and group, or keeps those that are there."""
         try:
@@ -52,36 +57,47 @@ class JobQueue:
                 raise
         await self.refresh()
 
+    @answered()
     async def refresh(self) -> None:
         """Puts off the stream's expiry."""
         await self._store.pexpire(self._key, TTL_MS)
 
     async def take(self, most: int, wait_ms: int) -> list[AnyJob]:
         """Up to `most` jobs, waiting up to `wait_ms` for the first. What cannot be read is dropped and counted."""
-        try:
-            found: Any = await self._store.xreadgroup(GROUP, GROUP, {self._key: ">"}, count=most, block=wait_ms)
-        except redis.ResponseError as error:
-            if "NOGROUP" not in str(error):
-                raise
+        found = await self._read_group(most, wait_ms)
+        if found is None:
             await self.open()  # it expired while Redis was out of reach
             return []
-        entries = [entry for _, batch in found for entry in batch] if found else []
+        entries = [entry for _, batch in found for entry in batch]
         if not entries:
             return []
         try:
-            async with self._store.pipeline(transaction=True) as pipe:
+            async with answered(), self._store.pipeline(transaction=True) as pipe:
                 ids = [entry_id for entry_id, _ in entries]
                 pipe.xack(self._key, GROUP, *ids)
                 pipe.xdel(self._key, *ids)
                 await pipe.execute()
-        except (redis.RedisError, OSError) as error:  # they are here, so they are taken
+        except StoreUnavailable as error:  # they are here, so they are taken
             log.warning("taken jobs stay on the stream: %s", error)
         return [job for _, fields in entries if (job := self._read(fields)) is not None]
 
+    async def _read_group(self, most: int, wait_ms: int) -> Any:
+        """Reads entries that nobody has taken; None where stream or group is gone."""
+        async with answered(wait_ms / 1000 + STORE_SECONDS):
+            try:
+                found = await self._store.xreadgroup(GROUP, GROUP, {self._key: ">"}, count=most, block=wait_ms)
+            except redis.ResponseError as error:
+                if "NOGROUP" not in str(error):
+                    raise
+                return None
+        return found or []
+
+    @answered()
     async def waiting(self) -> int:
         """Jobs that nobody has taken yet."""
         return int(await self._store.xlen(self._key))
 
+    @answered()
     async def close(self) -> None:
         """Removes the stream: gateways that still add to it learn at once."""
         await self._store.delete(self._key)

@@ -1,6 +1,7 @@
 """Who is there: records with a time to live, renewed by a heartbeat, listed in one sorted set by expiry.
 
-A missing heartbeat is only suspicion: whoever cares asks the worker directly before it calls it dead.
+A missing heartbeat is only suspicion: whoever cares asks the worker directly before it calls it dead. Whatever asks
+Redis raises `StoreUnavailable` where it is away.
 """
 
 import logging
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from core.records import FinishedRecord, GatewayRecord, StatsSample, WorkerRecord
-from core.store import PREFIX, Store
+from core.store import PREFIX, Store, answered
 
 BEAT = 1.0  # s between heartbeats
 TTL_MS = 5_000
@@ -39,6 +40,7 @@ def record_key(kind: str, epoch: str) -> str:
     return f"{PREFIX}{kind}:{epoch}"
 
 
+@answered()
 async def publish(store: Store, record: Record, now: float) -> None:
     """Writes or renews a record. `now` is the server's time in seconds."""
     kind = kind_of(type(record))
@@ -49,6 +51,7 @@ async def publish(store: Store, record: Record, now: float) -> None:
         await pipe.execute()
 
 
+@answered()
 async def withdraw(store: Store, record: Record) -> None:
     """Removes a record at a clean exit."""
     kind = kind_of(type(record))
@@ -58,6 +61,7 @@ async def withdraw(store: Store, record: Record) -> None:
         await pipe.execute()
 
 
+@answered()
 async def listed(store: Store, record: type[R]) -> list[R]:
     """The records whose heartbeat is not overdue."""
     kind = kind_of(record)
@@ -76,6 +80,7 @@ async def listed(store: Store, record: type[R]) -> list[R]:
     return found
 
 
+@answered()
 async def add_finished(store: Store, records: list[FinishedRecord]) -> None:
     """Appends to the capped stream of requests that ended."""
     async with store.pipeline(transaction=False) as pipe:
@@ -84,6 +89,7 @@ async def add_finished(store: Store, records: list[FinishedRecord]) -> None:
         await pipe.execute()
 
 
+@answered()
 async def add_stats(store: Store, sample: StatsSample) -> None:
     """Appends to the capped stream of load samples."""
     await store.xadd(STATS, {b"json": msgspec.json.encode(sample)}, maxlen=KEPT_STATS, approximate=True)

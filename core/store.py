@@ -1,6 +1,13 @@
-"""Connections to Redis: one place for time-outs, retries and the sentence that a person reads when it is away."""
+"""Connections to Redis: one place for time-outs, retries, and what is said and raised when Redis is away.
 
+Nothing outside `core` catches what the Redis client raises: whatever asks Redis in here raises `StoreUnavailable`.
+"""
+
+import asyncio
+import logging
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 import redis
@@ -12,6 +19,7 @@ from core.errors import ConfigError, StoreUnavailable
 
 PREFIX = "baton:"
 TIMEOUT = 5.0  # s for any answer, so longer than any blocking read waits
+STORE_SECONDS = 3.0  # s that one question to Redis may take in all, retries included
 SLOW = 0.1  # s; a round trip that says too little about the server's clock
 CONNECTIONS = 16  # of one client; a burst waits for one of them, for a server accepts only so many at once
 OLDEST = (6, 2)  # XADD NOMKSTREAM
@@ -46,6 +54,38 @@ def connect_blocking(url: str) -> redis.Redis:
         raise ConfigError("--redis", redacted(url), str(error)) from None
 
 
+@asynccontextmanager
+async def answered(seconds: float = STORE_SECONDS) -> AsyncIterator[None]:
+    """Gives what asks Redis inside `seconds` in all. Raises `StoreUnavailable` where no answer, or an error, came."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except (redis.RedisError, OSError, TimeoutError) as error:
+        raise StoreUnavailable(f"Redis is away: {str(error) or type(error).__name__}") from error
+
+
+class Outage:
+    """Says in the log that Redis is away once for each time that it is, and once that it is back."""
+
+    def __init__(self, log: logging.Logger, meanwhile: str) -> None:
+        """`meanwhile`: what does not happen until Redis is back, as a part of a sentence."""
+        self._log = log
+        self._meanwhile = meanwhile
+        self.lasts = False
+
+    def begins(self, error: StoreUnavailable) -> None:
+        """Redis did not answer, now or still."""
+        if not self.lasts:
+            self._log.warning("%s; %s", error, self._meanwhile)
+        self.lasts = True
+
+    def ends(self) -> None:
+        """Redis has answered."""
+        if self.lasts:
+            self._log.warning("Redis is back")
+        self.lasts = False
+
+
 async def check(store: Store, url: str) -> None:
     """Raises `StoreUnavailable` in one sentence if the server does not answer or is too old."""
     try:
@@ -70,8 +110,12 @@ class ServerClock:
         self._offset = time.time() - time.monotonic()
         self._synced = False
 
+    @answered()
     async def sync(self, store: Store) -> None:
-        """Measures the offset; half of the round trip is its error, so a slow answer changes nothing but the first."""
+        """Measures the offset; half of the round trip is its error, so a slow answer changes nothing but the first.
+
+        Raises `StoreUnavailable`.
+        """
         before = time.monotonic()
         seconds, microseconds = await store.time()
         after = time.monotonic()

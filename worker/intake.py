@@ -4,12 +4,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-import redis
 from msgspec import structs
 
+from core.errors import StoreUnavailable
 from core.ids import SequenceKey
 from core.messages import AnyJob
 from core.queue import JobQueue
+from core.store import Outage
 from worker.events import Kill, Submit
 from worker.ledger import Ledger, Verdict
 from worker.vitals import Vitals
@@ -44,7 +45,7 @@ class Intake:
 
     async def run(self) -> None:
         """Takes jobs for ever. While Redis is away it waits; what is taken is never lost."""
-        away = False
+        outage = Outage(log, "no new jobs until it is back")
         while not self._vitals.draining:
             room = self._jobs_ahead - self._vitals.load.waiting
             if room <= 0:
@@ -52,15 +53,11 @@ class Intake:
                 continue
             try:
                 taken = await self._jobs.take(min(BATCH, room), WAIT_MS)
-            except (redis.RedisError, OSError) as error:
-                if not away:
-                    log.warning("Redis is away, no new jobs until it is back: %s", error)
-                away = True
+            except StoreUnavailable as error:
+                outage.begins(error)
                 await asyncio.sleep(BACK_OFF)
                 continue
-            if away:
-                log.warning("Redis is back")
-                away = False
+            outage.ends()
             for job in taken:
                 await self._accept(job)
         await self._close()
@@ -69,7 +66,7 @@ class Intake:
         """A gateway that adds a job from now on learns at once that this worker takes none."""
         try:
             await self._jobs.close()
-        except (redis.RedisError, OSError) as error:
+        except StoreUnavailable as error:
             log.warning("the job stream stays until it expires: %s", error)
 
     async def _accept(self, job: AnyJob) -> None:

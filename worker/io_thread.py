@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import redis
 from msgspec import structs
 
 from core.config import WorkerConfig
 from core.ending import end
-from core.errors import BatonError
+from core.errors import BatonError, StoreUnavailable
 from core.ids import SequenceKey
 from core.network import Network
 from core.queue import PURPOSE, JobQueue
@@ -21,7 +20,7 @@ from core.records import HandoffCounts, KVLink, StatsSample, WorkerRecord
 from core.registry import BEAT, add_stats, publish, withdraw
 from core.sealing import Sealer
 from core.sockets import router
-from core.store import ServerClock, Store, connect
+from core.store import Outage, ServerClock, Store, connect
 from core.strikes import Strikes
 from worker.busy_page import BusyPage
 from worker.events import Begin, Emit, Fail, Kill, Phase, Stop
@@ -107,7 +106,7 @@ class IOThread(threading.Thread):
         """The thread's body."""
         try:
             asyncio.run(self._serve())
-        except (BatonError, redis.RedisError, OSError) as error:
+        except (BatonError, OSError) as error:
             self._fail(str(error))
         except BaseException as error:
             log.exception("the I/O thread ends")
@@ -197,7 +196,7 @@ class IOThread(threading.Thread):
         try:
             await withdraw(store, self._record)
             await jobs.close()
-        except (redis.RedisError, OSError) as error:
+        except StoreUnavailable as error:
             log.warning("left without deregistering: %s", error)
 
     async def _until_stopped(self, tasks: list[asyncio.Task[None]], stopping: asyncio.Task[bool]) -> None:
@@ -216,7 +215,7 @@ class IOThread(threading.Thread):
             await asyncio.sleep(0.01)
 
     async def _heartbeat(self, store: Store, jobs: JobQueue, link: GatewayLink) -> None:
-        away = False
+        outage = Outage(log, "no heartbeat until it is back")
         while True:
             await asyncio.sleep(BEAT)
             link.watch()
@@ -226,11 +225,9 @@ class IOThread(threading.Thread):
                 self._transfer.drain()
             try:
                 await self._beat(store, jobs, link)
-                away = False
-            except (redis.RedisError, OSError) as error:
-                if not away:
-                    log.warning("no heartbeat, Redis is away: %s", error)
-                away = True
+                outage.ends()
+            except StoreUnavailable as error:
+                outage.begins(error)
 
     async def _beat(self, store: Store, jobs: JobQueue, link: GatewayLink) -> None:
         await self._clock.sync(store)

@@ -1,11 +1,15 @@
 """The registry lists who is there, and forgets who is not."""
 
+import logging
+
 import pytest
 
 from core.errors import ConfigError, StoreUnavailable
+from core.queue import JobQueue
 from core.records import FinishedRecord, GatewayRecord, Load, StatsSample, WorkerRecord
 from core.registry import FINISHED, STATS, TTL_MS, add_finished, add_stats, listed, publish, record_key, withdraw
-from core.store import ServerClock, check, connect, redacted
+from core.sealing import Sealer
+from core.store import Outage, ServerClock, answered, check, connect, redacted
 
 
 def worker(epoch: str) -> WorkerRecord:
@@ -76,3 +80,33 @@ async def test_a_server_that_is_away_is_named_without_its_password() -> None:
 def test_a_url_of_another_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match="--redis"):
         connect("http://127.0.0.1:1")
+
+
+async def test_redis_that_is_away_is_one_error(caplog: pytest.LogCaptureFixture) -> None:
+    store = connect("redis://127.0.0.1:1")
+    outage = Outage(logging.getLogger("baton.test"), "nobody beats until it is back")
+    try:
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="Redis is away") as caught:
+                await publish(store, worker("one"), now=100.0)
+            outage.begins(caught.value)
+            assert outage.lasts
+        with pytest.raises(StoreUnavailable):
+            await JobQueue(store, Sealer(b"0123456789abcdef", "job bodies"), "one").take(1, 10)
+    finally:
+        await store.aclose()
+    outage.ends()
+    outage.ends()
+    assert not outage.lasts
+    said = [record.getMessage() for record in caplog.records if record.name == "baton.test"]
+    assert len(said) == 2 and "nobody beats" in said[0] and said[1] == "Redis is back"
+
+
+async def test_redis_that_is_silent_is_away_in_bounded_time(clean_redis: str) -> None:
+    store = connect(clean_redis)
+    try:
+        with pytest.raises(StoreUnavailable, match="TimeoutError"):
+            async with answered(0.05):
+                await store.blpop(["baton:nothing"], 4)
+    finally:
+        await store.aclose()
