@@ -115,7 +115,8 @@ def test_a_broken_model(start: Start, tmp_path: Path) -> None:
 def test_neither_torch_nor_transformers_is_loaded(model: Path) -> None:
     """They cost seconds and hundreds of megabytes."""
     code = (
-        "import sys; from pathlib import Path; import gateway.__main__; from gateway.tokenizer import ModelTokenizer;"
+        "import sys; from pathlib import Path; import gateway.__main__;"
+        "from gateway.text.tokenizer import ModelTokenizer;"
         f"t = ModelTokenizer(Path({str(model)!r})); t.template.render([dict(role='user', content='a')]);"
         "print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
     )
