@@ -1,4 +1,4 @@
-"""The routes. Every answer is OpenAI's shape, errors too."""
+"""Serves the routes. Every answer has OpenAI's shape, errors too."""
 
 import logging
 import time
@@ -15,11 +15,12 @@ from gateway.http.body import read_body
 from gateway.http.disconnect import ClientGone, until_gone
 from gateway.http.page import page
 from gateway.http.sse import EventStream
+from gateway.openai.admission import Admission
 from gateway.openai.answers import Answers, Kind
 from gateway.openai.replies import collect, events
 from gateway.openai.schemas import SamplingFields, parse_chat, parse_completion
 from gateway.reports.metrics import CONTENT_TYPE
-from gateway.requests.admission import Admission, Admitted
+from gateway.requests.sample import AdmittedPrompt
 from gateway.service import Gateway
 
 GONE = 499  # the client closed the connection; nobody reads this status
@@ -27,7 +28,7 @@ log = logging.getLogger("baton.gateway")
 
 
 def make_app(gateway: Gateway) -> FastAPI:
-    """The application of one gateway life."""
+    """Returns the application of one gateway life."""
     app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
 
     def refuse(error: APIError) -> Response:
@@ -52,21 +53,21 @@ def make_app(gateway: Gateway) -> FastAPI:
     app.add_exception_handler(Exception, on_error)
 
     async def answer(
-        request: Request, kind: Kind, body: SamplingFields, admitted: list[Admitted], received: float
+        request: Request, kind: Kind, body: SamplingFields, prompts: list[AdmittedPrompt], received: float
     ) -> Response:
-        groups = await gateway.open(admitted, received, bool(body.stream))
-        streams = [stream for group in groups for stream in group.streams]
+        requests = await gateway.open(prompts, received, bool(body.stream))
+        streams = [stream for one in requests for stream in one.streams]
         options = body.stream_options
-        answers = Answers(kind, gateway.model, groups, bool(options and options.include_usage))
-        headers = {"x-request-id": answers.request}
+        answers = Answers(kind, gateway.model, requests, bool(options and options.include_usage))
+        headers = {"x-request-id": answers.id}
         if body.stream:
-            return EventStream(events(streams, answers), headers, refuse, lambda: gateway.leave(groups))
+            return EventStream(events(streams, answers), headers, refuse, lambda: gateway.leave(requests))
         try:
             return _json(await until_gone(request.receive, collect(streams, answers)), 200, headers)
         except ClientGone:
             return Response(status_code=GONE)
         finally:
-            gateway.leave(groups)
+            gateway.leave(requests)
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
@@ -80,8 +81,8 @@ def make_app(gateway: Gateway) -> FastAPI:
         received = time.monotonic()
         front = gateway.front()
         body = parse_completion(await read_body(request, gateway.config.max_body))
-        admitted = await front.completion(body, _authorization(request))
-        return await answer(request, "completion", body, admitted, received)
+        prompts = await front.completion(body, _authorization(request))
+        return await answer(request, "completion", body, prompts, received)
 
     @app.get("/v1/models")
     async def models() -> Response:

@@ -1,27 +1,19 @@
-"""Server-sent events as a response that ends with its client."""
+"""Sends server-sent events as a response that ends with its client."""
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from typing import Any
 
-import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import APIError
 from gateway.http.disconnect import ClientGone, until_gone
+from gateway.openai.replies import DONE, event
 
 SEND_SECONDS = 60.0  # s that a client may leave a chunk unread
-COMMENT = b": still working\n\n"
-DONE = b"data: [DONE]\n\n"
 log = logging.getLogger("baton.gateway")
-
-
-def event(data: Mapping[str, Any]) -> bytes:
-    """One event."""
-    return b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
 class EventStream(Response):

@@ -1,20 +1,28 @@
-"""From streams to answers: everything at once, or as events while it comes."""
+"""Turns streams into answers: everything at once, or server-sent events while it comes."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
+
 from core.messages import Finish
-from gateway.http.sse import COMMENT, DONE, event
 from gateway.openai.answers import Answers
 from gateway.requests.stream import Delta, Stream
 
 KEEP_ALIVE = 12.0  # s of silence after which a comment keeps proxies from closing the connection
+COMMENT = b": still working\n\n"
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    """Returns `data` as one server-sent event."""
+    return b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
 async def deltas(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta] | None, None]:
-    """What comes, with the index of its choice, to the end of all; None after a silence. Raises `APIError`."""
+    """Yields what comes, with the index of its choice, to the end of all; None after a silence. Raises `APIError`."""
     reads = {asyncio.ensure_future(stream.read(KEEP_ALIVE)): index for index, stream in enumerate(streams)}
     try:
         while reads:
@@ -32,7 +40,7 @@ async def deltas(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta] 
 
 
 async def collect(streams: Sequence[Stream], answers: Answers) -> dict[str, Any]:
-    """The whole answer. Raises `APIError`."""
+    """Returns the whole answer. Raises `APIError`."""
     texts: list[list[str]] = [[] for _ in streams]
     finishes: dict[int, Finish] = {}
     async with aclosing(deltas(streams)) as coming:
@@ -47,7 +55,7 @@ async def collect(streams: Sequence[Stream], answers: Answers) -> dict[str, Any]
 
 
 async def events(streams: Sequence[Stream], answers: Answers) -> AsyncGenerator[bytes, None]:
-    """The answer while it comes. Raises `APIError`."""
+    """Yields the answer's events while it comes. Raises `APIError`."""
     begun: set[int] = set()
     open_choices = len(streams)
     async with aclosing(deltas(streams)) as coming:

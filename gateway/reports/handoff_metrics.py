@@ -1,4 +1,4 @@
-"""What the workers say of their handoffs, for Prometheus. Labels are the workers' own words, of which there are few."""
+"""Reports the workers' figures of handoffs to Prometheus. Labels are the workers' own words, of which there are few."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from core.records import WorkerRecord
-from gateway.workers.router import Candidate
+from gateway.workers.router import Worker
 
 _Family = GaugeMetricFamily | CounterMetricFamily
 _Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 _Values = Mapping[tuple[str, ...], float]
-"""By the values of the labels."""
+"""Figures by the values of their labels."""
 
 
-def handoff_families(model: str, workers: Iterable[Candidate]) -> Iterator[_Family]:
-    """All of them, with the workers' last word."""
+def handoff_families(model: str, workers: Iterable[Worker]) -> Iterator[_Family]:
+    """Yields all metrics of handoffs, as the workers last reported them."""
     records = [worker.record for worker in workers]
     for kind, name, text, labels, values in _FAMILIES:
         family = kind(name, text, labels=["model_name", "engine", "role", *labels])
@@ -30,7 +30,7 @@ def _of_each(counts: Mapping[str, float]) -> _Values:
 
 
 def _seconds(record: WorkerRecord) -> _Values:
-    """Each side has those that it measures."""
+    """Returns the sums that this side of the handoff measures."""
     counts = record.load.handoff
     if record.role == "decode":
         return {("land",): counts.land_seconds}

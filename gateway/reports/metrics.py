@@ -1,16 +1,17 @@
-"""Figures for Prometheus, under the names that dashboards for LLM serving query, and Baton's own goodput."""
+"""Counts for Prometheus, under the names that dashboards for LLM serving query, and Baton's own goodput."""
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from core.records import FinishedRecord, Load
 from gateway.reports.handoff_metrics import handoff_families
-from gateway.workers.router import Candidate
+from gateway.workers.router import Worker
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# Buckets in seconds, of times per request and of times per token.
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
 _LABELS = ["model_name", "engine", "role"]
@@ -19,9 +20,9 @@ _Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
 class Metrics:
-    """Counters and histograms of one gateway life. Gauges are read from the workers when somebody looks."""
+    """Holds the figures of one gateway life; those of its workers are read from their records at every scrape."""
 
-    def __init__(self, model: str, workers: Iterable[Candidate], in_progress: Sized) -> None:
+    def __init__(self, model: str, workers: Iterable[Worker]) -> None:
         self._registry = CollectorRegistry()
         self._model = model
 
@@ -53,32 +54,39 @@ class Metrics:
         self._retries = counter("baton:attempts_retried", "Attempts that were followed by another", "reason")
         self._dropped = counter("baton:messages_dropped", "Messages that were stale, unknown or malformed")
         self._refused = counter("baton:requests_refused", "Requests answered with an error status", "status")
-        for unlabelled in (self._good, self._prompt, self._output, self._dropped):
+        in_progress = "baton:requests_in_progress"
+        self._in_progress = Gauge(in_progress, "Of this gateway", ["model_name"], registry=self._registry)
+        for unlabelled in (self._good, self._prompt, self._output, self._dropped, self._in_progress):
             unlabelled.labels(model)
-        self._registry.register(_Gauges(model, workers, in_progress))
+        self._registry.register(_WorkerFigures(model, workers))
+
+    def opened(self) -> None:
+        """Counts a request that is in progress from now on."""
+        self._in_progress.labels(self._model).inc()
 
     def first_token(self, seconds: float) -> None:
-        """A request's first output token, so long after its receipt."""
+        """Counts a request's first output token, so many seconds after its receipt."""
         self._ttft.labels(self._model).observe(seconds)
 
     def gap(self, seconds: float) -> None:
-        """An output token, so long after the one before."""
+        """Counts an output token, so many seconds after the one before."""
         self._gap.labels(self._model).observe(seconds)
 
     def retried(self, reason: str) -> None:
-        """An attempt was given up for another."""
+        """Counts an attempt that was given up for another."""
         self._retries.labels(self._model, reason).inc()
 
     def dropped(self) -> None:
-        """A message was of no use."""
+        """Counts a message that was of no use."""
         self._dropped.labels(self._model).inc()
 
     def refused(self, status: int) -> None:
-        """A request was answered with this error status."""
+        """Counts a request that was answered with this error status."""
         self._refused.labels(self._model, str(status)).inc()
 
     def ended(self, record: FinishedRecord) -> None:
-        """A request has ended."""
+        """Counts a request that has ended."""
+        self._in_progress.labels(self._model).dec()
         self._ended.labels(self._model, record.outcome).inc()
         self._prompt.labels(self._model).inc(record.prompt_tokens)
         self._output.labels(self._model).inc(record.output_tokens)
@@ -101,31 +109,26 @@ class Metrics:
             self._tpot.labels(self._model).observe(record.tpot_ms / 1000)
 
     def page(self) -> bytes:
-        """The exposition, as text."""
+        """Returns all figures in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
-class _Gauges(Collector):
-    """What the workers last said of themselves."""
+class _WorkerFigures(Collector):
+    """Collects what the workers last said of themselves."""
 
-    def __init__(self, model: str, workers: Iterable[Candidate], in_progress: Sized) -> None:
+    def __init__(self, model: str, workers: Iterable[Worker]) -> None:
         self._model = model
         self._workers = workers
-        self._in_progress = in_progress
 
     def collect(self) -> Iterator[Metric]:
-        """Read at every scrape."""
         workers = list(self._workers)
         for kind, name, text, of_worker in _OF_WORKER:
             yield self._family(kind(name, text, labels=_LABELS), workers, map(of_worker, workers))
         for kind, name, text, of_load in _OF_LOAD:
             yield self._family(kind(name, text, labels=_LABELS), workers, (of_load(one.record.load) for one in workers))
         yield from handoff_families(self._model, workers)
-        mine = GaugeMetricFamily("baton:requests_in_progress", "Of this gateway", labels=["model_name"])
-        mine.add_metric([self._model], len(self._in_progress))
-        yield mine
 
-    def _family(self, family: _Family, workers: Iterable[Candidate], values: Iterable[float]) -> _Family:
+    def _family(self, family: _Family, workers: Iterable[Worker], values: Iterable[float]) -> _Family:
         for worker, value in zip(workers, values, strict=True):
             family.add_metric([self._model, worker.record.epoch, worker.record.role], value)
         return family
@@ -135,8 +138,8 @@ def _wasted(load: Load) -> float:
     return load.kv.wasted_slots / load.kv.used_slots if load.kv.used_slots else 0.0
 
 
-_OF_WORKER: list[tuple[_Kind, str, str, Callable[[Candidate], float]]] = [
-    (GaugeMetricFamily, "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1", Candidate.kv_use),
+_OF_WORKER: list[tuple[_Kind, str, str, Callable[[Worker], float]]] = [
+    (GaugeMetricFamily, "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1", Worker.kv_use),
     (GaugeMetricFamily, "baton:worker_usable", "1 if requests may go there", lambda one: float(one.usable)),
 ]
 _OF_LOAD: list[tuple[_Kind, str, str, Callable[[Load], float]]] = [

@@ -1,15 +1,15 @@
-"""Cancellations until each worker has acknowledged them. Pure: time is an argument."""
+"""Repeats cancellations until each worker has acknowledged them. Pure: time is an argument."""
 
 from typing import NamedTuple
 
 from core.ids import SequenceKey
 
-REPEAT_AFTER = 0.2  # s, doubling up to the next
-REPEAT_MOST = 5.0
+REPEAT_AFTER = 0.2  # s until the first repetition; each wait after it is twice as long …
+REPEAT_MOST = 5.0  # … up to so many s
 
 
 class Target(NamedTuple):
-    """A sequence on one life of one worker."""
+    """Names a sequence on one life of one worker, by the worker's epoch."""
 
     worker: str
     key: SequenceKey
@@ -23,18 +23,18 @@ class _Pending:
 
 
 class Cancels:
-    """What is cancelled and not yet acknowledged. Bounded by the requests' deadlines, after which workers forget."""
+    """Holds what is cancelled and not acknowledged yet, up to a time after which workers forget it anyway."""
 
     def __init__(self) -> None:
         self._pending: dict[Target, _Pending] = {}
 
     def add(self, target: Target, attempt: int, now: float, until: float) -> None:
-        """Attempts up to this one are dead there."""
+        """Cancels attempts up to this one there; repeats that until `until`."""
         known = self._pending.get(target)
         self._pending[target] = _Pending(max(attempt, known.attempt if known else 0), now, until)
 
     def acknowledged(self, target: Target, attempt: int) -> bool:
-        """The worker has answered for this attempt; False if nothing was cancelled there."""
+        """Notes that the worker has answered for this attempt; returns False if nothing was cancelled there."""
         known = self._pending.get(target)
         if known is None:
             return False
@@ -43,11 +43,11 @@ class Cancels:
         return True
 
     def worker_gone(self, worker: str) -> None:
-        """A dead worker holds nothing."""
+        """Forgets the cancellations on a dead worker, which holds nothing."""
         self._pending = {target: one for target, one in self._pending.items() if target.worker != worker}
 
     def due(self, now: float) -> list[tuple[Target, int]]:
-        """The cancellations to send now, with their attempts."""
+        """Returns the cancellations to send now, with their attempts."""
         found = []
         for target, one in list(self._pending.items()):
             if now >= one.until:

@@ -1,36 +1,33 @@
-"""How samples reach workers and leave them: routes, jobs, cancellations, acknowledgements, and what each worker has."""
+"""Brings samples to workers and takes them away: routes, jobs, cancellations, acknowledgements, load by worker."""
 
 import asyncio
 import time
 from collections.abc import Collection, Sequence
 
-import redis
-
-from core.errors import QueueClosed
+from core.errors import QueueClosed, StoreUnavailable
 from core.ids import SequenceKey
 from core.queue import add_job
 from core.sealing import Sealer
 from core.store import ServerClock, Store
 from gateway.errors import unavailable
+from gateway.requests.attempt import Attempt
 from gateway.requests.cancels import Cancels, Target
-from gateway.requests.request import Group
-from gateway.requests.sample import Attempt, Route
-from gateway.requests.stream import Stream
-from gateway.workers.connection import Link
-from gateway.workers.directory import Workers
-from gateway.workers.router import Router
+from gateway.requests.request import Request
+from gateway.requests.sample import Sample
+from gateway.workers.connection import WorkerConnection
+from gateway.workers.directory import WorkerDirectory
+from gateway.workers.router import Route, Router
 
-STORE_SECONDS = 3.0  # s that Redis gets to take a job
 ROUTE_SECONDS = 30.0  # s that a retry waits for a worker
-ROUTE_EVERY = 0.1
-CANCEL_SECONDS = 30.0  # s past its deadline that a cancellation is repeated; workers forget then
+ROUTE_EVERY = 0.1  # s between its looks for one
+CANCEL_SECONDS = 30.0  # s past a request's deadline for which its cancellation is repeated; workers forget then
 TRIES = 4  # workers whose stream turned out to be closed, for one attempt
 
 
 class Dispatch:
-    """The gateway's end of all attempts."""
+    """Sends jobs, cancellations and acknowledgements to workers, and counts what each of them has."""
 
-    def __init__(self, epoch: str, store: Store, sealer: Sealer, clock: ServerClock, workers: Workers) -> None:
+    def __init__(self, epoch: str, store: Store, sealer: Sealer, clock: ServerClock, workers: WorkerDirectory) -> None:
         self._epoch = epoch
         self._store = store
         self._sealer = sealer
@@ -41,135 +38,136 @@ class Dispatch:
 
     # to workers -----------------------------------------------------------------------------------------------------
 
-    async def place(self, group: Group, streams: Sequence[Stream], first: bool, avoid: Collection[str] = ()) -> None:
+    async def place(
+        self, request: Request, samples: Sequence[Sample], first: bool, avoid: Collection[str] = ()
+    ) -> None:
         """Finds a route for these samples and adds one job for all of them, unless they end before.
 
         Raises `APIError`: a new request fails at once where there is no route; a retry waits for one.
         """
-        until = min(streams[0].request.deadline, time.monotonic() + ROUTE_SECONDS)
+        until = min(samples[0].deadline, time.monotonic() + ROUTE_SECONDS)
         tries = TRIES
-        while streams := [stream for stream in streams if not stream.request.ended]:
-            tokens = len(streams[0].request.prompt) + len(streams[0].request.tokens)
+        while samples := [sample for sample in samples if not sample.ended]:
+            tokens = len(samples[0].prompt.token_ids) + len(samples[0].tokens)
             route = self._router.pick(self._workers, tokens, avoid)
             if route is None:
                 tries, problem = 0, unavailable("no worker is ready", "no_workers", 2.0)
             else:
-                attempt = self._begin(group, streams, route)
+                attempt = self._begin(request, samples, route)
                 try:
-                    await self._add(group, attempt)
+                    await self._add(request, attempt)
                     return
                 except QueueClosed:
                     avoid = (*avoid, route.first())
                     tries, problem = tries - 1, unavailable("the chosen worker has left", "no_workers")
-                except (redis.RedisError, OSError, TimeoutError):
+                except StoreUnavailable:
                     tries, problem = 0, unavailable("the queue is out of reach", "queue_unavailable", 2.0)
-                streams = group.trying(attempt)  # the others have ended, or are on their way already
-                for stream in streams:
-                    self.give_up(stream)
-                if not streams:
+                samples = request.trying(attempt)  # the others have ended, or are on their way already
+                for sample in samples:
+                    self.give_up(sample)
+                if not samples:
                     return
             if time.monotonic() > until or (first and tries <= 0):
                 raise problem
             if not first:
                 await asyncio.sleep(ROUTE_EVERY)
 
-    async def add_again(self, group: Group, attempt: Attempt) -> None:
-        """The same job once more; its worker drops what it has of it. Raises as `_add` does."""
-        if not attempt.started and group.trying(attempt):
-            await self._add(group, attempt)
+    async def add_again(self, request: Request, attempt: Attempt) -> None:
+        """Adds the same job once more; its worker drops what it has of it.
 
-    def ask(self, stream: Stream) -> None:
-        """Both workers of its attempt for the tokens behind those that have come."""
-        request = stream.request
-        assert request.attempt is not None
-        for link in self._links(request.attempt.route):
-            link.ask(*request.key, request.attempt.number, len(request.tokens))
+        Raises `QueueClosed` if the worker has left, and `StoreUnavailable`.
+        """
+        if not attempt.started and request.trying(attempt):
+            await self._add(request, attempt)
+
+    def ask(self, sample: Sample) -> None:
+        """Asks both workers of its attempt for the tokens behind those that have come."""
+        assert sample.attempt is not None
+        for worker in self._on(sample.attempt.route):
+            worker.ask(sample.key, sample.attempt.number, len(sample.tokens))
 
     # from workers ---------------------------------------------------------------------------------------------------
 
-    def handed_off(self, stream: Stream) -> None:
-        """The decode worker has it: it is no load of the prefill worker any more."""
-        self._uncount(stream, stream.workers[:1])
+    def handed_off(self, sample: Sample) -> None:
+        """Notes that the decode worker has it: it is no load of the prefill worker any more."""
+        self._uncount(sample, {sample.route.prefill})
 
-    def give_up(self, stream: Stream) -> None:
-        """The attempt is over, but not the sample; its workers are told, so that they free what they hold."""
-        attempt = stream.request.abandon()
+    def give_up(self, sample: Sample) -> None:
+        """Ends its attempt, but not the sample; its workers are told, so that they free what they hold."""
+        attempt = sample.abandon()
         if attempt is not None:
-            self._uncount(stream, stream.counted)
-            self._cancel(stream, attempt)
+            self._uncount(sample, sample.counted)
+            self._cancel(sample, attempt)
 
-    def ended(self, stream: Stream, cancel: bool) -> None:
-        """The sample is over. `cancel`: its workers do not know yet; otherwise they wait for the acknowledgement."""
-        self._uncount(stream, stream.counted)
-        attempt = stream.request.attempt
+    def ended(self, sample: Sample, cancel: bool) -> None:
+        """Tells its workers that it is over. Without `cancel` they know, and only wait for the acknowledgement."""
+        self._uncount(sample, sample.counted)
+        attempt = sample.attempt
         if attempt is not None and cancel:
-            self._cancel(stream, attempt)
+            self._cancel(sample, attempt)
         elif attempt is not None:
-            for link in self._links(attempt.route):
-                link.ended(*stream.request.key, attempt.number)
+            for worker in self._on(attempt.route):
+                worker.ended(sample.key, attempt.number)
 
     # cancellations --------------------------------------------------------------------------------------------------
 
     def send_cancels(self, now: float) -> None:
-        """Those that are due."""
+        """Sends the cancellations that are due."""
         for target, attempt in self._cancels.due(now):
-            if link := self._workers.get(target.worker):
-                link.cancel(*target.key, attempt)
+            if worker := self._workers.get(target.worker):
+                worker.cancel(target.key, attempt)
 
-    def acknowledged(self, link: Link, key: SequenceKey, attempt: int) -> bool:
-        """The worker has answered for this attempt; False if nothing was cancelled there."""
-        return self._cancels.acknowledged(Target(link.epoch, key), attempt)
+    def acknowledged(self, worker: WorkerConnection, key: SequenceKey, attempt: int) -> bool:
+        """Notes that the worker has answered for this attempt; returns False if nothing was cancelled there."""
+        return self._cancels.acknowledged(Target(worker.epoch, key), attempt)
 
-    def stale(self, link: Link, key: SequenceKey, attempt: int, ended: bool) -> None:
-        """The worker has something that is over: it is told, unless it is being told already."""
+    def stale(self, worker: WorkerConnection, key: SequenceKey, attempt: int, ended: bool) -> None:
+        """Tells a worker that something it has is over, unless it is being told already."""
         if ended:
-            link.ended(*key, attempt)
-        elif Target(link.epoch, key) not in self._cancels:
-            link.cancel(*key, attempt)
+            worker.ended(key, attempt)
+        elif Target(worker.epoch, key) not in self._cancels:
+            worker.cancel(key, attempt)
 
-    def worker_gone(self, worker: str) -> None:
-        """A dead worker holds nothing."""
-        self._cancels.worker_gone(worker)
+    def worker_gone(self, epoch: str) -> None:
+        """Forgets the cancellations on a dead worker, which holds nothing."""
+        self._cancels.worker_gone(epoch)
 
     def cancelling(self) -> int:
-        """Cancellations that are not acknowledged yet."""
+        """Returns the number of cancellations that are not acknowledged yet."""
         return len(self._cancels)
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _begin(self, group: Group, streams: Sequence[Stream], route: Route) -> Attempt:
-        attempt = group.begin(streams, route, time.monotonic())
-        for stream in streams:
-            stream.workers = (route.prefill, route.decode)
-            stream.counted = set(route.workers())
-        for link in self._links(route):
-            link.ours += len(streams)
+    def _begin(self, request: Request, samples: Sequence[Sample], route: Route) -> Attempt:
+        attempt = request.begin(samples, route, time.monotonic())
+        for sample in samples:
+            sample.counted = set(route.workers())
+        for worker in self._on(route):
+            worker.ours += len(samples)
         return attempt
 
-    async def _add(self, group: Group, attempt: Attempt) -> None:
-        """Puts the job on its stream. Raises `QueueClosed`, what redis raises, or TimeoutError."""
+    async def _add(self, request: Request, attempt: Attempt) -> None:
         decode = self._workers.get(attempt.route.decode)
         if decode is None:
             raise QueueClosed("the decode worker is gone")
-        deadline = self._clock.now() + group.streams[0].request.deadline - time.monotonic()
-        job = group.job(attempt, self._epoch, decode.record.handoff_address, deadline)
-        async with asyncio.timeout(STORE_SECONDS):
-            await add_job(self._store, self._sealer, job)
+        deadline = self._clock.now() + request.samples[0].deadline - time.monotonic()
+        job = request.job(attempt, self._epoch, decode.record.handoff_address, deadline)
+        await add_job(self._store, self._sealer, job)
         attempt.add(time.monotonic())
 
-    def _cancel(self, stream: Stream, attempt: Attempt) -> None:
+    def _cancel(self, sample: Sample, attempt: Attempt) -> None:
         now = time.monotonic()
-        for link in self._links(attempt.route):
-            until = max(stream.request.deadline, now) + CANCEL_SECONDS
-            self._cancels.add(Target(link.epoch, stream.request.key), attempt.number, now, until)
+        for worker in self._on(attempt.route):
+            until = max(sample.deadline, now) + CANCEL_SECONDS
+            self._cancels.add(Target(worker.epoch, sample.key), attempt.number, now, until)
         self.send_cancels(now)
 
-    def _uncount(self, stream: Stream, workers: Collection[str]) -> None:
-        """These workers are done with it, as far as their load goes."""
-        for worker in stream.counted & set(workers):
-            if link := self._workers.get(worker):
-                link.ours -= 1
-        stream.counted -= set(workers)
+    def _uncount(self, sample: Sample, workers: set[str]) -> None:
+        """Takes the sample out of the load of these workers."""
+        for epoch in sample.counted & workers:
+            if worker := self._workers.get(epoch):
+                worker.ours -= 1
+        sample.counted = sample.counted - workers
 
-    def _links(self, route: Route) -> list[Link]:
-        return [link for worker in route.workers() if (link := self._workers.get(worker)) is not None]
+    def _on(self, route: Route) -> list[WorkerConnection]:
+        return [worker for epoch in route.workers() if (worker := self._workers.get(epoch)) is not None]

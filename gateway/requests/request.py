@@ -1,52 +1,58 @@
-"""The samples of one request: one prompt, one id, one numbering of attempts, one job at first, and one record."""
+"""A request: samples of one prompt, with one id, one numbering of attempts, one job at first, and one record."""
 
 from collections.abc import Sequence
 
 from core.messages import AnyJob
-from gateway.requests.sample import Attempt, Route
+from gateway.requests.attempt import Attempt
+from gateway.requests.sample import Sample
 from gateway.requests.stream import Stream
+from gateway.workers.router import Route
 
 
-class Group:
-    """One request. Each of its samples has attempts and an end of its own."""
+class Request:
+    """Holds the samples of one request. Each of them has attempts and an end of its own."""
 
     def __init__(self, streams: Sequence[Stream]) -> None:
         assert streams
-        self.request = streams[0].request.key.request
+        self.id = streams[0].sample.key.request
         self.received = streams[0].received  # local clock, s
-        self.queued_at = 0.0  # server clock, s
+        self.queued_at = 0.0  # server's clock, s
         self.streams = tuple(streams)
+        self.samples = tuple(stream.sample for stream in streams)
         self.attempts = 0
 
     @property
     def ended(self) -> bool:
-        """Whether every sample has had its end."""
-        return all(stream.request.ended for stream in self.streams)
+        """Returns whether every sample has had its end."""
+        return all(sample.ended for sample in self.samples)
 
-    def begin(self, streams: Sequence[Stream], route: Route, now: float) -> Attempt:
-        """The next attempt, with these samples. Its number is used once, so that `Started` names one job."""
+    def begin(self, samples: Sequence[Sample], route: Route, now: float) -> Attempt:
+        """Begins the next attempt, with these samples. Its number is used once, so that `Started` names one job."""
         self.attempts += 1
         attempt = Attempt(self.attempts, route, now)
-        for stream in streams:
-            stream.request.begin(attempt, now)
+        for sample in samples:
+            sample.begin(attempt, now)
         return attempt
 
-    def trying(self, attempt: Attempt) -> list[Stream]:
-        """The samples whose attempt this is, without those that have ended or gone on to another."""
-        return [stream for stream in self.streams if stream.request.attempt is attempt and not stream.request.ended]
+    def trying(self, attempt: Attempt) -> list[Sample]:
+        """Returns the samples whose attempt this is, without those that have ended or gone on to another."""
+        return [sample for sample in self.samples if sample.attempt is attempt and not sample.ended]
 
     def beyond(self, attempt: int) -> list[int]:
-        """The samples that have ended or left this attempt behind: a Cancel up to it hits nothing else of theirs."""
-        requests = [stream.request for stream in self.streams]
-        return [one.key.sample for one in requests if one.ended or one.attempt is None or one.attempt.number > attempt]
+        """Returns the samples that have ended or left this attempt behind: a Cancel up to it hits no others."""
+
+        def left(sample: Sample) -> bool:
+            return sample.ended or sample.attempt is None or sample.attempt.number > attempt
+
+        return [sample.key.sample for sample in self.samples if left(sample)]
 
     def job(self, attempt: Attempt, gateway: str, decode_address: str, deadline: float) -> AnyJob:
-        """The attempt's job, for the samples that still try it."""
+        """Returns the attempt's job, for the samples that still try it. `deadline` is of the server's clock, s."""
         trying = self.trying(attempt)
-        samples = tuple(stream.request.key.sample for stream in trying)
-        return trying[0].request.job(samples, gateway, decode_address, deadline, self.queued_at)
+        samples = tuple(sample.key.sample for sample in trying)
+        return trying[0].job(samples, gateway, decode_address, deadline, self.queued_at)
 
     def started(self, sender: str, attempt: int, now: float) -> bool:
-        """The job was taken. False if it is nobody's any more."""
-        living = [stream.request for stream in self.streams if not stream.request.ended]
-        return any([request.started(sender, attempt, now) for request in living])
+        """Notes that the job was taken. Returns False if none of the samples is with this attempt any more."""
+        living = [sample for sample in self.samples if not sample.ended]
+        return any([sample.started(sender, attempt, now) for sample in living])

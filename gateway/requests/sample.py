@@ -1,18 +1,22 @@
-"""One sample of a request in progress: its state, its attempts, and its tokens in order.
+"""Follows one sample of a request: its state, its attempts, and its output tokens in order.
 
-Pure: no sockets, and time is an argument. Each output token is delivered once and in order, whichever worker says it
-first. An attempt that fails in a way that another may not is followed by the next one, which goes on behind the tokens
+Pure: no sockets, and time is an argument. Each output token is delivered once and in order, whichever worker sends it
+first. After an attempt that failed, and may do better on other workers, comes the next; it goes on behind the tokens
 that were delivered.
 """
 
 import enum
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from core.errors import IllegalMove
 from core.ids import SequenceKey
 from core.messages import HANDED_OFF, Alive, DecodeJob, Emitted, Failed, Finish, Limits, PrefillJob, Sampling, Stages
+from gateway.requests.attempt import Attempt
+from gateway.workers.router import Route
 
-RETRIES = 4
+RETRIES = 4  # attempts after the first that may fail
 READD_AFTER = 1.0  # s until a job whose Started is late is added again; doubles each time
 ASK_AFTER = 2.0  # s of silence after which the workers are asked
 GAP_AFTER = 0.1  # s that a gap may last before they are asked
@@ -21,7 +25,7 @@ EARLY = 256  # messages that may wait behind a gap
 
 
 class State(enum.Enum):
-    """Where a sample is; the last three are ends."""
+    """Says where a sample is; the last three are ends."""
 
     QUEUED = "queued"
     PREFILL = "prefill"
@@ -40,38 +44,23 @@ _MOVES = {
 
 
 def move(state: State, to: State) -> State:
-    """The only way to another state. Raises `IllegalMove` for a move that there is not, such as a second end."""
+    """Returns the new state. Raises `IllegalMove` for a move that the table lacks, such as a second end."""
     if to not in _MOVES.get(state, ()):
-        raise IllegalMove(f"a request that is {state.value} cannot become {to.value}")
+        raise IllegalMove(f"a sample that is {state.value} cannot become {to.value}")
     return to
 
 
-class Route(NamedTuple):
-    """Epochs of the workers of an attempt; `prefill` is empty on the short path."""
-
-    prefill: str
-    decode: str
-
-    def workers(self) -> tuple[str, ...]:
-        """Both, or the only one."""
-        return (self.prefill, self.decode) if self.prefill else (self.decode,)
-
-    def first(self) -> str:
-        """Whose stream the job goes to."""
-        return self.prefill or self.decode
-
-
 class Due(enum.Enum):
-    """What time asks for."""
+    """Names what a sample needs because time has passed."""
 
-    ADD = enum.auto()  # the job again, as the same attempt
-    ASK = enum.auto()
-    RETRY = enum.auto()  # nobody answers
-    DEADLINE = enum.auto()
+    ADD = enum.auto()  # put the job on its stream again, as the same attempt
+    ASK = enum.auto()  # ask its workers for tokens
+    RETRY = enum.auto()  # give the attempt up: nobody answers
+    DEADLINE = enum.auto()  # fail it: its time is over
 
 
 class Fate(enum.Enum):
-    """What a failure means for the sample."""
+    """Says what a failure means for the sample."""
 
     NOTHING = enum.auto()
     RETRY = enum.auto()
@@ -79,112 +68,98 @@ class Fate(enum.Enum):
 
 
 class Fresh(NamedTuple):
-    """Tokens that nobody has seen before, and the end if it is one."""
+    """Holds tokens that nobody has seen before, and the reason of the end if they are the last."""
 
     tokens: list[int]
     finish: Finish | None
 
 
-class Attempt:
-    """One job on one pair of workers, shared by its samples: what is true of the job is true for all of them."""
+class AdmittedPrompt(Struct, frozen=True):
+    """Holds what the samples of a request share: the checked prompt, and how it is to be answered."""
 
-    __slots__ = ("added", "adds", "number", "route", "started")
-
-    def __init__(self, number: int, route: Route, now: float) -> None:
-        self.number = number  # of the whole request, so it names one job, whichever samples that has
-        self.route = route
-        self.adds = 0
-        self.added = now
-        self.started = False  # its worker has taken the job
-
-    def add(self, now: float) -> None:
-        """The job is on its worker's stream, for the first time or again."""
-        self.adds += 1
-        self.added = now
+    token_ids: list[int]
+    sampling: Sampling
+    limits: Limits
+    stops: tuple[str, ...] = ()  # strings that end an answer
+    samples: int = 1  # answers that are wanted
+    priority: int = 0  # as in the job
+    salt: str = ""  # of the tenant, as in the job
 
 
-class Request:
-    """One sample of one request."""
+class Sample:
+    """Follows one sample of a request through its attempts to its one end."""
 
-    def __init__(
-        self,
-        key: SequenceKey,
-        prompt: list[int],
-        sampling: Sampling,
-        limits: Limits,
-        deadline: float,
-        salt: str = "",
-        priority: int = 0,
-    ) -> None:
+    def __init__(self, key: SequenceKey, prompt: AdmittedPrompt, deadline: float) -> None:
         self.key = key
         self.prompt = prompt
-        self.sampling = sampling
-        self.limits = limits
-        self.deadline = deadline  # of the local clock
-        self.salt = salt
-        self.priority = priority
+        self.deadline = deadline  # local clock, s
         self.state = State.QUEUED
+        self.reason = ""  # of its end, a stable word
         self.retries = 0
         self.attempt: Attempt | None = None  # None while it waits for a route
-        self.heard = 0.0  # last news of it from any worker of its attempt
-        self.asked = 0.0
-        self.unknown: set[str] = set()  # workers that do not have it, since the last news
-        self.tokens: list[int] = []  # delivered
+        self.route = Route("", "")  # of its last attempt
+        self.counted: set[str] = set()  # epochs of the workers in whose load it is counted
+        self.heard = 0.0  # local time of the last news of it from any worker of its attempt, s
+        self.asked = 0.0  # local time of the last Ask, s
+        self.unknown: set[str] = set()  # epochs of workers that have said, since the last news, that they lack it
+        self.tokens: list[int] = []  # delivered output tokens
         self.stages = Stages()
-        self._early: dict[int, Emitted] = {}  # by index, behind a gap
+        self._early: dict[int, Emitted] = {}  # messages behind a gap, by the index of their first token
 
     @property
     def ended(self) -> bool:
-        """Whether it has had its one end."""
+        """Returns whether it has had its one end."""
         return self.state in _ENDS
 
-    def end(self, state: State) -> None:
-        """The one end. Raises `IllegalMove` for a second."""
+    def end(self, state: State, reason: str) -> None:
+        """Ends it. Raises `IllegalMove` the second time."""
         assert state in _ENDS
         self.state = move(self.state, state)
+        self.reason = reason
 
     # attempts -----------------------------------------------------------------------------------------------------
 
     def begin(self, attempt: Attempt, now: float) -> None:
-        """The next attempt, its own or one with other samples."""
+        """Begins the next attempt, its own or one that it shares with other samples."""
         self.state = move(self.state, State.QUEUED)
         self.attempt = attempt
+        self.route = attempt.route
         self.heard = self.asked = now
         self.unknown.clear()
         self._early.clear()
 
     def abandon(self) -> Attempt | None:
-        """The attempt is over, without an end of the request; returns it, so that its workers can be told."""
+        """Gives its attempt up without an end; returns it, so that the workers can be told."""
         self.state = move(self.state, State.QUEUED)
         attempt, self.attempt = self.attempt, None
         return attempt
 
     def may_retry(self) -> bool:
-        """Whether another attempt is allowed; counts it. Attempts whose job was never added are not counted."""
+        """Counts a retry; returns whether it is allowed. Attempts whose job was never added are not counted."""
         self.retries += 1
         return self.retries <= RETRIES
 
     def job(
         self, samples: tuple[int, ...], gateway: str, decode_address: str, deadline: float, queued_at: float
     ) -> PrefillJob | DecodeJob:
-        """The current attempt's job, for `samples`: prompt and delivered tokens. Times are of the server's clock."""
+        """Returns the attempt's job for `samples`, with prompt and delivered tokens. Times: the server's clock, s."""
         assert self.attempt is not None and self.key.sample in samples
         assert not self.tokens or len(samples) == 1, "samples with tokens share no prompt"
-        route = self.attempt.route
+        prompt, route = self.prompt, self.attempt.route
         shared: dict[str, Any] = {
             "request": self.key.request,
             "attempt": self.attempt.number,
             "sender": gateway,
             "receiver": route.first(),
-            "token_ids": self.prompt + self.tokens,
-            "prompt_tokens": len(self.prompt),
-            "sampling": self.sampling,
-            "limits": self.limits,
+            "token_ids": prompt.token_ids + self.tokens,
+            "prompt_tokens": len(prompt.token_ids),
+            "sampling": prompt.sampling,
+            "limits": prompt.limits,
             "deadline": deadline,
             "queued_at": queued_at,
             "samples": samples,
-            "salt": self.salt,
-            "priority": self.priority,
+            "salt": prompt.salt,
+            "priority": prompt.priority,
         }
         if route.prefill:
             return PrefillJob(**shared, decode_epoch=route.decode, decode_address=decode_address)
@@ -193,7 +168,7 @@ class Request:
     # news from workers --------------------------------------------------------------------------------------------
 
     def started(self, sender: str, attempt: int, now: float) -> bool:
-        """The job was taken. False if this is about another attempt."""
+        """Notes that the job was taken. Returns False if this is about another attempt."""
         if not self._current(sender, attempt):
             return False
         self._news(now)
@@ -203,7 +178,7 @@ class Request:
         return True
 
     def alive(self, sender: str, alive: Alive, now: float) -> Fate | None:
-        """The sequence is known there, and there is nothing new. None if this is about another attempt."""
+        """Notes that a worker has the sequence but nothing new. Returns None if this is about another attempt."""
         if not self._current(sender, alive.attempt):
             return None
         assert self.attempt is not None
@@ -213,7 +188,7 @@ class Request:
         return Fate.NOTHING
 
     def emitted(self, sender: str, emitted: Emitted, now: float) -> Fresh | None:
-        """What of it is new and in order; None if it belongs to another attempt."""
+        """Takes tokens; returns those that are new and in order, or None if they belong to another attempt."""
         if not self._current(sender, emitted.attempt):
             return None
         assert self.attempt is not None
@@ -235,7 +210,7 @@ class Request:
         return Fresh(fresh, finish)
 
     def failed(self, sender: str, failed: Failed, now: float) -> Fate:
-        """What a worker's `Failed` means."""
+        """Returns what a worker's `Failed` means for this sample."""
         if not self._current(sender, failed.attempt):
             return Fate.NOTHING
         attempt = self.attempt
@@ -249,7 +224,7 @@ class Request:
         return Fate.RETRY if failed.retryable or failed.reason == "cancelled" else Fate.FAIL
 
     def lost(self, worker: str) -> bool:
-        """Whether the death of this worker ends the attempt."""
+        """Returns whether the death of this worker ends the attempt."""
         if self.attempt is None or worker not in self.attempt.route.workers():
             return False
         return self.state is not State.DECODE or worker == self.attempt.route.decode
@@ -257,7 +232,7 @@ class Request:
     # time ---------------------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> Due | None:
-        """The next thing that time asks for. After ADD call the attempt's `add`; ASK is noted here."""
+        """Returns what is due at `now`, if anything. After ADD call the attempt's `add`; ASK is noted here."""
         attempt = self.attempt
         if now >= self.deadline:
             return Due.DEADLINE
@@ -278,7 +253,7 @@ class Request:
         return current is not None and current.number == attempt and sender in current.route.workers()
 
     def _disowned(self, sender: str) -> Fate:
-        """This worker does not have it; if none of its workers has, it is lost."""
+        """Notes that this worker does not have it; if none of its workers has, it is lost."""
         attempt = self.attempt
         assert attempt is not None
         self.unknown.add(sender)
@@ -295,7 +270,7 @@ class Request:
         return next((index for index in sorted(self._early) if index <= len(self.tokens)), None)
 
     def _take(self, emitted: Emitted, fresh: list[int]) -> Finish | None:
-        """Moves the unseen tail of `emitted` to `tokens` and `fresh`. The end counts only with its last token."""
+        """Appends the unseen tail of `emitted` to `tokens` and `fresh`. The end counts only with its last token."""
         unseen = emitted.token_ids[len(self.tokens) - emitted.index :]
         if emitted.index + len(emitted.token_ids) < len(self.tokens):
             return None  # a repetition of the past
@@ -305,16 +280,10 @@ class Request:
 
 
 def merged(one: Stages, other: Stages) -> Stages:
-    """What either knows: each of two workers measures its own part, and two samples share what was done for both."""
-    return Stages(
-        queue_ms=max(one.queue_ms, other.queue_ms),
-        prefill_ms=max(one.prefill_ms, other.prefill_ms),
-        handoff_ms=max(one.handoff_ms, other.handoff_ms),
-        handoff_bytes=max(one.handoff_bytes, other.handoff_bytes),
-        cached_tokens=max(one.cached_tokens, other.cached_tokens),
-        grant_ms=max(one.grant_ms, other.grant_ms),
-        send_ms=max(one.send_ms, other.send_ms),
-        land_ms=max(one.land_ms, other.land_ms),
-        exposed_ms=max(one.exposed_ms, other.exposed_ms),
-        way=other.way or one.way,
-    )
+    """Returns the timings and sizes that either of two reports has.
+
+    Each of two workers measures its own part of a sequence's way, and two samples share what was done for both, so in
+    every field the larger figure is the one that somebody measured.
+    """
+    larger = {name: max(getattr(one, name), getattr(other, name)) for name in Stages.__struct_fields__ if name != "way"}
+    return Stages(**larger, way=other.way or one.way)

@@ -1,4 +1,4 @@
-"""The answer of one sample on its way to its client: tokens in, text out, one end, and its timings."""
+"""Turns one sample's tokens into text on its way to the client, up to its end, and keeps its timings."""
 
 import asyncio
 
@@ -6,15 +6,15 @@ from core.messages import Finish
 from core.slo import Timings
 from gateway.errors import APIError
 from gateway.reports.metrics import Metrics
-from gateway.requests.sample import Fresh, Request
+from gateway.requests.sample import Fresh, Sample
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stop import StopStrings
 
-UNREAD = 4096  # tokens that may wait for a client that streams, before it is given up
+UNREAD = 4096  # tokens that may wait for a client that streams; with more, it reads too slowly
 
 
 class Delta:
-    """What has come since the client's last read. `finish` is set in the last one."""
+    """Holds the text, and the number of tokens, that came since the client's last read; the last has `finish`."""
 
     __slots__ = ("finish", "text", "tokens")
 
@@ -23,30 +23,29 @@ class Delta:
 
 
 class Stream:
-    """One sample's text. The workers' side calls `take` and `fail`, the client's side `read`."""
+    """Carries one sample's text. The workers' side calls `take` and `fail`, the client's side `read`.
+
+    With `bounded`, a client that leaves too much unread is `overrun`.
+    """
 
     def __init__(
         self,
-        request: Request,
+        sample: Sample,
         detokenizer: Detokenizer,
-        stops: StopStrings,
         received: float,
         bounded: bool,
         metrics: Metrics,
     ) -> None:
-        self.request = request
+        self.sample = sample
         self.received = received  # local clock, s
-        self.workers = ("", "")  # prefill, decode, of the last attempt
-        self.counted: set[str] = set()  # workers in whose load it is counted
-        self.reason = ""  # of its end
         self._detokenizer = detokenizer
-        self._stops = stops
+        self._stops = StopStrings(sample.prompt.stops)
         self._bounded = bounded
         self._metrics = metrics
-        self._first: float | None = None
-        self._last = received
-        self._text: list[str] = []
-        self._unread = 0
+        self._first: float | None = None  # local time of its first token, s
+        self._last = received  # local time of its last token, s
+        self._text: list[str] = []  # not read by the client yet
+        self._unread = 0  # tokens not read by the client yet
         self._finish: Finish | None = None
         self._error: APIError | None = None
         self._news = asyncio.Event()
@@ -54,14 +53,14 @@ class Stream:
     # the workers' side ----------------------------------------------------------------------------------------------
 
     def take(self, fresh: Fresh, now: float) -> tuple[Finish | None, bool]:
-        """New tokens. Returns the reason if this is the end, and whether the gateway found it before the worker.
+        """Takes new tokens. Returns the reason if they end the answer, and whether its worker does not know that yet.
 
         Tokens behind a stop string count as never made.
         """
         if fresh.tokens:
             self._clock(len(fresh.tokens), now)
-        stop_ids = self.request.limits.stop_token_ids
-        first = len(self.request.tokens) - len(fresh.tokens)
+        stop_ids = self.sample.prompt.limits.stop_token_ids
+        first = len(self.sample.tokens) - len(fresh.tokens)
         for place, token in enumerate(fresh.tokens):
             last = place == len(fresh.tokens) - 1
             self._unread += 1
@@ -70,8 +69,8 @@ class Stream:
             text, met = self._stops.push(self._detokenizer.push(token))
             self._text.append(text)
             if met:
-                del self.request.tokens[first + place + 1 :]
-                self.finish("stop", flush=False)
+                del self.sample.tokens[first + place + 1 :]
+                self._finished("stop", flush=False)
                 return "stop", not (last and fresh.finish)
         if fresh.finish is not None:
             return self._close(fresh.finish)
@@ -79,32 +78,31 @@ class Stream:
         return None, False
 
     def _close(self, finish: Finish) -> tuple[Finish, bool]:
-        """The worker's end; what the detokenizer held back may still complete a stop string."""
+        """Ends the text where the worker does; what the detokenizer held back may still complete a stop string."""
         text, met = self._stops.push(self._detokenizer.flush())
         self._text.append(text)
-        self.finish("stop" if met else finish, flush=not met)
+        self._finished("stop" if met else finish, flush=not met)
         return ("stop" if met else finish), False
 
-    def finish(self, finish: Finish, flush: bool) -> None:
-        """Nothing more will come."""
+    def _finished(self, finish: Finish, flush: bool) -> None:
         if flush:
             self._text.append(self._stops.flush())
         self._finish = finish
         self._news.set()
 
     def fail(self, error: APIError) -> None:
-        """Nothing more will come, and what has come is not the whole answer."""
+        """Ends the text with an error: what has come is not the whole answer."""
         self._error = error
         self._news.set()
 
     def overrun(self) -> bool:
-        """Whether its client has stopped reading."""
+        """Returns whether its client has left too much unread."""
         return self._bounded and self._unread > UNREAD
 
     # the client's side ----------------------------------------------------------------------------------------------
 
     async def read(self, patience: float) -> Delta | None:
-        """What has come; waits up to `patience` seconds for it, then None. Raises `APIError` if the request failed."""
+        """Returns what has come, or None if nothing does in `patience` seconds. Raises `APIError` if it has failed."""
         if not self._news.is_set():
             try:
                 async with asyncio.timeout(patience):
@@ -123,10 +121,10 @@ class Stream:
     # timings --------------------------------------------------------------------------------------------------------
 
     def timings(self, now: float) -> Timings:
-        """As of its last token, or now if there is none."""
+        """Returns its timings as of its last token, or of `now` if there is none."""
         first = self._first if self._first is not None else now
         last = self._last if self._first is not None else now
-        tokens = len(self.request.tokens)
+        tokens = len(self.sample.tokens)
         return Timings((first - self.received) * 1000, (last - self.received) * 1000, tokens)
 
     def _clock(self, tokens: int, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Whose request it is, as a salt: KV is reused only among requests with the same one.
+"""Turns who a client is into a salt: KV is reused only among requests with the same salt.
 
 The salt is a keyed hash (HMAC-SHA256, RFC 2104) of what the client identifies itself with, so that neither workers nor
 whoever reads a link learn a client's token, and nobody without the deployment's secret can make another's salt.
@@ -10,17 +10,17 @@ import hmac
 from core.sealing import derive_key
 
 PURPOSE = "tenant salts"
-DIGITS = 32  # hexadecimal
+DIGITS = 32  # hexadecimal digits of a salt
 
 
 class Tenants:
-    """Salts of one deployment: the same on every gateway with the same secret."""
+    """Makes the salts of one deployment: the same ones on every gateway with the same secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._key = derive_key(secret, PURPOSE)
 
     def salt(self, authorization: str, cache_salt: str) -> str:
-        """32 hex digits for a bearer token, a salt of the client's own, or both; "" where there is neither.
+        """Returns 32 hex digits for a bearer token, a salt of the client's own, or both; "" where there is neither.
 
         `authorization` is the value of the header of this name.
         """

@@ -1,25 +1,31 @@
 """The gateway's connection to one life of one worker: Hello and Welcome, pings, and typed messages both ways."""
 
 import asyncio
+import itertools
 import logging
 import time
-from collections.abc import Callable
+from typing import Any, Protocol
 
 import zmq
 import zmq.asyncio
 
+from core.ending import end
 from core.errors import MessageError
 from core.handshakes import Handshakes
+from core.ids import SequenceKey
 from core.link_keys import LinkKeys
 from core.messages import (
     VERSION,
+    Alive,
     Ask,
     Cancel,
     Ended,
-    FromWorker,
+    Failed,
     Hello,
     Ping,
     Pong,
+    Started,
+    Tokens,
     ToWorker,
     Welcome,
     decode_from_worker,
@@ -28,15 +34,32 @@ from core.messages import (
 from core.records import WorkerRecord
 from core.sockets import dealer, try_send
 from gateway.workers.liveness import Health, Liveness
-from gateway.workers.router import Candidate
+from gateway.workers.router import Worker
 
-OUTBOX = 8192  # messages that may wait to be written; all of them are repeated when they matter
+OUTBOX = 8192  # messages that may wait to be written; more are dropped, as all that matter are repeated
+BATCH = 16  # messages that are read before other tasks get a turn
 FAILED = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL | zmq.Event.HANDSHAKE_FAILED_AUTH
 log = logging.getLogger("baton.gateway")
 
+News = Started | Tokens | Alive | Failed
+"""What a worker says about sequences."""
 
-class Link(Candidate):
-    """A worker: its record, its health, its socket. `receive` gets every message that is meant for this gateway."""
+
+class WorkerListener(Protocol):
+    """Hears what workers say about sequences, and which of them die."""
+
+    def received(self, worker: "WorkerConnection", news: News) -> None:
+        """Takes a message that is meant for this gateway."""
+
+    def dropped(self) -> None:
+        """Counts a message that was malformed, or meant for another life of either end."""
+
+    def died(self, worker: "WorkerConnection") -> None:
+        """Learns that a worker is dead, once."""
+
+
+class WorkerConnection(Worker):
+    """Connects to one life of a worker, watches its health, and passes what it says to `listener`."""
 
     def __init__(
         self,
@@ -44,82 +67,79 @@ class Link(Candidate):
         keys: LinkKeys,
         epoch: str,
         record: WorkerRecord,
-        receive: Callable[["Link", FromWorker], None],
+        listener: WorkerListener,
     ) -> None:
         super().__init__(record)
         self.liveness = Liveness(time.monotonic())
-        self.welcome = False
-        self.dropped = 0
-        self._epoch = epoch
-        self._receive = receive
+        self.welcomed = False
+        self._gateway = epoch
+        self._listener = listener
         self._socket = dealer(context, record.address, keys)
-        self._handshakes = Handshakes(self._socket, FAILED, self._broke_off)
-        self._broken_off = False
+        self._handshakes = Handshakes(self._socket, FAILED, self._refused)
+        self._named_refusal = False
         self._outbox: asyncio.Queue[ToWorker] = asyncio.Queue(OUTBOX)
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
     @property
     def epoch(self) -> str:
-        """The worker's."""
+        """Returns the worker's epoch."""
         return self.record.epoch
 
     def look(self, now: float) -> None:
-        """Called often: pings when it is time, greets until welcomed, and settles whether the worker is usable."""
+        """Pings when it is time, greets until welcomed, and settles whether the worker is usable; call it often."""
         number = self.liveness.look(now)
         if number is not None:
-            if not self.welcome or self.liveness.health is not Health.ALIVE:
-                self._put(Hello(sender=self._epoch, receiver=self.epoch))  # it may have forgotten this gateway
-            if self.welcome:
-                self._put(Ping(sender=self._epoch, receiver=self.epoch, number=number))
-        self.usable = self.welcome and self.liveness.health is Health.ALIVE
+            if not self.welcomed or self.liveness.health is not Health.ALIVE:
+                self._put(Hello(sender=self._gateway, receiver=self.epoch))  # it may have forgotten this gateway
+            if self.welcomed:
+                self._put(Ping(sender=self._gateway, receiver=self.epoch, number=number))
+        self.usable = self.welcomed and self.liveness.health is Health.ALIVE
 
-    def ask(self, request: str, sample: int, attempt: int, next_index: int) -> None:
-        """The tokens from `next_index`, or how the sequence stands."""
-        self._put(Ask(**self._ends(), request=request, sample=sample, attempt=attempt, next_index=next_index))
+    def ask(self, key: SequenceKey, attempt: int, next_index: int) -> None:
+        """Asks for the tokens from output index `next_index`, or how the sequence stands."""
+        self._put(Ask(**self._about(key, attempt), next_index=next_index))
 
-    def cancel(self, request: str, sample: int, attempt: int) -> None:
-        """Attempts up to this one are dead."""
-        self._put(Cancel(**self._ends(), request=request, sample=sample, attempt=attempt))
+    def cancel(self, key: SequenceKey, attempt: int) -> None:
+        """Says that attempts up to this one are dead."""
+        self._put(Cancel(**self._about(key, attempt)))
 
-    def ended(self, request: str, sample: int, attempt: int) -> None:
-        """The worker may forget this sequence."""
-        self._put(Ended(**self._ends(), request=request, sample=sample, attempt=attempt))
+    def ended(self, key: SequenceKey, attempt: int) -> None:
+        """Says that the worker may forget this sequence."""
+        self._put(Ended(**self._about(key, attempt)))
 
     async def close(self) -> None:
         """Closes the socket; what was not sent is lost."""
         self.usable = False
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         await self._handshakes.close()
         self._socket.close(0)
 
-    def _ends(self) -> dict[str, str]:
-        return {"sender": self._epoch, "receiver": self.epoch}
+    def _about(self, key: SequenceKey, attempt: int) -> dict[str, Any]:
+        ends = {"sender": self._gateway, "receiver": self.epoch}
+        return {**ends, "request": key.request, "sample": key.sample, "attempt": attempt}
 
     def _put(self, message: ToWorker) -> None:
-        try:
+        if not self._outbox.full():
             self._outbox.put_nowait(message)
-        except asyncio.QueueFull:
-            self.dropped += 1
 
     async def _write(self) -> None:
         while True:
-            message = await self._outbox.get()
-            if not await try_send(self._socket, [encode(message)]):
-                self.dropped += 1  # not connected, or the queue is full: what matters is repeated
+            # It is lost where the worker is not connected or its queue is full: what matters is repeated.
+            await try_send(self._socket, [encode(await self._outbox.get())])
 
     async def _read(self) -> None:
-        while True:
+        for number in itertools.count(1):
+            if number % BATCH == 0:
+                await asyncio.sleep(0)  # while messages lie ready, reading them never suspends
             frames = await self._socket.recv_multipart()
             try:
                 message = decode_from_worker(frames[-1])
             except MessageError as error:
                 log.warning("dropped a message from worker %s: %s", self.epoch, error)
-                self.dropped += 1
+                self._listener.dropped()
                 continue
-            if message.receiver != self._epoch or message.sender != self.epoch:
-                self.dropped += 1
+            if message.receiver != self._gateway or message.sender != self.epoch:
+                self._listener.dropped()
                 continue
             self.liveness.heard(time.monotonic())
             match message:
@@ -128,12 +148,12 @@ class Link(Candidate):
                 case Pong(step_due_ms=due):
                     self.liveness.pong(due)
                 case _:
-                    self._receive(self, message)
+                    self._listener.received(self, message)
 
-    def _broke_off(self) -> None:
+    def _refused(self) -> None:
         """A worker with another secret ends every handshake, without a word; one that just dies may end one."""
-        if not self._broken_off:
-            self._broken_off = True
+        if not self._named_refusal:
+            self._named_refusal = True
             log.error(
                 "no connection to worker %s at %s: it does not have this gateway's secret (--secret-file)",
                 self.epoch,
@@ -142,6 +162,6 @@ class Link(Candidate):
 
     def _greeted(self, version: int) -> None:
         if version == VERSION:
-            self.welcome = True
+            self.welcomed = True
         else:
             log.error("worker %s speaks protocol version %d, this gateway %d", self.epoch, version, VERSION)

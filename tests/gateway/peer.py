@@ -64,10 +64,15 @@ class Sequence:
 TOLD: dict[Role, Stages] = {
     "prefill": Stages(queue_ms=1.5, prefill_ms=2.5),
     "decode": Stages(
-        handoff_ms=8.0, handoff_bytes=4096, grant_ms=4.0, send_ms=1.0, land_ms=0.25, exposed_ms=0.75,
+        handoff_ms=8.0,
+        handoff_bytes=4096,
+        grant_ms=4.0,
+        send_ms=1.0,
+        land_ms=0.25,
+        exposed_ms=0.75,
         way=Way("tcp", True, "fp8"),
     ),
-}  # fmt: skip
+}
 """What each role says of a sequence's way."""
 
 

@@ -62,11 +62,11 @@ class Running:
         self.peers.append(peer)
         introduce(self.peers)
 
-        await self.gateway.workers.poll()
+        await self.gateway.discovery.poll()
 
         def usable() -> bool:
-            link = self.gateway.workers.get(peer.epoch)
-            return link is not None and link.usable
+            worker = self.gateway.workers.get(peer.epoch)
+            return worker is not None and worker.usable
 
         await until(usable, f"the gateway to know the {role} peer")
         return peer
@@ -100,7 +100,7 @@ class Running:
 
     async def idle(self) -> None:
         """Returns when neither the gateway nor any peer holds anything."""
-        await until(lambda: not len(self.gateway.streams), "no request in progress")
+        await until(lambda: not len(self.gateway.requests), "no request in progress")
         await until(lambda: not any(peer.holding for peer in self.peers), "the peers to hold nothing")
 
     async def close(self) -> None:

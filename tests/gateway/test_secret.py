@@ -18,13 +18,13 @@ async def test_a_worker_with_another_secret_is_named_and_gets_nothing(
     running = await serve("prefill")
     other = await Peer("decode", redis_url, b"another secret, long enough", str(model), running.answer).start()
     running.peers.append(other)
-    await running.gateway.workers.poll()
-    link = running.gateway.workers.get(other.epoch)
-    assert link is not None
+    await running.gateway.discovery.poll()
+    worker = running.gateway.workers.get(other.epoch)
+    assert worker is not None
     await until(lambda: "--secret-file" in caplog.text, "the sentence")
     (sentence,) = [record.getMessage() for record in caplog.records if "--secret-file" in record.getMessage()]
     assert other.epoch in sentence and other.record.address in sentence
-    assert not link.usable and not link.welcome
+    assert not worker.usable and not worker.welcomed
     assert (await running.chat()).status_code == 503
     await running.add("decode")
     answers = await asyncio.gather(*(running.chat() for _ in range(4)))

@@ -38,7 +38,7 @@ async def check(running: Running, status: int, code: str | None, param: str | No
     assert error["code"] == code
     assert error["param"] == param
     assert await running.jobs() == 0
-    assert len(running.gateway.streams) == 0
+    assert len(running.gateway.requests) == 0
 
 
 RAW = {

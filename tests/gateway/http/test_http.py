@@ -91,7 +91,7 @@ async def test_a_template_that_refuses(serve: Serve, tmp_path: Path) -> None:
 async def test_workers_of_another_model_are_not_used(serve: Serve, tmp_path: Path) -> None:
     running = await serve("decode")
     other = await serve(at=byte_level(tmp_path / "other"))
-    await asyncio.wait_for(other.gateway.workers.poll(), 5)
+    await asyncio.wait_for(other.gateway.discovery.poll(), 5)
     assert other.gateway.workers.get(running.peer("decode").epoch) is None
     assert (await other.chat()).status_code == 503
 
@@ -100,7 +100,7 @@ async def test_more_requests_than_allowed(serve: Serve) -> None:
     running = await serve("prefill", max_requests=2)
     await running.add("decode", stalls_at=2)
     held = [asyncio.create_task(running.chat()) for _ in range(2)]
-    await until(lambda: len(running.gateway.streams) == 2, "two requests")
+    await until(lambda: len(running.gateway.requests) == 2, "two requests")
     refusal = await running.chat()
     assert (refusal.status_code, refusal.json()["error"]["code"]) == (429, "rate_limit_exceeded")
     assert int(refusal.headers["retry-after"]) >= 1
@@ -169,12 +169,20 @@ async def test_metrics(running: Running) -> None:
 async def test_metrics_of_shared_kv(running: Running) -> None:
     peer = running.peer("decode")
     counts = KVCounts(
-        queried_tokens=900, found_tokens=600, copied_blocks=5, evicted_blocks=9, spilled_blocks=8, returned_blocks=7,
-        preempted_swapped=3, preempted_recomputed=2, used_slots=160, wasted_slots=40,
-    )  # fmt: skip
+        queried_tokens=900,
+        found_tokens=600,
+        copied_blocks=5,
+        evicted_blocks=9,
+        spilled_blocks=8,
+        returned_blocks=7,
+        preempted_swapped=3,
+        preempted_recomputed=2,
+        used_slots=160,
+        wasted_slots=40,
+    )
     peer.load = Load(blocks_total=1000, blocks_used=10, blocks_cached=30, preemptions=4, kv=counts)
     await peer.beat()
-    await running.gateway.workers.poll()
+    await running.gateway.discovery.poll()
     text = (await running.client.get("/metrics")).text
     labels = f'{{engine="{peer.epoch}",model_name="tiny",role="decode"}}'
     for name, kind, value in (
@@ -206,7 +214,7 @@ async def test_metrics_of_handoffs(running: Running) -> None:
     decode.load = Load(handoff=HandoffCounts(land_seconds=0.125), held=HeldBlocks(reserved=7, quarantined=1))
     for peer in (prefill, decode):
         await peer.beat()
-    await running.gateway.workers.poll()
+    await running.gateway.discovery.poll()
     text = (await running.client.get("/metrics")).text
     expected = [
         (prefill, "baton:handoff_seconds_total", 'stage="grant"', 2.0),

@@ -138,10 +138,23 @@ async def test_the_job_says_what_the_client_said(running: Running) -> None:
 
 async def test_neutral_values_are_accepted(running: Running) -> None:
     neutral: dict[str, Any] = {
-        "n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "user": "me", "logprobs": False,
-        "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "parallel_tool_calls": True,
-        "stop": [], "seed": None, "metadata": {"a": "b"}, "store": False, "top_logprobs": None, "max_tokens": 2,
-    }  # fmt: skip
+        "n": 1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "logit_bias": {},
+        "user": "me",
+        "logprobs": False,
+        "tools": [],
+        "tool_choice": "none",
+        "response_format": {"type": "text"},
+        "parallel_tool_calls": True,
+        "stop": [],
+        "seed": None,
+        "metadata": {"a": "b"},
+        "store": False,
+        "top_logprobs": None,
+        "max_tokens": 2,
+    }
     assert (await running.chat(**neutral)).status_code == 200
     answer = await running.post(
         "/v1/completions", prompt="a", echo=False, best_of=1, suffix=None, logprobs=None, max_tokens=2

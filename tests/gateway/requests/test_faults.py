@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from core.ids import SequenceKey
+from core.messages import Emitted, Tokens
 from gateway import service
 from gateway.http import sse
 from gateway.openai.schemas import parse_chat
-from gateway.requests import sample as request_rules
-from gateway.requests import stream
-from tests.gateway.running import TEXT, Running, until
+from gateway.requests import sample, stream
+from tests.gateway.running import SECONDS, TEXT, Running, until
 
 Serve = Callable[..., Awaitable[Running]]
 COUNT = 8
@@ -51,7 +52,7 @@ async def test_a_retry_goes_on_behind_what_was_delivered(serve: Serve) -> None:
     running = await serve("prefill")
     await running.add("decode", stalls_at=9)
     task = asyncio.create_task(content(running))
-    await until(lambda: any(len(one.request.tokens) == 9 for one in _open(running)), "nine tokens")
+    await until(lambda: any(len(one.sample.tokens) == 9 for one in _open(running)), "nine tokens")
     second = await running.add("decode")
     await running.peers[1].die()
     assert await task == TEXT
@@ -91,7 +92,7 @@ async def test_attempts_are_bounded(serve: Serve) -> None:
     prefill = await running.add("prefill", fails="handoff")
     answer = await running.chat()
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "retries_failed")
-    assert [job.attempt for job in prefill.jobs] == list(range(1, request_rules.RETRIES + 2))
+    assert [job.attempt for job in prefill.jobs] == list(range(1, sample.RETRIES + 2))
 
 
 async def test_room_on_a_decode_worker_is_waited_for_up_to_the_deadline(serve: Serve) -> None:
@@ -99,7 +100,7 @@ async def test_room_on_a_decode_worker_is_waited_for_up_to_the_deadline(serve: S
     running = await serve("decode")
     prefill = await running.add("prefill", fails="grant_deadline")
     task = asyncio.create_task(content(running))
-    await until(lambda: len(prefill.jobs) > request_rules.RETRIES + 1, "more attempts than may fail")
+    await until(lambda: len(prefill.jobs) > sample.RETRIES + 1, "more attempts than may fail")
     del prefill.faults["fails"]
     assert await task == TEXT
 
@@ -136,7 +137,7 @@ async def test_a_worker_that_forgets_a_sequence(serve: Serve) -> None:
     running = await serve("prefill")
     decode = await running.add("decode", stalls_at=5)
     task = asyncio.create_task(content(running))
-    await until(lambda: any(len(one.request.tokens) == 5 for one in _open(running)), "five tokens")
+    await until(lambda: any(len(one.sample.tokens) == 5 for one in _open(running)), "five tokens")
     decode.holding.clear()
     decode.faults.clear()
     assert await task == TEXT
@@ -150,7 +151,7 @@ async def test_a_worker_that_stalls_and_is_asked(serve: Serve) -> None:
     task = asyncio.create_task(running.chat())
     await until(lambda: len(decode.asks) >= 1, "a question")
     assert decode.asks[0].next_index == 5
-    assert len(running.gateway.streams) == 1
+    assert len(running.gateway.requests) == 1
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await running.idle()
@@ -165,7 +166,7 @@ async def test_a_job_that_is_not_taken_is_added_again(serve: Serve) -> None:
 
 
 async def test_silence_ends_an_attempt(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_rules, "GIVE_UP_AFTER", 1.0)
+    monkeypatch.setattr(sample, "GIVE_UP_AFTER", 1.0)
     running = await serve("prefill")
     await running.add("decode", stalls_at=4, deaf_to_ask=True)
     await running.add("decode")
@@ -222,7 +223,7 @@ async def test_a_cancellation_is_repeated_until_it_is_acknowledged(serve: Serve)
     await asyncio.gather(task, return_exceptions=True)
     await until(lambda: not decode.holding, "an acknowledgement")
     assert len(decode.cancels) == 3
-    await until(lambda: running.gateway.streams.cancelling() == 0, "no open cancellation")
+    await until(lambda: running.gateway.requests.cancelling() == 0, "no open cancellation")
 
 
 async def test_an_end_is_acknowledged_to_both_workers(running: Running) -> None:
@@ -237,14 +238,40 @@ async def test_a_client_that_does_not_read(serve: Serve, monkeypatch: pytest.Mon
     running = await serve("prefill", "decode")
     gateway = running.gateway
     admitted = await gateway.front().chat(_question())
-    (group,) = await gateway.open([admitted], time.monotonic(), streaming=True)
-    (unread,) = group.streams
+    (request,) = await gateway.open([admitted], time.monotonic(), streaming=True)
+    (unread,) = request.streams
     await running.idle()
     with pytest.raises(Exception, match="too slowly"):
         while True:
             await unread.read(1.0)
     await until(lambda: running.peer("decode").cancels, "the cancellation")
     assert (await running.finished(1))[0].reason == "client_too_slow"
+
+
+async def test_a_message_for_another_life_is_dropped_and_counted(serve: Serve) -> None:
+    running = await serve("prefill")
+    decode = await running.add("decode", stalls_at=3)
+    task = asyncio.create_task(content(running))
+    await until(lambda: any(len(one.sample.tokens) == 3 for one in _open(running)), "three tokens")
+    (answer,) = _open(running)
+    key: SequenceKey = answer.sample.key
+    (gateway,) = decode.heard_from()
+    job = running.peer("prefill").jobs[0]
+    for sender, receiver in ((decode.epoch, "another gateway"), ("another worker", gateway)):
+        emitted = [Emitted(*key, job.attempt, 3, [7])]
+        await decode.say(gateway, Tokens(sender=sender, receiver=receiver, emitted=emitted))
+
+    async def counted() -> bool:
+        text = (await running.client.get("/metrics")).text
+        return 'baton:messages_dropped_total{model_name="tiny"} 2.0' in text
+
+    async with asyncio.timeout(SECONDS):
+        while not await counted():
+            pass
+    assert len(answer.sample.tokens) == 3
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await running.idle()
 
 
 async def test_a_worker_whose_stream_is_gone(serve: Serve) -> None:
@@ -263,12 +290,12 @@ async def test_redis_away_is_nobodys_death(serve: Serve, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(running.gateway._store, "execute_command", away)
     monkeypatch.setattr(running.gateway._store, "pipeline", away)
-    await until(lambda: running.gateway.workers.store_away, "the gateway to notice")
+    await until(lambda: running.gateway.discovery.outage.lasts, "the gateway to notice")
     refusal = await running.chat()
     assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "queue_unavailable")
     assert all(running.gateway.workers.get(peer.epoch) for peer in running.peers)
     monkeypatch.undo()
-    await until(lambda: not running.gateway.workers.store_away, "the gateway to notice again")
+    await until(lambda: not running.gateway.discovery.outage.lasts, "the gateway to notice again")
     assert await content(running) == TEXT
 
 
@@ -277,7 +304,7 @@ async def test_a_shutdown_ends_open_streams_with_an_error(serve: Serve, monkeypa
     running = await serve("prefill")
     decode = await running.add("decode", stalls_at=3)
     task = asyncio.create_task(running.chat(stream=True))
-    await until(lambda: any(len(one.request.tokens) == 3 for one in _open(running)), "three tokens")
+    await until(lambda: any(len(one.sample.tokens) == 3 for one in _open(running)), "three tokens")
     await running.gateway.drain()
     data = (await task).text.strip().split("\n\n")
     assert json.loads(data[-2].removeprefix("data: "))["error"]["code"] == "shutting_down"
@@ -296,7 +323,7 @@ async def test_silence_is_bridged_by_comments(serve: Serve, monkeypatch: pytest.
 
 
 def _open(running: Running) -> list[Any]:
-    return list(running.gateway.streams._streams.values())
+    return list(running.gateway.requests._streams.values())
 
 
 def _question() -> Any:

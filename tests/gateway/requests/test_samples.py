@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from core import queue
+from core.errors import StoreUnavailable
 from core.messages import AnyJob, Started
 from core.records import Load
 from core.sealing import Sealer
@@ -17,7 +18,7 @@ from gateway.errors import APIError
 from gateway.http import sse
 from gateway.openai.schemas import parse_chat
 from gateway.requests import dispatch, stream
-from gateway.requests.sample import Route
+from gateway.workers.router import Route
 from tests.gateway.running import TEXT, Running, until
 
 Serve = Callable[..., Awaitable[Running]]
@@ -32,7 +33,7 @@ def tokens(running: Running, text: str) -> int:
 
 def loads(running: Running) -> list[int]:
     """What the gateway counts as its own, on each worker."""
-    return [link.ours for link in running.gateway.workers]
+    return [worker.ours for worker in running.gateway.workers]
 
 
 async def texts_of(running: Running, **more: Any) -> dict[int, str]:
@@ -133,10 +134,10 @@ async def test_one_sample_is_retried_alone(serve: Serve) -> None:
     running = await serve("prefill")
     decode = await running.add("decode", stalls_at=9, only={1})
     task = asyncio.create_task(texts_of(running))
-    await until(lambda: len(running.gateway.streams) == 1, "the others to end")
-    (lost,) = running.gateway.streams._streams.values()
-    await until(lambda: len(lost.request.tokens) == 9, "nine tokens")
-    del decode.holding[lost.request.key]
+    await until(lambda: len(running.gateway.requests) == 1, "the others to end")
+    (lost,) = running.gateway.requests._streams.values()
+    await until(lambda: len(lost.sample.tokens) == 9, "nine tokens")
+    del decode.holding[lost.sample.key]
     decode.faults.clear()
     assert await task == dict.fromkeys(range(3), TEXT)
     first, second = running.peer("prefill").jobs
@@ -158,7 +159,7 @@ async def test_samples_that_fail_go_on_elsewhere_while_the_others_run(serve: Ser
     good = await running.add("decode")
     good.load = Load(running=50, blocks_total=1000)  # so that the other one is chosen first
     await good.beat()
-    await running.gateway.workers.poll()
+    await running.gateway.discovery.poll()
     assert await texts_of(running) == TEXTS
     jobs = running.peer("prefill").jobs
     assert sorted(job.samples for job in jobs) == [(0,), (0, 1, 2), (2,)]
@@ -214,8 +215,8 @@ async def test_samples_that_end_while_their_job_is_added(serve: Serve, monkeypat
     running = await serve("prefill", "decode", request_timeout=0.2)
 
     async def add_job(*_: Any) -> None:
-        await until(lambda: len(running.gateway.streams) == 0, "the deadline")
-        raise TimeoutError
+        await until(lambda: len(running.gateway.requests) == 0, "the deadline")
+        raise StoreUnavailable("away")
 
     monkeypatch.setattr(dispatch, "add_job", add_job)
     answer = await running.chat(n=3)
@@ -236,7 +237,7 @@ async def test_a_worker_that_dies_while_its_job_is_added(serve: Serve, monkeypat
             return
         await next(peer for peer in running.peers if peer.epoch == job.receiver).die()
         await until(lambda: len(added) == 4, "a job for each sample")
-        raise TimeoutError
+        raise StoreUnavailable("away")
 
     monkeypatch.setattr(dispatch, "add_job", add_job)
     assert await texts_of(running) == TEXTS
@@ -260,7 +261,7 @@ async def test_a_client_that_goes_away_ends_all_its_samples(serve: Serve, stream
     task = asyncio.create_task(leave_midway())
     if not streaming:
         await until(lambda: len(decode.holding) == 3, "all on the decode worker")
-        assert [link.ours for link in running.gateway.workers if link.record.role == "decode"] == [3]
+        assert [one.ours for one in running.gateway.workers if one.record.role == "decode"] == [3]
         task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await running.idle()
@@ -278,9 +279,9 @@ async def test_a_job_of_the_past_that_is_taken_is_cancelled(serve: Serve) -> Non
     task = asyncio.create_task(running.chat(n=3))
     await until(lambda: len(decode.holding) == 3, "all on the decode worker")
     job = running.peer("prefill").jobs[0]
-    group = running.gateway.streams.requests[job.request]
+    request = running.gateway.requests._requests[job.request]
     for _ in range(2):  # sample 1 has gone on to attempt 2, and from there to attempt 3
-        group.begin([group.streams[1]], Route("", decode.epoch), time.monotonic())
+        request.begin([request.samples[1]], Route("", decode.epoch), time.monotonic())
     ends: dict[str, str] = {"sender": decode.epoch, "receiver": job.sender}
     await decode.say(job.sender, Started(**ends, request=job.request, attempt=2, samples=(1,)))
     await decode.say(job.sender, Started(**ends, request="forgotten", attempt=1, samples=(0, 1)))
@@ -293,7 +294,7 @@ async def test_a_job_of_the_past_that_is_taken_is_cancelled(serve: Serve) -> Non
 
     await until(all_told, "the cancellations")
     # What the old attempt of sample 1 still says may be answered with a Cancel too; the siblings are not touched.
-    assert {sample for request, _, sample in told if request == job.request} == {1}
+    assert {sample for name, _, sample in told if name == job.request} == {1}
     assert {key.sample for key in decode.holding} == {0, 2}
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -319,9 +320,9 @@ async def test_unread_tokens_are_bounded_for_each_sample(serve: Serve, monkeypat
     assert tokens(running, "dog") < 9
     body = parse_chat(b'{"messages": [{"role": "user", "content": "Hi!"}], "stream": true, "n": 2}')
     admitted = await running.gateway.front().chat(body)
-    (group,) = await running.gateway.open([admitted], time.monotonic(), streaming=True)
+    (request,) = await running.gateway.open([admitted], time.monotonic(), streaming=True)
     await running.idle()
-    first, second = group.streams
+    first, second = request.streams
     read = await second.read(1.0)
     assert read is not None and (read.text, read.finish) == ("dog", "stop")
     with pytest.raises(APIError, match="too slowly"):
@@ -344,7 +345,7 @@ async def test_every_sample_counts_as_an_answer_in_progress(serve: Serve) -> Non
     running = await serve("prefill", max_requests=4)
     await running.add("decode", stalls_at=2)
     held = asyncio.create_task(running.chat(n=3))
-    await until(lambda: len(running.gateway.streams) == 3, "three samples")
+    await until(lambda: len(running.gateway.requests) == 3, "three samples")
     assert (await running.chat(n=2)).status_code == 429
     assert 'baton:requests_in_progress{model_name="tiny"} 1.0' in (await running.client.get("/metrics")).text
     assert (await running.chat(n=5)).status_code == 400, "no wait would help"

@@ -1,10 +1,7 @@
-"""Suspicion and death, cancellations, and the retry budget: pure, with time as an argument."""
+"""Suspicion and death of a worker: pure, with time as an argument."""
 
 import pytest
 
-from core.ids import SequenceKey
-from gateway.requests.cancels import Cancels, Target
-from gateway.requests.retry_budget import REFILL_SECONDS, RetryBudget
 from gateway.workers.liveness import DEAD_AFTER, OVERDUE_MS, PING_EVERY, REPEAT_AFTER, SUSPECT_AFTER, Liveness
 
 STEP = 0.05
@@ -101,33 +98,3 @@ def test_a_step_that_is_far_overdue_is_death() -> None:
     assert health(liveness) == "DEAD"
     liveness.heard(1.0)
     assert health(liveness) == "DEAD"
-
-
-def test_a_cancellation_is_repeated_until_acknowledged() -> None:
-    cancels = Cancels()
-    target = Target("w", SequenceKey("r", 0))
-    cancels.add(target, 2, 0.0, 100.0)
-    assert cancels.due(0.0) == [(target, 2)]
-    assert cancels.due(0.1) == []
-    assert cancels.due(0.25) == [(target, 2)]
-    assert cancels.acknowledged(target, 1), "of an older attempt"
-    assert target in cancels
-    assert cancels.acknowledged(target, 2)
-    assert cancels.due(50.0) == [] and len(cancels) == 0
-    assert not cancels.acknowledged(target, 2)
-
-
-def test_cancellations_end_with_the_worker_or_the_deadline() -> None:
-    cancels = Cancels()
-    cancels.add(Target("w", SequenceKey("r", 0)), 1, 0.0, 100.0)
-    cancels.add(Target("v", SequenceKey("r", 0)), 1, 0.0, 5.0)
-    cancels.worker_gone("w")
-    assert len(cancels) == 1
-    cancels.due(5.0)
-    assert len(cancels) == 0
-
-
-def test_the_budget_is_spent_and_fills_up() -> None:
-    budget = RetryBudget(3, 0.0)
-    assert [budget.take(0.0) for _ in range(4)] == [True, True, True, False]
-    assert budget.take(REFILL_SECONDS / 3) and not budget.take(REFILL_SECONDS / 3)

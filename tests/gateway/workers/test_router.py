@@ -3,14 +3,11 @@
 from collections import Counter
 
 from core.records import Load, Role, WorkerRecord
-from gateway.requests.sample import Route
-from gateway.workers.router import Candidate, Router
+from gateway.workers.router import Route, Router, Worker
 
 
-def worker(
-    epoch: str, role: Role, load: Load | None = None, fingerprint: str = "f", draining: bool = False
-) -> Candidate:
-    candidate = Candidate(
+def worker(epoch: str, role: Role, load: Load | None = None, fingerprint: str = "f", draining: bool = False) -> Worker:
+    found = Worker(
         WorkerRecord(
             epoch=epoch,
             role=role,
@@ -28,8 +25,8 @@ def worker(
             load=load or Load(blocks_total=100),
         )
     )
-    candidate.usable = True
-    return candidate
+    found.usable = True
+    return found
 
 
 def test_equals_take_turns() -> None:

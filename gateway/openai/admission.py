@@ -1,83 +1,71 @@
-"""From a parsed body to sequences that may be queued, or the refusal: lengths, limits, token ids, and room."""
+"""Turns a parsed body into prompts that may be queued, or refuses it: lengths, limits, token ids, and room."""
 
 import asyncio
 import secrets
 from collections.abc import Callable, Sized
 from concurrent.futures import ThreadPoolExecutor
 
-from msgspec import Struct
-
+from core.config import GatewayConfig
 from core.messages import Limits, Sampling
 from gateway.errors import APIError, invalid
 from gateway.openai.schemas import ChatRequest, CompletionRequest, SamplingFields
+from gateway.requests.sample import AdmittedPrompt
 from gateway.requests.tenant import Tenants
 from gateway.text.tokenizer import ModelTokenizer
 
-COMPLETION_TOKENS = 16  # OpenAI's default for completions; chats may fill the context
-PROMPTS = 128  # in one completion request
+COMPLETION_TOKENS = 16  # OpenAI's default limit for completions; chats may fill the context
+PROMPTS = 128  # that one completion request may have
 INLINE = 8192  # characters that are tokenized without leaving the event loop
-RENDER_SECONDS = 10.0
+RENDER_SECONDS = 10.0  # s in which a long prompt has to be rendered and tokenized
 SEED_BITS = 63
 
 
-class Admitted(Struct, frozen=True):
-    """One prompt, checked."""
-
-    prompt: list[int]
-    sampling: Sampling
-    limits: Limits
-    stops: tuple[str, ...]
-    samples: int
-    priority: int
-    salt: str
-
-
 class Admission:
-    """`context` is the shortest limit among the workers, or 0 while there are none."""
+    """Checks requests and tokenizes them.
+
+    The length of `in_progress` is the number of answers in progress. `workers_context` returns the shortest limit among
+    the workers, in tokens, or 0 while there are none.
+    """
 
     def __init__(
         self,
-        tokenizer: ModelTokenizer,
+        config: GatewayConfig,
         model: str,
-        max_model_len: int,
-        most: int,
-        most_samples: int,
-        in_progress: Sized,
-        context: Callable[[], int],
+        tokenizer: ModelTokenizer,
         tenants: Tenants,
+        in_progress: Sized,
+        workers_context: Callable[[], int],
     ) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
+        self._config = config
         self._model = model
-        self._own = max_model_len
-        self._most = most
-        self._most_samples = most_samples
-        self._in_progress = in_progress
-        self._workers = context
         self._tenants = tenants
+        self._in_progress = in_progress
+        self._workers_context = workers_context
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenizer")
 
     def context(self) -> int:
-        """The longest prompt + answer in tokens, or 0 if nothing limits it."""
-        known = [limit for limit in (self._own, self._tokenizer.context, self._workers()) if limit]
-        return min(known, default=0)
+        """Returns the longest prompt + answer in tokens, or 0 if nothing limits it."""
+        limits = (self._config.max_model_len, self.tokenizer.context, self._workers_context())
+        return min((limit for limit in limits if limit), default=0)
 
-    async def chat(self, body: ChatRequest, authorization: str = "") -> Admitted:
-        """`authorization` is the header's value, or empty. Raises `APIError`."""
+    async def chat(self, body: ChatRequest, authorization: str = "") -> AdmittedPrompt:
+        """Returns the prompt of a chat; `authorization` is the header's value, or empty. Raises `APIError`."""
         self._check(body, 1)
-        template = self._tokenizer.template
+        template = self.tokenizer.template
         if template is None:
             raise invalid(f"{self._model} has no chat template; use /v1/completions", "messages", "no_chat_template")
         messages = [message.for_template() for message in body.messages]
 
         def tokenized() -> list[int]:
-            return self._tokenizer.encode(template.render(messages), special=False)
+            return self.tokenizer.encode(template.render(messages), special=False)
 
         size = sum(len(message["content"]) for message in messages)
         prompt = await self._run(tokenized, size + 256 * len(messages), "messages")
         return self._admit(body, prompt, "messages", None, self._sampling(body), authorization)
 
-    async def completion(self, body: CompletionRequest, authorization: str = "") -> list[Admitted]:
-        """One for each prompt; `authorization` is the header's value, or empty. Raises `APIError`."""
+    async def completion(self, body: CompletionRequest, authorization: str = "") -> list[AdmittedPrompt]:
+        """Returns all its prompts; `authorization` is the header's value, or empty. Raises `APIError`."""
         prompts = body.prompts()
         if len(prompts) > PROMPTS:
             raise invalid(f"prompt: {len(prompts)} prompts are more than {PROMPTS}", "prompt")
@@ -99,29 +87,29 @@ class Admission:
             raise APIError(404, message, param="model", code="model_not_found")
         if body.stream_options is not None and not body.stream:
             raise invalid("stream_options is only allowed when stream is true", "stream_options")
-        if body.samples() > self._most_samples:
-            raise invalid(f"n: {body.samples()} samples are more than {self._most_samples}", "n")
-        answers = prompts * body.samples()
-        if answers > self._most:
+        if body.samples() > self._config.max_samples:
+            raise invalid(f"n: {body.samples()} samples are more than {self._config.max_samples}", "n")
+        answers, most = prompts * body.samples(), self._config.max_requests
+        if answers > most:
             what = "n" if body.samples() > 1 else "prompt"
-            raise invalid(f"{what}: this asks for {answers} answers, and {self._most} are allowed at a time", what)
-        if len(self._in_progress) + answers > self._most:
-            message = f"{len(self._in_progress)} answers are in progress, and {self._most} are allowed"
+            raise invalid(f"{what}: this asks for {answers} answers, and {most} are allowed at a time", what)
+        if len(self._in_progress) + answers > most:
+            message = f"{len(self._in_progress)} answers are in progress, and {most} are allowed"
             raise APIError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=1.0)
 
     def _known(self, ids: list[int]) -> list[int]:
-        """Token ids from a client."""
-        size = self._tokenizer.vocabulary
+        """Returns token ids from a client, all of them in the vocabulary."""
+        size = self.tokenizer.vocabulary
         wrong = next((token for token in ids if not 0 <= token < size), None)
         if wrong is not None:
             raise invalid(f"prompt: token id {wrong} is outside the vocabulary of {size}", "prompt", "invalid_token_id")
         return ids
 
     async def _text(self, text: str) -> list[int]:
-        return await self._run(lambda: self._tokenizer.encode(text, special=True), len(text), "prompt")
+        return await self._run(lambda: self.tokenizer.encode(text, special=True), len(text), "prompt")
 
     async def _run(self, work: Callable[[], list[int]], size: int, param: str) -> list[int]:
-        """Short texts here, long ones on a thread; either way within a deadline."""
+        """Does `work` here for short texts, and for long ones on a thread within a deadline."""
         if size <= INLINE:
             return work()
         try:
@@ -138,7 +126,7 @@ class Admission:
         default: int | None,
         sampling: Sampling,
         authorization: str,
-    ) -> Admitted:
+    ) -> AdmittedPrompt:
         context = self.context() or len(prompt) + (1 << 20)
         if not prompt:
             raise invalid(f"{param} has no tokens", param, "empty_prompt")
@@ -151,15 +139,15 @@ class Admission:
             name = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
             message = f"the context is {context} tokens long; {param} has {len(prompt)} and {name} asks for {limit}"
             raise invalid(message, name, "context_length_exceeded")
-        limits = Limits(limit or min(default or room, room), () if body.ignore_eos else self._tokenizer.stop_ids)
+        limits = Limits(limit or min(default or room, room), () if body.ignore_eos else self.tokenizer.stop_ids)
         salt = self._tenants.salt(authorization, body.cache_salt or "")
-        return Admitted(prompt, sampling, limits, body.stops(), body.samples(), body.priority or 0, salt)
+        return AdmittedPrompt(prompt, sampling, limits, body.stops(), body.samples(), body.priority or 0, salt)
 
     def _sampling(self, body: SamplingFields) -> Sampling:
-        """What the client says, else what the model's makers advise, else OpenAI's defaults. A seed is always set."""
+        """Returns what the client says, else what the model's makers advise, else OpenAI's defaults; a seed always."""
 
         def pick(name: str, given: float | None, default: float) -> float:
-            return given if given is not None else self._tokenizer.defaults.get(name, default)
+            return given if given is not None else self.tokenizer.defaults.get(name, default)
 
         seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed & ((1 << SEED_BITS) - 1)
         return Sampling(

@@ -1,4 +1,4 @@
-"""What a request looks like to others: in Redis while it runs, in Redis when it has ended, and to its client."""
+"""Describes requests to others: in Redis while they run, in Redis when they have ended, and failures to clients."""
 
 from functools import reduce
 
@@ -7,7 +7,7 @@ from core.records import FinishedRecord, Outcome, RequestRecord
 from core.records import State as RecordState
 from core.slo import SLO
 from gateway.errors import APIError, failed, timed_out
-from gateway.requests.request import Group
+from gateway.requests.request import Request
 from gateway.requests.sample import State, merged
 
 _STATES: dict[State, RecordState] = {
@@ -20,42 +20,42 @@ _OUTCOMES: dict[State, Outcome] = {
     State.FAILED: "failed",
     State.CANCELLED: "cancelled",
 }
-_GRAVEST = (State.FAILED, State.CANCELLED, State.FINISHED)
+_GRAVEST_FIRST = (State.FAILED, State.CANCELLED, State.FINISHED)
 
 
-def request_record(group: Group, since: float) -> RequestRecord:
-    """A request in progress. `since` is its receipt, in the server's time."""
-    living = [stream for stream in group.streams if not stream.request.ended]
-    last = min(living, key=lambda stream: list(_STATES).index(stream.request.state))
+def request_record(request: Request, since: float) -> RequestRecord:
+    """Describes a request in progress. `since` is its receipt, in the server's time, s."""
+    living = [sample for sample in request.samples if not sample.ended]
+    last = min(living, key=lambda sample: list(_STATES).index(sample.state))
     return RequestRecord(
-        request=group.request,
-        state=_STATES[last.request.state],
+        request=request.id,
+        state=_STATES[last.state],
         since=since,
-        prompt_tokens=len(last.request.prompt),
-        output_tokens=sum(len(stream.request.tokens) for stream in group.streams),
-        prefill_worker=last.workers[0],
-        decode_worker=last.workers[1],
+        prompt_tokens=len(last.prompt.token_ids),
+        output_tokens=sum(len(sample.tokens) for sample in request.samples),
+        prefill_worker=last.route.prefill,
+        decode_worker=last.route.decode,
     )
 
 
-def finished_record(group: Group, model: str, slo: SLO, now: float, ended_at: float) -> FinishedRecord:
-    """A request whose samples have all ended; `ended_at` is now in the server's time.
+def finished_record(request: Request, model: str, slo: SLO, now: float, ended_at: float) -> FinishedRecord:
+    """Describes a request whose samples have all ended; `now` is local time, `ended_at` the same in the server's, s.
 
     It has failed if any sample has, and was cancelled if any was. Its workers are those of the first sample.
     """
-    first = group.streams[0]
-    state = next(state for state in _GRAVEST if any(stream.request.state is state for stream in group.streams))
-    reasons = {stream.reason: None for stream in group.streams if stream.request.state is state}
-    timings = [stream.timings(now) for stream in group.streams]
+    samples = request.samples
+    state = next(state for state in _GRAVEST_FIRST if any(sample.state is state for sample in samples))
+    reasons = [sample.reason for sample in samples if sample.state is state]
+    timings = [stream.timings(now) for stream in request.streams]
     seen = [one for one in timings if one.output_tokens] or timings
-    stages = reduce(merged, (stream.request.stages for stream in group.streams))
+    stages = reduce(merged, (sample.stages for sample in samples))
     return FinishedRecord(
-        request=group.request,
+        request=request.id,
         outcome=_OUTCOMES[state],
-        reason="length" if "length" in reasons else next(iter(reasons)),
+        reason="length" if "length" in reasons else reasons[0],
         ended_at=ended_at,
         model=model,
-        prompt_tokens=len(first.request.prompt),
+        prompt_tokens=len(samples[0].prompt.token_ids),
         output_tokens=sum(one.output_tokens for one in timings),
         ttft_ms=max(one.ttft_ms for one in seen),
         tpot_ms=max(one.tpot_ms() for one in seen),
@@ -65,11 +65,11 @@ def finished_record(group: Group, model: str, slo: SLO, now: float, ended_at: fl
         handoff_ms=stages.handoff_ms,
         handoff_bytes=stages.handoff_bytes,
         cached_tokens=stages.cached_tokens,
-        prefill_worker=first.workers[0],
-        decode_worker=first.workers[1],
-        attempts=group.attempts,
+        prefill_worker=samples[0].route.prefill,
+        decode_worker=samples[0].route.decode,
+        attempts=request.attempts,
         good=state is State.FINISHED and all(slo.met_by(one) for one in timings),
-        samples=len(group.streams),
+        samples=len(samples),
         grant_ms=stages.grant_ms,
         send_ms=stages.send_ms + stages.land_ms,
         exposed_ms=stages.exposed_ms,
@@ -80,7 +80,7 @@ def finished_record(group: Group, model: str, slo: SLO, now: float, ended_at: fl
 
 
 def error_of(message: Failed, timeout: float) -> APIError:
-    """A worker's failure as its client sees it."""
+    """Returns a worker's failure as its client sees it; `timeout` is the request's, in seconds."""
     said = message.message or message.reason
     match message.reason:
         case "deadline":

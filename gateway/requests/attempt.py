@@ -1,0 +1,41 @@
+"""An attempt is one job on one pair of workers; the budget says how many may be repeated. Pure: time is an argument."""
+
+from gateway.workers.router import Route
+
+REFILL_SECONDS = 60.0  # s in which an empty budget fills up again
+
+
+class Attempt:
+    """Holds one job and its route, shared by its samples: what is true of the job is true for all of them."""
+
+    __slots__ = ("added", "adds", "number", "route", "started")
+
+    def __init__(self, number: int, route: Route, now: float) -> None:
+        self.number = number  # counted over the whole request, so that it names one job, whichever samples that has
+        self.route = route
+        self.adds = 0  # times that the job was put on its worker's stream
+        self.added = now  # local time of the last of them, s
+        self.started = False  # whether a worker has taken the job
+
+    def add(self, now: float) -> None:
+        """Notes that the job is on its worker's stream, for the first time or again."""
+        self.adds += 1
+        self.added = now
+
+
+class RetryBudget:
+    """Bounds retries over all requests by a bucket of `capacity`: a worker's death is absorbed, a storm is not fed."""
+
+    def __init__(self, capacity: int, now: float) -> None:
+        self._capacity = float(capacity)
+        self._left = self._capacity
+        self._at = now
+
+    def take(self, now: float) -> bool:
+        """Takes one retry out; returns False if none is left."""
+        self._left = min(self._capacity, self._left + (now - self._at) * self._capacity / REFILL_SECONDS)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

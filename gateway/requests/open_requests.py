@@ -1,0 +1,268 @@
+"""The requests in progress: listened for, asked after, repeated, cancelled, and each sample ended exactly once."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+from core.config import GatewayConfig
+from core.errors import QueueClosed, StoreUnavailable
+from core.ids import SequenceKey
+from core.messages import NO_ROOM, Alive, Emitted, Failed, Started, Tokens
+from core.records import RequestRecord
+from core.slo import SLO
+from core.store import ServerClock
+from gateway.errors import APIError, failed, timed_out
+from gateway.reports.metrics import Metrics
+from gateway.reports.publisher import Publisher
+from gateway.requests.attempt import Attempt, RetryBudget
+from gateway.requests.dispatch import Dispatch
+from gateway.requests.records import error_of, finished_record, request_record
+from gateway.requests.request import Request
+from gateway.requests.sample import Due, Fate, State
+from gateway.requests.stream import Stream
+from gateway.workers.connection import News, WorkerConnection
+
+TICK = 0.05  # s between looks at the clock
+log = logging.getLogger("baton.gateway")
+
+
+class OpenRequests:
+    """Drives every request in progress to its end; a `WorkerListener`. All of it runs on the event loop's thread."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        model: str,
+        clock: ServerClock,
+        dispatch: Dispatch,
+        metrics: Metrics,
+        publisher: Publisher,
+    ) -> None:
+        self._model = model
+        self._clock = clock
+        self._dispatch = dispatch
+        self._metrics = metrics
+        self._publisher = publisher
+        self._slo = SLO(config.slo_ttft_ms, config.slo_tpot_ms)
+        self._timeout = config.request_timeout
+        self._budget = RetryBudget(config.max_requests, time.monotonic())
+        self._requests: dict[str, Request] = {}
+        self._streams: dict[SequenceKey, Stream] = {}  # of the samples in progress
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """Returns the number of samples in progress."""
+        return len(self._streams)
+
+    def records(self) -> Iterator[RequestRecord]:
+        """Describes the requests in progress, as Redis shows them."""
+        now, server = time.monotonic(), self._clock.now()
+        return (request_record(request, server - (now - request.received)) for request in self._requests.values())
+
+    def cancelling(self) -> int:
+        """Returns the number of cancellations that no worker has acknowledged yet."""
+        return self._dispatch.cancelling()
+
+    # the client's side ----------------------------------------------------------------------------------------------
+
+    async def open(self, request: Request) -> None:
+        """Sends a new request on its way. Raises `APIError` if that is not possible."""
+        self._requests[request.id] = request
+        self._streams.update({stream.sample.key: stream for stream in request.streams})
+        self._metrics.opened()
+        request.queued_at = self._clock.now()
+        try:
+            await self._dispatch.place(request, request.samples, first=True)
+        except APIError as error:
+            for stream in request.streams:
+                self._fail(stream, error)
+            raise
+        except BaseException:
+            self.leave(request)
+            raise
+
+    def leave(self, request: Request) -> None:
+        """Ends what its client does not wait for any more: it is gone, or has everything."""
+        for stream in request.streams:
+            if not stream.sample.ended:
+                self._end(stream, State.CANCELLED, "client gone")
+
+    def fail_all(self, error: APIError) -> None:
+        """Ends every request with an error, at a shutdown."""
+        for stream in list(self._streams.values()):
+            self._fail(stream, error)
+
+    # the workers' side ----------------------------------------------------------------------------------------------
+
+    def received(self, worker: WorkerConnection, news: News) -> None:
+        """Takes what a worker says about sequences."""
+        now = time.monotonic()
+        match news:
+            case Tokens(emitted=emitted):
+                for one in emitted:
+                    self._emitted(worker, one, now)
+            case Started():
+                self._started(worker, news, now)
+            case Alive():
+                self._alive(worker, news, now)
+            case Failed():
+                self._failed(worker, news, now)
+
+    def dropped(self) -> None:
+        """Counts a message of a worker that was of no use."""
+        self._metrics.dropped()
+
+    def died(self, worker: WorkerConnection) -> None:
+        """Continues elsewhere what a dead worker had."""
+        self._dispatch.worker_gone(worker.epoch)
+        for stream in list(self._streams.values()):
+            if stream.sample.lost(worker.epoch):
+                self._retry(stream, "worker died")
+
+    def _started(self, worker: WorkerConnection, started: Started, now: float) -> None:
+        request = self._requests.get(started.request)
+        if request is not None and request.started(worker.epoch, started.attempt, now):
+            return
+        for sample in request.beyond(started.attempt) if request is not None else started.samples:
+            self._stale(worker, SequenceKey(started.request, sample), started.attempt)
+
+    def _alive(self, worker: WorkerConnection, alive: Alive, now: float) -> None:
+        key = _key_of(alive)
+        stream = self._streams.get(key)
+        fate = stream.sample.alive(worker.epoch, alive, now) if stream is not None else None
+        if stream is None or fate is None:
+            self._stale(worker, key, alive.attempt)
+        elif fate is Fate.RETRY:
+            self._retry(stream, "lost after its handoff")
+
+    def _emitted(self, worker: WorkerConnection, emitted: Emitted, now: float) -> None:
+        key = _key_of(emitted)
+        stream = self._streams.get(key)
+        was = stream.sample.state if stream is not None else None
+        fresh = stream.sample.emitted(worker.epoch, emitted, now) if stream is not None else None
+        if stream is None or fresh is None:
+            self._stale(worker, key, emitted.attempt, ended=emitted.finish is not None)
+            return
+        if was is not State.DECODE and stream.sample.state is State.DECODE:
+            self._dispatch.handed_off(stream.sample)
+        finish, early = stream.take(fresh, now)
+        if finish is not None:
+            self._end(stream, State.FINISHED, finish, cancel=early)
+        elif stream.overrun():
+            self._fail(stream, APIError(408, "the client reads too slowly", code="client_too_slow"))
+
+    def _failed(self, worker: WorkerConnection, message: Failed, now: float) -> None:
+        key = _key_of(message)
+        known = self._dispatch.acknowledged(worker, key, message.attempt)
+        if message.reason not in ("unknown", "cancelled"):
+            worker.ended(key, message.attempt)
+        stream = self._streams.get(key)
+        if stream is None:
+            if not known and message.reason != "unknown":
+                self._metrics.dropped()
+            return
+        match stream.sample.failed(worker.epoch, message, now):
+            case Fate.RETRY:
+                self._retry(stream, message.reason)
+            case Fate.FAIL:
+                self._fail(stream, error_of(message, self._timeout))
+
+    def _stale(self, worker: WorkerConnection, key: SequenceKey, attempt: int, ended: bool = False) -> None:
+        self._metrics.dropped()
+        self._dispatch.stale(worker, key, attempt, ended)
+
+    # time -----------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Watches the clock until cancelled."""
+        while True:
+            self.look(time.monotonic())
+            await asyncio.sleep(TICK)
+
+    def look(self, now: float) -> None:
+        """Does everything that is due."""
+        self._dispatch.send_cancels(now)
+        for stream in list(self._streams.values()):
+            sample = stream.sample
+            match sample.due(now):
+                case Due.DEADLINE:
+                    self._fail(stream, timed_out(self._timeout))
+                case Due.RETRY:
+                    self._retry(stream, "silence")
+                case Due.ADD:
+                    assert sample.attempt is not None
+                    sample.attempt.added = now  # once for all its samples, and not again before this one is through
+                    self._spawn(self._add_again(self._requests[sample.key.request], sample.attempt))
+                case Due.ASK:
+                    self._dispatch.ask(sample)
+
+    # attempts -------------------------------------------------------------------------------------------------------
+
+    async def _add_again(self, request: Request, attempt: Attempt) -> None:
+        """Repeats a job; where its stream is closed, the samples go to another worker."""
+        try:
+            await self._dispatch.add_again(request, attempt)
+        except QueueClosed:
+            for sample in request.trying(attempt) if not attempt.started else ():
+                self._retry(self._streams[sample.key], "queue closed")
+        except StoreUnavailable as error:
+            log.debug("a job could not be repeated: %s", error)
+
+    def _retry(self, stream: Stream, reason: str) -> None:
+        """Gives the attempt up and starts the next, for this sample alone, on other workers where there are some."""
+        sample = stream.sample
+        avoid = sample.attempt.route.workers() if sample.attempt is not None else ()
+        self._dispatch.give_up(sample)
+        waits = reason == NO_ROOM  # short memory is waited for up to the deadline; nobody has failed
+        if not waits and (not sample.may_retry() or not self._budget.take(time.monotonic())):
+            self._fail(stream, failed(f"the request failed {sample.retries} times, last: {reason}", "retries_failed"))
+            return
+        log.info("request %s, sample %d: an attempt ended (%s), trying again", *sample.key, reason)
+        self._metrics.retried(reason)
+        self._spawn(self._place_again(stream, avoid))
+
+    async def _place_again(self, stream: Stream, avoid: tuple[str, ...]) -> None:
+        sample = stream.sample
+        if sample.ended:
+            return
+        try:
+            await self._dispatch.place(self._requests[sample.key.request], [sample], first=False, avoid=avoid)
+        except APIError as error:
+            self._fail(stream, error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned)
+
+    def _spawned(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.result()  # a programmer's error reaches the loop's handler
+
+    # ends -----------------------------------------------------------------------------------------------------------
+
+    def _fail(self, stream: Stream, error: APIError) -> None:
+        """Ends a sample with an error, unless it has ended."""
+        if not stream.sample.ended:
+            stream.fail(error)
+            self._end(stream, State.FAILED, error.code or "failed")
+
+    def _end(self, stream: Stream, state: State, reason: str, cancel: bool = True) -> None:
+        """Ends a sample. Without `cancel` its workers know, and only wait for the acknowledgement."""
+        sample = stream.sample
+        del self._streams[sample.key]
+        sample.end(state, reason)
+        self._dispatch.ended(sample, cancel)
+        request = self._requests[sample.key.request]
+        if request.ended:
+            del self._requests[request.id]
+            record = finished_record(request, self._model, self._slo, time.monotonic(), self._clock.now())
+            self._metrics.ended(record)
+            self._publisher.ended(record)
+
+
+def _key_of(message: Alive | Emitted | Failed) -> SequenceKey:
+    return SequenceKey(message.request, message.sample)
