@@ -1,4 +1,4 @@
-"""`python -m gateway`: the HTTP front of Baton."""
+"""Runs the gateway, the HTTP front of Baton: `python -m gateway`."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ async def _run(gateway: Gateway) -> None:
 
 
 def main() -> int:
-    """Exit status 0 after a signal, 2 after a sentence that says what to change."""
+    """Returns exit status 0 after a signal, 2 after a sentence that says what to change."""
     config = parse_or_exit(GatewayConfig, "python -m gateway")
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(stream=sys.stderr, level=config.log_level.upper(), format=form)

@@ -1,4 +1,4 @@
-"""Errors as clients see them: OpenAI's shape, the right status, a stable code."""
+"""Makes errors as clients see them: OpenAI's shape, the right status, a stable code."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ SERVER = "server_error"
 
 
 class APIError(BatonError):
-    """A request is answered with this status and this sentence."""
+    """Answers a request with a status and a sentence instead of a result."""
 
     def __init__(
         self,
@@ -20,7 +20,7 @@ class APIError(BatonError):
         kind: str = INVALID,
         param: str | None = None,
         code: str | None = None,
-        retry_after: float | None = None,
+        retry_after: float | None = None,  # s
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -31,38 +31,38 @@ class APIError(BatonError):
         self.retry_after = retry_after
 
     def body(self) -> dict[str, Any]:
-        """`{"error": {message, type, param, code}}`."""
+        """Returns the body of the answer: `{"error": {message, type, param, code}}`."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
     def headers(self) -> Mapping[str, str]:
-        """Tells clients when a retry can help, and where it cannot."""
+        """Returns headers that tell clients when a retry can help, and where it cannot."""
         if self.retry_after is not None:
             return {"retry-after": f"{max(1, round(self.retry_after))}"}
         return {"x-should-retry": "false"} if self.status >= 500 else {}
 
 
 def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> APIError:
-    """The request itself is wrong: 400."""
+    """Returns a 400: the request itself is wrong."""
     return APIError(400, message, param=param, code=code)
 
 
 def unavailable(message: str, code: str, retry_after: float = 1.0) -> APIError:
-    """Nothing is wrong with the request, but nobody can take it now: 503."""
+    """Returns a 503: nothing is wrong with the request, but nobody can take it for `retry_after` seconds."""
     return APIError(503, message, kind=SERVER, code=code, retry_after=retry_after)
 
 
 def failed(message: str, code: str) -> APIError:
-    """The request was taken and could not be finished: 500."""
+    """Returns a 500: the request was taken and could not be finished."""
     return APIError(500, message, kind=SERVER, code=code)
 
 
 def timed_out(seconds: float) -> APIError:
-    """The request's deadline has passed: 504. Doing it again would take as long."""
+    """Returns a 504: the request's deadline has passed. Doing it again would take as long."""
     return APIError(504, f"the request was not finished within {seconds:g} s", kind=SERVER, code="deadline_exceeded")
 
 
 def of_status(status: int, path: str, method: str) -> APIError:
-    """What a wrong path or method gets."""
+    """Returns the answer to a path or method that there is not."""
     if status == 404:
         return APIError(404, f"there is no {path} here", code="not_found")
     if status == 405:

@@ -1,4 +1,4 @@
-"""One gateway life: its parts, how they start, whether they are ready, and how they end."""
+"""Makes the parts of one gateway life, starts them, says whether they are ready, and ends them."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ log = logging.getLogger("baton.gateway")
 
 
 class Gateway:
-    """Makes the parts of one gateway life, each from those before it, inside a running event loop.
+    """Serves one gateway life. Its parts are made here, each from those before it, inside a running event loop.
 
     Raises `ConfigError` for a bad secret file or Redis URL.
     """

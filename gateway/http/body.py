@@ -1,4 +1,4 @@
-"""The body of a request, bounded in size and time."""
+"""Reads the body of a request, bounded in size and time."""
 
 import asyncio
 
@@ -10,7 +10,10 @@ SECONDS = 30.0  # s in which a body has to be here
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """Raises `APIError`: 415 for another content type, 413 for more than `most` bytes, 408 for a slow sender."""
+    """Returns a body of up to `most` bytes.
+
+    Raises `APIError`: 415 for another content type, 413 for too many bytes, 408 for a slow sender, 400 for half a body.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         # Also keeps web pages of other sites out: browsers ask before they send this type.

@@ -1,4 +1,4 @@
-"""To notice at once that a client is gone."""
+"""Ends work for a client as soon as it is gone."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -14,7 +14,7 @@ class ClientGone(Exception):
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client goes. Raises `ClientGone` then."""
+    """Returns the result of `work`. When the client goes, cancels it and raises `ClientGone`."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnect(receive))
     try:

@@ -1,4 +1,4 @@
-"""The page at `/`: what this is, and where everything is."""
+"""Makes the page at `/`: what this is, and where everything is."""
 
 from html import escape
 
@@ -28,5 +28,5 @@ pre {{ background: #8881; padding: .8rem; overflow-x: auto; }} code {{ font-size
 
 
 def page(model: str, stage: str, url: str) -> str:
-    """HTML."""
+    """Returns the page as HTML; `stage` is the server's state, `url` its own address."""
     return _PAGE.format(model=escape(model), stage=escape(stage), url=escape(url))

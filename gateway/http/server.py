@@ -1,4 +1,4 @@
-"""uvicorn, with what it leaves open closed: bounded headers, JSON errors, our signals, and an end in bounded time."""
+"""Runs uvicorn with what it lacks: bounded headers, JSON errors, our signals, and an end in bounded time."""
 
 import asyncio
 import contextlib
@@ -40,17 +40,17 @@ class Server(uvicorn.Server):
         self._drain = drain
 
     def stop(self) -> None:
-        """Begins the end."""
+        """Begins the end, as a signal does."""
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open answers first, then connections."""
+        """Ends open answers first, then connections."""
         await self._drain()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """uvicorn would raise the signal once more at the end; a wanted end is no failure."""
+        """Ends the server at a signal. uvicorn would raise it once more at the end, but a wanted end is no failure."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)

@@ -38,7 +38,7 @@ class EventStream(Response):
         self._leave = leave
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Answers one request, as ASGI calls a response."""
         try:
             await until_gone(receive, self._run(scope, receive, send))
         except (ClientGone, TimeoutError) as error:

@@ -1,4 +1,4 @@
-"""OpenAI's and vLLM's parameters that are not implemented yet, each with the values at which it changes nothing.
+"""Lists parameters of OpenAI and vLLM that are not implemented, each with the values at which it changes nothing.
 
 Such a value is accepted; any other is refused by name, because an answer that ignores it would be a wrong answer.
 """
@@ -12,7 +12,7 @@ Neutral = Callable[[Any], bool]
 
 
 def _only(*values: Any) -> Neutral:
-    """One of these values. `1` and `true` are different things here, `1` and `1.0` are not."""
+    """Accepts only these values. `1` and `true` are different things here, `1` and `1.0` are not."""
     return lambda value: any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
 
 
@@ -113,7 +113,7 @@ MESSAGE: Mapping[str, Neutral] = {
 
 
 def implemented(given: Mapping[str, Any], neutral: Mapping[str, Neutral], where: str = "") -> dict[str, Any]:
-    """`given` without its neutral parameters; null is neutral for all of them. Raises `APIError` naming the others."""
+    """Returns `given` without the neutral values of listed parameters; null is neutral. Raises `APIError` on others."""
     rest = {}
     for name, value in given.items():
         accepts = neutral.get(name)

@@ -1,4 +1,4 @@
-"""Bodies of requests: strict types, every limit named, every unknown field refused by name."""
+"""Parses the bodies of requests: strict types, every limit named, every unknown field refused by name."""
 
 import re
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from msgspec import Meta, Struct
 from gateway.errors import APIError, invalid
 from gateway.openai.parameters import CHAT, COMPLETION, MESSAGE, implemented
 
-STOPS = 16
-LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1  # priority
+STOPS = 16  # stop strings that a request may have
+LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1  # priorities that a request may have
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a stream contains beside the answer."""
+    """Says what a stream contains beside the answer."""
 
     include_usage: bool | None = None
     continuous_usage_stats: Literal[False] | None = None
@@ -24,7 +24,7 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of both kinds of completion."""
+    """Holds the parameters that both kinds of completion have."""
 
     model: str | None = None
     stream: bool | None = None
@@ -44,7 +44,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 
     def samples(self) -> int:
-        """Choices for each prompt."""
+        """Returns the number of choices for each prompt. Raises `APIError` if `best_of` asks for more."""
         samples = 1 if self.n is None else self.n
         if self.best_of not in (None, samples):
             message = f"best_of is {self.best_of} and n is {samples}: choosing the best is not supported"
@@ -52,11 +52,13 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return samples
 
     def stops(self) -> tuple[str, ...]:
-        """The stop strings."""
-        return () if self.stop is None else (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        """Returns the stop strings."""
+        if isinstance(self.stop, str):
+            return (self.stop,)
+        return tuple(self.stop or ())
 
     def limit(self) -> int | None:
-        """The largest number of output tokens, under either of its names."""
+        """Returns the limit of output tokens, under either of its names, or None. Raises `APIError` if they differ."""
         both = {value for value in (self.max_tokens, self.max_completion_tokens) if value is not None}
         if len(both) > 1:
             raise invalid("max_tokens and max_completion_tokens differ; give one of them", "max_completion_tokens")
@@ -64,38 +66,38 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class TextPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
-    """A part of a message. Other kinds than text are refused by name."""
+    """Holds a text part of a message. Other kinds of parts are refused by name."""
 
     text: str
 
 
 class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One message of a chat."""
+    """Holds one message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart]
     name: str | None = None
 
     def for_template(self) -> dict[str, str]:
-        """As chat templates take it: parts joined by line breaks, `developer` under its older name `system`."""
+        """Returns it as chat templates take it: parts joined by line breaks, `developer` by its old name `system`."""
         content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
         role = "system" if self.role == "developer" else self.role
         return {"role": role, "content": content} | ({"name": self.name} if self.name is not None else {})
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Body of /v1/chat/completions."""
+    """Holds the body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Body of /v1/completions. A prompt is text or token ids; a list of prompts gives `n` choices for each."""
+    """Holds the body of /v1/completions. A prompt is text or token ids; of a list, each prompt has `n` choices."""
 
     prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
 
     def prompts(self) -> list[str | list[int]]:
-        """One entry per prompt."""
+        """Returns its prompts, each as text or as token ids. Raises `APIError` for a list that mixes them."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         kinds = {type(entry) for entry in self.prompt}
@@ -110,7 +112,7 @@ Body = TypeVar("Body", ChatRequest, CompletionRequest)
 
 
 def parse_chat(body: bytes) -> ChatRequest:
-    """Raises `APIError`."""
+    """Returns the body of a chat. Raises `APIError` for whatever is wrong with it."""
     fields = implemented(_object(body), CHAT)
     messages = fields.get("messages")
     if isinstance(messages, list):
@@ -119,7 +121,7 @@ def parse_chat(body: bytes) -> ChatRequest:
 
 
 def parse_completion(body: bytes) -> CompletionRequest:
-    """Raises `APIError`."""
+    """Returns the body of a completion. Raises `APIError` for whatever is wrong with it."""
     return _convert(implemented(_object(body), COMPLETION), CompletionRequest)
 
 
@@ -157,7 +159,7 @@ _MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTA
 
 
 def _refusal(error: str) -> APIError:
-    """msgspec's sentence, with the field's name in front and as `param`."""
+    """Returns msgspec's sentence as an error, with the field's name in front and as `param`."""
     place = _PLACE.match(error)
     assert place is not None
     what, path = place["what"], (place["path"] or "").lstrip(".")

@@ -1,4 +1,4 @@
-"""The requests in progress: listened for, asked after, repeated, cancelled, and each sample ended exactly once."""
+"""Drives the requests in progress: listens, asks, repeats, cancels, and ends each sample exactly once."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""A request: samples of one prompt, with one id, one numbering of attempts, one job at first, and one record."""
+"""Binds the samples of one prompt: one id, one numbering of attempts, one job at first, and one record."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A model's chat template: messages to prompt text, equal to transformers' `apply_chat_template`.
+"""Renders messages to prompt text by a model's chat template, as transformers' `apply_chat_template` does.
 
 A template is code that came with the weights, so it runs in jinja2's immutable sandbox, sees nothing but plain data,
 and takes no arguments from clients.
@@ -22,7 +22,7 @@ from gateway.errors import invalid
 
 
 class ChatTemplate:
-    """One compiled template with the special tokens that it may name. Raises `ModelError` if it does not compile."""
+    """Holds a compiled template and the special tokens that it may name. Raises `ModelError` if it does not compile."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
@@ -42,7 +42,7 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt, ending where the assistant's answer begins. Raises `APIError` if the template refuses."""
+        """Returns the prompt, ending where the assistant's answer begins. Raises `APIError` if the template refuses."""
         try:
             return self._template.render(
                 messages=[dict(message) for message in messages],
@@ -57,7 +57,7 @@ class ChatTemplate:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks an assistant's words for training; here it only encloses them."""
+    """Accepts `{% generation %}`, which marks an assistant's words for training; here it only encloses them."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -71,7 +71,7 @@ class _Generation(Extension):
 
 
 class _Dict:
-    """`dict` for templates, without the type's own attributes."""
+    """Stands for `dict` in templates, without the type's own attributes."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -81,7 +81,7 @@ class _Dict:
 
 
 class _Namespace(Namespace):
-    """`namespace` for templates, which may not store names that begin with an underscore."""
+    """Stands for `namespace` in templates, which may not store names that begin with an underscore."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *rest = args  # positional only, so that a template may use the name `self`
@@ -103,7 +103,7 @@ def _public(name: Any) -> None:
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """Without jinja2's escaping for HTML: a prompt is not a page."""
+    """Writes JSON without jinja2's escaping for HTML: a prompt is not a page."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

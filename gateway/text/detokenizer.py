@@ -1,4 +1,4 @@
-"""Token ids to text, a few at a time: never half a character, and in the end the same text as all ids at once.
+"""Turns token ids into text, a few at a time: never half a character, in the end the text of all ids at once.
 
 Two kinds of tokenizer need two ways. Where tokens are bytes (`BytePieces`), an incremental UTF-8 decoder is exact and
 costs the same for every token. Where a token's text depends on its neighbours (`Window`), the last few are decoded with
@@ -6,33 +6,33 @@ and without the new one, and the difference is new.
 """
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
-Piece = Callable[[int], str | None]
-REPLACEMENT = "\ufffd"
+Piece = Callable[[int], str | None]  # a token as the vocabulary spells it, None for special tokens
+REPLACEMENT = "\ufffd"  # what decoders write for bytes that are no character
 LONGEST = 4  # bytes of a UTF-8 character, so tokens that one can be spread over
 
 
 class Detokenizer(Protocol):
-    """Of one answer."""
+    """Turns the tokens of one answer into text."""
 
     def push(self, token: int) -> str:
-        """The text that this token completes, often empty."""
+        """Returns the text that this token completes, often empty."""
 
     def flush(self) -> str:
-        """What is left at the end: a character that stayed incomplete is a replacement character."""
+        """Returns what is left at the end: a character that stayed incomplete is a replacement character."""
 
 
 def byte_alphabet() -> dict[str, int]:
-    """The 256 printable characters by which byte-level vocabularies spell bytes (GPT-2's table)."""
+    """Returns the byte of each of the 256 characters by which byte-level vocabularies spell bytes (GPT-2's table)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
 class BytePieces:
-    """The bytes of each token of a byte-level vocabulary, looked up once."""
+    """Looks up the bytes of each token of a byte-level vocabulary, each token once."""
 
     def __init__(self, piece: Piece) -> None:
         self._piece = piece
@@ -40,7 +40,7 @@ class BytePieces:
         self._known: dict[int, bytes] = {}
 
     def bytes_of(self, token: int) -> bytes:
-        """Empty for special tokens and unknown ids."""
+        """Returns the bytes of a token, none for special tokens and unknown ids."""
         found = self._known.get(token)
         if found is None:
             found = self._spelled(self._piece(token) or "")
@@ -48,7 +48,7 @@ class BytePieces:
         return found
 
     def stream(self) -> Detokenizer:
-        """A detokenizer for one answer."""
+        """Returns a detokenizer for one answer."""
         return _ByteStream(self)
 
     def _spelled(self, piece: str) -> bytes:
@@ -71,7 +71,7 @@ class _ByteStream:
 
 
 class Window:
-    """For all other decoders. The window holds the tokens of the last completed text and those after it."""
+    """Serves all other decoders. The window holds the tokens of the last completed text and those after it."""
 
     def __init__(self, decode: Callable[[list[int]], str], piece: Piece) -> None:
         self._decode = decode
@@ -102,8 +102,3 @@ class Window:
             self._settled = len(self._window)
             self._broken = 0
         return fresh
-
-
-def text_of(detokenizer: Detokenizer, tokens: Sequence[int]) -> str:
-    """All of it at once."""
-    return "".join([*map(detokenizer.push, tokens), detokenizer.flush()])

@@ -35,7 +35,10 @@ def locate(model: str) -> Path:
 
 
 def read_object(directory: Path, name: str, required: bool = False) -> dict[str, Any]:
-    """A file of JSON as a dictionary; empty if it is not there. Raises `ModelError` if it is broken."""
+    """Returns a file of JSON as a dictionary, empty if there is no file.
+
+    Raises `ModelError` if it is broken, or if it is `required` and not there.
+    """
     try:
         found = json.loads((directory / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -50,7 +53,10 @@ def read_object(directory: Path, name: str, required: bool = False) -> dict[str,
 
 
 def chat_template(directory: Path, tokenizer_config: dict[str, Any]) -> str | None:
-    """The template's source, or None. A file of its own wins over the tokenizer's config, as in transformers."""
+    """Returns the chat template's source, or None. Its own file wins over the tokenizer's config, as in transformers.
+
+    Raises `ModelError` if a file is broken.
+    """
     try:
         return (directory / "chat_template.jinja").read_text(encoding="utf-8")
     except FileNotFoundError:

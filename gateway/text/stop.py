@@ -1,4 +1,4 @@
-"""Stop strings in text that arrives in pieces: no part of one is ever sent."""
+"""Finds stop strings in text that arrives in pieces: no part of one is ever sent."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ class StopStrings:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Text that can be sent, and whether a stop string was met. The text ends before the one that ends first.
+        """Returns text that can be sent, and whether a stop string was met.
 
-        So the result does not depend on how the text was cut into pieces.
+        The text ends before the stop string that ends first, so it does not depend on how it was cut into pieces.
         """
         if not self._stops:
             return text, False
@@ -28,11 +28,11 @@ class StopStrings:
         return text[: len(text) - keep], False
 
     def flush(self) -> str:
-        """At the end of the answer nothing is the beginning of anything."""
+        """Returns what was held back: at the end of the answer it cannot become a stop string any more."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` with which `stop` begins."""
+    """Returns the length of the longest end of `text` with which `stop` begins."""
     return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)

@@ -1,4 +1,4 @@
-"""Text to token ids as the model was trained on them, equal to transformers', without loading transformers."""
+"""Turns text into token ids as the model was trained on them: those of transformers, without loading it."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
 
 
 class ModelTokenizer:
-    """Everything that a model's files say about text. Raises `ModelError` naming the file that is missing or broken.
+    """Holds what a model's files say about text. Raises `ModelError` naming the file that is missing or broken.
 
     `vocabulary` counts the model's token ids, which may be more than the tokenizer knows. `context` is the model's own
     limit on prompt + answer, or 0. `stop_ids` end an answer. `defaults` are the sampling parameters that the model's
@@ -48,7 +48,7 @@ class ModelTokenizer:
         self._pieces = BytePieces(self.piece)
 
     def encode(self, text: str, special: bool) -> list[int]:
-        """Token ids. `special` adds what the tokenizer puts around a text, such as a beginning-of-text token.
+        """Returns token ids. `special` adds what the tokenizer puts around a text, such as a beginning-of-text token.
 
         Special tokens that are spelled out in the text become themselves, as with transformers.
         """
@@ -56,17 +56,17 @@ class ModelTokenizer:
         return ids
 
     def piece(self, token: int) -> str | None:
-        """The token as its vocabulary spells it; None for special tokens and ids that the tokenizer does not know."""
+        """Returns a token as the vocabulary spells it; None for special tokens and ids that it does not know."""
         found: str | None = None if token in self._special else self._tokenizer.id_to_token(token)
         return found
 
     def decode(self, ids: list[int]) -> str:
-        """The text of token ids, without special tokens."""
+        """Returns the text of token ids, without special tokens."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
     def detokenizer(self) -> Detokenizer:
-        """A fresh one, for one answer."""
+        """Returns a fresh detokenizer, for one answer."""
         return self._pieces.stream() if self._byte_level else Window(self.decode, self.piece)
 
     def _complete(self, named: dict[str, str], settings: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ def _load(path: Path) -> Tokenizer:
 
 
 def _named_tokens(settings: dict[str, Any]) -> dict[str, str]:
-    """`bos_token` and its like, by name, as templates see them."""
+    """Returns the special tokens that have names, such as `bos_token`, by name, as templates see them."""
     found = {}
     for name, value in settings.items():
         token = value.get("content") if isinstance(value, dict) else value

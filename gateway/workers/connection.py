@@ -1,4 +1,4 @@
-"""The gateway's connection to one life of one worker: Hello and Welcome, pings, and typed messages both ways."""
+"""Connects the gateway to one life of one worker: Hello and Welcome, pings, and typed messages both ways."""
 
 import asyncio
 import itertools
@@ -36,7 +36,7 @@ from core.sockets import dealer, try_send
 from gateway.workers.liveness import Health, Liveness
 from gateway.workers.router import Worker
 
-OUTBOX = 8192  # messages that may wait to be written; more are dropped, as all that matter are repeated
+OUTBOX = 8192  # messages that may wait to be written; more are dropped: all that matter are repeated
 BATCH = 16  # messages that are read before other tasks get a turn
 FAILED = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL | zmq.Event.HANDSHAKE_FAILED_AUTH
 log = logging.getLogger("baton.gateway")
@@ -59,7 +59,10 @@ class WorkerListener(Protocol):
 
 
 class WorkerConnection(Worker):
-    """Connects to one life of a worker, watches its health, and passes what it says to `listener`."""
+    """Talks to one life of a worker, watches its health, and passes what it says of sequences to `listener`.
+
+    Made inside a running event loop; `epoch` is the gateway's.
+    """
 
     def __init__(
         self,

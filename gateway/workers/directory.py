@@ -1,4 +1,4 @@
-"""The workers that this gateway is connected to, by epoch. `gateway.workers.discovery` finds and drops them."""
+"""Lists the workers that this gateway is connected to; `gateway.workers.discovery` finds and drops them."""
 
 from collections.abc import Iterator
 

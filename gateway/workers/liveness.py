@@ -1,4 +1,4 @@
-"""Whether a worker is there: suspicion and death, from pings and heartbeats. Pure: time is an argument.
+"""Decides whether a worker is suspect or dead, from pings and heartbeats. Pure: time is an argument.
 
 A missing heartbeat is only suspicion; Redis may be away. Death is a ping that stays unanswered for a second of
 suspicion, or a step that is far overdue. A pause of this process itself is nobody's death.
@@ -16,38 +16,38 @@ PAUSE = 0.5  # s between two looks that cannot be this process's usual business
 
 
 class Health(enum.Enum):
-    """What is known of a worker."""
+    """Says what is known of a worker."""
 
-    CONNECTING = enum.auto()
+    CONNECTING = enum.auto()  # it has not answered yet
     ALIVE = enum.auto()
-    SUSPECT = enum.auto()
+    SUSPECT = enum.auto()  # a heartbeat or an answer is missing: no new work, but what it has stays there
     DEAD = enum.auto()
 
 
 class Liveness:
-    """Of one life of one worker."""
+    """Watches one life of one worker. All times are local, in seconds."""
 
     def __init__(self, now: float) -> None:
         self.health = Health.CONNECTING
-        self.beating = True  # its heartbeat is in Redis
-        self._looked = now
-        self._pinged = now  # the last ping
-        self._unanswered: float | None = now  # the first ping since the last answer; at first, the connection itself
-        self._number = 0
+        self.beating = True  # whether its heartbeat is in Redis
+        self._looked = now  # when `look` was called last
+        self._pinged = now  # when the last ping left
+        self._unanswered: float | None = now  # when the first ping since the last answer left; at first, the Hello
+        self._number = 0  # of the last ping
 
     def heard(self, now: float) -> None:
-        """Any message is a sign of life."""
+        """Notes a message, whichever it is: a sign of life."""
         self._unanswered = None
         if self.health is not Health.DEAD:
             self.health = Health.ALIVE if self.beating else Health.SUSPECT
 
     def pong(self, step_due_ms: float) -> None:
-        """An answer, with the time until the running step is overdue; one that is long overdue hangs."""
+        """Takes the milliseconds until the running step should end; one that is long overdue hangs."""
         if step_due_ms < -OVERDUE_MS:
             self.health = Health.DEAD
 
     def look(self, now: float) -> int | None:
-        """Called often. Decides on suspicion and death; returns the number of a ping that is to be sent now."""
+        """Decides on suspicion and death; returns the number of a ping to send now, or None. Call it often."""
         pause = now - self._looked
         self._looked = now
         if self.health is Health.DEAD:
@@ -74,5 +74,5 @@ class Liveness:
         return REPEAT_AFTER if self._unanswered is not None or suspicious else PING_EVERY
 
     def _known(self) -> bool:
-        """A worker that never answered is dead only when its heartbeat is missing too: it may not be reachable yet."""
+        """Returns False for a worker that has not answered yet but has a heartbeat: it may not be reachable yet."""
         return self.health is not Health.CONNECTING or not self.beating

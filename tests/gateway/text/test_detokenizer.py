@@ -7,11 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from gateway.text.detokenizer import REPLACEMENT, byte_alphabet, text_of
+from gateway.text.detokenizer import REPLACEMENT, Detokenizer, byte_alphabet
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.models import byte_level, llama_style
 
 CHARACTERS = st.text(st.sampled_from("ab zé漢字🙂👩‍👩‍👧\n<"), max_size=40)
+
+
+def text_of(detokenizer: Detokenizer, tokens: list[int]) -> str:
+    """All of it at once."""
+    return "".join([*map(detokenizer.push, tokens), detokenizer.flush()])
 
 
 @pytest.fixture(scope="module")
