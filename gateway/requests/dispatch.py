@@ -132,10 +132,6 @@ class Dispatch:
         """Forgets the cancellations on a dead worker, which holds nothing."""
         self._cancels.worker_gone(epoch)
 
-    def cancelling(self) -> int:
-        """Returns the number of cancellations that are not acknowledged yet."""
-        return len(self._cancels)
-
     # ----------------------------------------------------------------------------------------------------------------
 
     def _begin(self, request: Request, samples: Sequence[Sample], route: Route) -> Attempt:

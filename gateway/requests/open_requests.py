@@ -61,10 +61,6 @@ class OpenRequests:
         now, server = time.monotonic(), self._clock.now()
         return (request_record(request, server - (now - request.received)) for request in self._requests.values())
 
-    def cancelling(self) -> int:
-        """Returns the number of cancellations that no worker has acknowledged yet."""
-        return self._dispatch.cancelling()
-
     # the client's side ----------------------------------------------------------------------------------------------
 
     async def open(self, request: Request) -> None:

@@ -1,6 +1,7 @@
 """Turns one sample's tokens into text on its way to the client, up to its end, and keeps its timings."""
 
 import asyncio
+from typing import NamedTuple
 
 from core.messages import Finish
 from core.slo import Timings
@@ -13,13 +14,11 @@ from gateway.text.stop import StopStrings
 UNREAD = 4096  # tokens that may wait for a client that streams; with more, it reads too slowly
 
 
-class Delta:
-    """Holds the text, and the number of tokens, that came since the client's last read; the last has `finish`."""
+class Delta(NamedTuple):
+    """Holds the text that came since the client's last read, and the reason of the end if it is the last."""
 
-    __slots__ = ("finish", "text", "tokens")
-
-    def __init__(self, text: str, tokens: int, finish: Finish | None) -> None:
-        self.text, self.tokens, self.finish = text, tokens, finish
+    text: str
+    finish: Finish | None
 
 
 class Stream:
@@ -70,25 +69,13 @@ class Stream:
             self._text.append(text)
             if met:
                 del self.sample.tokens[first + place + 1 :]
-                self._finished("stop", flush=False)
-                return "stop", not (last and fresh.finish)
-        if fresh.finish is not None:
-            return self._close(fresh.finish)
-        self._news.set()
-        return None, False
-
-    def _close(self, finish: Finish) -> tuple[Finish, bool]:
-        """Ends the text where the worker does; what the detokenizer held back may still complete a stop string."""
-        text, met = self._stops.push(self._detokenizer.flush())
-        self._text.append(text)
-        self._finished("stop" if met else finish, flush=not met)
-        return ("stop" if met else finish), False
-
-    def _finished(self, finish: Finish, flush: bool) -> None:
-        if flush:
-            self._text.append(self._stops.flush())
-        self._finish = finish
-        self._news.set()
+                return self._finished("stop"), not (last and fresh.finish)
+        if fresh.finish is None:
+            self._news.set()
+            return None, False
+        text, met = self._stops.push(self._detokenizer.flush())  # what it held back may complete a stop string
+        self._text += [text, self._stops.flush()]
+        return self._finished("stop" if met else fresh.finish), False
 
     def fail(self, error: APIError) -> None:
         """Ends the text with an error: what has come is not the whole answer."""
@@ -98,6 +85,11 @@ class Stream:
     def overrun(self) -> bool:
         """Returns whether its client has left too much unread."""
         return self._bounded and self._unread > UNREAD
+
+    def _finished(self, finish: Finish) -> Finish:
+        self._finish = finish
+        self._news.set()
+        return finish
 
     # the client's side ----------------------------------------------------------------------------------------------
 
@@ -110,13 +102,13 @@ class Stream:
             except TimeoutError:
                 return None
         self._news.clear()
-        text, tokens = "".join(self._text), self._unread
+        text = "".join(self._text)
         self._text, self._unread = [], 0
         if self._error is not None and not text:
             raise self._error
         if self._error is not None:
             self._news.set()  # the failure is for the next read
-        return Delta(text, tokens, self._finish)
+        return Delta(text, self._finish)
 
     # timings --------------------------------------------------------------------------------------------------------
 

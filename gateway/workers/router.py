@@ -25,8 +25,6 @@ class Route(NamedTuple):
 class Worker:
     """Holds what this gateway knows of one worker: its latest record, and the sequences that it was given since."""
 
-    __slots__ = ("_others", "ours", "record", "usable")
-
     def __init__(self, record: WorkerRecord) -> None:
         self.record = record
         self.ours = 0  # sequences of this gateway in progress there

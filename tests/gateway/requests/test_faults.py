@@ -223,7 +223,7 @@ async def test_a_cancellation_is_repeated_until_it_is_acknowledged(serve: Serve)
     await asyncio.gather(task, return_exceptions=True)
     await until(lambda: not decode.holding, "an acknowledgement")
     assert len(decode.cancels) == 3
-    await until(lambda: running.gateway.requests.cancelling() == 0, "no open cancellation")
+    await until(lambda: len(running.gateway.requests._dispatch._cancels) == 0, "no open cancellation")
 
 
 async def test_an_end_is_acknowledged_to_both_workers(running: Running) -> None:

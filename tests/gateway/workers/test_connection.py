@@ -1,0 +1,82 @@
+"""A connection to one worker, over real sockets."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import zmq.asyncio
+
+from core.link_keys import LinkKeys
+from core.messages import Alive
+from gateway.workers.connection import BATCH, News, WorkerConnection
+from tests.gateway.conftest import SECRET
+from tests.gateway.peer import Peer
+from tests.gateway.running import until
+
+GATEWAY = "a gateway"
+COUNT = 40 * BATCH
+
+
+class Listener:
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.news: list[News] = []
+        self.drops = 0
+
+    def received(self, worker: WorkerConnection, news: News) -> None:
+        self.news.append(news)
+
+    def dropped(self) -> None:
+        self.drops += 1
+
+    def died(self, worker: WorkerConnection) -> None:
+        raise AssertionError("nobody looks at its health here")
+
+
+@asynccontextmanager
+async def connected(redis_url: str, model: Path) -> AsyncIterator[tuple[Peer, WorkerConnection, Listener]]:
+    """A peer, and a connection that it has welcomed."""
+    peer = await Peer("decode", redis_url, SECRET.encode(), str(model), lambda *_: []).start()
+    context = zmq.asyncio.Context()
+    listener = Listener()
+    connection = WorkerConnection(context, LinkKeys.of(SECRET.encode()), GATEWAY, peer.record, listener)
+
+    def welcomed() -> bool:
+        connection.look(time.monotonic())
+        return connection.usable
+
+    try:
+        await until(welcomed, "the welcome")
+        yield peer, connection, listener
+    finally:
+        await connection.close()
+        context.term()
+        await peer.die()
+
+
+def alive(peer: Peer, number: int, receiver: str = GATEWAY) -> Alive:
+    return Alive(sender=peer.epoch, receiver=receiver, request=f"r-{number}", sample=0, attempt=1, state="running")
+
+
+async def test_a_burst_of_messages_gives_others_their_turns(redis_url: str, model: Path) -> None:
+    async with connected(redis_url, model) as (peer, _, listener):
+        for number in range(COUNT):
+            await peer.say(GATEWAY, alive(peer, number))  # never suspends, so nothing is read meanwhile
+        turns = [0]
+        while turns[-1] < COUNT:
+            await asyncio.sleep(0)
+            turns.append(len(listener.news))
+        assert max(after - before for before, after in pairwise(turns)) <= BATCH
+        assert [news.request for news in listener.news if isinstance(news, Alive)] == [f"r-{n}" for n in range(COUNT)]
+
+
+async def test_what_is_meant_for_another_life_is_dropped_and_counted(redis_url: str, model: Path) -> None:
+    async with connected(redis_url, model) as (peer, _, listener):
+        await peer.say(GATEWAY, alive(peer, 0, receiver="an earlier life"))
+        await peer.say(GATEWAY, alive(peer, 1))
+        await until(lambda: listener.news, "the other message")
+        assert (listener.drops, len(listener.news)) == (1, 1)
