@@ -1,4 +1,4 @@
-"""Attention over parts of the keys, and how parts are joined: few queries of a long sequence can fill a device so.
+"""Joins attention over parts of the keys, so that few queries of a long sequence can fill a device.
 
     o = sum_i w_i o_i / sum_i w_i                                 w_i = 2^(l_i - max_j l_j)
 
@@ -14,17 +14,24 @@ from torch import Tensor
 from kernels.attention_tiles import LOWEST
 
 MAX_SPLITS, FEW_SPLITS = 64, 8
+"""The kernel that joins is compiled twice, for up to so many parts."""
 SHORTEST_PART = 512
 """Positions. With fewer, the start of a part's program and its result are no longer small beside its keys."""
 
 
 def split_count(programs: int, room: int, longest: int) -> int:
-    """Parts to split sequences of up to `longest` tokens in: `programs` become as many as the device has room for."""
+    """Returns how many parts to split sequences in, so that `programs` become as many as the device has `room` for.
+
+    Sequences have up to `longest` tokens.
+    """
     return max(1, min(room // programs, longest // SHORTEST_PART, MAX_SPLITS))
 
 
 def parts_of(output: Tensor, splits: int) -> tuple[Tensor, Tensor]:
-    """Memory for the parts' attention `[splits, tokens, heads, dim]` and log-sum-exps `[splits, tokens, heads]`."""
+    """Allocates memory for the parts of `output` `[tokens, heads, dim]`.
+
+    Returns their attention `[splits, tokens, heads, dim]` and log-sum-exps `[splits, tokens, heads]`, both fp32.
+    """
     if splits == 1:
         return output, output  # the only part is the result, and its log-sum-exp is not kept
     parts = output.new_empty((splits, *output.shape), dtype=torch.float32)
@@ -35,16 +42,16 @@ def parts_of(output: Tensor, splits: int) -> tuple[Tensor, Tensor]:
 def store_part(
     parts: tl.tensor,
     sums: tl.tensor,
-    place: tl.tensor,  # [ROWS] rows of all parts
-    kept: tl.tensor,  # [ROWS] whether they are any
-    weighted: tl.tensor,  # [ROWS, PADDED] and what else attend_tiles returns
-    highest: tl.tensor,
-    total: tl.tensor,
+    place: tl.tensor,  # [ROWS] which rows of all parts these are
+    kept: tl.tensor,  # [ROWS] whether they are any: others pad the tile
+    weighted: tl.tensor,  # [ROWS, PADDED], as attend_tiles returns it
+    highest: tl.tensor,  # [ROWS]
+    total: tl.tensor,  # [ROWS]
     DIM: tl.constexpr,
-    PADDED: tl.constexpr,
     SPLIT: tl.constexpr,
 ) -> None:
     """Finishes the softmax of a tile's rows. A row that saw no key is zero, and has no share when parts are joined."""
+    PADDED: tl.constexpr = weighted.shape[1]
     dims = tl.arange(0, PADDED)[None, :]
     # A row that saw a key has a total of at least 1: the share of its highest score.
     filled = tl.maximum(total, 1.0)
@@ -55,10 +62,22 @@ def store_part(
 
 
 def join_parts(parts: Tensor, sums: Tensor, output: Tensor) -> None:
-    """Fills `output` `[tokens, heads, dim]`. What a part without a share has left in `parts` is not read."""
+    """Joins what `parts_of` gave into `output`. What a part without a share has left in `parts` is not read.
+
+    Args:
+        parts: `[splits, tokens, heads, dim]` fp32, each part's attention.
+        sums: `[splits, tokens, heads]` fp32, log-sum-exps of their scores, base 2; -infinity: the part has no share.
+        output: `[tokens, heads, dim]`, contiguous; it is written.
+
+    Example:
+        parts `[8, 2, 32, 128]`, sums `[8, 2, 32]`, output `[2, 32, 128]`
+    """
     splits, tokens, heads, dim = parts.shape
     _join[(tokens * heads,)](
-        *(parts, sums, output, splits),
+        parts,
+        sums,
+        output,
+        splits,
         # Two kernels, not one for each number of splits: the next would be compiled while a request waits.
         SPLITS=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS,
         DIM=dim,

@@ -1,4 +1,4 @@
-"""What attention's two kernels share: online softmax over tiles of paged keys and values, and how both are launched.
+"""Holds what attention's two kernels share: online softmax over tiles of paged keys and values, and launch options.
 
     highest'  = max(highest, max_j s_j)                           s_j = q k_j / sqrt(dim) * log2(e)
     p_j       = 2^(s_j - highest')
@@ -29,9 +29,10 @@ MAX_DIM, MAX_SHARED = 256, 16
 
 
 def unsupported(dtype: torch.dtype, dim: int, block: int, shared: int) -> str:
-    """Why such a pool cannot be attended to, in one sentence; empty: it can.
+    """Says in one sentence why such a pool cannot be attended to; empty: it can.
 
-    `shared` is the number of query heads to one KV head.
+    `dtype` is the pool's format, `dim` the values of a head, `block` the tokens of a block, `shared` the query heads to
+    one KV head.
     """
     if dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"attention supports fp32, fp16 and bf16, not {str(dtype).removeprefix('torch.')}"
@@ -45,40 +46,40 @@ def unsupported(dtype: torch.dtype, dim: int, block: int, shared: int) -> str:
 
 
 def shape_name(dtype: torch.dtype, dim: int, shared: int) -> str:
-    """What attention is tuned by, such as `bfloat16,dim=128,shared=4`."""
+    """Returns what attention is tuned by, such as `bfloat16,dim=128,shared=4`."""
     return f"{str(dtype).removeprefix('torch.')},dim={dim},shared={shared}"
 
 
 class Defaults(NamedTuple):
-    """What a kernel is launched with where nothing was measured."""
+    """Holds the configs that a kernel is launched with where nothing was measured."""
 
-    usual: Config
+    usual: Config  # for heads of up to 128 values in 16 bits
     wide: Config  # for heads of more than 128 values
     single: Config  # for fp32, which tensor cores do not multiply in full: larger tiles would not fit into registers
 
     def of(self, dtype: torch.dtype, dim: int) -> Config:
-        """That of heads of `dim` values."""
+        """Returns the config for heads of `dim` values."""
         if dtype == torch.float32:
             return self.single
         return self.wide if dim > 128 else self.usual
 
 
 class Shape(NamedTuple):
-    """What a layer of the pool and its queries decide of a launch."""
+    """Holds what a layer of the pool and its queries decide of a launch."""
 
-    dtype: torch.dtype
+    dtype: torch.dtype  # of queries, keys and values
     kv_heads: int
     shared: int  # query heads to one KV head
-    dim: int
-    block: int
+    dim: int  # values of a head
+    block: int  # tokens of a block
 
     def config(self, kernel: str, device: torch.device, defaults: Defaults) -> Config:
-        """The measured one, or a default."""
+        """Returns the config that was measured for this shape on the device, or a default."""
         name = shape_name(self.dtype, self.dim, self.shared)
         return tuned(kernel, name, device, defaults.of(self.dtype, self.dim))
 
     def options(self, config: Config, window: int, splits: int) -> dict[str, float]:
-        """Keyword arguments that every attention kernel is launched with."""
+        """Returns the keyword arguments that every attention kernel is launched with."""
         return {
             "SCALE": self.dim**-0.5 * LOG2_E,
             "SHARED": self.shared,
@@ -93,7 +94,7 @@ class Shape(NamedTuple):
 
 
 def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Tensor) -> Shape:
-    """The shape of arguments that kernels share, which are as their wrappers describe them."""
+    """Checks the arguments that both kernels take, as their wrappers describe them, and returns their shape."""
     _, heads, dim = queries.shape
     _, kv_heads, sides, block, pool_dim = pool.shape
     shared, rest = divmod(heads, kv_heads)
@@ -107,7 +108,7 @@ def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Ten
 
 @triton.jit
 def attend_tiles(
-    queries: tl.tensor,  # [ROWS, PADDED], zero beyond DIM
+    queries: tl.tensor,  # [ROWS, PADDED], zero beyond DIM; PADDED is the next power of two
     weighted: tl.tensor,  # [ROWS, PADDED] fp32
     highest: tl.tensor,  # [ROWS] fp32
     total: tl.tensor,  # [ROWS] fp32
@@ -120,7 +121,6 @@ def attend_tiles(
     table: tl.tensor,  # the sequence's blocks
     SCALE: tl.constexpr,
     DIM: tl.constexpr,
-    PADDED: tl.constexpr,  # the next power of two
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
@@ -128,7 +128,8 @@ def attend_tiles(
     WINDOWED: tl.constexpr,
     TENSOR_CORES: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Takes the positions first … end - 1 into (weighted, highest, total), which it returns."""
+    """Takes the positions first … end - 1 into (weighted, highest, total), and returns those."""
+    PADDED: tl.constexpr = queries.shape[1]
     dims = tl.arange(0, PADDED)
     lanes = tl.arange(0, TILE)
     # Looked up one tile ahead: a load whose address another load of the same round gives is pipelined less deeply.

@@ -1,6 +1,6 @@
-"""KV blocks from the pool into one piece of memory, back, and from block to block; converted on the way, if asked for.
+"""Moves KV blocks from the pool into one piece of memory, back, and from block to block; encodes those of a layer.
 
-    scale = max(|x|) / largest,   q = round(x / scale),   x' = q scale
+    scale = max(|x|) / largest,   q = round(x / scale)
 
 for the keys, and for the values, of one block, layer and KV head: `int8` (largest 127, an error of at most scale / 2)
 or `fp8` (e4m3, largest 448, an error of at most |x| / 16, or scale / 1024 where that is more; Micikevicius et al.,
@@ -15,7 +15,7 @@ run ahead, which that allows, and writes never do. Programs for different moves 
 Bytes are moved as words of eight: a block of a layer is a multiple of that. The null block must not be written.
 """
 
-from typing import Literal, overload
+from typing import Literal
 
 import torch
 import triton
@@ -30,10 +30,10 @@ CANDIDATES = (
     Config({"TILE": 1024}, warps=8),
     Config({"TILE": 2048}, warps=8),
 )
-"""The first is the default. `TILE` is in words; conversions take the tokens of a head at once, and have no tile."""
+"""The first is the default. `TILE` is in words; `encode` takes the tokens of a head at once, and has no tile."""
 
+Code = Literal["fp8", "int8"]
 Form = Literal["same", "fp8", "int8"]
-Converted = Literal["fp8", "int8"]
 FORMATS = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
 WORD = torch.int64
 MOST = 1 << 14
@@ -44,131 +44,125 @@ ROUND = tl.constexpr(1.5 * 2.0**23)
 
 
 def unsupported(block: int, dim: int) -> str:
-    """Why blocks of so many tokens and values cannot be converted, in one sentence; empty: they can."""
+    """Says in one sentence why blocks of so many tokens and values cannot be encoded; empty: they can."""
     if block * dim > MOST:
         return f"block_copy converts heads of up to {MOST} values per block, not {block} tokens of {dim}"
     return ""
 
 
 def shape_name(form: Form, words: int) -> str:
-    """What a copy is tuned by, such as `fp8,words=8192`: of a block of one layer, as it is in the pool."""
+    """Returns what a copy is tuned by, such as `fp8,words=8192`: the words of a block of one layer in the pool."""
     return f"{form},words={words}"
 
 
-@overload
-def gather(pool: Tensor, blocks: Tensor, form: Literal["same"] = "same", *, config: Config | None = None) -> Tensor: ...
-@overload
-def gather(pool: Tensor, blocks: Tensor, form: Converted, *, config: Config | None = None) -> tuple[Tensor, Tensor]: ...
-def gather(
-    pool: Tensor, blocks: Tensor, form: Form = "same", *, config: Config | None = None
-) -> Tensor | tuple[Tensor, Tensor]:
-    """The `blocks` `[n]` int64 of `pool`, each of all layers in one piece, as `[n, layers, kv_heads, 2, block, dim]`.
+def gather(pool: Tensor, blocks: Tensor, *, config: Config | None = None) -> Tensor:
+    """Reads blocks out of a pool, each of all layers in one piece.
 
-    `pool` is `[layers, blocks, kv_heads, 2, block, dim]`, or one layer `[blocks, …]`, for which the result has no axis
-    of layers either. With a conversion also the scales, `[n, layers, kv_heads, 2]` fp32.
+    Args:
+        pool: `[layers, blocks, kv_heads, 2, block, dim]`, contiguous.
+        blocks: `[n]` int64, contiguous.
+        config: how the kernel is compiled; by default as it was measured.
+
+    Returns:
+        `[n, layers, kv_heads, 2, block, dim]` in the pool's format, contiguous.
+
+    Example:
+        pool `[32, 1000, 8, 2, 16, 128]`, blocks `[7, 8, 3]` give `[3, 32, 8, 2, 16, 128]`
     """
-    layers = _layers(pool, blocks)
-    leading = (len(blocks), *pool.shape[:-5])
-    if form == "same":
-        staging = pool.new_empty((*leading, *pool.shape[-4:]))
-        _move_words(layers, blocks, staging, config, into_pool=False)
-        return staging
-    dtype, largest = FORMATS[form]
-    staging = torch.empty((*leading, *pool.shape[-4:]), dtype=dtype, device=pool.device)
-    scales = torch.empty((*leading, *pool.shape[-4:-2]), dtype=torch.float32, device=pool.device)
-    _convert(layers, blocks, staging, scales, largest, form, config, into_pool=False)
-    return staging, scales
+    staging = pool.new_empty((len(blocks), len(pool), *pool.shape[2:]))
+    _move_words(pool, blocks, staging, config, into_pool=False)
+    return staging
 
 
-def scatter(
-    staging: Tensor,
-    pool: Tensor,
-    blocks: Tensor,
-    form: Form = "same",
-    scales: Tensor | None = None,
-    *,
-    config: Config | None = None,
-) -> None:
-    """Writes what `gather` gave into `blocks` of a pool of the same shape; `scales` belong to a conversion."""
-    layers = _layers(pool, blocks)
-    leading = (len(blocks), *pool.shape[:-5])
-    assert staging.shape == (*leading, *pool.shape[-4:]) and staging.is_contiguous()
-    if form == "same":
-        assert staging.dtype == pool.dtype and scales is None
-        _move_words(layers, blocks, staging, config, into_pool=True)
-        return
-    dtype, largest = FORMATS[form]
-    assert staging.dtype == dtype and scales is not None and scales.dtype == torch.float32
-    assert scales.shape == (*leading, *pool.shape[-4:-2]) and scales.is_contiguous()
-    _convert(layers, blocks, staging, scales, largest, form, config, into_pool=True)
+def scatter(staging: Tensor, pool: Tensor, blocks: Tensor, *, config: Config | None = None) -> None:
+    """Writes what `gather` gave into `blocks` `[n]` int64 of a `pool` of the same shape.
+
+    Example:
+        staging `[3, 32, 8, 2, 16, 128]`, pool `[32, 1000, 8, 2, 16, 128]`, blocks `[7, 8, 3]`
+    """
+    assert staging.shape == (len(blocks), len(pool), *pool.shape[2:]) and staging.is_contiguous()
+    assert staging.dtype == pool.dtype
+    _move_words(pool, blocks, staging, config, into_pool=True)
 
 
 def copy(pool: Tensor, sources: Tensor, targets: Tensor, *, config: Config | None = None) -> None:
-    """Copies block sources[i] to targets[i], both `[n]` int64, in all layers of a pool as `gather` takes it."""
-    layers = _layers(pool, sources)
+    """Copies block sources[i] to targets[i], both `[n]` int64, in all layers of a `pool` as `gather` takes it.
+
+    Example:
+        pool `[32, 1000, 8, 2, 16, 128]`, sources `[7, 8]`, targets `[40, 7]`: 7 is read before it is written
+    """
+    words = _words(pool, sources)
     assert targets.shape == sources.shape and targets.dtype == torch.int64 and targets.is_contiguous()
-    words = _words(layers)
-    options = (config or _default("same", layers)).options()
-    _copy_words[(len(layers), triton.cdiv(words.shape[2], options["TILE"]))](
+    options = (config or _measured("same", pool)).options()
+    _copy_words[(len(words), triton.cdiv(words.shape[2], options["TILE"]))](
         words, sources, targets, len(sources), words.shape[1], WORDS=words.shape[2], **options
     )
 
 
-def _layers(pool: Tensor, blocks: Tensor) -> Tensor:
-    assert pool.dim() in (5, 6) and pool.shape[-3] == 2 and pool.is_contiguous()
+def encode(layer: Tensor, blocks: Tensor, code: Code, *, config: Config | None = None) -> tuple[Tensor, Tensor]:
+    """Encodes blocks of one layer of a pool with a scale for each block, KV head and side.
+
+    Args:
+        layer: `[blocks, kv_heads, 2, block, dim]` fp32, bf16 or fp16, contiguous.
+        blocks: `[n]` int64, contiguous.
+        code: `fp8` or `int8`.
+        config: how the kernel is compiled; by default as it was measured.
+
+    Returns:
+        Values `[n, kv_heads, 2, block, dim]` in fp8 (e4m3) or int8, and scales `[n, kv_heads, 2]` fp32.
+
+    Example:
+        layer `[1000, 8, 2, 16, 128]`, blocks `[7, 8, 3]`, code `int8` give `[3, 8, 2, 16, 128]` and `[3, 8, 2]`
+    """
+    _, kv_heads, sides, block, dim = layer.shape
+    _check(layer, blocks)
+    assert not unsupported(block, dim)
+    dtype, largest = FORMATS[code]
+    values = torch.empty((len(blocks), *layer.shape[1:]), dtype=dtype, device=layer.device)
+    scales = torch.empty(values.shape[:-2], dtype=torch.float32, device=layer.device)
+    config = config or _measured(code, layer[None])
+    _encode[(len(blocks), kv_heads * sides)](
+        layer,
+        blocks,
+        values,
+        scales,
+        LARGEST=largest,
+        SIZE=block * dim,
+        TILE=triton.next_power_of_2(block * dim),
+        enable_fp_fusion=False,  # a fused multiply-add would round once where the reference rounds twice
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    return values, scales
+
+
+def _check(layers: Tensor, blocks: Tensor) -> None:
+    assert layers.shape[-3] == 2 and layers.is_contiguous()
     assert blocks.dim() == 1 and blocks.dtype == torch.int64 and blocks.is_contiguous()
-    return pool if pool.dim() == 6 else pool[None]
 
 
-def _words(layers: Tensor) -> Tensor:
-    return layers.flatten(2).view(WORD)  # [layers, blocks, words]
+def _words(pool: Tensor, blocks: Tensor) -> Tensor:
+    """Views the pool as `[layers, blocks, words]`."""
+    assert pool.dim() == 6
+    _check(pool, blocks)
+    return pool.flatten(2).view(WORD)
 
 
-def _default(form: Form, layers: Tensor) -> Config:
-    words = layers[0, 0].numel() * layers.element_size() // WORD.itemsize
-    return tuned("block_copy", shape_name(form, words), layers.device, CANDIDATES[0])
+def _measured(form: Form, pool: Tensor) -> Config:
+    words = pool[0, 0].numel() * pool.element_size() // WORD.itemsize
+    return tuned("block_copy", shape_name(form, words), pool.device, CANDIDATES[0])
 
 
-def _move_words(layers: Tensor, blocks: Tensor, staging: Tensor, config: Config | None, *, into_pool: bool) -> None:
-    words = _words(layers)
-    options = (config or _default("same", layers)).options()
-    _move[(len(blocks), len(layers), triton.cdiv(words.shape[2], options["TILE"]))](
+def _move_words(pool: Tensor, blocks: Tensor, staging: Tensor, config: Config | None, *, into_pool: bool) -> None:
+    words = _words(pool, blocks)
+    options = (config or _measured("same", pool)).options()
+    _move[(len(blocks), len(words), triton.cdiv(words.shape[2], options["TILE"]))](
         words,
         blocks,
         staging.flatten().view(WORD),
         words.shape[1],
         WORDS=words.shape[2],
         INTO_POOL=into_pool,
-        **options,
-    )
-
-
-def _convert(
-    layers: Tensor,
-    blocks: Tensor,
-    staging: Tensor,
-    scales: Tensor,
-    largest: float,
-    form: Form,
-    config: Config | None,
-    *,
-    into_pool: bool,
-) -> None:
-    count, pool_blocks, kv_heads, sides, block, dim = layers.shape
-    assert not unsupported(block, dim)
-    config = config or _default(form, layers)
-    options = {"num_warps": config.warps, "num_stages": config.stages}
-    # A fused multiply-add would round once where the reference rounds twice.
-    (_decode if into_pool else _encode)[(len(blocks), count, kv_heads * sides)](
-        layers,
-        blocks,
-        staging,
-        scales,
-        pool_blocks,
-        LARGEST=largest,
-        SIZE=block * dim,
-        TILE=triton.next_power_of_2(block * dim),
-        enable_fp_fusion=False,
         **options,
     )
 
@@ -216,56 +210,30 @@ def _copy_words(
 
 @triton.jit(do_not_specialize_on_alignment=["blocks"])
 def _encode(
-    pool: tl.tensor,
+    layer: tl.tensor,
     blocks: tl.tensor,
-    staging: tl.tensor,
+    values: tl.tensor,
     scales: tl.tensor,
-    pool_blocks: tl.tensor,
     LARGEST: tl.constexpr,
     SIZE: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    place, head = _places(blocks, pool_blocks)
+    index, side, sides = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    place = tl.load(blocks + index) * sides + side
+    head = index * sides + side
     element = tl.arange(0, TILE)
     inside = element < SIZE
-    found = tl.load(pool + place * SIZE + element, mask=inside, other=0.0).to(tl.float32)
+    found = tl.load(layer + place * SIZE + element, mask=inside, other=0.0).to(tl.float32)
     found = tl.where(tl.abs(found) < float("inf"), found, 0.0)
     scale = tl.maximum(tl.div_rn(tl.max(tl.abs(found), 0), LARGEST), LEAST)
     rounded = _rounded(found * tl.div_rn(1.0, scale), LARGEST)
-    tl.store(staging + head * SIZE + element, rounded.to(staging.dtype.element_ty), mask=inside)
+    tl.store(values + head * SIZE + element, rounded.to(values.dtype.element_ty), mask=inside)
     tl.store(scales + head, scale)
-
-
-@triton.jit(do_not_specialize_on_alignment=["blocks"])
-def _decode(
-    pool: tl.tensor,
-    blocks: tl.tensor,
-    staging: tl.tensor,
-    scales: tl.tensor,
-    pool_blocks: tl.tensor,
-    LARGEST: tl.constexpr,
-    SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-) -> None:
-    place, head = _places(blocks, pool_blocks)
-    element = tl.arange(0, TILE)
-    inside = element < SIZE
-    found = tl.load(staging + head * SIZE + element, mask=inside, other=0.0).to(tl.float32) * tl.load(scales + head)
-    tl.store(pool + place * SIZE + element, found.to(pool.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _places(blocks: tl.tensor, pool_blocks: tl.tensor) -> tl.tensor:
-    """Which head's keys or values this program takes, of those in the pool and of those in the staging memory."""
-    index, layer, side = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.program_id(2)
-    sides = tl.num_programs(2)
-    place = (layer * pool_blocks + tl.load(blocks + index)) * sides + side
-    return place, (index * tl.num_programs(1) + layer) * sides + side
 
 
 @triton.jit
 def _rounded(scaled: tl.tensor, LARGEST: tl.constexpr) -> tl.tensor:
-    """To the nearest number of the format, ties to even, so that the conversion itself is exact.
+    """Rounds to the nearest number of the format, ties to even, so that the conversion itself is exact.
 
     A GPU's conversion would round by itself, the interpreter's does not. e4m3 keeps three bits behind the first, down
     to multiples of 2^-9; so what is added and taken away is 1.5 x 2^20 times the power of two of the number's first
@@ -278,13 +246,15 @@ def _rounded(scaled: tl.tensor, LARGEST: tl.constexpr) -> tl.tensor:
     return (scaled + raised) - raised
 
 
-def reference(pool: Tensor, blocks: Tensor, form: Form = "same") -> tuple[Tensor, Tensor | None]:
-    """What `gather` gives, by torch's operators; for `same` without scales."""
-    staging = pool[blocks] if pool.dim() == 5 else pool[:, blocks].transpose(0, 1).contiguous()
-    if form == "same":
-        return staging, None
-    dtype, largest = FORMATS[form]
-    found = staging.float()
+def reference(pool: Tensor, blocks: Tensor) -> Tensor:
+    """Computes what `gather` gives, by torch's operators."""
+    return pool[:, blocks].transpose(0, 1).contiguous()
+
+
+def reference_encode(layer: Tensor, blocks: Tensor, code: Code) -> tuple[Tensor, Tensor]:
+    """Computes what `encode` gives, by torch's operators."""
+    dtype, largest = FORMATS[code]
+    found = layer[blocks].float()
     found = torch.where(found.isfinite(), found, 0.0)
     highest = found.abs().amax((-1, -2))
     # By a tensor: on a GPU torch divides by a number by multiplying with its inverse.
@@ -292,12 +262,3 @@ def reference(pool: Tensor, blocks: Tensor, form: Form = "same") -> tuple[Tensor
     scaled = found * (1 / scales)[..., None, None]
     converted = (scaled.round() if dtype == torch.int8 else scaled).to(dtype)
     return torch.where(converted.float() == 0, 0.0, converted.float()).to(dtype), scales  # zeros have no sign
-
-
-def reference_scatter(staging: Tensor, pool: Tensor, blocks: Tensor, scales: Tensor | None = None) -> None:
-    """What `scatter` does, by torch's operators."""
-    found = staging if scales is None else (staging.float() * scales[..., None, None]).to(pool.dtype)
-    if pool.dim() == 5:
-        pool[blocks] = found
-    else:
-        pool[:, blocks] = found.transpose(0, 1)

@@ -1,4 +1,4 @@
-"""Attention of one or a few new queries of each sequence over its paged keys and values.
+"""Attention of one new query of each sequence over its paged keys and values.
 
     softmax(q k^T / sqrt(dim) + mask) v
 
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import attention_parts, attention_tiles, prefill_attention
+from kernels import attention_parts, prefill_attention
 from kernels.attention_parts import MAX_SPLITS, join_parts, parts_of, store_part
 from kernels.attention_tiles import LOWEST, Defaults, attend_tiles, checked
 from kernels.tuning import Config
@@ -35,27 +35,14 @@ CANDIDATES = (
     DEFAULTS.single,
 )
 
-MAX_ROWS = 64
 FEW_ROWS = 4
 """Up to which a config without tensor cores holds: products of more would not fit into the registers."""
 PROGRAMS = 4
-"""To each processor: about three run there at a time, and the rest evens out sequences of unequal lengths."""
-
-__all__ = ["CANDIDATES", "paged_decode_attention", "reference", "split_count", "unsupported"]
-
-
-def unsupported(dtype: torch.dtype, dim: int, block: int, shared: int, queries_per_work: int = 1) -> str:
-    """Why such a pool cannot be attended to, in one sentence; empty: it can."""
-    if shared * queries_per_work > MAX_ROWS:
-        return (
-            f"decode attention supports up to {MAX_ROWS} queries to one KV head, "
-            f"not those of {queries_per_work} tokens x {shared} heads"
-        )
-    return attention_tiles.unsupported(dtype, dim, block, shared)
+"""Programs to each processor: about three run there at a time, and the rest evens out sequences of unequal lengths."""
 
 
 def split_count(works: int, kv_heads: int, processors: int, longest: int) -> int:
-    """Parts to split sequences of up to `longest` tokens in, on a device of so many (multi)processors."""
+    """Returns how many parts to split sequences of up to `longest` tokens in, on a device with so many processors."""
     return attention_parts.split_count(works * kv_heads, PROGRAMS * processors, longest)
 
 
@@ -65,31 +52,39 @@ def paged_decode_attention(
     block_tables: Tensor,
     kv_lengths: Tensor,
     *,
-    queries_per_work: int = 1,
     splits: int = 1,
     window: int = 0,
     config: Config | None = None,
 ) -> Tensor:
-    """Attends with the last `queries_per_work` tokens of each sequence to those stored up to each one's position.
+    """Attends with the newest token of each sequence to all of its tokens that are stored, itself among them.
 
-    `queries` `[works * queries_per_work, heads, dim]` (rows may be strided), `pool` one layer
-    `[blocks, kv_heads, 2, block, dim]`, `block_tables` `[works, width]` int32, `kv_lengths` `[works]` int32: tokens
-    that are stored, this step's among them. Query i of a work stands at position kv_lengths - queries_per_work + i, and
-    sees as many positions as a `window` > 0 says, or all up to its own. Returns as many rows, contiguous; those of a
-    sequence of length 0 are zero.
+    The device reads the lengths, so a captured graph serves any.
 
-    Each sequence is cut into up to `splits` equal parts. The device reads the lengths, so a captured graph serves any.
+    Args:
+        queries: `[works, heads, dim]` in the pool's format; rows may be strided.
+        pool: one layer, `[blocks, kv_heads, 2, block, dim]`, contiguous.
+        block_tables: `[works, width]` int32, the blocks of each sequence in order.
+        kv_lengths: `[works]` int32, stored tokens of each sequence; 0 for padding.
+        splits: equal parts that each sequence is cut into, at most `MAX_SPLITS`.
+        window: stored tokens, the newest ones, that a query sees; 0: all.
+        config: how the kernel is compiled; by default as it was measured.
+
+    Returns:
+        `[works, heads, dim]`, contiguous; zeros for a sequence of length 0.
+
+    Example:
+        pool of 100 blocks of 16 tokens, 2 sequences of 37 and 5 tokens, 32 query heads on 8 KV heads of 128 values:
+        queries `[2, 32, 128]`, pool `[100, 8, 2, 16, 128]`, block_tables `[[4, 9, 7], [2, 0, 0]]`, kv_lengths `[37, 5]`
     """
     shape = checked(queries, pool, block_tables, kv_lengths)
-    tokens, works = len(queries), len(kv_lengths)
-    assert not unsupported(shape.dtype, shape.dim, shape.block, shape.shared, queries_per_work)
-    assert tokens == works * queries_per_work and 1 <= splits <= MAX_SPLITS
+    works = len(kv_lengths)
+    assert len(queries) == works and 1 <= splits <= MAX_SPLITS
     output = queries.new_empty(queries.shape)
-    if not tokens:
+    if not works:
         return output
 
     config = config or shape.config("paged_decode_attention", queries.device, DEFAULTS)
-    rows = triton.next_power_of_2(shape.shared * queries_per_work)
+    rows = triton.next_power_of_2(shape.shared)
     tensor_cores = bool(config.tiles["TENSOR_CORES"]) or rows > FEW_ROWS
     parts, sums = parts_of(output, splits)
     _attend_part[(shape.kv_heads, works, splits)](
@@ -103,7 +98,6 @@ def paged_decode_attention(
         pool.stride(0),
         block_tables.stride(0),
         window,
-        QUERIES=queries_per_work,
         ROWS=max(rows, 16) if tensor_cores else rows,
         **(shape.options(config, window, splits) | {"TENSOR_CORES": tensor_cores}),
     )
@@ -130,7 +124,6 @@ def _attend_part(
     window: tl.tensor,
     SCALE: tl.constexpr,
     SHARED: tl.constexpr,
-    QUERIES: tl.constexpr,
     ROWS: tl.constexpr,
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
@@ -142,23 +135,19 @@ def _attend_part(
     TENSOR_CORES: tl.constexpr,
 ) -> None:
     head = tl.program_id(0)  # of the KV heads: neighbours read memory side by side
-    work = tl.program_id(1)
+    work = tl.program_id(1).to(tl.int64)
     part = tl.program_id(2)
-    heads = tl.num_programs(0) * SHARED
-    tokens = tl.num_programs(1) * QUERIES
+    works, heads = tl.num_programs(1), tl.num_programs(0) * SHARED
     length = tl.load(kv_lengths + work)
     row = tl.arange(0, ROWS)
-    query = row // SHARED
-    at = length - QUERIES + query
-    token = (work * QUERIES + query).to(tl.int64)
-    own = head * SHARED + row % SHARED  # of the query heads
-    place = (part * tokens + token) * heads + own
-    kept = query < QUERIES
+    own = head * SHARED + row  # of the query heads
+    place = (part * works + work) * heads + own
+    kept = row < SHARED
 
-    # Whole tiles of what any query sees, in parts of equal numbers of them.
+    # Whole tiles of what the query sees, in parts of equal numbers of them.
     left = 0
     if WINDOWED:
-        left = tl.maximum(length - QUERIES - window + 1, 0) // TILE * TILE
+        left = tl.maximum(length - window, 0) // TILE * TILE
     each = tl.cdiv(tl.cdiv(length - left, TILE), tl.num_programs(2)) * TILE
     first = left + part * each
     end = tl.minimum(first + each, length)
@@ -168,32 +157,32 @@ def _attend_part(
 
     dims = tl.arange(0, PADDED)[None, :]
     inside = kept[:, None] & (dims < DIM)
-    loaded = tl.load(queries + (token * query_stride + own * DIM)[:, None] + dims, mask=inside, other=0.0)
+    loaded = tl.load(queries + (work * query_stride + own * DIM)[:, None] + dims, mask=inside, other=0.0)
     weighted, highest, total = attend_tiles(
         loaded,
         tl.zeros([ROWS, PADDED], tl.float32),
         tl.full([ROWS], LOWEST, tl.float32),
         tl.zeros([ROWS], tl.float32),
-        *(first, end, at, window, pool + head * 2 * BLOCK * DIM, block_stride),
-        block_tables + work.to(tl.int64) * table_stride,
-        *(SCALE, DIM, PADDED, BLOCK, TILE, STAGES),
+        first,
+        end,
+        tl.full([ROWS], length - 1, tl.int32),
+        window,
+        pool + head * 2 * BLOCK * DIM,
+        block_stride,
+        block_tables + work * table_stride,
+        SCALE=SCALE,
+        DIM=DIM,
+        BLOCK=BLOCK,
+        TILE=TILE,
+        STAGES=STAGES,
         MASKED=True,
         WINDOWED=WINDOWED,
         TENSOR_CORES=TENSOR_CORES,
     )
-    store_part(parts, sums, place, kept, weighted, highest, total, DIM, PADDED, SPLIT)
+    store_part(parts, sums, place, kept, weighted, highest, total, DIM, SPLIT)
 
 
-def reference(
-    queries: Tensor,
-    pool: Tensor,
-    block_tables: Tensor,
-    kv_lengths: Tensor,
-    *,
-    queries_per_work: int = 1,
-    window: int = 0,
-) -> Tensor:
-    """The same by torch's operators: prefill's, with as many queries in each work."""
-    works = len(kv_lengths)
-    starts = torch.arange(works + 1, device=queries.device, dtype=torch.int32) * queries_per_work
+def reference(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Tensor, *, window: int = 0) -> Tensor:
+    """Computes the same by torch's operators: prefill's, with one query in each work."""
+    starts = torch.arange(len(kv_lengths) + 1, device=queries.device, dtype=torch.int32)
     return prefill_attention.reference(queries, pool, block_tables, starts, kv_lengths, window=window)

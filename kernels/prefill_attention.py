@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention_parts import MAX_SPLITS, join_parts, parts_of, split_count, store_part
-from kernels.attention_tiles import LOWEST, Defaults, attend_tiles, checked, unsupported
+from kernels.attention_tiles import LOWEST, Defaults, attend_tiles, checked
 from kernels.device import processors
 from kernels.tuning import Config
 
@@ -42,8 +42,6 @@ SEARCHED = tl.constexpr(256)
 FULL = 64
 """Rows that the tensor cores multiply at their full rate; four warps do."""
 
-__all__ = ["CANDIDATES", "prefill_attention", "reference", "unsupported"]
-
 
 def prefill_attention(
     queries: Tensor,
@@ -59,15 +57,27 @@ def prefill_attention(
 ) -> Tensor:
     """Attends with each query to the tokens of its work that are stored up to its position.
 
-    `queries` `[tokens, heads, dim]` (rows may be strided), `pool` one layer `[blocks, kv_heads, 2, block, dim]`,
-    `block_tables` `[works, width]` int32, `query_start` `[works + 1]` int32, `kv_lengths` `[works]` int32: tokens that
-    are stored, this step's among them. Query i of work w stands at position kv_lengths[w] - queries of w + i, and sees
-    as many positions as a `window` > 0 says, or all up to its own. `longest` bounds the queries of a work: if none
-    fills a tile, tiles get smaller. Returns `[tokens, heads, dim]`; rows of a work of length 0 are zero, those from
-    query_start[works] on undefined.
+    Query i of work w stands at position kv_lengths[w] - queries of w + i.
 
-    The keys of each tile are cut into up to `splits` equal parts: by default as many as the device has processors for,
-    if sequences are as long as the tables are wide.
+    Args:
+        queries: `[tokens, heads, dim]` in the pool's format; rows may be strided.
+        pool: one layer, `[blocks, kv_heads, 2, block, dim]`, contiguous.
+        block_tables: `[works, width]` int32, the blocks of each work's sequence in order.
+        query_start: `[works + 1]` int32, the rows of work w are query_start[w] … query_start[w + 1] - 1.
+        kv_lengths: `[works]` int32, stored tokens of each sequence, this step's among them.
+        longest: a bound of the queries of one work: if none fills a tile, tiles get smaller.
+        window: positions that a query sees, up to its own; 0: all.
+        splits: equal parts that the keys of each tile are cut into; by default as many as the device has processors
+            for, if sequences are as long as the tables are wide.
+        config: how the kernel is compiled; by default as it was measured.
+
+    Returns:
+        `[tokens, heads, dim]`, contiguous; zeros for a work of length 0, undefined from query_start[works] on.
+
+    Example:
+        5 new tokens behind 32 stored ones, and a prompt of 3 tokens; 32 query heads on 8 KV heads of 128 values:
+        queries `[8, 32, 128]`, pool `[100, 8, 2, 16, 128]`, block_tables `[[4, 9, 7], [2, 0, 0]]`,
+        query_start `[0, 5, 8]`, kv_lengths `[37, 3]`, longest 5
     """
     shape = checked(queries, pool, block_tables, kv_lengths)
     tokens, works = len(queries), len(kv_lengths)
@@ -180,36 +190,43 @@ def _attend(
     weighted = tl.zeros([ROWS, PADDED], tl.float32)
     highest = tl.full([ROWS], LOWEST, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
-    if WINDOWED:
+    whole = tl.maximum(left, start)
+    # In three spans: what the window's edge crosses, what all queries see, and what the diagonal crosses.
+    for span in tl.static_range(0 if WINDOWED else 1, 3):
+        if span == 0:
+            begin_span, end_span = left, tl.minimum(start, end)
+        elif span == 1:
+            begin_span, end_span = whole, tl.minimum(common, end)
+        else:
+            begin_span, end_span = tl.maximum(whole, common), end
         weighted, highest, total = attend_tiles(
-            *(loaded, weighted, highest, total, left, tl.minimum(start, end), at, window),
-            *(keys, block_stride, table, SCALE, DIM, PADDED, BLOCK, TILE, STAGES),
-            MASKED=True,
-            WINDOWED=True,
+            loaded,
+            weighted,
+            highest,
+            total,
+            begin_span,
+            end_span,
+            at,
+            window,
+            keys,
+            block_stride,
+            table,
+            SCALE=SCALE,
+            DIM=DIM,
+            BLOCK=BLOCK,
+            TILE=TILE,
+            STAGES=STAGES,
+            MASKED=span != 1,
+            WINDOWED=WINDOWED,
             TENSOR_CORES=True,
         )
-    whole = tl.maximum(left, start)
-    weighted, highest, total = attend_tiles(
-        *(loaded, weighted, highest, total, whole, tl.minimum(common, end), at, window),
-        *(keys, block_stride, table, SCALE, DIM, PADDED, BLOCK, TILE, STAGES),
-        MASKED=False,
-        WINDOWED=WINDOWED,
-        TENSOR_CORES=True,
-    )
-    weighted, highest, total = attend_tiles(
-        *(loaded, weighted, highest, total, tl.maximum(whole, common), end, at, window),
-        *(keys, block_stride, table, SCALE, DIM, PADDED, BLOCK, TILE, STAGES),
-        MASKED=True,
-        WINDOWED=WINDOWED,
-        TENSOR_CORES=True,
-    )
     place = (tl.program_id(2) * tokens + token) * heads + own
-    store_part(parts, sums, place, kept, weighted, highest, total, DIM, PADDED, SPLIT)
+    store_part(parts, sums, place, kept, weighted, highest, total, DIM, SPLIT)
 
 
 @triton.jit
 def _work_of(tile: tl.tensor, query_start: tl.tensor, works: tl.tensor, QUERIES: tl.constexpr) -> tl.tensor:
-    """The work that a tile belongs to: see the head of this file."""
+    """Finds the work that a tile belongs to: see the head of this file."""
     found = 0
     for first in range(0, works, SEARCHED):
         work = first + tl.arange(0, SEARCHED)
@@ -227,7 +244,7 @@ def reference(
     *,
     window: int = 0,
 ) -> Tensor:
-    """The same by torch's operators, one work after the other, in the queries' precision."""
+    """Computes the same by torch's operators, one work after the other, in the queries' precision."""
     _, heads, dim = queries.shape
     kv_heads = pool.shape[1]
     output = torch.zeros_like(queries, memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""Next tokens from logits: the largest, or one drawn by the Gumbel-max trick from what the filters leave.
+"""Chooses next tokens from logits: the largest, or one drawn by the Gumbel-max trick from what the filters leave.
 
     score = logit / temperature
     token = argmax over scores >= floor of (score - log(-log u)), u uniform by counters
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels import score_floor as filters
 from kernels.device import processors
-from kernels.sample_settings import SampleSettings, allowed, part_of_row, unpacked
+from kernels.sample_settings import SampleSettings, part_of_row
 from kernels.score_floor import MAX_PARTS, MAX_VOCAB, score_floor
 from kernels.tuning import Config, tuned
 
@@ -33,7 +33,7 @@ LEAST_PART = 1024
 """Logits that are worth a program."""
 
 PROGRAMS = 8
-"""For each processor, so that those which end early have more to do."""
+"""Programs for each processor, so that those which end early have more to do."""
 
 FORMATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -41,14 +41,14 @@ PARTS: tl.constexpr = tl.constexpr(MAX_PARTS)
 
 
 def unsupported(dtype: torch.dtype, vocab: int) -> str:
-    """Why logits of this kind cannot be sampled from, in one sentence; empty: they can."""
+    """Says in one sentence why logits of this kind cannot be sampled from; empty: they can."""
     if dtype not in FORMATS:
         return f"sample supports logits in {', '.join(map(str, FORMATS))}, not {dtype}"
     return f"sample supports vocabularies of up to {MAX_VOCAB} tokens, not {vocab}" if vocab > MAX_VOCAB else ""
 
 
 def part_count(samples: int, vocab: int, processors: int) -> int:
-    """Programs that share one row: enough in all to keep the processors busy, each with enough to do."""
+    """Returns how many programs share one row: enough to keep the processors busy, each with enough to do."""
     wanted = -(-PROGRAMS * processors // samples)
     return max(1, min(wanted, -(-vocab // LEAST_PART), MAX_PARTS))
 
@@ -59,18 +59,25 @@ def sample(
     keys: Tensor,
     *,
     filtered: bool,
-    mask: Tensor | None = None,
     parts: int | None = None,
     config: Config | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Tokens and whether their rows were finite, int64 and bool `[samples]`, of `logits` `[n, vocab]`.
+    """Draws a token for each sample. Token 0 is drawn where a row has NaN or infinity.
 
-    `keys` int32 `[samples, 2]`. `filtered`: whether any sample has a temperature and top_k, top_p or min_p; if False,
-    those are not looked at. `mask` int32 `[samples, ceil(vocab / 32)]` has a bit for each id, the lowest first: 1 may
-    be drawn.
+    Args:
+        logits: `[rows, vocab]` fp32, bf16 or fp16; rows may be strided.
+        settings: how each sample is drawn, and from which row; several may draw from one.
+        keys: `[samples, 2]` int32, contiguous: what the randomness of each sample is keyed by.
+        filtered: whether any sample has a temperature, and top_k, top_p or min_p; if False, those are not looked at.
+        parts: programs that share each row; by default as many as fill the device.
+        config: how the kernel is compiled; by default as it was measured.
 
-    Token 0 is drawn where the mask allows none, and where a row has NaN or infinity, also one that the mask hides.
-    `parts` programs share each row; by default as many as fill the device.
+    Returns:
+        Tokens `[samples]` int64, and whether their rows were finite `[samples]` bool.
+
+    Example:
+        the largest of row 0, and two samples of row 1: logits `[2, 128256]`, keys `[3, 2]`, settings with
+        rows `[0, 1, 1]`, temperature `[0, 0.7, 0.7]`, top_k `[0, 0, 0]`, top_p `[1, 1, 1]`, min_p_reach `[-inf] * 3`
     """
     (_, vocab), device = logits.shape, logits.device
     rows, temperature, top_p = settings.rows, settings.temperature, settings.top_p
@@ -83,18 +90,15 @@ def sample(
     for each, kind in zip(settings, kinds, strict=True):
         assert each.shape == (samples,) and each.dtype == kind and each.is_contiguous()
     assert keys.dtype == torch.int32 and keys.is_contiguous()
-    if mask is not None:
-        assert mask.shape == (samples, -(-vocab // 32)) and mask.dtype == torch.int32 and mask.is_contiguous()
     parts = parts or part_count(samples, vocab, processors(device))
-    floors = score_floor(logits, settings, parts=parts, mask=mask) if filtered else None
+    floors = score_floor(logits, settings, parts=parts) if filtered else None
     config = config or tuned("sample", str(logits.dtype).removeprefix("torch."), device, CANDIDATES[0])
     best = torch.empty((samples, parts), dtype=torch.float32, device=device)
     ids = torch.empty((samples, parts), dtype=torch.int32, device=device)  # -1: not finite
     tokens = torch.empty(samples, dtype=torch.int64, device=device)
     finite = torch.empty(samples, dtype=torch.bool, device=device)
     _draw[(samples, parts)](
-        *(logits, logits.stride(0), vocab, mask, rows, temperature, keys, floors, best, ids),
-        **config.options(),
+        logits, logits.stride(0), vocab, rows, temperature, keys, floors, best, ids, **config.options()
     )
     _best[(samples,)](best, ids, parts, tokens, finite)
     return tokens, finite
@@ -102,7 +106,7 @@ def sample(
 
 @triton.jit
 def _noise(ids: tl.tensor, low: tl.tensor, high: tl.tensor) -> tl.tensor:
-    """Standard Gumbel noise of vocabulary ids and a key's two words, uint32: -log(-log(1 - v)), v from 31 bits.
+    """Computes standard Gumbel noise of vocabulary ids and a key's two uint32 words: -log(-log(1 - v)), v of 31 bits.
 
     1 - v is rounded; what that lost is small, and added to the logarithm as a first-order term.
     """
@@ -121,7 +125,6 @@ def _draw(
     logits: tl.tensor,
     stride: tl.tensor,
     vocab: tl.tensor,
-    mask: tl.tensor,
     rows: tl.tensor,
     temperatures: tl.tensor,
     keys: tl.tensor,
@@ -143,10 +146,9 @@ def _draw(
     bad = tl.zeros([TILE], tl.int1)
     for begin in range(first, end, TILE):
         ids = begin + tl.arange(0, TILE)
-        inside = ids < end
-        score = tl.load(row + ids, mask=inside, other=0.0).to(tl.float32)
+        there = ids < end
+        score = tl.load(row + ids, mask=there, other=0.0).to(tl.float32)
         bad = bad | ~(tl.abs(score) < float("inf"))
-        there = allowed(ids, inside, mask, vocab, sample)
         if temperature > 0:
             score = tl.div_rn(score, temperature)
             there = there & (score >= floor)
@@ -175,30 +177,21 @@ def _best(scores: tl.tensor, ids: tl.tensor, parts: tl.tensor, tokens: tl.tensor
     tl.store(finite + sample, good)
 
 
-def reference(
-    logits: Tensor,
-    settings: SampleSettings,
-    keys: Tensor,
-    *,
-    filtered: bool,
-    mask: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The same by torch's operators, on all of a sample's scores at once."""
+def reference(logits: Tensor, settings: SampleSettings, keys: Tensor, *, filtered: bool) -> tuple[Tensor, Tensor]:
+    """Computes the same by torch's operators, on all of a sample's scores at once."""
     vocab, random = logits.shape[1], (settings.temperature > 0)[:, None]
     own = logits[settings.rows].float()
     scaled = torch.where(random, own / settings.temperature[:, None], own)
     scores = torch.where(random, scaled + reference_noise(keys, vocab), own)
     if filtered:
-        floor = filters.reference(logits, settings, mask=mask)
+        floor = filters.reference(logits, settings)
         scores = scores.masked_fill(scaled < floor[:, None], -torch.inf)
-    if mask is not None:
-        scores = scores.masked_fill(~unpacked(mask, vocab), -torch.inf)
     finite = own.isfinite().all(-1)
     return scores.argmax(-1).masked_fill(~finite, 0), finite
 
 
 def reference_noise(keys: Tensor, vocab: int) -> Tensor:
-    """fp32 `[samples, vocab]`; products of words are cut to 32 bits."""
+    """Computes the kernel's Gumbel noise, fp32 `[samples, vocab]`; products of words are cut to 32 bits."""
     word = 0xFFFFFFFF
     low, high = keys.long()[:, :1], keys.long()[:, 1:]
     bits = (torch.arange(vocab, device=keys.device) * 0x9E3779B9 + low) & word

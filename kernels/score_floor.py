@@ -1,4 +1,4 @@
-"""The least scaled logit that the filters of a sample leave: top_k, then top_p of what top_k left, then min_p.
+"""Finds the least scaled logit that a sample's filters leave: top_k, then top_p of what top_k left, then min_p.
 
     kth   = the k-th largest score
     whole = mass of the k largest;  mass of some = sum of exp(score - largest)
@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.sample_settings import SampleSettings, allowed, part_of_row, unpacked
+from kernels.sample_settings import SampleSettings, part_of_row
 from kernels.tuning import Config, tuned
 
 CANDIDATES = (
@@ -39,7 +39,7 @@ CANDIDATES = (
 """The first is the default. A round holds 16 numbers for each element of a tile."""
 
 MAX_PARTS = 128
-"""Of a row: one load finds the largest logit of all of them."""
+"""Parts of a row: one load finds the largest logit of all of them."""
 
 MAX_VOCAB = 1 << 18
 """With shares of at most 2^44, a sum stays within 63 bits."""
@@ -51,17 +51,21 @@ LARGEST: tl.constexpr = tl.constexpr(torch.finfo(torch.float32).max)
 PARTS: tl.constexpr = tl.constexpr(MAX_PARTS)
 
 
-def score_floor(
-    logits: Tensor,
-    settings: SampleSettings,
-    *,
-    parts: int,
-    mask: Tensor | None = None,
-    config: Config | None = None,
-) -> Tensor:
-    """fp32 `[samples]`: scaled logits from it on pass. -infinity for greedy samples and for those without a filter.
+def score_floor(logits: Tensor, settings: SampleSettings, *, parts: int, config: Config | None = None) -> Tensor:
+    """Finds the threshold of each sample: scaled logits from it on pass its filters.
 
-    Of `logits` `[n, vocab]`; `mask` as `kernels.sample.sample` has it. `parts` programs share a row.
+    Args:
+        logits: `[rows, vocab]` fp32, bf16 or fp16; rows may be strided.
+        settings: how each sample is drawn, and from which row.
+        parts: programs that share a row, at most `MAX_PARTS`.
+        config: how the kernels are compiled; by default as it was measured.
+
+    Returns:
+        `[samples]` fp32; -infinity for greedy samples and for those without a filter.
+
+    Example:
+        the 50 largest of each of two rows: logits `[2, 128256]`, parts 126, settings with rows `[0, 1]`,
+        temperature `[0.7, 0.7]`, top_k `[50, 50]`, top_p `[1, 1]`, min_p_reach `[-inf, -inf]`
     """
     rows, temperature, top_k, top_p, min_p_reach = settings
     samples, vocab, device = len(rows), logits.shape[1], logits.device
@@ -76,7 +80,7 @@ def score_floor(
     counts, masses = sums.unbind(0)
     counted, weighed = states.unbind(0)
     found = (counted[-1], counts[-1], masses[0], tops)
-    row = (logits, logits.stride(0), vocab, mask, rows, temperature, top_k)
+    row = (logits, logits.stride(0), vocab, rows, temperature, top_k)
     grid, options = (samples, parts), config.options()
     _tops[grid](*row, top_p, min_p_reach, tops, sums, ROUNDS=2 * len(shifts), **options)
     for index, shift in enumerate(shifts):
@@ -93,7 +97,7 @@ def score_floor(
 
 @triton.jit
 def _order(logits: tl.tensor) -> tl.tensor:
-    """uint32 in the order of the logits, above 0 for all that are finite: below 2^16 for formats of 16 bits."""
+    """Maps logits to uint32 in the same order, above 0 for all that are finite, below 2^16 for formats of 16 bits."""
     if logits.dtype.primitive_bitwidth == 16:
         half = logits.to(tl.uint16, bitcast=True).to(tl.uint32)
         return tl.where(half >= 0x8000, 0xFFFF - half, half + 0x8000)
@@ -104,7 +108,7 @@ def _order(logits: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _logit(order: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
-    """The logit, in fp32, of what `_order` made of it."""
+    """Returns the logit, in fp32, from what `_order` made of it."""
     if FORMAT.primitive_bitwidth == 16:
         half = tl.where(order >= 0x8000, order - 0x8000, 0xFFFF - order)
         return half.to(tl.uint16).to(FORMAT, bitcast=True).to(tl.float32)
@@ -115,7 +119,7 @@ def _logit(order: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def _share(logits: tl.tensor, temperature: tl.tensor, top: tl.tensor) -> tl.tensor:
-    """exp(score - largest score) in whole units; any in a row that is not finite."""
+    """Computes exp(score - largest score) in whole units; any number in a row that is not finite."""
     behind = tl.div_rn(logits, temperature) - top
     behind = tl.where(behind < 0, behind, 0.0)
     return (tl.exp(behind.to(tl.float64)) * SHARE_UNITS + 0.5).to(tl.int64)
@@ -123,7 +127,7 @@ def _share(logits: tl.tensor, temperature: tl.tensor, top: tl.tensor) -> tl.tens
 
 @triton.jit
 def _top(tops: tl.tensor, temperature: tl.tensor, parts: tl.tensor, sample: tl.tensor) -> tl.tensor:
-    """The largest score; a finite one also where the row is not."""
+    """Returns the largest score of a sample; a finite one also where the row is not."""
     part = tl.arange(0, PARTS)
     found = tl.load(tops + sample * parts + part, mask=part < parts, other=-float("inf"))
     top = tl.div_rn(tl.max(found, 0), temperature)
@@ -132,7 +136,7 @@ def _top(tops: tl.tensor, temperature: tl.tensor, parts: tl.tensor, sample: tl.t
 
 @triton.jit
 def _next(states: tl.tensor, sums: tl.tensor, limit: tl.tensor, shift: tl.tensor, sample: tl.tensor) -> tl.tensor:
-    """(order, above) one digit on: the least digit whose larger ones stay below the limit, and their sum."""
+    """Goes one digit on, to the least whose larger ones stay below the limit; returns (order, the sum of those)."""
     order = tl.load(states + sample * 2)
     above = tl.load(states + sample * 2 + 1)
     own = tl.load(sums + sample * DIGITS + tl.arange(0, DIGITS))
@@ -144,7 +148,7 @@ def _next(states: tl.tensor, sums: tl.tensor, limit: tl.tensor, shift: tl.tensor
 
 @triton.jit
 def _keep(states: tl.tensor, order: tl.tensor, above: tl.tensor, sample: tl.tensor) -> None:
-    """What a round began with, for the next one; all parts know the same."""
+    """Stores what a round began with, for the next one; all parts know the same, so the first one does."""
     if tl.program_id(1) == 0:
         tl.store(states + sample * 2, order)
         tl.store(states + sample * 2 + 1, above)
@@ -172,7 +176,7 @@ def _mass_limit(
     sample: tl.tensor,
     FORMAT: tl.constexpr,
 ) -> tl.tensor:
-    """top_p of the mass that top_k left, in which equal scores count until there are k; at least one unit."""
+    """Computes top_p of the mass that top_k left, in which equal scores count until there are k; at least one unit."""
     whole = tl.sum(tl.load(mass_sums + sample * DIGITS + tl.arange(0, DIGITS)), 0)
     if order > 0:
         whole += (top_k - above) * _share(_logit(order, FORMAT), temperature, top)
@@ -184,7 +188,6 @@ def _tops(
     logits: tl.tensor,
     stride: tl.tensor,
     vocab: tl.tensor,
-    mask: tl.tensor,
     rows: tl.tensor,
     temperatures: tl.tensor,
     top_ks: tl.tensor,
@@ -206,8 +209,7 @@ def _tops(
         for begin in range(first, end, TILE):
             ids = begin + tl.arange(0, TILE)
             own = tl.load(row + ids, mask=ids < end, other=0.0).to(tl.float32)
-            there = allowed(ids, ids < end, mask, vocab, sample)
-            top = tl.where(there, tl.maximum(top, own), top)
+            top = tl.where(ids < end, tl.maximum(top, own), top)
         tl.store(tops + sample * parts + part, tl.max(top, 0))
         if part == 0:
             for index in range(ROUNDS):
@@ -217,21 +219,21 @@ def _tops(
 
 @triton.jit
 def _digits(logits: tl.tensor, there: tl.tensor, order: tl.tensor, shift: tl.tensor) -> tl.tensor:
-    """int32: the digit at `shift` of logits whose higher digits are those of `order`, DIGITS for others."""
+    """Returns, in int32, the digit at `shift` of logits whose higher digits are those of `order`; DIGITS for others."""
     found = (_order(logits) ^ order.to(tl.uint32)) >> shift
     return tl.where(there & (found < DIGITS), found, DIGITS).to(tl.int32)
 
 
 @triton.jit
 def _counts(digits: tl.tensor) -> tl.tensor:
-    """int32 `[digits]`: how many there are of each."""
+    """Counts how many there are of each digit, int32 `[DIGITS]`."""
     mine = digits[:, None] == tl.arange(0, DIGITS)[None, :]
     return tl.sum(mine.to(tl.int32), 0)
 
 
 @triton.jit
 def _masses(digits: tl.tensor, shares: tl.tensor) -> tl.tensor:
-    """int64 `[digits]`: the sum of each one's shares.
+    """Sums the shares of each digit, int64 `[DIGITS]`.
 
     Digit and share travel between threads as one number. Otherwise the compiler has them exchange the exponential's
     argument, and each exponential is computed by the threads of all 16 sums.
@@ -252,7 +254,6 @@ def _count(
     logits: tl.tensor,
     stride: tl.tensor,
     vocab: tl.tensor,
-    mask: tl.tensor,
     rows: tl.tensor,
     temperatures: tl.tensor,
     top_ks: tl.tensor,
@@ -276,7 +277,7 @@ def _count(
         for begin in range(first, end, TILE):
             ids = begin + tl.arange(0, TILE)
             own = tl.load(row + ids, mask=ids < end, other=0.0)
-            digits = _digits(own, allowed(ids, ids < end, mask, vocab, sample), order, shift)
+            digits = _digits(own, ids < end, order, shift)
             if tl.min(digits, 0) < DIGITS:
                 counts += _counts(digits)
         _add(sums, counts.to(tl.int64), sample)
@@ -287,7 +288,6 @@ def _weigh(
     logits: tl.tensor,
     stride: tl.tensor,
     vocab: tl.tensor,
-    mask: tl.tensor,
     rows: tl.tensor,
     temperatures: tl.tensor,
     top_ks: tl.tensor,
@@ -324,8 +324,7 @@ def _weigh(
         for begin in range(first, end, TILE):
             ids = begin + tl.arange(0, TILE)
             own = tl.load(row + ids, mask=ids < end, other=0.0)
-            there = allowed(ids, ids < end, mask, vocab, sample)
-            digits = _digits(own, there & (_order(own) > kth.to(tl.uint32)), order, shift)
+            digits = _digits(own, (ids < end) & (_order(own) > kth.to(tl.uint32)), order, shift)
             if tl.min(digits, 0) < DIGITS:
                 masses += _masses(digits, _share(own.to(tl.float32), temperature, top))
         _add(sums, masses, sample)
@@ -367,13 +366,11 @@ def _floors(
     tl.store(floors + sample, floor)
 
 
-def reference(logits: Tensor, settings: SampleSettings, *, mask: Tensor | None = None) -> Tensor:
-    """The same by a whole sort; the least score of all where no filter leaves anything out."""
+def reference(logits: Tensor, settings: SampleSettings) -> Tensor:
+    """Computes the same by a whole sort; the least score of all where no filter leaves anything out."""
     rows, temperature, top_k, top_p, min_p_reach = settings
     vocab = logits.shape[1]
     scores = logits[rows].float() / torch.where(temperature > 0, temperature, 1.0)[:, None]
-    if mask is not None:
-        scores = scores.masked_fill(~unpacked(mask, vocab), -torch.inf)
     ordered = scores.sort(descending=True).values
     ranks = torch.arange(vocab, device=logits.device)
     kept = ranks < torch.where((top_k > 0) & (top_k < vocab), top_k, vocab)[:, None]

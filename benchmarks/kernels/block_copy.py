@@ -1,4 +1,4 @@
-"""Blocks between the pool and one piece of memory, and from block to block: bound by reading and writing them."""
+"""Blocks moved out of the pool, into it and within it, and encoded: bound by reading and writing them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,13 @@ from torch import Tensor
 
 from benchmarks.kernels.case import Case, Limit, Size, Target, close, random
 from benchmarks.kernels.paging import BLOCK, LLAMA, QWEN, Heads
-from kernels.block_copy import CANDIDATES, Form, copy, gather, reference, reference_scatter, scatter
+from kernels.block_copy import CANDIDATES, Code, copy, encode, gather, reference, reference_encode, scatter
 from kernels.tuning import Config
 
 LIMIT: Limit = "copy"
 SCALE_BYTES = 4
+ODD = ((80, 16), (128, 64))
+"""Head sizes and block sizes."""
 
 __all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
 
@@ -26,60 +28,47 @@ class Move:
     blocks: int
     layers: int
     heads: Heads
-    form: Form = "same"
     block: int = BLOCK
     target: Target | None = None
 
     def __str__(self) -> str:
-        more = "" if self.form == "same" else f" as {self.form}"
-        more += f", blocks of {self.block}" if self.block != BLOCK else ""
+        more = f", blocks of {self.block}" if self.block != BLOCK else ""
         return f"{self.what} {self.blocks} blocks{more}, {self.layers} layers, {self.heads}"
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
         """See `benchmarks.kernels.case.Shape`."""
-        shape = (self.layers, 1 + 2 * self.blocks, self.heads.keys, 2, self.block, self.heads.dim)
-        pool = random(shape, device, dtype)
+        pool = made_pool(self.layers, self.blocks, self.heads, self.block, device, dtype)
         sources, targets = torch.randperm(2 * self.blocks, device=device).add_(1).chunk(2)
-        values = self.blocks * pool[:, 0].numel()
-        stored = dtype.itemsize if self.form == "same" else 1
-        scales = 0 if self.form == "same" else SCALE_BYTES * values // (self.block * self.heads.dim)
-        moved = 2 * values * dtype.itemsize if self.what == "copy" else values * (dtype.itemsize + stored) + scales
         run, check, peer = {"gather": self._gather, "scatter": self._scatter, "copy": self._copy}[self.what](
             pool, sources, targets
         )
-        return Case(run, check, bytes=moved, peers={"operators": peer})
+        return Case(run, check, bytes=2 * self.blocks * pool[:, 0].nbytes, peers={"operators": peer})
 
     def _gather(self, pool: Tensor, sources: Tensor, targets: Tensor) -> "Work":
-        def run(config: Config | None) -> object:
-            return (
-                gather(pool, sources, config=config) if self.form == "same" else self._converted(pool, sources, config)
-            )
+        def run(config: Config | None) -> Tensor:
+            return gather(pool, sources, config=config)
 
         def check(config: Config | None) -> None:
-            found = run(config)
-            expected, scales = reference(pool, sources, self.form)
-            if scales is None:
-                found = (found, None)
-            assert isinstance(found, tuple)
-            assert torch.equal(found[0].view(torch.uint8), expected.view(torch.uint8)), "other bytes"
-            if scales is not None:
-                close(found[1], scales)
+            assert torch.equal(run(config), reference(pool, sources)), "other blocks"
 
-        return run, check, lambda: reference(pool, sources, self.form)
+        return run, check, lambda: reference(pool, sources)
 
     def _scatter(self, pool: Tensor, sources: Tensor, targets: Tensor) -> "Work":
-        staging, scales = self._staged(pool, sources)
+        staging = gather(pool, sources)
 
         def run(config: Config | None) -> None:
-            scatter(staging, pool, targets, self.form, scales, config=config)
+            scatter(staging, pool, targets, config=config)
+
+        def peer(into: Tensor = pool) -> None:
+            into[:, targets] = staging.transpose(0, 1)
 
         def check(config: Config | None) -> None:
             expected = pool.clone()
             run(config)
-            reference_scatter(staging, expected, targets, scales)
+            peer(expected)
             assert torch.equal(pool, expected), "other blocks"
 
-        return run, check, lambda: reference_scatter(staging, pool, targets, scales)
+        return run, check, peer
 
     def _copy(self, pool: Tensor, sources: Tensor, targets: Tensor) -> "Work":
         def run(config: Config | None) -> None:
@@ -96,35 +85,64 @@ class Move:
 
         return run, check, peer
 
-    def _staged(self, pool: Tensor, sources: Tensor) -> tuple[Tensor, Tensor | None]:
-        if self.form == "same":
-            return gather(pool, sources), None
-        return self._converted(pool, sources, None)
 
-    def _converted(self, pool: Tensor, sources: Tensor, config: Config | None) -> tuple[Tensor, Tensor]:
-        assert self.form != "same"
-        return gather(pool, sources, self.form, config=config)
+@dataclass(frozen=True)
+class Encode:
+    """So many blocks of one layer, as they leave on a slow link."""
+
+    code: Code
+    blocks: int
+    heads: Heads
+    block: int = BLOCK
+    target: Target | None = None
+
+    def __str__(self) -> str:
+        more = f", blocks of {self.block}" if self.block != BLOCK else ""
+        return f"encode {self.blocks} blocks as {self.code}{more}, {self.heads}"
+
+    def case(self, device: torch.device, dtype: torch.dtype) -> Case:
+        """See `benchmarks.kernels.case.Shape`."""
+        layer = made_pool(1, self.blocks, self.heads, self.block, device, dtype)[0]
+        blocks = torch.randperm(2 * self.blocks, device=device).add_(1)[: self.blocks]
+        values = self.blocks * layer[0].numel()
+
+        def run(config: Config | None) -> tuple[Tensor, Tensor]:
+            return encode(layer, blocks, self.code, config=config)
+
+        def check(config: Config | None) -> None:
+            (found, scales), (expected, expected_scales) = run(config), reference_encode(layer, blocks, self.code)
+            assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8)), "other bytes"
+            close(scales, expected_scales)
+
+        moved = values * (dtype.itemsize + 1) + SCALE_BYTES * values // (self.block * self.heads.dim)
+        return Case(run, check, bytes=moved, peers={"operators": lambda: reference_encode(layer, blocks, self.code)})
+
+
+def made_pool(layers: int, blocks: int, heads: Heads, block: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Random KV: twice the `blocks` that a row moves, and the null block."""
+    return random((layers, 1 + 2 * blocks, heads.keys, 2, block, heads.dim), device, dtype)
 
 
 Work = tuple[Callable[[Config | None], object], Callable[[Config | None], None], Callable[[], object]]
 """Run, check, and what PyTorch does instead."""
 
-FORMS: tuple[Form, ...] = ("same", "int8", "fp8")
+CODES: tuple[Code, ...] = ("int8", "fp8")
 
-SHAPES: Mapping[Size, Sequence[Move]] = {
+SHAPES: Mapping[Size, Sequence[Move | Encode]] = {
     "full": [
-        *(Move(what, 256, 32, LLAMA, form) for form in FORMS for what in ("gather", "scatter")),
+        Move("gather", 256, 32, LLAMA),
+        Move("scatter", 256, 32, LLAMA),
+        *(Encode(code, 8192, LLAMA) for code in CODES),
         Move("copy", 64, 32, LLAMA),
         Move("gather", 16, 28, QWEN),
     ],
     "tiny": [
-        *(Move(what, 3, 2, Heads(4, 2, 16), form, block=8) for form in FORMS for what in ("gather", "scatter")),
+        *(Move(what, 3, 2, Heads(4, 2, 16), block=8) for what in ("gather", "scatter")),
+        *(Encode(code, 3, Heads(4, 2, 16), block=8) for code in CODES),
         Move("copy", 3, 2, Heads(4, 2, 16)),
     ],
     "compiled": [
-        Move(what, 4, 2, Heads(4, 2, dim), form, block)
-        for what in ("gather", "scatter")
-        for form in FORMS
-        for dim, block in ((80, 16), (128, 64))
+        *(Move(what, 4, 2, Heads(4, 2, dim), block) for what in ("gather", "scatter") for dim, block in ODD),
+        *(Encode(code, 4, Heads(4, 2, dim), block) for code in CODES for dim, block in ODD),
     ],
 }

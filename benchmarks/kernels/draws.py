@@ -56,6 +56,6 @@ def random_logits(rows: int, vocabulary: int, device: torch.device, dtype: torch
 
 
 def random_bits(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Keys, or a mask that allows every other token."""
+    """Makes keys: random words."""
     whole = torch.iinfo(torch.int32)
     return torch.randint(whole.min, whole.max, shape, dtype=torch.int32, device=device)

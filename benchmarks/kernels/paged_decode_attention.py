@@ -21,45 +21,39 @@ __all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
 
 @dataclass(frozen=True)
 class Decode:
-    """`queries` are of each sequence; FlexAttention is compiled, which takes seconds, where it is asked for."""
+    """One query of each of `batch` sequences. FlexAttention is compiled, which takes seconds, where it is asked for."""
 
     batch: int
     context: int
     heads: Heads
     target: Target | None = None
-    queries: int = 1
     window: int = 0
     block: int = BLOCK
     flex: bool = False
 
     def __str__(self) -> str:
-        more = [f"{self.queries} queries"] if self.queries > 1 else []
-        more += [f"window {self.window}"] if self.window else []
+        more = [f"window {self.window}"] if self.window else []
         more += [f"blocks of {self.block}"] if self.block != BLOCK else []
         return ", ".join([f"batch {self.batch}, context {self.context}, {self.heads}", *more])
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
         """See `benchmarks.kernels.case.Shape`."""
         kv = paged(self.batch, self.context, self.heads, self.block, device, dtype)
-        queries = random((self.batch * self.queries, self.heads.queries, self.heads.dim), device, dtype)
+        queries = random((self.batch, self.heads.queries, self.heads.dim), device, dtype)
         splits = split_count(self.batch, self.heads.keys, processors(device), self.context)
 
         def run(config: Config | None) -> Tensor:
             return paged_decode_attention(
-                *(queries, kv.pool, kv.tables, kv.lengths),
-                queries_per_work=self.queries,
-                splits=splits,
-                window=self.window,
-                config=config,
+                queries, kv.pool, kv.tables, kv.lengths, splits=splits, window=self.window, config=config
             )
 
         def check(config: Config | None) -> None:
             few = min(CHECKED, self.batch)
-            own = queries[: few * self.queries].double()
-            expected = reference(own, *kv.exact(few), queries_per_work=self.queries, window=self.window)
+            own = queries[:few].double()
+            expected = reference(own, *kv.exact(few), window=self.window)
             close(run(config)[: len(expected)], expected)
 
-        comparable = self.queries == 1 and not self.window and device.type != "meta"
+        comparable = not self.window and device.type != "meta"
         seen = min(self.context, self.window or self.context)
         return Case(
             run,
@@ -83,12 +77,12 @@ SHAPES: Mapping[Size, Sequence[Decode]] = {
         if batch * context <= MOST_TOKENS
         for target in [TARGETS.get((batch, context)) if heads == LLAMA else None]
     ],
-    "tiny": [Decode(3, 40, Heads(4, 2, 16)), Decode(1, 33, Heads(4, 1, 32), queries=2, window=9, block=8)],
+    "tiny": [Decode(3, 40, Heads(4, 2, 16)), Decode(1, 33, Heads(4, 1, 32), window=9, block=8)],
     "compiled": [
         *(Decode(8, 2048, Heads(8, 2, dim)) for dim in (16, 32, 64, 80, 96, 128, 256)),
         *(Decode(1, 32768, heads) for heads in (LLAMA, QWEN, Heads(8, 8, 128), Heads(16, 1, 128))),
         Decode(256, 2048, LLAMA),
-        Decode(8, 2048, LLAMA, queries=4, window=1024),
+        Decode(8, 2048, LLAMA, window=1024),
         *(Decode(8, 2048, LLAMA, block=block) for block in (8, 32, 64)),
     ],
 }

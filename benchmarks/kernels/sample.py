@@ -21,36 +21,34 @@ __all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
 
 @dataclass(frozen=True)
 class Draw:
-    """One sample of each of `rows`; `masked`: half of the tokens are not allowed."""
+    """One sample of each of `rows`."""
 
     rows: int
     vocabulary: int
     filters: Filters = PLAIN
-    masked: bool = False
     target: Target | None = None
 
     def __str__(self) -> str:
-        return f"{self.rows} x {self.vocabulary}, {self.filters}{', masked' if self.masked else ''}"
+        return f"{self.rows} x {self.vocabulary}, {self.filters}"
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
         """See `benchmarks.kernels.case.Shape`."""
         logits = random_logits(self.rows, self.vocabulary, device, dtype)
         settings, keys = self.filters.of_each(self.rows, device), random_bits((self.rows, 2), device)
-        mask = random_bits((self.rows, -(-self.vocabulary // 32)), device) if self.masked else None
 
         def run(config: Config | None) -> tuple[Tensor, Tensor]:
-            return sample(logits, settings, keys, filtered=self.filters.on, mask=mask, config=config)
+            return sample(logits, settings, keys, filtered=self.filters.on, config=config)
 
         def check(config: Config | None) -> None:
             tokens, finite = run(config)
-            expected, expected_finite = reference(logits, settings, keys, filtered=self.filters.on, mask=mask)
+            expected, expected_finite = reference(logits, settings, keys, filtered=self.filters.on)
             assert torch.equal(tokens, expected), f"tokens of rows {(tokens != expected).nonzero().flatten().tolist()}"
             assert torch.equal(finite, expected_finite), "rows that are finite"
 
         return Case(run, check, bytes=logits.nbytes, peers={"operators": self._peer(logits)})
 
     def _peer(self, logits: Tensor) -> Callable[[], Tensor]:
-        """The same distribution without the mask, by noise of PyTorch's own: exponential numbers divide shares."""
+        """The same distribution, by noise of PyTorch's own: exponential numbers divide shares."""
         temperature, top_k, top_p, min_p = self.filters
 
         def run() -> Tensor:
@@ -77,16 +75,15 @@ SHAPES: Mapping[Size, Sequence[Draw]] = {
         *(Draw(rows, QWEN, Filters(top_k=50, top_p=0.9)) for rows in (1, 32, 256)),
         Draw(256, QWEN, Filters(temperature=0.0)),
         Draw(256, QWEN, Filters(top_p=0.9, min_p=0.02)),
-        Draw(256, QWEN, masked=True),
     ],
     "tiny": [
         Draw(2, 100),
         Draw(3, 70, Filters(top_k=5, top_p=0.9)),
-        Draw(2, 100, Filters(temperature=0.0), masked=True),
+        Draw(2, 100, Filters(temperature=0.0)),
     ],
     "compiled": [
         Draw(2, 32_000),
         Draw(2, 49_152, Filters(top_k=50)),
-        Draw(2, LLAMA, Filters(top_p=0.9), masked=True),
+        Draw(2, LLAMA, Filters(top_p=0.9)),
     ],
 }

@@ -1,4 +1,4 @@
-"""Blocks arrive whole, and nothing beside them is touched; conversions are torch's own casts of scaled values."""
+"""Blocks arrive whole, and nothing beside them is touched; codes are torch's own casts of scaled values."""
 
 import random
 
@@ -8,13 +8,24 @@ from torch import Tensor
 
 from engine.kv.moves import batches
 from engine.plan import BlockMove
-from kernels.block_copy import CANDIDATES, FORMATS, Converted, copy, gather, reference, scatter, unsupported
+from kernels.block_copy import (
+    CANDIDATES,
+    FORMATS,
+    Code,
+    copy,
+    encode,
+    gather,
+    reference,
+    reference_encode,
+    scatter,
+    unsupported,
+)
 from kernels.tuning import Config
 from tests.kernels.poison import poisoned
 
-FORMS: tuple[Converted, ...] = ("fp8", "int8")
-POOLS = [(3, 5, 2, 2, 8, 16), (2, 4, 3, 2, 16, 22), (7, 1, 2, 24, 20)]
-"""With layers, with an odd head size, and one layer alone."""
+CODES: tuple[Code, ...] = ("fp8", "int8")
+POOLS = [(3, 5, 2, 2, 8, 16), (2, 4, 3, 2, 16, 22), (1, 7, 1, 2, 24, 20)]
+"""With layers, with an odd head size, and with one layer alone."""
 
 
 def bits(tensor: Tensor) -> Tensor:
@@ -30,17 +41,19 @@ def numbers(*values: int, device: torch.device) -> Tensor:
 
 
 def of_blocks(pool: Tensor, blocks: Tensor) -> Tensor:
-    """`[n, layers, …]`, a single layer included."""
-    layers = pool if pool.dim() == 6 else pool[None]
-    return layers[:, blocks].transpose(0, 1)
+    """`[n, layers, …]`."""
+    return pool[:, blocks].transpose(0, 1)
 
 
 def only_blocks(pool: Tensor, blocks: Tensor) -> Tensor:
     """Those of the pool, all others NaN."""
-    layers = pool if pool.dim() == 6 else pool[None]
-    kept = torch.full_like(layers, float("nan"))
-    kept[:, blocks] = layers[:, blocks]
-    return kept.view_as(pool)
+    kept = torch.full_like(pool, float("nan"))
+    kept[:, blocks] = pool[:, blocks]
+    return kept
+
+
+def decoded(values: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    return (values.float() * scales[..., None, None]).to(dtype)
 
 
 @pytest.mark.parametrize("shape", POOLS, ids=str)
@@ -49,7 +62,8 @@ def test_blocks_arrive_as_they_were(shape: tuple[int, ...], device: torch.device
     blocks = numbers(3, 1, 2, device=device)
     with poisoned():
         staging = gather(only_blocks(pool, blocks), blocks)
-    assert staging.is_contiguous() and torch.equal(staging.view_as(of_blocks(pool, blocks)), of_blocks(pool, blocks))
+    assert staging.is_contiguous() and torch.equal(staging, of_blocks(pool, blocks))
+    assert torch.equal(staging, reference(pool, blocks))
 
     target, there = torch.full_like(pool, float("nan")), numbers(1, 3, 0, device=device)
     scatter(staging, target, there)
@@ -73,45 +87,37 @@ def test_no_blocks_are_no_work(device: torch.device, dtype: torch.dtype) -> None
     pool, none = made_pool(POOLS[0], device, dtype), numbers(device=device)
     kept = pool.clone()
     scatter(gather(pool, none), pool, none)
-    staging, scales = gather(pool, none, "int8")
-    scatter(staging, pool, none, "int8", scales)
     copy(pool, none, none)
     assert torch.equal(pool, kept)
+    values, scales = encode(pool[0], none, "int8")
+    assert values.shape == (0, *pool.shape[2:]) and scales.shape == (0, 2, 2)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("shape", POOLS, ids=str)
-def test_conversion_is_the_reference_to_the_bit(
-    shape: tuple[int, ...], form: Converted, device: torch.device, dtype: torch.dtype
+def test_codes_are_the_references_to_the_bit(
+    shape: tuple[int, ...], code: Code, device: torch.device, dtype: torch.dtype
 ) -> None:
     pool = made_pool(shape, device, dtype)
     pool[..., 0] *= -1e-6  # of those there are zeros
     blocks = numbers(3, 1, device=device)
-    expected, expected_scales = reference(pool, blocks, form)
-    with poisoned():
-        staging, scales = gather(only_blocks(pool, blocks), blocks, form)
-    assert expected_scales is not None and torch.equal(scales, expected_scales)
-    assert staging.dtype == FORMATS[form][0] and torch.equal(bits(staging), bits(expected))
-
-    target, there = torch.full_like(pool, float("nan")), numbers(2, 3, device=device)
-    scatter(staging, target, there, form, scales)
-    restored = (staging.float() * scales[..., None, None]).to(dtype)
-    assert torch.equal(of_blocks(target, there), restored.view_as(of_blocks(target, there)))
-    assert torch.equal(bits(target), bits(only_blocks(target, there))), "another block was written"
+    for layer, fenced in zip(pool, only_blocks(pool, blocks), strict=True):
+        expected, expected_scales = reference_encode(layer, blocks, code)
+        with poisoned():
+            values, scales = encode(fenced, blocks, code)
+        assert torch.equal(scales, expected_scales) and values.dtype == FORMATS[code][0]
+        assert torch.equal(bits(values), bits(expected))
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_values_come_back_within_half_a_step(form: Converted, device: torch.device, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("code", CODES)
+def test_values_come_back_within_half_a_step(code: Code, device: torch.device, dtype: torch.dtype) -> None:
     """Half a step of int8 is scale / 2; of fp8 |x| / 16, or scale / 1024 where its steps are even. Scale and quotient
     are rounded in fp32 (unit u: 4 u of the quotient, at most 448), what comes back to the pool's format."""
-    pool = made_pool(POOLS[0], device, dtype)
-    blocks = torch.arange(pool.shape[1], device=device)
-    staging, scales = gather(pool, blocks, form)
-    restored = torch.zeros_like(pool)
-    scatter(staging, restored, blocks, form, scales)
-    exact, found = of_blocks(pool, blocks).double(), of_blocks(restored, blocks).double()
+    layer = made_pool(POOLS[0], device, dtype)[0]
+    values, scales = encode(layer, torch.arange(len(layer), device=device), code)
+    exact, found = layer.double(), decoded(values, scales, dtype).double()
     step = scales.double()[..., None, None]
-    half = step / 2 if form == "int8" else torch.maximum(exact.abs() / 16, step / 1024)
+    half = step / 2 if code == "int8" else torch.maximum(exact.abs() / 16, step / 1024)
     unit = torch.finfo(torch.float32).eps / 2
     rounded = torch.finfo(dtype).eps / 2 * (exact.abs() + half) + torch.finfo(dtype).smallest_normal
     assert ((found - exact).abs() <= half + 4 * unit * 448 * step + rounded).all()
@@ -124,55 +130,51 @@ def test_e4m3_is_torchs_own_cast(device: torch.device) -> None:
     middles = (exact[1:] + exact[:-1]) / 2
     beside = [torch.nextafter(middles, torch.tensor(limit)) for limit in (0.0, 448.0)]
     tiny = torch.tensor([1e-40, 1e-30, 2.0**-10, 2.0**-11])
-    values = torch.cat((exact, middles, *beside, tiny))
-    values = torch.cat((values, -values))
-    values = torch.cat((values, torch.zeros(1024 - len(values)))).to(device)
-    pool = values.view(1, 1, 1, 1, 32, 32).expand(1, 1, 1, 2, 32, 32).contiguous()
-    staging, scales = gather(pool, numbers(0, device=device), "fp8")
+    every = torch.cat((exact, middles, *beside, tiny))
+    every = torch.cat((every, -every))
+    given = torch.cat((every, torch.zeros(1024 - len(every)))).to(device)
+    layer = given.view(1, 1, 1, 32, 32).expand(1, 1, 2, 32, 32).contiguous()
+    values, scales = encode(layer, numbers(0, device=device), "fp8")
     assert (scales == 1).all()
-    assert torch.equal(staging[0, 0, 0, 0].flatten().float(), values.to(torch.float8_e4m3fn).float())
+    assert torch.equal(values[0, 0, 0].flatten().float(), given.to(torch.float8_e4m3fn).float())
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_zeros_stay_zeros(form: Converted, device: torch.device, dtype: torch.dtype) -> None:
-    pool = torch.zeros(POOLS[0], device=device, dtype=dtype)
-    blocks = numbers(1, 2, device=device)
-    staging, scales = gather(pool, blocks, form)
-    assert not staging.float().any() and scales.isfinite().all()
-    restored = torch.full_like(pool, float("nan"))
-    scatter(staging, restored, blocks, form, scales)
-    assert not restored[:, 1:3].any()
+@pytest.mark.parametrize("code", CODES)
+def test_zeros_stay_zeros(code: Code, device: torch.device, dtype: torch.dtype) -> None:
+    layer = torch.zeros(POOLS[0][1:], device=device, dtype=dtype)
+    values, scales = encode(layer, numbers(1, 2, device=device), code)
+    assert not values.float().any() and scales.isfinite().all()
+    assert not decoded(values, scales, dtype).any()
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_what_a_block_held_before_spoils_nothing(form: Converted, device: torch.device, dtype: torch.dtype) -> None:
-    pool = made_pool(POOLS[0], device, dtype)
-    clean = pool.clone()
+@pytest.mark.parametrize("code", CODES)
+def test_what_a_block_held_before_spoils_nothing(code: Code, device: torch.device, dtype: torch.dtype) -> None:
+    layer = made_pool(POOLS[0], device, dtype)[0]
+    clean = layer.clone()
     for offset, stale in enumerate((float("nan"), float("inf"), float("-inf"))):
-        pool[:, 2, :, :, 5 + offset], clean[:, 2, :, :, 5 + offset] = stale, 0.0
+        layer[2, :, :, 5 + offset], clean[2, :, :, 5 + offset] = stale, 0.0
     blocks = numbers(2, device=device)
-    (staging, scales), (expected, expected_scales) = gather(pool, blocks, form), gather(clean, blocks, form)
-    assert torch.equal(staging.float(), expected.float()) and torch.equal(scales, expected_scales)
+    (values, scales), (expected, expected_scales) = encode(layer, blocks, code), encode(clean, blocks, code)
+    assert torch.equal(values.float(), expected.float()) and torch.equal(scales, expected_scales)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_extremes_stay_finite(form: Converted, device: torch.device, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("code", CODES)
+def test_extremes_stay_finite(code: Code, device: torch.device, dtype: torch.dtype) -> None:
     limits = torch.finfo(dtype)
-    pool = torch.zeros(POOLS[0], device=device, dtype=dtype)
-    pool[:, 1, :, :, 0] = limits.max
-    pool[:, 1, :, :, 1] = limits.min
-    pool[:, 2] = limits.smallest_normal
-    pool[:, 3] = limits.smallest_normal * limits.eps
-    blocks = numbers(1, 2, 3, device=device)
-    staging, scales = gather(pool, blocks, form)
-    assert staging.float().isfinite().all() and scales.isfinite().all()
-    assert staging.float().abs().max() == FORMATS[form][1]
+    layer = torch.zeros(POOLS[0][1:], device=device, dtype=dtype)
+    layer[1, :, :, 0] = limits.max
+    layer[1, :, :, 1] = limits.min
+    layer[2] = limits.smallest_normal
+    layer[3] = limits.smallest_normal * limits.eps
+    values, scales = encode(layer, numbers(1, 2, 3, device=device), code)
+    assert values.float().isfinite().all() and scales.isfinite().all()
+    assert values.float().abs().max() == FORMATS[code][1]
 
 
-@pytest.mark.parametrize("layers", [(), (3,)], ids=["one layer", "layers"])
-def test_a_block_that_is_read_may_be_written_by_a_later_move(layers: tuple[int, ...], device: torch.device) -> None:
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_block_that_is_read_may_be_written_by_a_later_move(layers: int, device: torch.device) -> None:
     """1 goes to 4, then 2 takes its place, then 3 that one's: every block moves on by one."""
-    pool = made_pool((*layers, 5, 2, 2, 8, 16), device, torch.float32)
+    pool = made_pool((layers, 5, 2, 2, 8, 16), device, torch.float32)
     expected = of_blocks(pool, numbers(0, 2, 3, 3, 1, device=device))
     copy(pool, numbers(1, 2, 3, device=device), numbers(4, 1, 2, device=device))
     assert torch.equal(of_blocks(pool, torch.arange(5, device=device)), expected)

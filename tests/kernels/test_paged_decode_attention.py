@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention_parts import MAX_SPLITS
-from kernels.paged_decode_attention import paged_decode_attention, split_count, unsupported
+from kernels.paged_decode_attention import paged_decode_attention, split_count
 from kernels.paged_decode_attention import reference as decode_reference
 from kernels.prefill_attention import reference
 from kernels.tuning import Config
@@ -25,35 +25,31 @@ def _poisoned() -> Iterator[None]:
         yield
 
 
-def attend(problem: Paged, queries: int = 1, splits: int = 1, window: int = 0, config: Config | None = SMALL) -> Tensor:
+def attend(problem: Paged, splits: int = 1, window: int = 0, config: Config | None = SMALL) -> Tensor:
     return paged_decode_attention(
-        *(problem.queries, problem.pool, problem.block_tables, problem.kv_lengths),
-        queries_per_work=queries,
+        problem.queries,
+        problem.pool,
+        problem.block_tables,
+        problem.kv_lengths,
         splits=splits,
         window=window,
         config=config,
     )
 
 
-def check(problem: Paged, queries: int = 1, splits: int = 1, window: int = 0, config: Config | None = SMALL) -> None:
-    assert_attends(attend(problem, queries, splits, window, config), problem, reference, window)
+def check(problem: Paged, splits: int = 1, window: int = 0, config: Config | None = SMALL) -> None:
+    assert_attends(attend(problem, splits, window, config), problem, reference, window)
 
 
-@pytest.mark.parametrize(("splits", "window"), [(1, 0), (1, 20), (3, 0), (3, 20), (7, 0)])
+@pytest.mark.parametrize(("splits", "window"), [(1, 0), (1, 20), (3, 0), (3, 1), (3, 20), (7, 0)])
 def test_ragged_sequences(dtype: torch.dtype, device: torch.device, splits: int, window: int) -> None:
-    check(paged_problem(RAGGED, dtype, device, heads=4, kv_heads=2), 1, splits, window)
+    check(paged_problem(RAGGED, dtype, device, heads=4, kv_heads=2), splits, window)
 
 
 @pytest.mark.parametrize("shared", [1, 4])
 def test_few_rows_without_tensor_cores(dtype: torch.dtype, device: torch.device, shared: int) -> None:
     problem = paged_problem([(1, 37), (1, 0)], dtype, device, heads=shared)
     check(problem, splits=2, window=20, config=WITHOUT_TENSOR_CORES)
-
-
-@pytest.mark.parametrize(("queries", "window"), [(2, 0), (5, 0), (5, 1), (5, 20)])
-def test_several_queries_of_each_sequence(dtype: torch.dtype, device: torch.device, queries: int, window: int) -> None:
-    works = [(queries, length) for length in (33, queries)]
-    check(paged_problem(works, dtype, device, heads=3), queries, 3, window)
 
 
 @pytest.mark.parametrize("dim", [16, 32, 64, 80, 96, 128, 256])
@@ -63,7 +59,7 @@ def test_head_sizes(dtype: torch.dtype, device: torch.device, dim: int) -> None:
 
 @pytest.mark.parametrize("shared", [1, 3, 7, 16])
 def test_heads_that_share_a_kv_head(dtype: torch.dtype, device: torch.device, shared: int) -> None:
-    check(paged_problem([(2, 37)], dtype, device, heads=shared), 2, 2)
+    check(paged_problem([(1, 37)], dtype, device, heads=shared), splits=2)
 
 
 @pytest.mark.parametrize("block", [8, 24, 64])
@@ -76,14 +72,14 @@ def test_the_default_config(dtype: torch.dtype, device: torch.device) -> None:
 
 
 def test_sequences_of_length_0_give_zeros(dtype: torch.dtype, device: torch.device) -> None:
-    problem = paged_problem([(3, 0), (3, 0)], dtype, device)
-    assert not attend(problem, 3, 1).any() and not attend(problem, 3, 2).any()
+    problem = paged_problem([(1, 0), (1, 0)], dtype, device)
+    assert not attend(problem, 1).any() and not attend(problem, 2).any()
 
 
 def test_the_reference_is_prefills(device: torch.device) -> None:
-    problem = paged_problem([(3, 9), (3, 30)], torch.float32, device)
+    problem = paged_problem([(1, 9), (1, 30)], torch.float32, device)
     arguments = problem.queries, problem.pool, problem.block_tables
-    found = decode_reference(*arguments, problem.kv_lengths, queries_per_work=3)
+    found = decode_reference(*arguments, problem.kv_lengths)
     assert found.equal(reference(*arguments, problem.query_start, problem.kv_lengths))
 
 
@@ -91,10 +87,3 @@ def test_a_long_sequence_is_split_to_fill_the_device() -> None:
     assert split_count(works=1, kv_heads=8, processors=132, longest=32768) == MAX_SPLITS
     assert split_count(works=32, kv_heads=8, processors=132, longest=4096) == 2
     assert split_count(works=256, kv_heads=8, processors=132, longest=4096) == 1
-
-
-def test_what_is_unsupported_is_named() -> None:
-    assert not unsupported(torch.bfloat16, 128, 16, 4, 5)
-    named = "up to 64 queries to one KV head, not those of 5 tokens x 16 heads"
-    assert unsupported(torch.bfloat16, 128, 16, 16, 5).endswith(named)
-    assert unsupported(torch.bfloat16, 40, 16, 4).endswith("not 40")

@@ -1,4 +1,4 @@
-"""Draws are the reference's, to the token: for every setting, format and mask, and however rows are shared."""
+"""Draws are the reference's, to the token: for every setting and format, and however rows are shared."""
 
 import math
 from itertools import pairwise
@@ -24,16 +24,15 @@ def random_bits(*shape: int, seed: int, device: torch.device) -> Tensor:
     return bits.to(dtype=torch.int32, device=device)
 
 
-@pytest.mark.parametrize(("vocab", "masked"), [(1, False), (67, True), (1500, False)])
-def test_draws_are_the_references(device: torch.device, dtype: torch.dtype, vocab: int, masked: bool) -> None:
+@pytest.mark.parametrize("vocab", [1, 67, 1500])
+def test_draws_are_the_references(device: torch.device, dtype: torch.dtype, vocab: int) -> None:
     """Several samples draw from one row, some rows have none; what is around the rows is NaN."""
     logits = fenced(4, vocab, dtype, device, seed=vocab)
     settings = samples_of([0, 0, 2, 4, 4, 4, 2], KINDS, device, torch.float32)
     keys = random_bits(len(KINDS), 2, seed=1, device=device)
-    mask = random_bits(len(KINDS), -(-vocab // 32), seed=2, device=device) | 1 if masked else None
     with poisoned():
-        found = sample(logits, settings, keys, filtered=True, mask=mask)
-    expected = reference(logits, settings, keys, filtered=True, mask=mask)
+        found = sample(logits, settings, keys, filtered=True)
+    expected = reference(logits, settings, keys, filtered=True)
     assert torch.equal(found[0], expected[0]) and found[1].all() and expected[1].all()
 
 
@@ -63,26 +62,17 @@ def test_of_equal_scores_the_lowest_id_is_drawn(device: torch.device, config: Co
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_one_bad_logit_is_seen_wherever_it_is(device: torch.device, poison: float) -> None:
-    """Also where a mask hides it; who draws from another row does not notice."""
+    """Who draws from another row does not notice."""
     kinds, places = [GREEDY, Settings(), Settings(0.5, top_k=3, top_p=0.9), Settings(min_p=0.1)], [0, 20, 69]
     logits = fenced(4, 70, torch.float32, device, seed=6)[::2]
     settings = samples_of([0, 1, 2, 3], kinds, device)
     keys = random_bits(4, 2, seed=5, device=device)
-    mask = torch.full((4, 3), ~(1 << 20), dtype=torch.int32, device=device)
     for row, place in enumerate(places):
         logits[row, place] = poison
-    tokens, finite = sample(logits, settings, keys, filtered=True, mask=mask, parts=2)
-    expected, _ = reference(logits, settings, keys, filtered=True, mask=mask)
+    tokens, finite = sample(logits, settings, keys, filtered=True, parts=2)
+    expected, _ = reference(logits, settings, keys, filtered=True)
     assert finite.tolist() == [False, False, False, True]
     assert tokens.tolist() == [0, 0, 0, int(expected[3])]
-
-
-def test_a_mask_that_allows_nothing_gives_token_0(device: torch.device) -> None:
-    logits = fenced(1, 70, torch.float32, device, seed=7)
-    mask = torch.zeros((2, 3), dtype=torch.int32, device=device)
-    settings = samples_of([0, 0], [GREEDY, Settings(top_p=0.5)], device)
-    tokens, finite = sample(logits, settings, random_bits(2, 2, seed=6, device=device), filtered=True, mask=mask)
-    assert tokens.tolist() == [0, 0] and finite.all()
 
 
 def test_noise_is_exact_to_its_rounding(device: torch.device) -> None:

@@ -18,9 +18,9 @@ def left(logits: Tensor, temperature: Tensor, floor: Tensor) -> Tensor:
     return logits.float() / temperature.where(temperature > 0, 1.0)[:, None] >= floor[:, None]
 
 
-def floors(logits: Tensor, settings: list[Settings], parts: int = 1, mask: Tensor | None = None) -> Tensor:
+def floors(logits: Tensor, settings: list[Settings], parts: int = 1) -> Tensor:
     """Of one sample for each row."""
-    return score_floor(logits, samples_of(range(len(settings)), settings, logits.device), parts=parts, mask=mask)
+    return score_floor(logits, samples_of(range(len(settings)), settings, logits.device), parts=parts)
 
 
 @pytest.mark.parametrize("vocab", [37, 701])
@@ -78,17 +78,3 @@ def test_each_sum_reaches_as_far_as_it_should(device: torch.device) -> None:
     kinds = [Settings(top_p=each + shift) for each in sums for shift in (-1e-12, 1e-12)]
     rows = logits.to(device).expand(6, -1)
     assert left(rows, torch.ones(6, device=device), floors(rows, kinds)).sum(-1).tolist() == [1, 2, 2, 3, 3, 4]
-
-
-def test_what_a_mask_hides_has_no_share(device: torch.device) -> None:
-    logits = fenced(3, 70, torch.float16, device, seed=5)[::2]
-    mask = torch.randint(-(1 << 31), 1 << 31, (3, 3), generator=torch.Generator().manual_seed(1))
-    mask[2] = 0
-    mask[2, 1] = 1 << 5  # fewer than top_k
-    mask = mask.to(dtype=torch.int32, device=device)
-    kinds = [Settings(top_k=6, top_p=0.9), Settings(top_p=0.7, min_p=0.01), Settings(top_k=6, top_p=0.9)]
-    settings = samples_of([0, 1, 2], kinds, device)
-    found = score_floor(logits, settings, parts=2, mask=mask)
-    expected = reference(logits, settings, mask=mask)
-    assert torch.equal(left(logits, settings.temperature, found)[:2], left(logits, settings.temperature, expected)[:2])
-    assert float(found[2]) <= float(logits[2, 37])

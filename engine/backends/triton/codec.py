@@ -16,5 +16,5 @@ class TritonWire(DeviceWire):
         assert codec != "none"
         if block_copy.unsupported(*layer.shape[-2:]):
             return super().encode(layer, blocks, codec)
-        values, scales = block_copy.gather(layer, blocks, codec)
+        values, scales = block_copy.encode(layer, blocks, codec)
         return wire_form(scales.flatten(1), values.flatten(1))

@@ -61,12 +61,12 @@ class DrawBuffer:
         self._words.copy_(words, non_blocking=True)
         return any(each.temperature > 0 and (each.min_p > 0 or is_cut(each, vocab)) for each in settings)
 
-    def launch(self, logits: Tensor, *, filtered: bool, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def launch(self, logits: Tensor, *, filtered: bool) -> tuple[Tensor, Tensor]:
         """Tokens and whether their rows were finite, int64 and bool `[capacity]`, of `logits` `[rows, vocab]`.
 
-        `mask` as `kernels.sample.sample` has it. Nothing here depends on what the buffer holds: it can be captured.
+        Nothing here depends on what the buffer holds: it can be captured.
         """
-        return sample(logits, self.settings, self._keys, filtered=filtered, mask=mask)
+        return sample(logits, self.settings, self._keys, filtered=filtered)
 
 
 class TritonSampler:

@@ -25,7 +25,7 @@ from engine.device import DTYPES, dtype_name
 from engine.kv.codec import Landing, Wire, bytes_of
 from engine.kv.payload import tensor_over
 from engine.kv.pool import KVPool, make_spec
-from kernels.block_copy import Converted, reference
+from kernels.block_copy import Code, reference_encode
 from tests.engine.kv.test_kv_pool import CONFIG
 
 ODD = structs.replace(CONFIG, layers=2, head_dim=22)
@@ -41,7 +41,7 @@ WIRES: dict[str, Wire] = {
 DECODERS = ("native", "torch", "device")
 SIZES = (8, 16, 32, 64)
 POISON = -12345.0
-CODECS: tuple[Converted, ...] = ("fp8", "int8")
+CODECS: tuple[Code, ...] = ("fp8", "int8")
 
 
 def bits(tensor: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ ENCODERS = {
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_a_codec_makes_what_the_kernels_reference_makes(encoder: str, codec: Converted) -> None:
+def test_a_codec_makes_what_the_kernels_reference_makes(encoder: str, codec: Code) -> None:
     """To the bit: scales, and then the values of all vectors; also of blocks that are zero or partly unwritten."""
     wire, dtype = ENCODERS[encoder]
     layer = random_values((9, ODD.kv_heads, 2, 16, WIDTH), dtype)
@@ -94,7 +94,7 @@ def test_a_codec_makes_what_the_kernels_reference_makes(encoder: str, codec: Con
     blocks = torch.tensor([7, 2, 3, 4, 5, 1])
     found = wire.encode(layer, blocks, codec)
     assert found.shape == (6, bytes_of(WireForm(dtype_name(dtype), 16, codec), VECTORS, WIDTH))
-    values, scales = reference(layer, blocks, codec)
+    values, scales = reference_encode(layer, blocks, codec)
     assert scales is not None
     split = VECTORS * SCALE_BYTES
     assert torch.equal(found[:, :split], scales.flatten(1).contiguous().view(torch.uint8))
@@ -103,7 +103,7 @@ def test_a_codec_makes_what_the_kernels_reference_makes(encoder: str, codec: Con
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
-def test_no_blocks_are_no_bytes(wire: Wire, codec: Converted) -> None:
+def test_no_blocks_are_no_bytes(wire: Wire, codec: Code) -> None:
     assert wire.encode(torch.zeros(2, 2, 2, 8, WIDTH), torch.empty(0, dtype=torch.int64), codec).numel() == 0
 
 
@@ -136,7 +136,7 @@ def test_every_number_is_converted_as_pytorch_does(source: str, target: str) -> 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("target", DTYPES)
-def test_every_byte_is_decoded_as_pytorch_does(codec: Converted, target: str) -> None:
+def test_every_byte_is_decoded_as_pytorch_does(codec: Code, target: str) -> None:
     scales = torch.tensor([2.0**-126, 0.001, 3.7, 1e36])
     values = torch.arange(256, dtype=torch.int32).to(torch.uint8).expand(4, 256)
     payload = torch.cat((scales.view(torch.uint8), values.flatten()))[None].contiguous()
@@ -227,7 +227,7 @@ def decoded(layer: Tensor, case: Arrival) -> Tensor:
     blocks = torch.tensor(case.sent)
     if case.codec == "none":
         return layer[blocks].movedim(3, 1).flatten(0, 1)
-    values, scales = reference(layer, blocks, case.codec)
+    values, scales = reference_encode(layer, blocks, case.codec)
     assert scales is not None
     return (values.float() * scales[..., None, None]).movedim(3, 1).flatten(0, 1)
 
@@ -235,7 +235,7 @@ def decoded(layer: Tensor, case: Arrival) -> Tensor:
 @pytest.mark.parametrize("wire", DECODERS)
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_a_codec_costs_is_bounded(codec: Converted, dtype: torch.dtype, wire: str) -> None:
+def test_what_a_codec_costs_is_bounded(codec: Code, dtype: torch.dtype, wire: str) -> None:
     """int8: half a scale. fp8: |x| / 16, half of the last of e4m3's three bits, or below its normal numbers half of
     2^-9 scales. Then the pool's own rounding of the result x', half of its last bit: |x'| eps / 2; and fp32's, once in
     1 / scale, once in each product: 3 |x| 2^-24, 4 with the scale's own."""
