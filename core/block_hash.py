@@ -1,8 +1,8 @@
-"""Names of KV blocks by content, the same in every process and on every machine.
+"""Names KV blocks by content, the same in every process and on every machine.
 
 A block's key is SHA-256 over its parent's key and its own token ids as little-endian u32; a chain begins with a key of
-the salt (whose KV this is) and the adapter. So a key stands for all tokens up to the end of its block, and equal text
-of two tenants has different keys. Keys are names, not proof: who finds a block by its key compares the token ids.
+the salt (whose KV this is). So a key stands for all tokens up to the end of its block, and equal text of two tenants
+has different keys. Keys are names, not proof: who finds a block by its key compares the token ids.
 """
 
 import hashlib
@@ -12,35 +12,36 @@ from collections.abc import Sequence
 TOKEN_BYTES = 4
 
 
-def root_key(salt: str, adapter: str = "") -> bytes:
-    """Where the chains of one tenant and adapter begin, 32 bytes."""
-    parts = [part.encode() for part in (salt, adapter)]
-    return hashlib.sha256(b"".join(len(part).to_bytes(4, "little") + part for part in parts)).digest()
+def root_key(salt: str) -> bytes:
+    """Returns the key that the chains of one tenant begin with, 32 bytes."""
+    owner = salt.encode()
+    # The length of a second part, always empty, is hashed too: keys are the same in every version.
+    return hashlib.sha256(len(owner).to_bytes(4, "little") + owner + bytes(4)).digest()
 
 
 def block_key(parent: bytes, tokens: bytes) -> bytes:
-    """The key of a block behind `parent` with these packed token ids, 32 bytes."""
+    """Returns the key of a block behind `parent` with these packed token ids, 32 bytes."""
     return hashlib.sha256(parent + tokens).digest()
 
 
 def pack(tokens: Sequence[int]) -> bytes:
-    """Token ids as little-endian u32."""
+    """Packs token ids as little-endian u32. Raises `struct.error` for one that is none."""
     return struct.pack(f"<{len(tokens)}I", *tokens)
 
 
 class BlockKeys:
-    """The keys of the full blocks of one list of tokens that only grows, each computed once."""
+    """Holds the keys of the full blocks of one list of tokens that only grows, each computed once."""
 
     __slots__ = ("block_tokens", "keys", "packed", "root")
 
-    def __init__(self, salt: str, block_tokens: int, adapter: str = "") -> None:
-        self.root = root_key(salt, adapter)
+    def __init__(self, salt: str, block_tokens: int) -> None:
+        self.root = root_key(salt)
         self.block_tokens = block_tokens
         self.keys: list[bytes] = []
         self.packed: list[bytes] = []  # token ids of each block
 
     def cover(self, tokens: Sequence[int], count: int) -> None:
-        """Computes what is missing of the first `count` tokens' full blocks."""
+        """Computes the keys that are missing of the full blocks of the first `count` of `tokens`."""
         size = self.block_tokens
         parent = self.keys[-1] if self.keys else self.root
         for start in range(len(self.keys) * size, count - size + 1, size):
@@ -50,7 +51,7 @@ class BlockKeys:
             self.packed.append(block)
 
     def copy(self) -> "BlockKeys":
-        """For a list that goes on otherwise from here."""
+        """Returns the keys for a list that is the same so far, and goes on otherwise."""
         copied = BlockKeys.__new__(BlockKeys)
         copied.root, copied.block_tokens = self.root, self.block_tokens
         copied.keys, copied.packed = list(self.keys), list(self.packed)

@@ -1,4 +1,4 @@
-"""What a step is asked to do and what it answers: data without tensors, so that the ranks of one model can share it."""
+"""Holds what a step is asked to do and what it answers: data without tensors, which ranks of one model can share."""
 
 from typing import Literal
 
@@ -9,43 +9,46 @@ from core.messages import Sampling
 PENDING = -1
 """A token id that stands for "the token sampled by the step before", which the host has not seen yet."""
 
+NULL_BLOCK = 0
+"""The block of each KV group that nobody gets: it pads block tables, and nothing is ever written to it."""
+
 
 class Work(Struct, frozen=True, array_like=True):
-    """One sequence's share of a step: compute `token_ids` at positions `start`, `start` + 1, …
+    """Asks for one sequence's share of a step: compute `token_ids` at positions `start`, `start` + 1, …
 
-    `blocks` is the block table of each KV group, long enough for the last position. `sampling` is None unless the last
-    row is to be sampled, as output index `output_index` of the sequence (the randomness is keyed by it): once for each
-    of `samples`, from the same logits. Who has several samples gets no PENDING token before they were collected.
+    A sequence with several samples gets no PENDING token before they were collected.
     """
 
-    sequence: int
+    sequence: int  # its id
     start: int
     token_ids: list[int]
-    blocks: tuple[list[int], ...]
-    sampling: Sampling | None = None
-    samples: tuple[int, ...] = (0,)
-    output_index: int = 0
+    blocks: tuple[list[int], ...]  # of each KV group the block table, long enough for the last position
+    sampling: Sampling | None = None  # how the last row is sampled; None: it is not
+    samples: tuple[int, ...] = (0,)  # numbers of the samples, each drawn once from the same logits
+    output_index: int = 0  # of the sampled token in its sequence's output: the randomness is keyed by it
 
 
 class BlockMove(Struct, frozen=True, array_like=True):
-    """One block of one KV group, in all its layers: within the device's pool, out to the host tier, or back in."""
+    """Moves one block of one KV group, in all its layers: within the pool, out to the host tier, or back in."""
 
     kind: Literal["copy", "out", "in"]
-    group: int
+    group: int  # index of the KV group
     source: int  # a block of the pool; for "in" a slot of the host tier
     target: int  # a block of the pool; for "out" a slot of the host tier
 
 
 class Plan(Struct, frozen=True, array_like=True):
-    """One step: a chunk of a prompt and a decode step are the same thing with other lengths."""
+    """Describes one step: a chunk of a prompt and a decode step are the same thing with other lengths."""
 
     step: int
     works: list[Work]
 
 
 class StepResult(Struct, frozen=True, array_like=True):
-    """For each work of the plan, in order, the tokens that it sampled: one for each of its samples, in their order."""
+    """Answers a plan."""
 
     step: int
-    tokens: list[list[int]]
+    tokens: list[
+        list[int]
+    ]  # of each work, in order, the tokens it sampled: one for each of its samples, in their order
     failed: list[int] = []  # indices of works whose logits were not finite

@@ -1,4 +1,4 @@
-"""Which blocks of a pool are free, kept as runs of neighbours, because neighbouring blocks move in one transfer.
+"""Keeps the free blocks of a pool as runs of neighbours, because neighbouring blocks move in one transfer.
 
 A list of single blocks decays: every allocation cuts runs apart, and nothing joins them again. Here a block that comes
 back is joined with its free neighbours (boundary tags: Knuth, The Art of Computer Programming 1, 2.5), and runs
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 
 class FreeRuns:
-    """Free blocks as maximal runs: no two runs touch."""
+    """Keeps free blocks as maximal runs: no two runs touch."""
 
     def __init__(self, first: int, count: int) -> None:
-        """Blocks `first` … `first + count - 1` are free."""
-        self.count = 0
+        """Begins with blocks `first` … `first + count - 1`, all free."""
+        self.count = 0  # free blocks
         self._length: dict[int, int] = {}  # first block of a run -> blocks in it
         self._first: dict[int, int] = {}  # last block of a run -> its first
         # class k: the runs of 2^k … 2^(k+1) - 1 blocks
@@ -22,7 +22,7 @@ class FreeRuns:
         self._insert(first, count)
 
     def take(self, count: int, after: int | None = None) -> list[int]:
-        """`count` blocks in as few ascending runs as are quickly found; first those that follow block `after`."""
+        """Takes `count` blocks in as few ascending runs as are quickly found; first those that follow block `after`."""
         assert 0 <= count <= self.count
         taken: list[int] = []
         if count and after is not None and after + 1 in self._length:
@@ -33,7 +33,7 @@ class FreeRuns:
         return taken
 
     def put(self, first: int, count: int) -> None:
-        """The run `first` … `first + count - 1` is free again."""
+        """Gives the run `first` … `first + count - 1` back."""
         before = self._first.get(first - 1)
         if before is not None:
             count += self._remove(before)
@@ -43,11 +43,11 @@ class FreeRuns:
         self._insert(first, count)
 
     def runs(self) -> Iterator[tuple[int, int]]:
-        """(first block, blocks) of every run, ascending."""
+        """Yields (first block, blocks) of every run, ascending."""
         return iter(sorted(self._length.items()))
 
     def _fitting(self, count: int) -> int:
-        """A run of the smallest class whose every run has `count` blocks, else one of the largest class."""
+        """Finds a run of the smallest class whose every run has `count` blocks, else one of the largest class."""
         sufficient = self._occupied >> (count - 1).bit_length() << (count - 1).bit_length()
         size = (sufficient & -sufficient if sufficient else self._occupied).bit_length() - 1
         return next(iter(self._classes[size]))

@@ -1,4 +1,4 @@
-"""Who holds which KV block, over all KV groups. Blocks are numbers here; the bytes are in the KV pool.
+"""Knows who holds which KV block, over all KV groups. Blocks are numbers here; the bytes are in the KV pool.
 
 Whatever is taken is taken in every group, or in none. What has to be done to the bytes so that the numbers are true
 (copies, moves to and from the host tier) is collected as `BlockMove`s, to be carried out in order before anything else
@@ -12,10 +12,8 @@ from typing import Literal, NamedTuple
 from core.block_hash import BlockKeys
 from core.errors import CapacityError
 from core.kvspec import KVSpec, blocks_for
-from engine.blocks.pool import NO_HIT, NULL_BLOCK, BlockPool, Hit
+from engine.blocks.pool import NO_HIT, BlockPool, Hit
 from engine.plan import BlockMove
-
-__all__ = ["NULL_BLOCK", "BlockManager", "Found", "Tables"]
 
 Tables = tuple[list[int], ...]
 """The blocks of one sequence, in order of position, for each KV group."""
@@ -25,24 +23,24 @@ Chains = tuple[BlockKeys, ...]
 
 
 class Found(NamedTuple):
-    """What the cache has of a text: the KV of its first `tokens` tokens, in every group."""
+    """Says what the cache has of a text."""
 
-    tokens: int
-    hits: tuple[Hit, ...]
+    tokens: int  # the text's first tokens whose KV is here, in every group
+    hits: tuple[Hit, ...]  # what each group has
 
     @property
     def returning(self) -> int:
-        """Blocks of it that come back from the host tier."""
+        """Counts the blocks of it that come back from the host tier."""
         return sum(node.block is None for hit in self.hits for node in hit.nodes)
 
     @property
     def partial(self) -> bool:
-        """Whether it ends inside a block, which is copied."""
+        """Says whether it ends inside a block, which is copied."""
         return any(hit.partial is not None for hit in self.hits)
 
     @property
     def whole_blocks(self) -> int:
-        """Leading blocks that are here as a whole, in every group."""
+        """Counts the leading blocks that are here as a whole, in every group."""
         return min(len(hit.nodes) for hit in self.hits)
 
 
@@ -51,7 +49,7 @@ def _always(blocks: int) -> bool:
 
 
 class BlockManager:
-    """The blocks of all KV groups."""
+    """Gives out the blocks of all KV groups, and takes them back."""
 
     def __init__(
         self,
@@ -60,10 +58,11 @@ class BlockManager:
         host_slots: int = 0,
         worth_returning: Callable[[int], bool] = _always,
     ) -> None:
-        """`block_count` counts the null block, in every group; `host_slots` are the first group's.
+        """Begins with all blocks free, `block_count` in every group, of which one is the null block.
 
-        `worth_returning`: is it cheaper to bring so many blocks back from the host tier than to compute them? Raises
-        `CapacityError` where nothing is left.
+        `host_slots`: blocks that the host tier has room for, all of them the first group's. `worth_returning`: is it
+        cheaper to bring so many blocks back from there than to compute them? Raises `CapacityError` where nothing is
+        left.
         """
         if block_count < 2:
             raise CapacityError(f"a KV pool of {block_count} blocks: 2 are the least, because block 0 pads")
@@ -79,54 +78,54 @@ class BlockManager:
 
     @property
     def available(self) -> int:
-        """Blocks that nobody refers to, over all groups: the free ones and those that the cache could give up."""
+        """Counts blocks that nobody refers to, over all groups: free ones, and those that the cache could give up."""
         return sum(group.available for group in self.groups)
 
     @property
     def cached_count(self) -> int:
-        """Those of them that hold KV that the cache knows."""
+        """Counts blocks that nobody refers to, but that hold KV which the cache knows."""
         return sum(group.idle for group in self.groups)
 
     @property
     def used_count(self) -> int:
-        """Blocks with any reference, over all groups."""
+        """Counts blocks with any reference, over all groups."""
         return self.total - self.available
 
     @property
     def pinned_count(self) -> int:
-        """Those of them with I/O references."""
+        """Counts blocks with I/O references, over all groups."""
         return sum(group.pinned for group in self.groups)
 
     @property
     def quarantined_count(self) -> int:
-        """Those of them with I/O references only: their sequences are over."""
+        """Counts blocks with I/O references only, over all groups: their sequences are over."""
         return sum(group.quarantined for group in self.groups)
 
     @property
     def used_slots(self) -> int:
-        """Tokens that the used blocks of the first group could hold."""
+        """Counts the tokens that the used blocks of the first group could hold."""
         return self.groups[0].used * self.groups[0].block_tokens
 
     def needed(self, tokens: int) -> int:
-        """Blocks that hold `tokens` tokens, over all groups."""
+        """Counts the blocks that hold `tokens` tokens, over all groups."""
         return sum(blocks_for(tokens, group.block_tokens) for group in self.groups)
 
     def ever_fits(self, tokens: int) -> bool:
-        """Whether the empty pool has room for `tokens` tokens of one sequence."""
+        """Says whether the empty pool has room for `tokens` tokens of one sequence."""
         return all(group.missing((), tokens) <= group.total for group in self.groups)
 
     def capacity(self, tables: Tables) -> int:
-        """Tokens that `tables` hold."""
+        """Counts the tokens that `tables` have room for."""
         return min(len(table) * group.block_tokens for group, table in zip(self.groups, tables, strict=True))
 
     # what is here ---------------------------------------------------------------------------------------------------
 
     def chains(self, salt: str) -> Chains:
-        """For a new sequence: the keys of its blocks, none of them computed yet."""
+        """Makes the keys of a new sequence's blocks, none of them computed yet, in every group."""
         return tuple(BlockKeys(salt, group.block_tokens) for group in self.groups)
 
     def find(self, tokens: Sequence[int], chains: Chains, limit: int, step: int, *, whole: bool = False) -> Found:
-        """What the cache has of the first `limit` of `tokens`; with `whole`, the same whole blocks of every group.
+        """Finds what the cache has of the first `limit` tokens; with `whole`, the same whole blocks in every group.
 
         `step` is the one being planned. The answer holds until anything else is called.
         """
@@ -145,13 +144,13 @@ class BlockManager:
         return Found(found, tuple(hits))
 
     def fits(self, tokens: int, spare: int = 0, found: Found | None = None) -> bool:
-        """Whether tables for `tokens` tokens that begin with `found` can be had, leaving `spare` in every group."""
+        """Says whether tables for `tokens` tokens that begin with `found` can be had, leaving `spare` in each group."""
         return all(group.fits(tokens, spare, hit) for group, hit in self._with_hits(found))
 
     # taking and giving back -----------------------------------------------------------------------------------------
 
     def allocate(self, tokens: int, found: Found | None = None) -> Tables | None:
-        """Tables with room for `tokens` tokens that begin with `found`, or None: they do not fit."""
+        """Takes tables with room for `tokens` tokens that begin with `found`; None: they do not fit."""
         if not self.fits(tokens, 0, found):
             return None
         return tuple(group.allocate(tokens, hit) for group, hit in self._with_hits(found))
@@ -177,7 +176,7 @@ class BlockManager:
         return True
 
     def fork(self, tables: Tables) -> Tables:
-        """The same blocks for another sequence that begins with the same tokens."""
+        """Returns tables of the same blocks, for another sequence that begins with the same tokens."""
         return tuple(group.share(table) for group, table in zip(self.groups, tables, strict=True))
 
     def free(self, tables: Tables) -> None:
@@ -186,11 +185,11 @@ class BlockManager:
             group.drop(table)
 
     def hold_io(self, group: int, blocks: Iterable[int]) -> None:
-        """I/O begins on blocks that a sequence holds: they outlive that sequence."""
+        """Keeps blocks for I/O that begins: a sequence holds them now, and they outlive it."""
         self.groups[group].hold_io(blocks)
 
     def release_io(self, group: int, blocks: Sequence[int]) -> None:
-        """I/O on blocks is over."""
+        """Ends what `hold_io` began, once for each of the blocks."""
         self.groups[group].release_io(blocks)
 
     # what the cache knows -------------------------------------------------------------------------------------------
@@ -217,21 +216,21 @@ class BlockManager:
                 known[number] = group.register(table, keys, known[number], full, step, replace)
 
     def next_full(self, known: Sequence[int], upto: int = 0) -> int:
-        """Tokens, more than `upto`, at which the next block behind the `known` ones of some group is full."""
+        """Returns the tokens, more than `upto`, at which the next block behind the `known` of some group is full."""
         sizes = [group.block_tokens for group in self.groups]
         return min(max(count + 1, upto // size + 1) * size for count, size in zip(known, sizes, strict=True))
 
     def whole_blocks(self, tokens: int) -> int:
-        """Blocks that `tokens` tokens fill, in every group."""
+        """Counts the blocks that `tokens` tokens fill, in every group."""
         return min(tokens // group.block_tokens for group in self.groups)
 
-    def disown(self, tables: Tables, position: int) -> None:
-        """The KV from `position` on is not what it should be: nobody else shall find it."""
+    def invalidate(self, tables: Tables, position: int) -> None:
+        """Takes the KV from `position` on out of the cache, because it is not what it should be."""
         for group, table in zip(self.groups, tables, strict=True):
-            group.disown(table, position // group.block_tokens)
+            group.invalidate(table, position // group.block_tokens)
 
     def take_moves(self) -> list[BlockMove]:
-        """What was asked of the bytes since the last call, in order."""
+        """Returns what was asked of the bytes since the last call, in order."""
         moves = list(self._moves)
         self._moves.clear()
         return moves

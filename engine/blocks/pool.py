@@ -1,4 +1,4 @@
-"""The blocks of one KV group: who refers to them, what they hold, and what gives way when room is needed.
+"""Keeps the blocks of one KV group: who refers to them, what they hold, and what gives way when room is needed.
 
 A block is free (nobody's), used (it has references), or idle: nobody refers to it, but its KV is known to the prefix
 cache and may be wanted again. Idle blocks are room as good as free ones; the least recently used goes first, to a slot
@@ -17,29 +17,28 @@ from core.block_hash import TOKEN_BYTES, BlockKeys, pack
 from core.kvspec import blocks_for
 from engine.blocks.free_runs import FreeRuns
 from engine.blocks.prefix_cache import Node, PrefixCache
-
-NULL_BLOCK = 0
+from engine.plan import NULL_BLOCK
 
 Emit = Callable[[Literal["copy", "out", "in"], int, int], None]
-"""Takes a move: its kind, from, to."""
+"""Takes a move of a block: its kind, its source and its target."""
 
 WorthReturning = Callable[[int], bool]
 """Is it cheaper to bring so many blocks back from the host tier than to compute them?"""
 
 
 class Hit(NamedTuple):
-    """What a pool has of a text: whole blocks, and one block that agrees with the next `part` tokens."""
+    """Says what a pool has of a text."""
 
-    nodes: list[Node]
-    partial: Node | None = None
-    part: int = 0
+    nodes: list[Node]  # its leading whole blocks
+    partial: Node | None = None  # a block that agrees with some of the tokens behind those
+    part: int = 0  # how many of its tokens agree
 
     def tokens(self, block_tokens: int) -> int:
-        """Tokens whose KV is here."""
+        """Counts the tokens whose KV is here."""
         return len(self.nodes) * block_tokens + self.part
 
     def cut(self, tokens: int, block_tokens: int) -> "Hit":
-        """The same for the first `tokens` tokens only, of which all must be here."""
+        """Returns the same for the first `tokens` tokens only, of which all must be here."""
         whole, part = divmod(tokens, block_tokens)
         partial = self.nodes[whole] if whole < len(self.nodes) else self.partial
         return Hit(self.nodes[:whole], partial if part else None, part)
@@ -49,19 +48,19 @@ NO_HIT = Hit([])
 
 
 class BlockPool:
-    """The blocks of one KV group, and the slots of its part of the host tier."""
+    """Keeps the blocks of one KV group, and the slots of its part of the host tier."""
 
     def __init__(self, block_count: int, block_tokens: int, slots: int, emit: Emit, worth: WorthReturning) -> None:
         self.block_tokens = block_tokens
-        self.total = block_count - 1
+        self.total = block_count - 1  # blocks, without the null block
         self.slots = slots
         self.cache = PrefixCache()
         self.evicted = 0  # blocks that gave way, to the host tier or for good
         self.copied = 0  # blocks that were copied because somebody else needs them as they are
         self.returned = 0  # blocks that came back from the host tier
         self.spilled = 0  # blocks that went there
-        self.pinned = 0  # blocks with I/O references …
-        self.quarantined = 0  # … and no others
+        self.pinned = 0  # blocks with I/O references
+        self.quarantined = 0  # blocks with I/O references and no others
         self._emit = emit
         self._worth = worth
         self._free = FreeRuns(NULL_BLOCK + 1, self.total)
@@ -74,30 +73,25 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that nobody refers to."""
+        """Counts the blocks that nobody refers to."""
         return self._free.count + len(self._idle)
 
     @property
     def used(self) -> int:
-        """Blocks with any reference."""
+        """Counts the blocks with any reference."""
         return self.total - self.available
 
     @property
     def idle(self) -> int:
-        """Those of them that the cache knows."""
+        """Counts the blocks that nobody refers to, but that the cache knows."""
         return len(self._idle)
-
-    @property
-    def kept(self) -> int:
-        """Slots of the host tier in use."""
-        return len(self._kept)
 
     # what is here ---------------------------------------------------------------------------------------------------
 
     def match(
         self, keys: BlockKeys, tokens: Sequence[int], limit: int, step: int, *, whole: bool, settled: bool
     ) -> Hit:
-        """What is here of the first `limit` tokens; with `whole`, in whole blocks only.
+        """Finds what is here of the first `limit` of `tokens`; with `whole`, in whole blocks only.
 
         `step` is the one being planned: a block of the same step may be shared, but not copied before it, and with
         `settled` does not count at all.
@@ -119,7 +113,7 @@ class BlockPool:
         return Hit(nodes, partial, part)
 
     def fits(self, tokens: int, spare: int, hit: Hit) -> bool:
-        """Whether a table for `tokens` tokens that begins with `hit` can be had, and `spare` blocks stay available."""
+        """Says whether a table for `tokens` tokens that begins with `hit` can be had while `spare` blocks stay here."""
         here = [node.block for node in hit.nodes if node.block is not None]
         room = self.available - sum(block in self._idle for block in here)
         return blocks_for(tokens, self.block_tokens) - len(here) + spare <= room
@@ -127,7 +121,7 @@ class BlockPool:
     # taking ---------------------------------------------------------------------------------------------------------
 
     def allocate(self, tokens: int, hit: Hit) -> list[int]:
-        """A table for `tokens` tokens that begins with `hit`; it must fit.
+        """Takes a table for `tokens` tokens that begins with `hit`; it must fit.
 
         The moves that fill its first blocks are emitted. The source of a copy may just have been evicted, and be one of
         the table's own now, but nothing has been written to it: a table that begins with a copy takes no other block
@@ -157,7 +151,7 @@ class BlockPool:
         return table
 
     def missing(self, table: Sequence[int], tokens: int) -> int:
-        """Blocks that `table` lacks to hold `tokens` tokens."""
+        """Counts the blocks that `table` lacks to hold `tokens` tokens."""
         return max(0, blocks_for(tokens, self.block_tokens) - len(table))
 
     def extend(self, table: list[int], count: int) -> None:
@@ -170,18 +164,18 @@ class BlockPool:
         table += taken
 
     def share(self, table: Sequence[int]) -> list[int]:
-        """The same blocks for another sequence."""
+        """Returns a table of the same blocks, for another sequence."""
         for block in table:
             self._sequence_references[block] += 1
         return list(table)
 
     def shared(self, table: Sequence[int], position: int) -> bool:
-        """Whether the block that takes the KV of `position` is in other tables too."""
+        """Says whether the block that takes the KV of `position` is in other tables too."""
         place = position // self.block_tokens
         return place < len(table) and self._sequence_references[table[place]] > 1
 
     def unshare(self, table: list[int], position: int) -> None:
-        """Copy-on-write: puts a copy of its own at the place of a shared block; one block must be available."""
+        """Puts a copy of the table's own in the place of a shared block (copy-on-write); one must be available."""
         place = position // self.block_tokens
         own: list[int] = []
         self.extend(own, 1)
@@ -237,8 +231,8 @@ class BlockPool:
             done += 1
         return done
 
-    def disown(self, table: Sequence[int], first: int) -> None:
-        """What blocks `first`, … of the table hold is not the KV that it should be: nobody else shall find it."""
+    def invalidate(self, table: Sequence[int], first: int) -> None:
+        """Takes blocks `first`, … of the table out of the cache: they do not hold the KV that they should."""
         for block in table[first:]:
             if (node := self._nodes.get(block)) is not None:
                 self._forget(node)
@@ -246,11 +240,13 @@ class BlockPool:
     # inside ---------------------------------------------------------------------------------------------------------
 
     def _refer(self, block: int) -> None:
+        """Begins a sequence reference of a block."""
         self.quarantined -= bool(self._io_references[block] and not self._sequence_references[block])
         self._sequence_references[block] += 1
         self._idle.pop(block, None)
 
     def _release(self, blocks: Sequence[int], references: list[int]) -> None:
+        """Ends a reference of each block, of the kind that `references` counts; what has none is idle or free."""
         free = []
         for block in reversed(blocks):
             assert references[block] > 0, f"block {block} is released more often than it was taken"
@@ -270,7 +266,7 @@ class BlockPool:
         self._put(free)
 
     def _put(self, blocks: list[int]) -> None:
-        """Neighbours go back together."""
+        """Gives blocks back to the free ones, neighbours together."""
         first = count = 0
         for block in sorted(blocks):
             if block != first + count:
@@ -282,7 +278,7 @@ class BlockPool:
             self._free.put(first, count)
 
     def _evict(self) -> None:
-        """The least recently used idle block gives way."""
+        """Lets the least recently used idle block give way: its KV goes to the host tier, or is forgotten."""
         block, _ = self._idle.popitem(last=False)
         node = self._nodes.pop(block)
         node.block = None
@@ -299,7 +295,7 @@ class BlockPool:
         self.spilled += 1
 
     def _return(self, node: Node, block: int) -> None:
-        """A block of the host tier comes back into the pool."""
+        """Brings the KV of a node from the host tier back into `block`."""
         assert node.slot is not None
         self._emit("in", node.slot, block)
         self._free_slots.append(node.slot)
@@ -308,6 +304,7 @@ class BlockPool:
         self.returned += 1
 
     def _leave_slot(self, node: Node) -> None:
+        """Frees the slot of a node, if it has one."""
         if node.slot is not None:
             self._free_slots.append(node.slot)
             node.slot = None
@@ -327,7 +324,7 @@ class BlockPool:
         self._put(idle)
 
     def _both(self) -> Iterator[tuple[int, int]]:
-        """Of each block, its sequence and its I/O references."""
+        """Yields each block's sequence references and I/O references."""
         return zip(self._sequence_references, self._io_references, strict=True)
 
     def check_invariants(self, tables: Iterable[Sequence[int]]) -> None:

@@ -1,4 +1,4 @@
-"""Which KV blocks hold which text: a tree of blocks, found by key in one step per block, compared by token ids.
+"""Finds which KV blocks hold which text: a tree of blocks, found by key in one step per block, compared by token ids.
 
 One tree for each root (a tenant); a path from the root is a text. Each node's KV is in a block of the pool or in a slot
 of the host tier. Full blocks are found by their keys. Where no child matches as a whole, the child that agrees with the
@@ -15,22 +15,22 @@ by_tokens = attrgetter("tokens")
 
 
 class Node:
-    """One full block of text whose KV is here."""
+    """Stands for one full block of text whose KV is here; a root stands for a tenant, and has no text."""
 
     __slots__ = ("block", "children", "key", "parent", "slot", "step", "tokens")
 
     def __init__(self, key: bytes, tokens: bytes, parent: "Node | None") -> None:
         self.key = key
-        self.tokens = tokens  # packed
+        self.tokens = tokens  # as `core.block_hash.pack` packs them
         self.parent = parent
         self.children: list[Node] = []  # in order of their tokens
-        self.block: int | None = None
-        self.slot: int | None = None
-        self.step = 0  # the planned step that computes it
+        self.block: int | None = None  # of the pool, that holds its KV; None: the KV is in a slot
+        self.slot: int | None = None  # of the host tier
+        self.step = 0  # the planned step that computes its KV
 
 
 class PrefixCache:
-    """The trees of one KV group. It knows neither references nor room: see `engine.blocks.pool`."""
+    """Keeps the trees of one KV group. It knows neither references nor room: see `engine.blocks.pool`."""
 
     def __init__(self) -> None:
         self._roots: dict[bytes, Node] = {}
@@ -40,11 +40,11 @@ class PrefixCache:
         return iter(self._nodes.values())
 
     def find(self, key: bytes) -> Node | None:
-        """The node with this key; whether it is the text that is meant, the caller compares."""
+        """Returns the node with this key; whether it is the text that is meant, the caller compares."""
         return self._nodes.get(key)
 
     def walk(self, keys: BlockKeys, count: int) -> list[Node]:
-        """The nodes of the first `count` blocks, as far as they are here."""
+        """Returns the nodes of the first `count` blocks, as far as they are here."""
         found: list[Node] = []
         parent = self._roots.get(keys.root)
         for key, tokens in zip(keys.keys[:count], keys.packed, strict=False):
@@ -56,9 +56,9 @@ class PrefixCache:
         return found
 
     def nearest(self, root: bytes, parent: Node | None, rest: bytes, step: int) -> tuple[Node | None, int]:
-        """The child of `parent` (None: of the root) that agrees with the most leading tokens of `rest`, and how many.
+        """Finds the child of `parent` (None: of the root) that agrees with the most leading tokens of packed `rest`.
 
-        Only children whose KV was computed before `step` count.
+        Only children whose KV was computed before `step` count. Returns the child and the tokens that agree.
         """
         parent = parent or self._roots.get(root)
         if parent is None or not rest:
@@ -72,11 +72,11 @@ class PrefixCache:
         return best
 
     def root(self, key: bytes) -> Node:
-        """The root of a tenant's texts; it is kept as long as it has children."""
+        """Returns the root of a tenant's texts; it is kept as long as it has children."""
         return self._roots.get(key) or Node(key, b"", None)
 
     def insert(self, parent: Node, key: bytes, tokens: bytes) -> Node:
-        """A new node; its key must be new."""
+        """Makes a node for a full block behind `parent`; its key must be new."""
         assert key not in self._nodes
         if parent.parent is None:
             self._roots[parent.key] = parent
@@ -114,7 +114,7 @@ class PrefixCache:
 
 
 def _common_tokens(first: bytes, second: bytes) -> int:
-    """Leading tokens that are the same."""
+    """Counts the leading tokens that are the same in two packed texts."""
     length = min(len(first), len(second))
     if first[:length] == second[:length]:
         return length // TOKEN_BYTES

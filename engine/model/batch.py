@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.blocks.manager import NULL_BLOCK
 from engine.device import to_device
-from engine.plan import PENDING, Plan, Work
+from engine.plan import NULL_BLOCK, PENDING, Plan, Work
 
 Ints = NDArray[np.int64]
 

@@ -1,4 +1,4 @@
-"""Who may take blocks next: one queue in order of arrival, for jobs, grants and preempted sequences alike.
+"""Decides who may take blocks next: one queue in order of arrival, for jobs, grants and preempted sequences alike.
 
 Strictly first come, first served: a head that does not fit keeps everybody behind it waiting, so that nothing starves,
 while what runs goes on and gives back blocks. From this follows, without a rule of its own, that preempted sequences
@@ -19,7 +19,7 @@ arrival = attrgetter("id")
 
 
 class InOrder:
-    """Sequences in order of arrival."""
+    """Keeps sequences in order of arrival."""
 
     def __init__(self) -> None:
         self._sequences: list[Sequence] = []
@@ -32,7 +32,7 @@ class InOrder:
 
     @property
     def first(self) -> Sequence:
-        """The earliest; there must be one."""
+        """Returns the earliest; there must be one."""
         return self._sequences[0]
 
     def insert(self, sequence: Sequence) -> None:
@@ -47,10 +47,13 @@ class InOrder:
 
 
 class Admission:
-    """The queue, and how many blocks an admission has to leave free."""
+    """Keeps the queue, and admits its head where enough blocks stay free."""
 
     def __init__(self, blocks: BlockManager, *, growth_reserve: int, max_model_len: int) -> None:
-        """`growth_reserve`: blocks of each KV group that stay free for the growth of those who run."""
+        """Makes an empty queue. `growth_reserve`: blocks of each KV group that stay free for those who run to grow.
+
+        `max_model_len`: tokens of a sequence, its prompt included.
+        """
         self.queue = InOrder()
         self._blocks = blocks
         self._growth_reserve = growth_reserve
@@ -77,7 +80,7 @@ class Admission:
         sequence.end_length, sequence.plan_length = end, plan_length
 
     def find(self, sequence: Sequence, step: int) -> Found:
-        """What the cache has of the sequence's tokens, for the step that is being planned.
+        """Finds what the cache has of the sequence's tokens, for the step that is being planned.
 
         KV that lands comes in whole blocks; otherwise a last token is left to compute, so that one can be sampled.
         """
@@ -89,7 +92,7 @@ class Admission:
         """Takes all blocks for the sequence's tokens, beginning with those that were just `found`, or none.
 
         `others`: somebody else runs or lands here. Alone, a sequence may use the reserve: nobody else could give it
-        back.
+        back. Returns whether it has its blocks, and has left the queue.
         """
         reserve = self._growth_reserve if others and not sequence.hand_off else 0
         tokens = sequence.tokens
@@ -111,7 +114,7 @@ class Admission:
         return True
 
     def counts(self) -> KVCounts:
-        """How often KV was found here instead of being computed, and what preemption has cost."""
+        """Counts how often KV was found here instead of being computed, and what preemption has cost."""
         return KVCounts(
             queried_tokens=self._queried,
             found_tokens=self._found,

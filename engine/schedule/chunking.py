@@ -1,4 +1,4 @@
-"""How many tokens of prompts a step takes beside decodes, so that those keep their pace.
+"""Decides how many tokens of prompts a step takes beside decodes, so that those keep their pace.
 
 A step's seconds are those of its decodes, and some for each token of a prompt. Both are learned from the steps that
 have run, for they depend on the length of the texts, and on who else computes on this host. What the target leaves to
@@ -11,29 +11,32 @@ from math import inf
 LEAST = 16
 """Tokens that a step always has room for, so that prompts get on however slow the decodes beside them are."""
 FRESH = 0.25
-"""The newest step's share in what is known."""
+"""The newest step's weight in what is known."""
 JUMP = 4.0
 """A step counts as at most so many times slower or faster than what is known: it may have stood still for a moment."""
 
 
 class Chunking:
-    """Knows no clock: the caller says what a step took."""
+    """Learns what steps take, and gives the next one its room. It knows no clock: the caller says what a step took."""
 
     def __init__(self, target: float = inf, tokens_per_second: float = 0.0) -> None:
-        """`target`: seconds of a step with decodes in it. `tokens_per_second` of prompts, as far as known; 0: not."""
+        """Begins with what a start has measured.
+
+        `target`: seconds that a step with decodes in it may take. `tokens_per_second`: of prompts; 0: not known.
+        """
         self._target = target
-        self._decodes = 0.0  # s of a step without prompts
-        self._token = 1 / tokens_per_second if tokens_per_second else 0.0  # s
+        self._decodes = 0.0  # s that a step without prompts takes
+        self._token = 1 / tokens_per_second if tokens_per_second else 0.0  # s that a token of a prompt takes
 
     def room(self, most: int) -> int:
-        """Tokens of prompts for a step with decodes in it, `most` at most."""
+        """Returns how many tokens of prompts a step with decodes in it takes, `most` at most."""
         left = max(0.0, self._target - self._decodes)
         if left >= most * self._token:
             return most
         return min(most, max(LEAST, int(left / self._token)))
 
-    def ran(self, prompt_tokens: int, decodes: int, seconds: float) -> None:
-        """A step with so many tokens of prompts, and so many sequences that decode, took `seconds`."""
+    def learn(self, prompt_tokens: int, decodes: int, seconds: float) -> None:
+        """Takes note that a step with so many tokens of prompts, and so many sequences that decode, took `seconds`."""
         if seconds <= 0:
             return  # the clock was set
         if not prompt_tokens:

@@ -1,7 +1,7 @@
-"""Who is here: every sequence that has not ended, where it stands, and the blocks that it holds.
+"""Moves sequences from state to state: keeps every one that has not ended, and the blocks that it holds.
 
 Each change of a sequence's state happens here, together with what it means for its blocks and for what the cache knows
-of them. When somebody is to change, the scheduler decides.
+of them. The scheduler decides when a sequence changes.
 """
 
 from itertools import chain
@@ -12,26 +12,26 @@ from core.records import KVCounts
 from engine.blocks.manager import BlockManager
 from engine.schedule.admission import Admission, InOrder
 from engine.schedule.sequence import Sequence, SequenceState
-from engine.schedule.shared_landings import Followers
+from engine.schedule.shared_landings import SharedLandings
 
 
-class Roster:
-    """Sequences by state, and the moves between states."""
+class Lifecycle:
+    """Keeps sequences by state, and carries out each move between states."""
 
     def __init__(self, blocks: BlockManager, admission: Admission) -> None:
-        self.live: dict[int, Sequence] = {}  # by id: all that have not ended
+        self.live: dict[int, Sequence] = {}  # by id: all sequences that have not ended
         self.running = InOrder()
         self.landing = InOrder()
-        self._followers = Followers()
-        self.preemptions = 0
-        self.forks = 0
-        self.next_deadline = float("inf")
+        self._shared_landings = SharedLandings()
+        self.preemptions = 0  # since the start
+        self.next_deadline = float("inf")  # s; no sequence expires before it
+        self._forks = 0
         self._blocks = blocks
         self._admission = admission
         self._arrivals = 0
 
     def enter(self, members: list[Sequence]) -> None:
-        """New sequences get their ids, in order; the first waits for blocks, the others for its first token."""
+        """Gives new sequences their ids, in order; the first waits for blocks, the others for its first token."""
         for each in members:
             self._arrivals += 1
             each.id = self._arrivals
@@ -45,40 +45,43 @@ class Roster:
         self.next_deadline = min(self.next_deadline, stem.deadline)
 
     def occupied(self) -> int:
-        """Sequences that run or land, and those that will begin with one of them."""
+        """Counts the sequences that run or land, and those that will begin with one of them."""
         return sum(1 + len(each.branches) for each in chain(self.running, self.landing))
 
     def waiting(self) -> int:
-        """Sequences that wait for blocks, or for somebody else's landing."""
-        return len(self._admission.queue) + len(self._followers)
+        """Counts the sequences that wait for blocks, or for somebody else's landing."""
+        return len(self._admission.queue) + len(self._shared_landings)
 
-    def follows(self, sequence: Sequence, held: int) -> bool:
-        """Whether the head of the queue leaves it to wait for another sequence's landing; `held` blocks are here."""
-        if not self._followers.join(sequence, held):
+    def awaits_landing(self, sequence: Sequence, held: int) -> bool:
+        """Lets the head of the queue leave it, to wait for another sequence's landing, if that is worth it.
+
+        `held` whole blocks of it are here. Returns whether it waits.
+        """
+        if not self._shared_landings.wait(sequence, held):
             return False
         self._admission.queue.remove(sequence)
         return True
 
-    def admitted(self, sequence: Sequence) -> None:
-        """It has its blocks, and has left the queue."""
+    def start(self, sequence: Sequence) -> None:
+        """Lets a sequence that has got its blocks, and left the queue, land or run."""
         if sequence.landing:
             sequence.move(SequenceState.LANDING)
             self.landing.insert(sequence)
-            self._followers.lead(sequence, sequence.held_blocks)
+            self._shared_landings.announce(sequence, sequence.held_blocks)
         else:
             self.run(sequence)
         sequence.register_at = self._blocks.next_full(sequence.known)
 
     def run(self, sequence: Sequence) -> None:
-        """It is part of the steps from now on."""
+        """Makes a sequence part of the steps from now on."""
         if sequence.state is SequenceState.LANDING:
             self._landing_over(sequence)
-            self.next_deadline = min(self.next_deadline, sequence.deadline)  # it may be over, and have been told once
+            self.next_deadline = min(self.next_deadline, sequence.deadline)  # it may have passed: it is told again
         sequence.move(SequenceState.RUNNING)
         self.running.insert(sequence)
 
     def park(self, sequence: Sequence) -> None:
-        """Its prompt is computed; it keeps its blocks until it is released."""
+        """Takes a sequence whose prompt is computed out of the steps; it keeps its blocks until it is released."""
         self.running.remove(sequence)
         sequence.move(SequenceState.PARKED)
 
@@ -112,7 +115,7 @@ class Roster:
         sequence.register_at = self._blocks.next_full(sequence.known, upto)
 
     def begin_branches(self, stem: Sequence, branches: list[Sequence]) -> None:
-        """From here on each goes its own way, with the stem's blocks until it writes into one of them."""
+        """Lets each branch go its own way, with the stem's blocks until it writes into one of them."""
         for branch in branches:
             branch.blocks = self._blocks.fork(stem.blocks)
             branch.chains = tuple(keys.copy() for keys in stem.chains)
@@ -122,24 +125,24 @@ class Roster:
             branch.admitted_length, branch.admitted_at = stem.admitted_length, stem.admitted_at
             branch.forked = stem.forked = True
             branch.stem = None
-            self.forks += 1
+            self._forks += 1
             self.run(branch)
         stem.branches = []
 
-    def disown(self, sequence: Sequence, start: int) -> None:
-        """A step that began at `start` has failed: what it stored shall not be found, or whoever finds it fails too.
+    def invalidate(self, sequence: Sequence, start: int) -> None:
+        """Takes out of the cache what a failed step that began at `start` has stored: who finds it would fail too.
 
         Logits that are finite prove the KV of all tokens before them. Of a prompt that has none yet nothing is proven,
         not even what was found in the cache: whoever computed it may have been released before its first token.
         """
         sound = start if start >= sequence.admitted_length else 0
-        self._blocks.disown(sequence.blocks, sound)
+        self._blocks.invalidate(sequence.blocks, sound)
         sequence.computed = min(sequence.computed, sound)
 
     def end(self, sequence: Sequence) -> None:
-        """From any state."""
-        if sequence in self._followers:
-            self._followers.leave(sequence)
+        """Ends a sequence in any state, and gives its blocks back unless a launched step still writes to them."""
+        if sequence in self._shared_landings:
+            self._shared_landings.leave(sequence)
         elif sequence.state is SequenceState.WAITING:
             self._admission.queue.remove(sequence)
         elif sequence.state is SequenceState.RUNNING:
@@ -152,8 +155,8 @@ class Roster:
 
     def _landing_over(self, sequence: Sequence) -> None:
         self.landing.remove(sequence)
-        for follower in self._followers.dissolve(sequence):
-            self._admission.queue.insert(follower)
+        for each in self._shared_landings.conclude(sequence):
+            self._admission.queue.insert(each)
 
     def free(self, sequence: Sequence) -> None:
         """Gives a sequence's blocks back, unless a launched step still writes to them; the cache keeps what is full."""
@@ -163,12 +166,12 @@ class Roster:
             sequence.blocks, sequence.capacity = (), 0
 
     def kv_counts(self) -> KVCounts:
-        """What the cache, preemption and forks came to, and how full the blocks are."""
+        """Counts what the cache, preemption and forks came to, and how full the blocks are."""
         pools = self._blocks.groups
         return structs.replace(
             self._admission.counts(),
             copied_blocks=sum(pool.copied for pool in pools),
-            forks=self.forks,
+            forks=self._forks,
             evicted_blocks=sum(pool.evicted for pool in pools),
             spilled_blocks=sum(pool.spilled for pool in pools),
             returned_blocks=sum(pool.returned for pool in pools),
@@ -177,7 +180,7 @@ class Roster:
         )
 
     def expired(self, now: float) -> list[Sequence]:
-        """Sequences whose deadline has passed, in order of arrival; the caller reports and releases them."""
+        """Returns sequences whose deadline has passed, in order of arrival; the caller reports and releases them."""
         if now < self.next_deadline:
             return []
         live = self.live.values()
@@ -190,12 +193,12 @@ class Roster:
         ended = {each.id: each for each in flying if each.state is SequenceState.ENDED}
         self._blocks.check_invariants(each.blocks for each in [*self.live.values(), *ended.values()] if each.blocks)
         by_state = {state: [each.id for each in self.live.values() if each.state is state] for state in SequenceState}
-        queued = [each for each in self.live.values() if each not in self._followers]
+        queued = [each for each in self.live.values() if each not in self._shared_landings]
         assert [each.id for each in self._admission.queue] == sorted(
             each.id for each in queued if each.state is SequenceState.WAITING
         )
-        assert self.waiting() == len(by_state[SequenceState.WAITING]), "a follower of nobody"
-        assert not len(self._followers) or len(self.landing), "followers without a leader"
+        assert self.waiting() == len(by_state[SequenceState.WAITING]), "a sequence waits that nobody knows of"
+        assert not len(self._shared_landings) or len(self.landing), "sequences wait for a landing that there is not"
         assert sorted(by_state[SequenceState.RUNNING]) == [each.id for each in self.running]
         assert sorted(by_state[SequenceState.LANDING]) == [each.id for each in self.landing]
         assert not by_state[SequenceState.ENDED]
@@ -211,5 +214,5 @@ class Roster:
 
 
 def released(sequence: Sequence) -> bool:
-    """Nobody wants to hear of it any more."""
+    """Says whether nobody wants to hear of the sequence any more."""
     return sequence.abandoned or sequence.state is SequenceState.ENDED

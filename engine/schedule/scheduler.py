@@ -1,4 +1,4 @@
-"""What the next step computes. Iteration-level: every step admits, grows, finishes and, under pressure, preempts.
+"""Plans what the next step computes: every step admits, grows, finishes and, under pressure, preempts.
 
 Tokens are planned, not phases: a chunk of a prompt and a decode step are the same thing with other lengths. Running
 sequences get their next token first, so that TPOT holds, then prompts get chunks of what is left of the step, in order
@@ -23,34 +23,34 @@ from engine.blocks.manager import BlockManager
 from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
 from engine.schedule.admission import Admission
 from engine.schedule.chunking import Chunking
-from engine.schedule.lifecycle import Roster, released
+from engine.schedule.lifecycle import Lifecycle, released
 from engine.schedule.sequence import Sequence, SequenceState
 
 NON_FINITE = "non-finite logits"
 
 
 class Progress(Struct, frozen=True):
-    """What a step did for one sequence: `tokens` at output indices `index`, …; the end, if this was it."""
+    """Says what a step did for one sequence."""
 
     sequence: Sequence
-    index: int
+    index: int  # the output index of the first of `tokens`
     tokens: list[int]
-    finish: Finish | None = None
-    failed: str = ""
+    finish: Finish | None = None  # how the sequence has ended; None: it goes on, or has failed
+    failed: str = ""  # why it has failed; empty: it has not
 
 
 class Launched(NamedTuple):
-    """A step under way, with the sequences of its works: `decodes` of these decode, the others are prompts."""
+    """Keeps a step that is under way."""
 
     plan: Plan
-    members: list[Sequence]
-    decodes: int
-    prompt_tokens: int
-    planned_at: float
+    members: list[Sequence]  # of each work its sequence
+    decodes: int  # the first works, which decode; the others compute chunks of prompts
+    prompt_tokens: int  # tokens of all chunks
+    planned_at: float  # s
 
 
 class Scheduler:
-    """Sequences in, plans out, results in, progress out."""
+    """Takes sequences and gives plans, takes results and gives progress."""
 
     def __init__(
         self,
@@ -63,10 +63,12 @@ class Scheduler:
         max_in_flight: int = 1,
         chunking: Chunking | None = None,
     ) -> None:
-        """`max_in_flight`: steps that may be launched and not collected, 1 or 2. `chunking`: of prompts beside decodes;
-        None: in all that is left of `max_batch_tokens`.
+        """Plans over the blocks of `blocks`, of which `growth_reserve` stay free for those who run to grow.
 
-        `max_sequences` run or land at once, but never more than `max_batch_tokens`: each gets a token in every step.
+        `max_batch_tokens`: tokens of a step. `max_sequences`: sequences that run or land at once, but never more than
+        `max_batch_tokens`: each gets a token in every step. `max_model_len`: tokens of a sequence. `max_in_flight`:
+        steps that may be launched and not collected, 1 or 2. `chunking`: how prompts are cut beside decodes; None: into
+        all that is left of `max_batch_tokens`.
         """
         assert max_in_flight in (1, 2), "a PENDING token comes from the step before, not from an older one"
         self._blocks = blocks
@@ -74,18 +76,18 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = min(max_sequences, max_batch_tokens)
         self._max_in_flight = max_in_flight
-        self._roster = Roster(blocks, self._admission)
-        self._running, self._landing = self._roster.running, self._roster.landing
+        self._lifecycle = Lifecycle(blocks, self._admission)
+        self._running, self._landing = self._lifecycle.running, self._lifecycle.landing
         self._chunking = chunking or Chunking()
         self._launched: deque[Launched] = deque()
-        self._applied_at = 0.0
-        self._admitted: list[Sequence] = []
+        self._applied_at = 0.0  # s, the newest result
+        self._admitted: list[Sequence] = []  # for the next `take_admitted`
         self._planned_steps = 0
         self._steps = 0
         self._prompt_tokens = 0
         self._output_tokens = 0
 
-    # sequences come and go
+    # sequences come and go ------------------------------------------------------------------------------------------
 
     def add(self, sequence: Sequence, branches: Iterable[Sequence] = ()) -> None:
         """Queues a new sequence; each gets its id. Raises `CapacityError`, with both numbers, if it can never fit.
@@ -100,19 +102,19 @@ class Scheduler:
             raise CapacityError(f"{len(members)} samples of a prompt, but {self._max_sequences} sequences run at once")
         for each in members:
             self._admission.set_lengths(each)
-        self._roster.enter(members)
+        self._lifecycle.enter(members)
 
     def take_admitted(self) -> list[Sequence]:
-        """Those that got their first blocks since the last call: time to Open a handoff, or to Grant one."""
+        """Returns those that got their first blocks since the last call: time to Open a handoff, or to Grant one."""
         admitted, self._admitted = self._admitted, []
         return [sequence for sequence in admitted if sequence.state is not SequenceState.ENDED]
 
     def take_moves(self) -> list[BlockMove]:
-        """What the last plan needs to be done to the blocks' bytes, in order, before anything else touches the pool."""
+        """Returns what the last plan needs to be done to the blocks' bytes, before anything else touches the pool."""
         return self._blocks.take_moves()
 
     def adopt(self, sequence: Sequence, emitted: Mapping[int, list[int]], sampling: Sampling, limits: Limits) -> None:
-        """The KV of a landing sequence is there; it and its branches go on after what each, by sample, has `emitted`.
+        """Lets a landing sequence whose KV is there, and its branches, go on after what each, by sample, has `emitted`.
 
         Raises `CapacityError` if the limits can never fit here, `IllegalMove` if it does not land, or if `emitted` has
         no tokens for one of those that were not released; in both cases nothing has changed.
@@ -134,11 +136,11 @@ class Scheduler:
         for each in members:
             each.sampling = sampling
         sequence.planned = sequence.computed = sequence.admitted_length
-        self._roster.register(sequence, sequence.computed)
-        self._roster.run(sequence)
-        self._roster.begin_branches(sequence, [each for each in members if each is not sequence])
+        self._lifecycle.register(sequence, sequence.computed)
+        self._lifecycle.run(sequence)
+        self._lifecycle.begin_branches(sequence, [each for each in members if each is not sequence])
         if sequence.abandoned:
-            self._roster.end(sequence)
+            self._lifecycle.end(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """Ends a sequence in any state. Its blocks go back now, or with the last launched step that refers to them.
@@ -151,47 +153,38 @@ class Scheduler:
             sequence.abandoned = True
             return
         stem = sequence.stem
-        self._roster.end(sequence)
+        self._lifecycle.end(sequence)
         if stem is not None and stem.abandoned:
             self.release(stem)
 
     def expired(self, now: float) -> list[Sequence]:
-        """Sequences whose deadline has passed, in order of arrival; the caller reports and releases them."""
-        return self._roster.expired(now)
+        """Returns sequences whose deadline has passed, in order of arrival; the caller reports and releases them."""
+        return self._lifecycle.expired(now)
 
     @property
     def next_deadline(self) -> float:
-        """No sequence expires before this; infinite if there is none."""
-        return self._roster.next_deadline
-
-    @property
-    def in_flight(self) -> int:
-        """Steps that are launched and not applied."""
-        return len(self._launched)
-
-    def has_work(self) -> bool:
-        """Whether a sequence runs or waits; landing and parked ones depend on others."""
-        return bool(len(self._running) or len(self._admission.queue))
+        """Returns the time in s before which no sequence expires; infinite if there is none."""
+        return self._lifecycle.next_deadline
 
     def load(self) -> Load:
-        """Sequences, blocks and totals; what has not begun to run here (landing too) waits."""
+        """Counts sequences, blocks and totals; what has not begun to run here (landing too) waits."""
         return Load(
             running=len(self._running),
-            waiting=self._roster.waiting() + len(self._landing),
+            waiting=self._lifecycle.waiting() + len(self._landing),
             blocks_total=self._blocks.total,
             blocks_used=self._blocks.used_count,
             blocks_cached=self._blocks.cached_count,
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,
-            preemptions=self._roster.preemptions,
-            kv=self._roster.kv_counts(),
+            preemptions=self._lifecycle.preemptions,
+            kv=self._lifecycle.kv_counts(),
         )
 
-    # a step
+    # a step ---------------------------------------------------------------------------------------------------------
 
     def plan(self, now: float) -> Plan | None:
-        """The next step, to be launched, or None.
+        """Returns the next step, to be launched, or None.
 
         None while a step is in flight means: collect first. None while none is in flight means that nothing can happen
         before another call changes something: the worker may sleep until an event or `next_deadline`.
@@ -199,66 +192,49 @@ class Scheduler:
         """
         if len(self._launched) >= self._max_in_flight or not self._grow():
             return None
-        works: list[Work] = []
-        prompts: list[Sequence] = []
-        for sequence in self._running:
-            length = sequence.length
-            if length >= sequence.plan_length or length > sequence.capacity or sequence.forked:
-                continue  # its last token is under way, or it waits for a block
-            if sequence.branches and sequence.pending:
-                continue  # its branches are to begin first
-            if length - sequence.planned == 1:
-                works.append(self._work(sequence, 1))
-            else:
-                prompts.append(sequence)
-        decodes = len(works)
-        room = self._max_batch_tokens - decodes
-        if decodes:
+        decodes, prompts = self._ready()
+        works = [self._work(sequence, 1) for sequence in decodes]
+        room = self._max_batch_tokens - len(works)
+        if works:
             room = self._chunking.room(room)
-        spare = room
-        for sequence in prompts:
-            if room == 0:
-                break
-            works.append(self._work(sequence, min(room, sequence.length - sequence.planned)))
-            room -= len(works[-1].token_ids)
-        # One by one: each may share what the one before it computes in this very step.
-        while (admitted := self._admit(now, room)) is not None:
-            if not admitted.landing:
-                works.append(self._work(admitted, min(room, admitted.length - admitted.planned)))
-                room -= len(works[-1].token_ids)
+        chunks = self._chunks(prompts, room, now)
+        works += chunks
         if not works:
             return None
         self._planned_steps += 1
         plan = Plan(self._planned_steps, works)
-        live = self._roster.live
+        live = self._lifecycle.live
         members = [live[work.sequence] for work in works]
-        self._launched.append(Launched(plan, members, decodes, spare - room, now))
+        prompt_tokens = sum(len(work.token_ids) for work in chunks)
+        self._launched.append(Launched(plan, members, len(decodes), prompt_tokens, now))
         return plan
 
     def apply(self, result: StepResult, now: float) -> list[Progress]:
         """Takes over what the oldest launched step computed, and ends, parks and frees accordingly.
 
-        A token that was computed past a sequence's end, or after its release, is discarded. Raises `IllegalMove` for
-        the result of another step.
+        A token that was computed past a sequence's end, or after its release, is discarded. Returns what the step did
+        for each sequence that somebody wants to hear of. Raises `IllegalMove` for the result of another step.
         """
         if not self._launched or self._launched[0].plan.step != result.step:
             raise IllegalMove(f"result of step {result.step} is not that of the oldest launched step")
-        plan, members, decodes, prompt_tokens, planned_at = self._launched.popleft()
-        self._chunking.ran(prompt_tokens, decodes, now - max(planned_at, self._applied_at))
+        step = self._launched.popleft()
+        # The device began with it when it was planned, or when the step before was done.
+        self._chunking.learn(step.prompt_tokens, step.decodes, now - max(step.planned_at, self._applied_at))
         self._applied_at = now
         self._steps += 1
         failed = frozenset(result.failed)
         progress: list[Progress] = []
-        for number, (work, sequence, tokens) in enumerate(zip(plan.works, members, result.tokens, strict=True)):
+        shares = zip(step.plan.works, step.members, result.tokens, strict=True)
+        for index, (work, sequence, tokens) in enumerate(shares):
             sequence.in_flight -= 1
-            if number in failed:
-                self._roster.disown(sequence, work.start)
+            if index in failed:
+                self._lifecycle.invalidate(sequence, work.start)
             if sequence.state is SequenceState.ENDED:
-                self._roster.free(sequence)
+                self._lifecycle.free(sequence)
                 continue
             if work.start < sequence.admitted_length:
                 self._prompt_tokens += len(work.token_ids)
-            if number in failed:
+            if index in failed:
                 progress += self._fail(sequence)
                 continue
             sequence.computed += len(work.token_ids)
@@ -270,14 +246,14 @@ class Scheduler:
     def check_invariants(self) -> None:
         """Raises AssertionError unless sequences, blocks and steps in flight agree."""
         flying = [sequence for step in self._launched for sequence in step.members]
-        self._roster.check_invariants(flying)
+        self._lifecycle.check_invariants(flying)
 
-    # inside a step
+    # inside a step --------------------------------------------------------------------------------------------------
 
     def _grow(self) -> bool:
         """Gives every running sequence a block of its own for its next token, oldest first, preempting if need be.
 
-        False: blocks are short, and a step in flight is to be collected before anybody may lose some.
+        Returns False where blocks are short, and a step in flight is to be collected before anybody may lose some.
         """
         short = [each for each in self._running if each.length > each.capacity or each.forked]
         for sequence in short:
@@ -291,28 +267,61 @@ class Scheduler:
                 victim = self._victim()
                 if victim is None:
                     break  # landing, parked or I/O blocks will come back
-                self._roster.preempt(victim)
+                self._lifecycle.preempt(victim)
             else:
                 if sequence.blocks:
                     sequence.capacity = self._blocks.capacity(sequence.blocks)
                     sequence.forked = False
         return True
 
+    def _ready(self) -> tuple[list[Sequence], list[Sequence]]:
+        """Returns those who run and can go on in this step: who decode, and whose prompts are still to be computed."""
+        decodes, prompts = [], []
+        for sequence in self._running:
+            length = sequence.length
+            if length >= sequence.plan_length or length > sequence.capacity or sequence.forked:
+                continue  # its last token is under way, or it waits for a block
+            if sequence.branches and sequence.pending:
+                continue  # its branches are to begin first
+            if length - sequence.planned == 1:
+                decodes.append(sequence)
+            else:
+                prompts.append(sequence)
+        return decodes, prompts
+
+    def _chunks(self, prompts: list[Sequence], room: int, now: float) -> list[Work]:
+        """Cuts chunks of `room` tokens at most, first from `prompts`, then from those that are admitted."""
+        works: list[Work] = []
+        for sequence in prompts:
+            if room == 0:
+                break
+            works.append(self._work(sequence, min(room, sequence.length - sequence.planned)))
+            room -= len(works[-1].token_ids)
+        # One by one: each may share what the one before it computes in this very step.
+        while (admitted := self._admit(now, room)) is not None:
+            if not admitted.landing:
+                works.append(self._work(admitted, min(room, admitted.length - admitted.planned)))
+                room -= len(works[-1].token_ids)
+        return works
+
     def _victim(self) -> Sequence | None:
-        """The lowest priority, of these the latest arrival; never the oldest: somebody always gets on."""
+        """Chooses who is preempted: the lowest priority, of these the latest arrival, but never the oldest of all.
+
+        So somebody always gets on.
+        """
         candidates = [sequence for sequence in self._running if not sequence.hand_off]
         return max(candidates[1:], key=_gives_way, default=None)
 
     def _admit(self, now: float, room: int) -> Sequence | None:
         """Admits the head of the queue if it fits; all but landings need room in this step too."""
         queue = self._admission.queue
-        others = self._roster.occupied() if len(queue) else 0
+        others = self._lifecycle.occupied() if len(queue) else 0
         if others >= self._max_sequences:
             return None  # whoever comes first; a look into the cache would cost each step the length of its prompt
         while len(queue) and (room > 0 or queue.first.landing):
             sequence = queue.first
             found = self._admission.find(sequence, self._planned_steps + 1)
-            if not (sequence.landing and self._roster.follows(sequence, found.whole_blocks)):
+            if not (sequence.landing and self._lifecycle.awaits_landing(sequence, found.whole_blocks)):
                 break
         else:
             return None
@@ -323,11 +332,11 @@ class Scheduler:
         if not sequence.preemptions:
             sequence.admitted_at = now
             self._admitted.append(sequence)
-        self._roster.admitted(sequence)
+        self._lifecycle.start(sequence)
         return sequence
 
     def _work(self, sequence: Sequence, count: int) -> Work:
-        """The next `count` tokens of a sequence; the last of them all is sampled from."""
+        """Plans the next `count` tokens of a sequence; the last of all its tokens is sampled from."""
         start, length = sequence.planned, sequence.length
         end = start + count
         sampled = end == length
@@ -335,31 +344,35 @@ class Scheduler:
         if sequence.branches:
             samples += tuple(branch.key.sample for branch in sequence.branches)
         work = Work(
-            sequence.id,
-            start,
-            sequence.tokens[start:end] or [PENDING],
-            sequence.blocks,
-            sequence.sampling if sampled else None,
-            samples,
-            length - sequence.prompt_tokens,
+            sequence=sequence.id,
+            start=start,
+            token_ids=sequence.tokens[start:end] or [PENDING],
+            blocks=sequence.blocks,
+            sampling=sequence.sampling if sampled else None,
+            samples=samples,
+            output_index=length - sequence.prompt_tokens,
         )
         sequence.planned = end
         sequence.pending += sampled
         sequence.in_flight += 1
         if end >= sequence.register_at:
-            self._roster.register(sequence, min(end, len(sequence.tokens)), self._planned_steps + 1)
+            self._lifecycle.register(sequence, min(end, len(sequence.tokens)), self._planned_steps + 1)
         return work
 
     def _accept(self, sequence: Sequence, sampled: list[int], now: float) -> list[Progress]:
-        """Appends sampled tokens up to the end that one of them may be; branches begin with a token each."""
+        """Takes the tokens that were sampled from a sequence's row; a sequence with branches begins them."""
         assert sampled, "a row that was sampled has a token, or has failed"
-        if not sequence.branches:
-            progress = self._take(sequence, sampled, now)
-            if progress.finish:
-                self._roster.end(sequence)
-            elif sequence.hand_off:
-                self._roster.park(sequence)
-            return [progress]
+        if sequence.branches:
+            return self._accept_first(sequence, sampled, now)
+        progress = self._take(sequence, sampled, now)
+        if progress.finish:
+            self._lifecycle.end(sequence)
+        elif sequence.hand_off:
+            self._lifecycle.park(sequence)
+        return [progress]
+
+    def _accept_first(self, sequence: Sequence, sampled: list[int], now: float) -> list[Progress]:
+        """Gives a sequence and each of its branches its first token, and lets those go on that have not ended by it."""
         members = [sequence, *sequence.branches]
         both = zip(members, sampled, strict=True)
         taken = [self._take(each, [token], now) for each, token in both if not released(each)]
@@ -367,20 +380,21 @@ class Scheduler:
         branches = [each for each in going if each is not sequence]
         for each in sequence.branches:
             if each.state is not SequenceState.ENDED and (sequence.hand_off or each not in branches):
-                self._roster.end(each)
+                self._lifecycle.end(each)
         if sequence.hand_off:
             sequence.branches = []
             if going:
-                self._roster.park(sequence)
+                self._lifecycle.park(sequence)
             else:
-                self._roster.end(sequence)
+                self._lifecycle.end(sequence)
         else:
-            self._roster.begin_branches(sequence, branches)
+            self._lifecycle.begin_branches(sequence, branches)
             if sequence not in going:
-                self._roster.end(sequence)
+                self._lifecycle.end(sequence)
         return taken
 
     def _take(self, sequence: Sequence, sampled: list[int], now: float) -> Progress:
+        """Appends sampled tokens to a sequence, up to the one that ends it."""
         tokens = sequence.tokens
         before = length = len(tokens)
         finish: Finish | None = None
@@ -395,14 +409,15 @@ class Scheduler:
         return Progress(sequence, before - sequence.prompt_tokens, tokens[before:], finish)
 
     def _fail(self, sequence: Sequence) -> list[Progress]:
-        """No token can be drawn: this is the end of the sequence, and of the branches that waited for it."""
+        """Ends a sequence of which no token can be drawn, and the branches that waited for it."""
         members = [each for each in (*sequence.branches, sequence) if not released(each)]
         for branch in sequence.branches:
             self.release(branch)
         if sequence.state is not SequenceState.ENDED:
-            self._roster.end(sequence)
+            self._lifecycle.end(sequence)
         return [Progress(each, each.emitted, [], failed=NON_FINITE) for each in members]
 
 
 def _gives_way(sequence: Sequence) -> tuple[int, int]:
+    """Orders sequences: the greatest is preempted first."""
     return sequence.priority, sequence.id

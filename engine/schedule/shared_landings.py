@@ -1,8 +1,8 @@
-"""Prompts that begin alike and are to land at the same time: one lands, the others wait for its blocks and share them.
+"""Lets prompts that begin alike and are to land at the same time share a landing: one lands, the others wait for it.
 
 Without this, many requests behind one system prompt would each have it sent, because none of them had landed when the
-others asked for room. A follower holds nothing. When its leader has landed, or will not, it stands in the queue again
-where it stood; the deadlines of the leader's handoff bound the wait.
+others asked for room. Who waits holds no blocks. When the landing is over, whether it came to its end or not, those
+that waited for it stand in the queue again where they stood; the deadlines of the handoff bound the wait.
 """
 
 from itertools import takewhile
@@ -10,47 +10,47 @@ from itertools import takewhile
 from engine.schedule.sequence import Sequence
 
 
-class Followers:
-    """Who lands which block of text, and who waits for it. The first KV group stands for all."""
+class SharedLandings:
+    """Knows which blocks of text are about to land, and which sequences wait for that. The first KV group counts."""
 
     def __init__(self) -> None:
-        self._leaders: dict[bytes, Sequence] = {}  # by the keys of the blocks that are to land
-        self._leader_of: dict[Sequence, Sequence] = {}
+        self._landing: dict[bytes, Sequence] = {}  # by the key of a block that is about to land: whose landing it is
+        self._waiting: dict[Sequence, Sequence] = {}  # by each sequence that waits: the one whose landing it waits for
 
     def __len__(self) -> int:
-        return len(self._leader_of)
+        return len(self._waiting)
 
     def __contains__(self, sequence: Sequence) -> bool:
-        return sequence in self._leader_of
+        return sequence in self._waiting
 
-    def join(self, sequence: Sequence, held: int) -> bool:
-        """Whether the sequence, of which `held` whole blocks are here, waits for another one's landing from now on.
+    def wait(self, sequence: Sequence, held: int) -> bool:
+        """Lets a sequence, of which `held` whole blocks are here, wait for another one's landing if that is worth it.
 
-        It does if at least half of its other whole blocks are about to land, so that a short common beginning, such as
-        a template's, delays nobody.
+        It is if at least half of its other whole blocks are about to land, so that a short common beginning, such as
+        a template's, delays nobody. Returns whether the sequence waits.
         """
         missing = sequence.chains[0].keys[held:]
-        coming = list(takewhile(lambda key: key in self._leaders, missing))
+        coming = list(takewhile(lambda key: key in self._landing, missing))
         if not coming or 2 * len(coming) < len(missing):
             return False
-        self._leader_of[sequence] = self._leaders[coming[-1]]
+        self._waiting[sequence] = self._landing[coming[-1]]
         return True
 
-    def lead(self, sequence: Sequence, held: int) -> None:
-        """The sequence's whole blocks, but for the first `held`, are to land."""
+    def announce(self, sequence: Sequence, held: int) -> None:
+        """Notes that the sequence's whole blocks, but for the first `held`, are about to land."""
         for key in sequence.chains[0].keys[held:]:
-            self._leaders.setdefault(key, sequence)
+            self._landing.setdefault(key, sequence)
 
-    def dissolve(self, leader: Sequence) -> list[Sequence]:
-        """The sequence has landed, or will not: those that waited for it."""
-        for key in leader.chains[0].keys:
-            if self._leaders.get(key) is leader:
-                del self._leaders[key]
-        followers = [each for each, of in self._leader_of.items() if of is leader]
-        for each in followers:
-            del self._leader_of[each]
-        return followers
+    def conclude(self, landed: Sequence) -> list[Sequence]:
+        """Forgets a landing that is over, and returns those that waited for it, who wait no longer."""
+        for key in landed.chains[0].keys:
+            if self._landing.get(key) is landed:
+                del self._landing[key]
+        freed = [each for each, awaited in self._waiting.items() if awaited is landed]
+        for each in freed:
+            del self._waiting[each]
+        return freed
 
     def leave(self, sequence: Sequence) -> None:
-        """A follower ends."""
-        del self._leader_of[sequence]
+        """Forgets a sequence that waits, because it ends."""
+        del self._waiting[sequence]

@@ -160,7 +160,7 @@ class DecodeMachine(PolicyMachine):
     def land_one(self, key: HandoffKey, samples: set[int]) -> None:
         handoff = self.handoffs[key]
         message, handoff.landed = handoff.opened, True
-        while handoff.held and self.bench.scheduler.in_flight:
+        while handoff.held and self.executor.in_flight:
             self.collect()  # the step that computes held blocks may be under way
         request = self.request(SequenceKey(message.request, 0))
         self.executor.land(message.token_ids, handoff.blocks, message.salt, handoff.held)

@@ -11,8 +11,7 @@ from collections.abc import Sequence as Tokens
 from hashlib import blake2b
 
 from core.messages import Sampling
-from engine.blocks.manager import NULL_BLOCK
-from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
+from engine.plan import NULL_BLOCK, PENDING, BlockMove, Plan, StepResult, Work
 
 VOCABULARY = 11
 STOP = 7
@@ -60,9 +59,11 @@ class StrictExecutor:
         self.salts: dict[int, str] = {}  # by sequence
         self.known: dict[int, list[int]] = {}  # by sequence: what the host knows when it is launched
         self.fail: set[int] = set()  # sequences whose next sampled row is not finite
+        self.in_flight = 0  # steps that were launched and not collected
 
     def launch(self, plan: Plan) -> None:
         """Consumes the plan: its block tables may change afterwards."""
+        self.in_flight += 1
         self._queue.append((plan, [tuple(list(table) for table in work.blocks) for work in plan.works]))
 
     def move(self, moves: Tokens[BlockMove]) -> None:
@@ -72,6 +73,7 @@ class StrictExecutor:
 
     def collect(self) -> StepResult:
         """Runs the oldest launched step."""
+        self.in_flight -= 1
         while not self._results:
             self._run()
         return self._results.popleft()

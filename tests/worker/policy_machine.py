@@ -28,7 +28,7 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @rule()
     def launch(self) -> None:
-        if self.bench.scheduler.in_flight < self.depth:
+        if self.executor.in_flight < self.depth:
             self.launched()
 
     @rule(steps=st.integers(1, 6))
@@ -46,7 +46,7 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @rule()
     def collect(self) -> None:
-        if self.bench.scheduler.in_flight:
+        if self.executor.in_flight:
             self.now += 0.25
             self.bench.collect(self.policy, self.now)
             self.listen()
@@ -85,9 +85,9 @@ class PolicyMachine(RuleBasedStateMachine):
         if not hasattr(self, "policy"):
             return
         for _ in range(1000):
-            while self.bench.scheduler.in_flight < self.depth and self.launched():
+            while self.executor.in_flight < self.depth and self.launched():
                 pass
-            if self.bench.scheduler.in_flight:
+            if self.executor.in_flight:
                 self.collect()
             elif not self.transfer_goes_on():
                 break

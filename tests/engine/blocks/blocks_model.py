@@ -12,9 +12,9 @@ from itertools import product
 
 from core.block_hash import root_key
 from core.kvspec import blocks_for
-from engine.blocks.manager import NULL_BLOCK, BlockManager, Chains, Found, Tables
+from engine.blocks.manager import BlockManager, Chains, Found, Tables
 from engine.blocks.prefix_cache import Node
-from engine.plan import BlockMove
+from engine.plan import NULL_BLOCK, BlockMove
 from tests.engine.blocks.test_blocks import spec
 
 COMMON = ((0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1, 1), (0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0))
@@ -24,12 +24,12 @@ LENGTHS = (0, 3, 4, 5, 7, 8, 11, 12, 12, 12)
 """Of the beginning that a text has in common with others."""
 
 TENANTS = ("", "other")
-OPERATIONS = (
-    "compute", "preempt", "admit", "compute", "run", "free", "admit", "compute", "fork", "compute", "readmit",
-    "adopt", "admit", "compute", "run", "preempt", "admit", "compute", "hand off", "admit", "compute", "sent",
-    "free", "readmit", "run", "compute", "fork", "compute", "adopt", "admit", "free", "admit", "compute", "preempt",
-    "admit", "abort", "compute", "sent", "compute", "admit", "compute", "fail",
-)  # fmt: skip
+ORDER = """
+compute, preempt, admit, compute, run, free, admit, compute, fork, compute, readmit, adopt, admit, compute, run,
+preempt, admit, compute, hand off, admit, compute, sent, free, readmit, run, compute, fork, compute, adopt, admit, free,
+admit, compute, preempt, admit, abort, compute, sent, compute, admit, compute, fail
+"""
+OPERATIONS = [name.strip() for name in ORDER.split(",")]
 """As often as they are to happen."""
 
 LONGEST = 24
@@ -39,11 +39,6 @@ MOST = 4
 
 class Held:
     """A sequence as the scheduler keeps it; `texts` has a number for each of its tokens."""
-
-    __slots__ = (
-        "chains", "forked", "known", "landing", "planned", "preempted", "register_at", "start", "tables", "texts",
-        "tokens",
-    )  # fmt: skip
 
     def __init__(self, tokens: list[int], texts: list[int], chains: Chains) -> None:
         self.tokens, self.texts, self.chains = tokens, texts, chains
@@ -248,7 +243,7 @@ class BlocksModel:
                 for position in range(first, held.planned):
                     self._broken -= 1
                     self.pool[group][held.tables[group][position // size]][position % size] = self._broken
-        self.manager.disown(held.tables, first)
+        self.manager.invalidate(held.tables, first)
         held.planned = first
         self._end(held, "fail")
         return True
@@ -276,7 +271,6 @@ class BlocksModel:
             used = {block for each in (*self.held, *self.io) for block in each.tables[group]}
             assert NULL_BLOCK not in used
             assert pool.available == self.blocks - len(used)
-            assert pool.kept <= pool.slots
         self.moves += self.manager.take_moves()
 
     def finish(self) -> None:

@@ -8,8 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from core.errors import CapacityError
 from core.kvspec import KVGroup, KVSpec
 from engine.blocks.free_runs import FreeRuns
-from engine.blocks.manager import NULL_BLOCK, BlockManager, Found, Tables
-from engine.plan import BlockMove
+from engine.blocks.manager import BlockManager, Found, Tables
+from engine.plan import NULL_BLOCK, BlockMove
 
 
 def spec(*block_tokens: int) -> KVSpec:

@@ -1,5 +1,7 @@
 """Prefix cache: what is found, what it costs to look, what is forgotten first, and that keys prove nothing."""
 
+from itertools import accumulate
+from operator import and_, eq
 from random import Random
 from typing import ClassVar
 
@@ -28,6 +30,10 @@ def with_tier(block_count: int, slots: int, least: int = 0) -> BlockManager:
     return BlockManager(spec(4), block_count + 1, slots, lambda count: count >= least)
 
 
+def in_the_tier(blocks: BlockManager) -> int:
+    return sum(node.slot is not None for node in blocks.groups[0].cache)
+
+
 # what is found
 
 
@@ -52,8 +58,7 @@ TOKENS = st.sampled_from([0, 1, 256, 257, 65_536])  # some bytes are the same, i
 def test_among_siblings_the_one_that_agrees_longest_is_found(texts: list[list[int]], wanted: list[int]) -> None:
     blocks = one_group(40)
     kept_texts(blocks, *texts)
-    agree = [next((at for at, (one, two) in enumerate(zip(text, wanted, strict=False)) if one != two), len(wanted))
-             for text in texts]  # fmt: skip
+    agree = [sum(accumulate(map(eq, text, wanted), and_)) for text in texts]
     assert known(blocks, [*wanted, 7]) == max(agree, default=0)
 
 
@@ -136,7 +141,7 @@ def test_texts_of_one_key_never_get_each_other_s_blocks(monkeypatch: pytest.Monk
     assert second.known == [0] and not set(first.tables[0]) & set(second.tables[0])
     assert (known(blocks, A[:4]), known(blocks, B[:4])) == (4, 0)
     blocks.check_invariants([first.tables, second.tables])
-    blocks.disown(first.tables, 0)
+    blocks.invalidate(first.tables, 0)
     second.register()
     assert (known(blocks, A[:4]), known(blocks, B[:4])) == (0, 4)
 
@@ -262,12 +267,11 @@ def test_a_tier_that_is_full_forgets_its_oldest() -> None:
 def test_what_is_forgotten_takes_along_what_goes_on_from_it() -> None:
     blocks = with_tier(2, 4)
     kept_texts(blocks, A, B)
-    pool = blocks.groups[0]
-    assert pool.kept == 2
+    assert in_the_tier(blocks) == 2
     first = Text(blocks, A[:4])
     assert first.begin().tokens == 4  # its first block comes back, its second stays in the tier
     assert known(blocks, A) == 8
-    blocks.disown(first.tables, 0)
+    blocks.invalidate(first.tables, 0)
     assert known(blocks, A) == 0
     blocks.free(first.tables)
     blocks.check_invariants([])
@@ -280,7 +284,7 @@ def test_what_is_computed_again_is_in_the_pool_only() -> None:
     again = Text(blocks, A)
     assert again.begin().tokens == 0
     again.register()
-    assert again.known == [2] and blocks.groups[0].kept == 2  # B; A's slots are free again
+    assert again.known == [2] and in_the_tier(blocks) == 2  # B; A's slots are free again
     assert "in" not in [move.kind for move in blocks.take_moves()]
     blocks.check_invariants([again.tables])
 

@@ -80,6 +80,12 @@ def added(to: Scheduler, *sequences: Sequence) -> None:
         to.add(sequence)
 
 
+def busy(engine: Scheduler) -> bool:
+    """Whether anybody runs, waits or lands."""
+    load = engine.load()
+    return load.running + load.waiting > 0
+
+
 def planned(of: Scheduler) -> Plan:
     plan = of.plan(1.0)
     assert plan is not None
@@ -176,7 +182,7 @@ def test_a_stop_token_is_emitted_and_ends() -> None:
     engine.add(one)
     step(engine)
     assert answered(engine, planned(engine), token=9) == [Progress(one, 1, [9], "stop")]
-    assert engine.load().blocks_used == 0 and not engine.has_work()
+    assert engine.load().blocks_used == 0 and not busy(engine)
 
 
 def test_of_several_tokens_those_after_the_end_are_discarded() -> None:
@@ -224,14 +230,14 @@ def test_what_can_never_fit_is_refused_with_both_numbers(sequence: Sequence, mes
     with pytest.raises(CapacityError) as refused:
         engine.add(sequence)
     assert str(refused.value) == message
-    assert not engine.has_work() and sequence.id == 0
+    assert not busy(engine) and sequence.id == 0
 
 
 def test_what_fits_exactly_is_taken_to_its_end() -> None:
     engine = scheduler(10)
     sequence = job(20, max_tokens=21)  # 41 tokens, the KV of the last is never needed
     engine.add(sequence)
-    while engine.has_work():
+    while busy(engine):
         step(engine)
     assert len(sequence.tokens) == 41 and sequence.preemptions == 0
 
@@ -280,7 +286,7 @@ def test_each_sequence_is_reported_as_admitted_once() -> None:
     engine = scheduler(6)
     added(engine, job(8), job(8))
     reported = []
-    while engine.has_work():
+    while busy(engine):
         step(engine)
         reported += engine.take_admitted()
     assert engine.load().preemptions > 0
@@ -298,7 +304,7 @@ def test_the_latest_arrival_is_preempted_and_keeps_its_tokens() -> None:
         step(engine)
     assert (first.state, second.state) == (SequenceState.RUNNING, SequenceState.WAITING)
     assert len(second.tokens) == 13 and second.computed == 0 and not second.blocks
-    while engine.has_work():
+    while busy(engine):
         step(engine)
     assert len(first.tokens) == len(second.tokens) == 16
 

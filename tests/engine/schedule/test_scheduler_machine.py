@@ -154,7 +154,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def launched(self) -> bool:
         self.now += 0.25
-        idle = self.scheduler.in_flight == 0
+        idle = self.executor.in_flight == 0
         plan = self.scheduler.plan(self.now)
         self.executor.move(self.scheduler.take_moves())
         if plan is None:
@@ -164,14 +164,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             return False
         batch, sequences, max_in_flight = self.limits
         assert 0 < sum(len(work.token_ids) for work in plan.works) <= batch
-        assert len(plan.works) <= sequences and self.scheduler.in_flight <= max_in_flight
+        assert len(plan.works) <= sequences and self.executor.in_flight < max_in_flight
         assert len({work.sequence for work in plan.works}) == len(plan.works)
         self.executor.launch(plan)
         return True
 
     @rule()
     def collect(self) -> None:
-        if not self.scheduler.in_flight:
+        if not self.executor.in_flight:
             return
         for progress in self.scheduler.apply(self.executor.collect(), self.now):
             self.note(progress)
@@ -314,16 +314,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.invariants_hold()
             if not self.those(SequenceState.WAITING, SequenceState.RUNNING, SequenceState.LANDING) and not self.io:
                 break
-        while self.scheduler.in_flight:
+        while self.executor.in_flight:
             self.collect()
-        assert not self.scheduler.has_work() and not self.those(*list(SequenceState)[:-1])
+        assert not self.those(*list(SequenceState)[:-1])
         for sequence in self.all:
             assert sequence.id in self.finished or sequence.id in self.cut or sequence.hand_off
         for name, count in structs.asdict(self.scheduler.load().kv).items():
             event(name, count > 0)
         self.tokens_are_those_of_a_lone_run()
         self.blocks.check_invariants([])
-        assert self.blocks.used_count == 0 and self.scheduler.load().running == 0
+        assert self.blocks.used_count == 0 and self.scheduler.load().running == self.scheduler.load().waiting == 0
 
 
 TestScheduler = SchedulerMachine.TestCase

@@ -7,7 +7,7 @@ from core.messages import Limits
 from engine.plan import BlockMove, StepResult
 from engine.schedule.scheduler import NON_FINITE, Progress
 from engine.schedule.sequence import Sequence, SequenceState
-from tests.engine.schedule.test_scheduler import GREEDY, added, answered, job, planned, scheduler, step
+from tests.engine.schedule.test_scheduler import GREEDY, added, answered, busy, job, planned, scheduler, step
 
 
 def samples(count: int, length: int, max_tokens: int = 8, *, hand_off: bool = False) -> list[Sequence]:
@@ -41,7 +41,7 @@ def test_samples_share_their_prompt_s_blocks_and_copy_only_the_last() -> None:
     assert last[3] == before and len(set(last)) == 4, "the last that is left with a shared block keeps it"
     assert engine.load().blocks_used == 2 + 4
     answered(engine, plan)
-    while engine.has_work():
+    while busy(engine):
         step(engine)
     kv = engine.load().kv
     assert (kv.forks, kv.copied_blocks, engine.load().prompt_tokens) == (3, 3, 10)
@@ -58,7 +58,7 @@ def test_samples_of_whole_blocks_copy_nothing() -> None:
 def test_samples_whose_copies_do_not_fit_are_preempted_and_all_come_to_their_end() -> None:
     engine, members = scheduler(5), samples(4, 10)
     engine.add(members[0], members[1:])
-    while engine.has_work():
+    while busy(engine):
         step(engine)
     assert all(len(each.tokens) == 18 for each in members) and engine.load().preemptions > 0
     assert engine.load().blocks_used == 0
@@ -94,10 +94,10 @@ def test_a_released_prompt_ends_with_the_last_sample_that_waited_for_it(begun: b
     if begun:
         step(engine)
     for each in members:
-        assert engine.has_work()
+        assert busy(engine)
         engine.release(each)
         engine.check_invariants()
-    assert not engine.has_work() and engine.load().blocks_used == 0
+    assert not busy(engine) and engine.load().blocks_used == 0
     assert all(each.state is SequenceState.ENDED for each in members)
 
 
@@ -161,7 +161,7 @@ def test_what_follows_a_known_prompt_is_known_too() -> None:
     engine = scheduler()
     for token in (11, 12):  # the second time its last prompt block is computed beside one that is known
         engine.add(one := job(8, 6, salt="same"))
-        while engine.has_work():
+        while busy(engine):
             step(engine, token)
     following = job(8, 8, salt="same")
     following.tokens = list(one.tokens)
@@ -211,7 +211,7 @@ def test_the_lowest_priority_is_preempted_and_of_these_the_latest_but_never_the_
     step(engine)
     step(engine)
     assert [each.preemptions for each in (oldest, low, latest_low, normal)] == [0, 1, 1, 0]
-    while engine.has_work():
+    while busy(engine):
         step(engine)
     assert oldest.preemptions == 0 and all(len(each.tokens) == 16 for each in (oldest, low, latest_low, normal))
 
@@ -220,7 +220,7 @@ def test_the_lowest_priority_is_preempted_and_of_these_the_latest_but_never_the_
 def test_a_preemption_is_counted_by_what_it_cost(slots: int) -> None:
     engine = scheduler(6, slots=slots)
     added(engine, job(8, 12), job(8, 12))
-    while engine.has_work():
+    while busy(engine):
         step(engine)
     kv = engine.load().kv
     assert engine.load().preemptions == 1
@@ -244,7 +244,7 @@ def test_of_equal_prompts_that_are_to_land_one_lands_and_the_others_share_its_bl
     assert engine.plan(1.0) is None
     assert engine.take_admitted() == [first, other], "the second waits for the first, and keeps nobody else waiting"
     engine.check_invariants()
-    assert engine.load().waiting == 4 and not engine.has_work()
+    assert (engine.load().waiting, engine.load().running) == (4, 0) and engine.plan(1.0) is None
     engine.adopt(first, {0: [7]}, GREEDY, Limits(4))
     planned(engine)
     assert engine.take_admitted() == [second, third]
@@ -253,12 +253,12 @@ def test_of_equal_prompts_that_are_to_land_one_lands_and_the_others_share_its_bl
     engine.check_invariants()
 
 
-def test_when_a_leader_does_not_land_the_next_of_its_followers_leads() -> None:
+def test_when_a_shared_prompt_does_not_land_the_next_that_waited_for_it_lands() -> None:
     engine = scheduler(block_count=20)
     first, second, third = (job(10, landing=True, salt="a") for _ in range(3))
     added(engine, first, second, third)
     engine.plan(1.0)
-    engine.release(third)  # a follower may end as well
+    engine.release(third)  # one that waits may end as well
     engine.check_invariants()
     engine.release(first)
     engine.plan(1.0)
