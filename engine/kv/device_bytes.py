@@ -1,4 +1,4 @@
-"""A pool's blocks in a GPU's memory: they leave and land by way of pinned host memory, beside the steps."""
+"""Gives access to a pool's blocks in a GPU's memory: by way of pinned host memory, beside the steps."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -19,7 +19,7 @@ from engine.plan import Work
 
 
 class DeviceBytes:
-    """See `engine.kv.pool.PoolBytes`.
+    """Implements `engine.kv.pool.PoolBytes`.
 
     Transfers run on a stream of their own, ordered against the steps by events: a read waits for the store of its
     layer in the step, or for the moves, that have filled its blocks, and for nothing behind that; a step waits for what
@@ -35,8 +35,8 @@ class DeviceBytes:
         cuda: Any = torch.cuda
         self._stream: torch.cuda.Stream = cuda.Stream(tensor.device, priority=-1)  # before the blocks of large grids
         self._order: WriteOrder[torch.cuda.Event] = WriteOrder(len(tensor), tensor.shape[1])
-        self._landed: torch.cuda.Event = cuda.Event()
-        self._moved: torch.cuda.Event = cuda.Event()
+        self._landed: torch.cuda.Event = cuda.Event()  # passes when all that has landed so far is in its blocks
+        self._moved: torch.cuda.Event = cuda.Event()  # passes when the newest moves are carried out
 
     def begin_step(self, works: Sequence[Work] | None) -> None:
         self._engine().wait_event(self._landed)
@@ -54,14 +54,14 @@ class DeviceBytes:
         self._order.recorded(range(len(self._tensor)), self._moved)
 
     def enter(self, blocks: Tensor) -> None:
-        """A device's memory is there from the beginning."""
+        """Does nothing: a device's memory is there from the beginning."""
 
     def ready(self, layer: int, blocks: Sequence[int]) -> bool:
         written = self._order.before(layer, blocks)
         return written is None or bool(written.query())
 
     def read(self, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
-        """A fresh buffer each time, which lives as long as its view: the sender may keep it in flight."""
+        """Reads into a fresh buffer, which lives as long as its view: the sender may keep it in flight."""
         written = self._order.before(layer, blocks)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             if written is not None:
@@ -97,10 +97,12 @@ class DeviceBytes:
             self._landed.record(self._stream)
 
     def _written_by(self, work: Work) -> list[int]:
+        """Returns the blocks that a work stores KV in."""
         end = blocks_for(work.start + len(work.token_ids), self._block_tokens)
         return work.blocks[0][work.start // self._block_tokens : end]
 
     def _engine(self) -> torch.cuda.Stream:
+        """Returns the stream that steps and moves are enqueued on."""
         return torch.cuda.current_stream(self._tensor.device)
 
     def _index(self, blocks: Sequence[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""A pool's blocks in the host's memory: read without a copy, written in place."""
+"""Gives access to a pool's blocks in the host's memory: read without a copy, written in place."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ from torch import Tensor
 from core.config import Codec
 from core.kvspec import Piece
 from engine.kv.codec import Wire, landing_of
+from engine.kv.moves import runs
 from engine.kv.pages_ahead import PagesAhead
 from engine.kv.payload import Payload, joined, scatter, tensor_over, view_of
-from engine.kv.runs import runs
 from engine.plan import Work
 
 
 class HostBytes:
-    """See `engine.kv.pool.PoolBytes`. The CPU has no queue: what was stored, landed or moved is there."""
+    """Implements `engine.kv.pool.PoolBytes`. The CPU has no queue: what was stored, landed or moved is there."""
 
     def __init__(self, memory: memoryview, layers: Sequence[Tensor], ahead: PagesAhead, wire: Wire) -> None:
         self._memory = memory
@@ -38,7 +38,7 @@ class HostBytes:
             self._ahead.reach(int(blocks.max()))
 
     def ready(self, layer: int, blocks: Sequence[int]) -> bool:
-        """What the engine's thread has stored is there."""
+        """Says yes: what the engine's thread has stored is there."""
         return True
 
     def read(self, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:

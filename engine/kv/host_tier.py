@@ -1,8 +1,8 @@
-"""Memory of the host for KV blocks that have left the pool: pinned beside a GPU, or a file that nobody else sees.
+"""Keeps KV blocks that have left the pool in the host's memory, pinned beside a GPU, or in a file without a name.
 
-A slot holds one block of all layers, `[layers, words]`, in one piece, so that it moves as one run of bytes. Who is in
-which slot is the scheduler's to know. Nothing is left of the tier when the process ends, however it ends: the memory is
-an anonymous mapping, and the file has no name.
+A slot holds one block of all layers, `[layers, words]`, in one piece, so that it moves as one run of bytes. The
+scheduler knows which block is in which slot. Nothing is left of the tier when the process ends, however it ends: the
+memory is an anonymous mapping, and the file has no name.
 """
 
 import mmap
@@ -18,14 +18,17 @@ from torch import Tensor
 from core.errors import ConfigError
 from core.kvspec import KVSpec
 from engine.kv.mover import WORD
-from engine.kv.runs import runs
+from engine.kv.moves import runs
 
 
 class HostTier:
-    """Slots 0 … `slots` - 1. Used by the engine's thread; on CUDA in the order of its stream."""
+    """Keeps blocks in slots 0 … `slots` - 1. Used by the engine's thread; on CUDA in the order of its stream."""
 
     def __init__(self, slots: int, spec: KVSpec, device: torch.device, directory: str = "") -> None:
-        """Raises `ConfigError` where the memory cannot be had or the directory not be written."""
+        """Takes the memory of all slots, in a file where a `directory` is given.
+
+        Raises `ConfigError` where the memory cannot be had or the directory not be written.
+        """
         assert slots > 0 and spec.block_bytes() % WORD.itemsize == 0
         self.slots = slots
         self.bytes = slots * spec.block_bytes()
@@ -55,7 +58,7 @@ class HostTier:
             begin = end
 
     def get(self, slots: Sequence[int]) -> Tensor:
-        """The blocks in `slots`, in order, as `[slots, layers, words]` on the device."""
+        """Returns the blocks in `slots`, in order, as `[slots, layers, words]` on the device."""
         assert all(0 <= slot < self.slots for slot in slots), f"slots beyond the tier's {self.slots}"
         shape = (len(slots), *self._memory.shape[1:])
         staged = self._device.type == "cuda" and not self._pinned
@@ -79,7 +82,7 @@ def _anonymous(size: int) -> mmap.mmap:
 
 
 def _file(directory: str, size: int) -> mmap.mmap:
-    """A file of the user's own that has no name: it is gone with its last mapping.
+    """Maps a file of the user's own that has no name: it is gone with its last mapping.
 
     Its room is taken at once: a process whose mapped file finds none later is ended by the kernel, without a word.
     """
@@ -102,7 +105,7 @@ def _pin(memory: Tensor) -> None:
 
 
 def _unpin(memory: Tensor) -> None:
-    """Before the mapping goes; at the end of the process the system does it."""
+    """Takes the pinning back before the mapping goes; at the end of the process the system does it."""
     cuda: Any = torch.cuda
     cuda.synchronize()
     cuda.cudart().cudaHostUnregister(memory.data_ptr())

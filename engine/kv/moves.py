@@ -1,15 +1,16 @@
-"""Block moves, which are in order, as batches whose order does not matter: each may read all before it writes any."""
+"""Finds which blocks can be moved together: moves whose order does not matter, and neighbours in memory."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from engine.plan import BlockMove
 
 
 def batches(moves: Iterable[BlockMove], most: int) -> Iterator[list[BlockMove]]:
-    """Neighbours of one kind and group, at most `most` of them, with the effect of all moves one after the other.
+    """Cuts moves, which are in order, into batches that may read all blocks before they write any.
 
-    A batch ends before a move that reads what the batch writes, or writes it again. Slots of the host tier are not
-    blocks of the pool: only a copy has its source where its target is.
+    A batch has at most `most` neighbours of one kind and group. It ends before a move that reads what the batch writes,
+    or writes it again, so its effect is that of its moves one after the other. Slots of the host tier are not blocks of
+    the pool: only a copy has its source where its target is.
     """
     assert most > 0
     batch: list[BlockMove] = []
@@ -28,3 +29,17 @@ def _ends(first: BlockMove, written: set[int], move: BlockMove) -> bool:
     if (move.kind, move.group) != (first.kind, first.group) or move.target in written:
         return True
     return move.kind == "copy" and move.source in written
+
+
+def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yields (first, last) of each run of ascending neighbours among numbers of blocks, or of slots, in their order."""
+    first = last = None
+    for number in numbers:
+        if last is not None and number == last + 1:
+            last = number
+            continue
+        if first is not None and last is not None:
+            yield first, last
+        first = last = number
+    if first is not None and last is not None:
+        yield first, last

@@ -13,7 +13,7 @@ import threading
 from contextlib import suppress
 
 AHEAD = 512 << 20
-"""Bytes, of all layers, that have pages beyond the highest block in use."""
+"""Bytes of all layers that get pages beyond the highest block in use."""
 STRETCH = 2 << 20
 """Bytes of a layer that one call asks for: the kernel keeps the mapping locked for so long."""
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python has no name for
@@ -21,7 +21,7 @@ LOWEST_PRIORITY = 19
 
 
 class PagesAhead:
-    """Of a mapping that holds `layers` arrays of `blocks` blocks of `block_bytes`, entered from their beginnings."""
+    """Makes pages in a mapping of `layers` arrays of `blocks` blocks of `block_bytes`, from their beginnings on."""
 
     def __init__(self, memory: mmap.mmap, layers: int, blocks: int, block_bytes: int, ahead: int = AHEAD) -> None:
         self._memory = memory  # kept as long as a thread is at work on it
@@ -31,13 +31,13 @@ class PagesAhead:
         self._block_bytes = block_bytes
         self._ahead = ahead // (layers * block_bytes)
         self._stretch = max(1, STRETCH // block_bytes)
-        self._goal = 0  # blocks
+        self._goal = 0  # blocks that are to have pages
         self._done = 0  # blocks that have pages in all layers
         self._lock = threading.Lock()
         self._worker: threading.Thread | None = None
 
     def reach(self, block: int) -> None:
-        """This block is in use now, or soon. Used by any thread; returns at once."""
+        """Takes note that this block is in use now, or soon. Used by any thread; returns at once."""
         if self._done == self._blocks or self._done - block > self._ahead // 2:
             return  # still far enough
         with self._lock:
@@ -45,11 +45,6 @@ class PagesAhead:
             if self._worker is None and self._done < self._goal:
                 self._worker = threading.Thread(target=self._work, name="pages-ahead", daemon=True)
                 self._worker.start()
-
-    def settle(self) -> None:
-        """Waits until what was reached is done."""
-        while (worker := self._worker) is not None:
-            worker.join()
 
     def _work(self) -> None:
         with suppress(OSError):  # a wish, which a sandbox may refuse; Linux gives each thread its own
@@ -64,7 +59,7 @@ class PagesAhead:
             self._done = last if supported else self._blocks
 
     def _populate(self, layer: int, first: int, last: int) -> bool:
-        """Blocks `first` … `last` - 1 of a layer; False where the kernel does not know how, or has no memory left."""
+        """Makes the pages of blocks `first` … `last` - 1 of a layer; False: the kernel cannot, or has no memory."""
         begin = (layer * self._blocks + first) * self._block_bytes // mmap.PAGESIZE * mmap.PAGESIZE
         end = (layer * self._blocks + last) * self._block_bytes
         madvise = ctypes.CDLL(None).madvise  # Python's own would hold its lock meanwhile

@@ -1,4 +1,4 @@
-"""Bytes that come in frames, however they are cut: into memory, or as one tensor."""
+"""Copies bytes that come in frames, however they are cut, into memory, or takes them as one tensor."""
 
 import ctypes
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Payload = Sequence[memoryview | bytes]
 
 
 def size_of(payload: Payload) -> int:
-    """Bytes of all frames."""
+    """Counts the bytes of all frames."""
     return sum(memoryview(part).nbytes for part in payload)
 
 
@@ -32,12 +32,12 @@ def scatter(targets: Sequence[memoryview], parts: Payload) -> None:
 
 
 def joined(payload: Payload) -> memoryview | bytes:
-    """All frames as one: itself where it is one, which is what a block's bytes mostly come in."""
+    """Returns all frames as one: itself where it is one, which is what a block's bytes mostly come in."""
     return payload[0] if len(payload) == 1 else b"".join(payload)
 
 
 def tensor_over(payload: memoryview | bytes) -> Tensor:
-    """uint8 `[bytes]` over the same memory, to be read only, and only as long as `payload` lives.
+    """Makes a tensor, uint8 `[bytes]`, over the same memory, to be read only, and only as long as `payload` lives.
 
     PyTorch warns of each frame that may not be written, so it is given the address.
     """
@@ -48,6 +48,6 @@ def tensor_over(payload: memoryview | bytes) -> Tensor:
 
 
 def view_of(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the host; the view keeps the tensor alive."""
+    """Returns the bytes of a contiguous tensor on the host; the view keeps the tensor alive."""
     array: Any = tensor.numpy()
     return memoryview(array).cast("B")

@@ -1,9 +1,9 @@
-"""Which of the engine's records a read of blocks has to wait for, on a device that is still busy with later steps.
+"""Finds the event that a read of blocks has to wait for, on a device that is still busy with later steps.
 
 Steps, and moves of blocks between them, are *marks*, in the order in which the engine's stream runs them. A block's
 mark is that of the last one that writes it; each layer's record of a mark is an event. With two steps under way, a
-layer's newest event is often that of the step behind the one that has filled the block: who waited for it would read a
-whole step late.
+layer's newest event is often that of the step behind the one that has filled the block: a read that waited for it
+would be a whole step late.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ Event = TypeVar("Event")
 
 
 class WriteOrder(Generic[Event]):
-    """The engine's thread marks and records, any thread asks."""
+    """Remembers which mark writes which block, and each layer's newest events. Any thread may ask."""
 
     def __init__(self, layers: int, blocks: int) -> None:
-        self._newest = 0
+        self._newest = 0  # mark
         self._marks = np.zeros(blocks, dtype=np.int64)
-        self._everything = 0  # a mark that may have written any block
+        self._everything = 0  # the newest mark that may have written any block
         self._events: list[tuple[tuple[int, Event], ...]] = [()] * layers  # replaced, never changed: others read them
 
     def begin(self, blocks: Sequence[int] | None) -> None:
-        """What is enqueued from now on writes these blocks; None: any."""
+        """Begins a mark: what is enqueued from now on writes these blocks; None: any."""
         self._newest += 1
         if blocks is None:
             self._everything = self._newest
@@ -35,12 +35,12 @@ class WriteOrder(Generic[Event]):
             self._marks[np.array(blocks, dtype=np.int64)] = self._newest
 
     def recorded(self, layers: Sequence[int], event: Event) -> None:
-        """`event` comes behind all that the newest mark writes in these layers."""
+        """Takes note of an `event` that comes behind all that the newest mark writes in these layers."""
         for layer in layers:
             self._events[layer] = (*self._events[layer][1 - KEPT :], (self._newest, event))
 
     def before(self, layer: int, blocks: Sequence[int]) -> Event | None:
-        """The earliest event known that comes behind all that was recorded for these blocks; None: there is none.
+        """Returns the earliest event known that comes behind all that was recorded for these blocks, if there is one.
 
         What has no event yet is not waited for: it is not known to be enqueued.
         """

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from engine.backends.triton.mover import TritonMover
 from engine.kv.host_tier import HostTier
 from engine.kv.mover import WORD, BlockMover, TorchMover
-from engine.kv.moves import batches
+from engine.kv.moves import batches, runs
 from engine.kv.pool import KVPool, make_spec
-from engine.kv.runs import runs
 from engine.plan import BlockMove
 from tests.engine.kv.test_kv_pool import CONFIG
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import mmap
+import threading
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,12 @@ def present(memory: mmap.mmap) -> list[int]:
     return found
 
 
+def settle() -> None:
+    """Waits until what was reached is done."""
+    while workers := [each for each in threading.enumerate() if each.name == "pages-ahead"]:
+        workers[0].join()
+
+
 def test_nothing_is_there_before_it_is_reached() -> None:
     memory, _ = make()
     assert present(memory) == [0] * LAYERS
@@ -44,23 +51,23 @@ def test_nothing_is_there_before_it_is_reached() -> None:
 def test_the_next_blocks_of_every_layer_are_there_and_no_more() -> None:
     memory, ahead = make()
     ahead.reach(1)
-    ahead.settle()
+    settle()
     assert present(memory) == [2 + 256] * LAYERS
     ahead.reach(100)  # more than half of them are left
-    ahead.settle()
+    settle()
     assert present(memory) == [258] * LAYERS
     ahead.reach(1000)
-    ahead.settle()
+    settle()
     assert present(memory) == [1001 + 256] * LAYERS
     ahead.reach(5)  # behind
-    ahead.settle()
+    settle()
     assert present(memory) == [1257] * LAYERS
 
 
 def test_it_ends_with_the_pool() -> None:
     memory, ahead = make()
     ahead.reach(BLOCKS - 1)
-    ahead.settle()
+    settle()
     assert present(memory) == [BLOCKS] * LAYERS
 
 
@@ -68,7 +75,7 @@ def test_what_is_in_memory_stays() -> None:
     memory, ahead = make()
     memory[:] = bytes(range(256)) * (len(memory) // 256)
     ahead.reach(BLOCKS - 1)
-    ahead.settle()
+    settle()
     assert memory[:] == bytes(range(256)) * (len(memory) // 256)
 
 
@@ -76,8 +83,8 @@ def test_a_kernel_that_does_not_know_how_is_asked_once(monkeypatch: pytest.Monke
     monkeypatch.setattr(pages_ahead, "POPULATE_WRITE", 9999)
     memory, ahead = make()
     ahead.reach(1)
-    ahead.settle()
+    settle()
     monkeypatch.undo()
     ahead.reach(1000)
-    ahead.settle()
+    settle()
     assert present(memory) == [0] * LAYERS
