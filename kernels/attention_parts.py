@@ -69,8 +69,7 @@ def join_parts(parts: Tensor, sums: Tensor, output: Tensor) -> None:
         sums: `[splits, tokens, heads]` fp32, log-sum-exps of their scores, base 2; -infinity: the part has no share.
         output: `[tokens, heads, dim]`, contiguous; it is written.
 
-    Example:
-        parts `[8, 2, 32, 128]`, sums `[8, 2, 32]`, output `[2, 32, 128]`
+    Example: parts `[8, 2, 32, 128]`, sums `[8, 2, 32]`, output `[2, 32, 128]`.
     """
     splits, tokens, heads, dim = parts.shape
     _join[(tokens * heads,)](

@@ -45,11 +45,6 @@ def unsupported(dtype: torch.dtype, dim: int, block: int, shared: int) -> str:
     return ""
 
 
-def shape_name(dtype: torch.dtype, dim: int, shared: int) -> str:
-    """Returns what attention is tuned by, such as `bfloat16,dim=128,shared=4`."""
-    return f"{str(dtype).removeprefix('torch.')},dim={dim},shared={shared}"
-
-
 class Defaults(NamedTuple):
     """Holds the configs that a kernel is launched with where nothing was measured."""
 
@@ -75,7 +70,7 @@ class Shape(NamedTuple):
 
     def config(self, kernel: str, device: torch.device, defaults: Defaults) -> Config:
         """Returns the config that was measured for this shape on the device, or a default."""
-        name = shape_name(self.dtype, self.dim, self.shared)
+        name = f"{str(self.dtype).removeprefix('torch.')},dim={self.dim},shared={self.shared}"
         return tuned(kernel, name, device, defaults.of(self.dtype, self.dim))
 
     def options(self, config: Config, window: int, splits: int) -> dict[str, float]:

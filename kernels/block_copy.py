@@ -33,7 +33,6 @@ CANDIDATES = (
 """The first is the default. `TILE` is in words; `encode` takes the tokens of a head at once, and has no tile."""
 
 Code = Literal["fp8", "int8"]
-Form = Literal["same", "fp8", "int8"]
 FORMATS = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
 WORD = torch.int64
 MOST = 1 << 14
@@ -50,24 +49,16 @@ def unsupported(block: int, dim: int) -> str:
     return ""
 
 
-def shape_name(form: Form, words: int) -> str:
-    """Returns what a copy is tuned by, such as `fp8,words=8192`: the words of a block of one layer in the pool."""
-    return f"{form},words={words}"
-
-
 def gather(pool: Tensor, blocks: Tensor, *, config: Config | None = None) -> Tensor:
     """Reads blocks out of a pool, each of all layers in one piece.
 
     Args:
         pool: `[layers, blocks, kv_heads, 2, block, dim]`, contiguous.
         blocks: `[n]` int64, contiguous.
-        config: how the kernel is compiled; by default as it was measured.
 
-    Returns:
-        `[n, layers, kv_heads, 2, block, dim]` in the pool's format, contiguous.
+    Returns `[n, layers, kv_heads, 2, block, dim]` in the pool's format, contiguous.
 
-    Example:
-        pool `[32, 1000, 8, 2, 16, 128]`, blocks `[7, 8, 3]` give `[3, 32, 8, 2, 16, 128]`
+    Example: pool `[32, 1000, 8, 2, 16, 128]`, blocks `[7, 8, 3]` give `[3, 32, 8, 2, 16, 128]`.
     """
     staging = pool.new_empty((len(blocks), len(pool), *pool.shape[2:]))
     _move_words(pool, blocks, staging, config, into_pool=False)
@@ -77,8 +68,7 @@ def gather(pool: Tensor, blocks: Tensor, *, config: Config | None = None) -> Ten
 def scatter(staging: Tensor, pool: Tensor, blocks: Tensor, *, config: Config | None = None) -> None:
     """Writes what `gather` gave into `blocks` `[n]` int64 of a `pool` of the same shape.
 
-    Example:
-        staging `[3, 32, 8, 2, 16, 128]`, pool `[32, 1000, 8, 2, 16, 128]`, blocks `[7, 8, 3]`
+    Example: staging `[3, 32, 8, 2, 16, 128]`, pool `[32, 1000, 8, 2, 16, 128]`, blocks `[7, 8, 3]`.
     """
     assert staging.shape == (len(blocks), len(pool), *pool.shape[2:]) and staging.is_contiguous()
     assert staging.dtype == pool.dtype
@@ -88,8 +78,7 @@ def scatter(staging: Tensor, pool: Tensor, blocks: Tensor, *, config: Config | N
 def copy(pool: Tensor, sources: Tensor, targets: Tensor, *, config: Config | None = None) -> None:
     """Copies block sources[i] to targets[i], both `[n]` int64, in all layers of a `pool` as `gather` takes it.
 
-    Example:
-        pool `[32, 1000, 8, 2, 16, 128]`, sources `[7, 8]`, targets `[40, 7]`: 7 is read before it is written
+    Example: pool `[32, 1000, 8, 2, 16, 128]`, sources `[7, 8]`, targets `[40, 7]`: 7 is read before it is written.
     """
     words = _words(pool, sources)
     assert targets.shape == sources.shape and targets.dtype == torch.int64 and targets.is_contiguous()
@@ -106,13 +95,10 @@ def encode(layer: Tensor, blocks: Tensor, code: Code, *, config: Config | None =
         layer: `[blocks, kv_heads, 2, block, dim]` fp32, bf16 or fp16, contiguous.
         blocks: `[n]` int64, contiguous.
         code: `fp8` or `int8`.
-        config: how the kernel is compiled; by default as it was measured.
 
-    Returns:
-        Values `[n, kv_heads, 2, block, dim]` in fp8 (e4m3) or int8, and scales `[n, kv_heads, 2]` fp32.
+    Returns values `[n, kv_heads, 2, block, dim]` in fp8 (e4m3) or int8, and scales `[n, kv_heads, 2]` fp32.
 
-    Example:
-        layer `[1000, 8, 2, 16, 128]`, blocks `[7, 8, 3]`, code `int8` give `[3, 8, 2, 16, 128]` and `[3, 8, 2]`
+    Example: layer `[1000, 8, 2, 16, 128]`, blocks `[7, 8, 3]`, code `int8` give `[3, 8, 2, 16, 128]` and `[3, 8, 2]`.
     """
     _, kv_heads, sides, block, dim = layer.shape
     _check(layer, blocks)
@@ -148,9 +134,9 @@ def _words(pool: Tensor, blocks: Tensor) -> Tensor:
     return pool.flatten(2).view(WORD)
 
 
-def _measured(form: Form, pool: Tensor) -> Config:
-    words = pool[0, 0].numel() * pool.element_size() // WORD.itemsize
-    return tuned("block_copy", shape_name(form, words), pool.device, CANDIDATES[0])
+def _measured(form: str, pool: Tensor) -> Config:
+    words = pool[0, 0].numel() * pool.element_size() // WORD.itemsize  # of a block of one layer
+    return tuned("block_copy", f"{form},words={words}", pool.device, CANDIDATES[0])
 
 
 def _move_words(pool: Tensor, blocks: Tensor, staging: Tensor, config: Config | None, *, into_pool: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a kernel's launch depends on beside its tensors: the device."""
+"""Knows what a kernel's launch depends on beside its tensors: the device."""
 
 from functools import cache
 
@@ -10,7 +10,7 @@ INTERPRETED = 4
 
 @cache
 def processors(device: torch.device) -> int:
-    """Of the device: streaming multiprocessors, in NVIDIA's words."""
+    """Counts the device's processors: streaming multiprocessors, in NVIDIA's words."""
     if device.type != "cuda":
         return INTERPRETED
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,4 +1,4 @@
-"""Attention of one new query of each sequence over its paged keys and values.
+"""Computes attention of one new query of each sequence over its paged keys and values.
 
     softmax(q k^T / sqrt(dim) + mask) v
 
@@ -67,14 +67,11 @@ def paged_decode_attention(
         kv_lengths: `[works]` int32, stored tokens of each sequence; 0 for padding.
         splits: equal parts that each sequence is cut into, at most `MAX_SPLITS`.
         window: stored tokens, the newest ones, that a query sees; 0: all.
-        config: how the kernel is compiled; by default as it was measured.
 
-    Returns:
-        `[works, heads, dim]`, contiguous; zeros for a sequence of length 0.
+    Returns `[works, heads, dim]`, contiguous; zeros for a sequence of length 0.
 
-    Example:
-        pool of 100 blocks of 16 tokens, 2 sequences of 37 and 5 tokens, 32 query heads on 8 KV heads of 128 values:
-        queries `[2, 32, 128]`, pool `[100, 8, 2, 16, 128]`, block_tables `[[4, 9, 7], [2, 0, 0]]`, kv_lengths `[37, 5]`
+    Example: 2 sequences of 37 and 5 tokens in 100 blocks of 16, 32 query heads on 8 KV heads of 128 values: queries
+    `[2, 32, 128]`, pool `[100, 8, 2, 16, 128]`, block_tables `[[4, 9, 7], [2, 0, 0]]`, kv_lengths `[37, 5]`.
     """
     shape = checked(queries, pool, block_tables, kv_lengths)
     works = len(kv_lengths)
@@ -86,6 +83,7 @@ def paged_decode_attention(
     config = config or shape.config("paged_decode_attention", queries.device, DEFAULTS)
     rows = triton.next_power_of_2(shape.shared)
     tensor_cores = bool(config.tiles["TENSOR_CORES"]) or rows > FEW_ROWS
+    options = shape.options(config, window, splits) | {"TENSOR_CORES": tensor_cores}
     parts, sums = parts_of(output, splits)
     _attend_part[(shape.kv_heads, works, splits)](
         queries,
@@ -99,7 +97,7 @@ def paged_decode_attention(
         block_tables.stride(0),
         window,
         ROWS=max(rows, 16) if tensor_cores else rows,
-        **(shape.options(config, window, splits) | {"TENSOR_CORES": tensor_cores}),
+        **options,
     )
     if splits > 1:
         join_parts(parts, sums, output)

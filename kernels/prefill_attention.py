@@ -1,4 +1,4 @@
-"""Causal attention of many queries over paged keys and values: ragged batches in one launch.
+"""Computes causal attention of many queries over paged keys and values: ragged batches in one launch.
 
     softmax(q k^T / sqrt(dim) + mask) v
 
@@ -69,15 +69,12 @@ def prefill_attention(
         window: positions that a query sees, up to its own; 0: all.
         splits: equal parts that the keys of each tile are cut into; by default as many as the device has processors
             for, if sequences are as long as the tables are wide.
-        config: how the kernel is compiled; by default as it was measured.
 
-    Returns:
-        `[tokens, heads, dim]`, contiguous; zeros for a work of length 0, undefined from query_start[works] on.
+    Returns `[tokens, heads, dim]`, contiguous; zeros for a work of length 0, undefined from query_start[works] on.
 
-    Example:
-        5 new tokens behind 32 stored ones, and a prompt of 3 tokens; 32 query heads on 8 KV heads of 128 values:
-        queries `[8, 32, 128]`, pool `[100, 8, 2, 16, 128]`, block_tables `[[4, 9, 7], [2, 0, 0]]`,
-        query_start `[0, 5, 8]`, kv_lengths `[37, 3]`, longest 5
+    Example: 5 new tokens behind 32 stored ones, and a prompt of 3; 32 query heads on 8 KV heads of 128 values: queries
+    `[8, 32, 128]`, pool `[100, 8, 2, 16, 128]`, block_tables `[[4, 9, 7], [2, 0, 0]]`, query_start `[0, 5, 8]`,
+    kv_lengths `[37, 3]`, longest 5.
     """
     shape = checked(queries, pool, block_tables, kv_lengths)
     tokens, works = len(queries), len(kv_lengths)
@@ -96,6 +93,7 @@ def prefill_attention(
         seen = min(stored, tile + window) if window else stored
         splits = split_count(shape.kv_heads * tiles, processors(queries.device), seen)
     assert 1 <= splits <= MAX_SPLITS
+    options = shape.options(config, window, splits) | {"ROWS": rows, "num_warps": warps}
     parts, sums = parts_of(output, splits)
     _attend[(shape.kv_heads, tiles, splits)](
         queries,
@@ -111,7 +109,7 @@ def prefill_attention(
         block_tables.stride(0),
         works,
         window,
-        **(shape.options(config, window, splits) | {"ROWS": rows, "num_warps": warps}),
+        **options,
     )
     if splits > 1:
         join_parts(parts, sums, output)

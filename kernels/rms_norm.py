@@ -1,4 +1,4 @@
-"""Root mean square norm, alone and behind the addition of a layer's change to the residual stream.
+"""Norms rows by their root mean square, alone or behind the addition of a layer's change to the residual stream.
 
     hidden = hidden + change
     normed = hidden / sqrt(mean(hidden^2) + eps) * weight
@@ -19,26 +19,34 @@ CANDIDATES = (Config({}, warps=8), Config({}, warps=4), Config({}, warps=16))
 """The first is the default."""
 
 WIDEST = 1 << 14
-"""Values that the registers of eight warps hold beside their weights."""
+"""Values of a row that the registers of eight warps hold beside their weights."""
 
 
 def unsupported(width: int) -> str:
-    """Why rows of so many values cannot be normed, in one sentence; empty: they can."""
+    """Says in one sentence why rows of so many values cannot be normed; empty: they can."""
     return f"rms_norm supports rows of up to {WIDEST} values, not {width}" if width > WIDEST else ""
 
 
-def shape_name(dtype: torch.dtype, width: int) -> str:
-    """What the norm is tuned by, such as `bfloat16,width=4096`."""
-    return f"{str(dtype).removeprefix('torch.')},width={width}"
-
-
 def rms_norm(hidden: Tensor, weight: Tensor, eps: float, *, config: Config | None = None) -> Tensor:
-    """The norm of contiguous `hidden` `[rows, width]` with a `weight` `[width]`, as `[rows, width]`."""
+    """Norms each row of `hidden`.
+
+    Args:
+        hidden: `[rows, width]` fp32, bf16 or fp16, contiguous.
+        weight: `[width]`, contiguous.
+        eps: what is added to the mean square.
+
+    Returns `[rows, width]` in the format of `hidden`.
+
+    Example: hidden `[256, 4096]`, weight `[4096]`, eps 1e-5.
+    """
     return _normed(hidden, None, weight, eps, config)
 
 
 def add_rms_norm(hidden: Tensor, change: Tensor, weight: Tensor, eps: float, *, config: Config | None = None) -> Tensor:
-    """Adds `change` to `hidden` in place, both contiguous `[rows, width]`, and returns the norm of the sum."""
+    """Adds `change` to `hidden` in place, both `[rows, width]` as `rms_norm` takes it, and returns the norm of the sum.
+
+    Example: hidden and change `[256, 4096]`, weight `[4096]`, eps 1e-5.
+    """
     assert change.shape == hidden.shape and change.dtype == hidden.dtype and change.is_contiguous()
     return _normed(hidden, change, weight, eps, config)
 
@@ -48,7 +56,8 @@ def _normed(hidden: Tensor, change: Tensor | None, weight: Tensor, eps: float, c
     assert hidden.is_contiguous() and not unsupported(width)
     assert weight.shape == (width,) and weight.is_contiguous()
     normed = torch.empty_like(hidden)
-    config = config or tuned("rms_norm", shape_name(hidden.dtype, width), hidden.device, CANDIDATES[0])
+    shape = f"{str(hidden.dtype).removeprefix('torch.')},width={width}"
+    config = config or tuned("rms_norm", shape, hidden.device, CANDIDATES[0])
     _rms_norm[(rows,)](
         hidden,
         hidden if change is None else change,
@@ -89,7 +98,7 @@ def _rms_norm(
 
 
 def reference(hidden: Tensor, weight: Tensor, eps: float, change: Tensor | None = None) -> Tensor:
-    """The same by torch's operators, in fp32 or what is wider; adds a `change` in place first."""
+    """Computes the same by torch's operators, in fp32 or what is wider; adds a `change` in place first."""
     if change is not None:
         hidden += change
     wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""Rotary position embedding of queries and keys, their norm before it, and the storing of keys and values: one launch.
+"""Norms queries and keys, rotates them by their positions (RoPE), and stores keys and values: in one launch.
 
     (x_i, x_j) -> (x_i cos - x_j sin, x_j cos + x_i sin)        with j = i + dim / 2, as in Hugging Face checkpoints
 
@@ -33,18 +33,14 @@ CANDIDATES = (
 """The first is the default."""
 
 LARGEST = 512
+"""Values of a head."""
 
 
 def unsupported(dim: int) -> str:
-    """Why heads of so many values cannot be rotated, in one sentence; empty: they can."""
+    """Says in one sentence why heads of so many values cannot be rotated; empty: they can."""
     if dim % 2 or not 2 <= dim <= LARGEST:
         return f"rope_and_store supports even head sizes up to {LARGEST}, not {dim}"
     return ""
-
-
-def shape_name(dtype: torch.dtype, heads: int, dim: int) -> str:
-    """What it is tuned by, such as `bfloat16,heads=48,dim=128`; queries, keys and values are all heads."""
-    return f"{str(dtype).removeprefix('torch.')},heads={heads},dim={dim}"
 
 
 def rope_and_store(
@@ -59,13 +55,21 @@ def rope_and_store(
     eps: float = 0.0,
     config: Config | None = None,
 ) -> None:
-    """Rotates queries in place; stores rotated keys, and values, in the pool.
+    """Rotates queries in place; stores rotated keys, and values, in the pool. Keys in `heads` stay as they were.
 
-    `heads` `[tokens, query_heads + 2 x kv_heads, dim]`, contiguous: queries, keys, values. `positions` `[tokens]`
-    int64, 0 … longest - 1, padding's too. `cos_sin` `[longest, dim]` fp32: the cosines of the dim / 2 pairs, then
-    their sines. `slots` `[tokens]` int64: block x block size + offset, or negative for padding, of which nothing is
-    stored. `pool`: one layer, `[blocks, kv_heads, 2, block, dim]`. With a `norm_weight` `[query_heads + kv_heads,
-    dim]` queries and keys are normed first. Keys in `heads` stay as they were.
+    Args:
+        heads: `[tokens, query_heads + 2 x kv_heads, dim]`, contiguous: queries, keys, values.
+        positions: `[tokens]` int64, 0 … longest - 1, padding's too.
+        slots: `[tokens]` int64, block x block size + offset; negative for padding, of which nothing is stored.
+        cos_sin: `[longest, dim]` fp32, the cosines of the dim / 2 pairs, then their sines.
+        pool: one layer, `[blocks, kv_heads, 2, block, dim]` in the format of `heads`, contiguous; it is written.
+        query_heads: how many of the heads are queries.
+        norm_weight: `[query_heads + kv_heads, dim]`, by which queries and keys are normed first; None: they are not.
+        eps: what the norm adds to the mean square.
+
+    Example: positions 36 and 4 of two sequences, and a row of padding; 32 query heads on 8 KV heads of 128 values:
+    heads `[3, 48, 128]`, positions `[36, 4, 0]`, slots `[7 * 16 + 4, 2 * 16 + 4, -1]`, cos_sin `[8192, 128]`, pool
+    `[100, 8, 2, 16, 128]`.
     """
     tokens, count, dim = heads.shape
     _, kv_heads, sides, block, pool_dim = pool.shape
@@ -76,7 +80,8 @@ def rope_and_store(
     assert cos_sin.shape[1] == dim and cos_sin.dtype == torch.float32 and cos_sin.is_contiguous()
     if norm_weight is not None:
         assert norm_weight.shape == (query_heads + kv_heads, dim) and norm_weight.is_contiguous()
-    config = config or tuned("rope_and_store", shape_name(heads.dtype, count, dim), heads.device, CANDIDATES[0])
+    shape = f"{str(heads.dtype).removeprefix('torch.')},heads={count},dim={dim}"
+    config = config or tuned("rope_and_store", shape, heads.device, CANDIDATES[0])
     options = config.options()
     _rope_and_store[(tokens, triton.cdiv(count, options["HEADS"]))](
         heads,
@@ -165,7 +170,7 @@ def reference(
     norm_weight: Tensor | None = None,
     eps: float = 0.0,
 ) -> None:
-    """The same by torch's operators, in fp32 or what is wider."""
+    """Computes the same by torch's operators, in fp32 or what is wider."""
     _, kv_heads, _, block, _ = pool.shape
     rotated = query_heads + kv_heads
     wide = heads[:, :rotated].to(torch.promote_types(heads.dtype, torch.float32))

@@ -70,14 +70,11 @@ def sample(
         keys: `[samples, 2]` int32, contiguous: what the randomness of each sample is keyed by.
         filtered: whether any sample has a temperature, and top_k, top_p or min_p; if False, those are not looked at.
         parts: programs that share each row; by default as many as fill the device.
-        config: how the kernel is compiled; by default as it was measured.
 
-    Returns:
-        Tokens `[samples]` int64, and whether their rows were finite `[samples]` bool.
+    Returns tokens `[samples]` int64, and whether their rows were finite `[samples]` bool.
 
-    Example:
-        the largest of row 0, and two samples of row 1: logits `[2, 128256]`, keys `[3, 2]`, settings with
-        rows `[0, 1, 1]`, temperature `[0, 0.7, 0.7]`, top_k `[0, 0, 0]`, top_p `[1, 1, 1]`, min_p_reach `[-inf] * 3`
+    Example: the largest of row 0, and two samples of row 1: logits `[2, 128256]`, keys `[3, 2]`, settings with rows
+    `[0, 1, 1]`, temperature `[0, 0.7, 0.7]`, top_k `[0, 0, 0]`, top_p `[1, 1, 1]`, min_p_reach `[-inf, -inf, -inf]`.
     """
     (_, vocab), device = logits.shape, logits.device
     rows, temperature, top_p = settings.rows, settings.temperature, settings.top_p

@@ -58,14 +58,11 @@ def score_floor(logits: Tensor, settings: SampleSettings, *, parts: int, config:
         logits: `[rows, vocab]` fp32, bf16 or fp16; rows may be strided.
         settings: how each sample is drawn, and from which row.
         parts: programs that share a row, at most `MAX_PARTS`.
-        config: how the kernels are compiled; by default as it was measured.
 
-    Returns:
-        `[samples]` fp32; -infinity for greedy samples and for those without a filter.
+    Returns `[samples]` fp32; -infinity for greedy samples and for those without a filter.
 
-    Example:
-        the 50 largest of each of two rows: logits `[2, 128256]`, parts 126, settings with rows `[0, 1]`,
-        temperature `[0.7, 0.7]`, top_k `[50, 50]`, top_p `[1, 1]`, min_p_reach `[-inf, -inf]`
+    Example: the 50 largest of each of two rows: logits `[2, 128256]`, parts 126, settings with rows `[0, 1]`,
+    temperature `[0.7, 0.7]`, top_k `[50, 50]`, top_p `[1, 1]`, min_p_reach `[-inf, -inf]`.
     """
     rows, temperature, top_k, top_p, min_p_reach = settings
     samples, vocab, device = len(rows), logits.shape[1], logits.device
@@ -79,8 +76,9 @@ def score_floor(logits: Tensor, settings: SampleSettings, *, parts: int, config:
     states = torch.empty((2, len(shifts), samples, 2), dtype=torch.int64, device=device)
     counts, masses = sums.unbind(0)
     counted, weighed = states.unbind(0)
-    found = (counted[-1], counts[-1], masses[0], tops)
     row = (logits, logits.stride(0), vocab, rows, temperature, top_k)
+    # What top_k's last round and top_p's first one have found, and the largest logits.
+    found = (counted[-1], counts[-1], masses[0], tops)
     grid, options = (samples, parts), config.options()
     _tops[grid](*row, top_p, min_p_reach, tops, sums, ROUNDS=2 * len(shifts), **options)
     for index, shift in enumerate(shifts):

@@ -1,4 +1,4 @@
-"""The gate of an MLP: silu(gate) * up, of the two halves of one product.
+"""Gates an MLP: silu(gate) * up, of the two halves of one product.
 
     silu(x) = x / (1 + exp(-x))
 
@@ -22,17 +22,18 @@ CANDIDATES = (
 """The first is the default."""
 
 
-def shape_name(dtype: torch.dtype, width: int) -> str:
-    """What the gate is tuned by, such as `bfloat16,width=14336`."""
-    return f"{str(dtype).removeprefix('torch.')},width={width}"
-
-
 def silu_and_mul(gate_up: Tensor, *, config: Config | None = None) -> Tensor:
-    """silu(first half) * second half of contiguous `gate_up` `[rows, 2 x width]`, as `[rows, width]`."""
+    """Multiplies silu of the first half of each row by its second half.
+
+    Takes `gate_up` `[rows, 2 x width]` fp32, bf16 or fp16, contiguous; returns `[rows, width]` in its format.
+
+    Example: gate_up `[256, 28672]` gives `[256, 14336]`.
+    """
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     assert gate_up.shape == (rows, 2 * width) and gate_up.is_contiguous()
     gated = gate_up.new_empty((rows, width))
-    config = config or tuned("silu_and_mul", shape_name(gate_up.dtype, width), gate_up.device, CANDIDATES[0])
+    shape = f"{str(gate_up.dtype).removeprefix('torch.')},width={width}"
+    config = config or tuned("silu_and_mul", shape, gate_up.device, CANDIDATES[0])
     options = config.options()
     _silu_and_mul[(rows, triton.cdiv(width, options["TILE"]))](gate_up, gated, WIDTH=width, **options)
     return gated
@@ -50,6 +51,6 @@ def _silu_and_mul(gate_up: tl.tensor, gated: tl.tensor, WIDTH: tl.constexpr, TIL
 
 
 def reference(gate_up: Tensor) -> Tensor:
-    """The same by torch's operators, in fp32 or what is wider."""
+    """Computes the same by torch's operators, in fp32 or what is wider."""
     gate, up = gate_up.to(torch.promote_types(gate_up.dtype, torch.float32)).chunk(2, -1)
     return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)

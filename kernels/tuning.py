@@ -1,4 +1,4 @@
-"""Tile sizes, warps and pipeline stages of the kernels: what was measured on a device, and a default elsewhere.
+"""Chooses tile sizes, warps and pipeline stages of the kernels: what was measured on a device, a default elsewhere.
 
 Nothing is tuned while requests run. `python -m benchmarks.kernels --tune` measures the candidates that each kernel
 names, and writes the best of each shape to `tuned.json` beside this file, by the device's name.
@@ -16,23 +16,24 @@ import torch
 
 TUNED = Path(__file__).with_name("tuned.json")
 _watching: list[list[tuple[str, str]]] = []
+"""What each `asked` that is open has seen; the innermost is last."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """How a kernel is compiled: `tiles` are its `tl.constexpr` sizes by name."""
+    """Says how a kernel is compiled. Every wrapper takes one, and by default asks for what was measured (`tuned`)."""
 
-    tiles: Mapping[str, int]
+    tiles: Mapping[str, int]  # its `tl.constexpr` sizes by name
     warps: int = 4
     stages: int = 2
 
     def options(self) -> dict[str, int]:
-        """Keyword arguments of a launch."""
+        """Returns the keyword arguments of a launch."""
         return {**self.tiles, "num_warps": self.warps, "num_stages": self.stages}
 
 
 def tuned(kernel: str, shape: str, device: torch.device, default: Config) -> Config:
-    """The measured config of a kernel on this kind of device, for a `shape` such as `bf16,dim=128,shared=4`."""
+    """Returns what was measured for a kernel on this kind of device, for a `shape` such as `bf16,dim=128,shared=4`."""
     if _watching:
         _watching[-1].append((kernel, shape))
     if device.type != "cuda":
@@ -42,7 +43,7 @@ def tuned(kernel: str, shape: str, device: torch.device, default: Config) -> Con
 
 @contextmanager
 def asked() -> Iterator[list[tuple[str, str]]]:
-    """The kernels and shapes that `tuned` is asked for meanwhile: what a measurement has to be recorded as."""
+    """Lists the kernels and shapes that `tuned` is asked for meanwhile: what a measurement has to be recorded as."""
     _watching.append([])
     try:
         yield _watching[-1]

@@ -113,7 +113,7 @@ class BlockPool:
         return Hit(nodes, partial, part)
 
     def fits(self, tokens: int, spare: int, hit: Hit) -> bool:
-        """Says whether a table for `tokens` tokens that begins with `hit` can be had while `spare` blocks stay here."""
+        """Says whether a table for `tokens` tokens that begins with `hit` can be had, leaving `spare` blocks."""
         here = [node.block for node in hit.nodes if node.block is not None]
         room = self.available - sum(block in self._idle for block in here)
         return blocks_for(tokens, self.block_tokens) - len(here) + spare <= room

@@ -3,7 +3,8 @@
 import torch
 
 from kernels import paged_decode_attention, prefill_attention
-from kernels.attention_tiles import shape_name, unsupported
+from kernels.attention_tiles import Shape, unsupported
+from kernels.tuning import asked
 
 
 def test_what_models_have_is_supported(dtype: torch.dtype) -> None:
@@ -22,7 +23,10 @@ def test_what_is_unsupported_is_named() -> None:
 
 
 def test_a_shape_has_a_name() -> None:
-    assert shape_name(torch.bfloat16, 128, 4) == "bfloat16,dim=128,shared=4"
+    shape = Shape(torch.bfloat16, kv_heads=8, shared=4, dim=128, block=16)
+    with asked() as found:
+        shape.config("prefill_attention", torch.device("cpu"), prefill_attention.DEFAULTS)
+    assert found == [("prefill_attention", "bfloat16,dim=128,shared=4")]
 
 
 def test_what_was_not_measured_has_a_default_by_format_and_head_size() -> None:

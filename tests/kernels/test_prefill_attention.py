@@ -23,10 +23,13 @@ def _poisoned() -> Iterator[None]:
 
 
 def attend(problem: Paged, window: int = 0, splits: int | None = None, config: Config | None = SMALL) -> Tensor:
-    starts = problem.query_start
     return prefill_attention(
-        *(problem.queries, problem.pool, problem.block_tables, starts, problem.kv_lengths),
-        longest=int(starts.diff().max()),
+        problem.queries,
+        problem.pool,
+        problem.block_tables,
+        problem.query_start,
+        problem.kv_lengths,
+        longest=int(problem.query_start.diff().max()),
         window=window,
         splits=splits,
         config=config,
@@ -91,6 +94,6 @@ def test_blocks_beyond_2_to_the_32_elements(device: torch.device) -> None:
     far[-2:] = problem.pool[tables[0, :2].long()]
     tables[0, :2] = torch.tensor([2**23, 2**23 + 1])
     found = prefill_attention(
-        *(problem.queries, far, tables, problem.query_start, problem.kv_lengths), longest=3, config=SMALL
+        problem.queries, far, tables, problem.query_start, problem.kv_lengths, longest=3, config=SMALL
     )
     assert_attends(found, problem, reference, 0)

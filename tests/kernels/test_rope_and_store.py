@@ -45,7 +45,11 @@ class Step:
         """Heads and pool."""
         heads, pool = self.heads.clone(), self.pool.clone()
         rope_and_store(
-            *(heads, self.positions, self.slots, self.cos_sin, pool),
+            heads,
+            self.positions,
+            self.slots,
+            self.cos_sin,
+            pool,
             query_heads=self.query_heads,
             norm_weight=self.weight,
             eps=EPS,
@@ -57,7 +61,11 @@ class Step:
         """The same in float64."""
         heads, pool = self.heads.double(), self.pool.double()
         reference(
-            *(heads, self.positions, self.slots, self.cos_sin.double(), pool),
+            heads,
+            self.positions,
+            self.slots,
+            self.cos_sin.double(),
+            pool,
             query_heads=self.query_heads,
             norm_weight=None if self.weight is None else self.weight.double(),
             eps=EPS,

@@ -14,8 +14,13 @@ from tests.kernels.draws import Settings, fenced, poisoned, samples_of
 
 GREEDY = Settings(0.0)
 KINDS = [
-    *(GREEDY, Settings(), Settings(0.3), Settings(2.0, top_k=9), Settings(top_p=0.8)),
-    *(Settings(1.5, min_p=0.05), Settings(0.7, top_k=30, top_p=0.9, min_p=0.001)),
+    GREEDY,
+    Settings(),
+    Settings(0.3),
+    Settings(2.0, top_k=9),
+    Settings(top_p=0.8),
+    Settings(1.5, min_p=0.05),
+    Settings(0.7, top_k=30, top_p=0.9, min_p=0.001),
 ]
 
 

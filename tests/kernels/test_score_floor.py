@@ -8,8 +8,14 @@ from kernels.score_floor import CANDIDATES, reference, score_floor
 from tests.kernels.draws import Settings, fenced, poisoned, samples_of
 
 KINDS = [
-    *(Settings(top_k=1), Settings(top_k=5), Settings(0.7, top_p=0.9), Settings(1.3, top_k=20, top_p=0.6)),
-    *(Settings(min_p=0.1), Settings(0.9, top_k=7, top_p=0.95, min_p=0.3), Settings(0.0, top_k=3), Settings()),
+    Settings(top_k=1),
+    Settings(top_k=5),
+    Settings(0.7, top_p=0.9),
+    Settings(1.3, top_k=20, top_p=0.6),
+    Settings(min_p=0.1),
+    Settings(0.9, top_k=7, top_p=0.95, min_p=0.3),
+    Settings(0.0, top_k=3),
+    Settings(),
 ]
 
 
