@@ -218,7 +218,7 @@ class Scheduler:
         if not self._launched or self._launched[0].plan.step != result.step:
             raise IllegalMove(f"result of step {result.step} is not that of the oldest launched step")
         step = self._launched.popleft()
-        # The device began with it when it was planned, or when the step before was done.
+        # It began when it was planned, or when the step before was done.
         self._chunking.learn(step.prompt_tokens, step.decodes, now - max(step.planned_at, self._applied_at))
         self._applied_at = now
         self._steps += 1
