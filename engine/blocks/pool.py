@@ -51,6 +51,7 @@ class BlockPool:
     """Keeps the blocks of one KV group, and the slots of its part of the host tier."""
 
     def __init__(self, block_count: int, block_tokens: int, slots: int, emit: Emit, worth: WorthReturning) -> None:
+        """Begins with all blocks and slots free. `emit` is given each move that the bytes of blocks have to make."""
         self.block_tokens = block_tokens
         self.total = block_count - 1  # blocks, without the null block
         self.slots = slots
