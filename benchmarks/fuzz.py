@@ -28,8 +28,8 @@ from benchmarks.load import machine
 from benchmarks.split_system import SplitSystem, split_system
 from core.cli import parse_or_exit
 from core.config import Positive, Seconds
+from core.curve_keys import CurveKeys
 from core.errors import BatonError
-from core.link_keys import LinkKeys
 from core.messages import Join, Offer, ToDecode, ToWorker, decode_to_prefill, encode
 from core.sockets import dealer, payload_dealer, send_now
 from launcher.options import DEMO_MODEL
@@ -162,7 +162,7 @@ async def _offer(control: zmq.asyncio.Socket, sender: str, epoch: str) -> Offer:
 
 def open_dealer(context: zmq.asyncio.Context, address: str, secret: bytes) -> zmq.asyncio.Socket:
     """A socket as another service of this deployment makes it."""
-    return dealer(context, address, LinkKeys.of(secret))
+    return dealer(context, address, CurveKeys.of(secret))
 
 
 async def outsider(port: Port, secret: bytes, frames: int, until: float, seed: str) -> Counter[str]:

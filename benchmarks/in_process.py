@@ -4,8 +4,8 @@ import time
 
 from benchmarks.floor import Timing
 from core.config import EngineConfig
-from core.ids import SequenceKey
-from core.messages import Limits, Sampling
+from core.ids import AttemptKey
+from core.messages import Limits, Prompt, Sampling
 from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.schedule.scheduler import Scheduler
@@ -55,11 +55,9 @@ def serve(
     sequences = []
     for number, prompt in enumerate(prompts):
         sequence = Sequence(
-            SequenceKey(str(number), 0),
-            attempt=1,
+            AttemptKey(str(number), 0, 1),
             gateway="benchmark",
-            tokens=list(prompt),
-            prompt_tokens=len(prompt),
+            prompt=Prompt(prompt, len(prompt)),
             deadline=float("inf"),
             sampling=Sampling(seed=number, temperature=0.0),
             limits=Limits(max_tokens=output),

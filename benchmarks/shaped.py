@@ -24,10 +24,10 @@ from benchmarks.in_process import Loop, quiet, serve
 from benchmarks.random_weights import RandomWeights
 from benchmarks.shapes import SHAPES, write_config
 from core.config import EngineConfig
-from core.ids import SequenceKey
+from core.ids import AttemptKey
 from core.kvspec import blocks_for
 from core.messages import Limits as Ends
-from core.messages import Sampling
+from core.messages import Prompt, Sampling
 from engine.device import choose_device, choose_dtype, dtype_name
 from engine.executor import Executor
 from engine.schedule.sequence import Sequence
@@ -169,11 +169,9 @@ class Shaped:
         vocabulary, context = self.executor.model_config.vocab_size, self.sizes.context
         sequences = [
             Sequence(
-                SequenceKey(str(number), 0),
-                attempt=1,
+                AttemptKey(str(number), 0, 1),
                 gateway="benchmark",
-                tokens=[random.randrange(vocabulary) for _ in range(context)],
-                prompt_tokens=context,
+                prompt=Prompt([random.randrange(vocabulary) for _ in range(context)], context),
                 deadline=float("inf"),
                 landing=True,
             )

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import torch
 
 from core.errors import NativeError
-from core.ids import SequenceKey
+from core.ids import AttemptKey
 from core.kvspec import KVGroup, KVSpec
-from core.messages import Limits, Sampling
+from core.messages import Limits, Prompt, Sampling
 from engine.backends.native.library import load
 from engine.backends.native.sampler import NativeSampler
 from engine.backends.reference.sampler import TorchSampler
@@ -61,11 +61,10 @@ def steps(batch: int) -> Parts:
     scheduler = Scheduler(blocks, max_batch_tokens=batch * PROMPT, max_sequences=batch, max_model_len=tokens)
     draw = random.Random(0)
     for number in range(batch):
-        prompt = [draw.randrange(VOCABULARIES[0]) for _ in range(PROMPT)]
-        key, limits = SequenceKey(str(number), 0), Limits(max_tokens=tokens)
-        scheduler.add(
-            Sequence(key, 1, "benchmark", prompt, PROMPT, float("inf"), Sampling(seed=number, temperature=0.0), limits)
-        )
+        prompt = Prompt([draw.randrange(VOCABULARIES[0]) for _ in range(PROMPT)], PROMPT)
+        key, limits = AttemptKey(str(number), 0, 1), Limits(max_tokens=tokens)
+        sampling = Sampling(seed=number, temperature=0.0)
+        scheduler.add(Sequence(key, "benchmark", prompt, float("inf"), sampling, limits))
     while scheduler.load().waiting or scheduler.load().output_tokens < batch:
         _answer(scheduler, _planned(scheduler), draw)
     tables = BlockTables()

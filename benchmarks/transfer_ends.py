@@ -9,6 +9,7 @@ import asyncio
 import json
 import resource
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ import zmq.asyncio
 
 from core.config import TransferConfig
 from core.errors import NativeError
-from core.messages import Branch, Limits, Sampling, Stages
+from core.messages import Branch, Limits, PrefillJob, Prompt, Sampling, Stages
 from core.network import Network
 from core.sockets import payload_dealer, payload_router, send_now, send_now_tracked
 from engine.backends.native.codec import NativeWire
@@ -30,8 +31,18 @@ from engine.kv.codec import Wire
 from engine.kv.pool import KVPool, make_spec
 from engine.model.config import ModelConfig
 from engine.model.rope import Rope
+from kvtransfer.events import (
+    Closed,
+    CommitHandoff,
+    LayerReady,
+    OpenHandoff,
+    RoomGranted,
+    RoomWanted,
+    ToDecodeEngine,
+    ToPrefillEngine,
+    Unpinned,
+)
 from kvtransfer.inbound import Inbound
-from kvtransfer.moves import Closed, InboundEvent, OpenRequest, OutboundEvent, Unpinned, Wanted
 from kvtransfer.outbound import Outbound
 
 LAYERS, BLOCK_TOKENS, BLOCK_BYTES = 16, 16, 64 << 10
@@ -74,7 +85,7 @@ class Near:
         self.source = source
         self.outbound = Outbound(config, "prefill", SPEC, source, network, self._report)
 
-    def _report(self, event: OutboundEvent) -> None:
+    def _report(self, event: ToPrefillEngine) -> None:
         if isinstance(event, Unpinned):
             self._done[event.handoff].set()
         else:
@@ -84,15 +95,26 @@ class Near:
         """One handoff of `size` bytes, from Open until nothing is read any more."""
         self._number += 1
         number, count = self._number, max(1, size // (LAYERS * BLOCK_BYTES))
-        request = OpenRequest(
-            request=str(number), samples=(0,), attempt=1, gateway="g", token_ids=[0] * (count * BLOCK_TOKENS),
-            prompt_tokens=count * BLOCK_TOKENS, remaining_ms=1000 * SECONDS,
-        )  # fmt: skip
+        prompt = Prompt([0] * (count * BLOCK_TOKENS), count * BLOCK_TOKENS)
+        job = PrefillJob(
+            request=str(number),
+            attempt=1,
+            sender="g",
+            receiver="prefill",
+            prompt=prompt,
+            sampling=Sampling(seed=0),
+            limits=Limits(max_tokens=1),
+            deadline=0.0,
+            queued_at=0.0,
+            decode_epoch="decode",
+            decode_address=address,
+        )
         self._done[number] = asyncio.Event()
-        self.outbound.open(number, address, "decode", request, (list(range(1, 1 + count)),))
+        now, blocks = time.monotonic(), list(range(1, 1 + count))
+        self.outbound.handle(OpenHandoff(number, job, job.samples, now + SECONDS, (blocks,)))
         for layer in range(LAYERS):
-            self.outbound.layer_ready(number, 0, layer, count)
-        self.outbound.commit(number, 0, [Branch(0, [1])], Sampling(seed=0), Limits(max_tokens=1), Stages())
+            self.outbound.handle(LayerReady(number, 0, layer, count))
+        self.outbound.handle(CommitHandoff(number, [Branch(0, [1])], Stages(), now))
         async with asyncio.timeout(SECONDS):
             await self._done[number].wait()
         assert self._closed[number].outcome == "accepted", self._closed[number].reason
@@ -132,13 +154,14 @@ def peak_bytes() -> int:
 async def _far(config: TransferConfig, size: int) -> None:
     network = Network.of(SECRET)
 
-    def on_inbound(event: InboundEvent) -> None:
-        if isinstance(event, Wanted):
-            inbound.granted(event.key, (list(range(1, 1 + len(event.open.token_ids) // BLOCK_TOKENS)),), 0)
+    def on_inbound(event: ToDecodeEngine) -> None:
+        if isinstance(event, RoomWanted):
+            count = len(event.open.prompt.token_ids) // BLOCK_TOKENS
+            inbound.handle(RoomGranted(event.key, (list(range(1, 1 + count)),), 0))
 
     target = pool(size, seed=0)
-    inbound = Inbound(config, "decode", SPEC, target, network, "127.0.0.1", on_inbound)
-    await _answer(inbound.address, lambda: sums(target))
+    inbound = Inbound(config, "127.0.0.1", "decode", SPEC, target, network, on_inbound)
+    await _answer(inbound.handoff_address, lambda: sums(target))
     await inbound.close()
     await network.close()
 

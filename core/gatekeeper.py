@@ -19,9 +19,9 @@ import zmq
 import zmq.asyncio
 from zmq.utils import z85
 
+from core.curve_keys import CurveKeys
 from core.ending import end
 from core.handshakes import Handshakes
-from core.link_keys import LinkKeys
 from core.sockets import CONTROL, PAYLOAD
 
 ENDPOINT = "inproc://zeromq.zap.01"
@@ -37,7 +37,7 @@ class Gatekeeper:
     """Serves a context from its making until it is closed; made before any socket of the context binds."""
 
     def __init__(
-        self, context: zmq.asyncio.Context, keys: LinkKeys, clock: Callable[[], float] = time.monotonic
+        self, context: zmq.asyncio.Context, keys: CurveKeys, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._client = z85.decode(keys.client_public)
         self._clock = clock

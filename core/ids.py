@@ -7,21 +7,41 @@ epoch of the gateway that owns the request, so that two gateways can never make 
 import itertools
 import secrets
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
+
+Name = Annotated[str, Meta(max_length=128)]
+"""Of an epoch, a request, a reason: what is remembered of a peer is bounded."""
+
+Count = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 
 
-class SequenceKey(NamedTuple):
-    """One sample of one request: the unit of ownership, of attempts and of ends."""
+class SampleKey(NamedTuple):
+    """Names one sample of one request: the unit of ownership and of ends."""
 
-    request: str
-    sample: int
+    request: Name
+    sample: Count
+
+
+class AttemptKey(NamedTuple):
+    """Names one attempt at one sample. Of two attempts at a sample the higher one lives."""
+
+    request: Name
+    sample: Count
+    attempt: Count
+
+    @property
+    def of(self) -> SampleKey:
+        """The sample that is attempted."""
+        return SampleKey(self.request, self.sample)
 
 
 def new_epoch() -> str:
-    """A fresh epoch: 64 random bits as 16 hexadecimal digits."""
+    """Makes a fresh epoch: 64 random bits as 16 hexadecimal digits."""
     return secrets.token_hex(8)
 
 
 def request_ids(epoch: str) -> Iterator[str]:
-    """Request ids of one gateway life, in order: the epoch, a dash and a counter."""
+    """Makes the request ids of one gateway life, in order: the epoch, a dash and a counter."""
     return (f"{epoch}-{number:x}" for number in itertools.count(1))

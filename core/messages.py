@@ -14,16 +14,14 @@ from msgspec import Meta, Struct
 
 from core.config import Codec, Security, Transport
 from core.errors import MessageError
+from core.ids import AttemptKey, Count, Name
 from core.kvspec import WireForm
 
-VERSION = 3
+VERSION = 4
 """Of the whole protocol. Peers of different versions refuse each other, naming both."""
 
 Finish = Literal["stop", "length"]
-Count = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 Samples = Annotated[tuple[Count, ...], Meta(max_length=1024)]
-Name = Annotated[str, Meta(max_length=128)]
-"""Of an epoch, a request, a reason: what is remembered of a peer is bounded."""
 
 
 class Sampling(Struct, frozen=True, array_like=True):
@@ -43,25 +41,41 @@ class Limits(Struct, frozen=True, array_like=True):
     stop_token_ids: tuple[int, ...] = ()  # empty when the client asked to ignore the end-of-text token
 
 
-class Job(Struct, frozen=True, kw_only=True):
-    """Everything that a worker needs to know about a request; nobody has to ask back.
+class Prompt(Struct, frozen=True, array_like=True):
+    """The tokens that samples begin with, and what goes with them wherever they go: job, handoff, sequence.
 
-    `token_ids` is the prompt followed by what earlier attempts have emitted; the prompt is the first `prompt_tokens`.
+    `token_ids` is the client's prompt followed by what earlier attempts have emitted. (A deadline is not in here: it is
+    absolute in a job, and a remainder in a message between workers.)
     """
+
+    token_ids: list[int]
+    prompt_tokens: int  # of `token_ids`, those that are the client's
+    salt: Name = ""  # of the tenant: KV is reused among requests of one salt only
+    priority: int = 0  # the higher the number, the earlier a sequence gives way when KV blocks run out
+
+    @property
+    def emitted(self) -> int:
+        """Tokens that earlier attempts have emitted; also the output index of the next one."""
+        return len(self.token_ids) - self.prompt_tokens
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """Tells a worker everything about a request; nobody has to ask back."""
 
     request: Name
     attempt: int
     sender: Name  # the gateway's epoch, also the address of the answers
     receiver: Name  # the worker's epoch
-    token_ids: list[int]
-    prompt_tokens: int
+    prompt: Prompt
     sampling: Sampling
     limits: Limits
     deadline: float  # Redis server time, s
     queued_at: float  # Redis server time, s
     samples: tuple[int, ...] = (0,)  # they share the prompt; more than one only while nothing was emitted
-    salt: Name = ""  # of the tenant: KV is reused among requests of one salt only
-    priority: int = 0  # the higher the number, the earlier it gives way when KV blocks run out
+
+    def attempts(self) -> list[AttemptKey]:
+        """Names this attempt at each of the samples."""
+        return [AttemptKey(self.request, sample, self.attempt) for sample in self.samples]
 
 
 class PrefillJob(Job, frozen=True, kw_only=True, tag="prefill"):
@@ -103,26 +117,20 @@ class Ping(Addressed, frozen=True, kw_only=True, tag="ping"):
 class Ask(Addressed, frozen=True, kw_only=True, tag="ask"):
     """A gap or a silence: send this attempt's tokens from `next_index`, or say how it stands."""
 
-    request: Name
-    sample: int
-    attempt: int
+    key: AttemptKey
     next_index: int
 
 
 class Cancel(Addressed, frozen=True, kw_only=True, tag="cancel"):
-    """Attempts up to and including `attempt` are dead. Repeated until answered with Failed."""
+    """Attempts up to and including the one named are dead. Repeated until answered with Failed."""
 
-    request: Name
-    sample: int
-    attempt: int
+    key: AttemptKey
 
 
 class Ended(Addressed, frozen=True, kw_only=True, tag="ended"):
     """The gateway has seen this sequence's end; the worker may forget its tokens."""
 
-    request: Name
-    sample: int
-    attempt: int
+    key: AttemptKey
 
 
 class Drain(Addressed, frozen=True, kw_only=True, tag="drain"):
@@ -186,9 +194,7 @@ class Stages(Struct, frozen=True, array_like=True):
 class Emitted(Struct, frozen=True, array_like=True):
     """New tokens of one sequence: output indices `index`, `index` + 1, … The end rides with the last of them."""
 
-    request: Name
-    sample: int
-    attempt: int
+    key: AttemptKey
     index: int
     token_ids: list[int]
     finish: Finish | None = None
@@ -219,18 +225,14 @@ SILENT = "sender_silent"
 class Alive(Addressed, frozen=True, kw_only=True, tag="alive"):
     """The answer to Ask when there is nothing new: the sequence is known and in this state."""
 
-    request: Name
-    sample: int
-    attempt: int
+    key: AttemptKey
     state: Name
 
 
 class Failed(Addressed, frozen=True, kw_only=True, tag="failed"):
     """This attempt is over without an end. `reason` is a stable word (`cancelled`, `unknown`, `deadline`, …)."""
 
-    request: Name
-    sample: int
-    attempt: int
+    key: AttemptKey
     reason: Name
     message: str = ""
     retryable: bool = False
@@ -260,20 +262,21 @@ class Handoff(Addressed, frozen=True, kw_only=True):
 
 
 class Open(Handoff, frozen=True, kw_only=True, tag="open"):
-    """Asks for room for the KV of `token_ids`, all of it or nothing."""
+    """Asks for room for the KV of the prompt, all of it or nothing, once for all of its samples."""
 
     request: Name
     samples: Samples
     attempt: Count
     gateway: Name
-    token_ids: list[int]
-    prompt_tokens: int
+    prompt: Prompt
     remaining_ms: float
     fingerprint: Name  # of the sender's pool
     form: WireForm  # of the blocks that will come
-    salt: Name = ""  # as in the job
-    priority: int = 0  # as in the job
     version: int = VERSION
+
+    def attempts(self) -> list[AttemptKey]:
+        """Names this attempt at each of the samples."""
+        return [AttemptKey(self.request, sample, self.attempt) for sample in self.samples]
 
 
 class Layer(Handoff, frozen=True, kw_only=True, tag="layer"):
@@ -383,8 +386,8 @@ encode = msgspec.msgpack.Encoder().encode
 T = TypeVar("T")
 
 
-class LinkDecoder(Generic[T]):
-    """Bytes to messages of one link. Raises `MessageError` on anything else."""
+class MessageDecoder(Generic[T]):
+    """Turns bytes into messages of one kind of connection. Raises `MessageError` for anything else."""
 
     def __init__(self, union: type[T] | UnionType, link: str) -> None:
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
@@ -397,9 +400,9 @@ class LinkDecoder(Generic[T]):
             raise MessageError(f"not a message of the {self._link} link: {type(error).__name__}") from None
 
 
-decode_job: LinkDecoder[AnyJob] = LinkDecoder(AnyJob, "job")
-decode_to_worker: LinkDecoder[ToWorker] = LinkDecoder(ToWorker, "gateway to worker")
-decode_from_worker: LinkDecoder[FromWorker] = LinkDecoder(FromWorker, "worker to gateway")
-decode_to_decode: LinkDecoder[ToDecode] = LinkDecoder(ToDecode, "prefill to decode")
-decode_layer: LinkDecoder[Layer] = LinkDecoder(Layer, "payload")
-decode_to_prefill: LinkDecoder[ToPrefill] = LinkDecoder(ToPrefill, "decode to prefill")
+decode_job: MessageDecoder[AnyJob] = MessageDecoder(AnyJob, "job")
+decode_to_worker: MessageDecoder[ToWorker] = MessageDecoder(ToWorker, "gateway to worker")
+decode_from_worker: MessageDecoder[FromWorker] = MessageDecoder(FromWorker, "worker to gateway")
+decode_to_decode: MessageDecoder[ToDecode] = MessageDecoder(ToDecode, "prefill to decode")
+decode_layer: MessageDecoder[Layer] = MessageDecoder(Layer, "payload")
+decode_to_prefill: MessageDecoder[ToPrefill] = MessageDecoder(ToPrefill, "decode to prefill")

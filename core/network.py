@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import zmq.asyncio
 
+from core.curve_keys import CurveKeys
 from core.gatekeeper import Gatekeeper
-from core.link_keys import LinkKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,13 +14,13 @@ class Network:
 
     context: zmq.asyncio.Context
     secret: bytes = field(repr=False)
-    keys: LinkKeys
+    keys: CurveKeys
     gatekeeper: Gatekeeper
 
     @classmethod
     def of(cls, secret: bytes) -> "Network":
         """With a context of its own. Raises `BatonError` where ZeroMQ has no CURVE."""
-        keys = LinkKeys.of(secret)
+        keys = CurveKeys.of(secret)
         context = zmq.asyncio.Context(io_threads=1)
         return cls(context, secret, keys, Gatekeeper(context, keys))
 

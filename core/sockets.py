@@ -17,8 +17,8 @@ from pathlib import Path
 import zmq
 import zmq.asyncio
 
+from core.curve_keys import CurveKeys
 from core.errors import ConfigError
-from core.link_keys import LinkKeys
 
 CONTROL, PAYLOAD = "control", "kv"  # ZAP domains
 QUEUE = 4096  # messages per peer and direction; memory is bounded by credit, not by this
@@ -34,7 +34,7 @@ the connection breaks just then, in the middle of a message of several frames.""
 Frame = bytes | memoryview
 
 
-def router(context: zmq.asyncio.Context, host: str, keys: LinkKeys) -> tuple[zmq.asyncio.Socket, str]:
+def router(context: zmq.asyncio.Context, host: str, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
     """A bound control ROUTER on a port that the system chooses, and its endpoint `tcp://host:port`.
 
     Raises `ConfigError` for a host that cannot be bound.
@@ -42,7 +42,7 @@ def router(context: zmq.asyncio.Context, host: str, keys: LinkKeys) -> tuple[zmq
     return _bound_tcp(_curve_server(context, keys), host)
 
 
-def dealer(context: zmq.asyncio.Context, endpoint: str, keys: LinkKeys) -> zmq.asyncio.Socket:
+def dealer(context: zmq.asyncio.Context, endpoint: str, keys: CurveKeys) -> zmq.asyncio.Socket:
     """A control DEALER to one life of one peer, with an identity that was never used before."""
     socket = _dealer(context, b"b" + os.urandom(15), LARGEST_MESSAGE)
     socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
@@ -114,7 +114,7 @@ def _sent_now(attempt: Awaitable[object]) -> bool:
     raise error
 
 
-def _curve_server(context: zmq.asyncio.Context, keys: LinkKeys) -> zmq.asyncio.Socket:
+def _curve_server(context: zmq.asyncio.Context, keys: CurveKeys) -> zmq.asyncio.Socket:
     socket = _router(context, CONTROL, LARGEST_MESSAGE)
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.server_secret)

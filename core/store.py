@@ -127,6 +127,10 @@ class ServerClock:
         """Seconds since 1970 on the server."""
         return time.monotonic() + self._offset
 
+    def local(self, at: float) -> float:
+        """Converts a moment of the server's time into one of `time.monotonic`, which no clock sync can move."""
+        return at - self._offset
+
     def remaining_ms(self, deadline: float) -> float:
         """Milliseconds until `deadline`, negative when it has passed."""
         return (deadline - self.now()) * 1000

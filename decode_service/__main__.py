@@ -6,16 +6,17 @@ from functools import partial
 from core.cli import parse_or_exit
 from core.config import WorkerConfig
 from decode_service.policy import DecodePolicy
-from decode_service.transfer import DecodeTransfer
+from kvtransfer.inbound import Inbound
 from worker.role import Parts, Role
 from worker.start import serve
 
 
 def role(parts: Parts) -> Role:
-    """The parts that make a worker a decode worker."""
+    """Makes the parts that make a worker a decode worker."""
+    life = parts.life
     return Role(
         policy=DecodePolicy(parts),
-        make_transfer=lambda memory: partial(DecodeTransfer, parts.config, parts.epoch, parts.spec, memory),
+        make_transfer=partial(Inbound, life.config.transfer, life.config.host, life.epoch, parts.spec, parts.memory),
         layer_written=None,
     )
 

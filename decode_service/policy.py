@@ -11,33 +11,34 @@ from typing import Any
 from msgspec import structs
 
 from core.errors import CapacityError, MessageError
-from core.ids import SequenceKey
-from core.messages import AnyJob, DecodeJob, Emitted, Stages
+from core.ids import AttemptKey, SampleKey
+from core.messages import DecodeJob, Emitted, Stages
 from core.records import HeldBlocks, Load
 from engine.schedule.scheduler import Progress
 from engine.schedule.sequence import Sequence
-from kvtransfer.moves import Dropped, HandoffKey, Landed, Wanted
-from worker.events import Begin, Emit, Fail, HandoffOver, Kill, Phase, RoomGranted, RoomRefused, Submit
+from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
+from kvtransfer.handoff import HandoffKey
+from worker.events import Begin, Emit, Fail, Failure, Kill, Phase, Submit
 from worker.role import Parts, check_tokens
 
 log = logging.getLogger("baton.decode")
 
 
-class Group:
-    """The samples of one prompt on this worker, and the handoff that brings its KV, if one does."""
+class SequenceGroup:
+    """Keeps the samples of one prompt on this worker, and the handoff that brings its KV, if one does."""
 
     __slots__ = ("handoff", "landed", "living", "members", "queued_at")
 
     def __init__(self, members: list[Sequence], handoff: HandoffKey | None, queued_at: float) -> None:
         self.members = members  # the first is the stem, which the others branch off from
-        self.living = {each.key: each for each in members}
+        self.living = {each.key.of: each for each in members}
         self.handoff = handoff
         self.landed = handoff is None
         self.queued_at = queued_at
 
     @property
     def stem(self) -> Sequence:
-        """It has the prompt's blocks until all have begun."""
+        """Returns the sequence that has the prompt's blocks until all have begun."""
         return self.members[0]
 
 
@@ -47,10 +48,10 @@ class DecodePolicy:
     def __init__(self, parts: Parts) -> None:
         self._scheduler = parts.scheduler
         self._vocab_size = parts.vocab_size
-        self._tell_io = parts.tell_io
-        self._by_key: dict[SequenceKey, Group] = {}  # of the living
-        self._by_stem: dict[int, Group] = {}  # by the scheduler's number
-        self._by_handoff: dict[HandoffKey, Group] = {}
+        self._tell_io = parts.life.outbox.post
+        self._by_key: dict[SampleKey, SequenceGroup] = {}  # of the living
+        self._by_stem: dict[int, SequenceGroup] = {}  # by the scheduler's number
+        self._by_handoff: dict[HandoffKey, SequenceGroup] = {}
         self._counts = {"handoffs": 0, "bytes": 0}
 
     # receive --------------------------------------------------------------------------------------------------------
@@ -61,10 +62,10 @@ class DecodePolicy:
             case Submit(job=DecodeJob() as job):
                 self._submit(job)
             case Submit(job=job):
-                self._refuse(job, "misdirected", "a decode worker takes no prefill jobs", retryable=True)
-            case Kill(key=key, attempt=attempt):
-                self._kill(key, attempt)
-            case Wanted():
+                self._refuse(job.attempts(), "misdirected", "a decode worker takes no prefill jobs", retryable=True)
+            case Kill(key=key):
+                self._kill(key)
+            case RoomWanted():
                 self._want(event, now)
             case Landed():
                 self._land(event, now)
@@ -73,71 +74,59 @@ class DecodePolicy:
                     self._end(group)
 
     def _submit(self, job: DecodeJob) -> None:
-        for sample in job.samples:
-            self._kill(SequenceKey(job.request, sample), job.attempt)  # a lower attempt whose Cancel was lost
-        late = tuple(sample for sample in job.samples if SequenceKey(job.request, sample) in self._by_key)
+        keys = job.attempts()
+        for key in keys:
+            self._kill(key)  # a lower attempt whose Cancel was lost
+        late = [key for key in keys if key.of in self._by_key]
         if late:  # a higher attempt lands here, which the ledger does not know yet
-            text = f"attempt {job.attempt} comes too late"
-            self._refuse(structs.replace(job, samples=late), "superseded", text, retryable=False)
-            job = structs.replace(job, samples=tuple(sample for sample in job.samples if sample not in late))
-        if not job.samples:
-            return
-        try:
-            check_tokens(job.token_ids, self._vocab_size)
-            members = [Sequence.of_job(job, sample, hand_off=False) for sample in job.samples]
-            self._add(Group(members, None, job.queued_at))
-        except MessageError as error:
-            self._refuse(job, "malformed", str(error), retryable=False)
-        except CapacityError as error:
-            self._refuse(job, "capacity", str(error), retryable=False)
-
-    def _refuse(self, job: AnyJob, reason: str, message: str, *, retryable: bool) -> None:
-        for sample in job.samples:
-            self._tell_io(Fail(SequenceKey(job.request, sample), job.attempt, reason, message, retryable))
-
-    def _want(self, wanted: Wanted, now: float) -> None:
-        """A prefill worker asks for room."""
-        opened, key = wanted.open, wanted.key
-        keys = [SequenceKey(opened.request, sample) for sample in wanted.samples]
-        for each in keys:
-            self._kill(each, opened.attempt)
-        keys = [each for each in keys if each not in self._by_key]  # the others have a higher attempt here
+            self._refuse(late, "superseded", f"attempt {job.attempt} comes too late", retryable=False)
+            keys = [key for key in keys if key not in late]
         if not keys:
-            self._tell_io(RoomRefused(key, "superseded", f"attempt {opened.attempt} comes too late", False))
             return
         try:
-            check_tokens(opened.token_ids, self._vocab_size)
-            members = [
-                Sequence(
-                    each,
-                    opened.attempt,
-                    opened.gateway,
-                    list(opened.token_ids),
-                    opened.prompt_tokens,
-                    now + opened.remaining_ms / 1000,
-                    landing=True,
-                    salt=opened.salt,
-                    priority=opened.priority,
-                )
-                for each in keys
-            ]
-            self._add(Group(members, key, now))
+            check_tokens(job.prompt.token_ids, self._vocab_size)
+            members = [Sequence.of_job(job, key, hand_off=False) for key in keys]
+            self._add(SequenceGroup(members, None, job.queued_at))
         except MessageError as error:
-            self._tell_io(RoomRefused(key, "malformed", str(error), False))
+            self._refuse(keys, "malformed", str(error), retryable=False)
         except CapacityError as error:
-            self._tell_io(RoomRefused(key, "capacity", str(error), False))
+            self._refuse(keys, "capacity", str(error), retryable=False)
 
-    def _add(self, group: Group) -> None:
+    def _refuse(self, keys: Iterable[AttemptKey], reason: str, message: str, *, retryable: bool) -> None:
+        for key in keys:
+            self._tell_io(Fail(key, Failure(reason, message, retryable)))
+
+    def _want(self, wanted: RoomWanted, now: float) -> None:
+        """A prefill worker asks for room."""
+        opened, handoff = wanted.open, wanted.key
+        keys = [key for key in opened.attempts() if key.sample in wanted.samples]
+        for key in keys:
+            self._kill(key)
+        keys = [key for key in keys if key.of not in self._by_key]  # the others have a higher attempt here
+        if not keys:
+            self._tell_io(RoomRefused(handoff, "superseded", f"attempt {opened.attempt} comes too late", False))
+            return
+        deadline = now + opened.remaining_ms / 1000
+        try:
+            check_tokens(opened.prompt.token_ids, self._vocab_size)
+            members = [Sequence(key, opened.gateway, opened.prompt, deadline, landing=True) for key in keys]
+            self._add(SequenceGroup(members, handoff, now))
+        except MessageError as error:
+            self._tell_io(RoomRefused(handoff, "malformed", str(error), False))
+        except CapacityError as error:
+            self._tell_io(RoomRefused(handoff, "capacity", str(error), False))
+
+    def _add(self, group: SequenceGroup) -> None:
         self._scheduler.add(group.stem, group.members[1:])
         self._by_stem[group.stem.id] = group
         self._by_key |= dict.fromkeys(group.living, group)
         if group.handoff is not None:
             self._by_handoff[group.handoff] = group
 
-    def _kill(self, key: SequenceKey, attempt: int) -> None:
-        group = self._by_key.get(key)
-        if group is not None and group.stem.attempt <= attempt:
-            self._leave(group, key)
+    def _kill(self, key: AttemptKey) -> None:
+        group = self._by_key.get(key.of)
+        if group is not None and group.stem.key.attempt <= key.attempt:
+            self._leave(group, key.of)
 
     def _land(self, landed: Landed, now: float) -> None:
         """All its KV is here: those that go on and were not killed meanwhile run from the next step on."""
@@ -148,13 +137,13 @@ class DecodePolicy:
         group.landed = True
         self._counts["handoffs"] += 1
         self._counts["bytes"] += landed.bytes
-        tokens = {SequenceKey(stem.key.request, branch.sample): branch.emitted for branch in commit.branches}
-        tokens = {key: emitted for key, emitted in tokens.items() if key in group.living}
+        tokens = {SampleKey(stem.key.request, branch.sample): branch.emitted for branch in commit.branches}
+        tokens = {sample: emitted for sample, emitted in tokens.items() if sample in group.living}
         if not tokens:
             self._end(group)
             return
-        for key in [key for key in group.living if key not in tokens]:
-            self._leave(group, key)
+        for sample in [sample for sample in group.living if sample not in tokens]:
+            self._leave(group, sample)
         handoff_ms = (now - group.queued_at) * 1000  # from the Open to the last byte
         stages = structs.replace(
             commit.stages,
@@ -163,14 +152,14 @@ class DecodePolicy:
             land_ms=landed.land_ms,
             exposed_ms=commit.stages.exposed_ms + landed.land_ms,
         )
-        for key, emitted in tokens.items():
-            begun = Emitted(*key, stem.attempt, commit.index, emitted, None, stages)
-            self._tell_io(Begin(stem.gateway, stem.deadline, begun))
-            self._tell_io(Phase(key, stem.attempt, "decode"))
+        for sample, emitted in tokens.items():
+            key = group.living[sample].key
+            self._tell_io(Begin(stem.gateway, stem.deadline, Emitted(key, commit.index, emitted, None, stages)))
+            self._tell_io(Phase(key, "decode"))
         try:
             for emitted in tokens.values():
                 check_tokens(emitted, self._vocab_size)
-            by_sample = {key.sample: emitted for key, emitted in tokens.items()}
+            by_sample = {each.sample: emitted for each, emitted in tokens.items()}
             self._scheduler.adopt(stem, by_sample, commit.sampling, commit.limits)
         except MessageError as error:
             self._fail(group, tokens, "malformed", str(error), retryable=False)
@@ -194,28 +183,29 @@ class DecodePolicy:
         emitted = []
         for item in progress:
             sequence = item.sequence
-            group = self._by_key[sequence.key]
+            group = self._by_key[sequence.key.of]
             if item.failed:
-                self._fail(group, [sequence.key], "engine", item.failed, retryable=False)
+                self._fail(group, [sequence.key.of], "engine", item.failed, retryable=False)
                 continue
             stages = None
             if group.handoff is None and sequence.first_token_at == now:
                 begun = group.stem.admitted_at
                 cached = min(group.stem.cached_tokens, sequence.prompt_tokens)
                 stages = Stages((begun - group.queued_at) * 1000, (now - begun) * 1000, cached_tokens=cached)
-            emitted.append(Emitted(*sequence.key, sequence.attempt, item.index, item.tokens, item.finish, stages))
+            emitted.append(Emitted(sequence.key, item.index, item.tokens, item.finish, stages))
             if item.finish is not None:
-                self._leave(group, sequence.key)
+                self._leave(group, sequence.key.of)
         if emitted:
             self._tell_io(Emit(emitted))
 
     def expired(self, sequences: list[Sequence], now: float) -> None:
         """These are over their deadline. What still lands is the transfer's to end: its blocks may be written to."""
         for sequence in sequences:
-            group = self._by_key.get(sequence.key)
-            if group is not None and group.landed and group.living[sequence.key] is sequence:
+            sample = sequence.key.of
+            group = self._by_key.get(sample)
+            if group is not None and group.landed and group.living[sample] is sequence:
                 text = "the request's deadline passed on the decode worker"
-                self._fail(group, [sequence.key], "deadline", text, retryable=False)
+                self._fail(group, [sample], "deadline", text, retryable=False)
 
     def leave(self) -> None:
         """The worker stops: another one can go on with these. What has not landed is the prefill worker's to report."""
@@ -251,26 +241,28 @@ class DecodePolicy:
 
     # ends -----------------------------------------------------------------------------------------------------------
 
-    def _fail(self, group: Group, keys: Iterable[SequenceKey], reason: str, message: str, *, retryable: bool) -> None:
-        for key in list(keys):
-            self._tell_io(Fail(key, group.stem.attempt, reason, message, retryable))
-            self._leave(group, key)
+    def _fail(
+        self, group: SequenceGroup, samples: Iterable[SampleKey], reason: str, message: str, *, retryable: bool
+    ) -> None:
+        for sample in list(samples):
+            self._tell_io(Fail(group.living[sample].key, Failure(reason, message, retryable)))
+            self._leave(group, sample)
 
-    def _leave(self, group: Group, key: SequenceKey) -> None:
+    def _leave(self, group: SequenceGroup, sample: SampleKey) -> None:
         """A sample is over. The last one takes its group with it, unless bytes may still land in its blocks.
 
         The transfer hears of every cancel too: it drops a handoff when all its samples are dead.
         """
-        sequence = group.living.pop(key)
-        del self._by_key[key]
+        sequence = group.living.pop(sample)
+        del self._by_key[sample]
         if group.living:
             self._scheduler.release(sequence)
         elif group.landed:
             self._end(group)
 
-    def _end(self, group: Group) -> None:
-        for key in group.living:
-            del self._by_key[key]
+    def _end(self, group: SequenceGroup) -> None:
+        for sample in group.living:
+            del self._by_key[sample]
         for sequence in group.members:
             self._scheduler.release(sequence)
         del self._by_stem[group.stem.id]

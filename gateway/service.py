@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 
 from core.config import GatewayConfig
+from core.curve_keys import CurveKeys
 from core.ending import end
 from core.errors import ModelError, StoreUnavailable
-from core.ids import SequenceKey, new_epoch, request_ids
-from core.link_keys import LinkKeys
+from core.ids import SampleKey, new_epoch, request_ids
 from core.queue import PURPOSE
 from core.records import GatewayRecord, WorkerRecord
 from core.registry import listed
@@ -60,7 +60,7 @@ class Gateway:
         dispatch = Dispatch(self._epoch, self._store, Sealer(secret, PURPOSE), self._clock, self.workers)
         self.requests = OpenRequests(config, self.model, self._clock, dispatch, self.metrics, self._publisher)
         self.discovery = Discovery(
-            self._store, self._clock, self._epoch, config.model, LinkKeys.of(secret), self.workers, self.requests
+            self._store, self._clock, self._epoch, config.model, CurveKeys.of(secret), self.workers, self.requests
         )
         self.admission: Admission | None = None  # None until the tokenizer is loaded
         self._draining = False
@@ -154,7 +154,7 @@ class Gateway:
         assert self.admission is not None, "a prompt was admitted, so there is one"
         name = next(self._ids)
         deadline = received + self.config.request_timeout
-        samples = [Sample(SequenceKey(name, number), prompt, deadline) for number in range(prompt.samples)]
+        samples = [Sample(SampleKey(name, number), prompt, deadline) for number in range(prompt.samples)]
         fresh = self.admission.tokenizer.detokenizer
         return Request([Stream(sample, fresh(), received, streaming, self.metrics) for sample in samples])
 

@@ -16,21 +16,21 @@ import zmq.asyncio
 
 from core.config import TransferConfig, Transport
 from core.errors import MessageError, SealError
-from core.ids import SequenceKey
+from core.ids import AttemptKey
 from core.kvspec import KVSpec, Piece
 from core.messages import Join, Layer, Open, Refused, ToDecode, decode_to_decode, encode
 from core.network import Network
 from core.records import HandoffCounts, KVLink
 from core.sockets import router, send_now
 from core.strikes import Strikes
-from kvtransfer.arrivals import Arrivals
+from kvtransfer.events import Dropped, FromDecode, Landed, RoomWanted, ToDecodeEngine
+from kvtransfer.instructions import Instruction, Land, Send
 from kvtransfer.memory import KVMemory
-from kvtransfer.moves import Dropped, HandoffKey, InboundEvent, Instruction, Land, Landed, Send, Wanted
+from kvtransfer.outcomes import Outcomes
 from kvtransfer.payload_sockets import PayloadSockets
-from kvtransfer.receiver import Declined, Granted, Over
+from kvtransfer.receivers import Receivers
 from kvtransfer.session import Arrived
 from kvtransfer.sessions import Sessions
-from kvtransfer.tally import Tally
 
 BATCH = 16  # messages handled before other tasks have their turn
 CREDIT = 4  # messages handled before credit is sent, so that the sender does not wait for what was read long ago
@@ -45,85 +45,75 @@ class Receives(Protocol):
 
 
 class Inbound:
-    """Reports `Wanted`; lands the bytes of what is granted; reports `Landed` or `Dropped`."""
+    """Tells the engine `RoomWanted`, lands the bytes of what it grants, and tells it `Landed` or `Dropped`."""
 
     def __init__(
         self,
         config: TransferConfig,
+        host: str,
         epoch: str,
         spec: KVSpec,
         memory: KVMemory,
         network: Network,
-        host: str,
-        events: Callable[[InboundEvent], None],
+        tell_engine: Callable[[ToDecodeEngine], None],
         *,
         trace: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.side = Arrivals(config, epoch, spec, trace)
+        """`host`: the address to bind. Raises `ConfigError` for one that cannot be bound."""
+        self.side = Receivers(config, epoch, spec, trace)
         self._config = config
         self._memory = memory
-        self._events = events
+        self._tell_engine = tell_engine
         self._clock = clock
         self._payload_sockets = PayloadSockets(config, network, host)
         try:
-            self._socket, self.address = router(network.context, host, network.keys)
+            self._socket, self.handoff_address = router(network.context, host, network.keys)
         except BaseException:
             self._payload_sockets.close()
             raise
         network.gatekeeper.watch(self._socket)
         self._sessions = Sessions(config, epoch, network, self._payload_sockets)
         self._strikes: Strikes[bytes] = Strikes(config.malformed_rate, config.cut_off)
-        self.payloads_landed = 0
-        self.bytes_landed = 0  # KV that was moved here and not computed here
-        self.undelivered = 0  # answers that the peer's queue did not take; the peer will ask again
         self.refused: Counter[str] = Counter()  # frames that were dropped, by reason
-        self._tally = Tally()
+        self._outcomes = Outcomes()
         self._wake = asyncio.Event()
         self._idle = True  # the time keeper sleeps without end
-        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Raises what a task of ours has died of; await it beside the I/O thread's other tasks."""
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         reading = [self._read(self._socket, self._receive)]
         reading += [self._read(each, self._payloads(name)) for name, each in self._payload_sockets.sockets.items()]
         self._tasks = [asyncio.create_task(work) for work in (*reading, self._keep_time())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
 
-    def granted(self, key: HandoffKey, blocks: tuple[list[int], ...], held: int) -> None:
-        """The engine has reserved all of a wanted handoff's blocks, per group; the first `held` hold their KV already.
+    def handle(self, event: FromDecode) -> None:
+        """Takes an event of the engine. If its handoff is over meanwhile, its `Dropped` is under way.
 
-        If the handoff is over meanwhile, its `Dropped` is under way.
+        Raises `IllegalMove` for an event that the handoff's state does not allow.
         """
-        self._own(self.side.handle(key, Granted(blocks, held), self._clock()))
+        self._carry_out(self.side.handle(event, self._clock()))
+        self._wake.set()  # it may have changed what is waited for
 
-    def refuse(self, key: HandoffKey, reason: str, message: str, retryable: bool) -> None:
-        """The engine will not grant a wanted handoff. No further event comes for it."""
-        self._own(self.side.handle(key, Declined(reason, message, retryable), self._clock()))
-
-    def cancel(self, request: str, sample: int, attempt: int) -> None:
-        """Attempts up to `attempt` are dead, those too that have still to arrive."""
-        self._own(self.side.cancel(SequenceKey(request, sample), attempt, self._clock()))
-
-    def knows(self, request: str, sample: int, attempt: int) -> bool:
-        """Whether a handoff of this attempt waits, lands, or has landed here."""
-        return self.side.knows(SequenceKey(request, sample), attempt)
-
-    def finished(self, key: HandoffKey) -> None:
-        """The landed sequence has ended; nothing more will be reported about it."""
-        self._own(self.side.handle(key, Over("finished"), self._clock()))
+    def knows(self, key: AttemptKey) -> bool:
+        """Tells whether this attempt waits for room, lands, or has landed here."""
+        return self.side.knows(key)
 
     def drain(self) -> None:
         """Refuse new handoffs; those that were opened go on."""
         self.side.drain()
 
     def counts(self) -> HandoffCounts:
-        """What became of the handoffs so far."""
+        """Sums up what became of the handoffs so far, and what was dropped."""
         dropped = {reason.replace(" ", "_"): count for reason, count in self.refused.items()}
-        return self._tally.counts({**dropped, "stray": self.side.strays})
+        return self._outcomes.counts({**dropped, "stray": self.side.strays})
 
     def links(self) -> list[KVLink]:
-        """The links over which KV has come."""
+        """Lists the links over which KV has come."""
         return self._sessions.links()
+
+    async def run(self) -> None:
+        """Raises what a task of ours has died of."""
+        await self._broken
 
     async def close(self) -> None:
         """Closes the sockets; open handoffs are left to the senders, who will miss us."""
@@ -226,8 +216,6 @@ class Inbound:
             self._memory.convert(place, arrived.payload)
         else:
             self._memory.write(header.group, header.layer, place, arrived.payload)
-        self.payloads_landed += 1
-        self.bytes_landed += header.size
         return self.side.landed(land, arrived.digest, self._clock())
 
     def _strike(self, link: bytes, reason: str, now: float) -> None:
@@ -237,31 +225,26 @@ class Inbound:
             self._sessions.forget(link)
             self._carry_out(self.side.cut_off(link, "cut_off", now))
 
-    def _own(self, instructions: Sequence[Instruction]) -> None:
-        """An event of the own worker may have changed what is waited for."""
-        self._carry_out(instructions)
-        self._wake.set()
-
     def _carry_out(self, instructions: Sequence[Instruction]) -> None:
         for move in instructions:
             match move:
                 case Send(message, link):
-                    self.undelivered += not send_now(self._socket, [link, encode(message)])
+                    send_now(self._socket, [link, encode(message)])  # a peer whose queue is full will ask again
                     if isinstance(message, Refused):
-                        self._tally.given_up(message.reason)
-                case Wanted() | Landed() | Dropped():
+                        self._outcomes.given_up(message.reason)
+                case RoomWanted() | Landed() | Dropped():
                     self._count(move)
-                    self._events(move)
+                    self._tell_engine(move)
                 case _:
                     raise AssertionError(f"{type(move).__name__} is not for the decode side")
 
-    def _count(self, event: InboundEvent) -> None:
+    def _count(self, event: ToDecodeEngine) -> None:
         match event:
             case Landed():
-                self._tally.landed(event.land_ms)
+                self._outcomes.landed(event.land_ms)
             case Dropped(reason=reason, owned=False):
-                self._tally.given_up(reason)
+                self._outcomes.given_up(reason)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and not self.broken.done():
-            self.broken.set_exception(error)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._broken.done():
+            self._broken.set_exception(error)

@@ -46,9 +46,12 @@ class Joining:
         """
         sender, receiver = ends
         self.join = Join(
-            sender=sender, receiver=receiver, transports=transports(config), security=config.kv_security,
+            sender=sender,
+            receiver=receiver,
+            transports=transports(config),
+            security=config.kv_security,
             nonce=secrets.token_bytes(HALF),
-        )  # fmt: skip
+        )
         self.silence = config.silence
         self._config = config
         self._network = network

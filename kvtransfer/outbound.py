@@ -1,29 +1,36 @@
-"""The prefill side's driver: one DEALER per life of a decode worker. Runs on the I/O thread's asyncio loop."""
+"""The prefill side's driver: one link per life of a decode worker. Runs on the I/O thread's asyncio loop."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 
+import zmq
+
 from core.config import TransferConfig, Transport
 from core.errors import IllegalMove
+from core.ids import AttemptKey
 from core.kvspec import KVSpec
-from core.messages import Branch, Limits, Sampling, Stages
+from core.messages import PrefillJob
 from core.network import Network
 from core.records import HandoffCounts, KVLink
 from core.sockets import dealer
-from kvtransfer.departures import Departures
+from kvtransfer.events import CancelAttempt, Closed, FromPrefill, OpenHandoff, ToPrefillEngine, Unpinned
 from kvtransfer.joining import Joining
 from kvtransfer.memory import KVMemory
-from kvtransfer.moves import Closed, FirstTokens, OpenRequest, OutboundEvent
 from kvtransfer.outbound_link import OutboundLink
-from kvtransfer.sender import UNANSWERED, GiveUp, LayerReady, SenderEvent
-from kvtransfer.tally import Tally
+from kvtransfer.outcomes import Outcomes
+from kvtransfer.sender import UNANSWERED
+from kvtransfer.senders import Senders
 
 SHUNNED = 1024  # peers
+log = logging.getLogger("baton.handoff")
 
 
 class Outbound:
-    """Opens handoffs, sends layers as they become ready, and reports `Closed` and then `Unpinned` for each."""
+    """Takes the engine's events to their links, and tells it `Closed` and then `Unpinned` for each handoff."""
+
+    handoff_address = ""  # nobody hands anything off to a prefill worker
 
     def __init__(
         self,
@@ -32,7 +39,7 @@ class Outbound:
         spec: KVSpec,
         memory: KVMemory,
         network: Network,
-        events: Callable[[OutboundEvent], None],
+        tell_engine: Callable[[ToPrefillEngine], None],
         *,
         trace: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -42,84 +49,54 @@ class Outbound:
         self._spec = spec
         self._memory = memory
         self._network = network
-        self._events = events
+        self._tell_engine = tell_engine
         self._trace = trace
         self._clock = clock
         self._links: dict[str, OutboundLink] = {}  # by the peer's epoch
         self._closing: set[OutboundLink] = set()  # lost, but frames may still be read
         self._handoffs: dict[int, OutboundLink] = {}  # until Unpinned
         self._shunned: dict[str, set[Transport]] = {}  # by the peer's epoch: those over which nothing arrived
-        self._blocks: dict[int, tuple[str, int]] = {}  # open handoff -> peer's epoch, blocks
-        self.handoffs_accepted = 0
-        self.bytes_sent = 0
-        self.tally = Tally()
+        self._outcomes = Outcomes()
         self._past_malformed = 0
         self._past_strays = 0
-        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Raises what a task of ours has died of; await it beside the I/O thread's other tasks."""
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def open(
-        self, handoff: int, address: str, peer_epoch: str, request: OpenRequest, blocks: tuple[list[int], ...]
-    ) -> None:
-        """Asks the peer for room. `blocks` are the sequence's blocks per group; those of `request.token_ids` leave."""
-        if handoff in self._handoffs:
-            raise IllegalMove(f"handoff {handoff} is open already")
-        link = self._links.get(peer_epoch)
-        if link is None:
-            link = self._links[peer_epoch] = self._new_link(address, peer_epoch)
-        self._handoffs[handoff] = link
-        self._blocks[handoff] = (peer_epoch, sum(len(group) for group in blocks))
-        link.open(handoff, request, blocks)
+    def handle(self, event: FromPrefill) -> None:
+        """Takes an event of the engine. Nothing happens if its handoff is over: the engine will hear.
 
-    def layer_ready(self, handoff: int, group: int, layer: int, upto_block: int) -> None:
-        """Blocks before `upto_block` of this layer are final. Nothing happens if the handoff is over."""
-        self._handle(handoff, LayerReady(group, layer, upto_block))
+        Raises `IllegalMove` for an event that the handoff's state does not allow.
+        """
+        match event:
+            case OpenHandoff():
+                self._open(event)
+            case CancelAttempt():
+                pass  # the engine aborts the handoffs of what it kills
+            case _:
+                if (link := self._handoffs.get(event.handoff)) is not None:
+                    link.handle(event)
 
-    def commit(
-        self,
-        handoff: int,
-        index: int,
-        branches: list[Branch],
-        sampling: Sampling,
-        limits: Limits,
-        stages: Stages,
-        age: float = 0.0,
-    ) -> None:
-        """Everything is computed, since `age` seconds, and reported; Commit leaves behind the last payload."""
-        tokens = FirstTokens(index=index, branches=branches, sampling=sampling, limits=limits, stages=stages, age=age)
-        self._handle(handoff, tokens)
+    def knows(self, key: AttemptKey) -> bool:
+        """Tells whether this attempt comes here, though the engine has not begun it: nothing comes here."""
+        return False
 
-    def abort(self, handoff: int, reason: str) -> None:
-        """`cancelled`, `superseded`, `deadline`, or `done` (the first token was the last). Closed follows."""
-        self._handle(handoff, GiveUp(reason))
-
-    def waiting_blocks(self, peer_epoch: str) -> int:
-        """Blocks of this pool held by handoffs that wait for the peer's grant."""
-        link = self._links.get(peer_epoch)
-        return 0 if link is None else link.side.waiting_blocks()
-
-    def held_blocks(self, peer_epoch: str) -> int:
-        """Blocks of this pool held by all handoffs to the peer that are not closed."""
-        return sum(count for epoch, count in self._blocks.values() if epoch == peer_epoch)
-
-    @property
-    def malformed(self) -> int:
-        """Messages that were none."""
-        return self._past_malformed + sum(link.malformed for link in self._links.values())
-
-    @property
-    def strays(self) -> int:
-        """Messages of another epoch, or that came too late or too early."""
-        return self._past_strays + sum(link.side.strays for link in self._links.values())
+    def drain(self) -> None:
+        """Takes no new handoffs: none is opened but by the engine."""
 
     def counts(self) -> HandoffCounts:
-        """What became of the handoffs so far."""
-        return self.tally.counts({"malformed": self.malformed, "stray": self.strays})
+        """Sums up what became of the handoffs so far, and the messages that were dropped."""
+        links = self._links.values()
+        malformed = self._past_malformed + sum(link.malformed for link in links)
+        strays = self._past_strays + sum(link.side.strays for link in links)
+        return self._outcomes.counts({"malformed": malformed, "stray": strays})
 
     def links(self) -> list[KVLink]:
-        """The links that have a channel."""
+        """Lists the links that have a channel."""
         ways = [(peer, link.side.way()) for peer, link in self._links.items()]
         return [KVLink(peer, way.transport, way.sealed, way.codec) for peer, way in ways if way is not None]
+
+    async def run(self) -> None:
+        """Raises what a task of a link has died of."""
+        await self._broken
 
     async def close(self) -> None:
         """Ends every handoff and every socket; returns when no frame can be read any more (bounded)."""
@@ -127,35 +104,47 @@ class Outbound:
             link.lose("closed")
         await asyncio.gather(*(link.pump for link in self._closing), return_exceptions=True)
 
-    def _new_link(self, address: str, peer_epoch: str) -> OutboundLink:
-        side = Departures(self._config, self._epoch, peer_epoch, self._spec, self._trace)
+    def _open(self, opened: OpenHandoff) -> None:
+        if opened.handoff in self._handoffs:
+            raise IllegalMove(f"handoff {opened.handoff} is open already")
+        job = opened.job
+        link = self._links.get(job.decode_epoch)
+        if link is None:
+            try:
+                link = self._links[job.decode_epoch] = self._new_link(job)
+            except zmq.ZMQError as error:  # an address that nobody can connect to
+                log.warning("decode worker %s at %r: %s", job.decode_epoch, job.decode_address, error)
+                self._outcomes.given_up("bad_address")
+                self._tell_engine(
+                    Closed(handoff=opened.handoff, outcome="failed", reason="bad_address", retryable=True)
+                )
+                self._tell_engine(Unpinned(opened.handoff))
+                return
+        self._handoffs[opened.handoff] = link
+        link.open(opened)
+
+    def _new_link(self, job: PrefillJob) -> OutboundLink:
+        """Begins a link to the job's decode worker. Raises `ZMQError` for an address that cannot be connected."""
+        peer, address = job.decode_epoch, job.decode_address
         socket = dealer(self._network.context, address, self._network.keys)
         largest = max(self._config.frame, max(group.block_bytes for group in self._spec.groups))
-        ends = (self._epoch, peer_epoch)
-        without = self._shunned.get(peer_epoch, ())
-        joining = Joining(self._config, ends, self._network, largest, socket, address, without)
+        ends = (self._epoch, peer)
+        joining = Joining(self._config, ends, self._network, largest, socket, address, self._shunned.get(peer, ()))
+        side = Senders(self._config, self._epoch, peer, self._spec, self._trace)
         link = OutboundLink(side, socket, joining, self._memory, self._clock, self._report, self._forget)
         for task in (link.pump, link.reader):
             task.add_done_callback(self._ended)
         return link
 
-    def _handle(self, handoff: int, event: SenderEvent) -> None:
-        link = self._handoffs.get(handoff)
-        if link is not None:  # otherwise it is over, and the engine will hear
-            link.handle(handoff, event)
-
-    def _report(self, event: OutboundEvent) -> None:
-        if isinstance(event, Closed):
-            del self._blocks[event.handoff]
-            self.bytes_sent += event.bytes
-            if event.outcome == "accepted":
-                self.handoffs_accepted += 1
-                self.tally.accepted(event.times)
-            else:
-                self.tally.given_up(event.reason)
-        else:
-            del self._handoffs[event.handoff]
-        self._events(event)
+    def _report(self, event: ToPrefillEngine) -> None:
+        match event:
+            case Closed(outcome="accepted"):
+                self._outcomes.accepted(event.times)
+            case Closed():
+                self._outcomes.given_up(event.reason)
+            case Unpinned():
+                del self._handoffs[event.handoff]
+        self._tell_engine(event)
 
     def _forget(self, link: OutboundLink) -> None:
         """The link has closed its socket; the next handoff to that peer gets a new one."""
@@ -171,5 +160,5 @@ class Outbound:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._closing = {link for link in self._closing if not link.pump.done()}
-        if not task.cancelled() and (error := task.exception()) is not None and not self.broken.done():
-            self.broken.set_exception(error)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._broken.done():
+            self._broken.set_exception(error)

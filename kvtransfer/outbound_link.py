@@ -1,4 +1,4 @@
-"""A control DEALER to one life of a decode worker, and the channel of its payloads: carries out `Departures`' words.
+"""A control DEALER to one life of a decode worker, and the channel of its payloads: carries out what `Senders` say.
 
 Only `_pump` sends, so messages leave in order, and so do payloads; the two may overtake each other. A Join is among the
 first messages, and payloads wait for the Offer that answers it; an Open does not. Messages wait in `_outbox`, in which
@@ -19,11 +19,12 @@ from core.errors import MessageError
 from core.messages import Addressed, Handoff, Join, Layer, Offer, decode_to_prefill, encode
 from core.sockets import send_now
 from kvtransfer.channel import Channel
-from kvtransfer.departures import Departures
+from kvtransfer.events import Closed, OpenHandoff, Tables, ToPrefillEngine, Unpinned
+from kvtransfer.instructions import Instruction, Joined, Lost, Send
 from kvtransfer.joining import Joining
 from kvtransfer.memory import KVMemory
-from kvtransfer.moves import Closed, Instruction, Joined, Lost, OpenRequest, OutboundEvent, Send, Unpinned
-from kvtransfer.sender import FrameDone, SenderEvent, SenderState
+from kvtransfer.sender import FrameDone, OfHandoff, SenderState
+from kvtransfer.senders import Senders
 
 COMPUTING = 0.0005  # seconds between looks at blocks that a device is still computing
 LOOK = 0.005  # seconds between looks at frames that keep a closed handoff pinned
@@ -35,16 +36,16 @@ FIRST_RETRY, LAST_RETRY = 0.001, 0.02  # seconds until a socket that took nothin
 
 
 class OutboundLink:
-    """The socket, its outbox, and the frames that it may still read."""
+    """Keeps the socket, its outbox, and the frames that it may still read."""
 
     def __init__(
         self,
-        side: Departures,
+        side: Senders,
         socket: zmq.asyncio.Socket,
         joining: Joining,
         memory: KVMemory,
         clock: Callable[[], float],
-        report: Callable[[OutboundEvent], None],
+        report: Callable[[ToPrefillEngine], None],
         lost: Callable[["OutboundLink"], None],
     ) -> None:
         self.side = side
@@ -62,7 +63,7 @@ class OutboundLink:
         self._clock = clock
         self._report = report
         self._lost = lost
-        self._blocks: dict[int, tuple[list[int], ...]] = {}  # of open handoffs
+        self._blocks: dict[int, Tables] = {}  # of open handoffs
         self._outbox: dict[tuple[type, int], Addressed] = {}  # in order
         self._frames: deque[tuple[int, int, zmq.MessageTracker]] = deque()  # handoff, payload number; oldest first
         self._wake = asyncio.Event()
@@ -72,18 +73,18 @@ class OutboundLink:
         self.pump = asyncio.create_task(self._pump())
         self.reader = asyncio.create_task(self._read())
 
-    def open(self, handoff: int, request: OpenRequest, blocks: tuple[list[int], ...]) -> None:
-        """Starts a handoff of these blocks of the pool."""
-        self._blocks[handoff] = blocks
-        self._carry_out(self.side.open(handoff, request, self._clock()))
+    def open(self, opened: OpenHandoff) -> None:
+        """Starts a handoff."""
+        self._blocks[opened.handoff] = opened.blocks
+        self._carry_out(self.side.open(opened, self._clock()))
         due = self.side.next_deadline()
         assert due is not None, "a handoff was just opened"
         self._due = due if self._due is None else min(self._due, due)
         self._wake.set()
 
-    def handle(self, handoff: int, event: SenderEvent) -> None:
-        """An event of the own worker."""
-        self._carry_out(self.side.handle(handoff, event, self._clock()))
+    def handle(self, event: OfHandoff) -> None:
+        """Takes an event of the own worker."""
+        self._carry_out(self.side.handle(event, self._clock()))
         self._wake.set()
 
     def lose(self, reason: str) -> None:
@@ -168,7 +169,7 @@ class OutboundLink:
         self._views = None
         self._carry_out(self.side.payload_left(sender, payload, sent.digest, self._clock()))
         if sent.tracker is None:
-            self._carry_out(self.side.handle(sender.number, FrameDone(header.number), self._clock()))
+            self._carry_out(self.side.handle(FrameDone(sender.number, header.number), self._clock()))
         else:
             self._frames.append((sender.number, header.number, sent.tracker))
         return True
@@ -224,7 +225,7 @@ class OutboundLink:
             if pinned and not tracker.done and not overdue:
                 return
             self._frames.popleft()
-            self._carry_out(self.side.handle(handoff, FrameDone(number), self._clock()))
+            self._carry_out(self.side.handle(FrameDone(handoff, number), self._clock()))
 
     async def _read(self) -> None:
         for number in itertools.count(1):

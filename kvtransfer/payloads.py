@@ -4,7 +4,8 @@ from msgspec import Struct
 
 from core.config import Codec
 from core.errors import IllegalMove
-from core.kvspec import KVSpec, blocks_for
+from core.kvspec import KVSpec
+from kvtransfer.handoff import handoff_blocks
 
 Place = tuple[int, int]  # (group, layer)
 
@@ -17,11 +18,6 @@ class Payload(Struct, frozen=True):
     first: int
     count: int
     size: int
-
-
-def handoff_blocks(spec: KVSpec, tokens: int) -> tuple[int, ...]:
-    """Blocks per group that hold the KV of `tokens` tokens. Both sides count with this."""
-    return tuple(blocks_for(tokens, group.block_tokens) for group in spec.groups)
 
 
 class Payloads:

@@ -1,10 +1,11 @@
 """The decode side of one handoff, pure: an event and the time go in, instructions come out.
 
 The cases of `Receiver.handle` stand in the order of the receiver's table in the protocol's description. NONE is a
-handoff that has no `Receiver`; `kvtransfer.arrivals` has its rows, and those of handoffs that are over.
+handoff that has no `Receiver`; `kvtransfer.receivers` has its rows, and those of handoffs that are over.
 """
 
 from enum import Enum, auto
+from typing import Any
 
 from msgspec import Struct
 
@@ -12,11 +13,11 @@ from core.config import TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec, Piece
 from core.messages import SILENT, Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused
-from kvtransfer.branches import branches_fit
 from kvtransfer.digest import HandoffDigest
-from kvtransfer.link import ReceiveWindow
-from kvtransfer.moves import Dropped, HandoffKey, Instruction, Land, Landed, Send, Wanted
-from kvtransfer.payloads import handoff_blocks
+from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
+from kvtransfer.flow import ReceiveWindow
+from kvtransfer.handoff import HandoffKey, branches_fit, handoff_blocks
+from kvtransfer.instructions import Instruction, Land, Send
 
 
 class ReceiverState(Enum):
@@ -28,21 +29,6 @@ class ReceiverState(Enum):
     VERIFYING = auto()
     OWNED = auto()
     ENDED = auto()
-
-
-class Granted(Struct, frozen=True):
-    """The engine has room: all blocks of the sequence per group, of which the first `held` hold their KV already."""
-
-    blocks: tuple[list[int], ...]
-    held: int
-
-
-class Declined(Struct, frozen=True):
-    """The engine will not grant this handoff."""
-
-    reason: str
-    message: str
-    retryable: bool
 
 
 class LayerArrived(Struct, frozen=True):
@@ -59,27 +45,22 @@ class PayloadLanded(Struct, frozen=True):
     digest: int
 
 
-class Over(Struct, frozen=True):
-    """Cancel, higher attempt, or the end of the sequence (`finished`)."""
-
-    reason: str
-
-
 class SenderDead(Struct, frozen=True):
     """The prefill worker was silent for so long that its life must be over."""
 
     reason: str
 
 
-ReceiverEvent = (
-    Open | Commit | Abort | Aborted | Granted | Declined | LayerArrived | PayloadLanded | Over | SenderDead
-)  # fmt: skip
+FromWorker = RoomGranted | RoomRefused | HandoffOver
+"""Events of the own worker that name their handoff."""
+
+ReceiverEvent = Open | Commit | Abort | Aborted | FromWorker | LayerArrived | PayloadLanded | SenderDead
 
 S = ReceiverState
 
 
 class Receiver:
-    """One handoff of the decode side, from its Open on."""
+    """Takes one handoff of the decode side from its Open to its end."""
 
     def __init__(
         self, config: TransferConfig, key: HandoffKey, message: Open, spec: KVSpec, now: float, trace: bool = False
@@ -88,6 +69,7 @@ class Receiver:
         self._spec = spec
         self.key = key
         self.open = message
+        self._head: dict[str, Any] = {"sender": message.receiver, "receiver": key.sender, "handoff": key.handoff}
         self.state = S.WAITING
         self.link = b""
         self.window = ReceiveWindow(config.window)
@@ -96,18 +78,18 @@ class Receiver:
         self.owned = False  # once OWNED, for ever accepted
         self.told = False  # the sender was sent our Abort
         self.dropped = 0  # events that the table does not have, and payloads that were here already
-        self.tokens = len(message.token_ids)
-        self.counts = handoff_blocks(spec, self.tokens)  # of ours
+        tokens = len(message.prompt.token_ids)
+        self.counts = handoff_blocks(spec, tokens)  # of ours
         theirs = spec.in_form(message.form)
         assert theirs is not None and theirs.fingerprint() == message.fingerprint, "an Open that fits"
         self._converts = message.form != spec.form()
-        self._their_counts = handoff_blocks(theirs, self.tokens)
+        self._their_counts = handoff_blocks(theirs, tokens)
         self._their_bytes = [group.wire_bytes(message.form.codec, theirs.dtype) for group in theirs.groups]
         self.digest = HandoffDigest(trace)
         self.size = 0  # payload bytes landed
         self.landed = 0  # payloads landed
         self._arrived = 0  # payloads taken, landed or landing
-        self._granted = Granted((), 0)
+        self._granted = RoomGranted(key, (), 0)
         self._their_held = 0
         self._upto: dict[tuple[int, int], int] = {}  # (group, layer) -> blocks before this one are here
         self._commit: Commit | None = None
@@ -117,7 +99,7 @@ class Receiver:
 
     def begin(self, samples: tuple[int, ...]) -> list[Instruction]:
         """WAITING: the engine is asked for room, for those of the samples that are not dead already."""
-        return [Wanted(self.key, self.open, samples)]
+        return [RoomWanted(self.key, self.open, samples)]
 
     def handle(self, event: ReceiverEvent, now: float) -> list[Instruction]:
         """One row of the table."""
@@ -126,9 +108,9 @@ class Receiver:
         match event, self.state:
             case Open(), S.WAITING:
                 return []  # the sender repeats until we answer
-            case Granted(), S.WAITING:
+            case RoomGranted(), S.WAITING:
                 return self._grant(event)
-            case Declined(), S.WAITING:
+            case RoomRefused(), S.WAITING:
                 self.state = S.ENDED
                 return [self._refused(event)]
             case Open(), S.GRANTED:
@@ -147,25 +129,25 @@ class Receiver:
                 return self._verify(now)
             case Abort(), S.WAITING | S.GRANTED | S.VERIFYING:
                 return [self._message(Aborted), *self._end(event.reason)]
-            case Over(), S.WAITING | S.GRANTED | S.VERIFYING:
+            case HandoffOver(), S.WAITING | S.GRANTED | S.VERIFYING:
                 return self._fail(event.reason)
             case SenderDead(), S.WAITING | S.GRANTED | S.VERIFYING:  # if it lives, it should know
                 return self._fail(event.reason)
             case ((Commit() | Abort()), S.OWNED):
                 return [self._message(Accepted)]
-            case Over("finished"), S.OWNED:
+            case HandoffOver(reason="finished"), S.OWNED:
                 self.state = S.ENDED
                 return []
-            case Over(), S.OWNED:
+            case HandoffOver(), S.OWNED:
                 self.state = S.ENDED
                 return [Dropped(self.key, event.reason, True)]
             case Commit(), S.WAITING:
                 return self._fail("commit_before_grant")
             case LayerArrived(), S.WAITING:
                 return self._fail("layer_before_grant")
-            case Declined(), S.GRANTED | S.VERIFYING:  # the engine leaves, and takes its word back
+            case RoomRefused(), S.GRANTED | S.VERIFYING:  # the engine leaves, and takes its word back
                 return self._fail(event.reason)
-            case Granted(), S.GRANTED | S.VERIFYING | S.OWNED:
+            case RoomGranted(), S.GRANTED | S.VERIFYING | S.OWNED:
                 raise IllegalMove(f"{type(event).__name__} in {self.state.name} of handoff {self.key}")
             case PayloadLanded(), _:
                 return []  # it ended while the payload was landing
@@ -196,7 +178,7 @@ class Receiver:
         due = min(self.deadline, self.heard + self._config.silence)
         return min(due, self._verify_by) if self.state is S.VERIFYING else due
 
-    def _grant(self, granted: Granted) -> list[Instruction]:
+    def _grant(self, granted: RoomGranted) -> list[Instruction]:
         enough = len(granted.blocks) == len(self.counts) and all(
             len(blocks) >= count for blocks, count in zip(granted.blocks, self.counts, strict=True)
         )
@@ -267,9 +249,14 @@ class Receiver:
         self.state = S.OWNED
         self.owned = True
         landed = Landed(
-            key=self.key, open=self.open, commit=commit, bytes=self.size, digest=self.digest.value,
-            digests=self.digest.payloads, land_ms=(now - self._committed) * 1000,
-        )  # fmt: skip
+            key=self.key,
+            open=self.open,
+            commit=commit,
+            bytes=self.size,
+            digest=self.digest.value,
+            digests=self.digest.payloads,
+            land_ms=(now - self._committed) * 1000,
+        )
         return [landed, self._message(Accepted)]
 
     def _fail(self, reason: str) -> list[Instruction]:
@@ -281,19 +268,11 @@ class Receiver:
         return [Dropped(self.key, reason)]
 
     def _grant_message(self) -> Send:
-        message = Grant(
-            sender=self.open.receiver, receiver=self.key.sender, handoff=self.key.handoff, held=self._their_held,
-            limit=self.window.limit,
-        )  # fmt: skip
-        return Send(message, self.link)
+        return Send(Grant(**self._head, held=self._their_held, limit=self.window.limit), self.link)
 
-    def _refused(self, event: Declined) -> Send:
-        message = Refused(
-            sender=self.open.receiver, receiver=self.key.sender, handoff=self.key.handoff, reason=event.reason,
-            message=event.message, retryable=event.retryable,
-        )  # fmt: skip
-        return Send(message, self.link)
+    def _refused(self, event: RoomRefused) -> Send:
+        refused = Refused(**self._head, reason=event.reason, message=event.message, retryable=event.retryable)
+        return Send(refused, self.link)
 
-    def _message(self, kind: type[Handoff], **fields: str) -> Send:
-        message = kind(sender=self.open.receiver, receiver=self.key.sender, handoff=self.key.handoff, **fields)
-        return Send(message, self.link)
+    def _message(self, kind: type[Handoff], **fields: Any) -> Send:
+        return Send(kind(**self._head, **fields), self.link)

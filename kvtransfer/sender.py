@@ -5,6 +5,7 @@ cause but the table does not have is dropped and counted; what only a wrong call
 """
 
 from enum import Enum, auto
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -12,9 +13,10 @@ from core.config import Codec, TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
 from core.messages import NO_ROOM, Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused, Way
-from kvtransfer.branches import branches_fit
 from kvtransfer.digest import HandoffDigest
-from kvtransfer.moves import Closed, FirstTokens, Instruction, OpenRequest, Outcome, Send, Unpinned
+from kvtransfer.events import AbortHandoff, Closed, CommitHandoff, LayerReady, OpenHandoff, Outcome, Unpinned
+from kvtransfer.handoff import branches_fit
+from kvtransfer.instructions import Instruction, Send
 from kvtransfer.payloads import Payload, Payloads
 from kvtransfer.stopwatch import Stopwatch
 
@@ -29,14 +31,6 @@ class SenderState(Enum):
     CLOSED = auto()
 
 
-class LayerReady(Struct, frozen=True):
-    """Blocks before `upto` of this layer are final."""
-
-    group: int
-    layer: int
-    upto: int
-
-
 class PayloadLeft(Struct, frozen=True):
     """The channel took a payload, up to byte offset `end` of the link."""
 
@@ -49,6 +43,7 @@ class PayloadLeft(Struct, frozen=True):
 class FrameDone(Struct, frozen=True):
     """The channel no longer reads the payload with this number."""
 
+    handoff: int
     number: int
 
 
@@ -58,22 +53,16 @@ class Covered(Struct, frozen=True):
     seen: int
 
 
-class GiveUp(Struct, frozen=True):
-    """Cancel, higher attempt, deadline, or `done`: the first token ended all branches."""
-
-    reason: str
-
-
 class PeerDead(Struct, frozen=True):
     """The peer's epoch is over, and its socket is closed."""
 
     reason: str
 
 
-SenderEvent = (
-    Grant | Refused | Accepted | Abort | Aborted
-    | LayerReady | FirstTokens | PayloadLeft | FrameDone | Covered | GiveUp | PeerDead
-)  # fmt: skip
+OfHandoff = Grant | Refused | Accepted | Abort | Aborted | LayerReady | CommitHandoff | AbortHandoff | FrameDone
+"""Events that name their handoff: messages of the peer, the engine's events, and the channel's."""
+
+SenderEvent = OfHandoff | PayloadLeft | Covered | PeerDead
 UNANSWERED = "payloads_unanswered"
 """The reason of handoffs on a link whose payloads do not arrive, or whose peer is gone."""
 FINAL = frozenset({"done", "cancelled", "superseded"})
@@ -83,30 +72,29 @@ S = SenderState
 
 
 class Sender:
-    """One handoff of the prefill side."""
+    """Takes one handoff of the prefill side from its Open to its end."""
 
     def __init__(
         self,
         config: TransferConfig,
-        ends: tuple[str, str],
-        number: int,
-        request: OpenRequest,
+        epoch: str,
+        opened: OpenHandoff,
         spec: KVSpec,
         now: float,
         codec: Codec = "none",
         trace: bool = False,
     ) -> None:
+        """`epoch`: of the prefill worker. `trace`: the digest of each payload is kept, for tests."""
         self._config = config
-        self._ends = ends  # epochs: ours, the peer's
+        self._head: dict[str, Any] = _head(opened.handoff, (epoch, opened.job.decode_epoch))
         self._fingerprint = spec.fingerprint()
-        self.number = number
-        self.request = request
+        self.number = opened.handoff
+        self.opened = opened
         self.form = spec.form(codec)
-        self.payloads = Payloads(spec, len(request.token_ids), codec)
+        self.payloads = Payloads(spec, len(opened.job.prompt.token_ids), codec)
         self.state = S.OPENING
         self.since = now  # when the current state began
-        self.opened = now
-        self.deadline = now + request.remaining_ms / 1000
+        self._opened_at = now
         self.digest = HandoffDigest(trace)
         self.size = 0  # payload bytes that have left
         self.sent = 0  # payloads that have left
@@ -116,7 +104,7 @@ class Sender:
         self._end = self._seen = 0  # link offsets: of our last payload's end, and what the peer has seen
         self._way: Way | None = None
         self._last_sent = now
-        self._first_tokens: FirstTokens | None = None
+        self._going: CommitHandoff | None = None  # the samples that go on
         self._commit: Commit | None = None
         self._outcome: tuple[Outcome, str, bool] = ("failed", "", True)
 
@@ -137,19 +125,19 @@ class Sender:
             case PayloadLeft(), S.STREAMING:
                 self._leave(event, now)
                 return self._commit_if_all_left(now)
-            case FirstTokens(), S.OPENING | S.STREAMING:
+            case CommitHandoff(), S.OPENING | S.STREAMING:
                 return self._finish(event, now)
             case FrameDone(), _:
                 self.flying.pop(event.number, None)
                 return self._unpin_if_done()
             case Covered(), _:
                 return self._cover(event.seen)
-            case GiveUp("done"), _ if self._first_tokens is not None:
+            case AbortHandoff(reason="done"), _ if self._going is not None:
                 raise IllegalMove(f"handoff {self.number} was committed and cannot be done")
             case Accepted(), S.COMMITTED | S.ABORTING:
                 self.flying.clear()  # it was all read
                 return self._close(("accepted", "", False), now)
-            case GiveUp(), S.OPENING | S.STREAMING | S.COMMITTED:
+            case AbortHandoff(), S.OPENING | S.STREAMING | S.COMMITTED:
                 return self._abort(event.reason, True, now)
             case Abort(), S.OPENING | S.STREAMING | S.COMMITTED:
                 answer = self._send(self._message(Aborted), now)
@@ -163,10 +151,10 @@ class Sender:
             case PeerDead(), S.OPENING | S.STREAMING | S.COMMITTED:
                 return self._close(_failure(event.reason, True), now)
             case ((Grant() | Abort()), S.CLOSED):
-                return answer_closed(event, self._ends)
-            case ((LayerReady() | FirstTokens() | GiveUp() | PeerDead()), S.ABORTING | S.CLOSED):
+                return answer_closed(event, (self._head["sender"], self._head["receiver"]))
+            case ((LayerReady() | CommitHandoff() | AbortHandoff() | PeerDead()), S.ABORTING | S.CLOSED):
                 return []  # the engine had not heard yet
-            case ((LayerReady() | FirstTokens() | PayloadLeft()), _):
+            case ((LayerReady() | CommitHandoff() | PayloadLeft()), _):
                 raise IllegalMove(f"{type(event).__name__} in {self.state.name} of handoff {self.number}")
             case _:
                 self.dropped += 1
@@ -174,7 +162,7 @@ class Sender:
 
     def tick(self, now: float, offset: int) -> list[Instruction]:
         """Deadlines, and repetition after silence; `offset` is the link's byte count."""
-        if self.state in (S.OPENING, S.STREAMING, S.COMMITTED) and now >= self.deadline:
+        if self.state in (S.OPENING, S.STREAMING, S.COMMITTED) and now >= self.opened.deadline:
             return self._abort("deadline", True, now)
         if self.state is S.OPENING and now >= self.since + self._config.grant_deadline:
             return self._abort(NO_ROOM, True, now)
@@ -189,7 +177,7 @@ class Sender:
         due = self._last_sent + self._config.repeat_ms / 1000
         if self.state is S.OPENING:
             due = min(due, self.since + self._config.grant_deadline)
-        return due if self.state is S.ABORTING else min(due, self.deadline)
+        return due if self.state is S.ABORTING else min(due, self.opened.deadline)
 
     def unanswered(self, now: float, heard: float, credited: float) -> str:
         """Whether a peer that would have to answer in this state was silent for too long: the reason, or empty.
@@ -215,11 +203,16 @@ class Sender:
 
     def layer(self, payload: Payload, offset: int) -> Layer:
         """The header of a payload."""
-        sender, receiver = self._ends
         return Layer(
-            sender=sender, receiver=receiver, handoff=self.number, number=self.sent, group=payload.group,
-            layer=payload.layer, first=payload.first, count=payload.count, offset=offset, size=payload.size,
-        )  # fmt: skip
+            **self._head,
+            number=self.sent,
+            group=payload.group,
+            layer=payload.layer,
+            first=payload.first,
+            count=payload.count,
+            offset=offset,
+            size=payload.size,
+        )
 
     def _stream(self, grant: Grant, now: float) -> list[Instruction]:
         if not 0 <= grant.held <= max(self.payloads.counts):
@@ -229,13 +222,13 @@ class Sender:
         self.payloads.skip(grant.held)
         return self._commit_if_all_left(now)
 
-    def _finish(self, tokens: FirstTokens, now: float) -> list[Instruction]:
-        if self._first_tokens is not None or not self.payloads.computed():
+    def _finish(self, going: CommitHandoff, now: float) -> list[Instruction]:
+        if self._going is not None or not self.payloads.computed():
             raise IllegalMove(f"handoff {self.number} is committed twice, or before all its layers are ready")
-        if not branches_fit(self.request.samples, tokens.branches):
-            raise IllegalMove(f"handoff {self.number} of samples {self.request.samples} has none of its branches")
-        self._first_tokens = tokens
-        self.watch.computed(now - tokens.age)
+        if not branches_fit(self.opened.samples, going.branches):
+            raise IllegalMove(f"handoff {self.number} of samples {self.opened.samples} has none of its branches")
+        self._going = going
+        self.watch.computed(min(now, going.computed_at))
         return self._commit_if_all_left(now)
 
     def _leave(self, event: PayloadLeft, now: float) -> None:
@@ -255,19 +248,25 @@ class Sender:
         return self._unpin_if_done()
 
     def _commit_if_all_left(self, now: float) -> list[Instruction]:
-        tokens = self._first_tokens
-        if self.state is not S.STREAMING or tokens is None or not self.payloads.complete():
+        going, job = self._going, self.opened.job
+        if self.state is not S.STREAMING or going is None or not self.payloads.complete():
             return []
-        sender, receiver = self._ends
         times = self.watch.read(now)
         stages = structs.replace(
-            tokens.stages, grant_ms=times.grant_ms, send_ms=times.send_ms, exposed_ms=times.exposed_ms, way=self._way
+            going.stages, grant_ms=times.grant_ms, send_ms=times.send_ms, exposed_ms=times.exposed_ms, way=self._way
         )
         self._commit = Commit(
-            sender=sender, receiver=receiver, handoff=self.number, payloads=self.sent, size=self.size,
-            digest=self.digest.value, offset=self._end, index=tokens.index, branches=tokens.branches,
-            sampling=tokens.sampling, limits=tokens.limits, stages=stages,
-        )  # fmt: skip
+            **self._head,
+            payloads=self.sent,
+            size=self.size,
+            digest=self.digest.value,
+            offset=self._end,
+            index=job.prompt.emitted,
+            branches=going.branches,
+            sampling=job.sampling,
+            limits=job.limits,
+            stages=stages,
+        )
         self._enter(S.COMMITTED, now)
         return self._send(self._commit, now)
 
@@ -280,10 +279,16 @@ class Sender:
         self._enter(S.CLOSED, now)
         how, reason, retryable = outcome
         closed = Closed(
-            handoff=self.number, outcome=how, reason=reason, retryable=retryable, bytes=self.size,
-            digest=self.digest.value, ms=(now - self.opened) * 1000, digests=self.digest.payloads,
+            handoff=self.number,
+            outcome=how,
+            reason=reason,
+            retryable=retryable,
+            bytes=self.size,
+            digest=self.digest.value,
+            ms=(now - self._opened_at) * 1000,
+            digests=self.digest.payloads,
             times=self.watch.read(now),
-        )  # fmt: skip
+        )
         return [closed, *self._unpin_if_done()]
 
     def _unpin_if_done(self) -> list[Instruction]:
@@ -300,18 +305,21 @@ class Sender:
         return self._message(Abort, reason=self._outcome[1])
 
     def _open(self, now: float) -> Open:
-        sender, receiver = self._ends
-        request = self.request
+        job = self.opened.job
         return Open(
-            sender=sender, receiver=receiver, handoff=self.number, request=request.request, samples=request.samples,
-            attempt=request.attempt, gateway=request.gateway, token_ids=request.token_ids,
-            prompt_tokens=request.prompt_tokens, remaining_ms=max(0.0, self.deadline - now) * 1000,
-            fingerprint=self._fingerprint, form=self.form, salt=request.salt, priority=request.priority,
-        )  # fmt: skip
+            **self._head,
+            request=job.request,
+            samples=self.opened.samples,
+            attempt=job.attempt,
+            gateway=job.sender,
+            prompt=job.prompt,
+            remaining_ms=max(0.0, self.opened.deadline - now) * 1000,
+            fingerprint=self._fingerprint,
+            form=self.form,
+        )
 
-    def _message(self, kind: type[Abort] | type[Aborted], **fields: str) -> Abort | Aborted:
-        sender, receiver = self._ends
-        return kind(sender=sender, receiver=receiver, handoff=self.number, **fields)
+    def _message(self, kind: type[Abort] | type[Aborted], **fields: Any) -> Abort | Aborted:
+        return kind(**self._head, **fields)
 
     def _send(self, message: Handoff, now: float) -> list[Instruction]:
         self._last_sent = now
@@ -324,14 +332,20 @@ class Sender:
 
 def answer_closed(message: Handoff, ends: tuple[str, str]) -> list[Instruction]:
     """What a closed, or forgotten, handoff answers: it is over here."""
-    sender, receiver = ends
+    head = _head(message.handoff, ends)
     match message:
         case Grant():
-            return [Send(Abort(sender=sender, receiver=receiver, handoff=message.handoff, reason="closed"))]
+            return [Send(Abort(**head, reason="closed"))]
         case Abort():
-            return [Send(Aborted(sender=sender, receiver=receiver, handoff=message.handoff))]
+            return [Send(Aborted(**head))]
         case _:
             return []
+
+
+def _head(handoff: int, ends: tuple[str, str]) -> dict[str, Any]:
+    """What every message of a handoff begins with; `ends` are the epochs of the prefill and the decode worker."""
+    sender, receiver = ends
+    return {"sender": sender, "receiver": receiver, "handoff": handoff}
 
 
 def _failure(reason: str, retryable: bool) -> tuple[Outcome, str, bool]:

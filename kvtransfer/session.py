@@ -61,10 +61,17 @@ class Session:
     def offer(self, epoch: str, tcp: int, ipc: str) -> Offer:
         """With a port and a path of payload sockets that are there."""
         return Offer(
-            sender=epoch, receiver=self.sender, security="none" if self._opener is None else "sealed", nonce=self.half,
-            user=self.user, token=self.token, tcp=tcp, ipc=ipc, shm=self.ring.path if self.ring is not None else "",
-            ring=self.ring.size if self.ring is not None else 0,
-        )  # fmt: skip
+            sender=epoch,
+            receiver=self.sender,
+            security="none" if self._opener is None else "sealed",
+            nonce=self.half,
+            user=self.user,
+            token=self.token,
+            tcp=tcp,
+            ipc=ipc,
+            shm="" if self.ring is None else self.ring.path,
+            ring=0 if self.ring is None else self.ring.size,
+        )
 
     def from_socket(self, transport: Transport, frames: Sequence[memoryview]) -> Arrived:
         """What came over a payload socket. Raises `MessageError` or `SealError` for what is not this link's."""

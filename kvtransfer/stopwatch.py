@@ -1,6 +1,6 @@
-"""The times of one handoff on its prefill side, pure: moments go in, durations come out."""
+"""Times one handoff on its prefill side, pure: moments go in, durations come out."""
 
-from kvtransfer.moves import HandoffTimes
+from kvtransfer.events import HandoffTimes
 
 
 class Stopwatch:

@@ -5,19 +5,19 @@ from functools import partial
 
 from core.cli import parse_or_exit
 from core.config import WorkerConfig
+from kvtransfer.outbound import Outbound
 from prefill_service.policy import PrefillPolicy
-from prefill_service.transfer import PrefillTransfer
 from worker.role import Parts, Role
 from worker.start import serve
 
 
 def role(parts: Parts) -> Role:
-    """The parts that make a worker a prefill worker."""
+    """Makes the parts that make a worker a prefill worker."""
     policy = PrefillPolicy(parts)
-    transfer = partial(PrefillTransfer, parts.config.transfer, parts.epoch, parts.spec)
+    life = parts.life
     return Role(
         policy=policy,
-        make_transfer=lambda memory: partial(transfer, memory, parts.clock),
+        make_transfer=partial(Outbound, life.config.transfer, life.epoch, parts.spec, parts.memory),
         layer_written=policy.layer_written,
     )
 

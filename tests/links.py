@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from core.link_keys import LinkKeys
+from core.curve_keys import CurveKeys
 from core.network import Network
 
 SECRET = b"the secret of the tests' deployment"
-KEYS = LinkKeys.of(SECRET)
+KEYS = CurveKeys.of(SECRET)
 
 
 @asynccontextmanager

@@ -40,7 +40,7 @@ LOCAL_IMPORTS = {
 }
 
 # Pure: no torch (seconds, and gigabytes on a GPU host), no sockets. `core.sockets` is the one place that makes sockets.
-WITH_SOCKETS = {"core.sockets", "core.gatekeeper", "core.handshakes", "core.link_keys", "core.network"}
+WITH_SOCKETS = {"core.sockets", "core.gatekeeper", "core.handshakes", "core.curve_keys", "core.network"}
 PURE = ("engine.schedule.scheduler", "engine.blocks.manager", "kvtransfer.sender", "kvtransfer.receiver")
 HEAVY = ("torch", "zmq", "transformers")
 

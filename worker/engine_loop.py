@@ -8,14 +8,11 @@ from typing import Generic, Protocol, TypeVar
 
 from core.errors import DeviceError
 from core.records import Load
-from core.store import ServerClock
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.scheduler import Progress, Scheduler
 from engine.schedule.sequence import Sequence
-from worker.busy_page import BusyPage
 from worker.events import Stop
-from worker.mailbox import Inbox
-from worker.vitals import Vitals
+from worker.life import Life
 
 IDLE_WAIT = 1.0  # s between looks at deadlines; an event ends it at once
 log = logging.getLogger("baton.worker")
@@ -65,27 +62,19 @@ class EngineLoop(Generic[E]):
 
     def __init__(
         self,
+        life: Life,
         executor: Runner,
         scheduler: Scheduler,
         policy: Policy[E],
-        inbox: Inbox[E | Stop],
-        vitals: Vitals,
-        clock: ServerClock,
-        busy: BusyPage,
         useful_threads: Callable[[int], int],
-        drain_seconds: float,
         depth: int,
     ) -> None:
         """`useful_threads`: for a step of so many tokens. `depth`: steps launched before the first is collected."""
+        self._life = life
         self._executor = executor
         self._scheduler = scheduler
         self._policy = policy
-        self._inbox = inbox
-        self._vitals = vitals
-        self._clock = clock
-        self._busy = busy
         self._useful_threads = useful_threads
-        self._drain_seconds = drain_seconds
         self._depth = depth
         self._flying: deque[Plan] = deque()
         self._leave_at: float | None = None
@@ -98,15 +87,15 @@ class EngineLoop(Generic[E]):
         try:
             while not self._over():
                 self._receive()
-                now = self._clock.now()
+                now = self._life.clock.now()
                 self._policy.expired(self._scheduler.expired(now), now)
                 plan = self._scheduler.plan(now)
                 if moves := self._scheduler.take_moves():
                     self._executor.move(moves)  # before bytes land in blocks that were given to others
                 self._policy.admitted(self._scheduler.take_admitted(), now)
                 if plan is not None:
-                    self._busy.enter(self._useful_threads(sum(len(work.token_ids) for work in plan.works)))
-                    self._vitals.step_started()
+                    self._life.busy.enter(self._useful_threads(sum(len(work.token_ids) for work in plan.works)))
+                    self._life.status.step_started()
                     self._checked = False
                     self._executor.launch(plan)
                     self._flying.append(plan)
@@ -114,23 +103,23 @@ class EngineLoop(Generic[E]):
                 if collected:
                     result = self._executor.collect()
                     self._flying.popleft()
-                    self._vitals.step_ended()
-                    now = self._clock.now()
+                    self._life.status.step_ended()
+                    now = self._life.clock.now()
                     self._policy.progressed(self._scheduler.apply(result, now), now)
                 self._idle = plan is None and not collected  # what was collected may have made room for another plan
-                self._vitals.load = self._policy.load()
+                self._life.status.load = self._policy.load()
         except DeviceError as error:
             self.error = str(error)
         self._policy.leave()
-        self._vitals.load = self._policy.load()
+        self._life.status.load = self._policy.load()
 
     def _receive(self) -> None:
         """Takes what is there; with nothing to compute, waits for it and uses no core."""
         wait = 0.0
         if self._idle:
-            self._busy.leave()
-            wait = min(IDLE_WAIT, max(0.0, self._scheduler.next_deadline - self._clock.now()))
-        events = self._inbox.take(wait)
+            self._life.busy.leave()
+            wait = min(IDLE_WAIT, max(0.0, self._scheduler.next_deadline - self._life.clock.now()))
+        events = self._life.inbox.take(wait)
         if not events and self._idle and not self._checked and not self._policy.busy():
             self._scheduler.check_invariants()  # a lost block shows as soon as there is time to look
             self._checked = True
@@ -139,19 +128,19 @@ class EngineLoop(Generic[E]):
             if isinstance(event, Stop):
                 self._stop(event)
             else:
-                self._policy.receive(event, self._clock.now())
+                self._policy.receive(event, self._life.clock.now())
 
     def _stop(self, stop: Stop) -> None:
         if stop.error:
             self.error = stop.error
         if self._leave_at is None:
-            log.info("stopping: what runs has %.0f s to end", self._drain_seconds)
-            self._leave_at = self._clock.now() + self._drain_seconds
-            self._vitals.draining = True
+            log.info("stopping: what runs has %.0f s to end", self._life.config.drain_seconds)
+            self._leave_at = self._life.clock.now() + self._life.config.drain_seconds
+            self._life.status.draining = True
 
     def _over(self) -> bool:
         if self.error:
             return True
         if self._leave_at is None or self._flying:
             return False
-        return not self._policy.busy() or self._clock.now() > self._leave_at
+        return not self._policy.busy() or self._life.clock.now() > self._leave_at

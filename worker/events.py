@@ -1,14 +1,12 @@
 """What the two threads of a worker tell each other: data, no references to anything that the other thread owns.
 
-The transfer's own events (`kvtransfer`) pass through to the engine thread as they are.
+The handoff's own events (`kvtransfer.events`) pass between them as they are.
 """
 
 from msgspec import Struct
 
-from core.ids import SequenceKey
-from core.messages import AnyJob, Emitted, PrefillJob
-from engine.blocks.manager import Tables
-from kvtransfer.moves import FirstTokens, HandoffKey
+from core.ids import AttemptKey
+from core.messages import AnyJob, Emitted
 
 # to the engine thread -----------------------------------------------------------------------------------------------
 
@@ -22,8 +20,7 @@ class Submit(Struct, frozen=True):
 class Kill(Struct, frozen=True):
     """This attempt is dead: cancelled, superseded, or its gateway is gone. Nobody wants to hear of it again."""
 
-    key: SequenceKey
-    attempt: int
+    key: AttemptKey
     reason: str
 
 
@@ -45,79 +42,32 @@ class Begin(Struct, frozen=True):
 
 
 class Emit(Struct, frozen=True):
-    """The tokens of one step."""
+    """A step has given these tokens."""
 
     emitted: list[Emitted]
+
+
+class Failure(Struct, frozen=True):
+    """How an attempt ends without an answer: a stable word, a sentence, and whether another attempt may do better."""
+
+    reason: str
+    message: str = ""
+    retryable: bool = False
 
 
 class Fail(Struct, frozen=True):
     """This attempt ends without an answer."""
 
-    key: SequenceKey
-    attempt: int
-    reason: str
-    message: str
-    retryable: bool
+    key: AttemptKey
+    failure: Failure
 
 
 class Phase(Struct, frozen=True):
     """A sequence is in another phase of its way; for whoever asks."""
 
-    key: SequenceKey
-    attempt: int
+    key: AttemptKey
     state: str
 
 
-class OpenHandoff(Struct, frozen=True):
-    """The prompt's blocks are there: ask the decode worker for room, once for all samples that still live."""
-
-    handoff: int
-    job: PrefillJob
-    samples: tuple[int, ...]
-    blocks: Tables
-
-
-class LayerWritten(Struct, frozen=True):
-    """One layer of one step is in the pool: for each handoff, the blocks before the number are final."""
-
-    group: int
-    layer: int
-    handoffs: list[tuple[int, int]]
-
-
-class CommitHandoff(Struct, frozen=True):
-    """The prompt is computed, and the first token of every sample drawn; some samples go on."""
-
-    handoff: int
-    first: FirstTokens
-    computed_at: float  # Redis server time, s
-
-
-class AbortHandoff(Struct, frozen=True):
-    """The handoff is not needed any more."""
-
-    handoff: int
-    reason: str
-
-
-class RoomGranted(Struct, frozen=True):
-    """A handoff that asked for room has it; its first `held` blocks need not be sent."""
-
-    key: HandoffKey
-    blocks: Tables
-    held: int
-
-
-class RoomRefused(Struct, frozen=True):
-    """A handoff that asked for room cannot have it."""
-
-    key: HandoffKey
-    reason: str
-    message: str
-    retryable: bool
-
-
-class HandoffOver(Struct, frozen=True):
-    """Every sequence that landed with this handoff has ended."""
-
-    key: HandoffKey
+ToGateway = Begin | Emit | Fail | Phase
+"""What the gateways are to hear of."""

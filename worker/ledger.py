@@ -1,4 +1,4 @@
-"""What a worker owes its gateways: for each sequence the tokens so far, a cursor for what was sent, and the end.
+"""Keeps what a worker owes its gateways: for each sequence its tokens, a cursor for what was sent, and the end.
 
 Pure: no sockets, no clock. A cursor instead of a queue means that a slow gateway costs no memory beyond the tokens, and
 that a lost message is answered by moving the cursor back. Entries live until the gateway has acknowledged the end.
@@ -8,8 +8,9 @@ import enum
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from core.ids import SequenceKey
+from core.ids import AttemptKey, SampleKey
 from core.messages import Emitted, Finish, Stages
+from worker.events import Failure
 
 TOMBSTONES = 65536
 TOMBSTONE_SECONDS = 600.0
@@ -17,30 +18,33 @@ GRACE = 30.0  # s past its deadline that an entry waits for an acknowledgement
 
 
 class Verdict(enum.Enum):
-    """What to do with a sequence that arrives."""
+    """Says what to do with a sequence that arrives."""
 
     NEW = enum.auto()
     DUPLICATE = enum.auto()
     DEAD = enum.auto()
 
 
-class Failure:
-    """An end without an answer."""
-
-    __slots__ = ("message", "reason", "retryable")
-
-    def __init__(self, reason: str, message: str = "", retryable: bool = False) -> None:
-        self.reason, self.message, self.retryable = reason, message, retryable
-
-
 class Entry:
     """One attempt at one sequence, as its gateway sees it."""
 
-    __slots__ = ("attempt", "base", "deadline", "end_sent", "failure", "finish", "gateway", "key", "sent", "stages",
-                 "state", "tokens")  # fmt: skip
+    __slots__ = (
+        "base",
+        "deadline",
+        "end_sent",
+        "failure",
+        "finish",
+        "gateway",
+        "key",
+        "sent",
+        "stages",
+        "state",
+        "tokens",
+    )
 
-    def __init__(self, key: SequenceKey, attempt: int, gateway: str, base: int, deadline: float) -> None:
-        self.key, self.attempt, self.gateway, self.base, self.deadline = key, attempt, gateway, base, deadline
+    def __init__(self, key: AttemptKey, gateway: str, base: int, deadline: float) -> None:
+        """`base`: the output index of the attempt's first token. `deadline`: in Redis server time, s."""
+        self.key, self.gateway, self.base, self.deadline = key, gateway, base, deadline
         self.tokens: list[int] = []  # output indices base, base + 1, …
         self.sent = 0
         self.finish: Finish | None = None
@@ -50,42 +54,41 @@ class Entry:
         self.state = "queued"
 
     def ended(self) -> bool:
-        """Whether nothing will be added any more."""
+        """Tells whether nothing will be added any more."""
         return self.finish is not None or self.failure is not None
 
     def owed(self) -> bool:
-        """Whether the gateway has not been sent everything."""
+        """Tells whether the gateway has not been sent everything."""
         return self.sent < len(self.tokens) or (self.ended() and not self.end_sent)
 
     def pending(self) -> Emitted:
-        """The tokens behind the cursor; the end rides with them."""
-        index = self.base + self.sent
-        return Emitted(*self.key, self.attempt, index, self.tokens[self.sent :], self.finish, self.stages)
+        """Returns the tokens behind the cursor; the end rides with them."""
+        return Emitted(self.key, self.base + self.sent, self.tokens[self.sent :], self.finish, self.stages)
 
 
 class Ledger:
-    """All entries of a worker, and the tombstones of what was cancelled."""
+    """Keeps all entries of a worker, and the tombstones of what was cancelled."""
 
     def __init__(self) -> None:
-        self._entries: dict[SequenceKey, Entry] = {}
-        self._owing: dict[str, dict[SequenceKey, Entry]] = {}  # by gateway, in order
-        self._dead: OrderedDict[SequenceKey, tuple[int, float]] = OrderedDict()
+        self._entries: dict[SampleKey, Entry] = {}
+        self._owing: dict[str, dict[SampleKey, Entry]] = {}  # by gateway, in order
+        self._dead: OrderedDict[SampleKey, tuple[int, float]] = OrderedDict()
 
-    def begin(self, key: SequenceKey, attempt: int, gateway: str, base: int, deadline: float) -> tuple[Verdict, int]:
-        """Adds an entry. The number is the lower attempt that this one replaces, and that has to die, or 0."""
-        if self.cancelled(key, attempt):
-            return Verdict.DEAD, 0
-        there = self._entries.get(key)
-        if there is not None and there.attempt >= attempt:
-            return (Verdict.DUPLICATE if there.attempt == attempt else Verdict.DEAD), 0
+    def begin(self, key: AttemptKey, gateway: str, base: int, deadline: float) -> tuple[Verdict, AttemptKey | None]:
+        """Adds an entry. Beside the verdict stands the lower attempt that this one replaces, and that has to die."""
+        if self.cancelled(key):
+            return Verdict.DEAD, None
+        there = self._entries.get(key.of)
+        if there is not None and there.key.attempt >= key.attempt:
+            return (Verdict.DUPLICATE if there.key == key else Verdict.DEAD), None
         if there is not None:
             self._forget(there)
-        self._entries[key] = Entry(key, attempt, gateway, base, deadline)
-        return Verdict.NEW, there.attempt if there is not None and not there.ended() else 0
+        self._entries[key.of] = Entry(key, gateway, base, deadline)
+        return Verdict.NEW, there.key if there is not None and not there.ended() else None
 
     def emit(self, emitted: Emitted) -> str | None:
         """Adds tokens; returns the gateway that is owed them, or None for a sequence that is not wanted any more."""
-        entry = self._living(SequenceKey(emitted.request, emitted.sample), emitted.attempt)
+        entry = self._living(emitted.key)
         if entry is None or emitted.index > entry.base + len(entry.tokens):
             return None
         del entry.tokens[emitted.index - entry.base :]
@@ -94,35 +97,35 @@ class Ledger:
         entry.stages = emitted.stages or entry.stages
         return self._owe(entry)
 
-    def fail(self, key: SequenceKey, attempt: int, failure: Failure) -> str | None:
+    def fail(self, key: AttemptKey, failure: Failure) -> str | None:
         """Ends a sequence; returns its gateway, or None if it is not wanted any more."""
-        entry = self._living(key, attempt)
+        entry = self._living(key)
         if entry is None:
             return None
         entry.failure = failure
         return self._owe(entry)
 
-    def note(self, key: SequenceKey, attempt: int, state: str) -> None:
-        """What `Alive` will say."""
-        entry = self._living(key, attempt)
+    def note(self, key: AttemptKey, state: str) -> None:
+        """Keeps what `Alive` will say."""
+        entry = self._living(key)
         if entry is not None:
             entry.state = state
 
     def owing(self, gateway: str) -> list[Entry]:
-        """The entries of which this gateway has not been sent everything."""
+        """Lists the entries of which this gateway has not been sent everything."""
         return list(self._owing.get(gateway, {}).values())
 
     def sent(self, entries: list[Entry]) -> None:
-        """Everything that these entries had pending has left."""
+        """Moves the cursors: everything that these entries had pending has left."""
         for entry in entries:
             entry.sent = len(entry.tokens)
             entry.end_sent = entry.ended()
-            self._owing.get(entry.gateway, {}).pop(entry.key, None)
+            self._owing.get(entry.gateway, {}).pop(entry.key.of, None)
 
-    def ask(self, key: SequenceKey, attempt: int, next_index: int) -> Entry | None:
+    def ask(self, key: AttemptKey, next_index: int) -> Entry | None:
         """Moves the cursor back to `next_index`. None: nothing is known of this attempt."""
-        entry = self._entries.get(key)
-        if entry is None or entry.attempt != attempt:
+        entry = self._entries.get(key.of)
+        if entry is None or entry.key != key:
             return None
         entry.sent = min(max(0, next_index - entry.base), len(entry.tokens))
         entry.end_sent = False
@@ -130,42 +133,39 @@ class Ledger:
             self._owe(entry)
         return entry
 
-    def cancel(self, key: SequenceKey, attempt: int, now: float) -> bool:
+    def cancel(self, key: AttemptKey, now: float) -> bool:
         """Leaves a tombstone; True if a living sequence has to be killed. Its entry ends as cancelled."""
-        entry = self._entries.get(key)
-        highest = max(attempt, self._dead.get(key, (-1, 0.0))[0])
-        self._dead[key] = (highest, now + TOMBSTONE_SECONDS)
-        self._dead.move_to_end(key)
+        sample = key.of
+        entry = self._entries.get(sample)
+        highest = max(key.attempt, self._dead.get(sample, (-1, 0.0))[0])
+        self._dead[sample] = (highest, now + TOMBSTONE_SECONDS)
+        self._dead.move_to_end(sample)
         while len(self._dead) > TOMBSTONES:
             self._dead.popitem(last=False)
-        if entry is None or entry.attempt > attempt:
+        if entry is None or entry.key.attempt > key.attempt:
             return False
         living = not entry.ended()
         self._forget(entry)
         return living
 
-    def cancelled(self, key: SequenceKey, attempt: int) -> bool:
-        """Whether this attempt has a tombstone."""
-        return self._dead.get(key, (-1, 0.0))[0] >= attempt
+    def cancelled(self, key: AttemptKey) -> bool:
+        """Tells whether this attempt has a tombstone."""
+        return self._dead.get(key.of, (-1, 0.0))[0] >= key.attempt
 
-    def known(self, key: SequenceKey) -> Entry | None:
-        """The entry of this sequence."""
-        return self._entries.get(key)
-
-    def acknowledged(self, key: SequenceKey, attempt: int) -> Entry | None:
+    def acknowledged(self, key: AttemptKey) -> Entry | None:
         """The gateway has the end: forgets the entry and returns it."""
-        entry = self._entries.get(key)
-        if entry is None or entry.attempt > attempt:
+        entry = self._entries.get(key.of)
+        if entry is None or entry.key.attempt > key.attempt:
             return None
         self._forget(entry)
         return entry
 
     def known_gateways(self) -> set[str]:
-        """Those that any entry belongs to."""
+        """Lists the gateways that any entry belongs to."""
         return {entry.gateway for entry in self._entries.values()}
 
     def of_gateway(self, gateway: str) -> list[Entry]:
-        """Every entry of one gateway."""
+        """Lists every entry of one gateway."""
         return [entry for entry in self._entries.values() if entry.gateway == gateway]
 
     def forget(self, entries: list[Entry]) -> None:
@@ -180,24 +180,24 @@ class Ledger:
         self.forget([entry for entry in self._entries.values() if entry.deadline + GRACE < now])
 
     def gateways(self) -> Iterator[str]:
-        """Those that are owed something."""
+        """Lists the gateways that are owed something."""
         return iter([gateway for gateway, entries in self._owing.items() if entries])
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def _living(self, key: SequenceKey, attempt: int) -> Entry | None:
-        entry = self._entries.get(key)
-        return entry if entry is not None and entry.attempt == attempt and not entry.ended() else None
+    def _living(self, key: AttemptKey) -> Entry | None:
+        entry = self._entries.get(key.of)
+        return entry if entry is not None and entry.key == key and not entry.ended() else None
 
     def _owe(self, entry: Entry) -> str:
-        self._owing.setdefault(entry.gateway, {})[entry.key] = entry
+        self._owing.setdefault(entry.gateway, {})[entry.key.of] = entry
         return entry.gateway
 
     def _forget(self, entry: Entry) -> None:
-        self._entries.pop(entry.key, None)
+        self._entries.pop(entry.key.of, None)
         owed = self._owing.get(entry.gateway)
         if owed is not None:
-            owed.pop(entry.key, None)
+            owed.pop(entry.key.of, None)
             if not owed:
                 del self._owing[entry.gateway]

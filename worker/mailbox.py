@@ -5,7 +5,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from core.errors import BatonError
 
@@ -17,7 +17,7 @@ class MailboxFull(BatonError):
 
 
 class Inbox(Generic[E]):
-    """Events to the engine thread. `post` is safe in any thread and in signal handlers."""
+    """Passes events to the engine thread. `post` is safe in any thread and in signal handlers."""
 
     def __init__(self, bound: int) -> None:
         self._queue: queue.SimpleQueue[E] = queue.SimpleQueue()  # its put may interrupt itself; queue.Queue's may not
@@ -41,7 +41,7 @@ class Inbox(Generic[E]):
 
 
 class Outbox(Generic[E]):
-    """Events to the I/O thread's loop. One wake-up serves all events that were posted until it runs."""
+    """Passes events to the I/O thread's loop. One wake-up serves all events that were posted until it runs."""
 
     PATIENCE = 30.0  # s that the engine thread waits for room
 
@@ -49,26 +49,25 @@ class Outbox(Generic[E]):
         self._bound = bound
         self._events: deque[E] = deque()
         self._room = threading.Condition()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._handle: Callable[[E], None] | None = None
-        self._broken: Callable[[Exception], None]
+        self._reader: _Reader[E] | None = None
+        self._closed = False
         self._woken = False
 
-    def attach(
-        self, loop: asyncio.AbstractEventLoop, handle: Callable[[E], None], broken: Callable[[Exception], None]
-    ) -> None:
-        """From now on `handle` gets each event on `loop`, in order, beginning with those that wait.
+    async def deliver(self, handle: Callable[[E], None]) -> None:
+        """Calls `handle` with each event on this loop, in order, beginning with those that wait; returns after `close`.
 
-        The first exception that it raises goes to `broken`, and is the end: no event is skipped.
+        The first exception that `handle` raises is raised here, and is the end: no event is skipped.
         """
+        loop = asyncio.get_running_loop()
+        reader = _Reader(loop, handle, loop.create_future())
         with self._room:
-            self._loop, self._handle, self._broken = loop, handle, broken
+            self._reader = reader
             self._wake()
-
-    def detach(self) -> None:
-        """The loop ends; later events are kept and never read."""
-        with self._room:
-            self._loop = None
+        try:
+            await reader.over
+        finally:
+            with self._room:
+                self._reader = None  # later events are kept and never read
 
     def post(self, event: E) -> None:
         """Waits for room, but not for ever. Raises `MailboxFull`."""
@@ -78,19 +77,37 @@ class Outbox(Generic[E]):
             self._events.append(event)
             self._wake()
 
-    def _wake(self) -> None:
-        if self._loop is not None and self._events and not self._woken:
-            self._woken = True
-            self._loop.call_soon_threadsafe(self._drain)
+    def close(self) -> None:
+        """Ends `deliver`, once it has delivered what was posted before."""
+        with self._room:
+            self._closed = True
+            self._wake()
 
-    def _drain(self) -> None:
-        assert self._handle is not None
+    def _wake(self) -> None:
+        if self._reader is not None and (self._events or self._closed) and not self._woken:
+            self._woken = True
+            self._reader.loop.call_soon_threadsafe(self._drain, self._reader)
+
+    def _drain(self, reader: "_Reader[E]") -> None:
         with self._room:
             events, self._events, self._woken = self._events, deque(), False
+            closed = self._closed
             self._room.notify_all()
+        if reader.over.done():
+            return
         try:
             for event in events:
-                self._handle(event)
+                reader.handle(event)
         except Exception as error:  # asyncio would log it and go on without the rest of the events
-            self.detach()
-            self._broken(error)
+            reader.over.set_exception(error)
+            return
+        if closed:
+            reader.over.set_result(None)
+
+
+class _Reader(NamedTuple, Generic[E]):
+    """Who gets the events: on which loop, by which function, and the future that says when it is over."""
+
+    loop: asyncio.AbstractEventLoop
+    handle: Callable[[E], None]
+    over: asyncio.Future[None]

@@ -3,29 +3,26 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from core.config import WorkerConfig
 from core.errors import MessageError
 from core.kvspec import KVSpec
-from core.store import ServerClock
 from engine.blocks.manager import BlockManager
 from engine.plan import Plan
 from engine.schedule.scheduler import Scheduler
 from kvtransfer.memory import KVMemory
 from worker.engine_loop import Policy
-from worker.io_thread import MakeTransfer
+from worker.life import Life
+from worker.transfer import MakeTransfer
 
 
 class Parts(NamedTuple):
-    """What a role is made of."""
+    """Holds what a role is made of."""
 
-    config: WorkerConfig
-    epoch: str
+    life: Life
     spec: KVSpec
+    memory: KVMemory  # the pool's
     vocab_size: int
     scheduler: Scheduler
     blocks: BlockManager
-    clock: ServerClock
-    tell_io: Callable[[Any], None]
 
 
 def check_tokens(token_ids: list[int], vocab_size: int) -> None:
@@ -35,8 +32,8 @@ def check_tokens(token_ids: list[int], vocab_size: int) -> None:
 
 
 class Role(NamedTuple):
-    """A role: its policy, its side of the handoff over the pool's memory, and what it wants to know of each layer."""
+    """Holds a role's policy, its side of the handoff, and what it wants to know of each layer."""
 
     policy: Policy[Any]
-    make_transfer: Callable[[KVMemory], MakeTransfer]
+    make_transfer: MakeTransfer
     layer_written: Callable[[Plan, int, int], None] | None

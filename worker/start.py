@@ -33,11 +33,12 @@ from engine.schedule.scheduler import Scheduler
 from worker.busy_page import BusyPage
 from worker.cores import available_cores
 from worker.engine_loop import EngineLoop
+from worker.engine_status import EngineStatus
 from worker.events import Stop
 from worker.io_thread import IOThread
+from worker.life import Life
 from worker.mailbox import Inbox, Outbox
 from worker.role import Parts, Role
-from worker.vitals import Vitals
 
 READY_SECONDS = 30.0
 GROWTH_SHARE = 0.02  # of the pool stays free for those who run, when others are admitted
@@ -90,16 +91,16 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         max_in_flight=depth,
         chunking=Chunking(step_seconds, executor.rates.prompt_tokens_per_second),
     )
-    vitals, clock, epoch = Vitals(), ServerClock(), new_epoch()
     busy = BusyPage(config.busy_page, available_cores(), torch.set_num_threads)
-    parts = Parts(config, epoch, executor.spec, executor.model_config.vocab_size, scheduler, blocks, clock, outbox.post)
+    life = Life(config, new_epoch(), ServerClock(), EngineStatus(), inbox, outbox, busy)
+    parts = Parts(life, executor.spec, executor.pool, executor.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
     if executor.operators == "triton":  # cores do not matter, and who has nothing to signal runs recorded steps
         executor.on_layer = layer_written
     else:
         executor.on_layer = partial(_layer, busy, layer_written)
     record = WorkerRecord(
-        epoch=epoch,
+        epoch=life.epoch,
         role=name,
         address="",
         handoff_address="",
@@ -114,23 +115,19 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         memory=executor.memory,
         quantization=executor.quantization,
     )
-    vitals.load = policy.load()
-    io = IOThread(config, record, secret, clock, vitals, inbox, outbox, busy, make_transfer(executor.pool))
+    life.status.load = policy.load()
+    io = IOThread(life, record, secret, make_transfer)
     io.start()
     if not io.ready.wait(READY_SECONDS) or io.error:
         raise BatonError(f"the worker could not register: {io.error or 'no answer in time'}")
     status.ready(io.address)
-    log.info("ready: %s worker %s at %s, %d KV blocks", name, epoch, io.address, executor.block_count)
+    log.info("ready: %s worker %s at %s, %d KV blocks", name, life.epoch, io.address, executor.block_count)
     loop = EngineLoop(
+        life,
         executor,
         scheduler,
         policy,
-        inbox,
-        vitals,
-        clock,
-        busy,
         partial(useful_threads, executor.parameters, executor.dtype.itemsize),
-        config.drain_seconds,
         depth,
     )
     gc.collect()

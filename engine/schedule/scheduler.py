@@ -420,4 +420,4 @@ class Scheduler:
 
 def _gives_way(sequence: Sequence) -> tuple[int, int]:
     """Orders sequences: the greatest is preempted first."""
-    return sequence.priority, sequence.id
+    return sequence.prompt.priority, sequence.id

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from core.errors import IllegalMove, MessageError
-from core.ids import SequenceKey
-from core.messages import Finish, Job, Limits, Sampling
+from core.ids import AttemptKey
+from core.messages import Finish, Job, Limits, Prompt, Sampling
 from engine.blocks.manager import Chains, Tables
 
 
@@ -35,25 +35,23 @@ _UNKNOWN_LIMITS = Limits(max_tokens=1)
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """`tokens` is the prompt, then what earlier attempts emitted, then what this one emits.
+    """Keeps one attempt at one sample: `tokens` is its prompt, then what earlier attempts emitted, then what it emits.
 
     A landing sequence learns its sampling and limits from the Commit, when it is adopted; until then they say nothing.
-    Raises `MessageError` unless 1 ≤ `prompt_tokens` ≤ tokens given.
+    Raises `MessageError` unless 1 ≤ `prompt.prompt_tokens` ≤ token ids given.
     """
 
-    key: SequenceKey
-    attempt: int
+    key: AttemptKey
     gateway: str  # epoch
-    tokens: list[int]
-    prompt_tokens: int
+    prompt: Prompt
     deadline: float  # s, on the clock of `now` everywhere
     sampling: Sampling = _UNKNOWN_SAMPLING
     limits: Limits = _UNKNOWN_LIMITS  # of the request: over all attempts
     hand_off: bool = False  # parks after the first token of this attempt, unless that ended it
     landing: bool = False  # its KV is still to arrive; adoption makes it False
-    salt: str = ""  # KV is reused among sequences of one salt
-    priority: int = 0  # the higher, the earlier it gives way when blocks run out
 
+    tokens: list[int] = field(default_factory=list, init=False)
+    prompt_tokens: int = field(default=0, init=False)
     id: int = field(default=0, init=False)  # given by the scheduler, in order of arrival
     state: SequenceState = field(default=SequenceState.WAITING, init=False)
     blocks: Tables = field(default=(), init=False)
@@ -80,27 +78,16 @@ class Sequence:
     first_token_at: float = field(default=0.0, init=False)  # s, first token of this attempt that was sampled here
 
     def __post_init__(self) -> None:
+        self.tokens, self.prompt_tokens = list(self.prompt.token_ids), self.prompt.prompt_tokens
         if not 1 <= self.prompt_tokens <= len(self.tokens):
             raise MessageError(
                 f"request {self.key.request}: prompt of {self.prompt_tokens} tokens in {len(self.tokens)} token ids"
             )
 
     @classmethod
-    def of_job(cls, job: Job, sample: int, *, hand_off: bool) -> "Sequence":
-        """One sample of a job. Its tokens are its own list. Raises `MessageError` as the constructor does."""
-        return cls(
-            SequenceKey(job.request, sample),
-            job.attempt,
-            job.sender,
-            list(job.token_ids),
-            job.prompt_tokens,
-            job.deadline,
-            job.sampling,
-            job.limits,
-            hand_off=hand_off,
-            salt=job.salt,
-            priority=job.priority,
-        )
+    def of_job(cls, job: Job, key: AttemptKey, *, hand_off: bool) -> "Sequence":
+        """Makes the sequence of one of a job's attempts. Raises `MessageError` as the constructor does."""
+        return cls(key, job.sender, job.prompt, job.deadline, job.sampling, job.limits, hand_off=hand_off)
 
     @property
     def emitted(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sized
 from concurrent.futures import ThreadPoolExecutor
 
 from core.config import GatewayConfig
-from core.messages import Limits, Sampling
+from core.messages import Limits, Prompt, Sampling
 from gateway.errors import APIError, invalid
 from gateway.openai.schemas import ChatRequest, CompletionRequest, SamplingFields
 from gateway.requests.sample import AdmittedPrompt
@@ -141,7 +141,8 @@ class Admission:
             raise invalid(message, name, "context_length_exceeded")
         limits = Limits(limit or min(default or room, room), () if body.ignore_eos else self.tokenizer.stop_ids)
         salt = self._tenants.salt(authorization, body.cache_salt or "")
-        return AdmittedPrompt(prompt, sampling, limits, body.stops(), body.samples(), body.priority or 0, salt)
+        whole = Prompt(prompt, len(prompt), salt, body.priority or 0)
+        return AdmittedPrompt(whole, sampling, limits, body.stops(), body.samples())
 
     def _sampling(self, body: SamplingFields) -> Sampling:
         """Returns what the client says, else what the model's makers advise, else OpenAI's defaults; a seed always."""

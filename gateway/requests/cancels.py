@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from core.ids import SequenceKey
+from core.ids import AttemptKey, SampleKey
 
 REPEAT_AFTER = 0.2  # s until the first repetition; each wait after it is twice as long …
 REPEAT_MOST = 5.0  # … up to so many s
@@ -12,14 +12,14 @@ class Target(NamedTuple):
     """Names a sequence on one life of one worker, by the worker's epoch."""
 
     worker: str
-    key: SequenceKey
+    sample: SampleKey
 
 
 class _Pending:
-    __slots__ = ("attempt", "due", "until", "wait")
+    __slots__ = ("due", "key", "until", "wait")
 
-    def __init__(self, attempt: int, now: float, until: float) -> None:
-        self.attempt, self.due, self.until, self.wait = attempt, now, until, REPEAT_AFTER
+    def __init__(self, key: AttemptKey, now: float, until: float) -> None:
+        self.key, self.due, self.until, self.wait = key, now, until, REPEAT_AFTER
 
 
 class Cancels:
@@ -28,17 +28,19 @@ class Cancels:
     def __init__(self) -> None:
         self._pending: dict[Target, _Pending] = {}
 
-    def add(self, target: Target, attempt: int, now: float, until: float) -> None:
-        """Cancels attempts up to this one there; repeats that until `until`."""
+    def add(self, worker: str, key: AttemptKey, now: float, until: float) -> None:
+        """Cancels attempts up to this one on a worker; repeats that until `until`."""
+        target = Target(worker, key.of)
         known = self._pending.get(target)
-        self._pending[target] = _Pending(max(attempt, known.attempt if known else 0), now, until)
+        self._pending[target] = _Pending(max(key, known.key) if known else key, now, until)
 
-    def acknowledged(self, target: Target, attempt: int) -> bool:
+    def acknowledged(self, worker: str, key: AttemptKey) -> bool:
         """Notes that the worker has answered for this attempt; returns False if nothing was cancelled there."""
+        target = Target(worker, key.of)
         known = self._pending.get(target)
         if known is None:
             return False
-        if attempt >= known.attempt:
+        if key >= known.key:
             del self._pending[target]
         return True
 
@@ -46,15 +48,15 @@ class Cancels:
         """Forgets the cancellations on a dead worker, which holds nothing."""
         self._pending = {target: one for target, one in self._pending.items() if target.worker != worker}
 
-    def due(self, now: float) -> list[tuple[Target, int]]:
-        """Returns the cancellations to send now, with their attempts."""
+    def due(self, now: float) -> list[tuple[str, AttemptKey]]:
+        """Returns the cancellations to send now, each with its worker."""
         found = []
         for target, one in list(self._pending.items()):
             if now >= one.until:
                 del self._pending[target]
             elif now >= one.due:
                 one.due, one.wait = now + one.wait, min(REPEAT_MOST, 2 * one.wait)
-                found.append((target, one.attempt))
+                found.append((target.worker, one.key))
         return found
 
     def __contains__(self, target: Target) -> bool:

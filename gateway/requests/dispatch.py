@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from core.errors import QueueClosed, StoreUnavailable
-from core.ids import SequenceKey
+from core.ids import AttemptKey
 from core.queue import add_job
 from core.sealing import Sealer
 from core.store import ServerClock, Store
@@ -84,7 +84,7 @@ class Dispatch:
         """Asks both workers of its attempt for the tokens behind those that have come."""
         assert sample.attempt is not None
         for worker in self._on(sample.attempt.route):
-            worker.ask(sample.key, sample.attempt.number, len(sample.tokens))
+            worker.ask(sample.attempt_key, len(sample.tokens))
 
     # from workers ---------------------------------------------------------------------------------------------------
 
@@ -107,26 +107,26 @@ class Dispatch:
             self._cancel(sample, attempt)
         elif attempt is not None:
             for worker in self._on(attempt.route):
-                worker.ended(sample.key, attempt.number)
+                worker.ended(sample.attempt_key)
 
     # cancellations --------------------------------------------------------------------------------------------------
 
     def send_cancels(self, now: float) -> None:
         """Sends the cancellations that are due."""
-        for target, attempt in self._cancels.due(now):
-            if worker := self._workers.get(target.worker):
-                worker.cancel(target.key, attempt)
+        for epoch, key in self._cancels.due(now):
+            if worker := self._workers.get(epoch):
+                worker.cancel(key)
 
-    def acknowledged(self, worker: WorkerConnection, key: SequenceKey, attempt: int) -> bool:
+    def acknowledged(self, worker: WorkerConnection, key: AttemptKey) -> bool:
         """Notes that the worker has answered for this attempt; returns False if nothing was cancelled there."""
-        return self._cancels.acknowledged(Target(worker.epoch, key), attempt)
+        return self._cancels.acknowledged(worker.epoch, key)
 
-    def stale(self, worker: WorkerConnection, key: SequenceKey, attempt: int, ended: bool) -> None:
+    def stale(self, worker: WorkerConnection, key: AttemptKey, ended: bool) -> None:
         """Tells a worker that something it has is over, unless it is being told already."""
         if ended:
-            worker.ended(key, attempt)
-        elif Target(worker.epoch, key) not in self._cancels:
-            worker.cancel(key, attempt)
+            worker.ended(key)
+        elif Target(worker.epoch, key.of) not in self._cancels:
+            worker.cancel(key)
 
     def worker_gone(self, epoch: str) -> None:
         """Forgets the cancellations on a dead worker, which holds nothing."""
@@ -155,7 +155,8 @@ class Dispatch:
         now = time.monotonic()
         for worker in self._on(attempt.route):
             until = max(sample.deadline, now) + CANCEL_SECONDS
-            self._cancels.add(Target(worker.epoch, sample.key), attempt.number, now, until)
+            key = AttemptKey(sample.key.request, sample.key.sample, attempt.number)
+            self._cancels.add(worker.epoch, key, now, until)
         self.send_cancels(now)
 
     def _uncount(self, sample: Sample, workers: set[str]) -> None:

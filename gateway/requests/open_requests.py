@@ -8,7 +8,7 @@ from typing import Any
 
 from core.config import GatewayConfig
 from core.errors import QueueClosed, StoreUnavailable
-from core.ids import SequenceKey
+from core.ids import AttemptKey, SampleKey
 from core.messages import NO_ROOM, Alive, Emitted, Failed, Started, Tokens
 from core.records import RequestRecord
 from core.slo import SLO
@@ -49,7 +49,7 @@ class OpenRequests:
         self._timeout = config.request_timeout
         self._budget = RetryBudget(config.max_requests, time.monotonic())
         self._requests: dict[str, Request] = {}
-        self._streams: dict[SequenceKey, Stream] = {}  # of the samples in progress
+        self._streams: dict[SampleKey, Stream] = {}  # of the samples in progress
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -122,24 +122,22 @@ class OpenRequests:
         if request is not None and request.started(worker.epoch, started.attempt, now):
             return
         for sample in request.beyond(started.attempt) if request is not None else started.samples:
-            self._stale(worker, SequenceKey(started.request, sample), started.attempt)
+            self._stale(worker, AttemptKey(started.request, sample, started.attempt))
 
     def _alive(self, worker: WorkerConnection, alive: Alive, now: float) -> None:
-        key = _key_of(alive)
-        stream = self._streams.get(key)
+        stream = self._streams.get(alive.key.of)
         fate = stream.sample.alive(worker.epoch, alive, now) if stream is not None else None
         if stream is None or fate is None:
-            self._stale(worker, key, alive.attempt)
+            self._stale(worker, alive.key)
         elif fate is Fate.RETRY:
             self._retry(stream, "lost after its handoff")
 
     def _emitted(self, worker: WorkerConnection, emitted: Emitted, now: float) -> None:
-        key = _key_of(emitted)
-        stream = self._streams.get(key)
+        stream = self._streams.get(emitted.key.of)
         was = stream.sample.state if stream is not None else None
         fresh = stream.sample.emitted(worker.epoch, emitted, now) if stream is not None else None
         if stream is None or fresh is None:
-            self._stale(worker, key, emitted.attempt, ended=emitted.finish is not None)
+            self._stale(worker, emitted.key, ended=emitted.finish is not None)
             return
         if was is not State.DECODE and stream.sample.state is State.DECODE:
             self._dispatch.handed_off(stream.sample)
@@ -150,11 +148,10 @@ class OpenRequests:
             self._fail(stream, APIError(408, "the client reads too slowly", code="client_too_slow"))
 
     def _failed(self, worker: WorkerConnection, message: Failed, now: float) -> None:
-        key = _key_of(message)
-        known = self._dispatch.acknowledged(worker, key, message.attempt)
+        known = self._dispatch.acknowledged(worker, message.key)
         if message.reason not in ("unknown", "cancelled"):
-            worker.ended(key, message.attempt)
-        stream = self._streams.get(key)
+            worker.ended(message.key)
+        stream = self._streams.get(message.key.of)
         if stream is None:
             if not known and message.reason != "unknown":
                 self._metrics.dropped()
@@ -165,9 +162,9 @@ class OpenRequests:
             case Fate.FAIL:
                 self._fail(stream, error_of(message, self._timeout))
 
-    def _stale(self, worker: WorkerConnection, key: SequenceKey, attempt: int, ended: bool = False) -> None:
+    def _stale(self, worker: WorkerConnection, key: AttemptKey, ended: bool = False) -> None:
         self._metrics.dropped()
-        self._dispatch.stale(worker, key, attempt, ended)
+        self._dispatch.stale(worker, key, ended)
 
     # time -----------------------------------------------------------------------------------------------------------
 
@@ -258,7 +255,3 @@ class OpenRequests:
             record = finished_record(request, self._model, self._slo, time.monotonic(), self._clock.now())
             self._metrics.ended(record)
             self._publisher.ended(record)
-
-
-def _key_of(message: Alive | Emitted | Failed) -> SequenceKey:
-    return SequenceKey(message.request, message.sample)

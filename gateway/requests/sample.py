@@ -8,11 +8,23 @@ that were delivered.
 import enum
 from typing import Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from core.errors import IllegalMove
-from core.ids import SequenceKey
-from core.messages import HANDED_OFF, Alive, DecodeJob, Emitted, Failed, Finish, Limits, PrefillJob, Sampling, Stages
+from core.ids import AttemptKey, SampleKey
+from core.messages import (
+    HANDED_OFF,
+    Alive,
+    DecodeJob,
+    Emitted,
+    Failed,
+    Finish,
+    Limits,
+    PrefillJob,
+    Prompt,
+    Sampling,
+    Stages,
+)
 from gateway.requests.attempt import Attempt
 from gateway.workers.router import Route
 
@@ -77,21 +89,20 @@ class Fresh(NamedTuple):
 class AdmittedPrompt(Struct, frozen=True):
     """Holds what the samples of a request share: the checked prompt, and how it is to be answered."""
 
-    token_ids: list[int]
+    prompt: Prompt
     sampling: Sampling
     limits: Limits
     stops: tuple[str, ...] = ()  # strings that end an answer
     samples: int = 1  # answers that are wanted
-    priority: int = 0  # as in the job
-    salt: str = ""  # of the tenant, as in the job
 
 
 class Sample:
     """Follows one sample of a request through its attempts to its one end."""
 
-    def __init__(self, key: SequenceKey, prompt: AdmittedPrompt, deadline: float) -> None:
+    def __init__(self, key: SampleKey, admitted: AdmittedPrompt, deadline: float) -> None:
         self.key = key
-        self.prompt = prompt
+        self.admitted = admitted
+        self.prompt = admitted.prompt
         self.deadline = deadline  # local clock, s
         self.state = State.QUEUED
         self.reason = ""  # of its end, a stable word
@@ -110,6 +121,12 @@ class Sample:
     def ended(self) -> bool:
         """Returns whether it has had its one end."""
         return self.state in _ENDS
+
+    @property
+    def attempt_key(self) -> AttemptKey:
+        """Names its attempt; it must have one."""
+        assert self.attempt is not None
+        return AttemptKey(self.key.request, self.key.sample, self.attempt.number)
 
     def end(self, state: State, reason: str) -> None:
         """Ends it. Raises `IllegalMove` the second time."""
@@ -145,21 +162,18 @@ class Sample:
         """Returns the attempt's job for `samples`, with prompt and delivered tokens. Times: the server's clock, s."""
         assert self.attempt is not None and self.key.sample in samples
         assert not self.tokens or len(samples) == 1, "samples with tokens share no prompt"
-        prompt, route = self.prompt, self.attempt.route
+        route = self.attempt.route
         shared: dict[str, Any] = {
             "request": self.key.request,
             "attempt": self.attempt.number,
             "sender": gateway,
             "receiver": route.first(),
-            "token_ids": prompt.token_ids + self.tokens,
-            "prompt_tokens": len(prompt.token_ids),
-            "sampling": prompt.sampling,
-            "limits": prompt.limits,
+            "prompt": structs.replace(self.prompt, token_ids=self.prompt.token_ids + self.tokens),
+            "sampling": self.admitted.sampling,
+            "limits": self.admitted.limits,
             "deadline": deadline,
             "queued_at": queued_at,
             "samples": samples,
-            "salt": prompt.salt,
-            "priority": prompt.priority,
         }
         if route.prefill:
             return PrefillJob(**shared, decode_epoch=route.decode, decode_address=decode_address)
@@ -179,7 +193,7 @@ class Sample:
 
     def alive(self, sender: str, alive: Alive, now: float) -> Fate | None:
         """Notes that a worker has the sequence but nothing new. Returns None if this is about another attempt."""
-        if not self._current(sender, alive.attempt):
+        if not self._current(sender, alive.key.attempt):
             return None
         assert self.attempt is not None
         if alive.state == HANDED_OFF and sender != self.attempt.route.decode:
@@ -189,7 +203,7 @@ class Sample:
 
     def emitted(self, sender: str, emitted: Emitted, now: float) -> Fresh | None:
         """Takes tokens; returns those that are new and in order, or None if they belong to another attempt."""
-        if not self._current(sender, emitted.attempt):
+        if not self._current(sender, emitted.key.attempt):
             return None
         assert self.attempt is not None
         self._news(now)
@@ -211,7 +225,7 @@ class Sample:
 
     def failed(self, sender: str, failed: Failed, now: float) -> Fate:
         """Returns what a worker's `Failed` means for this sample."""
-        if not self._current(sender, failed.attempt):
+        if not self._current(sender, failed.key.attempt):
             return Fate.NOTHING
         attempt = self.attempt
         assert attempt is not None

@@ -38,7 +38,7 @@ class Stream:
         self.sample = sample
         self.received = received  # local clock, s
         self._detokenizer = detokenizer
-        self._stops = StopStrings(sample.prompt.stops)
+        self._stops = StopStrings(sample.admitted.stops)
         self._bounded = bounded
         self._metrics = metrics
         self._first: float | None = None  # local time of its first token, s
@@ -58,7 +58,7 @@ class Stream:
         """
         if fresh.tokens:
             self._clock(len(fresh.tokens), now)
-        stop_ids = self.sample.prompt.limits.stop_token_ids
+        stop_ids = self.sample.admitted.limits.stop_token_ids
         first = len(self.sample.tokens) - len(fresh.tokens)
         for place, token in enumerate(fresh.tokens):
             last = place == len(fresh.tokens) - 1

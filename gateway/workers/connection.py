@@ -4,16 +4,16 @@ import asyncio
 import itertools
 import logging
 import time
-from typing import Any, Protocol
+from typing import Protocol
 
 import zmq
 import zmq.asyncio
 
+from core.curve_keys import CurveKeys
 from core.ending import end
 from core.errors import MessageError
 from core.handshakes import Handshakes
-from core.ids import SequenceKey
-from core.link_keys import LinkKeys
+from core.ids import AttemptKey
 from core.messages import (
     VERSION,
     Alive,
@@ -67,7 +67,7 @@ class WorkerConnection(Worker):
     def __init__(
         self,
         context: zmq.asyncio.Context,
-        keys: LinkKeys,
+        keys: CurveKeys,
         epoch: str,
         record: WorkerRecord,
         listener: WorkerListener,
@@ -98,17 +98,17 @@ class WorkerConnection(Worker):
                 self._put(Ping(sender=self._gateway, receiver=self.epoch, number=number))
         self.usable = self.welcomed and self.liveness.health is Health.ALIVE
 
-    def ask(self, key: SequenceKey, attempt: int, next_index: int) -> None:
+    def ask(self, key: AttemptKey, next_index: int) -> None:
         """Asks for the tokens from output index `next_index`, or how the sequence stands."""
-        self._put(Ask(**self._about(key, attempt), next_index=next_index))
+        self._put(Ask(sender=self._gateway, receiver=self.epoch, key=key, next_index=next_index))
 
-    def cancel(self, key: SequenceKey, attempt: int) -> None:
+    def cancel(self, key: AttemptKey) -> None:
         """Says that attempts up to this one are dead."""
-        self._put(Cancel(**self._about(key, attempt)))
+        self._put(Cancel(sender=self._gateway, receiver=self.epoch, key=key))
 
-    def ended(self, key: SequenceKey, attempt: int) -> None:
+    def ended(self, key: AttemptKey) -> None:
         """Says that the worker may forget this sequence."""
-        self._put(Ended(**self._about(key, attempt)))
+        self._put(Ended(sender=self._gateway, receiver=self.epoch, key=key))
 
     async def close(self) -> None:
         """Closes the socket; what was not sent is lost."""
@@ -116,10 +116,6 @@ class WorkerConnection(Worker):
         await end(self._tasks)
         await self._handshakes.close()
         self._socket.close(0)
-
-    def _about(self, key: SequenceKey, attempt: int) -> dict[str, Any]:
-        ends = {"sender": self._gateway, "receiver": self.epoch}
-        return {**ends, "request": key.request, "sample": key.sample, "attempt": attempt}
 
     def _put(self, message: ToWorker) -> None:
         if not self._outbox.full():

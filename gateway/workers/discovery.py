@@ -6,8 +6,8 @@ import time
 
 import zmq.asyncio
 
+from core.curve_keys import CurveKeys
 from core.errors import StoreUnavailable
-from core.link_keys import LinkKeys
 from core.records import WorkerRecord
 from core.registry import listed
 from core.store import Outage, ServerClock, Store
@@ -36,7 +36,7 @@ class Discovery:
         clock: ServerClock,
         epoch: str,
         model: str,
-        keys: LinkKeys,
+        keys: CurveKeys,
         directory: WorkerDirectory,
         listener: WorkerListener,
     ) -> None:

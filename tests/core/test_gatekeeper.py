@@ -14,11 +14,11 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from core.curve_keys import CurveKeys
 from core.gatekeeper import QUIET, UNEXPECTED, Gatekeeper
-from core.link_keys import LinkKeys
 from core.sockets import dealer, payload_dealer, payload_ipc_router, payload_router, router
 
-KEYS, OTHERS = LinkKeys.of(b"the deployment's secret"), LinkKeys.of(b"another deployment's secret")
+KEYS, OTHERS = CurveKeys.of(b"the deployment's secret"), CurveKeys.of(b"another deployment's secret")
 SECONDS = 10.0
 PATIENCE = 0.1  # s until the next of such peers comes
 MakeDealer = Callable[[zmq.asyncio.Context, str], zmq.asyncio.Socket]
@@ -94,7 +94,7 @@ async def refused(house: House, make: MakeDealer, address: str, reason: str) -> 
     assert grown == {reason}
 
 
-def control(keys: LinkKeys) -> MakeDealer:
+def control(keys: CurveKeys) -> MakeDealer:
     return lambda context, address: dealer(context, address, keys)
 
 

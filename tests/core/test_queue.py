@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core.errors import QueueClosed
-from core.messages import DecodeJob, Limits, PrefillJob, Sampling
+from core.messages import DecodeJob, Limits, PrefillJob, Prompt, Sampling
 from core.queue import PURPOSE, TTL_MS, JobQueue, add_job, stream_of
 from core.sealing import Sealer
 from core.store import Store, connect
@@ -27,8 +27,7 @@ def job(number: int, worker: str = "worker") -> PrefillJob:
         attempt=1,
         sender="gateway",
         receiver=worker,
-        token_ids=[1, 2, number],
-        prompt_tokens=3,
+        prompt=Prompt([1, 2, number], 3),
         sampling=Sampling(7),
         limits=Limits(5),
         deadline=10.0,

@@ -4,39 +4,53 @@ from typing import Any
 
 from core.kvspec import WireForm
 from core.messages import Branch, Commit, DecodeJob, Limits, Open, Stages
-from kvtransfer.moves import HandoffKey, Landed, Wanted
-from tests.worker.roles import LIMITS, SAMPLING
+from kvtransfer.events import Landed, RoomWanted
+from kvtransfer.handoff import HandoffKey
+from tests.worker.roles import LIMITS, SAMPLING, prompted
 
 KEY = HandoffKey("prefill", 5)
 
 
 def opened(tokens: int = 10, request: str = "r1", **changes: Any) -> Open:
     """Handoff 5, of a text that begins like all others."""
-    return Open(
-        **{
-            "sender": "prefill", "receiver": "me", "handoff": 5, "request": request, "samples": (0,), "attempt": 1,
-            "gateway": "gateway", "token_ids": list(range(tokens)), "prompt_tokens": tokens, "remaining_ms": 5000.0,
-            "fingerprint": "print", "form": WireForm("bytes", 4), **changes,
-        }
-    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "sender": "prefill",
+        "receiver": "me",
+        "handoff": 5,
+        "request": request,
+        "samples": (0,),
+        "attempt": 1,
+        "gateway": "gateway",
+        "remaining_ms": 5000.0,
+        "fingerprint": "print",
+        "form": WireForm("bytes", 4),
+    }
+    return Open(**(fields | prompted(tokens, changes)))
 
 
 def committed(limits: Limits = LIMITS, branches: dict[int, list[int]] | None = None, **changes: Any) -> Commit:
     """The end of handoff 5; `branches` are tokens by sample."""
-    return Commit(
-        **{
-            "sender": "prefill", "receiver": "me", "handoff": 5, "offset": 0, "payloads": 2, "size": 384,
-            "digest": 1, "index": 0,
-            "branches": [Branch(*each) for each in (branches or {0: [3]}).items()], "sampling": SAMPLING,
-            "limits": limits, "stages": Stages(1.0, 2.0, cached_tokens=4), **changes,
-        }
-    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "sender": "prefill",
+        "receiver": "me",
+        "handoff": 5,
+        "offset": 0,
+        "payloads": 2,
+        "size": 384,
+        "digest": 1,
+        "index": 0,
+        "branches": [Branch(*each) for each in (branches or {0: [3]}).items()],
+        "sampling": SAMPLING,
+        "limits": limits,
+        "stages": Stages(1.0, 2.0, cached_tokens=4),
+    }
+    return Commit(**(fields | changes))
 
 
-def wanted(*samples: int, **changes: Any) -> Wanted:
+def wanted(*samples: int, **changes: Any) -> RoomWanted:
     """Handoff 5 asks for room for these samples, all of them alive."""
     message = opened(samples=samples, **changes)
-    return Wanted(HandoffKey(message.sender, message.handoff), message, samples)
+    return RoomWanted(HandoffKey(message.sender, message.handoff), message, samples)
 
 
 def landed(limits: Limits = LIMITS, branches: dict[int, list[int]] | None = None, **changes: Any) -> Landed:
@@ -49,10 +63,14 @@ def landed(limits: Limits = LIMITS, branches: dict[int, list[int]] | None = None
 
 def short_job(tokens: int = 20, **changes: Any) -> DecodeJob:
     """A job that is computed here from its prompt on."""
-    return DecodeJob(
-        **{
-            "request": "r1", "attempt": 1, "sender": "gateway", "receiver": "me", "token_ids": list(range(tokens)),
-            "prompt_tokens": tokens, "sampling": SAMPLING, "limits": LIMITS, "deadline": 100.0, "queued_at": 0.5,
-            **changes,
-        }
-    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "request": "r1",
+        "attempt": 1,
+        "sender": "gateway",
+        "receiver": "me",
+        "sampling": SAMPLING,
+        "limits": LIMITS,
+        "deadline": 100.0,
+        "queued_at": 0.5,
+    }
+    return DecodeJob(**(fields | prompted(tokens, changes)))

@@ -3,10 +3,11 @@
 from core.messages import Limits
 from core.records import HeldBlocks
 from decode_service.policy import DecodePolicy
-from kvtransfer.moves import Dropped, HandoffKey
+from kvtransfer.events import Dropped, RoomGranted
+from kvtransfer.handoff import HandoffKey
 from tests.decode_service.handoffs import landed, short_job, wanted
 from tests.worker.roles import Bench
-from worker.events import Emit, RoomGranted, Submit
+from worker.events import Emit, Submit
 
 
 def test_a_landing_prompt_is_granted_without_the_whole_blocks_that_are_here() -> None:
@@ -16,7 +17,7 @@ def test_a_landing_prompt_is_granted_without_the_whole_blocks_that_are_here() ->
     bench.step(policy)
     (first,) = bench.heard(RoomGranted)
     policy.receive(landed(Limits(3)), 2.0)
-    assert [(each.salt, each.priority) for each in bench.scheduler.added] == [("tenant", 3)]
+    assert [(each.prompt.salt, each.prompt.priority) for each in bench.scheduler.added] == [("tenant", 3)]
     for running in (True, False):
         if not running:
             bench.run(policy)
@@ -46,7 +47,7 @@ def test_a_prompt_that_is_all_here_needs_no_bytes() -> None:
     assert grant.held == 3 == len(grant.blocks[0])
     policy.receive(landed(Limits(2)), 3.0)
     bench.run(policy)
-    assert [each.request for event in bench.heard(Emit) for each in event.emitted] == ["r2", "r2", "r1"]
+    assert [each.key.request for event in bench.heard(Emit) for each in event.emitted] == ["r2", "r2", "r1"]
     assert bench.blocks.used_count == 0 and not policy.busy()
 
 
@@ -59,7 +60,7 @@ def test_the_short_path_computes_a_common_prompt_once() -> None:
     policy.receive(Submit(short_job(16, request="r3", limits=Limits(2), salt="somebody else's")), 2.5)
     bench.run(policy, 3.0)
     cached = {
-        each.request: each.stages.cached_tokens
+        each.key.request: each.stages.cached_tokens
         for event in bench.heard(Emit)
         for each in event.emitted
         if each.stages is not None

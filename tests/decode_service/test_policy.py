@@ -2,13 +2,14 @@
 
 from msgspec import structs
 
-from core.ids import SequenceKey
+from core.ids import AttemptKey
 from core.messages import Branch, Limits, Stages, Way
 from decode_service.policy import DecodePolicy
-from kvtransfer.moves import Dropped, HandoffKey, Landed, Wanted
+from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
+from kvtransfer.handoff import HandoffKey
 from tests.decode_service.handoffs import KEY, committed, landed, opened, short_job, wanted
 from tests.worker.roles import Bench
-from worker.events import Begin, Emit, Fail, HandoffOver, Kill, RoomGranted, RoomRefused, Submit
+from worker.events import Begin, Emit, Fail, Kill, Submit
 
 
 def test_a_sequence_gets_room_lands_runs_and_ends() -> None:
@@ -57,14 +58,14 @@ def test_a_handoff_that_can_never_fit_is_refused() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
-    for bad in (structs.replace(opened(), prompt_tokens=0), structs.replace(opened(), token_ids=[-1] * 10)):
-        policy.receive(Wanted(KEY, bad, (0,)), 1.0)
+    for bad in (opened(prompt_tokens=0), opened(token_ids=[-1] * 10)):
+        policy.receive(RoomWanted(KEY, bad, (0,)), 1.0)
         assert bench.heard(RoomRefused)[0].reason == "malformed"
     policy.receive(wanted(0), 1.0)
     bench.step(policy)
     foreign = structs.replace(committed(), branches=[Branch(0, [10**6])])
     policy.receive(Landed(key=KEY, open=opened(), commit=foreign, bytes=384, digest=1), 1.0)
-    assert bench.heard(Fail)[0].reason == "malformed"
+    assert bench.heard(Fail)[0].failure.reason == "malformed"
     assert bench.blocks.used_count == 0 and not policy.busy()
 
 
@@ -78,7 +79,7 @@ def test_a_higher_attempt_ends_a_lower_one_whose_cancel_was_lost() -> None:
     policy.receive(landed(), 1.0)
     bench.step(policy)
     assert bench.blocks.used_count == 3, "only the higher attempt's"
-    policy.receive(Kill(SequenceKey("r1", 0), 1, "cancelled"), 1.0)
+    policy.receive(Kill(AttemptKey("r1", 0, 1), "cancelled"), 1.0)
     assert bench.blocks.used_count == 0 and not policy.busy()
 
 
@@ -88,7 +89,7 @@ def test_limits_that_can_never_fit_fail_after_landing() -> None:
     policy.receive(wanted(0), 1.0)
     bench.step(policy)
     policy.receive(landed(Limits(100)), 1.0)
-    assert bench.heard(Fail)[0].reason == "capacity"
+    assert bench.heard(Fail)[0].failure.reason == "capacity"
     assert bench.blocks.used_count == 0 and not policy.busy()
 
 
@@ -97,7 +98,7 @@ def test_what_is_dropped_while_landing_is_freed_and_a_kill_waits_for_that() -> N
     policy = DecodePolicy(bench.parts)
     policy.receive(wanted(0), 1.0)
     bench.step(policy)
-    policy.receive(Kill(SequenceKey("r1", 0), 1, "cancelled"), 1.0)
+    policy.receive(Kill(AttemptKey("r1", 0, 1), "cancelled"), 1.0)
     policy.expired(bench.scheduler.expired(10.0), 10.0)
     assert bench.blocks.used_count == 3, "the transfer may still write into them"
     policy.receive(Dropped(KEY, "cancelled"), 1.0)
@@ -114,7 +115,7 @@ def test_a_kill_ends_a_running_sequence() -> None:
     bench.step(policy)
     policy.receive(landed(), 1.0)
     bench.step(policy)
-    policy.receive(Kill(SequenceKey("r1", 0), 1, "cancelled"), 1.0)
+    policy.receive(Kill(AttemptKey("r1", 0, 1), "cancelled"), 1.0)
     policy.receive(Dropped(KEY, "cancelled", owned=True), 1.0)
     assert bench.blocks.used_count == 0 and not policy.busy()
 
@@ -141,7 +142,7 @@ def test_deadlines_and_leaving_are_reported() -> None:
     bench.step(policy)
     policy.receive(landed(), 1.0)
     policy.expired(bench.scheduler.expired(7.0), 7.0)
-    assert bench.heard(Fail)[0].reason == "deadline"
+    assert bench.heard(Fail)[0].failure.reason == "deadline"
     other = HandoffKey("prefill", 6)
     policy.receive(wanted(0, handoff=6, request="r2"), 8.0)
     bench.step(policy, 8.0)

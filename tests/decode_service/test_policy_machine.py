@@ -6,16 +6,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from core.ids import SequenceKey
+from core.ids import AttemptKey, SampleKey
 from core.messages import Limits, Open, Sampling
 from decode_service.policy import DecodePolicy
 from engine.blocks.manager import Tables
-from kvtransfer.moves import Dropped, HandoffKey, Landed, Wanted
+from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
+from kvtransfer.handoff import HandoffKey
 from tests.decode_service.handoffs import committed, opened, short_job
 from tests.engine.strict_executor import StrictExecutor, next_token
 from tests.worker.policy_machine import PolicyMachine
 from tests.worker.roles import Bench
-from worker.events import Begin, HandoffOver, Kill, RoomGranted, RoomRefused, Submit
+from worker.events import Begin, Kill, Submit
 
 STOPS = (0, 1, 2)  # of 11 tokens
 COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
@@ -41,7 +42,7 @@ class Handoff:
     blocks: Tables = ()
     held: int = 0
     landed: bool = False
-    begun: list[SequenceKey] = field(default_factory=list)
+    begun: list[SampleKey] = field(default_factory=list)
 
 
 class DecodeMachine(PolicyMachine):
@@ -53,7 +54,7 @@ class DecodeMachine(PolicyMachine):
         bench = Bench(blocks, executor=executor, max_in_flight=depth)
         self.begin(bench, executor, DecodePolicy(bench.parts), depth)
         self.requests: list[Request] = []
-        self.dead: dict[SequenceKey, int] = {}  # the highest that was killed, or that a higher one has replaced
+        self.dead: dict[SampleKey, int] = {}  # the highest that was killed, or that a higher one has replaced
         self.count = 0
 
     # what comes
@@ -82,7 +83,7 @@ class DecodeMachine(PolicyMachine):
         sampling = Sampling(len(self.requests))
         self.requests.append(Request(COMMON[:common] + own, samples, limits, salt, priority, sampling))
         number = len(self.requests) - 1
-        keys = [SequenceKey(f"r{number}", sample) for sample in range(samples)]
+        keys = [SampleKey(f"r{number}", sample) for sample in range(samples)]
         if short:
             self.submit(keys, 1, [], time)
         else:
@@ -101,53 +102,67 @@ class DecodeMachine(PolicyMachine):
             self.want([key], attempt, emitted, 20)
         if late and attempt == 2:
             samples = range(self.request(key).samples)
-            self.want([SequenceKey(key.request, sample) for sample in samples], 1, [], 20)
+            self.want([SampleKey(key.request, sample) for sample in samples], 1, [], 20)
 
-    def request(self, key: SequenceKey) -> Request:
+    def request(self, key: SampleKey) -> Request:
         return self.requests[int(key.request[1:])]
 
-    def superseded(self, keys: list[SequenceKey], attempt: int) -> None:
+    def superseded(self, keys: list[SampleKey], attempt: int) -> None:
         for key in keys:
             self.attempts[key] = max(attempt, self.attempts.get(key, 0))
             self.dead[key] = max(attempt - 1, self.dead.get(key, 0))
-            self.ends.killed(key, attempt - 1)
+            self.ends.killed(AttemptKey(*key, attempt - 1))
 
-    def submit(self, keys: list[SequenceKey], attempt: int, emitted: list[int], time: int) -> None:
+    def submit(self, keys: list[SampleKey], attempt: int, emitted: list[int], time: int) -> None:
         request = self.request(keys[0])
         self.superseded(keys, attempt)
         tokens = request.prompt + emitted[: request.limits.max_tokens - 1]
         made = short_job(
-            request=keys[0].request, samples=tuple(key.sample for key in keys), attempt=attempt, token_ids=tokens,
-            prompt_tokens=len(request.prompt), limits=request.limits, sampling=request.sampling, salt=request.salt,
-            priority=request.priority, deadline=self.now + time,
-        )  # fmt: skip
+            request=keys[0].request,
+            samples=tuple(key.sample for key in keys),
+            attempt=attempt,
+            token_ids=tokens,
+            prompt_tokens=len(request.prompt),
+            limits=request.limits,
+            sampling=request.sampling,
+            salt=request.salt,
+            priority=request.priority,
+            deadline=self.now + time,
+        )
         for key in keys:
-            self.ends.accept((key, attempt), tokens, len(request.prompt), request.sampling, request.limits)
+            self.ends.accept(AttemptKey(*key, attempt), tokens, len(request.prompt), request.sampling, request.limits)
         self.policy.receive(Submit(made), self.now)
         self.listen()
 
-    def want(self, keys: list[SequenceKey], attempt: int, emitted: list[int], time: int) -> None:
+    def want(self, keys: list[SampleKey], attempt: int, emitted: list[int], time: int) -> None:
         """As the transfer does: it knows who is dead, and which handoffs are here."""
         request = self.request(keys[0])
         living = [key for key in keys if self.dead.get(key, 0) < attempt]
-        here = {(key, each.opened.attempt) for each in self.handoffs.values() for key in self.keys(each)}
-        if not living or any((key, attempt) in here for key in living) or self.ends.began(living, attempt):
+        here = {key for each in self.handoffs.values() for key in each.opened.attempts()}
+        wanted = [AttemptKey(*key, attempt) for key in living]
+        if not living or here & {*wanted} or self.ends.began(wanted):
             return
         self.superseded(living, attempt)
         self.drop_dead()
         self.count += 1
         message = opened(
-            request=keys[0].request, samples=tuple(key.sample for key in keys), attempt=attempt, handoff=self.count,
-            token_ids=request.prompt + emitted[: request.limits.max_tokens - 2], prompt_tokens=len(request.prompt),
-            salt=request.salt, priority=request.priority, remaining_ms=time * 1000.0,
-        )  # fmt: skip
+            request=keys[0].request,
+            samples=tuple(key.sample for key in keys),
+            attempt=attempt,
+            handoff=self.count,
+            token_ids=request.prompt + emitted[: request.limits.max_tokens - 2],
+            prompt_tokens=len(request.prompt),
+            salt=request.salt,
+            priority=request.priority,
+            remaining_ms=time * 1000.0,
+        )
         key = HandoffKey("prefill", self.count)
         self.handoffs[key] = Handoff(message)
-        self.policy.receive(Wanted(key, message, tuple(each.sample for each in living)), self.now)
+        self.policy.receive(RoomWanted(key, message, tuple(each.sample for each in living)), self.now)
         self.listen()
 
-    def keys(self, handoff: Handoff) -> list[SequenceKey]:
-        return [SequenceKey(handoff.opened.request, sample) for sample in handoff.opened.samples]
+    def keys(self, handoff: Handoff) -> list[SampleKey]:
+        return [SampleKey(handoff.opened.request, sample) for sample in handoff.opened.samples]
 
     # what becomes of it
 
@@ -162,21 +177,25 @@ class DecodeMachine(PolicyMachine):
         message, handoff.landed = handoff.opened, True
         while handoff.held and self.executor.in_flight:
             self.collect()  # the step that computes held blocks may be under way
-        request = self.request(SequenceKey(message.request, 0))
-        self.executor.land(message.token_ids, handoff.blocks, message.salt, handoff.held)
-        index = len(message.token_ids) - message.prompt_tokens
+        request = self.request(SampleKey(message.request, 0))
+        prompt = message.prompt
+        self.executor.land(prompt.token_ids, handoff.blocks, prompt.salt, handoff.held)
         branches = {
-            sample: [next_token(message.token_ids, request.sampling, sample, index)] for sample in sorted(samples)
+            sample: [next_token(prompt.token_ids, request.sampling, sample, prompt.emitted)]
+            for sample in sorted(samples)
         }
         living = [each for each in self.keys(handoff) if self.dead.get(each, 0) < message.attempt]
         handoff.begun = [each for each in living if each.sample in branches]
         for each in handoff.begun:
-            tokens = message.token_ids + branches[each.sample]
-            self.ends.accept((each, message.attempt), tokens, message.prompt_tokens, request.sampling, request.limits)
-        commit = committed(request.limits, branches, handoff=key.handoff, index=index, sampling=request.sampling)
+            tokens = prompt.token_ids + branches[each.sample]
+            attempt = AttemptKey(each.request, each.sample, message.attempt)
+            self.ends.accept(attempt, tokens, prompt.prompt_tokens, request.sampling, request.limits)
+        commit = committed(
+            request.limits, branches, handoff=key.handoff, index=prompt.emitted, sampling=request.sampling
+        )
         self.policy.receive(Landed(key=key, open=message, commit=commit, bytes=1, digest=1), self.now)
         begun = self.bench.heard(Begin)
-        assert [(each.emitted.sample, each.emitted.attempt) for each in begun] == [
+        assert [(each.emitted.key.sample, each.emitted.key.attempt) for each in begun] == [
             (each.sample, message.attempt) for each in handoff.begun
         ]
         assert [each.emitted.token_ids for each in begun] == [branches[each.sample] for each in handoff.begun]
@@ -207,8 +226,9 @@ class DecodeMachine(PolicyMachine):
             key = data.draw(st.sampled_from(sorted(self.attempts)))
             attempt = self.attempts[key] - lower
             self.dead[key] = max(attempt, self.dead.get(key, 0))
-            self.ends.killed(key, attempt)
-            self.policy.receive(Kill(key, attempt, "cancelled"), self.now)
+            dead = AttemptKey(*key, attempt)
+            self.ends.killed(dead)
+            self.policy.receive(Kill(dead, "cancelled"), self.now)
             self.listen()
 
     # what the policy says
@@ -218,14 +238,17 @@ class DecodeMachine(PolicyMachine):
         assert not self.bench.heard(Begin), "only what lands begins"
         for event in self.bench.heard(RoomGranted):
             handoff = self.handoffs[event.key]
-            assert not handoff.blocks and event.held * 4 <= len(handoff.opened.token_ids)
+            assert not handoff.blocks and event.held * 4 <= len(handoff.opened.prompt.token_ids)
             handoff.blocks, handoff.held = event.blocks, event.held
         for event in self.bench.heard(RoomRefused):
             assert not self.handoffs.pop(event.key).landed
         for event in self.bench.heard(HandoffOver):
             handoff = self.handoffs.pop(event.key)
             assert handoff.landed, "not before it has landed"
-            assert all((each, handoff.opened.attempt) in self.ends.ends for each in handoff.begun)
+            assert all(
+                AttemptKey(each.request, each.sample, handoff.opened.attempt) in self.ends.ends
+                for each in handoff.begun
+            )
 
     def transfer_goes_on(self) -> bool:
         waiting = [key for key, each in self.handoffs.items() if not each.landed]

@@ -2,32 +2,32 @@
 
 import pytest
 
-from core.ids import SequenceKey
+from core.ids import AttemptKey
 from core.messages import AnyJob, Limits, PrefillJob
 from core.records import HeldBlocks
 from decode_service.policy import DecodePolicy
 from engine.schedule.sequence import SequenceState
-from kvtransfer.moves import Dropped
+from kvtransfer.events import Dropped, HandoffOver, RoomGranted, RoomRefused
 from tests.decode_service.handoffs import KEY, landed, short_job, wanted
 from tests.worker.roles import Bench, Sevens
-from worker.events import Begin, Emit, Fail, HandoffOver, Kill, RoomGranted, RoomRefused, Submit
+from worker.events import Begin, Emit, Fail, Kill, Submit
 
 THREE = {0: [3], 1: [4], 2: [5]}
 
 
 def cancelled(sample: int, attempt: int = 1) -> Kill:
-    return Kill(SequenceKey("r1", sample), attempt, "cancelled")
+    return Kill(AttemptKey("r1", sample, attempt), "cancelled")
 
 
 def failed(bench: Bench) -> list[tuple[int, str]]:
-    return [(event.key.sample, event.reason) for event in bench.heard(Fail)]
+    return [(event.key.sample, event.failure.reason) for event in bench.heard(Fail)]
 
 
 def tokens(bench: Bench) -> dict[int, list[int]]:
     """What was emitted of each sample, in order."""
     emitted: dict[int, list[int]] = {}
     for each in [each for event in bench.heard(Emit) for each in event.emitted]:
-        emitted[each.sample] = emitted.get(each.sample, []) + each.token_ids
+        emitted[each.key.sample] = emitted.get(each.key.sample, []) + each.token_ids
     return emitted
 
 
@@ -48,7 +48,7 @@ def test_all_samples_land_together_and_end_one_by_one() -> None:
     granted(bench, policy, 0, 1, 2)
     assert bench.blocks.used_count == 3
     policy.receive(landed(Limits(10, (9,)), THREE), 2.0)
-    begun = [(event.emitted.sample, event.emitted.token_ids) for event in bench.heard(Begin)]
+    begun = [(event.emitted.key.sample, event.emitted.token_ids) for event in bench.heard(Begin)]
     assert begun == [(0, [3]), (1, [4]), (2, [5])]
     plan = bench.step(policy)
     assert plan is not None and [work.token_ids for work in plan.works] == [[3], [4], [5]]
@@ -91,7 +91,7 @@ def test_a_sample_killed_while_it_lands_stays_dead(dead: int, early: str) -> Non
     assert bench.blocks.used_count == 3 and len(bench.heard(RoomGranted)) == 1
     policy.receive(landed(Limits(3), THREE), 2.0)
     others = [sample for sample in range(3) if sample != dead]
-    assert [event.emitted.sample for event in bench.heard(Begin)] == others
+    assert [event.emitted.key.sample for event in bench.heard(Begin)] == others
     bench.run(policy)
     assert tokens(bench) == {sample: [7, 7] for sample in others}
     assert bench.heard(HandoffOver) == [HandoffOver(KEY)] and not failed(bench)
@@ -104,7 +104,7 @@ def test_a_sample_that_ended_with_its_first_token_does_not_begin(there: int) -> 
     policy = DecodePolicy(bench.parts)
     granted(bench, policy, 0, 1, 2)
     policy.receive(landed(Limits(3), {there: [3]}), 2.0)
-    assert [event.emitted.sample for event in bench.heard(Begin)] == [there]
+    assert [event.emitted.key.sample for event in bench.heard(Begin)] == [there]
     bench.run(policy)
     assert tokens(bench) == {there: [7, 7]}
     assert bench.heard(HandoffOver) == [HandoffOver(KEY)] and not failed(bench)
@@ -148,7 +148,7 @@ def test_an_adoption_that_fails_fails_for_every_living_sample(reason: str) -> No
     policy.receive(cancelled(0), 1.0)
     bad = reason == "malformed"
     policy.receive(landed(Limits(5 if bad else 100), {**THREE, 2: [10**6]} if bad else THREE), 2.0)
-    assert [event.emitted.sample for event in bench.heard(Begin)] == [1, 2], "an end needs a beginning"
+    assert [event.emitted.key.sample for event in bench.heard(Begin)] == [1, 2], "an end needs a beginning"
     assert failed(bench) == [(1, reason), (2, reason)]
     assert bench.heard(HandoffOver) == [HandoffOver(KEY)]
     over(bench, policy)
@@ -162,11 +162,11 @@ def test_the_short_path_computes_the_prompt_once_for_all() -> None:
     assert policy.load().prompt_tokens == 10 and policy.load().kv.forks == 1, "that one goes on beside the stem"
     emitted = [each for event in bench.heard(Emit) for each in event.emitted]
     first = emitted[:3]
-    assert [(each.sample, each.token_ids, each.finish) for each in first] == [
+    assert [(each.key.sample, each.token_ids, each.finish) for each in first] == [
         (0, [7], None), (1, [9], "stop"), (2, [7], None)
     ]  # fmt: skip
     assert all(each.stages is not None and each.stages.queue_ms == 1500.0 for each in first)
-    assert [(each.sample, each.finish) for each in emitted if each.finish] == [
+    assert [(each.key.sample, each.finish) for each in emitted if each.finish] == [
         (1, "stop"), (0, "length"), (2, "length")
     ]  # fmt: skip
     assert not failed(bench) and not bench.heard(HandoffOver)
@@ -224,7 +224,7 @@ def test_a_higher_attempt_takes_its_sample_out_of_the_lower_one(way: str) -> Non
     if way == "landing":
         policy.receive(landed(Limits(4), {0: [3], 1: [4]}), 3.0)
     bench.run(policy, 3.0)
-    emitted = {(each.sample, each.attempt) for event in bench.heard(Emit) for each in event.emitted}
+    emitted = {(each.key.sample, each.key.attempt) for event in bench.heard(Emit) for each in event.emitted}
     assert emitted == {(0, 2), (1, 1)} and not failed(bench)
     assert len(bench.heard(HandoffOver)) == (way != "short")
     over(bench, policy)
@@ -237,11 +237,11 @@ def test_an_open_that_comes_too_late_leaves_the_higher_attempt_alone() -> None:
     policy.receive(wanted(0, 1), 1.0)
     bench.step(policy)
     policy.receive(landed(Limits(4), {0: [3], 1: [4]}), 2.0)
-    assert [event.emitted.sample for event in bench.heard(Begin)] == [1]
+    assert [event.emitted.key.sample for event in bench.heard(Begin)] == [1]
     policy.receive(wanted(0, handoff=6), 2.0)
     assert [(event.key.handoff, event.reason) for event in bench.heard(RoomRefused)] == [(6, "superseded")]
     bench.run(policy)
-    emitted = {(each.sample, each.attempt) for event in bench.heard(Emit) for each in event.emitted}
+    emitted = {(each.key.sample, each.key.attempt) for event in bench.heard(Emit) for each in event.emitted}
     assert emitted == {(0, 2), (1, 1)}
     over(bench, policy)
 
@@ -278,7 +278,7 @@ def test_released_branches_hold_nothing_while_the_others_wait_for_room() -> None
     bench.run(policy)
     assert len(bench.heard(RoomGranted)) == 1
     policy.receive(landed(Limits(2), THREE), 2.0)
-    assert [event.emitted.sample for event in bench.heard(Begin)] == [1]
+    assert [event.emitted.key.sample for event in bench.heard(Begin)] == [1]
     bench.run(policy)
     over(bench, policy)
 

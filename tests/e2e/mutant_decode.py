@@ -12,7 +12,6 @@ from core.config import Codec, WorkerConfig
 from core.kvspec import KVSpec, Piece
 from decode_service.__main__ import role
 from kvtransfer.memory import KVMemory
-from worker.io_thread import MakeTransfer
 from worker.role import Parts, Role
 from worker.start import serve
 
@@ -79,12 +78,7 @@ class MutantMemory:
 
 def mutant(parts: Parts) -> Role:
     """A decode worker's parts, with such a memory."""
-    good = role(parts)
-
-    def make_transfer(memory: KVMemory) -> MakeTransfer:
-        return good.make_transfer(MutantMemory(memory, parts.spec, os.environ["MUTATION"]))
-
-    return Role(good.policy, make_transfer, good.layer_written)
+    return role(parts._replace(memory=MutantMemory(parts.memory, parts.spec, os.environ["MUTATION"])))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import zmq
 
-from core.link_keys import LinkKeys
+from core.curve_keys import CurveKeys
 from core.sealing import new_secret
 from tests.e2e.system import System
 from tests.waiting import wait_until
@@ -68,7 +68,7 @@ def test_no_key_in_redis_shows_a_prompt_during_a_load(system: System) -> None:
 
 
 def test_a_stranger_is_refused_at_every_port(system: System) -> None:
-    strangers = LinkKeys.of(new_secret().encode())
+    strangers = CurveKeys.of(new_secret().encode())
     records = system.records()
     ports = [port for record in records for port in (record.address, record.handoff_address) if port]
     assert len(ports) == 6, "two prefill and two decode workers"

@@ -14,10 +14,10 @@ from typing import Any
 import zmq.asyncio
 from msgspec import structs
 
+from core.curve_keys import CurveKeys
 from core.ending import end
 from core.gatekeeper import Gatekeeper
-from core.ids import SequenceKey, new_epoch
-from core.link_keys import LinkKeys
+from core.ids import AttemptKey, SampleKey, new_epoch
 from core.messages import (
     Alive,
     AnyJob,
@@ -55,8 +55,8 @@ class Sequence:
 
     def __init__(self, job: AnyJob, sample: int, answer: list[int]) -> None:
         self.job = job
-        self.key = SequenceKey(job.request, sample)
-        self.base = len(job.token_ids) - job.prompt_tokens
+        self.key = SampleKey(job.request, sample)
+        self.base = job.prompt.emitted
         self.answer = answer[: job.limits.max_tokens]
         self.sent = self.base
 
@@ -95,19 +95,19 @@ class Peer:
         self.cancels: list[Cancel] = []
         self.asks: list[Ask] = []
         self.ends: list[Ended] = []
-        self.holding: dict[SequenceKey, Sequence] = {}
+        self.holding: dict[SampleKey, Sequence] = {}
         self.load = Load(blocks_total=1000)
         self.links: list[KVLink] = []
         self.decoders: dict[str, Peer] = {}
         self._redis, self._secret, self._model, self._answer = redis, secret, model, answer
-        self._dead: dict[SequenceKey, int] = {}
+        self._dead: dict[SampleKey, int] = {}
         self._gateways: dict[str, bytes] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self._open = contextlib.AsyncExitStack()
 
     async def start(self) -> "Peer":
         """Binds, registers, and serves."""
-        keys = LinkKeys.of(self._secret)
+        keys = CurveKeys.of(self._secret)
         self._context = zmq.asyncio.Context()
         self._gatekeeper = Gatekeeper(self._context, keys)
         self._socket, address = router(self._context, "127.0.0.1", keys)
@@ -182,15 +182,15 @@ class Peer:
                     await self._asked(message)
                 case Ended():
                     self.ends.append(message)
-                    self.holding.pop(SequenceKey(message.request, message.sample), None)
+                    self.holding.pop(message.key.of, None)
 
     async def _cancelled(self, message: Cancel) -> None:
         self.cancels.append(message)
-        key = SequenceKey(message.request, message.sample)
-        self._dead[key] = max(message.attempt, self._dead.get(key, 0))
-        if self.faults.get("deaf_to_cancel", 0) >= len([one for one in self.cancels if one.request == key.request]):
+        key = message.key.of
+        self._dead[key] = max(message.key.attempt, self._dead.get(key, 0))
+        if self.faults.get("deaf_to_cancel", 0) >= len([one for one in self.cancels if one.key.request == key.request]):
             return
-        known = key in self.holding and self.holding[key].job.attempt <= message.attempt
+        known = key in self.holding and self.holding[key].job.attempt <= message.key.attempt
         if known:
             del self.holding[key]
         await self.say(
@@ -198,20 +198,18 @@ class Peer:
             Failed(
                 sender=self.epoch,
                 receiver=message.sender,
-                request=message.request,
-                sample=message.sample,
-                attempt=message.attempt,
+                key=message.key,
                 reason="cancelled" if known else "unknown",
             ),
         )
 
     async def _asked(self, message: Ask) -> None:
-        name: dict[str, Any] = {"request": message.request, "sample": message.sample, "attempt": message.attempt}
+        name: dict[str, Any] = {"key": message.key}
         ends: dict[str, Any] = {"sender": self.epoch, "receiver": message.sender}
-        sequence = self.holding.get(SequenceKey(message.request, message.sample))
+        sequence = self.holding.get(message.key.of)
         if self.faults.get("deaf_to_ask"):
             return
-        if sequence is None or sequence.job.attempt != message.attempt:
+        if sequence is None or sequence.job.attempt != message.key.attempt:
             await self.say(message.sender, Failed(**ends, **name, reason="unknown", retryable=True))
         elif message.next_index < sequence.sent:
             await self._emit(sequence, message.next_index, sequence.sent)
@@ -235,7 +233,7 @@ class Peer:
                     ),
                 )
                 for sample in job.samples:
-                    key = SequenceKey(job.request, sample)
+                    key = SampleKey(job.request, sample)
                     held = self.holding.get(key)
                     if self._dead.get(key, 0) < job.attempt and (held is None or held.job.attempt < job.attempt):
                         self.begin(job, sample)
@@ -285,7 +283,8 @@ class Peer:
         stages = TOLD[self.role]
         for first, behind, end_of in pieces:
             key, job = sequence.key, sequence.job
-            emitted = Emitted(*key, job.attempt, first, sequence.answer[first:behind], end_of, stages)
+            attempt = AttemptKey(*key, job.attempt)
+            emitted = Emitted(attempt, first, sequence.answer[first:behind], end_of, stages)
             await self.say(job.sender, Tokens(sender=self.epoch, receiver=job.sender, emitted=[emitted]))
 
     async def _fail(self, sequence: Sequence, reason: str, retryable: bool) -> None:
@@ -296,9 +295,7 @@ class Peer:
             Failed(
                 sender=self.epoch,
                 receiver=job.sender,
-                request=job.request,
-                sample=sequence.key.sample,
-                attempt=job.attempt,
+                key=AttemptKey(*sequence.key, job.attempt),
                 reason=reason,
                 message="a sentence",
                 retryable=retryable,

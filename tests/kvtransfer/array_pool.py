@@ -15,7 +15,8 @@ class ArrayPool:
 
     def __init__(self, spec: KVSpec, blocks: int, seed: int | None = None) -> None:
         self.arrays: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}
-        self.writes = 0
+        self.writes = 0  # blocks
+        self.payloads = 0  # that were written
         random = np.random.default_rng(seed)
         for at, group in enumerate(spec.groups):
             for layer in group.layers:
@@ -42,6 +43,7 @@ class ArrayPool:
                 run[:count] = rest[:count]
                 rest, run = rest[count:], run[count:]
         self.writes += len(blocks)
+        self.payloads += 1
 
     def convert(self, piece: Piece, payload: Sequence[memoryview | bytes]) -> None:
         raise AssertionError("bytes are not numbers")

@@ -12,12 +12,25 @@ from msgspec.structs import replace
 from core.config import TransferConfig
 from core.kvspec import KVGroup, KVSpec
 from core.network import Network
+from kvtransfer.events import (
+    CommitHandoff,
+    Dropped,
+    Landed,
+    LayerReady,
+    OpenHandoff,
+    RoomGranted,
+    RoomWanted,
+    ToDecodeEngine,
+    ToPrefillEngine,
+    Unpinned,
+)
+from kvtransfer.handoff import HandoffKey
 from kvtransfer.inbound import Inbound
-from kvtransfer.moves import Dropped, HandoffKey, InboundEvent, Landed, OpenRequest, OutboundEvent, Unpinned, Wanted
 from kvtransfer.outbound import Outbound
 from kvtransfer.ring_channel import FRAMES
+from kvtransfer.sender import SenderState
 from tests.kvtransfer.array_pool import ArrayPool
-from tests.kvtransfer.world import TOKENS, request
+from tests.kvtransfer.world import TOKENS, opened
 from tests.links import SECRET
 
 LAYERS = 3
@@ -54,8 +67,8 @@ class Pair:
 
     def __init__(self, network: Network, config: TransferConfig) -> None:
         self.source, self.target = ArrayPool(SPEC, 256, seed=1), ArrayPool(SPEC, 256)
-        self.out_events: list[OutboundEvent] = []
-        self.in_events: list[InboundEvent] = []
+        self.out_events: list[ToPrefillEngine] = []
+        self.in_events: list[ToDecodeEngine] = []
         self.free = list(range(255, 0, -1))
         self.reserved: dict[HandoffKey, list[int]] = {}
         self.granting = True
@@ -68,40 +81,53 @@ class Pair:
 
     def receiver(self, config: TransferConfig, epoch: str = DECODE) -> Inbound:
         """A decode side; its host is this one."""
-        return Inbound(config, epoch, SPEC, self.target, self.network, "127.0.0.1", self.on_inbound, trace=True)
+        return Inbound(config, "127.0.0.1", epoch, SPEC, self.target, self.network, self.on_inbound, trace=True)
 
     def sender(self, config: TransferConfig, epoch: str = PREFILL) -> Outbound:
         """A prefill side."""
         return Outbound(config, epoch, SPEC, self.source, self.network, self.out_events.append, trace=True)
 
-    def on_inbound(self, event: InboundEvent) -> None:
+    def on_inbound(self, event: ToDecodeEngine) -> None:
         self.in_events.append(event)
         match event:
-            case Wanted(key, opened) if self.granting:
-                blocks = self.reserved[key] = [self.free.pop() for _ in range(-(-len(opened.token_ids) // 16))]
+            case RoomWanted(key, wanted) if self.granting:
+                blocks = self.reserved[key] = [self.free.pop() for _ in range(-(-len(wanted.prompt.token_ids) // 16))]
                 held, source = blocks[: self.held], self.blocks[key.handoff][: self.held]
                 for place, array in self.target.arrays.items():
                     array[held] = self.source.arrays[place][source]
-                self.inbound.granted(key, (blocks,), len(held))
+                self.inbound.handle(RoomGranted(key, (blocks,), len(held)))
             case Dropped(key):
                 self.free += self.reserved.pop(key, [])
 
-    def request(self, number: int, blocks: list[int], **changes: Any) -> OpenRequest:
-        """What a handoff of these blocks asks for."""
+    def opened(self, number: int, blocks: list[int], **changes: Any) -> OpenHandoff:
+        """A handoff of these blocks, as the engine asks for it."""
         self.blocks[number] = blocks
-        return request(16 * len(blocks), request=f"r{number}", **changes)
+        fields: dict[str, Any] = {"request": f"r{number}", "deadline": time.monotonic() + 60}
+        fields |= {"decode_address": self.inbound.handoff_address}
+        return opened(16 * len(blocks), handoff=number, blocks=(blocks,), **(fields | changes))
 
     def open(self, number: int, blocks: list[int], **changes: Any) -> None:
-        what = self.request(number, blocks, **changes)
-        self.outbound.open(number, self.inbound.address, DECODE, what, (blocks,))
+        self.outbound.handle(self.opened(number, blocks, **changes))
 
     def compute(self, number: int) -> None:
         for place in range(LAYERS):
-            self.outbound.layer_ready(number, 0, place, len(self.blocks[number]))
+            self.outbound.handle(LayerReady(number, 0, place, len(self.blocks[number])))
 
     def commit(self, number: int) -> None:
-        fields = (TOKENS.index, TOKENS.branches, TOKENS.sampling, TOKENS.limits, TOKENS.stages)
-        self.outbound.commit(number, *fields)
+        self.outbound.handle(CommitHandoff(number, TOKENS.branches, TOKENS.stages, time.monotonic()))
+
+    def asking(self) -> set[int]:
+        """The handoffs that wait for room."""
+        return {number for number, state in self.states().items() if state is SenderState.OPENING}
+
+    def unclosed(self) -> set[int]:
+        """The handoffs that have not ended on the prefill side."""
+        return {number for number, state in self.states().items() if state is not SenderState.CLOSED}
+
+    def states(self) -> dict[int, SenderState]:
+        """Where each handoff stands on the prefill side, until nothing of it can be read."""
+        sides = [link.side for link in self.outbound._links.values()]
+        return {number: sender.state for side in sides for number, sender in side.handoffs.items()}
 
     def run(self, number: int, blocks: list[int]) -> None:
         self.open(number, blocks)
@@ -143,7 +169,7 @@ async def pair(way: Way, config: TransferConfig = CONFIG) -> AsyncIterator[Pair]
     both = Pair(network, replace(config, **way))
     try:
         yield both
-        for part in (both.outbound.broken, both.inbound.broken):
+        for part in (both.outbound._broken, both.inbound._broken):
             if part.done():
                 part.result()
         await both.outbound.close()

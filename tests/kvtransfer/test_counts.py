@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from core.records import HandoffCounts, KVLink
-from kvtransfer.moves import Closed, HandoffTimes, Landed, Wanted
-from kvtransfer.tally import OTHER, Tally
+from kvtransfer.events import AbortHandoff, Closed, HandoffTimes, Landed, RoomWanted
+from kvtransfer.outcomes import OTHER, Outcomes
 from tests.kvtransfer.pair import CONFIG, DECODE, PREFILL, Way, bounded, pair, until
 from tests.kvtransfer.world import TOKENS
 
@@ -41,10 +41,10 @@ def test_a_handoff_that_does_not_pass_is_counted_by_its_reason_on_both_sides(way
         async with pair(way, replace(CONFIG, grants_waiting=1)) as both:
             both.granting = False
             both.open(1, [1, 2])
-            await until(lambda: both.of(Wanted), "nobody asks for room")
+            await until(lambda: both.of(RoomWanted), "nobody asks for room")
             both.open(2, [3, 4])  # one waits already
             await both.unpinned(2)
-            both.outbound.abort(1, "cancelled")
+            both.outbound.handle(AbortHandoff(1, "cancelled"))
             await both.unpinned(1)
             sent, here = both.outbound.counts(), both.inbound.counts()
             assert sent.given_up == here.given_up == {"crowded": 1, "cancelled": 1}
@@ -54,7 +54,7 @@ def test_a_handoff_that_does_not_pass_is_counted_by_its_reason_on_both_sides(way
 
 
 def test_a_word_that_only_a_peer_knows_is_no_reason_of_ours() -> None:
-    tally = Tally()
+    tally = Outcomes()
     for reason in ("gap", "no such word", "another", "gap"):
         tally.given_up(reason)
     tally.accepted(HandoffTimes(1000.0, 500.0, 250.0))

@@ -16,10 +16,25 @@ from msgspec.structs import replace
 from core.config import TransferConfig
 from core.errors import ConfigError, IllegalMove
 from core.gatekeeper import Gatekeeper
+from core.ids import AttemptKey
 from core.messages import encode
 from core.network import Network
 from core.sockets import dealer, payload_ipc_router, router, send_now, send_now_tracked
-from kvtransfer.moves import Closed, Dropped, HandoffKey, Landed, OutboundEvent, Unpinned, Wanted
+from kvtransfer.events import (
+    AbortHandoff,
+    CancelAttempt,
+    Closed,
+    Dropped,
+    HandoffOver,
+    Landed,
+    LayerReady,
+    RoomGranted,
+    RoomRefused,
+    RoomWanted,
+    ToPrefillEngine,
+    Unpinned,
+)
+from kvtransfer.handoff import HandoffKey
 from kvtransfer.outbound import Outbound
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.pair import (
@@ -35,7 +50,7 @@ from tests.kvtransfer.pair import (
     pair,
     until,
 )
-from tests.kvtransfer.world import TOKENS, commit, layer, opening, request
+from tests.kvtransfer.world import TOKENS, commit, layer, opened, opening
 from tests.links import KEYS, SECRET
 
 
@@ -50,10 +65,10 @@ def test_bytes_move_and_digests_agree(way: Way) -> None:
             assert closed.digests == landed.digests and len(closed.digests) == LAYERS * -(-len(blocks) // 4)
             assert closed.digest == landed.digest
             moved = LAYERS * len(blocks) * (32 << 10)
-            assert closed.bytes == landed.bytes == both.inbound.bytes_landed == both.outbound.bytes_sent == moved
+            assert closed.bytes == landed.bytes == moved
             assert both.target.writes == LAYERS * len(blocks)
             assert landed.commit.branches == TOKENS.branches
-            assert both.outbound.held_blocks(DECODE) == 0 and both.outbound.strays == 0
+            assert not both.unclosed() and both.outbound.counts().dropped["stray"] == 0
 
     bounded(run)
 
@@ -67,7 +82,7 @@ def test_only_what_is_not_held_moves(way: Way, held: int, early: bool) -> None:
             blocks = [9, 3, 4, 5, 20, 21, 1]
             both.open(1, blocks)
             if not early:
-                await until(lambda: both.outbound.waiting_blocks(DECODE) == 0, "the Grant does not arrive")
+                await until(lambda: not both.asking(), "the Grant does not arrive")
             both.compute(1)
             both.commit(1)
             await both.unpinned(1)
@@ -78,10 +93,10 @@ def test_only_what_is_not_held_moves(way: Way, held: int, early: bool) -> None:
             assert set(closed.digests) == set(landed.digests) == firsts
             assert closed.digest == landed.digest == sum(landed.digests.values()) % 2**64
             moved = len(left) * (32 << 10)
-            assert closed.bytes == landed.bytes == both.inbound.bytes_landed == both.outbound.bytes_sent == moved
+            assert closed.bytes == landed.bytes == moved
             assert both.target.writes == len(left) and landed.commit.size == moved
-            assert both.inbound.payloads_landed == landed.commit.payloads == LAYERS * -(-(7 - held) // 4)
-            assert both.outbound.strays == both.inbound.side.strays == 0
+            assert both.target.payloads == landed.commit.payloads == LAYERS * -(-(7 - held) // 4)
+            assert both.outbound.counts().dropped["stray"] == both.inbound.side.strays == 0
 
     bounded(run)
 
@@ -91,7 +106,7 @@ def test_a_prompt_that_is_held_whole_is_committed_with_its_first_tokens(way: Way
         async with pair(way) as both:
             both.held = 3
             both.open(1, [5, 6, 7])
-            await until(lambda: both.outbound.waiting_blocks(DECODE) == 0, "the Grant does not arrive")
+            await until(lambda: not both.asking(), "the Grant does not arrive")
             begin = time.monotonic()
             both.commit(1)  # no layer was reported, for none has to leave
             await both.unpinned(1)
@@ -102,7 +117,7 @@ def test_a_prompt_that_is_held_whole_is_committed_with_its_first_tokens(way: Way
 
 
 def landed(both: Pair, size: int) -> bool:
-    return both.inbound.bytes_landed == size
+    return both.target.writes * (32 << 10) == size
 
 
 def test_layers_leave_while_later_ones_are_computed(way: Way) -> None:
@@ -111,7 +126,7 @@ def test_layers_leave_while_later_ones_are_computed(way: Way) -> None:
             both.open(1, list(range(1, 9)))
             for place in range(LAYERS):
                 for upto in (3, 8):
-                    both.outbound.layer_ready(1, 0, place, upto)
+                    both.outbound.handle(LayerReady(1, 0, place, upto))
                     expected = (place * 8 + upto) * (32 << 10)
                     await until(partial(landed, both, expected), "a layer did not leave")
             both.commit(1)
@@ -150,7 +165,7 @@ def test_many_at_once_take_turns(way: Way) -> None:
     async def run() -> None:
         async with pair(way, TransferConfig(frame=32 << 10, window=64 << 10)) as both:
             both.run(1, list(range(1, 129)))  # 12 MiB
-            await until(lambda: both.inbound.payloads_landed > 8, "nothing moves")
+            await until(lambda: both.target.payloads > 8, "nothing moves")
             for number in range(2, 12):
                 both.run(number, [130 + number])
             await both.unpinned(*range(1, 12))
@@ -172,15 +187,15 @@ def test_cancels_everywhere_leave_nothing_held(way: Way) -> None:
                     both.commit(number)
                 await asyncio.sleep(0)  # other tasks' turn
                 if choice.random() < 0.5:
-                    both.outbound.abort(number, "cancelled")
+                    both.outbound.handle(AbortHandoff(number, "cancelled"))
                 else:
-                    both.inbound.cancel(f"r{number}", 0, 1)
+                    both.inbound.handle(CancelAttempt(AttemptKey(f"r{number}", 0, 1)))
             await both.unpinned(*range(40))
             landed = {event.key for event in both.of(Landed)}
             for key in landed:
-                both.inbound.finished(key)
+                both.inbound.handle(HandoffOver(key))
             await until(lambda: set(both.reserved) <= landed, "blocks are held by nobody")
-            assert both.inbound.side.handoffs == {} and both.outbound.held_blocks(DECODE) == 0
+            assert both.inbound.side.handoffs == {} and not both.unclosed()
             assert len(both.of(Closed)) == len(both.of(Unpinned)) == 40
 
     bounded(run)
@@ -192,7 +207,7 @@ def test_a_receiver_that_dies_frees_the_sender(way: Way) -> None:
         async with pair(way, config) as both:
             both.open(1, list(range(1, 65)))
             both.compute(1)
-            await until(lambda: both.inbound.payloads_landed > 2, "nothing moves")
+            await until(lambda: both.target.payloads > 2, "nothing moves")
             await both.inbound.close()
             await until(lambda: both.of(Closed), "the sender holds on")
             (closed,) = both.of(Closed)
@@ -200,7 +215,7 @@ def test_a_receiver_that_dies_frees_the_sender(way: Way) -> None:
             begin = time.monotonic()
             await both.unpinned(1)
             assert time.monotonic() - begin < 1.0
-            assert both.outbound.held_blocks(DECODE) == both.outbound.waiting_blocks(DECODE) == 0
+            assert both.asking() == both.unclosed() == set()
 
     bounded(run)
 
@@ -209,9 +224,8 @@ def test_a_silent_receiver_is_dead_after_a_while(way: Way) -> None:
     async def run() -> None:
         async with pair(way, TransferConfig(silence=0.4, repeat_ms=50)) as both:
             both.open(1, [1, 2])
-            await until(lambda: both.of(Wanted), "the Open does not arrive")
-            link = both.outbound._links[DECODE]
-            await until(lambda: link.side.waiting_blocks() == 0, "the Grant does not arrive")
+            await until(lambda: both.of(RoomWanted), "the Open does not arrive")
+            await until(lambda: not both.asking(), "the Grant does not arrive")
             await both.inbound.close()
             both.run(2, [3, 4])
             both.compute(1)
@@ -226,8 +240,8 @@ def test_a_sender_that_dies_frees_the_receiver(way: Way) -> None:
     async def run() -> None:
         async with pair(way, TransferConfig(silence=0.4, repeat_ms=50)) as both:
             both.open(1, [1, 2])
-            both.outbound.layer_ready(1, 0, 0, 2)
-            await until(lambda: both.inbound.payloads_landed, "nothing moves")
+            both.outbound.handle(LayerReady(1, 0, 0, 2))
+            await until(lambda: both.target.payloads, "nothing moves")
             await both.outbound.close()
             await until(lambda: both.of(Dropped), "the receiver holds on")
             assert both.of(Dropped)[0].reason == "sender_silent" and both.reserved == {}
@@ -262,8 +276,8 @@ def test_a_restarted_receiver_ends_the_old_handoffs(way: Way) -> None:
         async with pair(way) as both:
             both.granting = False
             both.open(1, [1, 2])
-            await until(lambda: both.of(Wanted), "the Open does not arrive")
-            address = both.inbound.address
+            await until(lambda: both.of(RoomWanted), "the Open does not arrive")
+            address = both.inbound.handoff_address
             await both.inbound.close()
             other = both.receiver(CONFIG, "decode-2")
             await until(partial(binds, other._socket, address), "the port stays taken")  # it gets the same by chance
@@ -279,11 +293,11 @@ def test_grant_deadline_and_waiting_blocks(way: Way) -> None:
         async with pair(way, TransferConfig(grant_deadline=0.3, repeat_ms=50)) as both:
             both.granting = False
             both.open(1, [1, 2])
-            assert both.outbound.waiting_blocks(DECODE) == both.outbound.held_blocks(DECODE) == 2
+            assert both.asking() == both.unclosed() == {1}
             await both.unpinned(1)
             (closed,) = both.of(Closed)
             assert (closed.reason, closed.retryable) == ("grant_deadline", True)
-            both.inbound.granted(HandoffKey(PREFILL, 1), ([1, 2],), 0)  # too late
+            both.inbound.handle(RoomGranted(HandoffKey(PREFILL, 1), ([1, 2],), 0))  # too late
             assert both.inbound.side.handoffs == {}
 
     bounded(run)
@@ -294,8 +308,8 @@ def test_refusals(way: Way) -> None:
         async with pair(way) as both:
             both.granting = False
             both.open(1, [1, 2])
-            await until(lambda: both.of(Wanted), "the Open does not arrive")
-            both.inbound.refuse(HandoffKey(PREFILL, 1), "full", "no room for 2 blocks", True)
+            await until(lambda: both.of(RoomWanted), "the Open does not arrive")
+            both.inbound.handle(RoomRefused(HandoffKey(PREFILL, 1), "full", "no room for 2 blocks", True))
             both.inbound.drain()
             both.open(2, [3])
             await both.unpinned(1, 2)
@@ -309,7 +323,7 @@ def test_memory_that_changes_under_way_is_never_accepted(way: Way) -> None:
         async with pair(way) as both:
             both.open(1, [1, 2])
             both.compute(1)
-            await until(lambda: both.inbound.payloads_landed == LAYERS, "nothing moves")
+            await until(lambda: both.target.payloads == LAYERS, "nothing moves")
             link = both.outbound._links[DECODE]
             link.side.handoffs[1].digest.value ^= 1
             both.commit(1)
@@ -324,7 +338,7 @@ def test_malformed_frames_are_counted_and_harm_nobody(way: Way) -> None:
     async def run() -> None:
         async with pair(way) as both:
             context = zmq.asyncio.Context()
-            enemy = dealer(context, both.inbound.address, KEYS)  # one of ours that has lost its mind
+            enemy = dealer(context, both.inbound.handoff_address, KEYS)  # one of ours that has lost its mind
             choice = random.Random(3)
             messages = (opening(), layer(0, 0, 0, 2), commit(1, 1, 1))
             seeds = [encode(replace(message, sender="enemy")) for message in messages] + [encode(messages[2])]
@@ -346,7 +360,7 @@ def test_malformed_frames_are_counted_and_harm_nobody(way: Way) -> None:
             assert both.of(Closed)[0].outcome == "accepted" and both.equal(1)
             await until(lambda: both.inbound.refused["cut off"], "it was not cut off")
             assert both.inbound.refused["malformed"] == CONFIG.malformed_rate + 1
-            assert not both.inbound.broken.done()
+            assert not both.inbound._broken.done()
             enemy.close(0)
             context.destroy(0)
 
@@ -357,13 +371,13 @@ def test_a_sender_survives_nonsense() -> None:
     async def run() -> None:
         network = Network.of(SECRET)
         socket, address = router(network.context, "127.0.0.1", KEYS)
-        events: list[OutboundEvent] = []
+        events: list[ToPrefillEngine] = []
         outbound = Outbound(CONFIG, PREFILL, SPEC, ArrayPool(SPEC, 8), network, events.append)
-        outbound.open(1, address, DECODE, request(16), ([1],))
+        outbound.handle(opened(16, decode_address=address, deadline=time.monotonic() + 60, blocks=([1],)))
         link, _ = await socket.recv_multipart()
         assert send_now(socket, [link, b"\xc1nonsense"])
-        await until(lambda: outbound.malformed == 1, "it was not counted")
-        assert not outbound.broken.done()
+        await until(lambda: outbound.counts().dropped["malformed"] == 1, "it was not counted")
+        assert not outbound._broken.done()
         await outbound.close()
         assert [type(event) for event in events] == [Closed, Unpinned]
         socket.close(0)
@@ -387,8 +401,8 @@ def test_two_lives_of_a_sender_do_not_meet(way: Way) -> None:
         async with pair(way) as both:
             again = both.sender(CONFIG, "prefill-2")
             both.open(1, [1, 2])
-            await until(lambda: both.of(Wanted), "the Open does not arrive")
-            again.open(1, both.inbound.address, DECODE, replace(request(16), attempt=2, request="r1"), ([3],))
+            await until(lambda: both.of(RoomWanted), "the Open does not arrive")
+            again.handle(both.opened(1, [3], attempt=2))
             await until(lambda: both.of(Dropped), "the lower attempt lives")
             assert both.of(Dropped)[0] == Dropped(HandoffKey(PREFILL, 1), "superseded")
             await both.unpinned(1)
@@ -470,10 +484,10 @@ def test_blocks_that_a_device_still_computes_are_not_waited_for(way: Way) -> Non
             both.commit(1)
             both.open(2, [4])
             both.compute(2)
-            await until(lambda: both.outbound.waiting_blocks(DECODE) == 0, "the Grants do not arrive")
-            both.outbound.abort(2, "cancelled")
+            await until(lambda: not both.asking(), "the Grants do not arrive")
+            both.outbound.handle(AbortHandoff(2, "cancelled"))
             await both.unpinned(2)
-            assert both.inbound.payloads_landed == 0 and not both.outbound.broken.done()
+            assert both.target.payloads == 0 and not both.outbound._broken.done()
             there = True
             await both.unpinned(1)
             assert both.equal(1)

@@ -6,13 +6,13 @@ from msgspec.structs import replace
 from core.config import Codec, TransferConfig
 from core.kvspec import KVGroup, KVSpec, Piece, WireForm
 from core.messages import Credit, Grant, Open, Refused
-from kvtransfer.arrivals import Arrivals
-from kvtransfer.departures import Departures
-from kvtransfer.link import LinkRate
-from kvtransfer.moves import HandoffKey, Land, Send, Wanted
-from kvtransfer.receiver import Granted
-from kvtransfer.sender import LayerReady
-from tests.kvtransfer.world import DECODE, PREFILL, layer, opening, request, to_prefill
+from kvtransfer.events import LayerReady, RoomGranted, RoomWanted
+from kvtransfer.flow import LinkRate
+from kvtransfer.handoff import HandoffKey
+from kvtransfer.instructions import Land, Send
+from kvtransfer.receivers import Receivers
+from kvtransfer.senders import Senders
+from tests.kvtransfer.world import DECODE, PREFILL, layer, opened, opening, prompt, to_prefill
 
 # Four vectors of eight numbers for each token.
 SPEC = KVSpec((KVGroup("full", (0, 1), 16, 16 * 4 * 8 * 4, vectors=4),), "test", "none", "fp32")
@@ -21,9 +21,7 @@ KEY = HandoffKey(PREFILL, 1)
 
 
 def open_of(spec: KVSpec, tokens: int, form: WireForm | None = None) -> Open:
-    return opening(
-        token_ids=list(range(tokens)), prompt_tokens=tokens, fingerprint=spec.fingerprint(), form=form or spec.form()
-    )
+    return opening(prompt=prompt(tokens), fingerprint=spec.fingerprint(), form=form or spec.form())
 
 
 def test_a_spec_in_another_form_is_the_spec_of_a_pool_that_has_it() -> None:
@@ -47,14 +45,14 @@ def test_a_block_on_its_way(codec: Codec, size: int) -> None:
 )
 def test_what_cannot_be_converted_is_refused_with_both_fingerprints(changes: dict[str, object]) -> None:
     theirs = replace(SPEC, **changes)
-    (send,) = Arrivals(TransferConfig(), DECODE, SPEC).receive(LINK, open_of(theirs, 20), 0, 0.0)
+    (send,) = Receivers(TransferConfig(), DECODE, SPEC).receive(LINK, open_of(theirs, 20), 0, 0.0)
     assert isinstance(send, Send) and isinstance(send.message, Refused)
     assert (send.message.reason, send.message.retryable) == ("misfit", False)
     assert theirs.fingerprint() in send.message.message and SPEC.fingerprint() in send.message.message
 
 
 def test_a_form_that_is_not_the_fingerprints_is_refused() -> None:
-    (send,) = Arrivals(TransferConfig(), DECODE, SPEC).receive(LINK, open_of(SPEC, 20, WireForm("bf16", 16)), 0, 0.0)
+    (send,) = Receivers(TransferConfig(), DECODE, SPEC).receive(LINK, open_of(SPEC, 20, WireForm("bf16", 16)), 0, 0.0)
     assert isinstance(send, Send) and isinstance(send.message, Refused) and send.message.reason == "misfit"
 
 
@@ -66,31 +64,34 @@ def test_larger_blocks_come_whole_and_land_behind_what_is_held(held: int, theirs
     """Blocks of 64 tokens for a pool with blocks of 16, of a prompt of 100 tokens: two of theirs, seven of ours."""
     theirs = SPEC.in_form(WireForm("fp32", 64))
     assert theirs is not None
-    arrivals = Arrivals(TransferConfig(), DECODE, SPEC)
-    (wanted,) = arrivals.receive(LINK, open_of(theirs, 100), 0, 0.0)
-    assert isinstance(wanted, Wanted)
+    receivers = Receivers(TransferConfig(), DECODE, SPEC)
+    (wanted,) = receivers.receive(LINK, open_of(theirs, 100), 0, 0.0)
+    assert isinstance(wanted, RoomWanted)
     ours = list(range(11, 18))
-    (send,) = arrivals.handle(KEY, Granted((ours,), held), 0.0)
+    (send,) = receivers.handle(RoomGranted(KEY, (ours,), held), 0.0)
     assert isinstance(send, Send) and isinstance(send.message, Grant) and send.message.held == theirs_held
     if first is None:
         return
     size = (2 - theirs_held) * 64 * 4 * 8 * 4
-    (land,) = arrivals.receive(LINK, layer(0, 1, theirs_held, 2 - theirs_held, size=size), size, 0.0)
+    (land,) = receivers.receive(LINK, layer(0, 1, theirs_held, 2 - theirs_held, size=size), size, 0.0)
     assert isinstance(land, Land)
     assert land.blocks == Piece(theirs.form(), 0, 1, ours, first, held * 16)
 
 
 def test_no_more_handoffs_wait_for_room_than_may() -> None:
-    arrivals = Arrivals(TransferConfig(grants_waiting=2), DECODE, SPEC)
+    receivers = Receivers(TransferConfig(grants_waiting=2), DECODE, SPEC)
     for number in (1, 2):
         assert isinstance(
-            arrivals.receive(LINK, replace(open_of(SPEC, 20), handoff=number, request=f"r{number}"), 0, 0)[0], Wanted
+            receivers.receive(LINK, replace(open_of(SPEC, 20), handoff=number, request=f"r{number}"), 0, 0)[0],
+            RoomWanted,
         )
-    (send,) = arrivals.receive(LINK, replace(open_of(SPEC, 20), handoff=3, request="r3"), 0, 0.0)
+    (send,) = receivers.receive(LINK, replace(open_of(SPEC, 20), handoff=3, request="r3"), 0, 0.0)
     assert isinstance(send, Send) and isinstance(send.message, Refused)
     assert (send.message.reason, send.message.retryable) == ("crowded", True)
-    arrivals.handle(HandoffKey(PREFILL, 1), Granted(([1, 2],), 0), 0.0)
-    assert isinstance(arrivals.receive(LINK, replace(open_of(SPEC, 20), handoff=4, request="r4"), 0, 0.0)[0], Wanted)
+    receivers.handle(RoomGranted(HandoffKey(PREFILL, 1), ([1, 2],), 0), 0.0)
+    assert isinstance(
+        receivers.receive(LINK, replace(open_of(SPEC, 20), handoff=4, request="r4"), 0, 0.0)[0], RoomWanted
+    )
 
 
 def test_only_a_busy_link_says_how_fast_it_is() -> None:
@@ -112,14 +113,14 @@ def test_only_a_busy_link_says_how_fast_it_is() -> None:
 )
 def test_a_codec_is_used_on_the_links_that_are_slow(below: float, took: float | None, codec: Codec) -> None:
     config = TransferConfig(kv_codec="int8", kv_codec_below=below, window=4096)
-    departures = Departures(config, PREFILL, DECODE, SPEC)
+    senders = Senders(config, PREFILL, DECODE, SPEC)
     if took is not None:
-        departures.open(1, request(32), 0.0)
-        departures.receive(to_prefill(Grant, held=0, limit=1 << 20), 0.0)
-        departures.handle(1, LayerReady(0, 0, 2), 0.0)
-        turn = departures.next_payload()
+        senders.open(opened(32), 0.0)
+        senders.receive(to_prefill(Grant, held=0, limit=1 << 20), 0.0)
+        senders.handle(LayerReady(1, 0, 0, 2), 0.0)
+        turn = senders.next_payload()
         assert turn is not None
-        departures.payload_left(*turn, 0, 0.0)
-        departures.receive(Credit(sender=DECODE, receiver=PREFILL, seen=4096, limit=1 << 20), took)
-    (send,) = departures.open(2, request(32), 1.0)
+        senders.payload_left(*turn, 0, 0.0)
+        senders.receive(Credit(sender=DECODE, receiver=PREFILL, seen=4096, limit=1 << 20), took)
+    (send,) = senders.open(opened(32, handoff=2), 1.0)
     assert isinstance(send, Send) and isinstance(send.message, Open) and send.message.form.codec == codec

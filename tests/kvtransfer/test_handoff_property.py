@@ -17,15 +17,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from core.config import TransferConfig
-from core.ids import SequenceKey
+from core.ids import AttemptKey, SampleKey
 from core.messages import Addressed, Branch, Grant, Layer, decode_to_decode, decode_to_prefill, encode
-from kvtransfer.arrivals import Arrivals
-from kvtransfer.departures import Departures
 from kvtransfer.digest import Place, payload_digest
-from kvtransfer.moves import Closed, Dropped, HandoffKey, Instruction, Land, Landed, Lost, Send, Unpinned, Wanted
-from kvtransfer.receiver import Granted, ReceiverState
-from kvtransfer.sender import FrameDone, GiveUp, LayerReady, Sender, SenderState
-from tests.kvtransfer.world import BLOCK_BYTES, SPEC, TOKENS, Pool, request
+from kvtransfer.events import AbortHandoff, Closed, Dropped, Landed, LayerReady, RoomGranted, RoomWanted, Unpinned
+from kvtransfer.handoff import HandoffKey
+from kvtransfer.instructions import Instruction, Land, Lost, Send
+from kvtransfer.receiver import ReceiverState
+from kvtransfer.receivers import Receivers
+from kvtransfer.sender import FrameDone, Sender, SenderState
+from kvtransfer.senders import Senders
+from tests.kvtransfer.world import BLOCK_BYTES, SPEC, TOKENS, Pool, opened
 
 HANDOFFS = 3
 BLOCKS = 4  # of each handoff
@@ -103,7 +105,7 @@ class HandoffMachine(RuleBasedStateMachine):
         """Nothing is left of what an earlier one held."""
         self.decode_lives += 1
         self.decode = f"decode-{self.decode_lives}"
-        self.arrivals = Arrivals(self.config, self.decode, SPEC, trace=True)
+        self.receivers = Receivers(self.config, self.decode, SPEC, trace=True)
         for blocks in self.target_blocks.values():
             self.scribble(self.target, blocks)
             self.free += blocks
@@ -114,7 +116,7 @@ class HandoffMachine(RuleBasedStateMachine):
         self.attempt += 1
         self.prefill = f"prefill-{self.attempt}"
         self.source = Pool(SPEC, 64, seed=1)
-        self.departures = Departures(self.config, self.prefill, self.decode, SPEC, trace=True)
+        self.senders = Senders(self.config, self.prefill, self.decode, SPEC, trace=True)
         self.socket, self.channel = [], []
         self.source_blocks: dict[int, list[int]] = {}
         self.expected: dict[int, bytes] = {}
@@ -122,7 +124,7 @@ class HandoffMachine(RuleBasedStateMachine):
         self.branches: dict[int, list[Branch]] = {}  # as committed
         self.closed: dict[int, Closed] = {}
         self.unpinned: set[int] = set()
-        self.dead: set[SequenceKey] = set()  # branches that the receiver knows to be cancelled
+        self.dead: set[SampleKey] = set()  # branches that the receiver knows to be cancelled
         self.cancelled: set[int] = set()
         self.lost = False
         self.mishaps = 0  # what may end a handoff: messages lost or overtaken, calamities
@@ -132,30 +134,36 @@ class HandoffMachine(RuleBasedStateMachine):
             self.source_blocks[number] = blocks
             self.expected[number] = self.source.content([blocks])
             self.moving[number] = {(layer, at) for layer in LAYERS for at in range(self.cached[number], len(blocks))}
-            what = request(
-                4 * BLOCKS - number, request=f"r{number}", attempt=self.attempt, samples=self.samples[number]
+            what = opened(
+                4 * BLOCKS - number,
+                handoff=number,
+                samples=self.samples[number],
+                deadline=self.now + 60,
+                request=f"r{number}",
+                attempt=self.attempt,
+                decode_epoch=self.decode,
             )
-            self.sender_does(self.departures.open(number, what, self.now))
+            self.sender_does(self.senders.open(what, self.now))
 
     # what the engines do ------------------------------------------------------------------------------------------
 
     @rule(number=NUMBERS, layer=st.sampled_from(LAYERS), upto=st.sampled_from([1, 2, BLOCKS]))
     def layer_ready(self, number: int, layer: int, upto: int) -> None:
-        sender = self.departures.handoffs.get(number)
-        if sender is None or (sender.state is not SenderState.COMMITTED and sender._first_tokens is None):
-            self.sender_does(self.departures.handle(number, LayerReady(0, layer, upto), self.now))
+        sender = self.senders.handoffs.get(number)
+        if sender is None or (sender.state is not SenderState.COMMITTED and sender._going is None):
+            self.sender_does(self.senders.handle(LayerReady(number, 0, layer, upto), self.now))
 
     @rule(number=NUMBERS, ended=st.sets(st.integers(0, 2)))
     def finish(self, number: int, ended: set[int]) -> None:
         """The first token is there, and was the last of the samples in `ended`."""
-        sender = self.departures.handoffs.get(number)
-        if sender is not None and sender._first_tokens is None:
+        sender = self.senders.handoffs.get(number)
+        if sender is not None and sender._going is None:
             for layer in LAYERS:
-                self.sender_does(self.departures.handle(number, LayerReady(0, layer, BLOCKS), self.now))
+                self.sender_does(self.senders.handle(LayerReady(number, 0, layer, BLOCKS), self.now))
             living = [sample for sample in self.samples[number] if sample not in ended] or [0]
             self.branches[number] = [Branch(sample, [7 + sample]) for sample in living]
-            first = replace(TOKENS, branches=self.branches[number])
-            self.sender_does(self.departures.handle(number, first, self.now))
+            first = replace(TOKENS, handoff=number, branches=self.branches[number])
+            self.sender_does(self.senders.handle(first, self.now))
 
     @precondition(lambda self: "cancel" in self.troubles)
     @rule(number=NUMBERS, where=st.sampled_from(["nowhere"] * 6 + ["sender", "receiver"]))
@@ -164,7 +172,7 @@ class HandoffMachine(RuleBasedStateMachine):
             return
         if where == "sender":
             self.cancelled.add(number)
-            self.sender_does(self.departures.handle(number, GiveUp("cancelled"), self.now))
+            self.sender_does(self.senders.handle(AbortHandoff(number, "cancelled"), self.now))
         else:
             for sample in self.samples[number]:
                 self.cancel_branch(number, sample)
@@ -175,12 +183,12 @@ class HandoffMachine(RuleBasedStateMachine):
         """All but the last of a handoff's branches end without it."""
         if sample not in self.samples[number]:
             return
-        self.dead.add(SequenceKey(f"r{number}", sample))
-        if all(SequenceKey(f"r{number}", other) in self.dead for other in self.samples[number]):
+        self.dead.add(SampleKey(f"r{number}", sample))
+        if all(SampleKey(f"r{number}", other) in self.dead for other in self.samples[number]):
             self.cancelled.add(number)
         else:
             event("a branch of several was cancelled")
-        moves = self.arrivals.cancel(SequenceKey(f"r{number}", sample), self.attempt, self.now)
+        moves = self.receivers.cancel(AttemptKey(f"r{number}", sample, self.attempt), self.now)
         ended = [move.key for move in moves if isinstance(move, Dropped) and move.key.sender == self.prefill]
         assert number in self.cancelled or not ended, "somebody still wants it"
         self.receiver_does(moves)
@@ -200,7 +208,7 @@ class HandoffMachine(RuleBasedStateMachine):
         for layer in LAYERS:  # a prefix that is cached here already
             self.target.write(0, layer, blocks[:held], fresh.read(0, layer, self.source_blocks[key.handoff][:held]))
         self.target_blocks[key] = blocks
-        self.receiver_does(self.arrivals.handle(key, Granted((blocks,), held), self.now))
+        self.receiver_does(self.receivers.handle(RoomGranted(key, (blocks,), held), self.now))
 
     # what the world does ------------------------------------------------------------------------------------------
 
@@ -208,14 +216,14 @@ class HandoffMachine(RuleBasedStateMachine):
     def time_passes(self, step: float) -> None:
         self.now += step
         if not self.lost:
-            self.sender_does(self.departures.tick(self.now))
-        self.receiver_does(self.arrivals.tick(self.now))
+            self.sender_does(self.senders.tick(self.now))
+        self.receiver_does(self.receivers.tick(self.now))
 
     @rule(payloads=st.integers(0, 6), fates=FATES, ahead=AHEAD)
     def send(self, payloads: int, fates: Sequence[str], ahead: Sequence[bool] = (False,)) -> None:
         """Payloads whose turn it is join the channel's queue; one packet per fate leaves it, or the socket's."""
         for _ in range(payloads):
-            turn = None if self.lost else self.departures.next_payload()
+            turn = None if self.lost else self.senders.next_payload()
             if turn is not None:
                 self.push_payload(*turn)
         copies = []
@@ -229,7 +237,7 @@ class HandoffMachine(RuleBasedStateMachine):
         arriving, self.out = self.out[:count], self.out[count:]
         for packet in arriving:
             self.arrive(packet)
-        self.receiver_does(list(self.arrivals.credits()))
+        self.receiver_does(list(self.receivers.credits()))
 
     @rule(fates=FATES)
     def deliver_back(self, fates: Sequence[str]) -> None:
@@ -267,7 +275,7 @@ class HandoffMachine(RuleBasedStateMachine):
         """The next payload leaves and never arrives; what is before and behind it does."""
         for number in range(HANDOFFS):
             self.layer_ready(number, 1, BLOCKS)
-        if self.lost or self.departures.next_payload() is None:  # not granted yet, or the window is closed
+        if self.lost or self.senders.next_payload() is None:  # not granted yet, or the window is closed
             self.calamities.append(("payload lost", self.steps + 1))
             return
         self.mishaps += 1
@@ -314,38 +322,38 @@ class HandoffMachine(RuleBasedStateMachine):
     # carrying out -------------------------------------------------------------------------------------------------
 
     def push_payload(self, sender: Sender, payload: object) -> None:
-        header = self.departures.header(sender, payload)  # type: ignore[arg-type]
+        header = self.senders.header(sender, payload)  # type: ignore[arg-type]
         assert header.first >= self.cached[sender.number], "the decode side holds this block"
         blocks = self.source_blocks[sender.number][header.first : header.first + header.count]
         views = self.source.read(0, header.layer, blocks)
         self.channel.append(Packet(encode(header), self.prefill.encode(), views, sender.number, header.number))
         digest = payload_digest(0, header.layer, header.first, views)
         self.pushed.setdefault((self.prefill, sender.number), {})[0, header.layer, header.first] = digest
-        self.sender_does(self.departures.payload_left(sender, payload, digest, self.now))  # type: ignore[arg-type]
+        self.sender_does(self.senders.payload_left(sender, payload, digest, self.now))  # type: ignore[arg-type]
 
     def copy(self, packet: Packet) -> Packet:
         frames = [memoryview(bytes(view)) for view in packet.frames]
         if packet.frames:
-            self.sender_does(self.departures.handle(packet.handoff, FrameDone(packet.number), self.now))
+            self.sender_does(self.senders.handle(FrameDone(packet.handoff, packet.number), self.now))
         return Packet(packet.data, packet.link, frames)
 
     def arrive(self, packet: Packet) -> None:
         message = decode_to_decode(packet.data)
         size = sum(len(frame) for frame in packet.frames)
-        for move in self.arrivals.receive(packet.link, message, size, self.now):  # type: ignore[arg-type]
+        for move in self.receivers.receive(packet.link, message, size, self.now):  # type: ignore[arg-type]
             if isinstance(move, Land):
                 header = move.header
                 assert move.blocks == self.target_blocks[move.key][header.first : header.first + header.count]
                 assert header.first >= self.cached[move.key.handoff], "a held block is never landed into"
                 self.target.write(header.group, header.layer, move.blocks, packet.frames)
                 digest = payload_digest(header.group, header.layer, header.first, packet.frames)
-                self.receiver_does(self.arrivals.landed(move, digest, self.now))
+                self.receiver_does(self.receivers.landed(move, digest, self.now))
             else:
                 self.receiver_does([move])
 
     def answer(self, data: bytes) -> None:
         if not self.lost:
-            self.sender_does(self.departures.receive(decode_to_prefill(data), self.now))
+            self.sender_does(self.senders.receive(decode_to_prefill(data), self.now))
 
     def sender_does(self, moves: Sequence[Instruction]) -> None:
         for move in moves:
@@ -366,11 +374,11 @@ class HandoffMachine(RuleBasedStateMachine):
                     event(f"lost: {reason}")
                     self.lost = True
                     gone, self.socket, self.channel = self.channel, [], []  # closed first
-                    self.sender_does(self.departures.lost(reason, self.now))
+                    self.sender_does(self.senders.lost(reason, self.now))
                     for packet in gone:
                         if packet.frames:
-                            done = FrameDone(packet.number)
-                            self.sender_does(self.departures.handle(packet.handoff, done, self.now))
+                            done = FrameDone(packet.handoff, packet.number)
+                            self.sender_does(self.senders.handle(done, self.now))
                 case _:
                     raise AssertionError(move)
 
@@ -382,8 +390,8 @@ class HandoffMachine(RuleBasedStateMachine):
                     if isinstance(message, Grant):
                         assert message.held == self.cached[message.handoff], "each repetition holds the same"
                     self.back.append(encode(message))
-                case Wanted(key, opened):
-                    assert opened.receiver == self.decode, "it was meant for another life"
+                case RoomWanted(key, wanted):
+                    assert wanted.receiver == self.decode, "it was meant for another life"
                     self.wanted.append(key)
                 case Landed():
                     self.land(move)
@@ -427,12 +435,12 @@ class HandoffMachine(RuleBasedStateMachine):
             self.time_passes(0.1)
             while self.wanted:
                 self.grant()
-            while not self.lost and (turn := self.departures.next_payload()) is not None:
+            while not self.lost and (turn := self.senders.next_payload()) is not None:
                 self.push_payload(*turn)
             self.transmit_all()
-            if not self.departures.handoffs and not self.waits():
+            if not self.senders.handoffs and not self.waits():
                 break
-        assert not self.departures.handoffs, "the sender still has a handoff"
+        assert not self.senders.handoffs, "the sender still has a handoff"
         assert not self.waits(), "the receiver still waits"
         assert set(self.closed) == self.unpinned == set(range(HANDOFFS))
         for number, end in self.closed.items():
@@ -449,15 +457,15 @@ class HandoffMachine(RuleBasedStateMachine):
         assert set(self.target_blocks) == owned - set(self.dropped), "blocks are held by nobody"
 
     def transmit_all(self) -> None:
-        while self.socket or self.channel or self.out or self.back or self.arrivals._moved:
+        while self.socket or self.channel or self.out or self.back or self.receivers._moved:
             self.send(0, ["arrive"] * (len(self.socket) + len(self.channel)))
             self.deliver(len(self.out))
             self.deliver_back(["arrive"] * len(self.back))
-            while not self.lost and (turn := self.departures.next_payload()) is not None:
+            while not self.lost and (turn := self.senders.next_payload()) is not None:
                 self.push_payload(*turn)
 
     def waits(self) -> bool:
-        return any(receiver.state is not ReceiverState.OWNED for receiver in self.arrivals.handoffs.values())
+        return any(receiver.state is not ReceiverState.OWNED for receiver in self.receivers.handoffs.values())
 
 
 HandoffMachine.TestCase.settings = settings(

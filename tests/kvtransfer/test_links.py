@@ -13,8 +13,8 @@ from core.config import TransferConfig
 from core.errors import ConfigError
 from core.messages import Join, Offer, decode_to_prefill, encode
 from core.sockets import dealer, payload_dealer
+from kvtransfer.events import Closed, LayerReady
 from kvtransfer.joining import Joining
-from kvtransfer.moves import Closed
 from kvtransfer.payload_sockets import NAME, PREFIX, PayloadSockets, sweep
 from kvtransfer.ring import Ring
 from tests.kvtransfer.meddler import Meddler
@@ -120,7 +120,7 @@ def test_another_way_is_taken_when_payloads_are_not_answered() -> None:
             await both.unpinned(1)
             assert both.of(Closed)[1].reason == "incomplete"
             both.open(2, BLOCKS)
-            both.outbound.layer_ready(2, 0, 0, 3)
+            both.outbound.handle(LayerReady(2, 0, 0, 3))
             await both.unpinned(2)
             assert both.of(Closed)[2].reason in ("payloads_unanswered", "sender_silent")  # who notices first
             both.run(3, BLOCKS)
@@ -197,7 +197,7 @@ def test_nobody_sends_under_another_ones_name() -> None:
             await joined(both)  # over shared memory, so that its name on the TCP socket is free
             ((victim, _),) = both.inbound._sessions._by_link.values()
             context = zmq.asyncio.Context()
-            control = dealer(context, both.inbound.address, KEYS)
+            control = dealer(context, both.inbound.handoff_address, KEYS)
             join = Join(sender="evil", receiver=DECODE, transports=("tcp",), security="none", nonce=bytes(32))
             await control.send_multipart([encode(join)])
             offer = decode_to_prefill((await control.recv_multipart())[0])

@@ -8,18 +8,20 @@ from msgspec.structs import replace
 
 from core.config import TransferConfig
 from core.errors import IllegalMove
-from core.ids import SequenceKey
-from core.messages import VERSION, Abort, Aborted, Accepted, Branch, Commit, Credit, Grant, Layer, Refused
-from kvtransfer.arrivals import Arrivals
+from core.ids import AttemptKey
+from core.messages import VERSION, Abort, Aborted, Accepted, Branch, Commit, Credit, Grant, Layer, Prompt, Refused
 from kvtransfer.digest import payload_digest
-from kvtransfer.moves import Dropped, HandoffKey, Instruction, Land, Landed, Send, Wanted
-from kvtransfer.receiver import Declined, Granted, Over, ReceiverState
-from tests.kvtransfer.world import CONFIG, DECODE, KEY, PREFILL, SPEC, commit, layer, opening, to_decode
+from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
+from kvtransfer.handoff import HandoffKey
+from kvtransfer.instructions import Instruction, Land, Send
+from kvtransfer.receiver import ReceiverState
+from kvtransfer.receivers import Receivers
+from tests.kvtransfer.world import CONFIG, DECODE, KEY, PREFILL, SPEC, commit, layer, opening, prompt, to_decode
 
 S = ReceiverState
 LINK = b"link"
 QUICK = replace(CONFIG, verify_deadline=1.0)
-GRANTED = Granted(([4, 5, 6],), 0)
+GRANTED = RoomGranted(KEY, ([4, 5, 6],), 0)
 ALL = (layer(0, 0, 0, 2), layer(1, 0, 2, 1, offset=16), layer(2, 1, 0, 2, offset=24), layer(3, 1, 2, 1, offset=40))
 DIGEST = sum(
     payload_digest(0, place, first, [bytes(8 * count)]) for place in (0, 1) for first, count in ((0, 2), (2, 1))
@@ -34,25 +36,25 @@ class Side:
     """Handoff number 1 of prefill-1, driven by hand; payloads are zeros and land at once, or when the test says."""
 
     def __init__(self) -> None:
-        self.arrivals = Arrivals(QUICK, DECODE, SPEC)
+        self.receivers = Receivers(QUICK, DECODE, SPEC)
 
     def do(self, event: object, now: float = 0.0) -> list[Instruction]:
-        if isinstance(event, Granted | Declined | Over):
-            return self.arrivals.handle(KEY, event, now)
+        if isinstance(event, RoomGranted | RoomRefused | HandoffOver):
+            return self.receivers.handle(event, now)
         if isinstance(event, Layer):
-            return self.arrivals.receive(LINK, event, event.size, now)
-        return self.arrivals.receive(LINK, event, 0, now)  # type: ignore[arg-type]
+            return self.receivers.receive(LINK, event, event.size, now)
+        return self.receivers.receive(LINK, event, 0, now)  # type: ignore[arg-type]
 
     def land(self, moves: list[Instruction]) -> list[Instruction]:
         (move,) = moves
         assert isinstance(move, Land)
         header = move.header
         digest = payload_digest(header.group, header.layer, header.first, [bytes(header.size)])
-        return self.arrivals.landed(move, digest, 0.0)
+        return self.receivers.landed(move, digest, 0.0)
 
     @property
     def state(self) -> ReceiverState:
-        receiver = self.arrivals.handoffs.get(KEY)
+        receiver = self.receivers.handoffs.get(KEY)
         return S.NONE if receiver is None else receiver.state
 
 
@@ -107,7 +109,7 @@ def ended() -> Side:
 
 def ended_once_owned() -> Side:
     side = owned()
-    side.do(Over("finished"))
+    side.do(HandoffOver(KEY, "finished"))
     return side
 
 
@@ -130,12 +132,18 @@ ROWS: list[tuple[str, Callable[[], Side], object, ReceiverState, list[type]]] = 
     ("NONE | Open of another epoch", none, opening(receiver="decode-0"), S.NONE, [Refused]),
     ("NONE | Open misfit", none, opening(fingerprint="other"), S.NONE, [Refused]),
     ("NONE | Open of another version", none, opening(version=VERSION + 1), S.NONE, [Refused]),
-    ("NONE | Open with a salt and a priority", none, opening(salt="0af9" * 8, priority=-3), S.WAITING, [Wanted]),
+    (
+        "NONE | Open with a salt and a priority",
+        none,
+        opening(prompt=prompt(10, "0af9" * 8, -3)),
+        S.WAITING,
+        [RoomWanted],
+    ),
     ("ENDED | Open", ended, opening(), S.NONE, [Refused]),
-    ("NONE | Open", none, opening(), S.WAITING, [Wanted]),
+    ("NONE | Open", none, opening(), S.WAITING, [RoomWanted]),
     ("WAITING | Open again", waiting, opening(), S.WAITING, []),
     ("WAITING | its turn", waiting, GRANTED, S.GRANTED, [Grant]),
-    ("WAITING | declined", waiting, Declined("full", "no room", True), S.NONE, [Refused]),
+    ("WAITING | declined", waiting, RoomRefused(KEY, "full", "no room", True), S.NONE, [Refused]),
     ("GRANTED | Open", granted, opening(), S.GRANTED, [Grant]),
     ("GRANTED | next Layer", granted, ALL[0], S.GRANTED, [Land]),
     ("GRANTED | old Layer", landed, ALL[0], S.GRANTED, []),
@@ -160,23 +168,23 @@ ROWS: list[tuple[str, Callable[[], Side], object, ReceiverState, list[type]]] = 
     ("GRANTED | Commit of another sample", landed, with_branches(Branch(1, [7])), S.NONE, [Dropped, Abort]),
     ("GRANTED | Commit of a sample twice", landed, with_branches(ONE, ONE), S.NONE, [Dropped, Abort]),
     ("GRANTED | Commit of a branch without tokens", landed, with_branches(Branch(0, [])), S.NONE, [Dropped, Abort]),
-    ("GRANTED | declined after all", granted, Declined("draining", "", True), S.NONE, [Dropped, Abort]),
-    ("VERIFYING | declined after all", verifying, Declined("draining", "", True), S.NONE, [Dropped, Abort]),
+    ("GRANTED | declined after all", granted, RoomRefused(KEY, "draining", "", True), S.NONE, [Dropped, Abort]),
+    ("VERIFYING | declined after all", verifying, RoomRefused(KEY, "draining", "", True), S.NONE, [Dropped, Abort]),
     ("VERIFYING | Commit again", verifying, COMMIT, S.VERIFYING, []),
     ("VERIFYING | the last Layer", verifying, ALL[3], S.VERIFYING, [Land]),
     ("VERIFYING | gap", verifying, replace(ALL[3], number=4), S.NONE, [Dropped, Abort]),
     ("WAITING | Abort", waiting, ABORT, S.NONE, [Aborted, Dropped]),
     ("GRANTED | Abort", granted, ABORT, S.NONE, [Aborted, Dropped]),
     ("VERIFYING | Abort", verifying, ABORT, S.NONE, [Aborted, Dropped]),
-    ("WAITING | Cancel", waiting, Over("cancelled"), S.NONE, [Dropped, Abort]),
-    ("GRANTED | Cancel", granted, Over("cancelled"), S.NONE, [Dropped, Abort]),
-    ("VERIFYING | Cancel", verifying, Over("cancelled"), S.NONE, [Dropped, Abort]),
+    ("WAITING | Cancel", waiting, HandoffOver(KEY, "cancelled"), S.NONE, [Dropped, Abort]),
+    ("GRANTED | Cancel", granted, HandoffOver(KEY, "cancelled"), S.NONE, [Dropped, Abort]),
+    ("VERIFYING | Cancel", verifying, HandoffOver(KEY, "cancelled"), S.NONE, [Dropped, Abort]),
     ("WAITING | Layer", waiting, ALL[0], S.NONE, [Dropped, Abort]),
     ("WAITING | Commit", waiting, COMMIT, S.NONE, [Dropped, Abort]),
     ("OWNED | Commit", owned, COMMIT, S.OWNED, [Accepted]),
     ("OWNED | Abort", owned, ABORT, S.OWNED, [Accepted]),
-    ("OWNED | Cancel", owned, Over("cancelled"), S.NONE, [Dropped]),
-    ("OWNED | end", owned, Over("finished"), S.NONE, []),
+    ("OWNED | Cancel", owned, HandoffOver(KEY, "cancelled"), S.NONE, [Dropped]),
+    ("OWNED | end", owned, HandoffOver(KEY, "finished"), S.NONE, []),
     ("OWNED | Open again", owned, opening(), S.OWNED, []),
     ("OWNED | Layer again", owned, ALL[0], S.OWNED, []),
     ("ENDED | Commit", ended, COMMIT, S.NONE, [Abort]),
@@ -205,7 +213,7 @@ def test_row(start: Callable[[], Side], event: object, state: ReceiverState, ans
 
 def test_while_draining_an_open_is_refused_and_a_granted_one_goes_on() -> None:
     side = landed()
-    side.arrivals.drain()
+    side.receivers.drain()
     assert kinds(side.do(opening(handoff=2, request="other"))) == [Refused]
     assert kinds(side.do(COMMIT)) == [Landed, Accepted]
 
@@ -227,9 +235,9 @@ def test_a_payload_that_lands_after_the_end_is_ignored() -> None:
 
 def test_verifying_ends_when_no_payload_has_come_for_long() -> None:
     side = verifying()
-    assert side.arrivals.next_deadline() == QUICK.verify_deadline
-    assert side.arrivals.tick(0.99) == []
-    assert kinds(side.arrivals.tick(1.0)) == [Dropped, Abort]
+    assert side.receivers.next_deadline() == QUICK.verify_deadline
+    assert side.receivers.tick(0.99) == []
+    assert kinds(side.receivers.tick(1.0)) == [Dropped, Abort]
 
 
 def test_a_commit_waits_for_the_payloads_that_it_has_overtaken() -> None:
@@ -237,9 +245,9 @@ def test_a_commit_waits_for_the_payloads_that_it_has_overtaken() -> None:
     side = granted()
     side.do(COMMIT)
     side.land(side.do(ALL[0], 0.9))
-    assert side.arrivals.tick(1.1) == [] and side.state is S.VERIFYING
+    assert side.receivers.tick(1.1) == [] and side.state is S.VERIFYING
     side.do(layer(0, 0, 0, 0, handoff=2, offset=24), 1.9)  # another handoff's probe
-    assert side.arrivals.tick(2.2) == [] and side.state is S.VERIFYING
+    assert side.receivers.tick(2.2) == [] and side.state is S.VERIFYING
     for header in ALL[1:]:
         moves = side.land(side.do(header, 2.3))
     assert kinds(moves) == [Landed, Accepted]
@@ -251,29 +259,29 @@ def test_what_is_missing_when_the_link_is_past_its_last_payload_never_comes() ->
     for header in ALL[:3]:
         side.land(side.do(header))
     side.do(layer(0, 0, 0, 1, handoff=2, offset=48))  # another handoff's, behind ours
-    assert kinds(side.arrivals.tick(0.1)) == [Dropped, Abort]
+    assert kinds(side.receivers.tick(0.1)) == [Dropped, Abort]
 
 
 @pytest.mark.parametrize("start", [waiting, granted], ids=lambda start: start.__name__)
 def test_a_silent_sender_is_dead(start: Callable[[], Side]) -> None:
     side = start()
     for tenth in range(50):
-        assert side.arrivals.tick(tenth / 10) == []
-    assert kinds(side.arrivals.tick(5.0)) == [Dropped, Abort]
+        assert side.receivers.tick(tenth / 10) == []
+    assert kinds(side.receivers.tick(5.0)) == [Dropped, Abort]
 
 
 def test_handoffs_of_a_link_that_brings_others_payloads_are_not_silent() -> None:
     """Their probes wait behind those."""
     side = granted()
     for tenth in range(100):
-        assert side.arrivals.tick(tenth / 10) == []
+        assert side.receivers.tick(tenth / 10) == []
         side.do(layer(tenth, 0, 0, 1, handoff=2, offset=8 * tenth), tenth / 10)
 
 
 def test_an_open_repeated_keeps_a_waiting_handoff() -> None:
     side = waiting()
     for tenth in range(100):
-        side.arrivals.tick(tenth / 10)
+        side.receivers.tick(tenth / 10)
         side.do(opening(), tenth / 10)
     assert side.state is S.WAITING
 
@@ -281,9 +289,9 @@ def test_an_open_repeated_keeps_a_waiting_handoff() -> None:
 def test_a_probe_keeps_a_granted_handoff_and_is_credited() -> None:
     side = granted()
     for tenth in range(100):
-        side.arrivals.tick(tenth / 10)
+        side.receivers.tick(tenth / 10)
         side.do(layer(0, 0, 0, 0, offset=5), tenth / 10)
-        (move,) = side.arrivals.credits()
+        (move,) = side.receivers.credits()
         assert isinstance(move.message, Credit)
         assert (move.message.seen, move.message.limit) == (5, 5 + CONFIG.window)
     assert side.state is S.GRANTED
@@ -292,46 +300,53 @@ def test_a_probe_keeps_a_granted_handoff_and_is_credited() -> None:
 @pytest.mark.parametrize("start", [waiting, granted, verifying], ids=lambda start: start.__name__)
 def test_deadline_ends(start: Callable[[], Side]) -> None:
     side = start()
-    side.arrivals.handoffs[KEY].deadline = 0.5
-    assert kinds(side.arrivals.tick(0.5)) == [Dropped, Abort]
+    side.receivers.handoffs[KEY].deadline = 0.5
+    assert kinds(side.receivers.tick(0.5)) == [Dropped, Abort]
 
 
 def test_owned_outlives_its_sender() -> None:
     side = owned()
     for tenth in range(100):
-        assert side.arrivals.tick(tenth / 10) == []
+        assert side.receivers.tick(tenth / 10) == []
     assert side.state is S.OWNED
     assert kinds(side.do(COMMIT)) == [Accepted]
 
 
 def test_cancel_ends_frees_and_leaves_a_tombstone() -> None:
     side = granted()
-    assert kinds(side.arrivals.cancel(SequenceKey("r", 0), 1, 0.0)) == [Dropped, Abort]
+    assert kinds(side.receivers.cancel(AttemptKey("r", 0, 1), 0.0)) == [Dropped, Abort]
     assert kinds(side.do(opening(handoff=2))) == [Refused]
-    assert kinds(side.do(opening(handoff=3, attempt=2))) == [Wanted]
+    assert kinds(side.do(opening(handoff=3, attempt=2))) == [RoomWanted]
 
 
 def test_cancel_before_the_open() -> None:
     side = none()
-    assert side.arrivals.cancel(SequenceKey("r", 0), 0, 0.0) == []
+    assert side.receivers.cancel(AttemptKey("r", 0, 0), 0.0) == []
     assert kinds(side.do(opening(attempt=0))) == [Refused]
 
 
 def test_cancel_of_a_lower_attempt_changes_nothing() -> None:
     side = granted()
-    assert side.arrivals.cancel(SequenceKey("r", 0), 0, 0.0) == []
+    assert side.receivers.cancel(AttemptKey("r", 0, 0), 0.0) == []
     assert side.state is S.GRANTED
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        {"samples": ()}, {"samples": (0, 0)}, {"token_ids": []}, {"remaining_ms": float("inf")},
-        {"remaining_ms": float("nan")}, {"salt": "a" * 31}, {"salt": "a" * 33}, {"salt": "A" * 32}, {"salt": "g" * 32},
-        {"salt": "a" * 32 + "\n"},
+        {"samples": ()},
+        {"samples": (0, 0)},
+        {"prompt": Prompt([], 0)},
+        {"remaining_ms": float("inf")},
+        {"remaining_ms": float("nan")},
+        {"prompt": prompt(salt="a" * 31)},
+        {"prompt": prompt(salt="a" * 33)},
+        {"prompt": prompt(salt="A" * 32)},
+        {"prompt": prompt(salt="g" * 32)},
+        {"prompt": prompt(salt="a" * 32 + "\n")},
     ],
     ids=repr,
-)  # fmt: skip
+)
 def test_a_bad_open_is_refused_for_ever(bad: dict[str, Any]) -> None:
     (move,) = none().do(opening(**bad))
     assert isinstance(move, Send) and isinstance(move.message, Refused)
@@ -364,7 +379,7 @@ def test_a_commit_names_the_samples_that_go_on_in_any_order() -> None:
 
 def test_one_branch_of_several_cancelled_goes_on_and_lands() -> None:
     side = branched()
-    assert side.arrivals.cancel(SequenceKey("r", 0), 1, 0.0) == []
+    assert side.receivers.cancel(AttemptKey("r", 0, 1), 0.0) == []
     message = with_branches(ONE, Branch(1, [8]))
     moves = side.do(message)
     assert kinds(moves) == [Landed, Accepted]
@@ -375,53 +390,53 @@ def test_one_branch_of_several_cancelled_goes_on_and_lands() -> None:
 def test_all_branches_cancelled_end_it(start: Callable[[], Side]) -> None:
     side = start()
     side.do(opening(samples=(0, 1, 2)))
-    assert side.arrivals.cancel(SequenceKey("r", 2), 1, 0.0) == []
-    assert side.arrivals.cancel(SequenceKey("r", 0), 1, 0.0) == []
-    assert kinds(side.arrivals.cancel(SequenceKey("r", 1), 1, 0.0)) == [Dropped, Abort]
+    assert side.receivers.cancel(AttemptKey("r", 2, 1), 0.0) == []
+    assert side.receivers.cancel(AttemptKey("r", 0, 1), 0.0) == []
+    assert kinds(side.receivers.cancel(AttemptKey("r", 1, 1), 0.0)) == [Dropped, Abort]
 
 
 def test_all_branches_cancelled_end_an_owned_one() -> None:
     side = branched()
     side.do(with_branches(ONE, Branch(1, [8]), Branch(2, [9])))
-    assert [side.arrivals.cancel(SequenceKey("r", sample), 1, 0.0) for sample in (0, 1)] == [[], []]
-    assert side.arrivals.cancel(SequenceKey("r", 2), 1, 0.0) == [Dropped(KEY, "cancelled", True)]
+    assert [side.receivers.cancel(AttemptKey("r", sample, 1), 0.0) for sample in (0, 1)] == [[], []]
+    assert side.receivers.cancel(AttemptKey("r", 2, 1), 0.0) == [Dropped(KEY, "cancelled", True)]
 
 
 def test_an_open_goes_on_for_the_samples_that_were_not_cancelled() -> None:
     side = none()
-    side.arrivals.cancel(SequenceKey("r", 0), 1, 0.0)
+    side.receivers.cancel(AttemptKey("r", 0, 1), 0.0)
     message = opening(samples=(0, 1))
-    assert side.do(message) == [Wanted(KEY, message, (1,))], "the Open whole, and who lives"
-    assert kinds(side.arrivals.cancel(SequenceKey("r", 1), 1, 0.0)) == [Dropped, Abort]
+    assert side.do(message) == [RoomWanted(KEY, message, (1,))], "the Open whole, and who lives"
+    assert kinds(side.receivers.cancel(AttemptKey("r", 1, 1), 0.0)) == [Dropped, Abort]
 
 
 def test_a_retry_of_one_sample_leaves_the_others_alone() -> None:
     side = branched()
-    assert kinds(side.do(opening(handoff=2, attempt=2, samples=(1,)))) == [Wanted]
+    assert kinds(side.do(opening(handoff=2, attempt=2, samples=(1,)))) == [RoomWanted]
     assert side.state is S.GRANTED
     moves = side.do(opening(handoff=3, attempt=2, samples=(0, 2)))
-    assert moves[0] == Dropped(KEY, "superseded") and kinds(moves) == [Dropped, Abort, Wanted]
+    assert moves[0] == Dropped(KEY, "superseded") and kinds(moves) == [Dropped, Abort, RoomWanted]
 
 
 def test_an_open_that_a_retry_of_one_sample_has_overtaken_is_for_the_others() -> None:
     side = none()
     side.do(opening(handoff=2, attempt=2, samples=(1,)))
     message = opening(samples=(0, 1))
-    assert side.do(message) == [Wanted(KEY, message, (0,))]
-    assert kinds(side.arrivals.cancel(SequenceKey("r", 0), 1, 0.0)) == [Dropped, Abort], "nobody else wants it"
-    assert side.arrivals.cancel(SequenceKey("r", 1), 2, 0.0)[0] == Dropped(HandoffKey(PREFILL, 2), "cancelled")
+    assert side.do(message) == [RoomWanted(KEY, message, (0,))]
+    assert kinds(side.receivers.cancel(AttemptKey("r", 0, 1), 0.0)) == [Dropped, Abort], "nobody else wants it"
+    assert side.receivers.cancel(AttemptKey("r", 1, 2), 0.0)[0] == Dropped(HandoffKey(PREFILL, 2), "cancelled")
 
 
 @pytest.mark.parametrize("start", [waiting, granted, verifying], ids=lambda start: start.__name__)
 def test_higher_attempt_kills_lower(start: Callable[[], Side]) -> None:
     moves = start().do(opening(handoff=2, attempt=2, sender="prefill-2"))
-    assert kinds(moves) == [Dropped, Abort, Wanted]
+    assert kinds(moves) == [Dropped, Abort, RoomWanted]
     assert moves[0] == Dropped(KEY, "superseded")
 
 
 def test_higher_attempt_takes_an_owned_sequence_away() -> None:
     moves = owned().do(opening(handoff=2, attempt=2, sender="prefill-2"))
-    assert moves[0] == Dropped(KEY, "superseded", True) and kinds(moves) == [Dropped, Wanted]
+    assert moves[0] == Dropped(KEY, "superseded", True) and kinds(moves) == [Dropped, RoomWanted]
 
 
 def test_lower_attempt_is_refused_when_a_higher_was_seen() -> None:
@@ -440,7 +455,7 @@ def test_unknown_layers_are_aborted_once_but_probes_always() -> None:
     assert kinds(side.do(ALL[0])) == [Abort]
     assert side.do(ALL[1]) == []
     assert kinds(side.do(layer(2, 0, 0, 0))) == [Abort]
-    assert side.arrivals.strays == 3
+    assert side.receivers.strays == 3
 
 
 def test_layers_behind_our_abort_are_dropped_without_another() -> None:
@@ -458,32 +473,32 @@ def test_an_open_behind_its_abort_is_refused() -> None:
 def test_lost_bytes_are_credited() -> None:
     side = granted()
     side.do(ALL[2])
-    (move,) = side.arrivals.credits()
+    (move,) = side.receivers.credits()
     assert isinstance(move.message, Credit) and move.message.seen == 40
-    assert side.arrivals.credits() == []
+    assert side.receivers.credits() == []
 
 
 def test_an_offset_beyond_all_sense_is_not_credited() -> None:
     side = granted()
     side.do(layer(5, 0, 0, 1, offset=2**63))
-    assert side.arrivals.credits() == []
+    assert side.receivers.credits() == []
 
 
 def test_old_layers_are_counted() -> None:
     side = landed()
     side.do(ALL[0])
-    assert side.arrivals.strays == 1
+    assert side.receivers.strays == 1
 
 
 def test_what_is_over_is_forgotten_in_time() -> None:
     side = ended_once_owned()
     assert kinds(side.do(COMMIT, CONFIG.remember - 1)) == [Accepted]
-    side.arrivals.tick(CONFIG.remember)
+    side.receivers.tick(CONFIG.remember)
     assert kinds(side.do(COMMIT, CONFIG.remember)) == [Abort]
 
 
 def test_memory_of_the_ended_is_bounded() -> None:
-    arrivals = Arrivals(TransferConfig(), DECODE, SPEC)
+    arrivals = Receivers(TransferConfig(), DECODE, SPEC)
     for number in range(70_000):
         arrivals.receive(LINK, to_decode_numbered(number), 0, 0.0)
     assert len(arrivals._ended) == 65_536
@@ -494,7 +509,12 @@ def to_decode_numbered(number: int) -> Abort:
 
 
 def test_a_grant_that_does_not_fit_is_a_programmers_mistake() -> None:
-    for wrong in (Granted(([4, 5],), 0), Granted((), 0), Granted(([4, 5, 6],), 4), Granted(([4, 5, 6],), -1)):
+    for wrong in (
+        RoomGranted(KEY, ([4, 5],), 0),
+        RoomGranted(KEY, (), 0),
+        RoomGranted(KEY, ([4, 5, 6],), 4),
+        RoomGranted(KEY, ([4, 5, 6],), -1),
+    ):
         with pytest.raises(IllegalMove):
             waiting().do(wrong)
     with pytest.raises(IllegalMove):
@@ -503,7 +523,7 @@ def test_a_grant_that_does_not_fit_is_a_programmers_mistake() -> None:
 
 def test_a_grant_may_have_room_for_more() -> None:
     side = waiting()
-    side.do(Granted(([4, 5, 6, 7],), 0))
+    side.do(RoomGranted(KEY, ([4, 5, 6, 7],), 0))
     (move,) = side.do(ALL[0])
     assert isinstance(move, Land) and move.blocks == [4, 5]
 
@@ -511,7 +531,7 @@ def test_a_grant_may_have_room_for_more() -> None:
 @pytest.mark.parametrize("held", [0, 1, 2, 3])
 def test_held_blocks_are_not_expected(held: int) -> None:
     side = waiting()
-    side.do(Granted(([4, 5, 6],), held))
+    side.do(RoomGranted(KEY, ([4, 5, 6],), held))
     left = 3 - held
     if left:
         for number, place in enumerate((0, 1)):
@@ -527,20 +547,20 @@ def test_held_blocks_are_not_expected(held: int) -> None:
 @pytest.mark.parametrize(("held", "first"), [(1, 0), (2, 0), (2, 1), (3, 0), (3, 2)])
 def test_held_blocks_are_never_landed_into(held: int, first: int) -> None:
     side = waiting()
-    side.do(Granted(([4, 5, 6],), held))
+    side.do(RoomGranted(KEY, ([4, 5, 6],), held))
     moves = side.do(layer(0, 0, first, 1))
     assert kinds(moves) == [Dropped, Abort] and moves[0] == Dropped(KEY, "bad_frame")
 
 
 def test_a_commit_that_counts_held_blocks_is_refused() -> None:
     side = waiting()
-    side.do(Granted(([4, 5, 6],), 3))
+    side.do(RoomGranted(KEY, ([4, 5, 6],), 3))
     assert side.do(commit(0, 48, DIGEST))[0] == Dropped(KEY, "incomplete")
 
 
 def test_a_repeated_grant_holds_the_same() -> None:
     side = waiting()
-    (first,) = side.do(Granted(([4, 5, 6],), 2))
+    (first,) = side.do(RoomGranted(KEY, ([4, 5, 6],), 2))
     side.land(side.do(layer(0, 0, 2, 1)))  # what has landed since is not held
     (again,) = side.do(opening())
     for move in (first, again):
@@ -555,7 +575,7 @@ def test_an_earlier_lifes_commit_is_answered_with_our_epoch() -> None:
 def test_keys_of_different_senders_are_different() -> None:
     side = granted()
     assert kinds(side.do(replace(COMMIT, sender="prefill-2"))) == [Abort]
-    assert side.state is S.GRANTED and HandoffKey("prefill-2", 1) not in side.arrivals.handoffs
+    assert side.state is S.GRANTED and HandoffKey("prefill-2", 1) not in side.receivers.handoffs
 
 
 def test_commit_is_a_message() -> None:
@@ -565,5 +585,5 @@ def test_commit_is_a_message() -> None:
 def test_another_link_cannot_touch_a_handoff() -> None:
     side = granted()
     for message in (ABORT, opening(), COMMIT):
-        assert side.arrivals.receive(b"other", message, 0, 0.0) == []
-    assert side.state is S.GRANTED and side.arrivals.strays == 3
+        assert side.receivers.receive(b"other", message, 0, 0.0) == []
+    assert side.state is S.GRANTED and side.receivers.strays == 3

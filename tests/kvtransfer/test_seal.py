@@ -4,7 +4,7 @@ import pytest
 
 from core.errors import SealError
 from kvtransfer.seal import HALF, KEPT, NONCE, TAG, FrameOpener, FrameSealer, seal_digest, session_key
-from kvtransfer.send_buffers import SendBuffers
+from kvtransfer.socket_channel import SendBuffers
 
 KEY = session_key(b"a deployment's secret", (bytes(HALF), bytes(HALF)), ("p", "d"))
 HEADER = b"a header"

@@ -7,11 +7,12 @@ from msgspec.structs import replace
 
 from core.errors import IllegalMove
 from core.messages import Abort, Aborted, Accepted, Branch, Commit, Credit, Layer, Open, Refused
-from kvtransfer.departures import Departures
 from kvtransfer.digest import payload_digest
-from kvtransfer.moves import Closed, Instruction, Lost, Send, Unpinned
-from kvtransfer.sender import FrameDone, GiveUp, LayerReady, SenderState
-from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, request, to_prefill
+from kvtransfer.events import AbortHandoff, Closed, LayerReady, Unpinned
+from kvtransfer.instructions import Instruction, Lost, Send
+from kvtransfer.sender import FrameDone, SenderState
+from kvtransfer.senders import Senders
+from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, opened, to_prefill
 
 S = SenderState
 ABORT = to_prefill(Abort, reason="bad_digest")
@@ -21,21 +22,21 @@ class Side:
     """One handoff with number 1, driven by hand."""
 
     def __init__(self) -> None:
-        self.departures = Departures(CONFIG, PREFILL, DECODE, SPEC)
-        self.opened = self.departures.open(1, request(), 0.0)
-        self.sender = self.departures.handoffs[1]
+        self.senders = Senders(CONFIG, PREFILL, DECODE, SPEC)
+        self.opened = self.senders.open(opened(), 0.0)
+        self.sender = self.senders.handoffs[1]
 
     def do(self, event: object, now: float = 0.0) -> list[Instruction]:
-        if isinstance(event, LayerReady | GiveUp | FrameDone) or event is TOKENS:
-            return self.departures.handle(1, event, now)
-        return self.departures.receive(event, now)  # type: ignore[arg-type]
+        if isinstance(event, LayerReady | AbortHandoff | FrameDone) or event is TOKENS:
+            return self.senders.handle(event, now)
+        return self.senders.receive(event, now)  # type: ignore[arg-type]
 
     def send_all(self) -> tuple[list[Layer], list[Instruction]]:
         headers, moves = [], []
-        while (turn := self.departures.next_payload()) is not None:
-            headers.append(self.departures.header(*turn))
+        while (turn := self.senders.next_payload()) is not None:
+            headers.append(self.senders.header(*turn))
             digest = payload_digest(0, turn[1].layer, turn[1].first, [bytes(turn[1].size)])
-            moves += self.departures.payload_left(*turn, digest, 0.0)
+            moves += self.senders.payload_left(*turn, digest, 0.0)
         return headers, moves
 
 
@@ -51,14 +52,14 @@ def streaming() -> Side:
 
 def flying() -> Side:
     side = streaming()
-    side.do(LayerReady(0, 0, 3))
+    side.do(LayerReady(1, 0, 0, 3))
     side.send_all()
     return side
 
 
 def committed() -> Side:
     side = flying()
-    side.do(LayerReady(0, 1, 3))
+    side.do(LayerReady(1, 0, 1, 3))
     side.do(TOKENS)
     side.send_all()
     return side
@@ -66,7 +67,7 @@ def committed() -> Side:
 
 def aborting() -> Side:
     side = Side()
-    side.do(GiveUp("cancelled"))
+    side.do(AbortHandoff(1, "cancelled"))
     return side
 
 
@@ -102,15 +103,15 @@ ROWS: list[tuple[str, Callable[[], Side], object, SenderState, list[type]]] = [
     ("OPENING | bad Grant", opening, grant(held=4), S.ABORTING, [Abort]),
     ("OPENING | Grant that holds less than nothing", opening, grant(held=-1), S.ABORTING, [Abort]),
     ("OPENING | Refused", opening, to_prefill(Refused, reason="full"), S.ABORTING, [Abort]),
-    ("OPENING | layer ready", opening, LayerReady(0, 0, 3), S.OPENING, []),
-    ("STREAMING | layer ready", streaming, LayerReady(0, 0, 3), S.STREAMING, []),
-    ("OPENING | done", opening, GiveUp("done"), S.ABORTING, [Abort]),
-    ("STREAMING | done", streaming, GiveUp("done"), S.ABORTING, [Abort]),
+    ("OPENING | layer ready", opening, LayerReady(1, 0, 0, 3), S.OPENING, []),
+    ("STREAMING | layer ready", streaming, LayerReady(1, 0, 0, 3), S.STREAMING, []),
+    ("OPENING | done", opening, AbortHandoff(1, "done"), S.ABORTING, [Abort]),
+    ("STREAMING | done", streaming, AbortHandoff(1, "done"), S.ABORTING, [Abort]),
     ("COMMITTED | Accepted", committed, to_prefill(Accepted), S.CLOSED, [Closed, Unpinned]),
-    ("OPENING | Cancel", opening, GiveUp("cancelled"), S.ABORTING, [Abort]),
-    ("STREAMING | Cancel", streaming, GiveUp("cancelled"), S.ABORTING, [Abort]),
-    ("COMMITTED | Cancel", committed, GiveUp("cancelled"), S.ABORTING, [Abort]),
-    ("COMMITTED | higher attempt", committed, GiveUp("superseded"), S.ABORTING, [Abort]),
+    ("OPENING | Cancel", opening, AbortHandoff(1, "cancelled"), S.ABORTING, [Abort]),
+    ("STREAMING | Cancel", streaming, AbortHandoff(1, "cancelled"), S.ABORTING, [Abort]),
+    ("COMMITTED | Cancel", committed, AbortHandoff(1, "cancelled"), S.ABORTING, [Abort]),
+    ("COMMITTED | higher attempt", committed, AbortHandoff(1, "superseded"), S.ABORTING, [Abort]),
     ("OPENING | Abort", opening, ABORT, S.CLOSED, [Aborted, Closed, Unpinned]),
     ("STREAMING | Abort", streaming, ABORT, S.CLOSED, [Aborted, Closed, Unpinned]),
     ("STREAMING with frames | Abort", flying, ABORT, S.CLOSED, [Aborted, Closed]),
@@ -133,10 +134,10 @@ ROWS: list[tuple[str, Callable[[], Side], object, SenderState, list[type]]] = [
     ("CLOSED | Accepted", closed, to_prefill(Accepted), S.CLOSED, []),
     ("CLOSED | Aborted", closed, to_prefill(Aborted), S.CLOSED, []),
     # The engine has not heard yet.
-    ("ABORTING | layer ready", aborting, LayerReady(0, 0, 3), S.ABORTING, []),
+    ("ABORTING | layer ready", aborting, LayerReady(1, 0, 0, 3), S.ABORTING, []),
     ("ABORTING | commit", aborting, TOKENS, S.ABORTING, []),
-    ("ABORTING | Cancel", aborting, GiveUp("cancelled"), S.ABORTING, []),
-    ("CLOSED | layer ready", closed, LayerReady(0, 1, 3), S.CLOSED, []),
+    ("ABORTING | Cancel", aborting, AbortHandoff(1, "cancelled"), S.ABORTING, []),
+    ("CLOSED | layer ready", closed, LayerReady(1, 0, 1, 3), S.CLOSED, []),
 ]
 
 
@@ -148,38 +149,38 @@ def test_row(start: Callable[[], Side], event: object, state: SenderState, answe
     assert sent(moves) == answer
 
 
-OWN = (LayerReady, GiveUp, type(TOKENS))  # of the own engine: ignored when late, but no strays
+OWN = (LayerReady, AbortHandoff, type(TOKENS))  # of the own engine: ignored when late, but no strays
 DROPPED = [row for row in ROWS if row[3] is STATES[row[1]] and not row[4] and not isinstance(row[2], OWN)]
 
 
 @pytest.mark.parametrize("row", DROPPED, ids=lambda row: row[0])
 def test_dropped_is_counted(row: tuple[str, Callable[[], Side], object, SenderState, list[type]]) -> None:
     side = row[1]()
-    before = side.departures.strays
+    before = side.senders.strays
     side.do(row[2])
-    assert side.departures.strays == before + 1
+    assert side.senders.strays == before + 1
 
 
 def test_silence_repeats_open_commit_abort() -> None:
     for start, kind in ((opening, Open), (committed, Commit), (aborting, Abort)):
         side = start()
-        assert side.departures.tick(0.19) == []
+        assert side.senders.tick(0.19) == []
         for now in (0.2, 0.4, 0.6):
-            due = side.departures.next_deadline()
+            due = side.senders.next_deadline()
             assert due is not None and due == pytest.approx(now)
-            (move,) = side.departures.tick(due)
+            (move,) = side.senders.tick(due)
             assert isinstance(move, Send) and isinstance(move.message, kind)
 
 
 def test_a_repeated_open_has_less_time() -> None:
-    (move,) = opening().departures.tick(1.0)
+    (move,) = opening().senders.tick(1.0)
     assert isinstance(move, Send) and isinstance(move.message, Open)
     assert move.message.remaining_ms == pytest.approx(59_000)
 
 
 def test_silence_in_streaming_probes_with_the_link_offset() -> None:
     side = flying()
-    (move,) = side.departures.tick(0.2)
+    (move,) = side.senders.tick(0.2)
     assert isinstance(move, Send) and isinstance(move.message, Layer)
     probe = move.message
     assert (probe.number, probe.count, probe.size, probe.offset) == (2, 0, 0, 24)
@@ -189,7 +190,7 @@ def ready(side: Side) -> Side:
     """Every layer is, in two steps, as a prompt of two chunks is computed."""
     for upto in (2, 3):
         for layer in (0, 1):
-            side.do(LayerReady(0, layer, upto))
+            side.do(LayerReady(1, 0, layer, upto))
     return side
 
 
@@ -216,7 +217,7 @@ def test_only_what_is_not_held_leaves_and_counts(held: int, early: bool) -> None
     zeros = [payload_digest(0, h.layer, h.first, [bytes(8 * h.count)]) for h in headers]
     assert (message.payloads, message.size) == (len(headers), 16 * (3 - held))
     assert message.digest == sum(zeros) % 2**64
-    assert side.departures.window.sent == message.size
+    assert side.senders.window.sent == message.size
     (closed, *_) = side.do(to_prefill(Accepted))
     assert isinstance(closed, Closed) and (closed.bytes, closed.digest) == (message.size, message.digest)
 
@@ -231,7 +232,7 @@ def test_a_grant_of_everything_commits_at_once_without_payload() -> None:
 def test_a_grant_of_everything_commits_with_the_first_tokens() -> None:
     side = opening()
     side.do(grant(held=3))
-    assert side.departures.next_payload() is None
+    assert side.senders.next_payload() is None
     assert committed_in(side.do(TOKENS)).payloads == 0, "all is held, so nothing has to be reported as ready"
 
 
@@ -245,33 +246,33 @@ def test_a_repeated_grant_changes_nothing() -> None:
 
 def test_layers_leave_in_order_of_readiness_and_once() -> None:
     side = streaming()
-    side.do(LayerReady(0, 0, 1))
-    side.do(LayerReady(0, 1, 1))
-    side.do(LayerReady(0, 0, 3))
-    side.do(LayerReady(0, 0, 2))  # an old one
+    side.do(LayerReady(1, 0, 0, 1))
+    side.do(LayerReady(1, 0, 1, 1))
+    side.do(LayerReady(1, 0, 0, 3))
+    side.do(LayerReady(1, 0, 0, 2))  # an old one
     headers, _ = side.send_all()
     assert [(h.number, h.layer, h.first, h.count, h.offset) for h in headers] == [
         (0, 0, 0, 2, 0), (1, 0, 2, 1, 16), (2, 1, 0, 1, 24),
     ]  # fmt: skip
-    side.do(LayerReady(0, 0, 3))
+    side.do(LayerReady(1, 0, 0, 3))
     assert side.send_all()[0] == []
 
 
 def test_window_stops_and_credit_goes_on() -> None:
     side = opening()
     side.do(grant(limit=20))
-    side.do(LayerReady(0, 0, 3))
+    side.do(LayerReady(1, 0, 0, 3))
     assert len(side.send_all()[0]) == 1  # 16 bytes of 20
     side.do(Credit(sender=DECODE, receiver=PREFILL, seen=16, limit=36))
     assert len(side.send_all()[0]) == 1
     side.do(Credit(sender=DECODE, receiver=PREFILL, seen=0, limit=0))  # a late one
-    assert side.departures.window.limit == 36
+    assert side.senders.window.limit == 36
 
 
 def test_a_payload_larger_than_the_window_goes_alone() -> None:
     side = opening()
     side.do(grant(limit=1))
-    side.do(LayerReady(0, 0, 3))
+    side.do(LayerReady(1, 0, 0, 3))
     assert len(side.send_all()[0]) == 1
     side.do(Credit(sender=DECODE, receiver=PREFILL, seen=15, limit=16))
     assert side.send_all()[0] == []
@@ -286,18 +287,18 @@ def test_any_credit_ends_io_references_that_it_covers() -> None:
     assert list(side.sender.flying.values()) == [24]
     side.do(ABORT)
     assert side.do(Credit(sender=DECODE, receiver=PREFILL, seen=24, limit=2000)) == [Unpinned(1)]
-    assert side.departures.handoffs == {}
+    assert side.senders.handoffs == {}
 
 
 def test_frames_done_end_io_references() -> None:
     side = closed()
-    assert side.do(FrameDone(1)) == []
-    assert side.do(FrameDone(0)) == [Unpinned(1)]
+    assert side.do(FrameDone(1, 1)) == []
+    assert side.do(FrameDone(1, 0)) == [Unpinned(1)]
 
 
 def test_all_sent_commits_behind_the_last_payload() -> None:
     side = flying()
-    side.do(LayerReady(0, 1, 3))
+    side.do(LayerReady(1, 0, 1, 3))
     assert side.do(TOKENS) == []
     headers, moves = side.send_all()
     assert sent(moves) == [Commit]
@@ -310,7 +311,7 @@ def test_all_sent_commits_behind_the_last_payload() -> None:
 
 def test_grant_deadline_aborts() -> None:
     side = opening()
-    moves = side.departures.tick(CONFIG.grant_deadline)
+    moves = side.senders.tick(CONFIG.grant_deadline)
     assert sent(moves) == [Abort] and side.sender.state is S.ABORTING
     assert outcome(side.do(to_prefill(Aborted), 31.0)) == ("failed", "grant_deadline", True)
 
@@ -318,9 +319,9 @@ def test_grant_deadline_aborts() -> None:
 @pytest.mark.parametrize("start", [opening, streaming, committed], ids=lambda start: start.__name__)
 def test_deadline_aborts(start: Callable[[], Side]) -> None:
     side = start()
-    side.sender.deadline = 0.1
-    assert side.departures.next_deadline() == 0.1
-    assert sent(side.departures.tick(0.1)) == [Abort]
+    side.sender.opened = replace(side.sender.opened, deadline=0.1)
+    assert side.senders.next_deadline() == 0.1
+    assert sent(side.senders.tick(0.1)) == [Abort]
     assert side.sender.state is S.ABORTING
 
 
@@ -336,12 +337,12 @@ def test_deadline_aborts(start: Callable[[], Side]) -> None:
 )
 def test_peer_dead_closes(start: Callable[[], Side], ends: tuple[str, str, bool]) -> None:
     side = start()
-    assert outcome(side.departures.lost("peer_silent", 0.0)) == ends
+    assert outcome(side.senders.lost("peer_silent", 0.0)) == ends
     assert side.sender.state is S.CLOSED
 
 
 def test_peer_dead_when_closed_changes_nothing() -> None:
-    assert closed().departures.lost("peer_silent", 0.0) == []
+    assert closed().senders.lost("peer_silent", 0.0) == []
 
 
 def test_new_epoch_is_the_peers_death() -> None:
@@ -353,29 +354,29 @@ def test_new_epoch_is_the_peers_death() -> None:
 def test_a_message_for_another_epoch_of_ours_is_dropped_and_counted() -> None:
     side = opening()
     assert side.do(Abort(sender=DECODE, receiver="prefill-0", handoff=1, reason="x")) == []
-    assert side.departures.strays == 1
+    assert side.senders.strays == 1
 
 
 @pytest.mark.parametrize("start", [streaming, committed, aborting], ids=lambda start: start.__name__)
 def test_a_silent_peer_is_dead(start: Callable[[], Side]) -> None:
     side = start()
     for tenth in range(50):
-        assert not any(isinstance(move, Lost) for move in side.departures.tick(tenth / 10))
-    assert side.departures.tick(5.0) == [Lost("payloads_unanswered" if start is streaming else "peer_silent")]
+        assert not any(isinstance(move, Lost) for move in side.senders.tick(tenth / 10))
+    assert side.senders.tick(5.0) == [Lost("payloads_unanswered" if start is streaming else "peer_silent")]
 
 
 def test_answers_to_other_messages_are_none_to_payloads() -> None:
     side = streaming()
     for tenth in range(50):
-        assert not any(isinstance(move, Lost) for move in side.departures.tick(tenth / 10))
-        side.departures.receive(to_prefill(Aborted, handoff=9), tenth / 10)
-    assert side.departures.tick(5.0) == [Lost("payloads_unanswered")]
+        assert not any(isinstance(move, Lost) for move in side.senders.tick(tenth / 10))
+        side.senders.receive(to_prefill(Aborted, handoff=9), tenth / 10)
+    assert side.senders.tick(5.0) == [Lost("payloads_unanswered")]
 
 
 def test_our_own_pause_is_not_the_peers_silence() -> None:
     side = committed()
-    side.departures.tick(0.0)
-    assert not any(isinstance(move, Lost) for move in side.departures.tick(7.0))
+    side.senders.tick(0.0)
+    assert not any(isinstance(move, Lost) for move in side.senders.tick(7.0))
 
 
 @pytest.mark.parametrize(
@@ -389,7 +390,7 @@ def test_our_own_pause_is_not_the_peers_silence() -> None:
 )
 def test_outcomes_of_giving_up(reason: str, ends: tuple[str, str, bool]) -> None:
     side = streaming()
-    side.do(GiveUp(reason))
+    side.do(AbortHandoff(1, reason))
     assert outcome(side.do(to_prefill(Aborted))) == ends
 
 
@@ -401,25 +402,31 @@ def test_refused_for_ever_is_not_retryable() -> None:
 
 def test_aborting_accepted_reports_no_failure() -> None:
     side = committed()
-    side.do(GiveUp("cancelled"))
+    side.do(AbortHandoff(1, "cancelled"))
     assert outcome(side.do(to_prefill(Accepted)))[0] == "accepted"
 
 
 def test_forgotten_handoffs_still_answer() -> None:
     side = opening()
     side.do(ABORT)
-    assert side.departures.handoffs == {}
+    assert side.senders.handoffs == {}
     assert sent(side.do(grant())) == [Abort]
     assert sent(side.do(ABORT)) == [Aborted]
     assert side.do(to_prefill(Accepted)) == []
 
 
 def test_only_a_programmer_can_do_these() -> None:
-    for start, event in (
-        (committed, LayerReady(0, 0, 3)), (committed, TOKENS), (committed, GiveUp("done")), (streaming, TOKENS),
-        (opening, TOKENS), (opening, LayerReady(0, 0, 4)), (opening, LayerReady(0, 2, 1)),
-        (opening, LayerReady(1, 0, 1)),
-    ):  # fmt: skip
+    wrong: list[tuple[Callable[[], Side], object]] = [
+        (committed, LayerReady(1, 0, 0, 3)),
+        (committed, TOKENS),
+        (committed, AbortHandoff(1, "done")),
+        (streaming, TOKENS),
+        (opening, TOKENS),
+        (opening, LayerReady(1, 0, 0, 4)),
+        (opening, LayerReady(1, 0, 2, 1)),
+        (opening, LayerReady(1, 1, 0, 1)),
+    ]
+    for start, event in wrong:
         with pytest.raises(IllegalMove):
             start().do(event)
 
@@ -432,44 +439,37 @@ def test_only_a_programmer_can_do_these() -> None:
 def test_branches_that_do_not_fit_are_a_programmers_mistake(branches: list[Branch]) -> None:
     side = ready(streaming())
     with pytest.raises(IllegalMove):
-        side.departures.handle(1, replace(TOKENS, branches=branches), 0.0)
+        side.senders.handle(replace(TOKENS, branches=branches), 0.0)
 
 
 def test_the_open_has_salt_and_priority_and_the_commit_some_of_its_samples() -> None:
-    what = request(samples=(0, 1, 2), salt="0af9" * 8, priority=2)
-    departures = Departures(CONFIG, PREFILL, DECODE, SPEC)
-    (move,) = departures.open(1, what, 0.0)
+    what = opened(samples=(0, 1, 2), salt="0af9" * 8, priority=2)
+    senders = Senders(CONFIG, PREFILL, DECODE, SPEC)
+    (move,) = senders.open(what, 0.0)
     assert isinstance(move, Send) and isinstance(move.message, Open)
-    assert (move.message.samples, move.message.salt, move.message.priority) == ((0, 1, 2), "0af9" * 8, 2)
-    departures.receive(grant(held=3), 0.0)
+    assert (move.message.samples, move.message.prompt) == ((0, 1, 2), what.job.prompt)
+    senders.receive(grant(held=3), 0.0)
     branches = [Branch(2, [8]), Branch(0, [7])]
-    assert committed_in(departures.handle(1, replace(TOKENS, branches=branches), 0.0)).branches == branches
+    assert committed_in(senders.handle(replace(TOKENS, branches=branches), 0.0)).branches == branches
 
 
 def test_turns_alternate_between_handoffs() -> None:
-    departures = Departures(CONFIG, PREFILL, DECODE, SPEC)
+    senders = Senders(CONFIG, PREFILL, DECODE, SPEC)
     for number in (1, 2):
-        departures.open(number, request(40), 0.0)
-        departures.receive(replace(grant(), handoff=number), 0.0)
-        departures.handle(number, LayerReady(0, 0, 10), 0.0)
+        senders.open(opened(40, handoff=number), 0.0)
+        senders.receive(replace(grant(), handoff=number), 0.0)
+        senders.handle(LayerReady(number, 0, 0, 10), 0.0)
     order = []
-    while (turn := departures.next_payload()) is not None:
+    while (turn := senders.next_payload()) is not None:
         order.append(turn[0].number)
-        departures.payload_left(*turn, 0, 0.0)
+        senders.payload_left(*turn, 0, 0.0)
     assert order == [1, 2] * 5
-
-
-def test_waiting_blocks() -> None:
-    side = opening()
-    assert side.departures.waiting_blocks() == 3
-    side.do(grant())
-    assert side.departures.waiting_blocks() == 0
 
 
 def test_no_more_is_under_way_than_the_channel_has_room_for() -> None:
     """Whatever the credit: what was not read from a ring must not be overwritten."""
     side = ready(streaming())
-    side.departures.use(room=24, frame=8)
+    side.senders.use(room=24, frame=8)
     headers, _ = side.send_all()
     assert [header.offset for header in headers] == [0, 8, 16]
     side.do(Credit(sender=DECODE, receiver=PREFILL, seen=8, limit=1 << 20))

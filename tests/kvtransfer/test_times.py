@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from core.messages import Accepted, Commit, Credit, Refused, Stages, Way
-from kvtransfer.departures import Departures
-from kvtransfer.moves import Closed, HandoffTimes, Instruction, Landed, Send
-from kvtransfer.sender import GiveUp, LayerReady
+from kvtransfer.events import AbortHandoff, Closed, HandoffTimes, Landed, LayerReady
+from kvtransfer.instructions import Instruction, Send
+from kvtransfer.senders import Senders
 from tests.kvtransfer.test_receiver_rows import ALL, COMMIT, GRANTED
 from tests.kvtransfer.test_receiver_rows import Side as DecodeSide
-from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, opening, request, to_prefill
+from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, opened, opening, to_prefill
 
 LAYER = 24  # bytes: three blocks of 8
 
@@ -20,23 +20,23 @@ class Side:
     """One handoff of two layers, opened at 1 s, whose payloads go over a ring."""
 
     def __init__(self) -> None:
-        self.departures = Departures(CONFIG, PREFILL, DECODE, SPEC)
-        self.departures.transport = "shm"
-        self.departures.open(1, request(), 1.0)
+        self.senders = Senders(CONFIG, PREFILL, DECODE, SPEC)
+        self.senders.transport = "shm"
+        self.senders.open(opened(), 1.0)
 
-    def does(self, event: LayerReady | GiveUp, now: float) -> list[Instruction]:
-        return self.departures.handle(1, event, now)
+    def does(self, event: LayerReady | AbortHandoff, now: float) -> list[Instruction]:
+        return self.senders.handle(event, now)
 
     def hears(self, message: object, now: float) -> list[Instruction]:
-        return self.departures.receive(message, now)  # type: ignore[arg-type]
+        return self.senders.receive(message, now)  # type: ignore[arg-type]
 
     def seen(self, offset: int, now: float) -> list[Instruction]:
         return self.hears(Credit(sender=DECODE, receiver=PREFILL, seen=offset, limit=1024), now)
 
     def send(self, now: float) -> list[Instruction]:
         moves: list[Instruction] = []
-        while (turn := self.departures.next_payload()) is not None:
-            moves += self.departures.payload_left(*turn, 0, now)
+        while (turn := self.senders.next_payload()) is not None:
+            moves += self.senders.payload_left(*turn, 0, now)
         return moves
 
     def end(self, now: float) -> HandoffTimes:
@@ -61,14 +61,14 @@ def measured(stages: Stages) -> tuple[float, float, float]:
 
 def test_a_layer_that_leaves_while_the_next_is_computed_exposes_nothing() -> None:
     side = Side()
-    side.does(LayerReady(0, 0, 3), 1.5)
+    side.does(LayerReady(1, 0, 0, 3), 1.5)
     side.hears(grant(), 2.0)  # from now on it could leave
     side.send(2.25)
     side.seen(LAYER, 2.5)  # half a second of sending, and nothing to send until the next layer
-    side.does(LayerReady(0, 1, 3), 7.0)
+    side.does(LayerReady(1, 0, 1, 3), 7.0)
     side.send(7.0)
     side.seen(2 * LAYER, 7.25)
-    stages = told(side.departures.handle(1, TOKENS, 8.0))
+    stages = told(side.senders.handle(TOKENS, 8.0))
     assert measured(stages) == (1000.0, 750.0, 0.0), "all had left when the computation ended"
     assert stages.prefill_ms == TOKENS.stages.prefill_ms and stages.way == Way("shm", False, "none")
     assert side.end(8.125) == HandoffTimes(1000.0, 750.0, 125.0)
@@ -78,8 +78,8 @@ def test_what_leaves_behind_the_computation_is_exposed() -> None:
     side = Side()
     side.hears(grant(), 1.25)
     for layer in (0, 1):
-        side.does(LayerReady(0, layer, 3), 2.0)
-    assert side.departures.handle(1, TOKENS, 2.0) == []
+        side.does(LayerReady(1, 0, layer, 3), 2.0)
+    assert side.senders.handle(TOKENS, 2.0) == []
     stages = told(side.send(2.5))
     assert measured(stages) == (250.0, 500.0, 500.0)
     side.seen(LAYER, 2.75)  # a part only
@@ -89,8 +89,8 @@ def test_what_leaves_behind_the_computation_is_exposed() -> None:
 def test_a_late_grant_is_waited_for_by_all() -> None:
     side = Side()
     for layer in (0, 1):
-        side.does(LayerReady(0, layer, 3), 2.0)
-    side.departures.handle(1, TOKENS, 2.0)
+        side.does(LayerReady(1, 0, layer, 3), 2.0)
+    side.senders.handle(TOKENS, 2.0)
     side.hears(grant(), 5.0)
     assert measured(told(side.send(5.5))) == (4000.0, 500.0, 3500.0)
 
@@ -98,28 +98,28 @@ def test_a_late_grant_is_waited_for_by_all() -> None:
 def test_the_computation_may_have_ended_before_it_was_told() -> None:
     side = Side()
     side.hears(grant(held=3), 1.5)
-    late = replace(TOKENS, age=0.25)
-    assert measured(told(side.departures.handle(1, late, 2.0))) == (500.0, 0.0, 250.0)
+    late = replace(TOKENS, computed_at=1.75)
+    assert measured(told(side.senders.handle(late, 2.0))) == (500.0, 0.0, 250.0)
     assert side.end(2.25) == HandoffTimes(500.0, 0.0, 500.0)
 
 
 def test_a_prompt_that_the_peer_has_moves_no_way() -> None:
     side = Side()
     side.hears(grant(held=3), 1.5)
-    stages = told(side.departures.handle(1, TOKENS, 2.0))
+    stages = told(side.senders.handle(TOKENS, 2.0))
     assert measured(stages) == (500.0, 0.0, 0.0) and stages.way is None
     assert side.end(2.25) == HandoffTimes(500.0, 0.0, 250.0)
 
 
 def refused(side: Side) -> list[Instruction]:
     side.hears(to_prefill(Refused, reason="full"), 2.0)
-    return side.departures.lost("peer_silent", 3.0)
+    return side.senders.lost("peer_silent", 3.0)
 
 
 def cancelled(side: Side) -> list[Instruction]:
     side.hears(grant(), 1.5)
-    side.does(GiveUp("cancelled"), 2.0)
-    return side.departures.lost("peer_silent", 3.0)
+    side.does(AbortHandoff(1, "cancelled"), 2.0)
+    return side.senders.lost("peer_silent", 3.0)
 
 
 @pytest.mark.parametrize(("end", "grant_ms"), [(refused, 0.0), (cancelled, 500.0)])
@@ -136,8 +136,8 @@ def test_landing_is_from_the_commit_to_the_last_payload(commit_at: float, land_m
         side.land(side.do(header, 2.0))
     (land,) = side.do(ALL[-1], 2.0)  # it lands at 5 s
     moves = side.do(COMMIT, commit_at) if commit_at < 5.0 else []
-    digest = COMMIT.digest - side.arrivals.handoffs[next(iter(side.arrivals.handoffs))].digest.value
-    moves += side.arrivals.landed(land, digest % 2**64, 5.0)  # type: ignore[arg-type]
+    digest = COMMIT.digest - side.receivers.handoffs[next(iter(side.receivers.handoffs))].digest.value
+    moves += side.receivers.landed(land, digest % 2**64, 5.0)  # type: ignore[arg-type]
     moves += side.do(COMMIT, commit_at) if commit_at == 5.0 else []
     (landed,) = [move for move in moves if isinstance(move, Landed)]
     assert landed.land_ms == land_ms

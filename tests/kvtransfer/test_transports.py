@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from core.config import TransferConfig
 from core.messages import encode
 from core.sockets import dealer, payload_dealer
-from kvtransfer.moves import Closed, Dropped, HandoffKey, Landed, Unpinned, Wanted
+from kvtransfer.events import AbortHandoff, Closed, Dropped, Landed, LayerReady, RoomWanted, Unpinned
+from kvtransfer.handoff import HandoffKey
 from kvtransfer.outbound_link import OutboundLink
 from kvtransfer.receiver import ReceiverState
 from kvtransfer.sender import SenderState
@@ -110,7 +111,7 @@ def test_what_is_harmed_is_never_taken(way: Way, harm: str) -> None:
             assert len(meddler.passed) == 6
             assert (closed.outcome, closed.retryable) == ("failed", True) and len(both.of(Landed)) == 1
             assert [event.key.handoff for event in both.of(Dropped)] == [1]
-            assert set(both.reserved) == {HandoffKey(PREFILL, 0)} and both.outbound.held_blocks(DECODE) == 0
+            assert set(both.reserved) == {HandoffKey(PREFILL, 0)} and not both.unclosed()
             both.run(2, BLOCKS)  # as the next attempt would
             await both.unpinned(2)
             assert both.of(Closed)[2].outcome == "accepted" and both.equal(2)
@@ -177,12 +178,12 @@ def test_a_sealed_frame_of_another_session_is_refused() -> None:
         async with pair(WAYS["tcp, sealed"], QUICK) as both:
             meddler = Meddler(await joined(both), {})
             other = both.sender(both.config, "prefill-2")
-            other.open(7, both.inbound.address, DECODE, both.request(7, [100]), ([100],))
+            other.handle(both.opened(7, [100]))
             await until(lambda: other._links[DECODE].channel is not None, "it does not join")
             foreign: list[Frames] = []
             theirs = Meddler(other._links[DECODE], {0: lambda frames: foreign.append(frames) or []})  # type: ignore[func-returns-value]
             for place in range(LAYERS):
-                other.layer_ready(7, 0, place, 1)
+                other.handle(LayerReady(7, 0, place, 1))
             await until(lambda: theirs.passed, "nothing leaves")
             meddler._fates[0] = lambda frames: [*foreign, frames]
             both.run(1, BLOCKS)
@@ -234,7 +235,7 @@ def test_one_side_that_wants_a_seal_is_enough(prefill: str, decode: str, caplog:
         async with pair({"kv_transport": "tcp", "kv_security": decode}, QUICK) as both:
             mine = replace(both.config, kv_security=prefill)
             sender = both.sender(mine, "prefill-2")
-            sender.open(5, both.inbound.address, DECODE, both.request(5, [1]), ([1],))
+            sender.handle(both.opened(5, [1]))
             await until(lambda: sender._links[DECODE].channel is not None, "it does not join")
             channel = sender._links[DECODE].channel
             assert channel is not None and channel.sealed == ("sealed" in (prefill, decode))
@@ -250,7 +251,7 @@ def test_the_best_that_both_have_is_chosen(decode: str, chosen: str) -> None:
         async with pair({"kv_transport": decode}, QUICK) as both:
             anything = replace(both.config, kv_transport="auto")
             sender = both.sender(anything, "prefill-2")
-            sender.open(5, both.inbound.address, DECODE, both.request(5, [1]), ([1],))
+            sender.handle(both.opened(5, [1]))
             await until(lambda: sender._links[DECODE].channel is not None, "it does not join")
             channel = sender._links[DECODE].channel
             assert channel is not None and channel.transport == chosen
@@ -263,7 +264,7 @@ def test_a_pair_without_a_common_transport_fails_and_says_so(caplog: pytest.LogC
     async def run() -> None:
         async with pair(WAYS["ipc"], QUICK) as both:
             sender = both.sender(type(QUICK)(kv_transport="tcp"), "prefill-2")
-            sender.open(5, both.inbound.address, DECODE, both.request(5, [1]), ([1],))
+            sender.handle(both.opened(5, [1]))
             await until(lambda: both.of(Unpinned), "it waits")
             assert (both.of(Closed)[0].reason, both.of(Closed)[0].retryable) == ("no_transport", True)
             await sender.close()
@@ -280,7 +281,7 @@ def test_memory_that_is_overwritten_while_its_frame_is_queued_is_never_seen(way:
             await joined(both)
             target = both.target
             both.open(1, BLOCKS)
-            await until(lambda: both.outbound.waiting_blocks(DECODE) == 0, "the Grant does not arrive")
+            await until(lambda: not both.asking(), "the Grant does not arrive")
             expected = {place: both.source.arrays[place][BLOCKS].copy() for place in both.source.arrays}
             both.compute(1)
             link = both.outbound._links[DECODE]
@@ -308,14 +309,14 @@ def test_blocks_stay_pinned_while_their_frames_are_read(way: Way) -> None:
         async with pair(way, QUICK) as both:
             link = await joined(both)
             both.open(1, BLOCKS)
-            await until(lambda: both.outbound.waiting_blocks(DECODE) == 0, "the Grant does not arrive")
+            await until(lambda: not both.asking(), "the Grant does not arrive")
             both.compute(1)
             while link.side.handoffs[1].sent < 6:
                 assert link._send_payload()
             flying = dict(link.side.handoffs[1].flying)
             copied = link.channel is not None and (link.channel.sealed or link.channel.transport == "shm")
             assert (not flying) == copied
-            both.outbound.abort(1, "cancelled")
+            both.outbound.handle(AbortHandoff(1, "cancelled"))
             await both.unpinned(1)
             assert not link.side.handoffs and not link._frames
 
@@ -349,7 +350,7 @@ def test_a_slow_receiver_has_no_more_under_way_than_the_window(way: Way) -> None
 
             def slow(group: int, place: int, blocks: list[int], payload: list[memoryview]) -> None:
                 nonlocal most
-                most = max(most, link.side.window.sent - both.inbound.bytes_landed)
+                most = max(most, link.side.window.sent - both.target.writes * (32 << 10))
                 write(group, place, blocks, payload)
 
             both.target.write = slow  # type: ignore[assignment, method-assign]
@@ -372,16 +373,16 @@ def test_a_sender_that_is_killed_in_any_state_frees_the_receiver(way: Way, state
             if state == "COMMITTED":
                 Meddler(link, {5: drop})  # its Commit cannot be accepted
             both.open(1, BLOCKS)
-            await until(lambda: both.of(Wanted)[1:], "the Open does not arrive")
+            await until(lambda: both.of(RoomWanted)[1:], "the Open does not arrive")
             sender = link.side.handoffs[1]
             if state != "OPENING":
                 await until(lambda: sender.state is SenderState.STREAMING, "the Grant does not arrive")
-                both.outbound.layer_ready(1, 0, 0, 3)
+                both.outbound.handle(LayerReady(1, 0, 0, 3))
             if state == "COMMITTED":
                 both.compute(1)
                 both.commit(1)
             if state == "ABORTING":
-                both.outbound.abort(1, "cancelled")
+                both.outbound.handle(AbortHandoff(1, "cancelled"))
             await until(lambda: sender.state is SenderState[state], f"it is not {state}")
             await both.kill_sender()
             await until(lambda: both.of(Dropped), "the receiver holds on")
@@ -403,7 +404,7 @@ def test_a_receiver_that_is_killed_in_any_state_frees_the_sender(way: Way, state
             if state == "VERIFYING":
                 Meddler(link, {5: drop})
             both.open(1, BLOCKS)
-            await until(lambda: both.of(Wanted)[1:], "the Open does not arrive")
+            await until(lambda: both.of(RoomWanted)[1:], "the Open does not arrive")
             receiver = both.inbound.side.handoffs[HandoffKey(PREFILL, 1)]
             if state != "WAITING":
                 await until(lambda: receiver.state is ReceiverState.GRANTED, "it is not granted")
@@ -413,7 +414,7 @@ def test_a_receiver_that_is_killed_in_any_state_frees_the_sender(way: Way, state
                 await until(lambda: receiver.state is ReceiverState[state], f"it is not {state}")
             await both.inbound.close()
             await both.unpinned(1)
-            assert both.outbound.held_blocks(DECODE) == 0
+            assert not both.unclosed()
             closed = both.of(Closed)[1]
             reason = {"WAITING": "grant_deadline", "GRANTED": "payloads_unanswered"}.get(state, "peer_silent")
             assert (closed.outcome, closed.reason) == ("failed", reason) or state == "OWNED"
@@ -429,7 +430,7 @@ def test_strangers_reach_no_payload_socket() -> None:
             port = both.inbound._payload_sockets.port
             stranger = payload_dealer(context, f"tcp://127.0.0.1:{port}", b"stranger", "stranger", "guessed")
             await until(lambda: both.network.gatekeeper.refused["user"], "it was let in")
-            insider = dealer(context, both.inbound.address, KEYS)  # knows the secret, but did not join
+            insider = dealer(context, both.inbound.handoff_address, KEYS)  # knows the secret, but did not join
             insider.send_multipart([encode(layer(0, 0, 0, 1))])
             await until(lambda: both.inbound.side.strays == 1, "its payload was taken")
             stranger.close(0)

@@ -1,13 +1,15 @@
 """A small KV layout, pools of plain bytes, and messages for it: what every test of the handoff starts from."""
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
 
 from core.config import Codec, TransferConfig
 from core.kvspec import KVGroup, KVSpec, Piece
-from core.messages import Branch, Commit, Grant, Layer, Limits, Open, Sampling, Stages
-from kvtransfer.moves import FirstTokens, HandoffKey, OpenRequest
+from core.messages import Branch, Commit, Grant, Layer, Limits, Open, PrefillJob, Prompt, Sampling, Stages
+from kvtransfer.events import CommitHandoff, OpenHandoff
+from kvtransfer.handoff import HandoffKey
 
 BLOCK_TOKENS = 4
 BLOCK_BYTES = 8
@@ -15,10 +17,9 @@ SPEC = KVSpec(groups=(KVGroup("full", (0, 1), BLOCK_TOKENS, BLOCK_BYTES),), layo
 PREFILL, DECODE = "prefill-1", "decode-1"
 CONFIG = TransferConfig(window=1024, frame=2 * BLOCK_BYTES)
 KEY = HandoffKey(PREFILL, 1)
-TOKENS = FirstTokens(
-    index=0, branches=[Branch(0, [7])], sampling=Sampling(seed=1), limits=Limits(max_tokens=8),
-    stages=Stages(prefill_ms=1.0),
-)  # fmt: skip
+SAMPLING, LIMITS = Sampling(seed=1), Limits(max_tokens=8)
+TOKENS = CommitHandoff(1, [Branch(0, [7])], Stages(prefill_ms=1.0), computed_at=math.inf)
+"""The end of handoff 1's prompt, at whatever moment it is told."""
 
 
 class Pool:
@@ -62,38 +63,88 @@ class Pool:
         return b"".join(part for (group, layer) in self.layers for part in self.read(group, layer, blocks[group]))
 
 
-def request(tokens: int = 10, **changes: Any) -> OpenRequest:
+def prompt(tokens: int = 10, salt: str = "", priority: int = 0) -> Prompt:
     """Ten tokens are three blocks, the last of them not full."""
-    fields: dict[str, Any] = dict(
-        request="r", samples=(0,), attempt=1, gateway="g", token_ids=list(range(tokens)), prompt_tokens=tokens,
-        remaining_ms=60_000.0,
-    )  # fmt: skip
-    return OpenRequest(**(fields | changes))
+    return Prompt(list(range(tokens)), tokens, salt, priority)
+
+
+def opened(
+    tokens: int = 10,
+    *,
+    handoff: int = 1,
+    samples: tuple[int, ...] = (0,),
+    deadline: float = 60.0,
+    blocks: tuple[list[int], ...] = (),
+    salt: str = "",
+    priority: int = 0,
+    **job: Any,
+) -> OpenHandoff:
+    """A handoff of a prompt, as the engine asks for it; `job` are fields of its job."""
+    fields: dict[str, Any] = {
+        "request": "r",
+        "attempt": 1,
+        "sender": "g",
+        "receiver": PREFILL,
+        "prompt": prompt(tokens, salt, priority),
+        "sampling": SAMPLING,
+        "limits": LIMITS,
+        "deadline": 0.0,
+        "queued_at": 0.0,
+        "samples": samples,
+        "decode_epoch": DECODE,
+        "decode_address": "tcp://127.0.0.1:1",
+    }
+    return OpenHandoff(handoff, PrefillJob(**(fields | job)), samples, deadline, blocks)
 
 
 def opening(**changes: Any) -> Open:
-    fields: dict[str, Any] = dict(
-        sender=PREFILL, receiver=DECODE, handoff=1, request="r", samples=(0,), attempt=1, gateway="g",
-        token_ids=list(range(10)), prompt_tokens=10, remaining_ms=60_000.0, fingerprint=SPEC.fingerprint(),
-        form=SPEC.form(),
-    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "sender": PREFILL,
+        "receiver": DECODE,
+        "handoff": 1,
+        "request": "r",
+        "samples": (0,),
+        "attempt": 1,
+        "gateway": "g",
+        "prompt": prompt(),
+        "remaining_ms": 60_000.0,
+        "fingerprint": SPEC.fingerprint(),
+        "form": SPEC.form(),
+    }
     return Open(**(fields | changes))
 
 
 def layer(number: int, place: int, first: int, count: int, **changes: Any) -> Layer:
-    fields: dict[str, Any] = dict(
-        sender=PREFILL, receiver=DECODE, handoff=1, number=number, group=0, layer=place, first=first, count=count,
-        offset=0, size=count * BLOCK_BYTES,
-    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "sender": PREFILL,
+        "receiver": DECODE,
+        "handoff": 1,
+        "number": number,
+        "group": 0,
+        "layer": place,
+        "first": first,
+        "count": count,
+        "offset": 0,
+        "size": count * BLOCK_BYTES,
+    }
     return Layer(**(fields | changes))
 
 
 def commit(payloads: int, size: int, digest: int, **changes: Any) -> Commit:
-    fields: dict[str, Any] = dict(
-        sender=PREFILL, receiver=DECODE, handoff=1, payloads=payloads, size=size, digest=digest, offset=1 << 60,
-        index=TOKENS.index,
-        branches=TOKENS.branches, sampling=TOKENS.sampling, limits=TOKENS.limits, stages=TOKENS.stages,
-    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "sender": PREFILL,
+        "receiver": DECODE,
+        "handoff": 1,
+        "payloads": payloads,
+        "size": size,
+        "digest": digest,
+        "offset": 1 << 60,
+        "index": 0,
+        "branches": TOKENS.branches,
+        "sampling": SAMPLING,
+        "limits": LIMITS,
+        "stages": TOKENS.stages,
+    }
     return Commit(**(fields | changes))
 
 

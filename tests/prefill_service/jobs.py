@@ -3,19 +3,25 @@
 from typing import Any
 
 from core.messages import PrefillJob
-from kvtransfer.moves import Closed
-from tests.worker.roles import LIMITS, SAMPLING
+from kvtransfer.events import Closed
+from tests.worker.roles import LIMITS, SAMPLING, prompted
 
 
 def job(number: int, tokens: int = 10, peer: str = "decode", **changes: Any) -> PrefillJob:
     """Request `r<number>`, of the same text as the others as far as it goes."""
-    return PrefillJob(
-        **{
-            "request": f"r{number}", "attempt": 1, "sender": "gateway", "receiver": "me",
-            "token_ids": list(range(tokens)), "prompt_tokens": tokens, "sampling": SAMPLING, "limits": LIMITS,
-            "deadline": 100.0, "queued_at": 0.5, "decode_epoch": peer, "decode_address": "tcp://x", **changes,
-        }
-    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "request": f"r{number}",
+        "attempt": 1,
+        "sender": "gateway",
+        "receiver": "me",
+        "sampling": SAMPLING,
+        "limits": LIMITS,
+        "deadline": 100.0,
+        "queued_at": 0.5,
+        "decode_epoch": peer,
+        "decode_address": "tcp://x",
+    }
+    return PrefillJob(**(fields | prompted(tokens, changes)))
 
 
 def closed(handoff: int, outcome: Any, reason: str = "", retryable: bool = True) -> Closed:

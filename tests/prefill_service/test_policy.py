@@ -1,13 +1,13 @@
 """A prefill worker's way with a sequence, event by event."""
 
-from core.ids import SequenceKey
+from core.ids import AttemptKey
 from core.messages import Branch, DecodeJob, Limits
 from core.records import HeldBlocks
-from kvtransfer.moves import Unpinned
+from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.prefill_service.jobs import closed, job
 from tests.worker.roles import Bench
-from worker.events import AbortHandoff, CommitHandoff, Emit, Fail, Kill, LayerWritten, OpenHandoff, Submit
+from worker.events import Emit, Fail, Kill, Submit
 
 
 def test_a_sequence_opens_streams_commits_and_is_freed() -> None:
@@ -15,20 +15,21 @@ def test_a_sequence_opens_streams_commits_and_is_freed() -> None:
     policy = PrefillPolicy(bench.parts)
     policy.receive(Submit(job(1, tokens=26, priority=3, salt="tenant")), 1.0)
     (sequence,) = bench.scheduler.added
-    assert (sequence.priority, sequence.salt) == (3, "tenant")
+    assert (sequence.prompt.priority, sequence.prompt.salt) == (3, "tenant")
     bench.step(policy)  # 16 of 26 tokens
     (opened,) = bench.heard(OpenHandoff)
     assert len(opened.blocks[0]) == 7
-    written = bench.heard(LayerWritten)
-    assert [(event.layer, event.handoffs) for event in written] == [(0, [(1, 4)]), (1, [(1, 4)])]
+    written = bench.heard(LayerReady)
+    assert written == [LayerReady(1, 0, 0, 4), LayerReady(1, 0, 1, 4)]
     assert not bench.heard(Emit)
     bench.step(policy)
-    assert [event.handoffs for event in bench.heard(LayerWritten)] == [[(1, 7)]] * 2  # the last, part-filled block too
+    whole = [LayerReady(1, 0, 0, 7), LayerReady(1, 0, 1, 7)]  # the last, part-filled block too
+    assert bench.heard(LayerReady) == whole
     (emit,) = bench.heard(Emit)
     assert emit.emitted[0].token_ids == [7] and emit.emitted[0].finish is None
     (commit,) = bench.heard(CommitHandoff)
-    assert (commit.handoff, commit.first.index, commit.first.branches) == (1, 0, [Branch(0, [7])])
-    assert commit.computed_at == 1.0
+    assert (commit.handoff, commit.branches) == (1, [Branch(0, [7])])
+    assert commit.computed_at == bench.life.clock.local(1.0)
     assert bench.blocks.used_count == 7 and policy.busy()
     assert policy.load().held == HeldBlocks(pinned=7)
     policy.receive(closed(1, "accepted"), 2.0)
@@ -67,7 +68,7 @@ def test_a_kill_frees_what_the_transfer_does_not_hold() -> None:
     policy = PrefillPolicy(bench.parts)
     policy.receive(Submit(job(1, tokens=40)), 1.0)
     bench.step(policy)
-    policy.receive(Kill(SequenceKey("r1", 0), 1, "cancelled"), 1.0)
+    policy.receive(Kill(AttemptKey("r1", 0, 1), "cancelled"), 1.0)
     assert bench.heard(AbortHandoff) == [AbortHandoff(1, "cancelled")]
     assert bench.step(policy) is None
     policy.receive(closed(1, "failed", "cancelled"), 2.0)
@@ -83,7 +84,7 @@ def test_a_handoff_that_fails_is_reported() -> None:
     policy.receive(closed(1, "failed", "grant_deadline"), 2.0)
     policy.receive(Unpinned(1), 2.0)
     (fail,) = bench.heard(Fail)
-    assert fail.reason == "grant_deadline" and fail.retryable
+    assert fail.failure.reason == "grant_deadline" and fail.failure.retryable
     assert bench.blocks.used_count == 0
 
 
@@ -98,7 +99,7 @@ def test_prompts_for_a_blocked_peer_wait_and_others_pass() -> None:
     assert policy.load().waiting == 2
     policy.receive(closed(1, "accepted"), 2.0)
     policy.receive(Unpinned(1), 2.0)
-    policy.receive(Kill(SequenceKey("r3", 0), 1, "cancelled"), 2.0)
+    policy.receive(Kill(AttemptKey("r3", 0, 1), "cancelled"), 2.0)
     bench.run(policy)
     assert [event.job.request for event in bench.heard(OpenHandoff)] == ["r2"]
 
@@ -108,7 +109,12 @@ def test_what_can_never_fit_is_refused_with_both_numbers() -> None:
     policy = PrefillPolicy(bench.parts)
     policy.receive(Submit(job(1, tokens=100)), 1.0)
     (fail,) = bench.heard(Fail)
-    assert fail.reason == "capacity" and not fail.retryable and "25" in fail.message and "3" in fail.message
+    assert (
+        fail.failure.reason == "capacity"
+        and not fail.failure.retryable
+        and "25" in fail.failure.message
+        and "3" in fail.failure.message
+    )
     assert not policy.busy()
 
 
@@ -118,10 +124,10 @@ def test_a_misdirected_job_and_a_deadline_are_reported() -> None:
     good = job(1)
     names = set(DecodeJob.__struct_fields__)
     policy.receive(Submit(DecodeJob(**{name: getattr(good, name) for name in names})), 1.0)
-    assert bench.heard(Fail)[0].reason == "misdirected"
+    assert bench.heard(Fail)[0].failure.reason == "misdirected"
     policy.receive(Submit(good), 1.0)
     policy.expired(bench.scheduler.expired(101.0), 101.0)
-    assert bench.heard(Fail)[0].reason == "deadline"
+    assert bench.heard(Fail)[0].failure.reason == "deadline"
     assert bench.blocks.used_count == 0 and not policy.busy()
 
 
@@ -131,7 +137,7 @@ def test_what_the_model_has_no_tokens_for_fails_alone() -> None:
     policy.receive(Submit(job(1, token_ids=[1, 10**6])), 1.0)
     policy.receive(Submit(job(2, prompt_tokens=0)), 1.0)
     policy.receive(Submit(job(3)), 1.0)
-    failed = [(event.key.request, event.reason) for event in bench.heard(Fail)]
+    failed = [(event.key.request, event.failure.reason) for event in bench.heard(Fail)]
     assert failed == [("r1", "malformed"), ("r2", "malformed")]
     assert bench.step(policy) is not None
 
@@ -143,7 +149,7 @@ def test_leaving_hands_everything_back() -> None:
     policy.receive(Submit(job(2)), 1.0)
     bench.step(policy)
     policy.leave()
-    assert {(event.key.request, event.reason, event.retryable) for event in bench.heard(Fail)} == {
+    assert {(event.key.request, event.failure.reason, event.failure.retryable) for event in bench.heard(Fail)} == {
         ("r1", "draining", True),
         ("r2", "draining", True),
     }

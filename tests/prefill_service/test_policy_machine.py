@@ -6,17 +6,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from core.ids import SequenceKey
+from core.ids import AttemptKey
 from core.kvspec import blocks_for
 from core.messages import Limits, PrefillJob, Sampling
 from engine.blocks.manager import Tables
-from kvtransfer.moves import Unpinned
+from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.engine.strict_executor import StrictExecutor
 from tests.prefill_service.jobs import closed, job
 from tests.worker.policy_machine import PolicyMachine
 from tests.worker.roles import SPEC, Bench
-from worker.events import AbortHandoff, CommitHandoff, Kill, LayerWritten, OpenHandoff, Submit
+from worker.events import Kill, Submit
 
 STOPS = (0, 1, 2, 3)  # of 11 tokens
 COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
@@ -60,18 +60,23 @@ class PrefillMachine(PolicyMachine):
         tokens = COMMON[:common] + own
         number = len(self.jobs)
         made = job(
-            number, peer=peer, token_ids=tokens, prompt_tokens=len(tokens), samples=tuple(range(samples)),
-            limits=limits, salt=salt, deadline=self.now + time, sampling=Sampling(number),
-        )  # fmt: skip
+            number,
+            peer=peer,
+            token_ids=tokens,
+            samples=tuple(range(samples)),
+            limits=limits,
+            salt=salt,
+            deadline=self.now + time,
+            sampling=Sampling(number),
+        )
         self.jobs.append(made)
         self.take(made)
 
     def take(self, made: PrefillJob) -> None:
-        for sample in made.samples:
-            key = SequenceKey(made.request, sample)
-            self.ends.killed(key, made.attempt - 1)
-            self.attempts[key] = made.attempt
-            self.ends.accept((key, made.attempt), made.token_ids, made.prompt_tokens, made.sampling, made.limits)
+        for key in made.attempts():
+            self.ends.killed(key._replace(attempt=key.attempt - 1))
+            self.attempts[key.of] = key.attempt
+            self.ends.accept(key, made.prompt.token_ids, made.prompt.prompt_tokens, made.sampling, made.limits)
         self.policy.receive(Submit(made), self.now)
         self.listen()
 
@@ -85,26 +90,33 @@ class PrefillMachine(PolicyMachine):
         number = int(key.request[1:])
         emitted = emitted[: first.limits.max_tokens - 1]
         made = job(
-            number, peer=first.decode_epoch, token_ids=first.token_ids + emitted, prompt_tokens=first.prompt_tokens,
-            samples=(key.sample,), limits=first.limits, salt=first.salt, deadline=first.deadline,
-            sampling=first.sampling, attempt=self.attempts[key] + 1,
-        )  # fmt: skip
+            number,
+            peer=first.decode_epoch,
+            token_ids=first.prompt.token_ids + emitted,
+            prompt_tokens=first.prompt.prompt_tokens,
+            samples=(key.sample,),
+            limits=first.limits,
+            salt=first.prompt.salt,
+            deadline=first.deadline,
+            sampling=first.sampling,
+            attempt=self.attempts[key] + 1,
+        )
         self.take(made)
 
     @rule(data=st.data(), lower=st.booleans())
     def kill(self, data: st.DataObject, lower: bool) -> None:
         if self.attempts:
             key = data.draw(st.sampled_from(sorted(self.attempts)))
-            self.kill_one(key, self.attempts[key] - lower)
+            self.kill_one(AttemptKey(*key, self.attempts[key] - lower))
 
     @rule(data=st.data())
     def kill_one_that_lives(self, data: st.DataObject) -> None:
         if living := self.ends.open():
-            self.kill_one(*data.draw(st.sampled_from(sorted(living))))
+            self.kill_one(data.draw(st.sampled_from(sorted(living))))
 
-    def kill_one(self, key: SequenceKey, attempt: int) -> None:
-        self.ends.killed(key, attempt)
-        self.policy.receive(Kill(key, attempt, "cancelled"), self.now)
+    def kill_one(self, key: AttemptKey) -> None:
+        self.ends.killed(key)
+        self.policy.receive(Kill(key, "cancelled"), self.now)
         self.listen()
 
     @rule(data=st.data(), accepted=st.booleans(), unpinned=st.booleans())
@@ -119,7 +131,7 @@ class PrefillMachine(PolicyMachine):
         handoff.closed = True
         if accepted and handoff.branches:
             for sample in handoff.branches:
-                attempt = SequenceKey(handoff.job.request, sample), handoff.job.attempt
+                attempt = AttemptKey(handoff.job.request, sample, handoff.job.attempt)
                 if attempt not in self.ends.ends:
                     self.ends.end(attempt, "handed over")
             self.policy.receive(closed(number, "accepted"), self.now)
@@ -132,7 +144,7 @@ class PrefillMachine(PolicyMachine):
         for number in [number for number, each in self.handoffs.items() if each.closed]:
             handoff = self.handoffs.pop(number)
             if handoff.branches:
-                self.executor.expect(handoff.job.token_ids, handoff.blocks, handoff.job.salt)
+                self.executor.expect(handoff.job.prompt.token_ids, handoff.blocks, handoff.job.prompt.salt)
             self.policy.receive(Unpinned(number), self.now)
 
     def listen(self) -> None:
@@ -141,10 +153,10 @@ class PrefillMachine(PolicyMachine):
             assert event.handoff not in self.handoffs
             self.handoffs[event.handoff] = Handoff(event.job, event.samples, event.blocks)
             assert list(event.samples) == self.living(self.handoffs[event.handoff])
-        for event in self.bench.heard(LayerWritten):
-            for number, upto in event.handoffs:
-                assert not self.handoffs[number].closed and not self.handoffs[number].aborted
-                self.handoffs[number].ready[event.layer] = upto
+        for event in self.bench.heard(LayerReady):
+            ready = self.handoffs[event.handoff]
+            assert not ready.closed and not ready.aborted
+            ready.ready[event.layer] = event.upto
         for event in self.bench.heard(CommitHandoff):
             self.commit(event)
         for event in self.bench.heard(AbortHandoff):
@@ -156,15 +168,15 @@ class PrefillMachine(PolicyMachine):
     def commit(self, event: CommitHandoff) -> None:
         handoff = self.handoffs[event.handoff]
         assert not handoff.branches and not handoff.closed and not handoff.aborted
-        handoff.branches = [branch.sample for branch in event.first.branches]
+        handoff.branches = [branch.sample for branch in event.branches]
         assert handoff.branches == self.living(handoff), "those that go on, and no others"
-        whole = blocks_for(len(handoff.job.token_ids), 4)
+        whole = blocks_for(len(handoff.job.prompt.token_ids), 4)
         assert handoff.ready == dict.fromkeys(SPEC.groups[0].layers, whole), "a block that would never leave"
-        self.executor.expect(handoff.job.token_ids, handoff.blocks, handoff.job.salt)
+        self.executor.expect(handoff.job.prompt.token_ids, handoff.blocks, handoff.job.prompt.salt)
 
     def living(self, handoff: Handoff) -> list[int]:
-        keys = [SequenceKey(handoff.job.request, sample) for sample in handoff.samples]
-        return [key.sample for key in keys if (key, handoff.job.attempt) not in self.ends.ends]
+        keys = [key for key in handoff.job.attempts() if key.sample in handoff.samples]
+        return [key.sample for key in keys if key not in self.ends.ends]
 
     def transfer_goes_on(self) -> bool:
         for number in [number for number, each in self.handoffs.items() if not each.closed]:

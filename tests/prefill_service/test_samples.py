@@ -2,24 +2,24 @@
 
 import pytest
 
-from core.ids import SequenceKey
+from core.ids import AttemptKey
 from core.messages import Branch, DecodeJob, Limits
-from kvtransfer.moves import Unpinned
+from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.prefill_service.jobs import closed, job
 from tests.worker.roles import Bench, Sevens
-from worker.events import AbortHandoff, CommitHandoff, Emit, Fail, Kill, LayerWritten, OpenHandoff, Phase, Submit
+from worker.events import Emit, Fail, Kill, Phase, Submit
 
 STOP = 9
 STOPPING = Limits(10, (STOP,))
 
 
-def key(sample: int, number: int = 1) -> SequenceKey:
-    return SequenceKey(f"r{number}", sample)
+def key(sample: int, number: int = 1, attempt: int = 1) -> AttemptKey:
+    return AttemptKey(f"r{number}", sample, attempt)
 
 
 def cancelled(sample: int, attempt: int = 1) -> Kill:
-    return Kill(key(sample), attempt, "cancelled")
+    return Kill(key(sample, attempt=attempt), "cancelled")
 
 
 def handed_over(bench: Bench, policy: PrefillPolicy, handoff: int = 1) -> None:
@@ -30,7 +30,7 @@ def handed_over(bench: Bench, policy: PrefillPolicy, handoff: int = 1) -> None:
 
 
 def failed(bench: Bench) -> list[tuple[int, str]]:
-    return [(event.key.sample, event.reason) for event in bench.heard(Fail)]
+    return [(event.key.sample, event.failure.reason) for event in bench.heard(Fail)]
 
 
 def test_all_samples_share_one_pass_and_one_handoff() -> None:
@@ -42,10 +42,10 @@ def test_all_samples_share_one_pass_and_one_handoff() -> None:
     (opened,) = bench.heard(OpenHandoff)
     assert (opened.handoff, opened.samples, len(opened.blocks[0])) == (1, (0, 1, 2), 3)
     (commit,) = bench.heard(CommitHandoff)
-    assert commit.handoff == 1 and commit.first.index == 0
-    assert commit.first.branches == [Branch(0, [3]), Branch(1, [4]), Branch(2, [5])]
+    assert commit.handoff == 1
+    assert commit.branches == [Branch(0, [3]), Branch(1, [4]), Branch(2, [5])]
     (emit,) = bench.heard(Emit)
-    assert [(each.sample, each.token_ids) for each in emit.emitted] == [(0, [3]), (1, [4]), (2, [5])]
+    assert [(each.key.sample, each.token_ids) for each in emit.emitted] == [(0, [3]), (1, [4]), (2, [5])]
     states = [(event.key.sample, event.state) for event in bench.heard(Phase)]
     assert states == [(sample, state) for state in ("prefill", "handed off") for sample in range(3)]
     assert bench.blocks.used_count == 3
@@ -59,9 +59,9 @@ def test_samples_that_end_with_their_first_token_stay_behind() -> None:
     policy.receive(Submit(job(1, samples=(0, 1, 2), limits=STOPPING)), 1.0)
     bench.run(policy)
     (emit,) = bench.heard(Emit)
-    assert [(each.sample, each.finish) for each in emit.emitted] == [(0, "stop"), (1, None), (2, "stop")]
+    assert [(each.key.sample, each.finish) for each in emit.emitted] == [(0, "stop"), (1, None), (2, "stop")]
     (commit,) = bench.heard(CommitHandoff)
-    assert commit.first.branches == [Branch(1, [7])]
+    assert commit.branches == [Branch(1, [7])]
     assert bench.blocks.used_count == 3 and not bench.heard(AbortHandoff), "the stem keeps them for its sibling"
     bench.heard(Fail)
     policy.receive(cancelled(0), 1.0)
@@ -92,8 +92,8 @@ def test_a_sample_killed_before_its_first_token_has_none(dead: int, early: str) 
     bench.run(policy)
     others = [sample for sample in range(3) if sample != dead]
     assert bench.heard(OpenHandoff)[0].samples == ((0, 1, 2) if early == "computing" else tuple(others))
-    assert [each.sample for each in bench.heard(Emit)[0].emitted] == others
-    assert [branch.sample for branch in bench.heard(CommitHandoff)[0].first.branches] == others
+    assert [each.key.sample for each in bench.heard(Emit)[0].emitted] == others
+    assert [branch.sample for branch in bench.heard(CommitHandoff)[0].branches] == others
     assert not bench.heard(AbortHandoff) and not failed(bench)
     handed_over(bench, policy)
 
@@ -160,8 +160,8 @@ def test_a_higher_attempt_takes_its_sample_out_of_the_lower_one() -> None:
     bench.step(policy)
     policy.receive(Submit(job(1, tokens=27, prompt_tokens=26, attempt=2, samples=(0,))), 1.0)
     bench.run(policy)
-    commits = [(event.handoff, event.first.index, event.first.branches) for event in bench.heard(CommitHandoff)]
-    assert commits == [(1, 0, [Branch(1, [7])]), (3, 1, [Branch(0, [7])])]
+    commits = [(event.handoff, event.branches) for event in bench.heard(CommitHandoff)]
+    assert commits == [(1, [Branch(1, [7])]), (3, [Branch(0, [7])])]
     policy.receive(cancelled(0, attempt=1), 1.0)
     assert not bench.heard(AbortHandoff), "the lower one is dead already"
     policy.receive(closed(1, "accepted"), 2.0)
@@ -225,8 +225,8 @@ def test_what_is_killed_in_its_peer_s_line_is_never_computed() -> None:
     policy.receive(Submit(job(2, tokens=20, samples=(0, 1, 2))), 1.0)
     policy.receive(Submit(job(3, tokens=20)), 1.0)
     policy.receive(Submit(job(4, tokens=12)), 1.0)
-    policy.receive(Kill(key(0, 2), 1, "cancelled"), 1.0)
-    policy.receive(Kill(key(0, 3), 1, "cancelled"), 1.0)
+    policy.receive(Kill(key(0, 2), "cancelled"), 1.0)
+    policy.receive(Kill(key(0, 3), "cancelled"), 1.0)
     bench.run(policy)
     assert policy.load().waiting == 2
     policy.receive(closed(1, "accepted"), 2.0)
@@ -240,7 +240,7 @@ def test_a_head_that_is_killed_lets_the_next_in_line_go_on() -> None:
     policy = PrefillPolicy(bench.parts)
     for number, tokens in enumerate((20, 20, 12), 1):
         policy.receive(Submit(job(number, tokens=tokens)), 1.0)
-    policy.receive(Kill(key(0, 2), 1, "cancelled"), 1.0)
+    policy.receive(Kill(key(0, 2), "cancelled"), 1.0)
     bench.run(policy)
     assert [event.job.request for event in bench.heard(OpenHandoff)] == ["r1", "r3"]
 
@@ -261,11 +261,11 @@ def test_a_common_prompt_is_computed_once_and_handed_off_whole_each_time(togethe
     found = 8 if together else 11  # a block of the same step is shared as a whole, or not at all
     assert policy.load().prompt_tokens == 12 + (12 - found) + 12
     assert policy.load().kv.found_tokens == found
-    stages = {commit.handoff: commit.first.stages for commit in bench.heard(CommitHandoff)}
+    stages = {commit.handoff: commit.stages for commit in bench.heard(CommitHandoff)}
     assert (stages[2].cached_tokens, stages[3].cached_tokens) == (found, 0)
     written: dict[tuple[int, int], int] = {}
-    for event in bench.heard(LayerWritten):
-        written |= {(handoff, event.layer): upto for handoff, upto in event.handoffs}
+    for event in bench.heard(LayerReady):
+        written[event.handoff, event.layer] = event.upto
     assert written[2, 0] == written[2, 1] == 3, "every block of every layer may leave, found or computed"
     opened = {event.handoff: event.blocks[0] for event in bench.heard(OpenHandoff)}
     assert not set(opened[2]) & set(opened[3]), "of two tenants"
@@ -285,4 +285,4 @@ def test_a_retry_counts_cached_tokens_of_the_prompt_only() -> None:
     bench.run(policy)
     policy.receive(Submit(job(1, tokens=13, prompt_tokens=5, attempt=2)), 1.0)
     bench.run(policy)
-    assert [commit.first.stages.cached_tokens for commit in bench.heard(CommitHandoff)] == [0, 5]
+    assert [commit.stages.cached_tokens for commit in bench.heard(CommitHandoff)] == [0, 5]

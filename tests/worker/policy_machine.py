@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from core.ids import SequenceKey
+from core.ids import SampleKey
 from tests.engine.strict_executor import StrictExecutor
 from tests.worker.ends import Ends
 from tests.worker.roles import Bench
@@ -23,7 +23,7 @@ class PolicyMachine(RuleBasedStateMachine):
         self.bench, self.executor, self.policy, self.depth = bench, executor, policy, depth
         self.now = 1.0
         self.ends = Ends()
-        self.attempts: dict[SequenceKey, int] = {}  # the highest
+        self.attempts: dict[SampleKey, int] = {}  # the highest
         self.handoffs: dict[Any, Any] = {}
 
     @rule()
@@ -39,7 +39,7 @@ class PolicyMachine(RuleBasedStateMachine):
 
     def launched(self) -> bool:
         for each in self.bench.scheduler.added:
-            self.executor.salts[each.id], self.executor.known[each.id] = each.salt, each.tokens
+            self.executor.salts[each.id], self.executor.known[each.id] = each.prompt.salt, each.tokens
         done = self.bench.launch(self.policy, self.now) is not None
         self.listen()
         return done
@@ -69,7 +69,7 @@ class PolicyMachine(RuleBasedStateMachine):
             for emitted in event.emitted:
                 self.ends.emit(emitted)
         for event in self.bench.heard(Fail):
-            self.ends.end((event.key, event.attempt), event.reason)
+            self.ends.end(event.key, event.failure.reason)
 
     @invariant()
     def whoever_is_owed_an_end_is_here(self) -> None:

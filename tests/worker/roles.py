@@ -7,18 +7,31 @@ from typing import Any
 
 from core.config import EngineConfig, TransferConfig, WorkerConfig
 from core.kvspec import KVGroup, KVSpec
-from core.messages import Limits, Sampling
+from core.messages import Limits, Prompt, Sampling
 from core.store import ServerClock
 from engine.blocks.manager import BlockManager
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
+from tests.kvtransfer.array_pool import ArrayPool
+from worker.busy_page import BusyPage
 from worker.engine_loop import Runner
+from worker.engine_status import EngineStatus
+from worker.life import Life
+from worker.mailbox import Inbox, Outbox
 from worker.role import Parts
 
 SPEC = KVSpec((KVGroup("full", (0, 1), 4, 64),), "layout", "weights")
 VOCABULARY = 200
 SAMPLING, LIMITS = Sampling(1), Limits(10)
+
+
+def prompted(tokens: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """Puts the fields of a prompt, where they are given, into one; by default the text begins like all others."""
+    rest = dict(fields)
+    token_ids = rest.pop("token_ids", None) or list(range(tokens))
+    own = rest.pop("prompt_tokens", len(token_ids))
+    return {"prompt": Prompt(token_ids, own, rest.pop("salt", ""), rest.pop("priority", 0)), **rest}
 
 
 class Sevens:
@@ -63,6 +76,17 @@ class Watched(Scheduler):
         self.added += members
 
 
+class Said(Outbox[Any]):
+    """An outbox that writes down what is posted, as nobody reads it."""
+
+    def __init__(self) -> None:
+        super().__init__(10)
+        self.events: list[Any] = []
+
+    def post(self, event: Any) -> None:
+        self.events.append(event)
+
+
 class Bench:
     """Parts for a policy, and the engine loop a step at a time."""
 
@@ -73,7 +97,6 @@ class Bench:
         executor: Runner | None = None,
         max_in_flight: int = 1,
     ) -> None:
-        self.said: list[Any] = []
         self.executor: Runner = executor or Sevens()
         self.blocks = BlockManager(SPEC, blocks)
         self.scheduler = Watched(
@@ -82,7 +105,11 @@ class Bench:
         config = WorkerConfig(
             engine=EngineConfig(model="m"), transfer=TransferConfig(waiting_share=waiting_share), inbox=10
         )
-        self.parts = Parts(config, "me", SPEC, VOCABULARY, self.scheduler, self.blocks, ServerClock(), self.said.append)
+        outbox = Said()
+        self.said = outbox.events
+        busy = BusyPage("", 1, lambda threads: None)
+        self.life = Life(config, "me", ServerClock(), EngineStatus(), Inbox(10), outbox, busy)
+        self.parts = Parts(self.life, SPEC, ArrayPool(SPEC, blocks), VOCABULARY, self.scheduler, self.blocks)
 
     def launch(self, policy: Any, now: float = 1.0) -> Plan | None:
         """Plans and starts a step, as the engine loop does."""

@@ -3,21 +3,21 @@
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from core.errors import DeviceError
-from core.messages import DecodeJob, Limits
-from core.store import ServerClock
+from core.messages import DecodeJob, Limits, Prompt
 from decode_service.policy import DecodePolicy
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.scheduler import Scheduler
 from tests.worker.roles import SAMPLING, Bench
-from worker.busy_page import BusyPage
 from worker.engine_loop import EngineLoop
+from worker.engine_status import EngineStatus
 from worker.events import Emit, Fail, Stop, Submit
 from worker.mailbox import Inbox
-from worker.vitals import Vitals
 
 SECONDS = 20.0
 
@@ -43,18 +43,26 @@ class Sevens:
 
 def job(number: int) -> DecodeJob:
     return DecodeJob(
-        request=f"r{number}", attempt=1, sender="gateway", receiver="me", token_ids=[1, 2, 3], prompt_tokens=3,
-        sampling=SAMPLING, limits=Limits(5), deadline=1e12, queued_at=0.0,
-    )  # fmt: skip
+        request=f"r{number}",
+        attempt=1,
+        sender="gateway",
+        receiver="me",
+        prompt=Prompt([1, 2, 3], 3),
+        sampling=SAMPLING,
+        limits=Limits(5),
+        deadline=1e12,
+        queued_at=0.0,
+    )
 
 
 def make_loop(
-    bench: Bench, runner: Sevens, inbox: Inbox[object], scheduler: Scheduler, vitals: Vitals, depth: int = 1
+    bench: Bench, runner: Sevens, inbox: Inbox[object], scheduler: Scheduler, status: EngineStatus, depth: int = 1
 ) -> EngineLoop[object]:
     """A decode worker's."""
-    policy = DecodePolicy(bench.parts._replace(scheduler=scheduler))
-    busy = BusyPage("", 1, lambda threads: None)
-    return EngineLoop(runner, scheduler, policy, inbox, vitals, ServerClock(), busy, lambda tokens: 1, 60.0, depth)
+    config = structs.replace(bench.life.config, drain_seconds=60.0)
+    life = replace(bench.life, config=config, inbox=inbox, status=status)
+    policy = DecodePolicy(bench.parts._replace(life=life, scheduler=scheduler))
+    return EngineLoop(life, runner, scheduler, policy, lambda tokens: 1, depth)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -64,8 +72,8 @@ def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.Mo
     bench = Bench()
     scheduler = Scheduler(bench.blocks, max_batch_tokens=16, max_sequences=1, max_model_len=256, max_in_flight=depth)
     inbox: Inbox[object] = Inbox(100)
-    runner, vitals = Sevens(), Vitals()
-    loop = make_loop(bench, runner, inbox, scheduler, vitals, depth)
+    runner, status = Sevens(), EngineStatus()
+    loop = make_loop(bench, runner, inbox, scheduler, status, depth)
     for number in range(3):
         inbox.post(Submit(job(number)))
     inbox.post(Stop())  # ends when everything is done
@@ -75,20 +83,20 @@ def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.Mo
     assert not thread.is_alive(), "the loop sleeps though there is work"
     tokens = [emitted for event in bench.heard(Emit) for emitted in event.emitted]
     assert sum(len(emitted.token_ids) for emitted in tokens) == 15
-    assert [emitted.request for emitted in tokens if emitted.finish] == ["r0", "r1", "r2"]
+    assert [emitted.key.request for emitted in tokens if emitted.finish] == ["r0", "r1", "r2"]
     assert runner.most == depth and not bench.heard(Fail)
-    assert bench.blocks.used_count == 0 and vitals.draining
+    assert bench.blocks.used_count == 0 and status.draining
 
 
 def test_an_error_ends_the_loop_at_once_and_reports_what_was_running() -> None:
     bench = Bench()
     inbox: Inbox[object] = Inbox(100)
-    loop = make_loop(bench, Sevens(), inbox, bench.scheduler, Vitals())
+    loop = make_loop(bench, Sevens(), inbox, bench.scheduler, EngineStatus())
     inbox.post(Submit(job(1)))
     inbox.post(Stop("the I/O thread died"))
     loop.run()
     assert loop.error == "the I/O thread died"
-    assert [event.reason for event in bench.heard(Fail)] == ["draining"]
+    assert [event.failure.reason for event in bench.heard(Fail)] == ["draining"]
 
 
 class Broken(Sevens):
@@ -101,8 +109,8 @@ class Broken(Sevens):
 def test_a_device_that_fails_ends_the_loop_with_its_cause_and_others_can_go_on() -> None:
     bench = Bench()
     inbox: Inbox[object] = Inbox(100)
-    loop = make_loop(bench, Broken(), inbox, bench.scheduler, Vitals())
+    loop = make_loop(bench, Broken(), inbox, bench.scheduler, EngineStatus())
     inbox.post(Submit(job(1)))
     loop.run()
     assert loop.error == "CUDA error: an illegal memory access was encountered"
-    assert [(event.reason, event.retryable) for event in bench.heard(Fail)] == [("draining", True)]
+    assert [(event.failure.reason, event.failure.retryable) for event in bench.heard(Fail)] == [("draining", True)]

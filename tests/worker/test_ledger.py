@@ -4,68 +4,73 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from core.ids import SequenceKey
+from core.ids import AttemptKey
 from core.messages import Emitted
-from worker.ledger import TOMBSTONE_SECONDS, Failure, Ledger, Verdict
+from worker.events import Failure
+from worker.ledger import TOMBSTONE_SECONDS, Ledger, Verdict
 
-KEY = SequenceKey("gateway-1", 0)
+KEY = AttemptKey("gateway-1", 0, 1)
+
+
+def key(attempt: int) -> AttemptKey:
+    return KEY._replace(attempt=attempt)
 
 
 def begun(attempt: int = 1, base: int = 0) -> Ledger:
     ledger = Ledger()
-    assert ledger.begin(KEY, attempt, "gateway", base, 100.0) == (Verdict.NEW, 0)
+    assert ledger.begin(key(attempt), "gateway", base, 100.0) == (Verdict.NEW, None)
     return ledger
 
 
 def test_a_duplicate_job_is_seen_and_a_lower_attempt_is_dead() -> None:
     ledger = begun(attempt=2)
-    assert ledger.begin(KEY, 2, "gateway", 0, 100.0) == (Verdict.DUPLICATE, 0)
-    assert ledger.begin(KEY, 1, "gateway", 0, 100.0) == (Verdict.DEAD, 0)
+    assert ledger.begin(key(2), "gateway", 0, 100.0) == (Verdict.DUPLICATE, None)
+    assert ledger.begin(KEY, "gateway", 0, 100.0) == (Verdict.DEAD, None)
 
 
 def test_a_higher_attempt_kills_the_lower_one() -> None:
     ledger = begun(attempt=1)
-    assert ledger.begin(KEY, 2, "gateway", 0, 100.0) == (Verdict.NEW, 1)
-    assert ledger.emit(Emitted(*KEY, 1, 0, [7])) is None
+    assert ledger.begin(key(2), "gateway", 0, 100.0) == (Verdict.NEW, KEY)
+    assert ledger.emit(Emitted(KEY, 0, [7])) is None
 
 
 def test_a_cancelled_sequence_never_comes_back_until_its_tombstone_falls() -> None:
     ledger = begun()
-    assert ledger.cancel(KEY, 1, now=0.0)
-    assert not ledger.cancel(KEY, 1, now=0.0)
-    assert ledger.begin(KEY, 1, "gateway", 0, 100.0) == (Verdict.DEAD, 0)
-    assert ledger.emit(Emitted(*KEY, 1, 0, [7])) is None
+    assert ledger.cancel(KEY, now=0.0)
+    assert not ledger.cancel(KEY, now=0.0)
+    assert ledger.begin(KEY, "gateway", 0, 100.0) == (Verdict.DEAD, None)
+    assert ledger.emit(Emitted(KEY, 0, [7])) is None
     ledger.expire(TOMBSTONE_SECONDS + 1)
-    assert ledger.begin(KEY, 1, "gateway", 0, 100.0)[0] is Verdict.NEW
+    assert ledger.begin(KEY, "gateway", 0, 100.0)[0] is Verdict.NEW
 
 
 def test_a_cancel_that_comes_first_stops_the_job() -> None:
     ledger = Ledger()
-    assert not ledger.cancel(KEY, 3, now=0.0)
-    assert ledger.begin(KEY, 3, "gateway", 0, 100.0)[0] is Verdict.DEAD
-    assert ledger.begin(KEY, 4, "gateway", 0, 100.0)[0] is Verdict.NEW
+    assert not ledger.cancel(key(3), now=0.0)
+    assert ledger.begin(key(3), "gateway", 0, 100.0)[0] is Verdict.DEAD
+    assert ledger.begin(key(4), "gateway", 0, 100.0)[0] is Verdict.NEW
 
 
 def test_the_end_rides_with_the_last_token_and_is_repeated_on_asking() -> None:
     ledger = begun(base=5)
-    ledger.emit(Emitted(*KEY, 1, 5, [1, 2]))
+    ledger.emit(Emitted(KEY, 5, [1, 2]))
     ledger.sent(ledger.owing("gateway"))
-    ledger.emit(Emitted(*KEY, 1, 7, [3], "stop"))
+    ledger.emit(Emitted(KEY, 7, [3], "stop"))
     (entry,) = ledger.owing("gateway")
-    assert entry.pending() == Emitted(*KEY, 1, 7, [3], "stop")
+    assert entry.pending() == Emitted(KEY, 7, [3], "stop")
     ledger.sent([entry])
     assert not ledger.owing("gateway")
-    asked = ledger.ask(KEY, 1, 6)
-    assert asked is not None and asked.pending() == Emitted(*KEY, 1, 6, [2, 3], "stop")
-    assert ledger.acknowledged(KEY, 1) is asked
-    assert ledger.ask(KEY, 1, 6) is None
+    asked = ledger.ask(KEY, 6)
+    assert asked is not None and asked.pending() == Emitted(KEY, 6, [2, 3], "stop")
+    assert ledger.acknowledged(KEY) is asked
+    assert ledger.ask(KEY, 6) is None
 
 
 def test_a_failure_is_owed_after_the_tokens() -> None:
     ledger = begun()
-    ledger.emit(Emitted(*KEY, 1, 0, [1]))
-    assert ledger.fail(KEY, 1, Failure("engine")) == "gateway"
-    assert ledger.fail(KEY, 1, Failure("deadline")) is None
+    ledger.emit(Emitted(KEY, 0, [1]))
+    assert ledger.fail(KEY, Failure("engine")) == "gateway"
+    assert ledger.fail(KEY, Failure("deadline")) is None
     (entry,) = ledger.owing("gateway")
     assert entry.pending().token_ids == [1] and entry.failure is not None and entry.failure.reason == "engine"
 
@@ -93,7 +98,7 @@ class Delivery(RuleBasedStateMachine):
     @rule(count=st.integers(1, 3), end=st.booleans())
     def emit(self, count: int, end: bool) -> None:
         tokens = list(range(len(self.made), len(self.made) + count))
-        self.ledger.emit(Emitted(*KEY, 1, len(self.made), tokens, "stop" if end else None))
+        self.ledger.emit(Emitted(KEY, len(self.made), tokens, "stop" if end else None))
         self.made += tokens
         self.finished = end
 
@@ -110,7 +115,7 @@ class Delivery(RuleBasedStateMachine):
 
     @rule()
     def ask(self) -> None:
-        entry = self.ledger.ask(KEY, 1, len(self.got))
+        entry = self.ledger.ask(KEY, len(self.got))
         assert entry is not None
 
     @invariant()

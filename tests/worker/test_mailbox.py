@@ -64,19 +64,16 @@ def test_the_outbox_delivers_in_order_what_came_before_and_after_the_loop() -> N
     got: list[int] = []
 
     async def read() -> None:
-        done = asyncio.Event()
+        writer = threading.Thread(target=post_all, args=[outbox, range(50, 5000)])
+        writer.start()  # far more than the bound: the writer waits for room
 
         def handle(event: int) -> None:
             got.append(event)
             if event == 4999:
-                done.set()
+                outbox.close()
 
-        outbox.attach(asyncio.get_running_loop(), handle, lambda error: pytest.fail(str(error)))
-        writer = threading.Thread(target=post_all, args=[outbox, range(50, 5000)])
-        writer.start()  # far more than the bound: the writer waits for room
-        await asyncio.wait_for(done.wait(), 20)
+        await asyncio.wait_for(outbox.deliver(handle), 20)
         writer.join()
-        outbox.detach()
 
     for number in range(50):
         outbox.post(number)
@@ -102,12 +99,20 @@ def test_an_event_that_cannot_be_handled_ends_the_outbox_and_says_why() -> None:
         got.append(event)
 
     async def read() -> None:
-        broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        outbox.attach(asyncio.get_running_loop(), handle, broken.set_exception)
         for number in range(5):
             outbox.post(number)
         with pytest.raises(ValueError, match="two"):
-            await asyncio.wait_for(broken, 10)
+            await asyncio.wait_for(outbox.deliver(handle), 10)
 
     asyncio.run(read())
     assert got == [0, 1]
+
+
+def test_what_was_posted_before_the_close_is_delivered_before_the_end() -> None:
+    outbox: Outbox[int] = Outbox(100)
+    got: list[int] = []
+    for number in range(5):
+        outbox.post(number)
+    outbox.close()
+    asyncio.run(outbox.deliver(got.append))
+    assert got == [0, 1, 2, 3, 4]

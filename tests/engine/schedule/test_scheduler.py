@@ -8,8 +8,8 @@ from itertools import count
 import pytest
 
 from core.errors import CapacityError, IllegalMove
-from core.ids import SequenceKey
-from core.messages import Limits, Sampling
+from core.ids import AttemptKey
+from core.messages import Limits, Prompt, Sampling
 from engine.blocks.manager import BlockManager, Found
 from engine.plan import PENDING, Plan, StepResult
 from engine.schedule.admission import Admission
@@ -59,19 +59,16 @@ def job(
     priority: int = 0,
 ) -> Sequence:
     """Of a tenant of its own, who shares no KV, unless `salt` says whose it is."""
+    tokens = list(range(100, 100 + length))
     return Sequence(
-        SequenceKey(f"r-{length}", 0),
-        1,
+        AttemptKey(f"r-{length}", 0, 1),
         "gateway",
-        list(range(100, 100 + length)),
-        length,
+        Prompt(tokens, length, f"{next(TENANTS)}" if salt is None else salt, priority),
         deadline=50.0,
         sampling=GREEDY,
         limits=Limits(max_tokens, () if stop is None else (stop,)),
         hand_off=hand_off,
         landing=landing,
-        salt=f"{next(TENANTS)}" if salt is None else salt,
-        priority=priority,
     )
 
 
@@ -161,7 +158,7 @@ def test_no_more_than_max_sequences_run_or_land() -> None:
 
 def test_output_index_counts_on_from_earlier_attempts() -> None:
     engine = scheduler()
-    retried = Sequence(SequenceKey("r", 3), 2, "gateway", [5, 6, 7, 8], 2, 9.0, GREEDY, Limits(3))
+    retried = Sequence(AttemptKey("r", 3, 2), "gateway", Prompt([5, 6, 7, 8], 2), 9.0, GREEDY, Limits(3))
     engine.add(retried)
     plan = planned(engine)
     assert (plan.works[0].output_index, plan.works[0].samples) == (2, (3,))

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec import structs
 
 from core.errors import CapacityError
-from core.ids import SequenceKey
-from core.messages import Limits, Sampling
+from core.ids import AttemptKey
+from core.messages import Limits, Prompt, Sampling
 from engine.blocks.manager import BlockManager, Tables
 from engine.schedule.scheduler import Progress, Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
@@ -112,10 +112,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         sampling, limits = Sampling(seed=len(self.all)), Limits(job.max_tokens, (STOP,) if stop else ())
         members = []
         for sample in range(job.sample, job.sample + 1 + job.branches):
-            key = SequenceKey(f"r-{len(self.all)}", sample)
-            each = Sequence(key, 1, "gateway", list(tokens), prompt, self.now + job.deadline)
+            key = AttemptKey(f"r-{len(self.all)}", sample, 1)
+            text = Prompt(list(tokens), prompt, job.salt, job.priority)
+            each = Sequence(key, "gateway", text, self.now + job.deadline)
             each.hand_off, each.landing = kind == "hand_off", kind == "landing"
-            each.salt, each.priority = job.salt, job.priority
             if kind != "landing":
                 each.sampling, each.limits = sampling, limits
             members.append(each)
@@ -137,7 +137,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.commits[each.id] = sampling, limits
             self.expected[each.id] = reference(tokens, prompt, sampling, each.key.sample, end, stop)
             self.emitted[each.id] = list(tokens)
-            self.executor.salts[each.id], self.executor.known[each.id] = each.salt, each.tokens
+            self.executor.salts[each.id], self.executor.known[each.id] = each.prompt.salt, each.tokens
 
     @rule(steps=st.integers(1, 12))
     def run_on(self, steps: int) -> None:
@@ -203,7 +203,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Its KV has landed; whoever ended with its first token does not go on here."""
         sampling, limits = self.commits[sequence.id]
         length = len(self.emitted[sequence.id])
-        self.executor.land(self.emitted[sequence.id], sequence.blocks, sequence.salt, sequence.held_blocks)
+        self.executor.land(self.emitted[sequence.id], sequence.blocks, sequence.prompt.salt, sequence.held_blocks)
         members = [sequence, *sequence.branches]
         for each in members:
             if len(self.expected[each.id]) < length + 2:
@@ -254,9 +254,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def hand_over_one(self, sequence: Sequence, sending: bool) -> None:
         """Accepted: the sequence is released here, perhaps while a transport still reads its blocks."""
         known = sequence.tokens[: sequence.computed]
-        self.executor.expect(known, sequence.blocks, sequence.salt)
+        self.executor.expect(known, sequence.blocks, sequence.prompt.salt)
         if sending:
-            self.io.append((sequence.salt, known, sequence.blocks))
+            self.io.append((sequence.prompt.salt, known, sequence.blocks))
             for group, table in enumerate(sequence.blocks):
                 self.blocks.hold_io(group, table)
         self.scheduler.release(sequence)

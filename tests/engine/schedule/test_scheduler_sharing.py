@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.ids import SequenceKey
+from core.ids import AttemptKey
 from core.messages import Limits
 from engine.plan import BlockMove, StepResult
 from engine.schedule.scheduler import NON_FINITE, Progress
@@ -15,7 +15,7 @@ def samples(count: int, length: int, max_tokens: int = 8, *, hand_off: bool = Fa
     found = []
     for number in range(count):
         found.append(job(length, max_tokens, hand_off=hand_off, stop=9, salt="samples"))
-        found[-1].key = SequenceKey("r", number)
+        found[-1].key = AttemptKey("r", number, 1)
     return found
 
 

@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 
 from core.errors import IllegalMove, MessageError
-from core.ids import SequenceKey
-from core.messages import Limits
+from core.ids import AttemptKey
+from core.messages import Limits, Prompt
 from engine.schedule.sequence import Sequence, SequenceState
 
 B, W, L, R, P, E = SequenceState
@@ -14,7 +14,7 @@ LEGAL = {(B, R), (B, E), (W, R), (W, L), (W, E), (L, R), (L, E), (R, W), (R, P),
 
 
 def sequence(tokens: list[int], prompt_tokens: int, **more: object) -> Sequence:
-    built = Sequence(SequenceKey("r-1", 0), 1, "gateway", tokens, prompt_tokens, deadline=9.0)
+    built = Sequence(AttemptKey("r-1", 0, 1), "gateway", Prompt(tokens, prompt_tokens), deadline=9.0)
     for name, value in more.items():
         setattr(built, name, value)
     return built

@@ -92,7 +92,7 @@ async def test_default_limits(running: Running) -> None:
     await running.post("/v1/completions", prompt=[5] * 10)
     await running.post("/v1/completions", prompt=[5] * 250)
     first, second, third = running.peer("prefill").jobs
-    assert first.limits.max_tokens == 256 - len(first.token_ids)
+    assert first.limits.max_tokens == 256 - len(first.prompt.token_ids)
     assert second.limits.max_tokens == 16
     assert third.limits.max_tokens == 6
 
@@ -126,12 +126,12 @@ async def test_the_job_says_what_the_client_said(running: Running) -> None:
     assert (job.sampling.top_k, job.sampling.min_p) == (7, 0.1)
     assert job.sampling.seed == (1 << 63) - 3
     assert job.limits.max_tokens == 4 and job.limits.stop_token_ids == ()
-    assert job.priority == -7 and job.samples == (0,)
-    assert job.attempt == 1 and job.prompt_tokens == len(job.token_ids)
+    assert job.prompt.priority == -7 and job.samples == (0,)
+    assert job.attempt == 1 and job.prompt.prompt_tokens == len(job.prompt.token_ids)
     assert job.decode_epoch == running.peer("decode").epoch
     await running.chat(top_k=-1, max_tokens=1)
     other = running.peer("prefill").jobs[1]
-    assert other.priority == 0
+    assert other.prompt.priority == 0
     assert other.sampling.top_k == 0 and other.sampling.temperature == 1.0 and other.sampling.seed >= 0
     assert other.limits.stop_token_ids == running.tokenizer.stop_ids
 
@@ -173,7 +173,7 @@ async def test_content_in_parts_and_older_names(running: Running) -> None:
     ]
     assert [answer.status_code for answer in answers] == [200, 200]
     first, second = running.peer("prefill").jobs
-    assert first.token_ids == second.token_ids
+    assert first.prompt.token_ids == second.prompt.token_ids
 
 
 async def test_a_list_of_prompts(running: Running) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from core.ids import SequenceKey
+from core.ids import AttemptKey
 from core.messages import Emitted, Tokens
 from gateway import service
 from gateway.http import sse
@@ -57,7 +57,7 @@ async def test_a_retry_goes_on_behind_what_was_delivered(serve: Serve) -> None:
     await running.peers[1].die()
     assert await task == TEXT
     job = running.peer("prefill").jobs[-1]
-    assert job.attempt == 2 and len(job.token_ids) == job.prompt_tokens + 9
+    assert job.attempt == 2 and len(job.prompt.token_ids) == job.prompt.prompt_tokens + 9
     await until(lambda: second.ends, "the acknowledgement of the end")
     record = (await running.finished(1))[0]
     assert (record.attempts, record.decode_worker) == (2, second.epoch)
@@ -208,7 +208,7 @@ async def test_clients_that_go_away(serve: Serve, streaming: bool) -> None:
     await running.idle()
 
     def cancelled() -> list[int]:
-        return [len({cancel.request for cancel in peer.cancels}) for peer in running.peers]
+        return [len({cancel.key.request for cancel in peer.cancels}) for peer in running.peers]
 
     await until(lambda: cancelled() == [count, count], "all cancellations on both workers")
     assert {record.outcome for record in await running.finished(count)} == {"cancelled"}
@@ -254,11 +254,10 @@ async def test_a_message_for_another_life_is_dropped_and_counted(serve: Serve) -
     task = asyncio.create_task(content(running))
     await until(lambda: any(len(one.sample.tokens) == 3 for one in _open(running)), "three tokens")
     (answer,) = _open(running)
-    key: SequenceKey = answer.sample.key
+    key: AttemptKey = answer.sample.attempt_key
     (gateway,) = decode.heard_from()
-    job = running.peer("prefill").jobs[0]
     for sender, receiver in ((decode.epoch, "another gateway"), ("another worker", gateway)):
-        emitted = [Emitted(*key, job.attempt, 3, [7])]
+        emitted = [Emitted(key, 3, [7])]
         await decode.say(gateway, Tokens(sender=sender, receiver=receiver, emitted=emitted))
 
     async def counted() -> bool:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from core.ids import SequenceKey
-from core.messages import Emitted, Finish, Limits, Sampling, Stages
+from core.ids import SampleKey
+from core.messages import Emitted, Finish, Limits, Prompt, Sampling, Stages
 from core.slo import SLO
 from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import Attempt
@@ -20,10 +20,10 @@ BOTH = Route(P, D)
 
 def request_of(samples: int) -> Request:
     metrics = Metrics("m", [])
-    prompt = AdmittedPrompt([5, 6, 7], Sampling(1), Limits(100), samples=samples, priority=3, salt="ab" * 16)
+    prompt = AdmittedPrompt(Prompt([5, 6, 7], 3, "ab" * 16, 3), Sampling(1), Limits(100), samples=samples)
 
     def stream(number: int) -> Stream:
-        sample = Sample(SequenceKey("r-1", number), prompt, 100.0)
+        sample = Sample(SampleKey("r-1", number), prompt, 100.0)
         return Stream(sample, BytePieces(chr).stream(), 0.0, False, metrics)
 
     return Request([stream(number) for number in range(samples)])
@@ -39,10 +39,9 @@ def begun(samples: int = 3) -> tuple[Request, Attempt]:
 def say(request: Request, sample: int, at: float, tokens: int = 1, finish: Finish | None = None) -> None:
     """New tokens of a sample, from the worker that its attempt is with."""
     stream = request.streams[sample]
-    attempt, index = stream.sample.attempt, len(stream.sample.tokens)
-    assert attempt is not None
+    index = len(stream.sample.tokens)
     ids = list(range(65 + index, 65 + index + tokens))
-    fresh = stream.sample.emitted(D, Emitted("r-1", sample, attempt.number, index, ids, finish), at)
+    fresh = stream.sample.emitted(D, Emitted(stream.sample.attempt_key, index, ids, finish), at)
     assert fresh is not None
     stream.take(fresh, at)
 
@@ -54,8 +53,8 @@ def end(request: Request, sample: int, state: State, reason: str) -> None:
 def test_the_first_job_is_for_all_samples() -> None:
     request, attempt = begun()
     job = request.job(attempt, "g", "tcp://d", 50.0)
-    assert (job.samples, job.attempt, job.token_ids) == ((0, 1, 2), 1, [5, 6, 7])
-    assert (job.salt, job.priority) == ("ab" * 16, 3)
+    assert (job.samples, job.attempt) == ((0, 1, 2), 1)
+    assert job.prompt == Prompt([5, 6, 7], 3, "ab" * 16, 3)
 
 
 def test_a_job_that_was_taken_is_taken_for_all() -> None:
@@ -99,7 +98,7 @@ def test_a_retry_is_a_job_of_its_own_with_a_number_of_its_own() -> None:
     second = request.samples[1].attempt
     assert second is not None
     job = request.job(second, "g", "tcp://d", 50.0)
-    assert (job.samples, job.attempt, job.token_ids, job.prompt_tokens) == ((1,), 2, [5, 6, 7, 65, 66], 3)
+    assert (job.samples, job.attempt, job.prompt) == ((1,), 2, Prompt([5, 6, 7, 65, 66], 3, "ab" * 16, 3))
     assert request.started(P, 2, 3.0)
     states = [sample.state for sample in request.samples]
     assert states == [State.PREFILL, State.PREFILL, State.QUEUED], "`Started` names one job"

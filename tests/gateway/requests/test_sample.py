@@ -5,8 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import IllegalMove
-from core.ids import SequenceKey
-from core.messages import HANDED_OFF, Alive, DecodeJob, Emitted, Failed, Limits, PrefillJob, Sampling, Stages, Way
+from core.ids import AttemptKey, SampleKey
+from core.messages import (
+    HANDED_OFF,
+    Alive,
+    DecodeJob,
+    Emitted,
+    Failed,
+    Limits,
+    PrefillJob,
+    Prompt,
+    Sampling,
+    Stages,
+    Way,
+)
 from gateway.requests.attempt import Attempt
 from gateway.requests.sample import (
     ASK_AFTER,
@@ -33,7 +45,7 @@ def state(sample: Sample) -> str:
 
 
 def begun(route: Route = BOTH) -> Sample:
-    sample = Sample(SequenceKey("r-1", 0), AdmittedPrompt([5, 6, 7], Sampling(1), Limits(100)), deadline=100.0)
+    sample = Sample(SampleKey("r-1", 0), AdmittedPrompt(Prompt([5, 6, 7], 3), Sampling(1), Limits(100)), deadline=100.0)
     attempt = Attempt(1, route, 0.0)
     sample.begin(attempt, 0.0)
     attempt.add(0.0)
@@ -41,11 +53,11 @@ def begun(route: Route = BOTH) -> Sample:
 
 
 def said(index: int, tokens: list[int], attempt: int = 1, finish: bool = False) -> Emitted:
-    return Emitted("r-1", 0, attempt, index, tokens, "stop" if finish else None)
+    return Emitted(AttemptKey("r-1", 0, attempt), index, tokens, "stop" if finish else None)
 
 
 def refusal(reason: str, attempt: int = 1, retryable: bool = False) -> Failed:
-    return Failed(sender=D, receiver="g", request="r-1", sample=0, attempt=attempt, reason=reason, retryable=retryable)
+    return Failed(sender=D, receiver="g", key=AttemptKey("r-1", 0, attempt), reason=reason, retryable=retryable)
 
 
 @given(data=st.data(), length=st.integers(1, 12))
@@ -119,7 +131,7 @@ def test_the_next_attempt_goes_on_behind_the_delivered_tokens() -> None:
     sample.begin(Attempt(2, Route(P, "other"), 2.0), 2.0)
     job = sample.job((0,), "g", "tcp://other", 50.0, 1.0)
     assert isinstance(job, PrefillJob)
-    assert (job.attempt, job.token_ids, job.prompt_tokens) == (2, [5, 6, 7, 10, 11], 3)
+    assert (job.attempt, job.prompt) == (2, Prompt([5, 6, 7, 10, 11], 3))
     assert (job.decode_epoch, job.decode_address, job.receiver) == ("other", "tcp://other", P)
     assert sample.emitted(D, said(2, [99]), 3.0) is None, "the old attempt is dead"
     assert sample.emitted(P, said(2, [12], attempt=2), 3.0) == Fresh([12], None)
@@ -156,7 +168,7 @@ def test_unknown_counts_when_nobody_knows_it_any_more() -> None:
     assert sample.failed(P, refusal("unknown"), 0.5) is Fate.NOTHING, "the job may still be on the stream"
     sample.started(P, 1, 1.0)
     assert sample.failed(D, refusal("unknown"), 1.0) is Fate.NOTHING, "the handoff may not have begun"
-    sample.alive(P, Alive(sender=P, receiver="g", request="r-1", sample=0, attempt=1, state="prefill"), 1.5)
+    sample.alive(P, Alive(sender=P, receiver="g", key=AttemptKey("r-1", 0, 1), state="prefill"), 1.5)
     assert sample.failed(P, refusal("unknown"), 2.0) is Fate.NOTHING
     assert sample.failed(D, refusal("unknown"), 2.0) is Fate.RETRY
 
@@ -165,7 +177,7 @@ def test_unknown_counts_when_nobody_knows_it_any_more() -> None:
 def test_a_sequence_that_was_handed_off_and_is_unknown_there_is_lost(first: str) -> None:
     sample = begun()
     sample.emitted(P, said(0, [10]), 1.0)
-    passed_on = Alive(sender=P, receiver="g", request="r-1", sample=0, attempt=1, state=HANDED_OFF)
+    passed_on = Alive(sender=P, receiver="g", key=AttemptKey("r-1", 0, 1), state=HANDED_OFF)
 
     def ask(worker: str) -> Fate | None:
         return sample.alive(P, passed_on, 3.0) if worker == P else sample.failed(D, refusal("unknown"), 3.0)
@@ -180,7 +192,7 @@ def test_an_attempt_forgets_who_did_not_know_the_one_before() -> None:
     assert sample.failed(D, refusal("unknown"), 1.0) is Fate.NOTHING
     sample.abandon()
     sample.begin(Attempt(2, BOTH, 2.0), 2.0)
-    passed_on = Alive(sender=P, receiver="g", request="r-1", sample=0, attempt=2, state=HANDED_OFF)
+    passed_on = Alive(sender=P, receiver="g", key=AttemptKey("r-1", 0, 2), state=HANDED_OFF)
     assert sample.alive(P, passed_on, 2.5) is Fate.NOTHING
 
 
@@ -225,9 +237,11 @@ def test_one_end(first: State, second: State) -> None:
 
 def test_stages_of_both_workers_are_kept() -> None:
     sample = begun()
-    sample.emitted(P, Emitted("r-1", 0, 1, 0, [1], None, Stages(queue_ms=1, prefill_ms=2, cached_tokens=3)), 1.0)
+    sample.emitted(
+        P, Emitted(AttemptKey("r-1", 0, 1), 0, [1], None, Stages(queue_ms=1, prefill_ms=2, cached_tokens=3)), 1.0
+    )
     way = Way("ipc", codec="int8")
-    sample.emitted(D, Emitted("r-1", 0, 1, 1, [2], None, Stages(0, 0, 4, 5, 0, 6, 7, 8, 9, way)), 1.0)
+    sample.emitted(D, Emitted(AttemptKey("r-1", 0, 1), 1, [2], None, Stages(0, 0, 4, 5, 0, 6, 7, 8, 9, way)), 1.0)
     assert sample.stages == Stages(1, 2, 4, 5, 3, 6, 7, 8, 9, way)
     assert merged(Stages(way=Way("tcp")), sample.stages).way == way, "the last way that is known"
     assert merged(sample.stages, Stages()).way == way

@@ -123,8 +123,8 @@ async def test_samples_end_at_different_times_and_in_different_ways(running: Run
     assert (found[1]["message"]["content"], found[2]["message"]["content"]) == (TEXTS[1], "The lazy ")
     await until(lambda: all(peer.cancels for peer in running.peers), "cancellations on both workers")
     await running.idle()
-    assert {cancel.sample for peer in running.peers for cancel in peer.cancels} == {2}
-    assert {end.sample for end in running.peer("decode").ends} == {0, 1}
+    assert {cancel.key.sample for peer in running.peers for cancel in peer.cancels} == {2}
+    assert {end.key.sample for end in running.peer("decode").ends} == {0, 1}
     record = (await running.finished(1))[0]
     assert (record.outcome, record.reason, record.samples) == ("finished", "length", 3)
 
@@ -143,12 +143,12 @@ async def test_one_sample_is_retried_alone(serve: Serve) -> None:
     first, second = running.peer("prefill").jobs
     assert (first.samples, first.attempt) == ((0, 1, 2), 1)
     assert (second.samples, second.attempt) == ((1,), 2)
-    assert second.token_ids[: second.prompt_tokens] == first.token_ids
-    assert second.token_ids[second.prompt_tokens :] == running.answer(first, 1)[:9]
+    assert second.prompt.token_ids[: second.prompt.prompt_tokens] == first.prompt.token_ids
+    assert second.prompt.token_ids[second.prompt.prompt_tokens :] == running.answer(first, 1)[:9]
     record = (await running.finished(1))[0]
     assert (record.attempts, record.outcome, record.samples) == (2, "finished", 3)
     await running.idle()
-    assert {cancel.sample for peer in running.peers for cancel in peer.cancels} == {1}
+    assert {cancel.key.sample for peer in running.peers for cancel in peer.cancels} == {1}
     assert loads(running) == [0, 0]
 
 
@@ -171,7 +171,7 @@ async def test_one_sample_that_fails_for_good_fails_the_request(serve: Serve) ->
     decode = await running.add("decode", fails="broken weights", retryable=False, only={1}, step=60.0)
     answer = await running.chat(n=3)
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "broken weights")
-    await until(lambda: {cancel.sample for cancel in decode.cancels} >= {0, 2}, "cancellations of the others")
+    await until(lambda: {cancel.key.sample for cancel in decode.cancels} >= {0, 2}, "cancellations of the others")
     await running.idle()
     (record,) = await running.finished(1)
     assert (record.outcome, record.reason, record.good) == ("failed", "broken weights", False)
@@ -266,7 +266,9 @@ async def test_a_client_that_goes_away_ends_all_its_samples(serve: Serve, stream
     await asyncio.gather(task, return_exceptions=True)
     await running.idle()
     everyone = [{0, 1, 2}] * len(running.peers)
-    await until(lambda: [{one.sample for one in peer.cancels} for peer in running.peers] == everyone, "cancellations")
+    await until(
+        lambda: [{one.key.sample for one in peer.cancels} for peer in running.peers] == everyone, "cancellations"
+    )
     (record,) = await running.finished(1)
     assert (record.outcome, record.samples) == ("cancelled", 3)
     assert loads(running) == [0, 0]
@@ -289,7 +291,7 @@ async def test_a_job_of_the_past_that_is_taken_is_cancelled(serve: Serve) -> Non
     told: set[tuple[str, int, int]] = set()
 
     def all_told() -> bool:
-        told.update((cancel.request, cancel.attempt, cancel.sample) for cancel in decode.cancels)
+        told.update((cancel.key.request, cancel.key.attempt, cancel.key.sample) for cancel in decode.cancels)
         return told >= expected
 
     await until(all_told, "the cancellations")
@@ -307,7 +309,7 @@ async def test_a_deadline_ends_the_samples_that_have_not_ended(serve: Serve) -> 
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
     await until(lambda: decode.cancels, "the cancellation")
     await running.idle()
-    assert {cancel.sample for cancel in decode.cancels} == {1}
+    assert {cancel.key.sample for cancel in decode.cancels} == {1}
     (record,) = await running.finished(1)
     assert (record.outcome, record.reason) == ("failed", "deadline_exceeded")
 
@@ -329,7 +331,7 @@ async def test_unread_tokens_are_bounded_for_each_sample(serve: Serve, monkeypat
         while True:
             await first.read(1.0)
     await until(lambda: running.peer("decode").cancels, "the cancellation")
-    assert {cancel.sample for cancel in running.peer("decode").cancels} == {0}
+    assert {cancel.key.sample for cancel in running.peer("decode").cancels} == {0}
 
 
 async def test_the_largest_n_is_a_setting(serve: Serve) -> None:

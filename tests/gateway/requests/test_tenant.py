@@ -49,7 +49,7 @@ async def test_the_job_has_the_salt_and_never_the_token(running: Running, caplog
         assert answer.status_code == 200
         assert TOKEN not in answer.text
     jobs = running.peer("prefill").jobs
-    first, again, other, mixed, own, nobody = (job.salt for job in jobs)
+    first, again, other, mixed, own, nobody = (job.prompt.salt for job in jobs)
     assert first == again and nobody == ""
     assert len({first, other, mixed, own, nobody}) == 5
     await running.finished(len(jobs))
@@ -64,5 +64,5 @@ async def test_a_chat_has_its_salt_too(running: Running) -> None:
     body = {"messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 1}
     await running.client.post("/v1/chat/completions", json=body, headers=headers)
     await running.client.post("/v1/completions", json={"prompt": "Hi!", "max_tokens": 1}, headers=headers)
-    chat, completion = (job.salt for job in running.peer("prefill").jobs)
+    chat, completion = (job.prompt.salt for job in running.peer("prefill").jobs)
     assert chat == completion != ""

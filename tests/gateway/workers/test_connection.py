@@ -9,7 +9,8 @@ from pathlib import Path
 
 import zmq.asyncio
 
-from core.link_keys import LinkKeys
+from core.curve_keys import CurveKeys
+from core.ids import AttemptKey
 from core.messages import Alive
 from gateway.workers.connection import BATCH, News, WorkerConnection
 from tests.gateway.conftest import SECRET
@@ -43,7 +44,7 @@ async def connected(redis_url: str, model: Path) -> AsyncIterator[tuple[Peer, Wo
     peer = await Peer("decode", redis_url, SECRET.encode(), str(model), lambda *_: []).start()
     context = zmq.asyncio.Context()
     listener = Listener()
-    connection = WorkerConnection(context, LinkKeys.of(SECRET.encode()), GATEWAY, peer.record, listener)
+    connection = WorkerConnection(context, CurveKeys.of(SECRET.encode()), GATEWAY, peer.record, listener)
 
     def welcomed() -> bool:
         connection.look(time.monotonic())
@@ -59,7 +60,7 @@ async def connected(redis_url: str, model: Path) -> AsyncIterator[tuple[Peer, Wo
 
 
 def alive(peer: Peer, number: int, receiver: str = GATEWAY) -> Alive:
-    return Alive(sender=peer.epoch, receiver=receiver, request=f"r-{number}", sample=0, attempt=1, state="running")
+    return Alive(sender=peer.epoch, receiver=receiver, key=AttemptKey(f"r-{number}", 0, 1), state="running")
 
 
 async def test_a_burst_of_messages_gives_others_their_turns(redis_url: str, model: Path) -> None:
@@ -71,7 +72,9 @@ async def test_a_burst_of_messages_gives_others_their_turns(redis_url: str, mode
             await asyncio.sleep(0)
             turns.append(len(listener.news))
         assert max(after - before for before, after in pairwise(turns)) <= BATCH
-        assert [news.request for news in listener.news if isinstance(news, Alive)] == [f"r-{n}" for n in range(COUNT)]
+        assert [news.key.request for news in listener.news if isinstance(news, Alive)] == [
+            f"r-{n}" for n in range(COUNT)
+        ]
 
 
 async def test_what_is_meant_for_another_life_is_dropped_and_counted(redis_url: str, model: Path) -> None:

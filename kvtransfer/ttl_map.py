@@ -1,4 +1,4 @@
-"""A memory with two bounds: entries are forgotten after a time, and the oldest first when there are too many."""
+"""A map with two bounds: it forgets entries after a time, and the oldest first when there are too many."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -9,8 +9,8 @@ V = TypeVar("V")
 MOST = 65536
 
 
-class Remembered(Generic[K, V]):
-    """Keys with values, each for `seconds` since it was last put."""
+class TTLMap(Generic[K, V]):
+    """Keeps keys with values, each for `seconds` since it was last put."""
 
     def __init__(self, seconds: float, most: int = MOST) -> None:
         self._seconds = seconds

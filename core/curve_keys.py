@@ -15,7 +15,7 @@ SERVER, CLIENT = "control link, binding end", "control link, connecting end"
 
 
 @dataclass(frozen=True, slots=True)
-class LinkKeys:
+class CurveKeys:
     """Two X25519 key pairs (RFC 7748), each key as 40 characters of Z85 (ZeroMQ RFC 32)."""
 
     server_public: bytes
@@ -24,7 +24,7 @@ class LinkKeys:
     client_secret: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, secret: bytes) -> "LinkKeys":
+    def of(cls, secret: bytes) -> "CurveKeys":
         """Those of the deployment with this secret. Raises `BatonError` where ZeroMQ has no CURVE."""
         if not zmq.has("curve"):
             raise BatonError(f"ZeroMQ {zmq.zmq_version()} was built without CURVE: install pyzmq's own wheel")

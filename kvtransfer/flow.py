@@ -1,4 +1,4 @@
-"""Flow over one link: cumulative credit, and turns between the handoffs that share it.
+"""Bounds what is under way on one link by cumulative credit, and gives turns to the handoffs that share it.
 
 Offsets count all payload bytes that were ever sent on the link. The receiver reports the highest offset that it has
 seen, so bytes that were lost on the way are given back as soon as anything after them arrives.

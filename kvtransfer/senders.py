@@ -1,15 +1,17 @@
-"""The prefill side of one link, pure: all handoffs to one life of one decode worker, and the window that they share."""
+"""The prefill side of one link, pure: keeps all handoffs to one life of one decode worker, and their shared window."""
 
 from core.config import Codec, TransferConfig, Transport
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
 from core.messages import SILENT, Abort, Accepted, Credit, Grant, Handoff, Layer, Offer, ToPrefill, Way
-from kvtransfer.link import LinkRate, SendWindow, Turns
-from kvtransfer.moves import Instruction, Joined, Lost, OpenRequest, Unpinned
+from kvtransfer.events import OpenHandoff, Unpinned
+from kvtransfer.flow import LinkRate, SendWindow, Turns
+from kvtransfer.instructions import Instruction, Joined, Lost
 from kvtransfer.payloads import Payload
 from kvtransfer.sender import (
     UNANSWERED,
     Covered,
+    OfHandoff,
     PayloadLeft,
     PeerDead,
     Sender,
@@ -19,8 +21,8 @@ from kvtransfer.sender import (
 )
 
 
-class Departures:
-    """Handoffs by number. Closed ones stay until no frame of theirs can still be read."""
+class Senders:
+    """Keeps handoffs by number. Closed ones stay until no frame of theirs can still be read."""
 
     def __init__(self, config: TransferConfig, epoch: str, peer_epoch: str, spec: KVSpec, trace: bool = False) -> None:
         self._config = config
@@ -37,30 +39,31 @@ class Departures:
         self.handoffs: dict[int, Sender] = {}
         self.strays = 0  # messages of another epoch, or that the table does not have
 
-    def open(self, number: int, request: OpenRequest, now: float) -> list[Instruction]:
-        """Starts a handoff."""
-        if number in self.handoffs:
-            raise IllegalMove(f"handoff {number} is open already")
-        sender = Sender(self._config, self.ends, number, request, self._spec, now, self._codec(), self._trace)
-        self.handoffs[number] = sender
+    def open(self, opened: OpenHandoff, now: float) -> list[Instruction]:
+        """Starts a handoff. Raises `IllegalMove` if its number is in use."""
+        if opened.handoff in self.handoffs:
+            raise IllegalMove(f"handoff {opened.handoff} is open already")
+        sender = Sender(self._config, self.ends[0], opened, self._spec, now, self._codec(), self._trace)
+        self.handoffs[opened.handoff] = sender
         self._opened = now
         return sender.begin(now)
 
-    def handle(self, number: int, event: SenderEvent, now: float) -> list[Instruction]:
-        """An event of the own worker, or a message, for one handoff."""
-        sender = self.handoffs.get(number)
-        if sender is None:  # closed and forgotten: the engine may not have heard yet
-            return []
+    def handle(self, event: OfHandoff, now: float) -> list[Instruction]:
+        """Takes an event of the own worker, of the channel, or a message, to the handoff that it names."""
+        sender = self.handoffs.get(event.handoff)
+        return [] if sender is None else self._step(sender, event, now)  # none: the engine may not have heard yet
+
+    def _step(self, sender: Sender, event: SenderEvent, now: float) -> list[Instruction]:
         before = sender.dropped
         instructions = sender.handle(event, now)
         self.strays += sender.dropped - before
         sender.watch.sending(sender.sending(), now)
         if sender.waits():
-            self._turns.join(number)
+            self._turns.join(sender.number)
         else:
-            self._turns.leave(number)
+            self._turns.leave(sender.number)
         if any(isinstance(instruction, Unpinned) for instruction in instructions):
-            del self.handoffs[number]
+            del self.handoffs[sender.number]
         return instructions
 
     def receive(self, message: ToPrefill, now: float) -> list[Instruction]:
@@ -84,7 +87,7 @@ class Departures:
             self.window.credit(0, message.limit)
         if message.handoff in self.handoffs:
             deaf = self._nothing_arrives(self.handoffs[message.handoff], message)
-            instructions = self.handle(message.handoff, message, now)
+            instructions = self.handle(message, now)
             return [*instructions, Lost(UNANSWERED)] if deaf else instructions
         if not isinstance(message, Grant | Abort):
             self.strays += not isinstance(message, Accepted)
@@ -120,7 +123,7 @@ class Departures:
         self.rate.left(self.window.sent, self.window.sent - self.window.seen, now)
         self._turns.turn()
         left = PayloadLeft(payload, self.window.sent, digest, self._way(sender.form.codec))
-        return self.handle(sender.number, left, now)
+        return self._step(sender, left, now)
 
     def tick(self, now: float) -> list[Instruction]:
         """Deadlines and repetition of all handoffs, and the peer's silence; our own long pause is not the peer's."""
@@ -146,10 +149,6 @@ class Departures:
         dues = [due for sender in self.handoffs.values() if (due := sender.next_deadline()) is not None]
         return min(*dues, max(self._ticked, self._opened) + self._config.silence / 4) if dues else None
 
-    def waiting_blocks(self) -> int:
-        """Blocks of handoffs that wait for the peer's grant."""
-        return sum(sum(s.payloads.counts) for s in self.handoffs.values() if s.state is SenderState.OPENING)
-
     def way(self) -> Way | None:
         """How the next handoff's KV would go; None while there is no channel."""
         return self._way(self._codec())
@@ -164,4 +163,4 @@ class Departures:
         return self._config.kv_codec if slow else "none"
 
     def _to_all(self, event: Covered | PeerDead, now: float) -> list[Instruction]:
-        return [move for number in list(self.handoffs) for move in self.handle(number, event, now)]
+        return [move for sender in list(self.handoffs.values()) for move in self._step(sender, event, now)]

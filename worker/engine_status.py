@@ -1,4 +1,4 @@
-"""What the engine thread lets the I/O thread see at any moment: plain attributes, each replaced as a whole."""
+"""What the engine thread shows the I/O thread at any moment: plain attributes, each replaced as a whole."""
 
 import time
 
@@ -8,8 +8,8 @@ PATIENCE = 10.0  # a step is overdue after this multiple of the usual time …
 LEAST = 1.0  # … but not before this many seconds
 
 
-class Vitals:
-    """Load, and the running step's start. Written by the engine thread only."""
+class EngineStatus:
+    """Tells load, whether the worker drains, and how the running step stands. Written by the engine thread only."""
 
     def __init__(self) -> None:
         self.load = Load()

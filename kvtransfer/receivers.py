@@ -1,45 +1,37 @@
-"""The decode side, pure: every handoff of one decode worker, the links that they come over, and those that are over."""
+"""The decode side, pure: keeps every handoff of one decode worker, their links, and a memory of those that are over."""
 
 import re
 from collections import OrderedDict
+from typing import Any
 
 from msgspec import Struct
 
 from core.config import TransferConfig
-from core.ids import SequenceKey
+from core.ids import AttemptKey, SampleKey
 from core.kvspec import VALUE_BYTES, KVSpec
 from core.messages import VERSION, Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused
-from kvtransfer.link import ReceiveWindow
-from kvtransfer.moves import HandoffKey, Instruction, Land, Send
-from kvtransfer.receiver import (
-    Declined,
-    Granted,
-    LayerArrived,
-    Over,
-    PayloadLanded,
-    Receiver,
-    ReceiverEvent,
-    ReceiverState,
-    SenderDead,
-)
-from kvtransfer.remembered import Remembered
+from kvtransfer.events import CancelAttempt, FromDecode, HandoffOver
+from kvtransfer.flow import ReceiveWindow
+from kvtransfer.handoff import HandoffKey
+from kvtransfer.instructions import Instruction, Land, Send
+from kvtransfer.receiver import LayerArrived, PayloadLanded, Receiver, ReceiverEvent, ReceiverState, SenderDead
+from kvtransfer.ttl_map import TTLMap
 
 FOREVER_MS = 1e12
 MOST_LINKS = 1024
 SALT = re.compile(r"(?:[0-9a-f]{32})?")  # nobody's, or a tenant's
 FromSender = Open | Layer | Commit | Abort | Aborted
-OwnEvent = Granted | Declined | PayloadLanded | Over
 
 
 class Ending(Struct, frozen=True):
-    """What is remembered of a handoff that is over."""
+    """Remembers how a handoff has ended."""
 
     owned: bool
     told: bool  # our Abort was sent
 
 
-class Link:
-    """What all handoffs of a link share."""
+class LinkState:
+    """Holds what all handoffs of a link share."""
 
     __slots__ = ("heard", "sender", "window")
 
@@ -49,8 +41,8 @@ class Link:
         self.heard = 0.0
 
 
-class Arrivals:
-    """Handoffs by key. Memory is bounded: what is over is remembered in two words, for a time."""
+class Receivers:
+    """Keeps handoffs by key. Memory is bounded: what is over is remembered in two words, for a time."""
 
     def __init__(self, config: TransferConfig, epoch: str, spec: KVSpec, trace: bool = False) -> None:
         self._config = config
@@ -60,11 +52,11 @@ class Arrivals:
         self._trace = trace
         self._draining = False
         self._ticked = 0.0
-        self._links: OrderedDict[bytes, Link] = OrderedDict()  # the one that was heard last is the last
+        self._links: OrderedDict[bytes, LinkState] = OrderedDict()  # the one that was heard last is the last
         self._moved: dict[bytes, None] = {}  # links that are due a Credit
-        self._branches: dict[SequenceKey, HandoffKey] = {}  # of the live handoffs
-        self._ended: Remembered[HandoffKey, Ending] = Remembered(config.remember)
-        self._dead: Remembered[SequenceKey, int] = Remembered(config.remember)  # highest cancelled or superseded
+        self._by_sample: dict[SampleKey, HandoffKey] = {}  # the live handoffs
+        self._ended: TTLMap[HandoffKey, Ending] = TTLMap(config.remember)
+        self._dead: TTLMap[SampleKey, int] = TTLMap(config.remember)  # highest cancelled or superseded
         self.handoffs: dict[HandoffKey, Receiver] = {}
         self.strays = 0  # messages of another epoch, or that the table does not have
 
@@ -86,16 +78,19 @@ class Arrivals:
             self.strays += 1
             return []
         event = LayerArrived(message, size) if isinstance(message, Layer) else message
-        return self._handle(receiver, event, now)
+        return self._step(receiver, event, now)
 
-    def handle(self, key: HandoffKey, event: OwnEvent, now: float) -> list[Instruction]:
-        """An event of the own worker. One for a handoff that is over comes too late, which the worker will hear."""
-        receiver = self.handoffs.get(key)
-        return [] if receiver is None else self._handle(receiver, event, now)
+    def handle(self, event: FromDecode, now: float) -> list[Instruction]:
+        """Takes an event of the own worker to its handoff. If that is over, the worker will hear."""
+        if isinstance(event, CancelAttempt):
+            return self.cancel(event.key, now)
+        receiver = self.handoffs.get(event.key)
+        return [] if receiver is None else self._step(receiver, event, now)
 
     def landed(self, land: Land, digest: int, now: float) -> list[Instruction]:
         """A `Land` was carried out."""
-        return self.handle(land.key, PayloadLanded(land.header, digest), now)
+        receiver = self.handoffs.get(land.key)
+        return [] if receiver is None else self._step(receiver, PayloadLanded(land.header, digest), now)
 
     def unjoined(self, link: bytes, header: Layer) -> Send:
         """What a payload is answered whose link has no session: its handoff is over, and its sender should join."""
@@ -105,23 +100,26 @@ class Arrivals:
     def cut_off(self, link: bytes, reason: str, now: float) -> list[Instruction]:
         """Nothing more is read from this link: its handoffs end here, and its sender will miss us."""
         gone = [each for each in self.handoffs.values() if each.link == link and each.state is not ReceiverState.OWNED]
-        return [move for receiver in gone for move in self._handle(receiver, SenderDead(reason), now)]
+        return [move for receiver in gone for move in self._step(receiver, SenderDead(reason), now)]
 
-    def cancel(self, branch: SequenceKey, attempt: int, now: float, reason: str = "cancelled") -> list[Instruction]:
-        """Attempts up to `attempt` of this branch are dead, those too whose Open has still to come.
+    def cancel(self, dead: AttemptKey, now: float, reason: str = "cancelled") -> list[Instruction]:
+        """Remembers that attempts at a sample up to this one are dead, those too whose Open has still to come.
 
-        A handoff ends when all its branches are dead. Until then it moves the prompt for those that are left.
+        A handoff ends when all its samples are dead. Until then it moves the prompt for those that are left.
         """
-        self._dead.put(branch, max(attempt, _or(self._dead.get(branch, now), attempt)), now)
-        receiver = self.handoffs.get(self._branches.get(branch, HandoffKey("", 0)))
-        if receiver is None or receiver.open.attempt > attempt or self._living(receiver.open, now):
+        highest = self._dead.get(dead.of, now)
+        self._dead.put(dead.of, dead.attempt if highest is None else max(dead.attempt, highest), now)
+        receiver = self._of_sample(dead.of)
+        if receiver is None or receiver.open.attempt > dead.attempt or self._living(receiver.open, now):
             return []
-        return self._handle(receiver, Over(reason), now)
+        return self._step(receiver, HandoffOver(receiver.key, reason), now)
 
-    def knows(self, branch: SequenceKey, attempt: int) -> bool:
-        """Whether a handoff of this attempt waits, lands, or has landed here."""
-        receiver = self.handoffs.get(self._branches.get(branch, HandoffKey("", 0)))
-        return receiver is not None and receiver.open.attempt == attempt and receiver.state is not ReceiverState.ENDED
+    def knows(self, key: AttemptKey) -> bool:
+        """Tells whether a handoff of this attempt waits, lands, or has landed here."""
+        receiver = self._of_sample(key.of)
+        return (
+            receiver is not None and receiver.open.attempt == key.attempt and receiver.state is not ReceiverState.ENDED
+        )
 
     def drain(self) -> None:
         """Refuse every new handoff; those that were opened go on."""
@@ -136,7 +134,7 @@ class Arrivals:
             receiver.heard = now if paused else max(receiver.heard, known.heard if known is not None else 0.0)
             instructions += receiver.tick(now)
             if receiver.state is ReceiverState.OWNED and now >= receiver.deadline + self._config.silence:
-                receiver.handle(Over("finished"), now)
+                receiver.handle(HandoffOver(key), now)
             if receiver.state is ReceiverState.ENDED:
                 self._forget(key, receiver, now)
         self._ended.forget_old(now)
@@ -150,7 +148,7 @@ class Arrivals:
         moved, self._moved = self._moved, {}
         return [Send(self._credit(known), link) for link in moved if (known := self._links.get(link)) is not None]
 
-    def _credit(self, link: "Link") -> Credit:
+    def _credit(self, link: LinkState) -> Credit:
         return Credit(sender=self._epoch, receiver=link.sender, seen=link.window.seen, limit=link.window.limit)
 
     def next_deadline(self) -> float | None:
@@ -158,7 +156,7 @@ class Arrivals:
         dues = [due for receiver in self.handoffs.values() if (due := receiver.next_deadline()) is not None]
         return min(*dues, self._ticked + self._config.silence / 4) if dues else None
 
-    def _handle(self, receiver: Receiver, event: ReceiverEvent, now: float) -> list[Instruction]:
+    def _step(self, receiver: Receiver, event: ReceiverEvent, now: float) -> list[Instruction]:
         before = receiver.dropped
         instructions = receiver.handle(event, now)
         self.strays += receiver.dropped - before
@@ -173,20 +171,17 @@ class Arrivals:
             return []
         reason, text, retryable = self._obstacle(key, message, now)
         if reason:
-            refused = Refused(
-                sender=self._epoch, receiver=key.sender, handoff=key.handoff, reason=reason, message=text,
-                retryable=retryable,
-            )  # fmt: skip
-            return [Send(refused, link)]
+            return [Send(Refused(**self._head(key), reason=reason, message=text, retryable=retryable), link)]
         instructions: list[Instruction] = []
         living = self._living(message, now)
-        for branch in living:  # the higher attempt kills the lower
-            instructions += self.cancel(branch, message.attempt - 1, now, "superseded")
+        if message.attempt > 0:  # the higher attempt kills the lower
+            for each in living:
+                instructions += self.cancel(each._replace(attempt=each.attempt - 1), now, "superseded")
         receiver = Receiver(self._config, key, message, self._spec, now, self._trace)
         receiver.link, receiver.window = link, self._heard(link, message.sender, now).window
         self.handoffs[key] = receiver
-        self._branches |= dict.fromkeys(living, key)
-        return instructions + receiver.begin(tuple(branch.sample for branch in living))
+        self._by_sample |= {each.of: key for each in living}
+        return instructions + receiver.begin(tuple(each.sample for each in living))
 
     def _obstacle(self, key: HandoffKey, message: Open, now: float) -> tuple[str, str, bool]:
         """Why this Open cannot be taken: a stable word, a sentence, whether another try may do. Empty if it can."""
@@ -198,18 +193,18 @@ class Arrivals:
             return "misfit", f"KV layout {message.fingerprint} does not fit {self._fingerprint}", False
         if message.form.codec != "none" and theirs.dtype not in VALUE_BYTES:
             return "misfit", f"KV of {theirs.dtype} has no codec {message.form.codec}", False
-        if not message.samples or not message.token_ids or not 0 <= message.remaining_ms < FOREVER_MS:
+        if not message.samples or not message.prompt.token_ids or not 0 <= message.remaining_ms < FOREVER_MS:
             return "bad_open", "a handoff has at least one sample, one token, and a time that it may take", False
         if len(set(message.samples)) < len(message.samples):
             return "bad_open", "a handoff has each of its samples once", False
-        if SALT.fullmatch(message.salt) is None:
+        if SALT.fullmatch(message.prompt.salt) is None:
             return "bad_open", "a salt is 32 lower-case hexadecimal digits, or empty", False
         if self._ended.get(key, now) is not None:
             return "ended", f"handoff {key.handoff} is over here", True
         if not living:
             return "cancelled", f"attempt {message.attempt} was cancelled, or a higher one was seen", False
-        for branch in living:
-            live = self.handoffs.get(self._branches.get(branch, key))
+        for each in living:
+            live = self._of_sample(each.of)
             if live is not None and live.open.attempt == message.attempt:
                 return "duplicate", f"attempt {message.attempt} is being handed off already", True
         if sum(each.state is ReceiverState.WAITING for each in self.handoffs.values()) >= self._config.grants_waiting:
@@ -221,21 +216,18 @@ class Arrivals:
     def _answer_unknown(self, link: bytes, key: HandoffKey, message: Handoff, now: float) -> list[Instruction]:
         """ENDED and unknown: what is over stays over, and the sender is told."""
         ending = self._ended.get(key, now) or Ending(False, False)
-        abort = Send(Abort(sender=self._epoch, receiver=key.sender, handoff=key.handoff, reason="ended"), link)
+        head = self._head(key)
+        abort = Send(Abort(**head, reason="ended"), link)
         match message:
             case Open():  # to an earlier life: our epoch in the answer says so
-                answer: Handoff = Refused(
-                    sender=self._epoch, receiver=key.sender, handoff=key.handoff, reason="stale",
-                    message="this worker has started anew",
-                )  # fmt: skip
-                return [Send(answer, link)]
+                return [Send(Refused(**head, reason="stale", message="this worker has started anew"), link)]
             case Commit() | Abort() if ending.owned:
-                return [Send(Accepted(sender=self._epoch, receiver=key.sender, handoff=key.handoff), link)]
+                return [Send(Accepted(**head), link)]
             case Commit():
                 return [abort]
             case Abort():
                 self._ended.put(key, ending, now)  # an Open that comes later still is too late
-                return [Send(Aborted(sender=self._epoch, receiver=key.sender, handoff=key.handoff), link)]
+                return [Send(Aborted(**head), link)]
             case Layer():
                 self.strays += 1
                 once = not ending.told or message.count == 0  # probes are rare, and want an answer
@@ -244,30 +236,32 @@ class Arrivals:
             case _:
                 return []
 
-    def _heard(self, link: bytes, sender: str, now: float) -> "Link":
+    def _heard(self, link: bytes, sender: str, now: float) -> LinkState:
         known = self._links.get(link)
         if known is None:
-            known = self._links[link] = Link(ReceiveWindow(self._config.window), sender)
+            known = self._links[link] = LinkState(ReceiveWindow(self._config.window), sender)
             if len(self._links) > MOST_LINKS:
                 self._links.popitem(last=False)
         known.heard = now
         self._links.move_to_end(link)
         return known
 
-    def _living(self, message: Open, now: float) -> list[SequenceKey]:
-        """The branches whose attempt is neither cancelled nor superseded."""
-        branches = [SequenceKey(message.request, sample) for sample in message.samples]
-        below = message.attempt - 1
-        return [branch for branch in branches if _or(self._dead.get(branch, now), below) < message.attempt]
+    def _head(self, key: HandoffKey) -> dict[str, Any]:
+        """What every message of a handoff begins with."""
+        return {"sender": self._epoch, "receiver": key.sender, "handoff": key.handoff}
+
+    def _of_sample(self, sample: SampleKey) -> Receiver | None:
+        key = self._by_sample.get(sample)
+        return None if key is None else self.handoffs.get(key)
+
+    def _living(self, message: Open, now: float) -> list[AttemptKey]:
+        """The attempts of an Open that are neither cancelled nor superseded."""
+        dead = {each: self._dead.get(each.of, now) for each in message.attempts()}
+        return [each for each, highest in dead.items() if highest is None or highest < each.attempt]
 
     def _forget(self, key: HandoffKey, receiver: Receiver, now: float) -> None:
         del self.handoffs[key]
         self._ended.put(key, Ending(receiver.owned, receiver.told), now)
-        for sample in receiver.open.samples:
-            branch = SequenceKey(receiver.open.request, sample)
-            if self._branches.get(branch) == key:
-                del self._branches[branch]
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
+        for each in receiver.open.attempts():
+            if self._by_sample.get(each.of) == key:
+                del self._by_sample[each.of]

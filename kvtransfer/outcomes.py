@@ -1,29 +1,24 @@
-"""What became of one side's handoffs since its start. Every word in it is one of ours, whatever a peer says."""
+"""Counts what became of one side's handoffs since its start. Every word in it is one of ours, whatever a peer says."""
 
 from collections import Counter
 from collections.abc import Mapping
 
 from core.messages import NO_ROOM, SILENT
 from core.records import HandoffCounts
-from kvtransfer.moves import HandoffTimes
+from kvtransfer.events import HandoffTimes
 from kvtransfer.sender import UNANSWERED
 
-REASONS = frozenset({
-    # of either side's own
-    "cancelled", "superseded", "deadline", "draining", "closed", "engine", "capacity", "malformed", "done",
-    # of the prefill side
-    NO_ROOM, "bad_grant", "bad_address", "no_transport", "peer_silent", "peer_restarted", UNANSWERED,
-    # of the decode side: what it refuses …
-    "version", "misfit", "bad_open", "ended", "duplicate", "crowded", "stale",
-    # … and what ends it there
-    "commit_before_grant", "layer_before_grant", "bad_commit", "bad_frame", "gap", "incomplete", "bad_digest",
-    SILENT, "cut_off", "unjoined",
-})  # fmt: skip
+OF_EITHER = {"cancelled", "superseded", "deadline", "draining", "closed", "engine", "capacity", "malformed", "done"}
+OF_PREFILL = {NO_ROOM, "bad_grant", "bad_address", "no_transport", "peer_silent", "peer_restarted", UNANSWERED}
+REFUSED_BY_DECODE = {"version", "misfit", "bad_open", "ended", "duplicate", "crowded", "stale"}
+MISSING_TO_DECODE = {"commit_before_grant", "layer_before_grant", "gap", "incomplete", SILENT, "unjoined"}
+WRONG_TO_DECODE = {"bad_commit", "bad_frame", "bad_digest", "cut_off"}
+REASONS = OF_EITHER | OF_PREFILL | REFUSED_BY_DECODE | MISSING_TO_DECODE | WRONG_TO_DECODE
 OTHER = "other"
 
 
-class Tally:
-    """Sums of seconds over the handoffs that passed, and the reasons of those that did not."""
+class Outcomes:
+    """Sums up seconds of the handoffs that passed, and counts the reasons of those that did not."""
 
     def __init__(self) -> None:
         self._seconds = dict.fromkeys(("grant", "send", "exposed", "land"), 0.0)

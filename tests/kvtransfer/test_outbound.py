@@ -1,0 +1,99 @@
+"""What the prefill side makes of the engine's events, over a real socket."""
+
+import asyncio
+import time
+from typing import Any
+
+from core.config import TransferConfig
+from core.messages import Branch, Commit, Grant, Open, PrefillJob, Prompt, Stages, ToDecode, decode_to_decode, encode
+from core.network import Network
+from core.records import HandoffCounts
+from core.sockets import router
+from kvtransfer.events import Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
+from kvtransfer.outbound import Outbound
+from tests.kvtransfer.array_pool import ArrayPool
+from tests.links import KEYS, SECRET, guarded
+from tests.worker.roles import LIMITS, SAMPLING, SPEC
+
+SALT = "0af9" * 8
+
+
+PROMPT = Prompt(list(range(10)), 8, SALT, 3)
+
+
+def opened(address: str) -> OpenHandoff:
+    job = PrefillJob(
+        request="r1",
+        attempt=1,
+        sender="gateway",
+        receiver="me",
+        prompt=PROMPT,
+        sampling=SAMPLING,
+        limits=LIMITS,
+        deadline=0.0,
+        queued_at=0.0,
+        decode_epoch="decode",
+        decode_address=address,
+    )
+    return OpenHandoff(7, job, (0,), time.monotonic() + 5, ([1, 2, 3],))
+
+
+def test_an_open_says_what_the_job_says() -> None:
+    async def run() -> ToDecode:
+        memory = ArrayPool(SPEC, 8)
+        async with guarded() as network, asyncio.timeout(5):
+            socket, address = router(network.context, "127.0.0.1", KEYS)
+            outbound = Outbound(TransferConfig(), "me", SPEC, memory, network, lambda event: None)
+            outbound.handle(opened(address))
+            _, data = await socket.recv_multipart()
+            await outbound.close()
+        return decode_to_decode(data)
+
+    message = asyncio.run(run())
+    assert isinstance(message, Open)
+    assert (message.request, message.samples, message.attempt, message.gateway) == ("r1", (0,), 1, "gateway")
+    assert (message.prompt, message.fingerprint) == (PROMPT, SPEC.fingerprint())
+    assert 4000 < message.remaining_ms <= 5000
+
+
+def test_an_address_that_nobody_can_have_ends_the_handoff() -> None:
+    events: list[Any] = []
+
+    async def run() -> HandoffCounts:
+        network = Network.of(SECRET)
+        memory = ArrayPool(SPEC, 8)
+        outbound = Outbound(TransferConfig(), "me", SPEC, memory, network, events.append)
+        outbound.handle(opened("nonsense"))
+        await outbound.close()
+        await network.close()
+        return outbound.counts()
+
+    counts = asyncio.run(run())
+    closed, unpinned = events
+    assert isinstance(closed, Closed) and (closed.handoff, closed.reason, closed.retryable) == (7, "bad_address", True)
+    assert unpinned == Unpinned(7) and counts.given_up == {"bad_address": 1}
+
+
+def test_what_passes_until_a_commit_is_sent_is_exposed() -> None:
+    """The engine thread says when the prompt was computed; the I/O thread may hear of it later."""
+
+    async def run() -> ToDecode:
+        memory = ArrayPool(SPEC, 8)
+        async with guarded() as network, asyncio.timeout(5):
+            socket, address = router(network.context, "127.0.0.1", KEYS)
+            outbound = Outbound(TransferConfig(), "me", SPEC, memory, network, lambda event: None)
+            outbound.handle(opened(address))
+            link, _ = await socket.recv_multipart()
+            grant = Grant(sender="decode", receiver="me", handoff=7, held=3, limit=0)
+            await socket.send_multipart([link, encode(grant)])
+            outbound.handle(LayerReady(7, 0, 0, 3))
+            outbound.handle(LayerReady(7, 0, 1, 3))
+            outbound.handle(CommitHandoff(7, [Branch(0, [7])], Stages(prefill_ms=2.0), time.monotonic() - 0.5))
+            while not isinstance(message := decode_to_decode((await socket.recv_multipart())[1]), Commit):
+                continue
+            await outbound.close()
+        return message
+
+    message = asyncio.run(run())
+    assert isinstance(message, Commit)
+    assert message.stages.exposed_ms >= 500 and message.stages.prefill_ms == 2.0 and message.index == 2

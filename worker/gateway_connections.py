@@ -1,0 +1,287 @@
+"""A worker's connections to gateways: one ROUTER that all of them connect to, and the ledger of what each is owed."""
+
+import asyncio
+import itertools
+import logging
+import time
+from typing import Any
+
+import zmq.asyncio
+
+from core.errors import MessageError
+from core.ids import AttemptKey
+from core.messages import (
+    HANDED_OFF,
+    LANDING,
+    VERSION,
+    Alive,
+    AnyJob,
+    Ask,
+    Cancel,
+    Drain,
+    Ended,
+    Failed,
+    FromWorker,
+    Hello,
+    Ping,
+    Pong,
+    Started,
+    Tokens,
+    ToWorker,
+    Welcome,
+    decode_to_worker,
+    encode,
+)
+from core.sockets import try_send
+from core.strikes import Strikes
+from kvtransfer.events import CancelAttempt
+from worker.events import Begin, Emit, Fail, Failure, Kill, Phase, Stop, ToGateway
+from worker.ledger import Ledger, Verdict
+from worker.life import Life
+from worker.transfer import Transfer
+
+RETRY = 0.01  # s after which a gateway whose queue was full is tried again
+BATCH = 16  # messages handled before other tasks have their turn
+PEERS = 1024  # gateways that may be connected
+log = logging.getLogger("baton.worker")
+
+
+class Peer:
+    """Keeps a gateway's connection."""
+
+    def __init__(self, identity: bytes) -> None:
+        self.identity = identity
+        self.heard = time.monotonic()
+
+
+class GatewayConnections:
+    """Reads what gateways say, and sends them what the ledger owes them."""
+
+    def __init__(self, life: Life, socket: zmq.asyncio.Socket, transfer: Transfer) -> None:
+        self._life = life
+        self._socket = socket
+        self._transfer = transfer
+        self._ledger = Ledger()
+        self._peers: dict[str, Peer] = {}
+        self._strangers: dict[str, float] = {}  # gateways that sent jobs but no Hello, and since when
+        self._retries: set[str] = set()
+        self._owed: set[str] = set()
+        self._owing = asyncio.Event()
+        self._strikes: Strikes[bytes] = Strikes(life.config.transfer.malformed_rate, life.config.transfer.cut_off)
+        self.dropped = 0
+
+    # from gateways --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Reads for ever. What is malformed or meant for another life is dropped and counted."""
+        for number in itertools.count(1):
+            if number % BATCH == 0:
+                await asyncio.sleep(0)  # while messages lie ready, reading and answering them never suspends
+            identity, *frames = await self._socket.recv_multipart()
+            if not self._strikes.listens(identity, time.monotonic()):
+                self.dropped += 1
+                continue
+            try:
+                message = decode_to_worker(frames[0] if len(frames) == 1 else b"")
+            except MessageError:
+                self._strike(identity)
+                continue
+            if message.receiver != self._life.epoch:
+                self.dropped += 1
+                continue
+            await self._receive(identity, message)
+
+    def _strike(self, identity: bytes) -> None:
+        """A frame that is no message, or of another version."""
+        self.dropped += 1
+        if self._strikes.strike(identity, time.monotonic()):
+            log.warning("a peer is cut off: it sent more than %d bad messages in a second", self._strikes.limit)
+
+    async def _receive(self, identity: bytes, message: ToWorker) -> None:
+        gateway = message.sender
+        if isinstance(message, Hello):
+            await self._welcome(identity, message)
+            return
+        peer = self._peers.get(gateway)
+        if peer is None or peer.identity != identity:
+            self.dropped += 1  # no work before Hello
+            return
+        peer.heard = time.monotonic()
+        match message:
+            case Ping(number=number):
+                status = self._life.status
+                pong = Pong(
+                    **self._ends(gateway), number=number, steps=status.load.steps, step_due_ms=status.step_due_ms()
+                )
+                await self._say(gateway, pong)
+            case Ask(key=key, next_index=next_index):
+                await self._answer(gateway, key, next_index)
+            case Cancel(key=key):
+                await self._cancel(gateway, key)
+            case Ended(key=key):
+                entry = self._ledger.acknowledged(key)
+                if entry is not None and not entry.ended() and entry.state != HANDED_OFF:
+                    self._life.inbox.post(Kill(entry.key, "ended"))
+            case Drain():
+                self._life.inbox.post(Stop())
+
+    async def _welcome(self, identity: bytes, hello: Hello) -> None:
+        welcome = Welcome(**self._ends(hello.sender))
+        if hello.version != VERSION:  # the Welcome tells it our version; nothing else will be heard
+            log.warning("gateway %s speaks version %d, this worker %d", hello.sender, hello.version, VERSION)
+            self._strike(identity)
+            await try_send(self._socket, [identity, encode(welcome)])
+            return
+        if hello.sender not in self._peers and len(self._peers) >= PEERS:
+            self.dropped += 1
+            return
+        self._peers[hello.sender] = Peer(identity)
+        await self._say(hello.sender, welcome)
+        await self._flush(hello.sender)
+
+    async def _answer(self, gateway: str, key: AttemptKey, next_index: int) -> None:
+        entry = self._ledger.ask(key, next_index)
+        if entry is not None and entry.owed():
+            await self._flush(gateway)
+        elif entry is not None:
+            await self._say(gateway, Alive(**self._ends(gateway), key=key, state=entry.state))
+        elif self._transfer.knows(key):
+            await self._say(gateway, Alive(**self._ends(gateway), key=key, state=LANDING))
+        else:
+            await self._say(gateway, self._failed(gateway, key, Failure("unknown", retryable=True)))
+
+    async def _cancel(self, gateway: str, key: AttemptKey) -> None:
+        news = not self._ledger.cancelled(key)
+        living = self._ledger.cancel(key, self._life.clock.now())
+        if news and (living or self._transfer.knows(key)):  # what lands here has no entry before it has landed
+            self._life.inbox.post(Kill(key, "cancelled"))
+        self._transfer.handle(CancelAttempt(key))
+        await self._say(gateway, self._failed(gateway, key, Failure("cancelled" if living else "unknown")))
+
+    # from this worker -----------------------------------------------------------------------------------------------
+
+    def take(self, job: AnyJob) -> list[AttemptKey]:
+        """Enters a job that was taken from the stream, and returns those of its attempts that are new."""
+        wanted = []
+        for key in job.attempts():
+            verdict, superseded = self._ledger.begin(key, job.sender, job.prompt.emitted, job.deadline)
+            if superseded is not None:
+                self._life.inbox.post(Kill(superseded, "superseded"))
+            if key.attempt > 1:  # a lower attempt may be landing here
+                self._transfer.handle(CancelAttempt(key._replace(attempt=key.attempt - 1)))
+            if verdict is Verdict.NEW:
+                wanted.append(key)
+        return wanted
+
+    async def started(self, job: AnyJob) -> None:
+        """Tells a gateway that its job was taken. If this is lost, the gateway adds the job again."""
+        ends = self._ends(job.sender)
+        await self._say(job.sender, Started(**ends, request=job.request, attempt=job.attempt, samples=job.samples))
+
+    def handle(self, event: ToGateway) -> None:
+        """Takes an event of the engine thread into the ledger; what gateways are owed is sent soon."""
+        match event:
+            case Emit(emitted=emitted):
+                self._owe({self._ledger.emit(each) for each in emitted})
+            case Begin(gateway=gateway, deadline=deadline, emitted=emitted):
+                verdict, superseded = self._ledger.begin(emitted.key, gateway, emitted.index, deadline)
+                if superseded is not None:
+                    self._life.inbox.post(Kill(superseded, "superseded"))
+                if verdict is Verdict.DEAD:
+                    self._life.inbox.post(Kill(emitted.key, "cancelled"))
+                self._owe({self._ledger.emit(emitted)})
+            case Fail(key=key, failure=failure):
+                self._owe({self._ledger.fail(key, failure)})
+            case Phase(key=key, state=state):
+                self._ledger.note(key, state)
+
+    def _owe(self, gateways: set[str | None]) -> None:
+        """Sends to these gateways soon: once, however many events come in between."""
+        self._owed |= {gateway for gateway in gateways if gateway is not None}
+        if self._owed:
+            self._owing.set()
+
+    # to gateways ----------------------------------------------------------------------------------------------------
+
+    async def send(self) -> None:
+        """Sends for ever what gateways are owed, as it comes."""
+        while True:
+            await self._owing.wait()
+            self._owing.clear()
+            gateways, self._owed = self._owed, set()
+            for gateway in sorted(gateways):
+                await self._flush(gateway)
+
+    async def send_all(self, seconds: float) -> None:
+        """Sends what gateways are owed until nothing is left, or for `seconds`."""
+        until = time.monotonic() + seconds
+        while (owed := list(self._ledger.gateways())) and time.monotonic() < until:
+            for gateway in owed:
+                await self._flush(gateway)
+            await asyncio.sleep(0.01)
+
+    async def _say(self, gateway: str, message: FromWorker) -> bool:
+        """Sends to one gateway; False if it is not connected or its queue is full."""
+        peer = self._peers.get(gateway)
+        return peer is not None and await try_send(self._socket, [peer.identity, encode(message)])
+
+    async def _flush(self, gateway: str) -> None:
+        """Sends what this gateway is owed: all tokens in one message, each failure in its own."""
+        entries = self._ledger.owing(gateway)
+        failures = [entry for entry in entries if entry.failure is not None]
+        tokens = [entry for entry in entries if entry.sent < len(entry.tokens) or entry.finish is not None]
+        full = False
+        if tokens:
+            emitted = [entry.pending() for entry in tokens]
+            if await self._say(gateway, Tokens(**self._ends(gateway), emitted=emitted)):
+                self._ledger.sent([entry for entry in tokens if entry.failure is None])
+            else:
+                full = True
+        for entry in failures:
+            assert entry.failure is not None
+            if full or not await self._say(gateway, self._failed(gateway, entry.key, entry.failure)):
+                full = True
+                break
+            self._ledger.sent([entry])
+        if full and gateway in self._peers and gateway not in self._retries:
+            self._retries.add(gateway)
+            asyncio.get_running_loop().call_later(RETRY, self._retry, gateway)
+
+    def _retry(self, gateway: str) -> None:
+        self._retries.discard(gateway)
+        task = asyncio.ensure_future(self._flush(gateway))
+        task.add_done_callback(lambda done: done.cancelled() or done.result())
+
+    def _failed(self, gateway: str, key: AttemptKey, failure: Failure) -> Failed:
+        return Failed(
+            **self._ends(gateway),
+            key=key,
+            reason=failure.reason,
+            message=failure.message,
+            retryable=failure.retryable,
+        )
+
+    def _ends(self, gateway: str) -> dict[str, Any]:
+        return {"sender": self._life.epoch, "receiver": gateway}
+
+    # time -----------------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Frees everything of gateways that are silent for too long; called once a heartbeat."""
+        now = time.monotonic()
+        heard = {gateway: peer.heard for gateway, peer in self._peers.items()}
+        strangers = self._ledger.known_gateways() - heard.keys()
+        self._strangers = {gateway: self._strangers.get(gateway, now) for gateway in strangers}
+        heard |= self._strangers
+        silent = [gateway for gateway, at in heard.items() if at < now - self._life.config.gateway_silence]
+        for gateway in silent:
+            self._peers.pop(gateway, None)
+            entries = self._ledger.of_gateway(gateway)
+            if entries:
+                log.warning("gateway %s is silent; its %d sequences end", gateway, len(entries))
+            for entry in entries:
+                if not entry.ended():
+                    self._life.inbox.post(Kill(entry.key, "gateway silent"))
+                    self._transfer.handle(CancelAttempt(entry.key))
+            self._ledger.forget(entries)
+        self._ledger.expire(self._life.clock.now())

@@ -1,0 +1,74 @@
+"""Keeps a worker's record and samples of its load in Redis, and looks at what has to be looked at from time to time."""
+
+import asyncio
+import logging
+
+from msgspec import structs
+
+from core.errors import StoreUnavailable
+from core.queue import JobQueue
+from core.records import StatsSample, WorkerRecord
+from core.registry import BEAT, add_stats, publish, withdraw
+from core.store import Outage, Store
+from worker.gateway_connections import GatewayConnections
+from worker.life import Life
+from worker.transfer import Transfer
+
+log = logging.getLogger("baton.worker")
+
+
+class Heartbeat:
+    """Renews what Redis shows of this worker."""
+
+    def __init__(
+        self,
+        life: Life,
+        record: WorkerRecord,
+        store: Store,
+        jobs: JobQueue,
+        connections: GatewayConnections,
+        transfer: Transfer,
+    ) -> None:
+        """`record`: what stays the same from beat to beat."""
+        self._life = life
+        self._record = record
+        self._store = store
+        self._jobs = jobs
+        self._connections = connections
+        self._transfer = transfer
+
+    async def run(self) -> None:
+        """Beats for ever. While Redis is away it says so once, and goes on."""
+        outage = Outage(log, "no heartbeat until it is back")
+        while True:
+            await asyncio.sleep(BEAT)
+            self._connections.watch()
+            self._life.busy.sweep()
+            if self._life.status.draining:
+                self._transfer.drain()
+            try:
+                await self.beat()
+                outage.ends()
+            except StoreUnavailable as error:
+                outage.begins(error)
+
+    async def beat(self) -> None:
+        """Renews record, job stream and the server's time. Raises `StoreUnavailable`."""
+        life = self._life
+        await life.clock.sync(self._store)
+        await self._jobs.refresh()
+        counts = self._transfer.counts()
+        dropped = self._jobs.dropped + self._connections.dropped + sum(counts.dropped.values())
+        load = structs.replace(life.status.load, dropped=dropped, handoff=counts)
+        record = structs.replace(self._record, draining=life.status.draining, load=load, links=self._transfer.links())
+        now = life.clock.now()
+        await publish(self._store, record, now)
+        await add_stats(self._store, StatsSample(now, record.epoch, record.role, load))
+
+    async def stop(self) -> None:
+        """Removes record and job stream, so that nobody waits for their expiry."""
+        try:
+            await withdraw(self._store, self._record)
+            await self._jobs.close()
+        except StoreUnavailable as error:
+            log.warning("left without deregistering: %s", error)

@@ -1,0 +1,40 @@
+"""A role's side of the handoff, as the I/O thread drives it."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from core.ids import AttemptKey
+from core.network import Network
+from core.records import HandoffCounts, KVLink
+
+
+class Transfer(Protocol):
+    """Moves KV to or from workers of the other role: `kvtransfer.outbound.Outbound`, `kvtransfer.inbound.Inbound`."""
+
+    handoff_address: str
+    """Where others connect to hand KV off; empty: nobody does."""
+
+    def handle(self, event: Any) -> None:
+        """Takes an event of `kvtransfer.events` from the engine thread, or a `CancelAttempt`."""
+
+    def knows(self, key: AttemptKey) -> bool:
+        """Tells whether this attempt is on its way here, though the engine has not begun it."""
+
+    def drain(self) -> None:
+        """Takes no new handoffs."""
+
+    def counts(self) -> HandoffCounts:
+        """Sums up what became of the handoffs so far, and the frames that were dropped."""
+
+    def links(self) -> list[KVLink]:
+        """Lists how KV passes, for each worker of the other role that there is a link with."""
+
+    async def run(self) -> None:
+        """Raises what a task of it dies of."""
+
+    async def close(self) -> None:
+        """Closes its sockets."""
+
+
+MakeTransfer = Callable[[Network, Callable[[Any], None]], Transfer]
+"""Makes it of the I/O thread's network and of what tells the engine thread an event."""
