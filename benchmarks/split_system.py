@@ -13,7 +13,6 @@ import msgspec
 import redis
 
 from benchmarks.children import child, last_line
-from benchmarks.listening import listening
 from core.errors import BatonError
 from core.listening import http_url
 from core.records import FinishedRecord, WorkerRecord
@@ -53,19 +52,6 @@ class SplitSystem:
         """The requests that have ended."""
         entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(FINISHED)  # type: ignore[assignment]
         return [msgspec.json.decode(fields[b"json"], type=FinishedRecord) for _, fields in entries]
-
-    def resident(self, role: str) -> int:
-        """Bytes of a worker that are in memory, and its own: a file's pages do not count (proc(5), `RssAnon`)."""
-        status = Path(f"/proc/{self.processes[f'{role}-0'].pid}/status").read_text()
-        return 1024 * int(status.partition("RssAnon:")[2].split()[0])
-
-    def listening(self, role: str) -> list[str]:
-        """The endpoints of a worker."""
-        return listening(self.processes[f"{role}-0"].pid)
-
-    def dead(self) -> list[str]:
-        """The services that have ended."""
-        return [name for name, process in self.processes.items() if process.poll() is not None]
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from types import UnionType
 
 import pytest
 
-from benchmarks.fuzz_frames import RAW, Mutator, Sent, Target, raw
 from core.errors import MessageError
 from core.messages import (
     Drain,
@@ -18,6 +17,7 @@ from core.messages import (
     decode_to_prefill,
     decode_to_worker,
 )
+from tests.fuzz.frames import RAW, Mutator, Sent, Target, raw
 
 DECODERS = (decode_to_worker, decode_to_decode, decode_to_prefill, decode_from_worker, decode_job)
 MESSAGES = 2_000

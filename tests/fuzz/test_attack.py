@@ -1,11 +1,11 @@
-"""A short attack on every port of a whole system; `python -m benchmarks.fuzz` is the long one."""
+"""A short attack on every port of a whole system; `python -m tests.fuzz` is the long one."""
 
 import io
 
 import pytest
 
-from benchmarks.fuzz import FuzzConfig, fuzz
 from launcher.stages import Stages
+from tests.fuzz.__main__ import FuzzConfig, fuzz
 
 
 @pytest.mark.timeout(240)

@@ -1,4 +1,4 @@
-"""What a fuzzer sends: messages of every kind that nobody in their right mind sends. Seeded, to be repeated.
+"""Makes what a fuzzer sends: messages of every kind that nobody in their right mind sends. Seeded, to be repeated.
 
 A message is made by its struct's types alone, of values that fit together often enough to be believed (few requests,
 few handoffs, the right epochs) and are absurd often enough (extreme numbers). Then its bytes or its frames are spoiled.
@@ -20,27 +20,26 @@ SHORT = 4096  # bytes of a random frame at most
 LARGE = 4 << 20  # bytes of a large one at most
 REQUESTS = 8  # different ones, so that messages meet what others have begun
 HANDOFFS = 6
-EXTREMES = (0, -1, 1, 255, 1 << 16, 1 << 31, (1 << 31) - 1, 1 << 32, 1 << 62, (1 << 63) - 1, 1 << 63, -(1 << 63),
-            (1 << 64) - 1)  # fmt: skip
+POWERS = tuple(1 << bits for bits in (16, 31, 32, 62, 63))
+EXTREMES = (0, -1, 1, 255, -(1 << 63), (1 << 64) - 1, *POWERS, *(power - 1 for power in POWERS))
 FLOATS = (0.0, -1.0, 1.0, 1e-300, 1e12, 1e308, float("inf"), float("-inf"), float("nan"))
 WORDS = ("", "\0", "x" * 1000, "../../etc/passwd", "é" * 40, "tcp://127.0.0.1:1", "\N{WAVE DASH}%s%n{}")
 UNIONS: tuple[UnionType, ...] = (ToWorker, ToDecode, ToPrefill, FromWorker, AnyJob)
-TAGS = tuple(
-    kind.__struct_config__.tag.encode() for union in UNIONS for kind in get_args(union)
-)  # "hello", "ping", … as they stand in a message
+# "hello", "ping", … as they stand in a message
+TAGS = tuple(kind.__struct_config__.tag.encode() for union in UNIONS for kind in get_args(union))
 
 Frames = list[bytes]
 
 
 class Sent(NamedTuple):
-    """One message, and what was done to it."""
+    """Holds one message, and the name of what was done to it."""
 
     kind: str
     frames: Frames
 
 
 class Target(NamedTuple):
-    """What an insider knows about a port: the messages that it reads, and the worker's epoch and fingerprint."""
+    """Holds what an insider knows about a port: the messages that it reads, the worker's epoch and fingerprint."""
 
     union: UnionType
     epoch: str
@@ -48,7 +47,7 @@ class Target(NamedTuple):
 
 
 class Mutator:
-    """An endless source of messages to one port."""
+    """Makes messages to one port without end."""
 
     def __init__(self, target: Target, seed: int | str) -> None:
         self._target = target
@@ -71,7 +70,7 @@ class Mutator:
         self._weights = [0.02 if kind == "large" else 1.0 for kind in self.kinds]
 
     def next(self) -> Sent:
-        """The next message. Never one that a worker is right to obey to its own harm: a `Drain` of this life."""
+        """Returns the next message, but no `Drain` of this life, which a worker is right to obey to its own harm."""
         (kind,) = self._chance.choices(self.kinds, self._weights)
         frames = self._makers[kind]()
         while self._ends_the_worker(frames):
@@ -86,7 +85,7 @@ class Mutator:
         return any(b"drain" in frame and self._target.epoch.encode() in frame for frame in frames)
 
     def _message(self, union: UnionType, odd: float, receiver: str | None = None) -> Frames:
-        """A random message of a union; each of its values is absurd with probability `odd`."""
+        """Makes a random message of a union; each of its values is absurd with probability `odd`."""
         kind = self._chance.choice([kind for kind in get_args(union) if kind is not Drain or receiver is not None])
         known = {
             "sender": self._chance.choice(self._senders),
@@ -111,7 +110,7 @@ class Mutator:
         return kind(**values)
 
     def _value(self, kind: Any, odd: float) -> Any:
-        """A value of a field's type."""
+        """Makes a value of a field's type."""
         origin, parts = get_origin(kind), get_args(kind)
         absurd = self._chance.random() < odd
         if kind is int:
@@ -139,7 +138,7 @@ class Mutator:
         return self._struct(kind, {}, odd)
 
     def _odd_frames(self) -> Frames:
-        """None to six frames: messages, payloads, nothing."""
+        """Makes none to six frames: messages, payloads, nothing."""
         return [
             self._chance.choice([b"", b"\0", *self._message(self._target.union, 0.1)]) for _ in range(self._draw(7))
         ]
@@ -163,7 +162,7 @@ Change = Callable[[bytes, random.Random], bytes]
 
 
 def flipped(data: bytes, chance: random.Random) -> bytes:
-    """With one to eight bits the other way."""
+    """Flips one to eight bits."""
     spoiled = bytearray(data)
     for _ in range(chance.randrange(1, 9)):
         spoiled[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
@@ -171,31 +170,31 @@ def flipped(data: bytes, chance: random.Random) -> bytes:
 
 
 def inserted(data: bytes, chance: random.Random) -> bytes:
-    """With a few bytes more."""
+    """Inserts a few bytes."""
     at = chance.randrange(len(data) + 1)
     return data[:at] + chance.randbytes(chance.randrange(1, 9)) + data[at:]
 
 
 def deleted(data: bytes, chance: random.Random) -> bytes:
-    """With a few bytes less."""
+    """Deletes a few bytes."""
     at = chance.randrange(len(data))
     return data[:at] + data[at + chance.randrange(1, 9) :]
 
 
 def duplicated(data: bytes, chance: random.Random) -> bytes:
-    """With a part twice."""
+    """Repeats a part."""
     at = chance.randrange(len(data))
     end = chance.randrange(at, len(data)) + 1
     return data[:end] + data[at:end] + data[end:]
 
 
 def truncated(data: bytes, chance: random.Random) -> bytes:
-    """Without its end."""
+    """Cuts off the end."""
     return data[: chance.randrange(len(data))]
 
 
 def swapped(data: bytes, chance: random.Random) -> bytes:
-    """Called a message of another type, with the same fields."""
+    """Names another type of message, with the same fields."""
     for tag in TAGS:
         if (word := msgspec.msgpack.encode(tag.decode())) in data:
             return data.replace(word, msgspec.msgpack.encode(chance.choice(TAGS).decode()), 1)
@@ -211,7 +210,7 @@ CHANGES: dict[str, Change] = {
 
 
 def conversation(body: Sequence[bytes], mechanism: bytes, chance: random.Random) -> bytes:
-    """What a DEALER says at first: greeting, READY (or a CURVE HELLO of noise), then one message of these frames."""
+    """Makes what a DEALER says at first: greeting, READY (or a CURVE HELLO of noise), a message of these frames."""
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32)
     if mechanism == b"CURVE":
         hello = b"\x05HELLO\x01\x00" + bytes(72) + chance.randbytes(120)
@@ -228,7 +227,7 @@ RAW = ("noise", "greeting", "handshake", "CURVE", "message", "endless frame")
 
 
 def raw(mutator: Mutator, chance: random.Random) -> Sent:
-    """The bytes of one TCP connection, as a single frame."""
+    """Makes the bytes of one TCP connection, as a single frame."""
     kind = chance.choice(RAW)
     said = conversation(mutator.next().frames, b"CURVE" if kind == "CURVE" else b"NULL", chance)
     match kind:

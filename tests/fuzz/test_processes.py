@@ -4,7 +4,7 @@ import os
 import socket
 from pathlib import Path
 
-from benchmarks.listening import listening
+from tests.fuzz.processes import listening
 
 
 def test_tcp_and_unix_sockets_that_take_connections_are_found(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where a process listens, as Linux tells it: /proc/PID/fd names its sockets, /proc/PID/net what each is (proc(5))."""
+"""Tells of a process what Linux knows in /proc: where it listens, and how much memory of its own it has (proc(5))."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ ACCEPTS = 1 << 16  # __SO_ACCEPTCON, a flag of a UNIX socket
 
 
 def listening(pid: int) -> list[str]:
-    """`tcp://127.0.0.1:port` and `ipc://path` of each socket that takes connections; IPv6 is not looked for."""
+    """Returns `tcp://127.0.0.1:port` and `ipc://path` of each socket that takes connections; looks for no IPv6."""
     inodes = {link.removeprefix("socket:[").rstrip("]") for link in _links(pid) if link.startswith("socket:[")}
     found = []
     for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
@@ -20,6 +20,12 @@ def listening(pid: int) -> list[str]:
         if int(fields[3], 16) & ACCEPTS and fields[6] in inodes and len(fields) == 8:
             found.append(f"ipc://{fields[7]}")
     return found
+
+
+def resident(pid: int) -> int:
+    """Returns the bytes in memory that are the process's own: a file's pages do not count (`RssAnon`)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(status.partition("RssAnon:")[2].split()[0])
 
 
 def _links(pid: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Legitimate traffic beside an attack: greedy requests whose answers are known, one after the other."""
+"""Sends legitimate traffic beside an attack: greedy requests whose answers are known, one after the other."""
 
 import asyncio
 import random
@@ -32,7 +32,7 @@ class Traffic:
         self.wrong: list[str] = []
 
     async def learn(self) -> None:
-        """The answers while nobody attacks. Raises `GatewayError` if there are none."""
+        """Asks for all answers while nobody attacks. Raises `GatewayError` if there are none."""
         for prompt in self._prompts:
             answer, error = await self._answer(prompt)
             if error:
@@ -40,7 +40,7 @@ class Traffic:
             self._known.append(answer)
 
     async def go_on(self) -> None:
-        """Requests without end, a few at once."""
+        """Sends requests without end, a few at once."""
         await asyncio.gather(*(self._one_after_the_other(start) for start in range(AT_ONCE)))
 
     async def _one_after_the_other(self, number: int) -> None:
@@ -54,7 +54,7 @@ class Traffic:
             number += AT_ONCE + 1
 
     async def _answer(self, prompt: list[int]) -> tuple[str, str]:
-        """Text, or what went wrong."""
+        """Returns the text and what went wrong; one of them is empty."""
         body: dict[str, Any] = {"model": self._model, "prompt": prompt, "max_tokens": NEW_TOKENS}
         try:
             answer = await self._client.post("/v1/completions", json={**body, "temperature": 0, "ignore_eos": True})
@@ -65,7 +65,7 @@ class Traffic:
 
 @asynccontextmanager
 async def traffic(url: str, seed: int) -> AsyncIterator[Traffic]:
-    """Traffic whose answers are known; it goes on until the context ends."""
+    """Makes traffic whose answers are known; it goes on until the context ends."""
     async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT) as client:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
         flow = Traffic(client, model, seed)

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.fuzz`: a million random and mutated frames at every port of both workers, under real traffic.
+"""`python -m tests.fuzz` sends a million random and mutated frames to every port of both workers, under real traffic.
 
 An outsider reaches a port by TCP and has no secret; an insider has the deployment's secret and speaks the protocol.
-Both send what nobody should (`benchmarks.fuzz_frames`). Meanwhile greedy requests go through the system, and have to be
+Both send what nobody should (`tests.fuzz.frames`). Meanwhile greedy requests go through the system, and have to be
 answered as they were before. In the end both workers live, hold nothing, and are as large as they were.
 """
 
@@ -22,8 +22,6 @@ from msgspec import Meta, Struct
 
 from benchmarks.children import last_line
 from benchmarks.command import exit_status
-from benchmarks.fuzz_frames import Frames, Mutator, Target, raw
-from benchmarks.fuzz_traffic import Traffic, traffic
 from benchmarks.load import machine
 from benchmarks.split_system import SplitSystem, split_system
 from core.cli import parse_or_exit
@@ -34,6 +32,9 @@ from core.messages import Join, Offer, ToDecode, ToWorker, decode_to_prefill, en
 from core.sockets import dealer, payload_dealer, send_now
 from launcher.options import DEMO_MODEL
 from launcher.stages import Stages
+from tests.fuzz.frames import Frames, Mutator, Target, raw
+from tests.fuzz.processes import listening, resident
+from tests.fuzz.traffic import Traffic, traffic
 
 WARM_UP = 100_000  # messages come first and are not judged: buffers and memories fill up to their bounds
 LIVES = (64, 16384)  # messages until an insider comes as somebody new; the long ones wait for the worker to read
@@ -63,7 +64,7 @@ class FuzzConfig(Struct, frozen=True, kw_only=True):
 
 
 class Port(NamedTuple):
-    """A worker's port and who is behind it."""
+    """Describes a worker's port and who is behind it."""
 
     name: str
     address: str
@@ -72,7 +73,7 @@ class Port(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What an attack came to. Bytes of the worker's memory; requests that were answered rightly, and all."""
+    """Holds what an attack came to: bytes of the worker's memory, requests that were answered rightly, and all."""
 
     port: str
     attacker: str
@@ -85,12 +86,22 @@ class Outcome(NamedTuple):
     requests: int
 
 
+def pid_of(target: SplitSystem, role: str) -> int:
+    """Returns the process id of the worker of a role."""
+    return target.processes[f"{role}-0"].pid
+
+
+def ended(target: SplitSystem) -> list[str]:
+    """Returns the names of the services that have ended."""
+    return [name for name, process in target.processes.items() if process.poll() is not None]
+
+
 def ports(target: SplitSystem) -> list[Port]:
-    """Every address that a worker listens on. Those that its record does not name are for payloads."""
+    """Finds every address that a worker listens on. Those that its record does not name are for payloads."""
     found = []
     for role, record in sorted(target.records().items()):
         named = {record.address: ("control", ToWorker), record.handoff_address: ("handoff", ToDecode)}
-        for address in sorted({*named, *target.listening(role)} - {""}):
+        for address in sorted({*named, *listening(pid_of(target, role))} - {""}):
             name, union = named.get(address, (f"payload {address.partition(':')[0]}", ToDecode))
             found.append(Port(f"{role} {name}", address, role, Target(union, record.epoch, record.fingerprint)))
     return found
@@ -124,7 +135,7 @@ async def insider(port: Port, secret: bytes, frames: int, until: float, seed: st
 
 
 async def joined(port: Port, secret: bytes, frames: int, until: float, seed: str) -> Counter[str]:
-    """Has joined, as a prefill worker does, and sends what is no payload over the socket that it was offered."""
+    """Joins as a prefill worker does, and sends what is no payload over the socket that it was offered."""
     mutator, chance, sent = Mutator(port.target, seed), random.Random(seed), Counter[str]()
     context = zmq.asyncio.Context()
     try:
@@ -150,7 +161,7 @@ async def joined(port: Port, secret: bytes, frames: int, until: float, seed: str
 
 
 async def _offer(control: zmq.asyncio.Socket, sender: str, epoch: str) -> Offer:
-    """Raises `BatonError` if a worker offers no socket."""
+    """Asks a worker to join. Raises `BatonError` if it offers no socket."""
     join = Join(sender=sender, receiver=epoch, transports=("tcp",), security="sealed", nonce=bytes(32))
     await _send(control, [encode(join)], time.monotonic() + IDLE_SECONDS)
     async with asyncio.timeout(IDLE_SECONDS):
@@ -161,7 +172,7 @@ async def _offer(control: zmq.asyncio.Socket, sender: str, epoch: str) -> Offer:
 
 
 def open_dealer(context: zmq.asyncio.Context, address: str, secret: bytes) -> zmq.asyncio.Socket:
-    """A socket as another service of this deployment makes it."""
+    """Makes a socket as another service of this deployment does."""
     return dealer(context, address, CurveKeys.of(secret))
 
 
@@ -227,7 +238,7 @@ async def _read(socket_: zmq.asyncio.Socket) -> None:
 
 
 async def attack_all(config: FuzzConfig, target: SplitSystem, stages: Stages) -> tuple[list[Outcome], Traffic]:
-    """Every attacker at every port, one after the other."""
+    """Sends every attacker to every port, one after the other."""
     outcomes = []
     async with traffic(target.url, config.seed) as flow:
         for attacker, attack in ATTACKS.items():
@@ -237,22 +248,18 @@ async def attack_all(config: FuzzConfig, target: SplitSystem, stages: Stages) ->
                 if attacker == "joined" and "handoff" not in port.name:
                     continue
                 stages.show(port.name, f"{attacker} attacks")
-                await attacked(
-                    target, attack, port, min(config.frames, WARM_UP), config.seconds, f"{config.seed} warm-up"
-                )
-                before, right, requests = target.resident(port.role), flow.right, flow.all
+                warm_up = min(config.frames, WARM_UP)
+                await attacked(target, attack, port, warm_up, config.seconds, f"{config.seed} warm-up")
+                before, right, requests = resident(pid_of(target, port.role)), flow.right, flow.all
                 dropped = await dropped_by(target, port.role)
                 began = time.monotonic()
                 sent = await attacked(target, attack, port, config.frames, config.seconds, f"{config.seed} {port.name}")
                 took = time.monotonic() - began
                 await settled(target, flow)
-                after = target.resident(port.role)
+                after = resident(pid_of(target, port.role))
                 dropped = await dropped_by(target, port.role) - dropped
-                outcomes.append(
-                    Outcome(
-                        port.name, attacker, sent, took, before, after, dropped, flow.right - right, flow.all - requests
-                    )
-                )
+                right, requests = flow.right - right, flow.all - requests
+                outcomes.append(Outcome(port.name, attacker, sent, took, before, after, dropped, right, requests))
                 stages.show(port.name, f"{attacker} done")
     return outcomes, flow
 
@@ -260,12 +267,12 @@ async def attack_all(config: FuzzConfig, target: SplitSystem, stages: Stages) ->
 async def attacked(
     target: SplitSystem, attack: Attack, port: Port, frames: int, seconds: float, seed: str
 ) -> Counter[str]:
-    """What was sent. Raises `BatonError` if a service ends meanwhile."""
+    """Attacks one port, and returns what was sent. Raises `BatonError` if a service ends meanwhile."""
     task = asyncio.ensure_future(attack(port, target.secret, frames, time.monotonic() + seconds, seed))
     try:
         while not task.done():
             await asyncio.wait([task], timeout=LOOK_SECONDS)
-            if dead := target.dead():
+            if dead := ended(target):
                 why = last_line(target.directory / f"{dead[0]}.log")
                 raise BatonError(f"{', '.join(dead)} ended under an attack on {port.name}: {why}")
         return task.result()
@@ -278,12 +285,12 @@ async def settled(target: SplitSystem, flow: Traffic) -> None:
     """Returns when traffic has been answered twice more, so that what was sent before has been read."""
     enough = flow.all + 4
     deadline = time.monotonic() + IDLE_SECONDS
-    while flow.all < enough and time.monotonic() < deadline and not target.dead():
+    while flow.all < enough and time.monotonic() < deadline and not ended(target):
         await asyncio.sleep(0.05)
 
 
 async def dropped_by(target: SplitSystem, role: str) -> int:
-    """The messages that a worker has dropped. Raises `BatonError` if its heartbeat has stopped."""
+    """Returns the number of messages that a worker has dropped. Raises `BatonError` if its heartbeat has stopped."""
     record = target.records().get(role)
     if record is None:
         raise BatonError(f"the {role} worker is not registered any more: its heartbeat has stopped")
@@ -291,7 +298,7 @@ async def dropped_by(target: SplitSystem, role: str) -> int:
 
 
 def held(target: SplitSystem) -> dict[str, int]:
-    """Blocks and sequences that each worker holds when all has ended; first, handoffs without a sender run out."""
+    """Counts the blocks and sequences that each worker still holds when all has ended, abandoned handoffs too."""
     deadline = time.monotonic() + IDLE_SECONDS
     while True:
         left = {
@@ -304,7 +311,7 @@ def held(target: SplitSystem) -> dict[str, int]:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """One line for each port and attacker."""
+    """Writes one line for each port and attacker."""
     head = (
         f"{'port':18} {'attacker':9} {'sent':>9} {'per s':>7} {'MiB before':>11} {'after':>7} {'dropped':>9}     right"
     )
@@ -321,7 +328,7 @@ def table(outcomes: list[Outcome]) -> str:
 
 
 def failures(config: FuzzConfig, outcomes: list[Outcome], flow: Traffic, left: dict[str, int]) -> list[str]:
-    """A sentence for each thing that is not as it should be."""
+    """Writes a sentence for each thing that is not as it should be."""
     found = [
         f"{one.port}: grew by {(one.after - one.before) / MEGABYTE:.1f} MiB under the {one.attacker}'s attack"
         for one in outcomes
@@ -335,7 +342,7 @@ def failures(config: FuzzConfig, outcomes: list[Outcome], flow: Traffic, left: d
 
 
 def fuzz(config: FuzzConfig, stages: Stages) -> list[str]:
-    """Runs it all and prints the table; what is not as it should be."""
+    """Runs it all, prints the table, and returns what is not as it should be."""
     with tempfile.TemporaryDirectory(prefix="baton-fuzz-") as directory:
         with split_system(config.model, Path(directory)) as target:
             outcomes, flow = asyncio.run(attack_all(config, target, stages))
@@ -348,8 +355,8 @@ def fuzz(config: FuzzConfig, stages: Stages) -> list[str]:
 
 
 def main() -> int:
-    """The exit status: 0 if nothing was harmed."""
-    config = parse_or_exit(FuzzConfig, "benchmarks.fuzz")
+    """Returns the exit status: 0 if nothing was harmed."""
+    config = parse_or_exit(FuzzConfig, "tests.fuzz")
     print(machine())
     found: list[str] = []
     status = exit_status(lambda stages: found.extend(fuzz(config, stages)))
