@@ -31,10 +31,10 @@ from benchmarks.shapes import SHAPES
 from benchmarks.workloads import DECODE_SWEEP, PROMPT_SWEEP, WORKLOADS, Workload
 from core.config import EngineConfig
 from core.errors import BatonError, ConfigError
+from core.model_location import locate
 from engine.device import dtype_name
 from engine.executor import Executor
 from engine.model.config import read_config
-from engine.model.hub import locate
 from launcher.deployment import ENVIRONMENT
 
 

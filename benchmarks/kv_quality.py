@@ -22,9 +22,9 @@ from benchmarks.quality import PIECE, Scores, quiet, texts_of
 from core.config import Codec, EngineConfig
 from core.errors import BatonError
 from core.kvspec import Piece, WireForm, blocks_for
+from core.model_location import locate
 from engine.device import dtype_name
 from engine.executor import Executor
-from engine.model.hub import locate
 
 CODECS: tuple[Codec, ...] = get_args(Codec)
 

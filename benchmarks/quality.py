@@ -23,11 +23,11 @@ from transformers import AutoTokenizer
 
 from core.config import EngineConfig, Quantization
 from core.errors import BatonError, ModelError
+from core.model_location import locate
 from demo_model import animals, stories, sums
 from demo_model.split import Split
 from engine.device import dtype_name
 from engine.executor import Executor
-from engine.model.hub import locate
 
 PIECE = 512
 """Tokens that are read at once; also the longest context of a position."""

@@ -16,6 +16,7 @@ from core.costs import Rates
 from core.errors import ConfigError, DeviceMemoryError
 from core.kvspec import KVSpec, Piece, WireForm, blocks_for
 from core.messages import Sampling
+from core.model_location import locate
 from core.records import Memory
 from core.sizes import format_bytes
 from core.status import Progress
@@ -28,7 +29,6 @@ from engine.kv.host_tier import HostTier
 from engine.kv.pool import KVPool, make_spec
 from engine.model.batch import BlockTables, Sampled, build_batch
 from engine.model.config import ModelConfig, computation, read_config
-from engine.model.hub import locate
 from engine.model.linear import LinearFactory
 from engine.model.transformer import Model
 from engine.model.weights import Checkpoint

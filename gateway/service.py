@@ -26,7 +26,7 @@ from gateway.requests.request import Request
 from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.requests.stream import Stream
 from gateway.requests.tenant import Tenants
-from gateway.text.model_files import locate
+from gateway.text.model_files import locate_files
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.discovery import Discovery, short_name
@@ -74,7 +74,7 @@ class Gateway:
         self._status.report("loading the tokenizer", 30.0)
         try:
             async with asyncio.timeout(LOAD_SECONDS):
-                tokenizer = await asyncio.to_thread(lambda: ModelTokenizer(locate(self.config.model)))
+                tokenizer = await asyncio.to_thread(lambda: ModelTokenizer(locate_files(self.config.model)))
         except TimeoutError:
             raise ModelError(f"--model: {self.config.model!r} was not loaded within {LOAD_SECONDS:g} s") from None
         self.admission = Admission(

@@ -1,28 +1,25 @@
 """Checks a model before anything is started: a broken download is told in a sentence, not by a worker's traceback."""
 
 import json
-import re
 import struct
 from pathlib import Path
 
 from core.errors import ConfigError
+from core.model_location import directory_of
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 LENGTH = struct.Struct("<Q")  # a safetensors file starts with the length of its JSON header
 LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
 
 
-def locate_model(model: str) -> tuple[str, Path | None]:
-    """The model as the services take it, and its directory if it is one. Raises `ConfigError` naming what is wrong."""
-    directory = Path(model).expanduser()
-    if model and directory.is_dir():
+def checked(model: str) -> Path | None:
+    """Returns the model's directory, whose files were found to be whole, or None for a hub id.
+
+    Raises `ModelError` for what is neither, `ConfigError` that names what is wrong with the directory.
+    """
+    directory = directory_of(model)
+    if directory is not None:
         _check_directory(directory)
-        return str(directory.resolve()), directory.resolve()
-    if model and directory.exists():
-        raise ConfigError("--model", model, "is a file; give the directory that holds config.json")
-    if model.startswith(("/", ".", "~")) or not HUB_ID.fullmatch(model):
-        raise ConfigError("--model", model, "there is no such directory, and a hub id looks like owner/name")
-    return model, None
+    return directory
 
 
 def _check_directory(directory: Path) -> None:

@@ -4,8 +4,9 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from core.cli import parse
 from core.errors import BatonError, ConfigError
@@ -14,7 +15,7 @@ from core.sealing import load_secret, new_secret
 from launcher import greeting
 from launcher.deployment import Deployment, environment, stop_order
 from launcher.gpus import worker_devices
-from launcher.model_directory import locate_model
+from launcher.model_directory import checked
 from launcher.options import ROOT, UpConfig
 from launcher.preflight import check_port, check_redis
 from launcher.redis_server import redis_service
@@ -27,29 +28,24 @@ from launcher.supervisor import ServiceLost, StartFailed, StopAsked, Supervisor
 BAD_INPUT = 2
 
 
-@dataclass(frozen=True)
-class Checked:
-    """Options that were found usable before anything was started."""
-
-    config: UpConfig
-    model: str
-    directory: Path | None
-
-
 def up(arguments: Sequence[str]) -> int:
-    """Runs an instance; the exit status: 0 stopped as asked, 1 failed, 2 bad input."""
+    """Runs an instance and returns the exit status: 0 stopped as asked, 1 failed, 2 bad input."""
     try:
-        checked = check(parse(UpConfig, arguments, "baton up"))
+        config, directory = check(parse(UpConfig, arguments, "baton up"))
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     log = new_log()
     with Signals().installed() as signals, run_directory() as run:
-        return _run(checked, run, log, Stages(), signals)
+        return _run(config, directory, run, log, Stages(), signals)
 
 
-def check(config: UpConfig) -> Checked:
-    """Refuses what cannot work, cheapest first. Raises a `BatonError` that names the option and its value."""
+def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
+    """Refuses what cannot work before anything is started, cheapest first.
+
+    Returns the options with a port in place of 0, and the model's directory, None for a hub id. Raises a `BatonError`
+    that names the option and its value.
+    """
     port = check_port("--port", config.host, config.port)
     if config.dashboard_port:
         if config.dashboard_port == port:
@@ -58,20 +54,14 @@ def check(config: UpConfig) -> Checked:
     worker_devices(config.device, 1)
     if config.secret_file:
         load_secret(config.secret_file)
-    model, directory = locate_model(config.model)
+    directory = checked(config.model)
     if config.redis:
         check_redis(config.redis)
-    return Checked(_replace_port(config, port), model, directory)
+    return replace(config, port=port), directory
 
 
-def _replace_port(config: UpConfig, port: int) -> UpConfig:
-    """The same options with the port that the system chose."""
-    values = {name: getattr(config, name) for name in config.__struct_fields__}
-    return UpConfig(**{**values, "port": port})
-
-
-def _run(checked: Checked, run: Path, log: Path, stages: Stages, signals: Signals) -> int:
-    config = checked.config
+def _run(config: UpConfig, directory: Path | None, run: Path, log: Path, stages: Stages, signals: Signals) -> int:
+    model = str(directory or config.model)
     began = time.monotonic()
     with log.open("ab") as output:
         supervisor = Supervisor(ROOT, environment(os.environ, ROOT, run), output, stages, signals)
@@ -81,12 +71,12 @@ def _run(checked: Checked, run: Path, log: Path, stages: Stages, signals: Signal
             if not redis:
                 service, redis = redis_service(run)
                 supervisor.start([service])
-            deployment = Deployment(config, run, checked.model, redis, _secret(config, run))
+            deployment = Deployment(config, run, model, redis, _secret(config, run))
             services = [*deployment.workers(), deployment.gateway()]
             supervisor.start([*services, deployment.dashboard()] if config.dashboard_port else services)
             url = http_url(config.host, config.port)
-            stages.say(greeting.text(config, url, checked.directory, time.monotonic() - began, log))
-            with record(Instance(url, os.getpid(), checked.model, time.time(), str(log))):
+            stages.say(greeting.text(config, url, directory, time.monotonic() - began, log))
+            with record(Instance(url, os.getpid(), model, time.time(), str(log))):
                 supervisor.watch()
         except StopAsked:
             pass

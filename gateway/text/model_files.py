@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import ModelError
+from core.model_location import locate
 
 FILES = [
     "config.json",
@@ -16,22 +17,9 @@ FILES = [
 ]
 
 
-def locate(model: str) -> Path:
-    """The directory with the files, downloaded first if `model` is a hub id. Raises `ModelError` in one sentence."""
-    path = Path(model).expanduser()
-    if path.is_dir():
-        return path
-    if path.exists() or model.startswith((".", "/", "~")) or model.count("/") != 1:
-        raise ModelError(f"--model: {model!r} is neither a directory nor a hub id such as owner/name")
-    # Imported here because a directory, the usual case, needs nothing of it.
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(model, allow_patterns=FILES))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise ModelError(f"--model: {model!r} is no directory and cannot be had from the hub: {first}") from None
+def locate_files(model: str) -> Path:
+    """Returns the directory with `FILES`, downloaded first if `model` is a hub id. Raises `ModelError`."""
+    return locate(model, patterns=FILES)
 
 
 def read_object(directory: Path, name: str, required: bool = False) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def test_what_does_not_fit_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["--model", "/none"], "error: there is no model directory /none"),
+        (["--model", "/none"], "error: --model: '/none': there is no such directory"),
         (["--model", DEMO_MODEL, "--plot", "a.pdf"], "error: --plot: 'a.pdf': the picture is an SVG"),
         (["--model", DEMO_MODEL, "--plot", "/none/a.svg"], "error: --plot: '/none/a.svg': its directory is not there"),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigError
-from launcher.model_directory import locate_model
+from launcher.model_directory import checked
 
 WEIGHTS = "model.safetensors"
 
@@ -28,24 +28,22 @@ def model(tmp_path: Path) -> Path:
     return directory
 
 
-def test_a_directory_and_a_hub_id_are_told_apart(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert locate_model(str(model)) == (str(model), model)
-    monkeypatch.chdir(model.parent)
-    assert locate_model("model") == (str(model), model)
-    assert locate_model("Qwen/Qwen3-0.6B") == ("Qwen/Qwen3-0.6B", None)
+def test_a_whole_directory_is_returned_and_a_hub_id_is_not_looked_into(model: Path) -> None:
+    assert checked(str(model)) == model
+    assert checked("Qwen/Qwen3-0.6B") is None
 
 
 def test_shards_are_found_through_their_index(model: Path) -> None:
     (model / WEIGHTS).rename(model / "a.safetensors")
     index = model / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"w": "a.safetensors"}}))
-    assert locate_model(str(model))[1] == model
+    assert checked(str(model)) == model
     index.write_text(json.dumps({"weight_map": {"w": "a.safetensors", "x": "b.safetensors"}}))
     with pytest.raises(ConfigError, match=r"lacks b\.safetensors, which its index names"):
-        locate_model(str(model))
+        checked(str(model))
     index.write_text("{}")
     with pytest.raises(ConfigError, match="has no weight_map"):
-        locate_model(str(model))
+        checked(str(model))
 
 
 @pytest.mark.parametrize(
@@ -67,16 +65,5 @@ def test_shards_are_found_through_their_index(model: Path) -> None:
 def test_a_broken_directory_is_refused(model: Path, breakage: Callable[[Path], object], sentence: str) -> None:
     breakage(model)
     with pytest.raises(ConfigError, match=sentence) as refused:
-        locate_model(str(model))
+        checked(str(model))
     assert str(refused.value).startswith(f"--model: {str(model)!r}: ")
-
-
-@pytest.mark.parametrize("name", ["/no/such/place", "./nothing", "gpt2", "a/b/c", "~/nothing-here", ""])
-def test_what_is_neither_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="no such directory, and a hub id looks like owner/name"):
-        locate_model(name)
-
-
-def test_a_file_is_refused(model: Path) -> None:
-    with pytest.raises(ConfigError, match=r"is a file; give the directory that holds config\.json"):
-        locate_model(str(model / "config.json"))

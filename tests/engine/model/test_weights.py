@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from core.config import EngineConfig
 from core.errors import ModelError
 from engine.executor import Executor
-from engine.model.hub import _bars, locate
 from engine.model.weights import Checkpoint
 from tests.reference import VARIANTS, build_model
 
@@ -124,40 +123,6 @@ def test_shards_do_not_change_the_digest_and_weights_do(whole: Path, sharded: Pa
     directory = Path(shutil.copytree(whole, tmp_path / "model"))
     edit("model.layers.3.mlp.down_proj.weight", lambda tensor: tensor * 1.001)(directory)
     assert Checkpoint(directory).digest() != digest
-
-
-@pytest.mark.parametrize("model", ["/no/such/directory", "./nowhere", "no-slash", "a/b/c", "-x/y"])
-def test_a_directory_that_is_not_there_is_named(model: str) -> None:
-    with pytest.raises(ModelError, match="there is no model directory"):
-        locate(model, lambda stage, percent: None)
-
-
-def test_a_file_is_not_a_model(whole: Path) -> None:
-    with pytest.raises(ModelError, match="is a file"):
-        locate(str(whole / "config.json"), lambda stage, percent: None)
-
-
-def test_a_hub_that_cannot_be_reached_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real client, offline and with an empty cache."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ModelError, match="nobody/nothing is not a directory, and cannot be fetched"):
-        locate("nobody/nothing", lambda stage, percent: None)
-
-
-def test_a_download_reports_the_bytes_that_are_here() -> None:
-    """Bars of files are left out, and the percentage never falls when the hub learns of more to fetch."""
-    seen: list[float] = []
-    make = _bars(lambda stage, percent: seen.append(percent))
-    files, size = make(total=4, unit="it", mininterval=0), make(total=1000, unit="B", mininterval=0)
-    files.update(3)
-    size.update(500)
-    size.total = 2000
-    size.refresh()
-    size.update(1500)
-    size.close()
-    files.close()
-    assert seen == sorted(seen) and set(seen) == {0.0, 50.0, 100.0}
 
 
 def test_loading_reports_its_progress(whole: Path) -> None:

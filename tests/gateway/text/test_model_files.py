@@ -9,7 +9,6 @@ import pytest
 from core.errors import ModelError
 from gateway.errors import APIError
 from gateway.text.chat_template import ChatTemplate
-from gateway.text.model_files import locate
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.models import byte_level
 
@@ -44,12 +43,6 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path, name: str, broken: st
     path.unlink() if broken is None else path.write_text(broken)
     with pytest.raises(ModelError, match=name):
         ModelTokenizer(tmp_path)
-
-
-@pytest.mark.parametrize("model", ["/nowhere/at/all", "./nowhere", "nowhere", "a/b/c"])
-def test_what_is_neither_a_directory_nor_a_hub_id(model: str) -> None:
-    with pytest.raises(ModelError, match="neither a directory nor a hub id"):
-        locate(model)
 
 
 @pytest.mark.parametrize(
