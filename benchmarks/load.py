@@ -8,14 +8,13 @@ never equal and always as long as they are asked to be: the same work for every 
 """
 
 import asyncio
-import json
 import os
 import platform
 import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -23,6 +22,7 @@ import httpx
 from msgspec import Meta, Struct
 
 from core.cli import parse_or_exit
+from core.completions_client import Chunk, Endpoint, EventStream, error_message
 from core.config import Positive, Seconds
 from core.errors import BatonError, ConfigError, GatewayError
 from core.slo import SLO, Timings, percentile
@@ -133,10 +133,9 @@ async def run(config: LoadConfig, linger: float | None = None) -> list[Result]:
     """
     chance = random.Random(config.seed)
     load = requests(config, chance)
-    async with httpx.AsyncClient(
-        base_url=config.url, timeout=config.timeout, limits=httpx.Limits(max_connections=None)
-    ) as client:
-        model = config.model or await _first_model(client)
+    model = config.model or await asyncio.to_thread(first_model, config.url)
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=config.url, timeout=config.timeout, limits=limits) as client:
         start = time.perf_counter()
         tasks = []
         for at, request in zip(arrivals(config.rate, config.requests, chance), load, strict=True):
@@ -150,49 +149,54 @@ async def run(config: LoadConfig, linger: float | None = None) -> list[Result]:
         return [cut if task.cancelled() else task.result() for task in tasks]
 
 
-async def _first_model(client: httpx.AsyncClient) -> str:
+def first_model(url: str) -> str:
+    """Returns the name of the model that a server names first. Raises `GatewayError`."""
     try:
-        answer = await client.get("/v1/models")
-        return str(answer.raise_for_status().json()["data"][0]["id"])
-    except (httpx.HTTPError, ValueError, LookupError) as error:
-        raise GatewayError(f"--url: {client.base_url}: names no model ({error})") from None
+        return Endpoint(url).model()
+    except GatewayError as error:
+        raise GatewayError(f"--url: {error}") from None
+
+
+async def stream(client: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -> AsyncIterator[Chunk]:
+    """Posts `body` and yields the answer as it comes. Raises `GatewayError` for anything but a whole answer."""
+    streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    events = EventStream()
+    try:
+        async with client.stream("POST", path, json=streamed) as response:
+            if response.status_code != httpx.codes.OK:
+                said = error_message(await response.aread())
+                raise GatewayError(f"status {response.status_code}: {said}")
+            async for data in response.aiter_bytes():
+                for chunk in events.feed(data):
+                    yield chunk
+    except httpx.HTTPError as error:
+        raise GatewayError(f"{type(error).__name__}: {error}") from None
+    if not events.ended:
+        raise GatewayError("the answer broke off")
 
 
 async def _one(client: httpx.AsyncClient, model: str, request: Request, start: float) -> Result:
-    body = {"model": model, **request.body, "stream": True, "stream_options": {"include_usage": True}}
     sent = time.perf_counter()
     first = last = 0.0
     tokens: int | None = None
-    finished, error = False, ""
+    error = ""
     try:
-        async with client.stream("POST", request.path, json=body) as response:
-            if response.status_code != 200:
-                await response.aread()
-                error = f"status {response.status_code}"
-            else:
-                async for line in response.aiter_lines():
-                    finished = finished or line == "data: [DONE]"
-                    chunk = json.loads(line[6:]) if line.startswith("data: {") else {}
-                    error = error or str(chunk.get("error", {}).get("message", ""))
-                    if any(_text(choice) for choice in chunk.get("choices", ())):
-                        last = time.perf_counter()
-                        first = first or last
-                    tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
-    except (httpx.HTTPError, ValueError, LookupError) as failure:
-        error = f"{type(failure).__name__}: {failure}"
+        async for chunk in stream(client, request.path, {"model": model, **request.body}):
+            if chunk.text:
+                last = time.perf_counter()
+                first = first or last
+            if chunk.tokens is not None:
+                tokens = chunk.tokens
+    except GatewayError as failure:
+        error = str(failure)
     ended = time.perf_counter() - start
-    if error or not finished:
-        return Result(None, error or "the answer broke off", ended)
+    if error:
+        return Result(None, error, ended)
     if tokens is None:
         return Result(None, "the server sent no usage, so TPOT is not known", ended)
     if not first:
         first = last = time.perf_counter()  # an answer without text: its end is all that a client sees
     return Result(Timings(1000 * (first - sent), 1000 * (last - sent), tokens), "", ended)
-
-
-def _text(choice: dict[str, Any]) -> str:
-    """What a chunk adds, of a chat or of a completion."""
-    return (choice["delta"].get("content") if "delta" in choice else choice["text"]) or ""
 
 
 def _percentiles(name: str, values: Iterable[float]) -> str:

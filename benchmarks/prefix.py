@@ -15,12 +15,11 @@ The server should serve nobody else. A model for it: `python -m benchmarks.rando
 """
 
 import asyncio
-import json
 import random
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Annotated, NamedTuple
@@ -30,7 +29,7 @@ import msgspec
 from msgspec import Meta, Struct
 from tokenizers import Tokenizer
 
-from benchmarks.load import machine
+from benchmarks.load import first_model, machine, stream
 from core.cli import parse_or_exit
 from core.config import Positive
 from core.errors import BatonError, GatewayError
@@ -89,32 +88,27 @@ class Client:
 
     async def complete(self, prompt: list[int], output: int) -> Answer:
         """Greedy, and always `output` tokens. Raises `GatewayError` for anything but a whole answer."""
-        body = {"model": self._model, "prompt": prompt, "max_tokens": output, "temperature": 0, "ignore_eos": True,
-                "stream": True}  # fmt: skip
-        begin, first, text, done = time.perf_counter(), 0.0, "", False
-        try:
-            async with self._http.stream("POST", "/v1/completions", json=body) as response:
-                if response.status_code != 200:
-                    raise GatewayError(f"status {response.status_code}: {(await response.aread()).decode()}")
-                async for line in response.aiter_lines():
-                    done = done or line == "data: [DONE]"
-                    chunk = json.loads(line[6:]) if line.startswith("data: {") else {}
-                    if "error" in chunk:
-                        raise GatewayError(str(chunk["error"]["message"]))
-                    piece = "".join(choice["text"] for choice in chunk.get("choices", ()))
-                    if piece:
-                        first = first or time.perf_counter()
-                        text += piece
-        except (httpx.HTTPError, ValueError, LookupError) as error:
-            raise GatewayError(f"{type(error).__name__}: {error}") from error
-        if not done:
-            raise GatewayError("an answer broke off")
+        body = {
+            "model": self._model,
+            "prompt": prompt,
+            "max_tokens": output,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+        begin, first, text = time.perf_counter(), 0.0, ""
+        async for chunk in stream(self._http, "/v1/completions", body):
+            if chunk.text:
+                first = first or time.perf_counter()
+                text += chunk.text
         return Answer(text, (first or time.perf_counter()) - begin)
 
     async def workers(self) -> list[WorkerRecord]:
-        """The workers' records, at most a heartbeat old."""
-        answer = await self._http.get("/stats")
-        return msgspec.convert(answer.raise_for_status().json()["workers"], list[WorkerRecord])
+        """Returns the workers' records, at most a heartbeat old. Raises `GatewayError`."""
+        try:
+            answer = await self._http.get("/stats")
+            return msgspec.convert(answer.raise_for_status().json()["workers"], list[WorkerRecord])
+        except (httpx.HTTPError, LookupError, ValueError) as error:
+            raise GatewayError(f"--url: {self._http.base_url}: {error}") from None
 
     async def totals(self) -> Totals:
         """The counters once they tell of everything that was sent."""
@@ -245,24 +239,13 @@ async def mixed(client: Client, config: PrefixConfig, prompts: Prompts) -> Async
     yield f"        {differing} answers differ from those of the same requests sent alone"
 
 
-@asynccontextmanager
-async def _watching(http: httpx.AsyncClient) -> AsyncIterator[Client]:
-    try:
-        models = (await http.get("/v1/models")).raise_for_status().json()
-        yield Client(http, str(models["data"][0]["id"]))
-    except (httpx.HTTPError, LookupError, ValueError) as error:
-        raise GatewayError(f"--url: {http.base_url}: {error}") from error
-
-
 async def run(config: PrefixConfig) -> None:
     """All loads, each line as soon as it is known."""
     prompts = Prompts(config.vocabulary, config.seed)
     system = prompts.tokens(config.system_tokens)
-    limits = httpx.Limits(max_connections=None)
-    async with (
-        httpx.AsyncClient(base_url=config.url, timeout=600, limits=limits) as http,
-        _watching(http) as client,
-    ):
+    model = first_model(config.url)
+    async with httpx.AsyncClient(base_url=config.url, timeout=600, limits=httpx.Limits(max_connections=None)) as http:
+        client = Client(http, model)
         for worker in await client.workers():
             memory = worker.memory
             print(

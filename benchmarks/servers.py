@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
 from benchmarks.children import child, last_line
 from benchmarks.peer_setup import PEERS, PeerError, python_of
 from launcher.preflight import check_port
+from launcher.service import answers
 from launcher.stages import Stages
 
 HOST = "127.0.0.1"
@@ -70,7 +69,7 @@ def serving(server: Server, stages: Stages) -> Iterator[str]:
 
 def _wait(server: Server, process: subprocess.Popen[str], url: str, stages: Stages) -> None:
     began = time.monotonic()
-    while not _answers(url + server.path):
+    while not answers(url + server.path, POLL_SECONDS):
         waited = time.monotonic() - began
         if process.poll() is not None:
             raise PeerError(f"{server.name}: has ended: {last_line(server.log)} (log: {server.log})")
@@ -79,10 +78,3 @@ def _wait(server: Server, process: subprocess.Popen[str], url: str, stages: Stag
         stages.show(server.name, "starting", note=f"({waited:.0f} s)")
         time.sleep(POLL_SECONDS)
     stages.show(server.name, "ready")
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=POLL_SECONDS).status_code == httpx.codes.OK
-    except httpx.HTTPError:
-        return False

@@ -39,11 +39,6 @@ def url_of(listener: socket.socket) -> str:
 
 
 def http_url(host: str, port: int) -> str:
-    """The URL of a server on this host that listens on `host`."""
-    address = local_host(host)
+    """Returns the URL of a server on this host that listens on `host`, for clients on this host."""
+    address = ANY_ADDRESS.get(host, host)
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
-
-
-def local_host(host: str) -> str:
-    """The address to reach a server on this host that listens on `host`."""
-    return ANY_ADDRESS.get(host, host)

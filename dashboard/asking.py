@@ -1,19 +1,38 @@
-"""Questions to the gateway in threads of their own, so that the page goes on refreshing while answers come."""
+"""Asks the gateway in threads of their own, so that the page goes on refreshing while answers come."""
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
 
+from core.completions_client import Chunk, Endpoint
 from core.errors import GatewayError
-from dashboard.completions import first_model, request_of, stream_chat
 from dashboard.prompts import Prompt
 
 AT_ONCE = 4
+SILENCE = 30.0  # s without a byte
+LONGEST = 120.0  # s of one answer
+
+
+def stream_chat(endpoint: Endpoint, model: str, prompt: Prompt) -> Iterator[Chunk]:
+    """Yields the answer to a prompt as it comes. Raises `GatewayError`."""
+    messages = [{"role": "user", "content": prompt.text}]
+    request = {"model": model, "messages": messages, "max_tokens": prompt.max_tokens}
+    return endpoint.stream("/v1/chat/completions", request, LONGEST)
+
+
+def request_of(response: str) -> str:
+    """Returns the request's id in the records, from the id that the client sees."""
+    return response.removeprefix("chatcmpl-").removeprefix("cmpl-")
+
+
+def gateway_at(url: str) -> Endpoint:
+    """Makes the client of a gateway. Raises `GatewayError` for what is no URL."""
+    return Endpoint(url, "--gateway", SILENCE)
 
 
 class Question:
-    """One question, and its answer as far as it has come. One thread writes, pages read."""
+    """Asks one question, and holds its answer as far as it has come. One thread writes, pages read."""
 
     def __init__(self, gateway: str, prompt: Prompt) -> None:
         self.prompt = prompt
@@ -26,9 +45,10 @@ class Question:
 
     def _ask(self) -> None:
         try:
-            for piece in stream_chat(self._gateway, first_model(self._gateway), *self.prompt):
-                self.request = request_of(piece.response)
-                self.text += piece.text
+            endpoint = gateway_at(self._gateway)
+            for chunk in stream_chat(endpoint, endpoint.model(), self.prompt):
+                self.request = request_of(chunk.response)
+                self.text += chunk.text
         except GatewayError as error:
             self.error = str(error)
         finally:
@@ -36,7 +56,7 @@ class Question:
 
 
 class Volley:
-    """A number of requests, a few at once. Threads count, pages read."""
+    """Sends a number of requests, a few at once. Threads count, pages read."""
 
     def __init__(self, gateway: str, prompts: Sequence[Prompt]) -> None:
         self.total = len(prompts)
@@ -49,12 +69,13 @@ class Volley:
 
     @property
     def running(self) -> bool:
-        """Whether some have not ended yet."""
+        """Tells whether some have not ended yet."""
         return self.answered + self.failed < self.total
 
     def _send(self, prompts: Sequence[Prompt]) -> None:
         try:
-            model = first_model(self._gateway)
+            endpoint = gateway_at(self._gateway)
+            model = endpoint.model()
         except GatewayError as error:
             self.error = str(error)
             self.failed = self.total
@@ -63,16 +84,16 @@ class Volley:
         for prompt in prompts:
             waiting.put(prompt)
         for _ in range(AT_ONCE):  # daemons, unlike a pool's threads: a shutdown does not wait for answers
-            threading.Thread(target=self._work, args=(model, waiting), name="volley", daemon=True).start()
+            threading.Thread(target=self._work, args=(endpoint, model, waiting), name="volley", daemon=True).start()
 
-    def _work(self, model: str, waiting: SimpleQueue[Prompt]) -> None:
+    def _work(self, endpoint: Endpoint, model: str, waiting: SimpleQueue[Prompt]) -> None:
         while True:
             try:
                 prompt = waiting.get_nowait()
             except Empty:
                 return
             try:
-                for _ in stream_chat(self._gateway, model, *prompt):
+                for _ in stream_chat(endpoint, model, prompt):
                     pass
             except GatewayError as error:
                 with self._lock:

@@ -1,12 +1,14 @@
 """`baton chat`: talks to a running instance in the terminal; Ctrl-C stops an answer, Ctrl-D leaves."""
 
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
 from core.cli import parse
-from core.errors import ConfigError
-from launcher.endpoint import Endpoint, EndpointError, Timings
+from core.completions_client import Endpoint
+from core.errors import ConfigError, GatewayError
+from core.slo import Timings
 from launcher.options import ChatConfig
 from launcher.private_instance import NotStarted, private_instance
 from launcher.state_directory import running
@@ -31,10 +33,10 @@ def chat(arguments: Sequence[str]) -> int:
         try:
             url = config.url or _running_url() or _offer(stack)
             if not url:
-                raise EndpointError("no instance is running; start one with ./baton up, or name one with --url")
+                raise GatewayError("no instance is running; start one with ./baton up, or name one with --url")
             endpoint = Endpoint(url)
             return Conversation(endpoint, endpoint.model(), config, sys.stdin.isatty()).run()
-        except (EndpointError, NotStarted) as error:
+        except (GatewayError, NotStarted) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
@@ -108,43 +110,51 @@ class Conversation:
             return ""
 
     def _say(self, text: str) -> int:
-        """Sends the message and writes the answer as it comes."""
+        """Sends the message and writes the answer as it comes. Returns 1 if the answer failed, else 0."""
         self._messages.append({"role": "user", "content": text})
-        config = self._config
         request = {
             "model": self._model,
             "messages": self._messages,
-            "max_tokens": config.max_tokens,
-            "temperature": config.temperature,
+            "max_tokens": self._config.max_tokens,
+            "temperature": self._config.temperature,
         }
         answer = ""
-        pieces = self._endpoint.answer(request)
+        pieces = 0
+        tokens: int | None = None
+        sent = first = last = time.monotonic()
+        chunks = self._endpoint.stream("/v1/chat/completions", request)
         try:
-            for piece in pieces:
-                answer += piece
-                print(piece, end="", flush=True)
+            for chunk in chunks:
+                tokens = chunk.tokens or tokens
+                if chunk.text:
+                    last = time.monotonic()
+                    first = last if not pieces else first
+                    pieces += 1
+                    answer += chunk.text
+                    print(chunk.text, end="", flush=True)
             print()
         except KeyboardInterrupt:
             if not self._interactive:
                 raise
             print(" …")
-        except EndpointError as error:
+        except GatewayError as error:
             print("\n" if answer else "", end="", flush=True)
             print(f"error: {error}", file=sys.stderr)
             self._messages.pop()
             return 1
         finally:
-            pieces.close()
+            chunks.close()
         self._messages.append({"role": "assistant", "content": answer})
-        if self._interactive and self._endpoint.timings is not None:
-            print(f"{DIM}{timings_line(self._endpoint.timings)}{PLAIN}")
+        if self._interactive and pieces:
+            timings = Timings(1000 * (first - sent), 1000 * (last - sent), tokens or pieces)
+            print(f"{DIM}{timings_line(timings)}{PLAIN}")
         return 0
 
 
 def timings_line(timings: Timings) -> str:
-    """`TTFT 41 ms · TPOT 12.3 ms · 87 tokens`."""
-    parts = [f"TTFT {timings.ttft:.0f} ms"]
-    if timings.tpot is not None:
-        parts.append(f"TPOT {timings.tpot:.1f} ms")
-    parts.append(f"{timings.tokens} token{'s' if timings.tokens != 1 else ''}")
+    """Writes `TTFT 41 ms · TPOT 12.3 ms · 87 tokens`; an answer of one token has no TPOT."""
+    parts = [f"TTFT {timings.ttft_ms:.0f} ms"]
+    if timings.output_tokens > 1:
+        parts.append(f"TPOT {timings.tpot_ms():.1f} ms")
+    parts.append(f"{timings.output_tokens} token{'s' if timings.output_tokens != 1 else ''}")
     return " · ".join(parts)

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from core.listening import http_url, local_host
+from core.listening import http_url
 from launcher.gpus import worker_devices
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
 from launcher.service import Service, watch_both, watch_http, watch_status_file
@@ -85,7 +85,7 @@ class Deployment:
             options += ["--model-name", DEMO_NAME]
         service = self._service("gateway", "gateway", *self._serving, *options)
         assert service.status_file is not None
-        accepts = watch_http(local_host(config.host), config.port, "/ready", "waiting for the workers")
+        accepts = watch_http(f"{http_url(config.host, config.port)}/ready", "waiting for the workers")
         watch = watch_both(watch_status_file(service.status_file), accepts)
         return Service(service.name, service.command, watch, status_file=service.status_file)
 

@@ -1,11 +1,11 @@
 """What `baton up` prints when everything is ready: where it is, and a line that can be pasted."""
 
-import http.client
 import json
 import shlex
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from core.completions_client import Endpoint
+from core.errors import GatewayError
 from core.hub_kernels import notice
 from core.listening import http_url
 from launcher.options import DEMO_MODEL, UpConfig
@@ -52,14 +52,8 @@ def has_chat_template(directory: Path) -> bool:
 
 
 def model_name(url: str) -> str:
-    """The name that the gateway serves the model under; the demo model's directory if it does not say."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
+    """Returns the name that the gateway serves the model under; the demo model's directory if it does not say."""
     try:
-        connection.request("GET", "/v1/models")
-        served = json.loads(connection.getresponse().read())
-        return str(served["data"][0]["id"])
-    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        return Endpoint(url, silence=PATIENCE).model()
+    except GatewayError:
         return Path(DEMO_MODEL).name
-    finally:
-        connection.close()

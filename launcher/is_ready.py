@@ -4,24 +4,18 @@ PLACE is a status file, whose writer must still run, or a URL that must answer 2
 """
 
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 from core.status import read_status
-from launcher.service import READY
+from launcher.service import READY, answers
 
 PATIENCE = 3.0  # s
 
 
 def is_ready(place: str) -> bool:
-    """Whether the service behind a status file or a URL is ready."""
+    """Tells whether the service behind a status file or a URL is ready."""
     if place.startswith("http://"):
-        try:
-            with urllib.request.urlopen(place, timeout=PATIENCE) as answer:
-                return bool(answer.status == 200)
-        except (OSError, urllib.error.URLError):
-            return False
+        return answers(place, PATIENCE)
     status = read_status(Path(place))
     return status is not None and status.stage == READY and Path(f"/proc/{status.pid}").exists()
 

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from core.status import Status, read_status
 
@@ -32,21 +33,22 @@ def watch_status_file(path: Path) -> Watch:
     return lambda: read_status(path)
 
 
-def watch_http(host: str, port: int, path: str, waiting: str) -> Watch:
-    """Ready when `path` answers 200; until then the stage is called `waiting`."""
+def answers(url: str, seconds: float = PROBE_SECONDS) -> bool:
+    """Tells whether a server of this host answers a GET of `url` with status 200, in time."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=seconds)
+    try:
+        connection.request("GET", parts.path)
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
-    def watch() -> Status | None:
-        connection = http.client.HTTPConnection(host, port, timeout=PROBE_SECONDS)
-        try:
-            connection.request("GET", path)
-            ready = connection.getresponse().status == http.client.OK
-        except (OSError, http.client.HTTPException):
-            ready = False
-        finally:
-            connection.close()
-        return Status(READY, 100.0) if ready else Status(waiting)
 
-    return watch
+def watch_http(url: str, waiting: str) -> Watch:
+    """Ready when `url` answers 200; until then the stage is called `waiting`."""
+    return lambda: Status(READY, 100.0) if answers(url) else Status(waiting)
 
 
 def watch_redis(path: Path) -> Watch:

@@ -31,7 +31,12 @@ def test_every_request_is_sent_and_timed(stand_in: StandIn) -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "error"), [("refuse", "status 400"), ("fail inside", "a worker was lost"), ("break off", "broke off")]
+    ("question", "error"),
+    [
+        ("refuse", "status 400: the prompt is <too> long"),
+        ("fail inside", "a worker was lost"),
+        ("break off", "broke off"),
+    ],
 )
 def test_a_failure_is_an_error_not_a_figure(
     stand_in: StandIn, question: str, error: str, monkeypatch: pytest.MonkeyPatch
