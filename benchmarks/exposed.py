@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import get_args
 
 import httpx
+from msgspec.structs import asdict
 
 from benchmarks.children import end_on_termination
 from benchmarks.machine import processor
 from benchmarks.split_system import SplitSystem, split_system
-from core.config import Codec, Security, Transport
+from core.config import Codec, EngineOptions, Security, TransferOptions, Transport
 from core.errors import BatonError, GatewayError
 from core.records import Load
 
@@ -112,17 +113,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     end_on_termination()
-    ways = {"kv_transport": options.transport, "kv_security": options.security, "kv_codec": options.codec}
+    engine = EngineOptions(dtype=options.dtype, kv_memory=1 << 30)
+    transfer = TransferOptions(kv_transport=options.transport, kv_security=options.security, kv_codec=options.codec)
     try:
         with (
             tempfile.TemporaryDirectory() as directory,
-            split_system(options.model, Path(directory), dtype=options.dtype, kv_memory=1 << 30, **ways) as system,
+            split_system(options.model, Path(directory), engine, transfer) as system,
         ):
             rows = [measure(system, prompt, options.requests, options.seed) for prompt in options.prompts]
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{processor()}, {options.dtype}, {', '.join(ways.values())}\n")
+    print(f"{processor()}, {options.dtype}, {', '.join(asdict(transfer).values())}\n")
     print("\n".join(table(rows)))
     return 0
 

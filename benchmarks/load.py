@@ -23,7 +23,7 @@ from msgspec import Meta, Struct
 
 from core.cli import parse_or_exit
 from core.completions_client import Chunk, Endpoint, EventStream, error_message
-from core.config import Positive, Seconds
+from core.config import Positive, Seconds, TPOTLimit, TTFTLimit
 from core.errors import BatonError, ConfigError, GatewayError
 from core.slo import SLO, Timings, percentile
 from dashboard.prompts import TWENTY
@@ -41,8 +41,8 @@ class LoadConfig(Struct, frozen=True, kw_only=True):
         int, Meta(ge=0, description="prompts of so many random token ids, for --max-tokens each; 0: example chats")
     ] = 0
     vocabulary: Annotated[Positive, Meta(description="those token ids are below this")] = 4096
-    slo_ttft_ms: Annotated[float, Meta(gt=0, description="a request is good if its first token comes in this")] = 2000.0
-    slo_tpot_ms: Annotated[float, Meta(gt=0, description="… and its other tokens at this mean distance")] = 100.0
+    slo_ttft_ms: TTFTLimit = 2000.0
+    slo_tpot_ms: TPOTLimit = 100.0
     seed: Annotated[int, Meta(ge=0, description="of the arrivals and of the order of the prompts")] = 0
     timeout: Annotated[Seconds, Meta(description="seconds without a byte after which a request has failed")] = 60.0
 

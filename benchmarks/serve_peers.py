@@ -23,7 +23,7 @@ from benchmarks.peer_model import random_model
 from benchmarks.peer_setup import directory_of, set_up
 from benchmarks.servers import VLLM, Server, baton, serving, vllm
 from core.cli import parse_or_exit
-from core.config import Positive, Seconds
+from core.config import Positive, Seconds, TPOTLimit, TTFTLimit
 from core.errors import ConfigError
 from core.slo import SLO
 from engine.model.config import read_config
@@ -49,8 +49,8 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
     first_rate: Annotated[float, Meta(gt=0, description="requests per second to begin with")] = 0.5
     seconds: Annotated[Seconds, Meta(description="seconds for which requests are sent at each rate")] = 30.0
     bisections: Annotated[int, Meta(ge=0, description="rates between the last good and the first bad one")] = 4
-    slo_ttft_ms: Annotated[float, Meta(gt=0, description="a request is good if its first token comes in this")] = 2000.0
-    slo_tpot_ms: Annotated[float, Meta(gt=0, description="… and its other tokens at this mean distance")] = 100.0
+    slo_ttft_ms: TTFTLimit = 2000.0
+    slo_tpot_ms: TPOTLimit = 100.0
     vllm_threads: Annotated[int, Meta(ge=0, description="threads that vLLM computes with; 0: one for each core")] = 0
     seed: Annotated[int, Meta(ge=0, description="of prompts and arrivals")] = 0
 

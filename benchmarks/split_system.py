@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import redis
 
 from benchmarks.children import child, last_line
+from core.config import EngineOptions, TransferOptions
 from core.errors import BatonError
 from core.listening import http_url
 from core.records import FinishedRecord, WorkerRecord
@@ -26,6 +26,8 @@ from launcher.redis_server import redis_service
 from launcher.service import READY, Service
 
 HOST = "127.0.0.1"
+EXACT = EngineOptions(dtype="fp32", kv_memory=64 << 20)  # an answer does not depend on what is computed beside it
+USUAL = TransferOptions()
 START_SECONDS = 300.0
 LOOK_SECONDS = 0.05
 
@@ -55,16 +57,18 @@ class SplitSystem:
 
 
 @contextmanager
-def split_system(model: str, directory: Path, **options: Any) -> Iterator[SplitSystem]:
-    """Starts it all, with `options` of `UpConfig`, and ends it all on exit.
-
-    In fp32, if nothing else is said: then an answer does not depend on what is computed beside it.
-    """
+def split_system(
+    model: str,
+    directory: Path,
+    engine: EngineOptions = EXACT,
+    transfer: TransferOptions = USUAL,
+) -> Iterator[SplitSystem]:
+    """Starts the system on the CPU, and ends it on exit. Raises `BatonError` if a service does not start."""
     secret = directory / "secret"
     secret.touch(mode=0o600)
     secret.write_text(new_secret())
-    usual: dict[str, Any] = {"dtype": "fp32", "device": "cpu", "kv_memory": 64 << 20}
-    config = UpConfig(model=model, port=check_port("--port", HOST, 0), dashboard_port=0, **(usual | options))
+    port = check_port("--port", HOST, 0)
+    config = UpConfig(model=model, device="cpu", port=port, dashboard_port=0, engine=engine, transfer=transfer)
     server, url = redis_service(directory)
     deployment = Deployment(config, directory, model, url, secret)
     settings = environment(os.environ, ROOT, directory)

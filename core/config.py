@@ -1,7 +1,8 @@
-"""Settings: one frozen struct per service, composed, never mutated. A bad value is refused by name.
+"""Holds the settings: one frozen struct per service, composed, never mutated. A bad value is refused by name.
 
 Every field has its help and its limits in its annotation; `core.cli` turns a struct into command-line options, so an
-option, its default, its limits and its help stand in one place: here.
+option, its default, its limits and its help stand in one place: here. `baton up` takes the structs `…Options` whole and
+passes them on to its workers.
 """
 
 from typing import Annotated, Literal
@@ -11,7 +12,7 @@ from msgspec import Meta, Struct
 Bytes = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
 Seconds = Annotated[float, Meta(gt=0)]
 Positive = Annotated[int, Meta(ge=1)]
-LogLevel = Literal["debug", "info", "warning", "error"]
+Port = Annotated[int, Meta(ge=0, le=65535)]
 BlockSize = Literal[8, 16, 32, 64]
 CPUBackend = Literal["auto", "native", "torch", "triton"]
 CUDABackend = Literal["auto", "triton", "torch"]
@@ -20,9 +21,18 @@ Codec = Literal["none", "fp8", "int8"]
 Transport = Literal["shm", "ipc", "tcp"]
 Security = Literal["sealed", "none"]
 
+# Fields that several structs have.
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    Meta(description="least severe messages that are logged: debug, info, warning or error"),
+]
+StatusPath = Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")]
+TTFTLimit = Annotated[float, Meta(gt=0, description="milliseconds in which a good request has its first token")]
+TPOTLimit = Annotated[float, Meta(gt=0, description="milliseconds that a good request's other tokens take on average")]
+
 
 class StoreConfig(Struct, frozen=True, kw_only=True):
-    """Where queue state lives, and the secret that seals it."""
+    """Says where queue state lives, and which secret seals it."""
 
     redis: Annotated[str, Meta(description="URL of the Redis or Valkey server")] = "redis://127.0.0.1:6379"
     secret_file: Annotated[
@@ -30,13 +40,12 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
     ] = ""
 
 
-class EngineConfig(Struct, frozen=True, kw_only=True):
-    """What a worker's engine loads and how much it may hold."""
+class EngineOptions(Struct, frozen=True, kw_only=True):
+    """Says how a worker computes a model, and how much memory its KV blocks may take."""
 
-    model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id")]
-    device: Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")] = "auto"
     dtype: Annotated[
-        Literal["auto", "fp32", "bf16", "fp16"], Meta(description="of weights and KV; auto: bf16 where it is fast")
+        Literal["auto", "fp32", "bf16", "fp16"],
+        Meta(description="number format of weights and KV: fp32, bf16, fp16, or auto: bf16 where it is fast"),
     ] = "auto"
     cpu_backend: Annotated[
         CPUBackend,
@@ -48,35 +57,45 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     cuda_backend: Annotated[
         CUDABackend, Meta(description="operators on a GPU: triton's kernels, PyTorch's, or auto")
     ] = "auto"
-    decode_graphs: Annotated[
-        Literal["on", "off"],
-        Meta(description="on a GPU: whether decode steps are recorded when the worker starts, and replayed"),
-    ] = "on"
     quantization: Annotated[
-        Quantization, Meta(description="of the weights of linear layers: none, or int8, by native operators on a CPU")
+        Quantization,
+        Meta(description="weights of linear layers: none: as they are; int8: by native operators on a CPU"),
     ] = "none"
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
-    kv_memory: Annotated[Bytes, Meta(description="memory for KV blocks, such as 512MiB; 0: chosen by the device")] = 0
+    kv_memory: Annotated[
+        Bytes, Meta(description="memory for a worker's KV blocks, such as 512MiB; 0: chosen by the device")
+    ] = 0
     host_kv_memory: Annotated[
-        Bytes, Meta(description="memory for KV blocks that were evicted or preempted, such as 2GiB; 0: none")
+        Bytes, Meta(description="memory for a worker's KV blocks that were evicted or preempted, such as 2GiB; 0: none")
     ] = 0
     host_kv_directory: Annotated[
         str, Meta(description="directory to keep those blocks in, in a file without a name; empty: in memory")
     ] = ""
-    gpu_memory_utilization: Annotated[
-        float, Meta(gt=0, le=1, description="share of the GPU's memory that this worker may use")
-    ] = 0.9
     block_size: Annotated[BlockSize, Meta(description="tokens per KV block: 8, 16, 32 or 64")] = 16
-    max_batch_tokens: Annotated[Positive, Meta(description="tokens per step, prompt chunks included")] = 512
-    max_sequences: Annotated[Positive, Meta(description="sequences that run at once")] = 256
     step_ms: Annotated[
         float,
-        Meta(gt=0, description="prompts' chunks beside decodes end a step after about so much; below the SLO's TPOT"),
+        Meta(gt=0, description="milliseconds after which prompts' chunks beside decodes end a step; below the TPOT"),
     ] = 50.0
 
 
-class TransferConfig(Struct, frozen=True, kw_only=True):
-    """How KV is handed off, with all bounds and deadlines."""
+class EngineConfig(EngineOptions, frozen=True, kw_only=True):
+    """Says what a worker's engine loads, where it runs and how much it does at once."""
+
+    model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id")]
+    device: Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")] = "auto"
+    decode_graphs: Annotated[
+        Literal["on", "off"],
+        Meta(description="on a GPU: whether decode steps are recorded when the worker starts, and replayed"),
+    ] = "on"
+    gpu_memory_utilization: Annotated[
+        float, Meta(gt=0, le=1, description="share of the GPU's memory that this worker may use")
+    ] = 0.9
+    max_batch_tokens: Annotated[Positive, Meta(description="tokens per step, prompt chunks included")] = 512
+    max_sequences: Annotated[Positive, Meta(description="sequences that run at once")] = 256
+
+
+class TransferOptions(Struct, frozen=True, kw_only=True):
+    """Says by which way and in which form KV passes between workers."""
 
     kv_transport: Annotated[
         Literal["auto", "shm", "ipc", "tcp"],
@@ -88,14 +107,22 @@ class TransferConfig(Struct, frozen=True, kw_only=True):
     kv_security: Annotated[
         Security,
         Meta(
-            description="of KV over tcp: sealed (AES-256-GCM), or none, if both workers say so; on one host the "
-            "system's permissions protect it"
+            description="KV over tcp is sealed (AES-256-GCM), or none: in clear, if both workers say so; on one host "
+            "the system's permissions protect it"
         ),
     ] = "sealed"
     kv_codec: Annotated[
         Codec,
-        Meta(description="of KV on its way: none, or fp8 or int8 with a scale per block and head, which is lossy"),
+        Meta(
+            description="KV passes as it is (none), or as fp8 or int8 with a scale per block and head, which halves "
+            "bf16's bytes and is lossy"
+        ),
     ] = "none"
+
+
+class TransferConfig(TransferOptions, frozen=True, kw_only=True):
+    """Says how KV is handed off, with all bounds and deadlines."""
+
     kv_codec_below: Annotated[
         float, Meta(ge=0, description="use the codec on links of fewer GB/s than this only; 0: on all")
     ] = 0.0
@@ -106,7 +133,6 @@ class TransferConfig(Struct, frozen=True, kw_only=True):
         64
     )
     cut_off: Annotated[Seconds, Meta(description="seconds for which a peer that was cut off is not listened to")] = 30.0
-
     window: Annotated[Bytes, Meta(description="KV bytes that may be in flight on one link")] = 32 << 20
     frame: Annotated[
         int,
@@ -114,7 +140,7 @@ class TransferConfig(Struct, frozen=True, kw_only=True):
             ge=0, le=16 << 20, extra={"unit": "bytes"}, description="largest KV payload; over ZeroMQ 1 MiB is fastest"
         ),
     ] = 1 << 20
-    repeat_ms: Annotated[float, Meta(gt=0, description="an unanswered message is repeated after this")] = 200.0
+    repeat_ms: Annotated[float, Meta(gt=0, description="milliseconds until an unanswered message is repeated")] = 200.0
     grant_deadline: Annotated[Seconds, Meta(description="seconds to wait for room on the decode worker")] = 30.0
     verify_deadline: Annotated[
         Seconds, Meta(description="seconds without a payload after which a handoff that was committed is given up")
@@ -127,7 +153,7 @@ class TransferConfig(Struct, frozen=True, kw_only=True):
 
 
 class WorkerConfig(Struct, frozen=True, kw_only=True):
-    """A prefill or a decode worker."""
+    """Runs a prefill or a decode worker."""
 
     engine: EngineConfig
     store: StoreConfig = StoreConfig()
@@ -136,39 +162,39 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     announce: Annotated[
         str, Meta(description="address that others reach this worker at, where it differs from --host")
     ] = ""
-    status_file: Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")] = ""
+    status_file: StatusPath = ""
     busy_page: Annotated[str, Meta(description="file shared by this host's workers to divide its cores")] = ""
-    log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error")] = "info"
+    log_level: LogLevel = "info"
     inbox: Annotated[Positive, Meta(description="events that may wait between the two threads")] = 65536
     jobs_ahead: Annotated[Positive, Meta(description="jobs taken from the stream but not yet running")] = 1024
     gateway_silence: Annotated[Seconds, Meta(description="a gateway silent for so many seconds is dead")] = 5.0
-    drain_seconds: Annotated[Seconds, Meta(description="time that running sequences get at a shutdown")] = 10.0
+    drain_seconds: Annotated[Seconds, Meta(description="seconds that running sequences get at a shutdown")] = 10.0
 
 
 class GatewayConfig(Struct, frozen=True, kw_only=True):
-    """The HTTP front."""
+    """Serves the OpenAI API over HTTP, and sends requests to the workers."""
 
     model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id; its tokenizer is read")]
     store: StoreConfig = StoreConfig()
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535, description="HTTP port; 0: chosen by the system")] = 8000
+    port: Annotated[Port, Meta(description="HTTP port; 0: chosen by the system")] = 8000
     model_name: Annotated[str, Meta(description="name that clients use; empty: the directory's or the id's own")] = ""
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
-    status_file: Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")] = ""
-    log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error")] = "info"
+    status_file: StatusPath = ""
+    log_level: LogLevel = "info"
     request_timeout: Annotated[Seconds, Meta(description="seconds that a request may take in all")] = 600.0
     max_requests: Annotated[Positive, Meta(description="answers in progress; more are refused with 429")] = 1024
     max_samples: Annotated[Positive, Meta(description="largest n: answers to one prompt")] = 16
     max_body: Annotated[Bytes, Meta(description="largest request body")] = 4 << 20
-    slo_ttft_ms: Annotated[float, Meta(gt=0, description="a request is good if its first token comes in this")] = 2000.0
-    slo_tpot_ms: Annotated[float, Meta(gt=0, description="… and its other tokens at this mean distance")] = 100.0
+    slo_ttft_ms: TTFTLimit = 2000.0
+    slo_tpot_ms: TPOTLimit = 100.0
 
 
 class DashboardConfig(Struct, frozen=True, kw_only=True):
-    """The Streamlit pages."""
+    """Shows workers and requests on a web page."""
 
     redis: Annotated[str, Meta(description="URL of the Redis or Valkey server")] = "redis://127.0.0.1:6379"
     gateway: Annotated[str, Meta(description="URL of the gateway, for the Try it box")] = "http://127.0.0.1:8000"
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535, description="HTTP port; 0: chosen by the system")] = 8501
-    status_file: Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")] = ""
+    port: Annotated[Port, Meta(description="HTTP port; 0: chosen by the system")] = 8501
+    status_file: StatusPath = ""

@@ -4,6 +4,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from core.cli import option
 from core.listening import http_url
 from launcher.gpus import worker_devices
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
@@ -43,6 +47,11 @@ def stop_order(config: UpConfig) -> list[list[str]]:
     return [["gateway"], ["dashboard", *worker_names(config)], ["redis"]]
 
 
+def chosen(options: Struct) -> list[str]:
+    """Returns the command-line options that say the same as `options`."""
+    return [word for name, value in asdict(options).items() for word in (option(name), str(value))]
+
+
 class Deployment:
     """Makes the services of an instance from its options; `model`, `redis`, `secret` are as the services take them."""
 
@@ -51,25 +60,15 @@ class Deployment:
         self._run = run
         self._shared = ["--redis", redis]
         self._serving = ["--model", model, "--secret-file", str(secret), "--log-level", config.log_level]
-        if config.max_model_len:
-            self._serving += ["--max-model-len", str(config.max_model_len)]
 
     def workers(self) -> list[Service]:
         """All prefill and decode workers."""
         config = self._config
+        engine = config.engine
+        if engine.host_kv_directory:  # workers run in another directory
+            engine = replace(engine, host_kv_directory=str(Path(engine.host_kv_directory).resolve()))
+        options = [*chosen(engine), *chosen(config.transfer), "--busy-page", str(self._run / "busy")]
         names = worker_names(config)
-        options = ["--dtype", config.dtype, "--block-size", str(config.block_size)]
-        options += ["--cpu-backend", config.cpu_backend, "--cuda-backend", config.cuda_backend]
-        options += ["--quantization", config.quantization, "--step-ms", str(config.step_ms)]
-        options += ["--kv-transport", config.kv_transport, "--kv-security", config.kv_security]
-        options += ["--kv-codec", config.kv_codec]
-        options += ["--busy-page", str(self._run / "busy")]
-        if config.kv_memory:
-            options += ["--kv-memory", str(config.kv_memory)]
-        if config.host_kv_memory:
-            options += ["--host-kv-memory", str(config.host_kv_memory)]
-        if config.host_kv_directory:  # workers run in another directory
-            options += ["--host-kv-directory", str(Path(config.host_kv_directory).resolve())]
         services = []
         for name, (device, share) in zip(names, worker_devices(config.device, len(names)), strict=True):
             placed = ["--device", device] + (["--gpu-memory-utilization", str(share)] if share else [])
@@ -81,6 +80,7 @@ class Deployment:
         """Ready when it accepts requests and knows workers of both roles."""
         config = self._config
         options = ["--host", config.host, "--port", str(config.port)]
+        options += ["--max-model-len", str(config.engine.max_model_len)]
         if config.model == DEMO_MODEL:
             options += ["--model-name", DEMO_NAME]
         service = self._service("gateway", "gateway", *self._serving, *options)

@@ -5,9 +5,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+
+from launcher.requirements import base_name, requirements
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -93,6 +96,23 @@ def test_no_import_hides_in_a_function(package: str) -> None:
 def test_the_list_of_local_imports_is_true() -> None:
     found = {found for package in ALLOWED for path in sources(package) for found in local_imports(path)}
     assert set(LOCAL_IMPORTS) <= found
+
+
+def test_only_tests_need_the_tests_packages() -> None:
+    """A benchmark, too, runs where `./baton up` has installed what it needs."""
+    needed = {base_name(wish) for wish in requirements(ROOT, ["cuda"])}
+    extra = {base_name(wish) for wish in requirements(ROOT, ["test"])} - needed
+    theirs = {module for module, names in packages_distributions().items() if extra & {name.lower() for name in names}}
+    assert {"pytest", "hypothesis"} <= theirs
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for package in ALLOWED
+        if package != "tests"
+        for path in sources(package)
+        for module in imported(ast.parse(path.read_text()))
+        if module.partition(".")[0] in theirs
+    ]
+    assert wrong == []
 
 
 def test_package_files_are_empty() -> None:

@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from core.cli import parse
-from core.config import DashboardConfig, GatewayConfig, WorkerConfig
+from core.config import DashboardConfig, EngineOptions, GatewayConfig, TransferOptions, WorkerConfig
 from core.listening import http_url
 from launcher.deployment import Deployment, environment, stop_order
 from launcher.gpus import visible_gpus, worker_devices
@@ -14,10 +15,28 @@ from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
 from launcher.service import Service
 
 EVERYTHING = UpConfig(
-    model="/m", prefill=2, decode=1, device="cpu", dtype="fp32", host="0.0.0.0", port=1234, dashboard_port=1235,
-    max_model_len=99, kv_memory=1 << 20, block_size=32, log_level="debug",
-    cpu_backend="torch", quantization="int8", host_kv_memory=3 << 20, host_kv_directory="blocks",
-)  # fmt: skip
+    model="/m",
+    prefill=2,
+    decode=1,
+    device="cpu",
+    host="0.0.0.0",
+    port=1234,
+    dashboard_port=1235,
+    log_level="debug",
+    engine=EngineOptions(
+        dtype="fp32",
+        cpu_backend="torch",
+        cuda_backend="torch",
+        quantization="int8",
+        max_model_len=99,
+        kv_memory=1 << 20,
+        host_kv_memory=3 << 20,
+        host_kv_directory="/blocks",
+        block_size=32,
+        step_ms=12.5,
+    ),
+    transfer=TransferOptions(kv_transport="tcp", kv_security="none", kv_codec="int8"),
+)
 
 
 @pytest.fixture
@@ -35,15 +54,23 @@ def test_workers_are_told_everything(deployment: Deployment, tmp_path: Path) -> 
     assert [worker.name for worker in workers] == ["prefill-0", "prefill-1", "decode-0"]
     assert [worker.command[3] for worker in workers] == ["prefill_service", "prefill_service", "decode_service"]
     config = parse(WorkerConfig, options(workers[0]), "prefill_service")
-    assert (config.engine.model, config.engine.device, config.engine.dtype) == ("/m", "cpu", "fp32")
-    assert (config.engine.max_model_len, config.engine.kv_memory, config.engine.block_size) == (99, 1 << 20, 32)
-    assert (config.engine.host_kv_memory, config.engine.host_kv_directory) == (3 << 20, str(Path("blocks").resolve()))
-    assert (config.engine.cpu_backend, config.engine.quantization) == ("torch", "int8")
+    assert (config.engine.model, config.engine.device) == ("/m", "cpu")
+    for passed, told in ((config.engine, EVERYTHING.engine), (config.transfer, EVERYTHING.transfer)):
+        assert asdict(told).items() <= asdict(passed).items()
+        usual = type(told)()
+        assert all(value != getattr(usual, name) for name, value in asdict(told).items())  # so that each is seen
     assert (config.store.redis, config.store.secret_file) == ("unix:///r", str(tmp_path / "secret"))
     assert (config.log_level, config.host) == ("debug", "127.0.0.1")
     pages = {parse(WorkerConfig, options(worker), "worker").busy_page for worker in workers}
     assert pages == {str(tmp_path / "busy")}
     assert len({worker.status_file for worker in workers}) == 3
+
+
+def test_a_directory_is_named_from_everywhere(tmp_path: Path) -> None:
+    config = UpConfig(device="cpu", engine=EngineOptions(host_kv_directory="blocks"))
+    worker = Deployment(config, tmp_path, "/m", "unix:///r", tmp_path / "secret").workers()[0]
+    there = parse(WorkerConfig, options(worker), "prefill_service").engine.host_kv_directory
+    assert there == str(Path("blocks").resolve())
 
 
 def test_the_gateway_and_the_dashboard_are_told_everything(deployment: Deployment) -> None:
