@@ -3,14 +3,17 @@
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from core.errors import BatonError, ConfigError, ModelError
 from launcher.child import die_with
 from launcher.options import ROOT
+from launcher.stages import Stages
 
 GRACE_SECONDS = 15.0
 """From SIGTERM to SIGKILL: longer than a server's own drain."""
@@ -87,3 +90,18 @@ def processor_seconds(pid: int) -> float:
         return 0.0
     own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return own + sum(processor_seconds(each) for each in children)
+
+
+def exit_status(work: Callable[[Stages], None]) -> int:
+    """Runs `work`. 2 for bad input, 1 where another program or an installation fails, 130 after Ctrl-C."""
+    stages = Stages(sys.stderr)
+    end_on_termination()
+    try:
+        work(stages)
+    except KeyboardInterrupt:
+        return 130
+    except BatonError as error:
+        stages.settle()
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError | ModelError) else 1
+    return 0

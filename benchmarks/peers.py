@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import torch
 from msgspec import Meta, Struct
 
-from benchmarks.command import exit_status
+from benchmarks.children import exit_status
 from benchmarks.floor import floor, work_of
 from benchmarks.machine import Machine, measure
 from benchmarks.peer_model import Model, converted, random_model

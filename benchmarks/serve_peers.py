@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from benchmarks.command import exit_status
+from benchmarks.children import exit_status
 from benchmarks.goodput import ATTAINMENT, Trial, best, search, trial_of
 from benchmarks.load import LoadConfig, machine, run
 from benchmarks.peer_model import random_model

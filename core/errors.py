@@ -10,8 +10,6 @@ class ConfigError(BatonError):
 
     def __init__(self, key: str, value: object, why: str) -> None:
         super().__init__(f"{key}: {value!r}: {why}")
-        self.key = key
-        self.value = value
 
 
 class ModelError(BatonError):

@@ -1,16 +1,18 @@
 """`baton chat`: talks to a running instance in the terminal; Ctrl-C stops an answer, Ctrl-D leaves."""
 
+import os
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
 from core.cli import parse
 from core.completions_client import Endpoint
 from core.errors import ConfigError, GatewayError
 from core.slo import Timings
-from launcher.options import ChatConfig
-from launcher.private_instance import NotStarted, private_instance
+from launcher.child import die_with
+from launcher.options import ROOT, ChatConfig
 from launcher.state_directory import running
 
 with suppress(ImportError):  # some builds of Python lack it
@@ -19,6 +21,8 @@ with suppress(ImportError):  # some builds of Python lack it
 HELP = """\
 /help  this list        /new  start a new conversation        /quit  leave (or Ctrl-D)
 Ctrl-C stops an answer that is being written."""
+LOOK_SECONDS = 0.2  # between two looks at whether the chat's own instance is ready
+GRACE_SECONDS = 60.0  # `up` bounds its own stop; this is for one that hangs
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
@@ -62,6 +66,38 @@ def _offer(stack: ExitStack) -> str:
     except EOFError:
         return ""
     return "" if answer.strip().lower().startswith("n") else stack.enter_context(private_instance())
+
+
+class NotStarted(Exception):
+    """The instance ended before it was ready; it has said why."""
+
+
+@contextmanager
+def private_instance() -> Iterator[str]:
+    """Starts `baton up` on a free port; the value is its URL. Raises `NotStarted`."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "launcher", "up", "--port", "0", "--dashboard-port", "0"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C in the chat stops an answer, not the instance
+        preexec_fn=die_with(os.getpid()),
+    )
+    try:
+        while True:
+            mine = [instance.url for instance in running() if instance.pid == process.pid]
+            if mine:
+                break
+            if process.poll() is not None:
+                raise NotStarted("the instance did not start")
+            time.sleep(LOOK_SECONDS)
+        yield mine[0]
+    finally:
+        process.terminate()
+        try:
+            process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 class Conversation:

@@ -31,8 +31,7 @@ def test_nested_structs_become_flat_options() -> None:
 def test_a_bad_value_is_refused_with_option_and_value(option: str, value: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse(WorkerConfig, ["--model", "dir", f"{option}={value}"], "worker")
-    assert error.value.key == option
-    assert repr(value) in str(error.value)
+    assert str(error.value).startswith(f"{option}: {value!r}: ")
 
 
 def test_an_unknown_option_is_refused_by_name() -> None:

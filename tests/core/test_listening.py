@@ -17,9 +17,8 @@ def test_port_zero_is_a_free_port() -> None:
 def test_a_port_in_use_is_named_by_its_option() -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"--dashboard-port: {port}: another process") as error:
+        with pytest.raises(ConfigError, match=f"^--dashboard-port: {port}: another process"):
             listen("127.0.0.1", port, "--dashboard-port")
-    assert error.value.key == "--dashboard-port"
 
 
 @pytest.mark.parametrize("host", ["203.0.113.9", "no.such.host.invalid"])

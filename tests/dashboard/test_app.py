@@ -100,4 +100,4 @@ def test_no_gateway_to_ask(app: AppTest, redis_url: str) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     app.run()
-    assert "20 of 20 requests failed: the gateway at http://127.0.0.1:1 does not answer" in app.warning[0].value
+    assert "20 of 20 requests failed: http://127.0.0.1:1 cannot be reached: " in app.warning[0].value

@@ -20,8 +20,7 @@ import zmq
 import zmq.asyncio
 from msgspec import Meta, Struct
 
-from benchmarks.children import last_line
-from benchmarks.command import exit_status
+from benchmarks.children import exit_status, last_line
 from benchmarks.load import machine
 from benchmarks.split_system import SplitSystem, split_system
 from core.cli import parse_or_exit
