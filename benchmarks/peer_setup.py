@@ -135,7 +135,8 @@ class Installer:
         """From an index of CPU builds: the default one on Linux is gigabytes of CUDA."""
         self._stages.show(self._name, "looking for PyTorch's CPU build")
         index = choose(pins(ROOT)["torch"], os.environ, False, pip_versions(str(self._python))).index
-        self.pip("installing PyTorch", "install", *(("--index-url", index) if index else ()), TORCH)
+        place = ["--index-url", index] if index else []
+        self.pip("installing PyTorch", "install", *place, TORCH)
 
     def install_bare(self, package: str, without: frozenset[str]) -> None:
         """A package and its requirements except those `without`, which pip by itself cannot leave out."""

@@ -36,22 +36,18 @@ class Server:
 def baton(directory: Path, model: Path, dtype: str, longest: int) -> Server:
     """A gateway, one prefill and one decode worker, from this checkout."""
     port = check_port("--port", HOST, 0)
-    command = (
-        *(sys.executable, "-m", "launcher", "up", "--model", str(model), "--dtype", dtype, "--device", "cpu"),
-        *("--host", HOST, "--port", str(port), "--dashboard-port", "0", "--max-model-len", str(longest)),
-    )
-    return Server("baton", command, {}, "/ready", port, directory / "baton-server.log")
+    command = [sys.executable, "-m", "launcher", "up", "--model", str(model), "--dtype", dtype, "--device", "cpu"]
+    command += ["--host", HOST, "--port", str(port), "--dashboard-port", "0", "--max-model-len", str(longest)]
+    return Server("baton", tuple(command), {}, "/ready", port, directory / "baton-server.log")
 
 
 def vllm(directory: Path, model: Path, dtype: str, longest: int, threads: int) -> Server:
     """vLLM with what it does by itself for a CPU, and the settings that its manual advises."""
     port = check_port("--port", HOST, 0)
-    command = (
-        *(str(python_of(directory, VLLM)), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
-        *("--dtype", DTYPES[dtype], "--host", HOST, "--port", str(port), "--max-model-len", str(longest)),
-    )
+    command = [str(python_of(directory, VLLM)), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    command += ["--dtype", DTYPES[dtype], "--host", HOST, "--port", str(port), "--max-model-len", str(longest)]
     settings = VLLM.settings(directory / VLLM.name, threads)
-    return Server("vllm", command, settings, "/health", port, directory / "vllm-server.log")
+    return Server("vllm", tuple(command), settings, "/health", port, directory / "vllm-server.log")
 
 
 @contextmanager

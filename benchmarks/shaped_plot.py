@@ -10,7 +10,9 @@ Place = tuple[float, float]
 
 def draw(decoded: Sequence[Decoded], read: Sequence[Read], header: str) -> str:
     """The SVG's text; what nothing was measured of is left out."""
-    return page([*(_steps(decoded) if decoded else []), *(_prompts(read) if read else [])], header)
+    steps = _steps(decoded) if decoded else []
+    prompts = _prompts(read) if read else []
+    return page([*steps, *prompts], header)
 
 
 def _steps(decoded: Sequence[Decoded]) -> list[str]:

@@ -47,10 +47,21 @@ from kvtransfer.outbound import Outbound
 
 LAYERS, BLOCK_TOKENS, BLOCK_BYTES = 16, 16, 64 << 10
 MODEL = ModelConfig(
-    name="benchmark", architecture="LlamaForCausalLM", vocab_size=1, hidden_size=1024, intermediate_size=1,
-    layers=LAYERS, heads=8, kv_heads=8, head_dim=128, norm_eps=1e-6, rope=Rope(), windows=(0,) * LAYERS,
-    max_model_len=1, eos_token_ids=(),
-)  # fmt: skip
+    name="benchmark",
+    architecture="LlamaForCausalLM",
+    vocab_size=1,
+    hidden_size=1024,
+    intermediate_size=1,
+    layers=LAYERS,
+    heads=8,
+    kv_heads=8,
+    head_dim=128,
+    norm_eps=1e-6,
+    rope=Rope(),
+    windows=(0,) * LAYERS,
+    max_model_len=1,
+    eos_token_ids=(),
+)
 SPEC = make_spec(MODEL, torch.bfloat16, BLOCK_TOKENS, "none")
 SECRET = b"a secret of a benchmark"
 SECONDS = 60.0

@@ -1,4 +1,4 @@
-"""Command-line options from a config struct, nested structs flattened; all about an option stands in one place."""
+"""Makes command-line options from a config struct, nested structs flattened; all about one stands in one place."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ C = TypeVar("C", bound=Struct)
 
 
 def option(name: str) -> str:
-    """The command-line spelling of a field."""
+    """Returns the command-line spelling of a field."""
     return "--" + name.replace("_", "-")
 
 
@@ -31,7 +31,7 @@ def parse(config: type[C], argv: Sequence[str], prog: str) -> C:
 
 
 def parse_or_exit(config: type[C], prog: str) -> C:
-    """`parse` for a main module: one sentence on standard error and exit status 2 where it fails."""
+    """Does what `parse` does, for a main module: where it fails, it prints one sentence and exits with status 2."""
     try:
         return parse(config, sys.argv[1:], prog)
     except ConfigError as error:
@@ -40,7 +40,7 @@ def parse_or_exit(config: type[C], prog: str) -> C:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of printing its usage and exiting."""
+    """Raises `ConfigError` instead of printing its usage and exiting."""
 
     given: Sequence[str] = ()
 
@@ -82,7 +82,7 @@ def _convert(name: str, kind: Any, text: str) -> Any:
 
 
 def _plain(kind: Any, text: str) -> Any:
-    """Literals of integers do not accept a string, even in lax mode."""
+    """Converts the text for a literal of integers, which accepts no string even in lax mode."""
     base = get_args(kind)[0] if _meta(kind) else kind
     if get_origin(base) is not None and all(isinstance(choice, int) for choice in get_args(base)):
         return int(text)
@@ -97,7 +97,7 @@ def _sentence(error: Exception, kind: Any) -> str:
 
 
 def _meta(kind: Any) -> msgspec.Meta | None:
-    """The innermost description and the unit of an `Annotated` type, merged, or None."""
+    """Returns the innermost description and the unit of an `Annotated` type, merged, or None."""
     found = [part for part in getattr(kind, "__metadata__", ()) if isinstance(part, msgspec.Meta)]
     if not found:
         return None

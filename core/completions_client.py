@@ -49,7 +49,7 @@ class EventStream:
 
 
 class Endpoint:
-    """A client of one endpoint, for any number of threads."""
+    """Asks one endpoint, for any number of threads."""
 
     def __init__(self, url: str, option: str = "--url", silence: float = SILENCE) -> None:
         """Takes a URL that may end in `/v1`. Raises `GatewayError` that names `option` if it is none.

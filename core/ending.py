@@ -1,4 +1,4 @@
-"""The end of tasks that would run for ever."""
+"""Ends tasks that would run for ever."""
 
 import asyncio
 from collections.abc import Collection

@@ -1,8 +1,8 @@
-"""The named failures of Baton. One sentence each; the message says what to change."""
+"""Names the failures of Baton, one sentence each; a failure's message says what to change."""
 
 
 class BatonError(Exception):
-    """Any failure that Baton reports to a person or a client on purpose."""
+    """Is the base of every failure that Baton reports to a person or a client on purpose."""
 
 
 class ConfigError(BatonError):
@@ -37,7 +37,7 @@ class StoreUnavailable(BatonError):
 
 
 class GatewayError(BatonError):
-    """The gateway does not answer, or answered a request with an error; the message is its sentence."""
+    """A gateway does not answer, or answered a request with an error; the message has its sentence."""
 
 
 class QueueClosed(BatonError):

@@ -1,4 +1,4 @@
-"""Who may connect to the sockets that a context binds: the one place that answers ZeroMQ's questions about peers.
+"""Decides who may connect to the sockets that a context binds: it alone answers ZeroMQ's questions about peers.
 
 ZeroMQ asks over ZAP (its RFC 27) when a peer has proved that it has the secret key of the public key that it shows
 (CURVE), or has named a user and a token (PLAIN). On control sockets only the deployment's own client key is admitted,
@@ -34,7 +34,7 @@ log = logging.getLogger("baton.links")
 
 
 class Gatekeeper:
-    """Serves a context from its making until it is closed; made before any socket of the context binds."""
+    """Serves a context until it is closed. It is made before any socket of the context binds."""
 
     def __init__(
         self, context: zmq.asyncio.Context, keys: CurveKeys, clock: Callable[[], float] = time.monotonic
@@ -45,15 +45,15 @@ class Gatekeeper:
         self._tokens: dict[bytes, bytes] = {}  # by user
         self._watched: list[Handshakes] = []
         self.refused = dict.fromkeys(REASONS, 0)
-        """Connections, by reason."""
+        """Counts the connections that were refused, by reason."""
         self._socket = context.socket(zmq.REP)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(ENDPOINT)
         self.task = asyncio.create_task(self._serve())
-        """Raises what it dies of; await it beside the context owner's other tasks."""
+        """Runs until `close`, or raises what it dies of; await it beside the context owner's other tasks."""
 
     def expect(self, user: str, token: str) -> None:
-        """Before it connects: admits this user to payload sockets, with this token only, until `forget`."""
+        """Admits a user to payload sockets, with this token only, until `forget`. Call it before the user connects."""
         self._tokens[user.encode()] = token.encode()
 
     def forget(self, user: str) -> None:
@@ -61,7 +61,7 @@ class Gatekeeper:
         self._tokens.pop(user.encode(), None)
 
     def watch(self, socket: zmq.asyncio.Socket) -> None:
-        """Counts, of a bound socket, the peers that do not get as far as being asked for."""
+        """Counts the peers of a bound socket that fail before ZeroMQ asks about them."""
 
         def failed() -> None:
             self._refuse("handshake", str(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
@@ -69,7 +69,7 @@ class Gatekeeper:
         self._watched.append(Handshakes(socket, zmq.Event.HANDSHAKE_FAILED_PROTOCOL, failed))
 
     async def close(self) -> None:
-        """Before or after the watched sockets are closed."""
+        """Ends the service, before or after the watched sockets are closed."""
         for handshakes in self._watched:
             await handshakes.close()
         await end([self.task])
@@ -89,7 +89,7 @@ class Gatekeeper:
             await self._socket.send_multipart([VERSION, request, *answer])
 
     def _objection(self, domain: str, mechanism: bytes, credentials: list[bytes]) -> str:
-        """Why this peer is not admitted; empty if it is."""
+        """Returns why this peer is not admitted; empty if it is."""
         match domain, mechanism, credentials:
             case _, b"CURVE", [key] if domain == CONTROL:
                 return "" if hmac.compare_digest(key, self._client) else "key"

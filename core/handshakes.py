@@ -1,4 +1,4 @@
-"""Connections to or from one socket whose handshake failed: the other end has other keys, none, or is no ZeroMQ."""
+"""Notices connections of a socket whose handshake failed: the other end has other keys, none, or is no ZeroMQ."""
 
 import asyncio
 import itertools
@@ -14,7 +14,7 @@ BATCH = 16
 
 
 class Handshakes:
-    """Calls `failed` for each of the socket's events in `events`, until it is closed. Needs the running loop."""
+    """Calls `failed` for each event of the socket that is one of `events`, until `close`. Needs the running loop."""
 
     def __init__(self, socket: zmq.asyncio.Socket, events: zmq.Event, failed: Callable[[], None]) -> None:
         self._socket = socket
@@ -28,7 +28,7 @@ class Handshakes:
         self._task = asyncio.create_task(self._read())
 
     async def close(self) -> None:
-        """Before or after the socket itself is closed."""
+        """Stops watching, before or after the socket itself is closed."""
         if not self._socket.closed:
             self._socket.disable_monitor()  # first: an event without a receiver would hold ZeroMQ's thread for ever
         await end([self._task])

@@ -1,4 +1,4 @@
-"""Hugging Face's optional package `kernels`, which transformers looks for, and our folder of that name.
+"""Notices Hugging Face's optional package `kernels`, which transformers looks for, beside our folder of that name.
 
 Ours is found first. What transformers asks for is the package's version, so `kernels-0.dist-info` beside our folder
 says that this is version 0, which it does not use. Without it, transformers would find the version of theirs, where
@@ -11,7 +11,7 @@ OURS = "0"
 
 
 def notice() -> str:
-    """One sentence if theirs is installed as well, for whoever expects it to be used; empty if not."""
+    """Returns one sentence if theirs is installed as well, for whoever expects it to be used; empty if not."""
     theirs = [found.version for found in distributions(name="kernels") if found.version != OURS]
     if not theirs:
         return ""

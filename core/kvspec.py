@@ -1,4 +1,4 @@
-"""The KV cache, described in bytes: what pool, grant, frames and sizing see. Only attention knows about heads."""
+"""Describes the KV cache in bytes, as pool, grant, frames and sizing see it. Only attention knows about heads."""
 
 import hashlib
 from typing import Literal, get_args
@@ -11,33 +11,33 @@ from core.config import BlockSize, Codec
 VALUE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 BLOCK_SIZES = frozenset(get_args(BlockSize))
 SCALE_BYTES = 4
-"""Of a scale, fp32, in front of the values of a block that a codec has made."""
+"""A scale is fp32, and stands in front of the values of a block that a codec has made."""
 
 
 def kv_bytes(batch: int, tokens: int, layers: int, kv_heads: int, head_dim: int, value_bytes: int) -> int:
-    """Memory of the KV cache in bytes: of `batch` sequences of `tokens` tokens, a key and a value for each KV head."""
+    """Returns the bytes of the KV cache of `batch` sequences of `tokens` tokens, a key and a value for each KV head."""
     return batch * tokens * layers * 2 * kv_heads * head_dim * value_bytes
 
 
 class KVGroup(Struct, frozen=True):
-    """Layers that store the same thing per token, and so share block tables, cache hits and freeing."""
+    """Describes layers that store the same thing per token, and so share block tables, cache hits and freeing."""
 
     kind: Literal["full", "window", "latent", "state"]
     layers: tuple[int, ...]
     block_tokens: int
-    block_bytes: int  # of one block of one layer
+    block_bytes: int  # bytes of one block of one layer
     shards: int = 1
-    vectors: int = 1  # per token and layer: a key and a value for each KV head
+    vectors: int = 1  # stored per token and layer: a key and a value for each KV head
 
     def wire_bytes(self, codec: Codec, dtype: str) -> int:
-        """Of one block of one layer on its way; with a codec a byte for each value, and a scale for each vector."""
+        """Returns the bytes of a layer's block on its way. With a codec: a byte a value and a scale a vector."""
         if codec == "none":
             return self.block_bytes
         return self.block_bytes // VALUE_BYTES[dtype] + self.vectors * SCALE_BYTES
 
 
 class KVSpec(Struct, frozen=True):
-    """All groups of a model, and the words that two ends must agree on before bytes may pass between them.
+    """Describes all groups of a model, and the words that two ends must agree on before bytes may pass between them.
 
     `layout` names what the values mean: KV heads, head size, order of the axes, rope parameters.
     `weights` is a digest of the weights, because KV of other weights is noise of the right size.
@@ -46,23 +46,23 @@ class KVSpec(Struct, frozen=True):
     groups: tuple[KVGroup, ...]
     layout: str
     weights: str
-    dtype: str = "bytes"  # of the values: fp32, bf16, fp16; bytes: whatever they are, they stay
+    dtype: str = "bytes"  # number format of the values: fp32, bf16, fp16; bytes: unknown, so never converted
 
     def fingerprint(self) -> str:
-        """32 hexadecimal digits; equal if and only if blocks can be passed as they are."""
+        """Returns 32 hexadecimal digits, equal if and only if blocks can be passed as they are."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
 
     def content(self) -> str:
-        """The same of what the values mean, in whatever format and block size: equal if blocks can be converted."""
+        """Returns 32 hexadecimal digits of what the values mean in any format: equal if blocks can be converted."""
         groups = [(group.kind, group.layers, group.shards, group.vectors) for group in self.groups]
         return hashlib.sha256(msgspec.json.encode((groups, self.layout, self.weights))).hexdigest()[:32]
 
     def form(self, codec: Codec = "none") -> "WireForm":
-        """Of this pool's blocks on their way. Groups have one block size today."""
+        """Returns the form that this pool's blocks have on their way. All groups have one block size today."""
         return WireForm(self.dtype, self.groups[0].block_tokens, codec)
 
     def in_form(self, form: "WireForm") -> "KVSpec | None":
-        """The spec of a pool that keeps the same values in the form's format and block size; None: there is none.
+        """Returns the spec of a pool that keeps the same values in the form's format and block size, if there is one.
 
         If its fingerprint is a peer's, the peer's blocks can be converted into this pool's.
         """
@@ -70,52 +70,48 @@ class KVSpec(Struct, frozen=True):
             return self
         if self.dtype not in VALUE_BYTES or form.dtype not in VALUE_BYTES or form.block_tokens not in BLOCK_SIZES:
             return None
-        return structs.replace(
-            self,
-            dtype=form.dtype,
-            groups=tuple(
-                structs.replace(
-                    group,
-                    block_tokens=form.block_tokens,
-                    block_bytes=group.block_bytes // (group.block_tokens * VALUE_BYTES[self.dtype])
-                    * form.block_tokens * VALUE_BYTES[form.dtype],
-                )
-                for group in self.groups
-            ),
-        )  # fmt: skip
+        from_value, to_value = VALUE_BYTES[self.dtype], VALUE_BYTES[form.dtype]
+
+        def converted(group: KVGroup) -> KVGroup:
+            values = group.block_bytes // (group.block_tokens * from_value)  # of one token
+            block_bytes = values * form.block_tokens * to_value
+            return structs.replace(group, block_tokens=form.block_tokens, block_bytes=block_bytes)
+
+        groups = tuple(converted(group) for group in self.groups)
+        return structs.replace(self, dtype=form.dtype, groups=groups)
 
     def block_bytes(self) -> int:
-        """Bytes of one block over all groups and layers."""
+        """Returns the bytes of one block over all groups and layers."""
         return sum(group.block_bytes * len(group.layers) for group in self.groups)
 
     def token_bytes(self) -> int:
-        """Bytes that one more token costs."""
+        """Returns the bytes that one more token costs."""
         return sum(group.block_bytes * len(group.layers) // group.block_tokens for group in self.groups)
 
 
 class WireForm(Struct, frozen=True):
-    """What a block's bytes are on their way: those of the sender's pool, or what a codec made of them.
+    """Says what a block's bytes are on their way: those of the sender's pool, or what a codec made of them.
 
     With a codec a block of a layer is its scales, fp32 `[vectors]`, and its values, a byte each,
     `[vectors, block_tokens, width]`: int8, or fp8 e4m3. value = scale * byte.
     """
 
-    dtype: str  # of the sender's pool
-    block_tokens: int  # of the sender's blocks
+    dtype: str  # number format of the sender's pool
+    block_tokens: int  # tokens of one of the sender's blocks
     codec: Codec = "none"
 
 
 class Piece(Struct, frozen=True):
-    """A payload in another form than the pool's, and the place of its tokens in it."""
+    """Describes a payload in another form than the pool's, and the place of its tokens in the pool."""
 
     form: WireForm
     group: int
     layer: int
-    blocks: list[int]  # of the pool: the sequence's whole table
-    first: int  # token of the sequence that the payload begins with; whole blocks of the sender's follow
+    blocks: list[int]  # the sequence's whole block table in the pool
+    first: int  # token of the sequence that the payload begins with; whole blocks of the sender follow
     held: int  # tokens before this one are in the pool already, and are not written
 
 
 def blocks_for(tokens: int, block_tokens: int) -> int:
-    """Blocks that hold `tokens` tokens."""
+    """Returns the number of blocks that hold `tokens` tokens."""
     return -(-tokens // block_tokens)

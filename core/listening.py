@@ -1,4 +1,4 @@
-"""HTTP listeners, bound before anything slow: a port in use is one sentence, and port 0 gets its number at once."""
+"""Binds HTTP listeners before anything slow: a port in use is one sentence, and port 0 gets its number at once."""
 
 import errno
 import socket
@@ -10,7 +10,7 @@ ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 def listen(host: str, port: int, option: str = "--port") -> socket.socket:
-    """A listening, non-blocking socket. Raises `ConfigError` that names `--host`, or `option` for the port."""
+    """Makes a listening, non-blocking socket. Raises `ConfigError` that names `--host`, or `option` for the port."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -33,7 +33,7 @@ def listen(host: str, port: int, option: str = "--port") -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """The URL under which a client on this host finds a listener."""
+    """Returns the URL under which a client on this host finds a listener."""
     host, port = listener.getsockname()[:2]
     return http_url(host, port)
 

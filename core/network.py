@@ -1,4 +1,4 @@
-"""What a process that binds sockets makes them from: a context, the deployment's secret and its keys, a gatekeeper."""
+"""Bundles what a process makes its bound sockets from: a context, the deployment's secret and keys, a gatekeeper."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from core.gatekeeper import Gatekeeper
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Of one life of a worker. Made inside a running event loop."""
+    """Holds the sockets' context of one life of a worker. It is made inside a running event loop."""
 
     context: zmq.asyncio.Context
     secret: bytes = field(repr=False)
@@ -19,17 +19,17 @@ class Network:
 
     @classmethod
     def of(cls, secret: bytes) -> "Network":
-        """With a context of its own. Raises `BatonError` where ZeroMQ has no CURVE."""
+        """Makes one with a context of its own. Raises `BatonError` where ZeroMQ has no CURVE."""
         keys = CurveKeys.of(secret)
         context = zmq.asyncio.Context(io_threads=1)
         return cls(context, secret, keys, Gatekeeper(context, keys))
 
     async def close(self) -> None:
-        """After all other sockets."""
+        """Closes the context, after all sockets but the gatekeeper's are closed."""
         await self.gatekeeper.close()
         self.context.term()
 
     async def destroy(self) -> None:
-        """With the sockets that are still open."""
+        """Closes the context and the sockets that are still open."""
         await self.gatekeeper.close()
         self.context.destroy(0)

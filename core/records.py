@@ -1,4 +1,4 @@
-"""What Redis shows of the system: workers, requests in progress, requests that ended, samples of load. No request text.
+"""Records what Redis shows of the system: workers, requests in progress and ended, samples of load. No request text.
 
 Records are JSON, so that an operator can read them with any Redis client.
 """
@@ -15,31 +15,31 @@ State = Literal["queued", "prefill", "decode"]
 
 
 class KVCounts(Struct, frozen=True):
-    """How well KV memory is used: totals since the start, and two gauges of slots (room for one token's KV)."""
+    """Counts how well KV memory is used: totals since the start, and two gauges of slots (room for one token's KV)."""
 
-    queried_tokens: int = 0  # of sequences that were given blocks
+    queried_tokens: int = 0  # tokens of sequences that were given blocks
     found_tokens: int = 0  # those of them whose KV was here
     partial_hits: int = 0  # hits that ended inside a block, which was copied
     copied_blocks: int = 0  # copy-on-write
     forks: int = 0  # branches that began with another sequence's blocks
-    evicted_blocks: int = 0  # idle blocks that gave way …
-    spilled_blocks: int = 0  # … to the host tier
-    returned_blocks: int = 0  # blocks that came back from there
+    evicted_blocks: int = 0  # idle blocks that gave way to others
+    spilled_blocks: int = 0  # evicted blocks that were kept in the host tier
+    returned_blocks: int = 0  # blocks that came back from the host tier
     preempted_swapped: int = 0  # preempted sequences that went on with blocks from the host tier
     preempted_recomputed: int = 0  # preempted sequences that had to compute a block's tokens again
-    used_slots: int = 0  # gauge: in blocks that somebody holds
+    used_slots: int = 0  # gauge: slots in blocks that somebody holds
     wasted_slots: int = 0  # gauge: of those, the ones that no token of a running sequence will fill yet
 
 
 class HandoffCounts(Struct, frozen=True):
-    """Handoffs as a worker's transfer saw them: totals since the start. Those that passed are counted in `Load`.
+    """Counts handoffs as a worker's transfer saw them: totals since the start. Those that passed are counted in `Load`.
 
     Seconds are sums over the handoffs that passed. A prefill worker knows the first three, exactly; a decode worker the
     last. Reasons are a fixed set of words (`kvtransfer/tally.py`).
     """
 
     grant_seconds: float = 0.0  # from Open to Grant
-    send_seconds: float = 0.0  # in which payloads were ready to leave, or under way
+    send_seconds: float = 0.0  # while payloads were ready to leave, or under way
     exposed_seconds: float = 0.0  # from the end of the prompt's computation to Accepted
     land_seconds: float = 0.0  # from Commit's arrival until all KV had landed
     given_up: dict[str, int] = {}  # handoffs that did not pass: refused, aborted, or not needed; by reason
@@ -47,15 +47,15 @@ class HandoffCounts(Struct, frozen=True):
 
 
 class HeldBlocks(Struct, frozen=True):
-    """KV blocks that handoffs hold, by state; none is in two."""
+    """Counts the KV blocks that handoffs hold, by state; none is in two."""
 
-    pinned: int = 0  # on a prefill worker: may still be read, and a sequence has them too
-    reserved: int = 0  # on a decode worker: their KV is on its way
+    pinned: int = 0  # blocks on a prefill worker that may still be read, and that a sequence has too
+    reserved: int = 0  # blocks on a decode worker whose KV is on its way
     quarantined: int = 0  # no sequence wants them any more, but they may still be read, or written to
 
 
 class Load(Struct, frozen=True):
-    """How busy a worker is: sequences, blocks, and totals since its start."""
+    """Tells how busy a worker is: sequences and blocks now, and totals since its start."""
 
     running: int = 0
     waiting: int = 0
@@ -74,42 +74,42 @@ class Load(Struct, frozen=True):
     held: HeldBlocks = HeldBlocks()
 
     def with_counts(self, waiting: int, handoffs: int, handoff_bytes: int, held: HeldBlocks) -> "Load":
-        """The same with what only the role knows."""
+        """Returns the same with what only the worker's role knows."""
         return structs.replace(self, waiting=waiting, handoffs=handoffs, handoff_bytes=handoff_bytes, held=held)
 
 
 class KVLink(Struct, frozen=True):
-    """How KV passes between a worker and one of the other role."""
+    """Tells how KV passes between a worker and one of the other role."""
 
-    peer: str  # its epoch
+    peer: str  # epoch of the other worker
     transport: Transport
     sealed: bool
     codec: Codec
 
 
 class Memory(Struct, frozen=True):
-    """What a worker's memory is for and how much fits in, in bytes and tokens; and the rates that it measured."""
+    """Tells what a worker's memory is for, how much fits in, in bytes and tokens, and which rates it measured."""
 
     weights_bytes: int = 0
     kv_pool_bytes: int = 0  # the null block included
     host_tier_bytes: int = 0
-    token_bytes: int = 0  # of KV, for each token
-    tokens: int = 0  # that the pool holds
-    sequences: int = 0  # of max_model_len tokens that the pool holds
+    token_bytes: int = 0  # bytes of KV for each token
+    tokens: int = 0  # tokens that the pool holds
+    sequences: int = 0  # sequences of max_model_len tokens that the pool holds
     prompt_tokens_per_second: float = 0.0
     host_bytes_per_second: float = 0.0  # between the pool and the host tier
 
 
 class WorkerRecord(Struct, frozen=True):
-    """One life of a worker, renewed by its heartbeat."""
+    """Describes one life of a worker; its heartbeat renews it."""
 
     epoch: str
     role: Role
-    address: str  # of the control link
-    handoff_address: str  # where a decode worker takes handoffs; empty for a prefill worker
+    address: str  # endpoint of the control link
+    handoff_address: str  # endpoint where a decode worker takes handoffs; empty for a prefill worker
     model: str
-    fingerprint: str  # of the KV pool: equal if blocks pass as they are
-    content: str  # of what the KV means: equal if blocks can be converted
+    fingerprint: str  # `KVSpec.fingerprint`: equal if blocks pass as they are
+    content: str  # `KVSpec.content`: equal if blocks can be converted
     block_tokens: int
     max_model_len: int
     device: str
@@ -119,11 +119,11 @@ class WorkerRecord(Struct, frozen=True):
     load: Load = Load()
     memory: Memory = Memory()
     quantization: Quantization = "none"
-    links: list[KVLink] = []  # those over which KV can pass now, or has passed
+    links: list[KVLink] = []  # links over which KV can pass now, or has passed
 
 
 class RequestRecord(Struct, frozen=True):
-    """A request in progress: the least advanced of its samples, and the tokens of all."""
+    """Describes a request in progress: the state of its least advanced sample, and the tokens of all."""
 
     request: str
     state: State
@@ -135,7 +135,7 @@ class RequestRecord(Struct, frozen=True):
 
 
 class GatewayRecord(Struct, frozen=True):
-    """One life of a gateway, with its requests in progress."""
+    """Describes one life of a gateway, with its requests in progress."""
 
     epoch: str
     url: str
@@ -147,7 +147,7 @@ class GatewayRecord(Struct, frozen=True):
 
 
 class FinishedRecord(Struct, frozen=True):
-    """A request that ended, with all its samples. Milliseconds, bytes and tokens; `ended_at` in Redis server time.
+    """Describes a request that ended, in milliseconds, bytes and tokens; `ended_at` is Redis server time.
 
     TTFT and TPOT are those of the sample that was worst in each, so that a request is good exactly if all of its
     samples are; tokens are those of all of them, the prompt counted once.
@@ -173,16 +173,16 @@ class FinishedRecord(Struct, frozen=True):
     attempts: int  # jobs: the first for all samples, and one for each that was tried again
     good: bool
     samples: int = 1
-    grant_ms: float = 0.0  # waited for room on the decode worker
-    send_ms: float = 0.0  # in which KV was ready to leave, or on its way, as far as either worker knows
-    exposed_ms: float = 0.0  # of the handoff, after the prompt was computed; see `core.messages.Stages`
+    grant_ms: float = 0.0  # time that it waited for room on the decode worker
+    send_ms: float = 0.0  # time in which KV was ready to leave, or on its way, as far as either worker knows
+    exposed_ms: float = 0.0  # time of the handoff after the prompt was computed; see `core.messages.Stages`
     transport: Transport | Literal[""] = ""  # empty: no KV was moved
     sealed: bool = False
     codec: Codec = "none"
 
 
 class StatsSample(Struct, frozen=True):
-    """A worker's load at one moment."""
+    """Holds a worker's load at one moment."""
 
     at: float
     epoch: str

@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them, and as messages show them."""
+"""Reads sizes of memory as people write them, and writes them for messages."""
 
 import re
 
@@ -6,7 +6,7 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def parse_bytes(text: str) -> int:
-    """`512MiB`, `2G`, `1048576` … as bytes. Raises ValueError on anything else."""
+    """Reads `512MiB`, `2G`, `1048576` … as bytes. Raises ValueError on anything else."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError("expected a size such as 512MiB or 2GiB")
@@ -14,7 +14,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(count: float) -> str:
-    """`512.0MiB`, `1.5GiB`, `100B`: as `parse_bytes` reads it."""
+    """Writes `512.0MiB`, `1.5GiB`, `100B`, as `parse_bytes` reads it."""
     for unit in ("T", "G", "M", "K"):
         if count >= UNITS[unit]:
             return f"{count / UNITS[unit]:.1f}{unit}iB"

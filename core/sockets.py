@@ -1,4 +1,4 @@
-"""The one place that makes ZeroMQ sockets, with every bound and time-out written out.
+"""Makes all ZeroMQ sockets of Baton, with every bound and time-out written out.
 
 Only workers bind. Routers refuse what they cannot deliver instead of dropping it (ROUTER_MANDATORY); dealers queue only
 for a connection that stands (IMMEDIATE); nothing lingers after a close, but payloads for a moment (`FAREWELL_MS`).
@@ -29,13 +29,13 @@ COPIED = 64 << 10  # bytes; smaller frames are copied even where copying was not
 KEEPALIVE_SECONDS = 2  # of TCP, so that a connection that is silently gone is noticed
 KEEPALIVE_PROBES = 2
 FAREWELL_MS = 100
-"""For which a closed payload socket lingers. Without, libzmq 4.3 aborts the process (session_base.cpp, clean_pipes) if
+"""A closed payload socket lingers for so long. Else libzmq 4.3 aborts the process (session_base.cpp, clean_pipes) if
 the connection breaks just then, in the middle of a message of several frames."""
 Frame = bytes | memoryview
 
 
 def router(context: zmq.asyncio.Context, host: str, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
-    """A bound control ROUTER on a port that the system chooses, and its endpoint `tcp://host:port`.
+    """Makes a bound control ROUTER on a port that the system chooses, and returns its endpoint `tcp://host:port` too.
 
     Raises `ConfigError` for a host that cannot be bound.
     """
@@ -43,7 +43,7 @@ def router(context: zmq.asyncio.Context, host: str, keys: CurveKeys) -> tuple[zm
 
 
 def dealer(context: zmq.asyncio.Context, endpoint: str, keys: CurveKeys) -> zmq.asyncio.Socket:
-    """A control DEALER to one life of one peer, with an identity that was never used before."""
+    """Makes a control DEALER to one life of one peer, with an identity that was never used before."""
     socket = _dealer(context, b"b" + os.urandom(15), LARGEST_MESSAGE)
     socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
     socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.client_public)
@@ -52,12 +52,12 @@ def dealer(context: zmq.asyncio.Context, endpoint: str, keys: CurveKeys) -> zmq.
 
 
 def payload_router(context: zmq.asyncio.Context, host: str) -> tuple[zmq.asyncio.Socket, str]:
-    """`router` for payloads, whose peers the context's gatekeeper has to expect."""
+    """Makes the same for payloads, whose peers the context's gatekeeper has to expect. Raises `ConfigError`."""
     return _bound_tcp(_plain_server(context), host)
 
 
 def payload_ipc_router(context: zmq.asyncio.Context, path: Path) -> tuple[zmq.asyncio.Socket, str]:
-    """The same on a Unix socket, and its endpoint `ipc://path`. Whoever closes it unlinks the path.
+    """Makes the same on a Unix socket, with the endpoint `ipc://path`. Whoever closes it unlinks the path.
 
     Raises `ConfigError` for a path that is too long for the system or cannot be made.
     """
@@ -67,7 +67,7 @@ def payload_ipc_router(context: zmq.asyncio.Context, path: Path) -> tuple[zmq.as
 def payload_dealer(
     context: zmq.asyncio.Context, endpoint: str, identity: bytes, user: str, token: str
 ) -> zmq.asyncio.Socket:
-    """A DEALER for payloads. One that the other end's gatekeeper does not expect yet is refused for good."""
+    """Makes a DEALER for payloads. One that the other end's gatekeeper does not expect yet is refused for good."""
     socket = _dealer(context, identity, LARGEST_MESSAGE)
     try:
         socket.setsockopt_string(zmq.PLAIN_USERNAME, user)
@@ -84,7 +84,7 @@ def send_now(socket: zmq.asyncio.Socket, frames: list[Frame]) -> bool:
 
 
 async def try_send(socket: zmq.asyncio.Socket, frames: list[Frame]) -> bool:
-    """`send_now` for callers that await; it never suspends."""
+    """Does what `send_now` does, for callers that await; it never suspends."""
     return send_now(socket, frames)
 
 
@@ -101,7 +101,7 @@ def send_now_tracked(socket: zmq.asyncio.Socket, frames: list[Frame]) -> zmq.Mes
 
 
 def _sent_now(attempt: Awaitable[object]) -> bool:
-    """With NOBLOCK the future is done, unless somebody polls for writing: then the send was queued behind the poll."""
+    """Tells whether a NOBLOCK send went out. Its future is done, unless it was queued behind a poll for writing."""
     assert isinstance(attempt, asyncio.Future)
     if not attempt.done():
         attempt.cancel()

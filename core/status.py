@@ -1,4 +1,4 @@
-"""The start of a service as others see it: one line of JSON in a file, replaced as a whole."""
+"""Shows the start of a service to others: one line of JSON in a file, replaced as a whole."""
 
 import os
 from collections.abc import Callable
@@ -8,11 +8,11 @@ import msgspec
 from msgspec import Struct
 
 Progress = Callable[[str, float], None]
-"""Reports a stage and its percentage, 0 to 100."""
+"""Takes a stage and its percentage, 0 to 100."""
 
 
 class Status(Struct, frozen=True, omit_defaults=True):
-    """A stage of the start; the last is `ready` or `failed`."""
+    """Holds a stage of the start; the last is `ready` or `failed`."""
 
     stage: str
     percent: float = 0.0
@@ -38,16 +38,16 @@ class StatusFile:
         part.replace(self._path)
 
     def ready(self, address: str) -> None:
-        """The service takes work at `address`."""
+        """Reports that the service takes work at `address`."""
         self.report("ready", 100.0, address=address)
 
     def failed(self, error: str) -> None:
-        """The service ends before it was ready."""
+        """Reports that the service ends before it was ready."""
         self.report("failed", error=error)
 
 
 def read_status(path: Path) -> Status | None:
-    """The status in `path`, or None while there is none."""
+    """Reads the status in `path`; None while there is none."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Status)
     except (FileNotFoundError, msgspec.DecodeError):

@@ -1,15 +1,15 @@
-"""Peers that send what is no message: so many a second, and a peer is cut off for a while. Bounded memory."""
+"""Cuts off peers for a while that send too much in a second that is no message. Takes bounded memory."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 Peer = TypeVar("Peer", bound=Hashable)
 MOST = 1024
-"""Peers that are counted apart. The oldest is forgotten for another one."""
+"""So many peers are counted apart; the oldest is forgotten for another one."""
 
 
 class Strikes(Generic[Peer]):
-    """Counts malformed frames by peer."""
+    """Counts malformed frames by peer, and knows which peers are cut off."""
 
     def __init__(self, a_second: int, cut_off: float) -> None:
         self.limit = a_second
@@ -18,7 +18,7 @@ class Strikes(Generic[Peer]):
         self._until: dict[Peer, float] = {}
 
     def strike(self, peer: Peer, now: float) -> bool:
-        """One more; True if it is the one that cuts this peer off."""
+        """Counts one more; returns True if it is the one that cuts this peer off."""
         begun, count = self._counts.pop(peer, (now, 0))
         begun, count = (begun, count + 1) if now < begun + 1 else (now, 1)
         if count <= self.limit:
@@ -28,7 +28,7 @@ class Strikes(Generic[Peer]):
         return True
 
     def listens(self, peer: Peer, now: float) -> bool:
-        """Whether what this peer sends is read at all."""
+        """Tells whether what this peer sends is read at all."""
         until = self._until.get(peer)
         if until is None:
             return True

@@ -1,4 +1,7 @@
-"""`python -m dashboard`: the page, in this process, until SIGTERM."""
+"""Serves the page in this process until SIGTERM (`python -m dashboard`).
+
+The socket is bound here, not by Streamlit, so that a port in use is one sentence and port 0 works.
+"""
 
 import signal
 import socket
@@ -21,7 +24,7 @@ GRACE = 1  # s that open pages get at a shutdown
 
 
 def main() -> int:
-    """The exit status: 0 after a signal, 2 for a setting that cannot work."""
+    """Serves the page and returns the exit status: 0 after a signal, 2 for a setting that cannot work."""
     config = parse_or_exit(DashboardConfig, "dashboard")
     status = StatusFile(config.status_file)
     try:

@@ -1,4 +1,4 @@
-"""The page. Streamlit runs this file for every visitor; the parts that move are fragments with a clock of their own."""
+"""Lays out the page. Streamlit runs this file for every visitor; parts that move are fragments with their own clock."""
 
 import gc
 import sys
@@ -30,7 +30,7 @@ NO_WORKERS = (
 
 @st.cache_resource(show_spinner=False)
 def open_source(url: str) -> Source:
-    """One for all visitors."""
+    """Opens the one source for all visitors."""
     gc.freeze()  # Streamlit collects garbage after every refresh: what is loaded by now need not be looked at each time
     return Source(url)
 
@@ -53,7 +53,7 @@ def page(config: DashboardConfig) -> None:
 
 
 def _inputs(columns: list[st.delta_generator.DeltaGenerator], source: Source) -> None:
-    """The objective and the window. The gateway's own objective is where the inputs start."""
+    """Draws the inputs for objective and window. They start with the gateway's own objective."""
     if "ttft" not in st.session_state:
         default = _announced(source)
         st.session_state["ttft"], st.session_state["tpot"] = default.ttft_ms, default.tpot_ms

@@ -1,4 +1,4 @@
-"""The time lines. A chart's specification never changes while its data does, so that the browser redraws in place."""
+"""Draws the time lines. A chart's specification stays while its data changes, so that the browser redraws in place."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -18,9 +18,9 @@ AGO = "datum.value == 0 ? 'now' : -datum.value >= 60 ? format(-datum.value / 60,
 
 
 def goodput_data(buckets: Sequence[Bucket], width: float) -> Columns:
-    """Of each interval and verdict a rectangle, stacked: start, end (s), low, high (requests/s), verdict, count.
+    """Makes a rectangle of each interval and verdict: start, end (s), low, high (requests/s), verdict, count.
 
-    `width` is that of an interval, s.
+    `width` is the length of an interval, s.
     """
     columns: Columns = {name: [] for name in ("start", "end", "low", "high", "verdict", "count")}
     for bucket in buckets:
@@ -33,7 +33,7 @@ def goodput_data(buckets: Sequence[Bucket], width: float) -> Columns:
 
 
 def latency_data(buckets: Sequence[Bucket], width: float, figure: str, limit_ms: float) -> Columns:
-    """Points (age, line, ms) of `figure` ("ttft" or "tpot"): lines p50 and p95, and the limit where it is near."""
+    """Makes points (age, line, ms) of `figure` ("ttft" or "tpot"): lines p50, p95, and the limit where it is near."""
     columns: Columns = {name: [] for name in ("age", "line", "ms")}
     for bucket in buckets:
         spread: Spread | None = getattr(bucket, figure)
@@ -48,7 +48,7 @@ def latency_data(buckets: Sequence[Bucket], width: float, figure: str, limit_ms:
 
 @cache
 def goodput_chart(window: float) -> dict[str, Any]:
-    """Stacked bars: requests per second that were good, late, failed."""
+    """Draws stacked bars of the requests per second that were good, late, failed."""
     chart = (
         alt.Chart(alt.NamedData("data"))
         .mark_rect(xOffset=1, x2Offset=0)
@@ -70,7 +70,7 @@ def goodput_chart(window: float) -> dict[str, Any]:
 
 @cache
 def latency_chart(window: float, colour: str) -> dict[str, Any]:
-    """Lines of p50 and p95 over time, and the limit dashed."""
+    """Draws lines of p50 and p95 over time, and the limit dashed."""
     base = alt.Chart(alt.NamedData("data")).encode(
         x=_age_axis("age", window, 2),
         y=alt.Y("ms:Q", title="ms", scale=alt.Scale(zero=True, nice=True), axis=_value_axis()),
@@ -97,7 +97,7 @@ def _value_axis() -> alt.Axis:
 
 
 def _specification(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any]:
-    """The chart without its data, which Streamlit sends beside it."""
+    """Returns the chart without its data, which Streamlit sends beside it."""
     found: dict[str, Any] = chart.properties(height=HEIGHT, padding=PADDING).to_dict()
     del found["data"]
     return found

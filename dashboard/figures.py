@@ -1,4 +1,4 @@
-"""From records to the figures on the page. Pure: time is an argument; definitions as in `docs/design.md`, Words."""
+"""Computes the page's figures from records. Pure: time is an argument; definitions as in `docs/design.md`, Words."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ RECENT_SPAN = 60.0  # s that a worker's recent sharing looks back
 
 
 class Verdict(Enum):
-    """What a request that ended counts as. A client that went away is no verdict on the service."""
+    """Says what a request that ended counts as. A client that went away is no verdict on the service."""
 
     GOOD = "good"
     LATE = "late"
@@ -24,7 +24,7 @@ class Verdict(Enum):
 
 
 class Spread(NamedTuple):
-    """Percentiles, ms."""
+    """Holds percentiles in ms."""
 
     p50: float
     p95: float
@@ -32,36 +32,36 @@ class Spread(NamedTuple):
 
 
 class Glance(NamedTuple):
-    """The first line of the page. Rates are per second since the first request in the window."""
+    """Holds the first line of the page. Rates are per second since the first request in the window."""
 
     counts: dict[Verdict, int]
     goodput: float  # req/s
     ttft: Spread | None
     tpot: Spread | None
-    prompt_tokens: int  # of the requests that got a token …
-    cached_tokens: int  # … those whose KV was in the cache
+    prompt_tokens: int  # prompt tokens of the requests that got a token
+    cached_tokens: int  # those of them whose KV was in the cache
 
     def good_share(self) -> float | None:
-        """Good ones among all that have a verdict; None for none."""
+        """Returns the share of good ones among all that have a verdict; None for none."""
         judged = sum(self.counts.values()) - self.counts[Verdict.CANCELLED]
         return self.counts[Verdict.GOOD] / judged if judged else None
 
     def cached_share(self) -> float | None:
-        """Prompt tokens that were found among all; None for none."""
+        """Returns the share of prompt tokens that were found in the cache; None for no prompt."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
 class Bucket(NamedTuple):
-    """One interval of the time line."""
+    """Holds one interval of the time line."""
 
-    age: float  # of its end, s, counted from the interval that is running now: 0, -5, -10 …
+    age: float  # its end in s, counted from the interval that is running now: 0, -5, -10 …
     counts: dict[Verdict, int]
     ttft: Spread | None
     tpot: Spread | None
 
 
 class Progress(NamedTuple):
-    """Requests in progress."""
+    """Counts requests in progress."""
 
     waiting: int
     prefill: int
@@ -69,7 +69,7 @@ class Progress(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Per second, over all workers."""
+    """Holds rates per second, over all workers."""
 
     prompt_tokens: float
     output_tokens: float
@@ -77,7 +77,7 @@ class Rates(NamedTuple):
 
 
 class Sharing(NamedTuple):
-    """What a worker's prefix cache and preemption did in the last `RECENT_SPAN` seconds."""
+    """Counts what a worker's prefix cache and preemption did in the last `RECENT_SPAN` seconds."""
 
     queried_tokens: int
     found_tokens: int
@@ -85,15 +85,15 @@ class Sharing(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A part of a request's way."""
+    """Holds a part of a request's way."""
 
     name: str
-    ms: float  # that it took
+    ms: float  # time that it took
     share: float  # of the whole time, 0 to 1, that passed with it alone
 
 
 def judge(record: FinishedRecord, slo: SLO) -> Verdict:
-    """Good if it finished and met every limit."""
+    """Judges a request: good if it finished and met every limit."""
     if record.outcome == "cancelled":
         return Verdict.CANCELLED
     if record.outcome == "failed":
@@ -102,7 +102,7 @@ def judge(record: FinishedRecord, slo: SLO) -> Verdict:
 
 
 def glance(records: Sequence[FinishedRecord], slo: SLO, now: float, window: float) -> Glance:
-    """Of the requests that ended in the last `window` seconds; `records` in the order of their ends."""
+    """Sums up the requests that ended in the last `window` seconds; `records` are in the order of their ends."""
     recent = _recent(records, now - window)
     counts = _counts(recent, slo)
     first = min((record.ended_at - record.e2e_ms / 1000 for record in recent), default=now)
@@ -115,7 +115,7 @@ def glance(records: Sequence[FinishedRecord], slo: SLO, now: float, window: floa
 def timeline(
     records: Sequence[FinishedRecord], slo: SLO, now: float, window: float, intervals: int = 60
 ) -> list[Bucket]:
-    """`intervals` equal parts of the window, oldest first. Their edges lie still while time passes over them."""
+    """Sums up `intervals` equal parts of the window, oldest first. Their edges stay while time passes over them."""
     width = window / intervals
     running = int(now // width)
     parts: dict[int, list[FinishedRecord]] = {back: [] for back in range(intervals)}
@@ -129,13 +129,13 @@ def timeline(
 
 
 def progress(gateways: Iterable[GatewayRecord]) -> Progress:
-    """What the gateways have in their hands."""
+    """Counts what the gateways have in their hands."""
     states = [request.state for gateway in gateways for request in gateway.requests]
     return Progress(states.count("queued"), states.count("prefill"), states.count("decode"))
 
 
 def rates(samples: Iterable[Sequence[StatsSample]], now: float) -> Rates:
-    """Growth of the workers' totals over the last seconds; one sequence of samples per life of a worker."""
+    """Computes how fast the workers' totals grew in the last seconds; one sequence of samples per life of a worker."""
     prompt = output = moved = 0.0
     for life in samples:
         ends = _ends(life, now - RATE_SPAN)
@@ -149,7 +149,7 @@ def rates(samples: Iterable[Sequence[StatsSample]], now: float) -> Rates:
 
 
 def sharing(life: Sequence[StatsSample], now: float) -> Sharing | None:
-    """Growth of a worker's totals over the last minute, or None where that is not known."""
+    """Computes how a worker's totals grew in the last minute; None where that is not known."""
     ends = _ends(life, now - RECENT_SPAN)
     if ends is None:
         return None
@@ -162,7 +162,7 @@ def sharing(life: Sequence[StatsSample], now: float) -> Sharing | None:
 
 
 def stages(record: FinishedRecord) -> list[Stage]:
-    """Queue, prefill, handoff and what remains: decode. A handoff runs beside its prefill; its share is the rest."""
+    """Splits a request's time into queue, prefill, handoff, decode. A handoff has the share that outlasts prefill."""
     whole = max(record.e2e_ms, 1e-9)
     left = whole
     found = []
@@ -178,23 +178,23 @@ def stages(record: FinishedRecord) -> list[Stage]:
 
 
 def handed_off(record: FinishedRecord) -> bool:
-    """Whether a decode worker went on with what a prefill worker had computed. It may have had all of the KV before."""
+    """Tells whether a decode worker went on with what a prefill worker computed. It may have had all KV before."""
     return bool(record.prefill_worker) and (record.handoff_bytes > 0 or record.output_tokens > record.samples)
 
 
 def handoff_rate(record: FinishedRecord) -> float | None:
-    """Bytes per second of the time in which KV was ready to leave or on its way; None where none moved."""
+    """Returns bytes per second of the time in which KV was ready to leave or on its way; None where none moved."""
     return 1000 * record.handoff_bytes / record.send_ms if record.handoff_bytes and record.send_ms > 0 else None
 
 
 def _ends(life: Sequence[StatsSample], since: float) -> tuple[StatsSample, StatsSample] | None:
-    """The first and the last sample from `since` on, if there is time between them."""
+    """Returns the first and the last sample from `since` on, if there is time between them."""
     recent = [sample for sample in life if sample.at >= since]
     return (recent[0], recent[-1]) if recent and recent[0].at < recent[-1].at else None
 
 
 def _recent(records: Sequence[FinishedRecord], since: float) -> list[FinishedRecord]:
-    """Those that ended after `since`; looks at no more than it has to."""
+    """Returns the records that ended after `since`; looks at no more than it has to."""
     found: deque[FinishedRecord] = deque()
     found.extendleft(takewhile(lambda record: record.ended_at > since, reversed(records)))
     return list(found)

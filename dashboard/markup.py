@@ -1,4 +1,4 @@
-"""HTML pieces of the page. Everything that comes from a record or a client is escaped here, and nowhere else."""
+"""Writes the page's HTML. Everything that comes from a record or a client is escaped here, and nowhere else."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -38,7 +38,7 @@ STAGE_HELP = "Queue, prefill, handoff, decode. A handoff runs beside its prefill
 
 
 def tiles(glance: Glance, progress: Progress, rates: Rates) -> str:
-    """The first line of the page."""
+    """Writes the first line of the page."""
     share = glance.good_share()
     judged = sum(glance.counts.values()) - glance.counts[Verdict.CANCELLED]
     good = f"{_share(share)} of {judged} good" if share is not None else "no request yet"
@@ -59,7 +59,7 @@ def tiles(glance: Glance, progress: Progress, rates: Rates) -> str:
 
 
 def workers(views: Sequence[WorkerView], lately: Mapping[str, Sharing | None]) -> str:
-    """A row for each worker: role, state, sequences, KV use, what sharing saves, tokens. `lately` by epoch."""
+    """Writes a row per worker: role, state, sequences, KV use, what sharing saves, tokens. `lately` is by epoch."""
     heads = (
         "<th>Worker</th><th>State</th>",
         '<th class="n">Running</th><th class="n">Waiting</th>',
@@ -71,7 +71,7 @@ def workers(views: Sequence[WorkerView], lately: Mapping[str, Sharing | None]) -
 
 
 def requests(records: Iterable[tuple[FinishedRecord, Verdict]], now: float) -> str:
-    """A row for each of the last requests, the latest first; bars are parts of the request's own time."""
+    """Writes a row for each of the last requests, the latest first; bars are parts of the request's own time."""
     legend = "".join(_key(colour, name) for name, colour in STAGES.items())
     heads = (
         '<th>Ended</th><th>Outcome</th><th class="n" title="of the prompt and of all answers to it">Tokens</th>',
@@ -83,7 +83,7 @@ def requests(records: Iterable[tuple[FinishedRecord, Verdict]], now: float) -> s
 
 
 def way(record: FinishedRecord) -> str:
-    """The way that one request went: gateway, prefill worker, KiB moved, decode worker, as far as it had each."""
+    """Draws the way of one request: gateway, prefill worker, KiB moved, decode worker, as far as it had each."""
     decoded = handed_off(record)
     stops = [_stop("gateway", "queued", record.queue_ms, STAGES["queue"])]
     if record.prefill_worker:
@@ -108,13 +108,13 @@ def way(record: FinishedRecord) -> str:
 
 
 def answer(text: str, *, running: bool) -> str:
-    """The text of an answer, with a caret while it grows."""
+    """Writes the text of an answer, with a caret while it grows."""
     caret = '<span class="b-caret"></span>' if running else ""
     return f'<div class="b-answer"><div>{escape(text)}{caret}</div></div>'
 
 
 def header(models: Sequence[str], prefill: int, decode: int) -> str:
-    """The name, what is served, and by how many."""
+    """Writes the name, what is served, and by how many workers."""
     served = " ".join(f"<span>{escape(model)}</span>" for model in models) or "<span>no gateway</span>"
     return (
         f'<div class="b-header"><b>Baton</b>{served}'
@@ -123,23 +123,23 @@ def header(models: Sequence[str], prefill: int, decode: int) -> str:
 
 
 def name() -> str:
-    """The name alone, while nothing is known."""
+    """Writes the name alone, while nothing is known."""
     return '<div class="b-header"><b>Baton</b></div>'
 
 
 def legend() -> str:
-    """What the colours of the goodput bars mean."""
+    """Writes what the colours of the goodput bars mean."""
     words = {Verdict.GOOD: "good", Verdict.LATE: "late: finished, but missed a limit", Verdict.FAILED: "failed"}
     return '<div class="b-legend">' + "".join(_key(VERDICTS[v], word) for v, word in words.items()) + "</div>"
 
 
 def title(text: str, note: str = "", hint: str = "") -> str:
-    """A section's heading."""
+    """Writes a section's heading."""
     return f'<div class="b-title" title="{escape(hint)}"><b>{escape(text)}</b> <span>{escape(note)}</span></div>'
 
 
 def short(epoch: str) -> str:
-    """The part of a worker's epoch that people tell it by."""
+    """Returns the part of a worker's epoch that people tell it by."""
     return escape(epoch[:6])
 
 
@@ -172,7 +172,7 @@ def _share_bar(glance: Glance) -> str:
 
 
 def _bar(parts: Sequence[tuple[str, float]]) -> str:
-    """Parts of a whole: colours and shares from 0 to 1."""
+    """Draws parts of a whole: colours and shares from 0 to 1."""
     inner = "".join(f'<i style="width:{100 * share:.2f}%;background:{colour}"></i>' for colour, share in parts)
     return f'<span class="b-bar">{inner}</span>'
 
@@ -182,7 +182,7 @@ def _precision(record: WorkerRecord) -> str:
 
 
 def _links(record: WorkerRecord) -> str:
-    """Further lines for the hover text: how KV passes to or from each worker of the other role."""
+    """Writes further lines for the hover text: how KV passes to or from each worker of the other role."""
     goes = "to" if record.role == "prefill" else "from"
     return "".join(
         f"\nKV {goes} {link.peer[:6]}{_codec(link.codec)} over {link.transport}{', sealed' if link.sealed else ''}"
@@ -234,7 +234,7 @@ def _blocks(load: Load) -> str:
 
 
 def _memory(memory: Memory) -> str:
-    """Further lines for the hover text; nothing where the worker did not say."""
+    """Writes further lines for the hover text; nothing where the worker did not say."""
     if not memory.tokens:
         return ""
     tier = as_bytes(memory.host_tier_bytes) if memory.host_tier_bytes else "none"
@@ -287,7 +287,7 @@ def _request_row(record: FinishedRecord, verdict: Verdict, now: float) -> str:
 
 
 def _handoff(record: FinishedRecord) -> str:
-    """How the KV went, in a line."""
+    """Writes in a line how the KV went."""
     said = "nothing moved: the decode worker had all of the KV"
     if record.handoff_bytes:
         way = f" over {record.transport}" if record.transport else ""

@@ -1,4 +1,4 @@
-"""The colours of the page: mid-tones that read on light and on dark. One meaning each, in tiles, tables and charts."""
+"""Names the page's colours: mid-tones that read on light and on dark, each with one meaning on the whole page."""
 
 from dashboard.figures import Verdict
 

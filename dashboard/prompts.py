@@ -1,10 +1,10 @@
-"""Requests that suit the demo model, for the first look at an empty page."""
+"""Lists requests that suit the demo model, for the first look at an empty page."""
 
 from typing import NamedTuple
 
 
 class Prompt(NamedTuple):
-    """One chat request."""
+    """Holds one chat request."""
 
     text: str
     max_tokens: int

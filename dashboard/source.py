@@ -1,4 +1,4 @@
-"""What Redis knows, for all open pages: read on demand, at most once a second, and only what is new."""
+"""Reads what Redis knows, for all open pages: on demand, at most once a second, and only what is new."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ T = TypeVar("T", bound=Struct)
 
 
 class WorkerView(Struct, frozen=True):
-    """A worker as its heartbeats show it."""
+    """Describes a worker as its heartbeats show it."""
 
     epoch: str
     role: Role
@@ -39,7 +39,7 @@ class WorkerView(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """One reading. `now` is the server's time, s; records are in the order of their ends."""
+    """Holds one reading. `now` is the server's time, s; records are in the order of their ends."""
 
     now: float
     workers: Sequence[WorkerView]
@@ -63,7 +63,7 @@ class Source:
         self._after: dict[str, bytes] = {}  # id of the last entry read, by stream
 
     def read(self) -> Snapshot:
-        """The present state. Raises `StoreUnavailable` in one sentence while Redis is away; ask again later."""
+        """Returns the present state. Raises `StoreUnavailable` in one sentence while Redis is away; ask again later."""
         with self._lock:
             if time.monotonic() - self._read_at >= FRESH:
                 self._latest = self._fetch()
@@ -73,7 +73,7 @@ class Source:
             return self._latest
 
     def find(self, request: str) -> FinishedRecord | None:
-        """The record of a request that ended, or None while it has none."""
+        """Finds the record of a request that ended; None while it has none. Raises `StoreUnavailable`."""
         found = (record for record in reversed(self.read().finished) if record.request == request)
         return next(found, None)
 
@@ -103,7 +103,7 @@ class Source:
         return float(answer[0]) + float(answer[1]) / 1e6
 
     def _index(self, kind: str) -> dict[str, float]:
-        """Expiry in seconds of server time, by epoch."""
+        """Reads the expiry of records in seconds of server time, by epoch."""
         members: Any = self._client.zrange(index_key(kind), 0, -1, withscores=True)
         return {epoch.decode(): float(expiry) / 1000 for epoch, expiry in members}
 
@@ -115,7 +115,7 @@ class Source:
         return {epoch: found for epoch, found in read.items() if found is not None}
 
     def _workers(self, now: float) -> list[WorkerView]:
-        """Those with a heartbeat, and those that lost it a moment ago, as they were last seen."""
+        """Reads the workers with a heartbeat, and those that lost it a moment ago, as they were last seen."""
         expiries = self._index("worker")
         self._known.update(self._records(WorkerRecord, "worker", expiries))
         self._known = {epoch: record for epoch, record in self._known.items() if epoch in expiries}
@@ -130,11 +130,13 @@ class Source:
             if not samples:
                 return None
             return WorkerView(epoch, samples[-1].role, samples[-1].load, "silent", beat_age, None)
-        state: WorkerState = "silent" if beat_age > SILENT_AFTER else "draining" if record.draining else "ready"
+        state: WorkerState = "draining" if record.draining else "ready"
+        if beat_age > SILENT_AFTER:
+            state = "silent"
         return WorkerView(epoch, record.role, record.load, state, beat_age, record)
 
     def _new(self, stream: str, record: type[T], history: int) -> list[T]:
-        """Entries since the last turn, oldest first; at the first turn the last `history`."""
+        """Reads the entries since the last turn, oldest first; at the first turn the last `history`."""
         entries: list[Any] = []
         if stream not in self._after:
             newest: Any = self._client.xrevrange(stream, count=history)
@@ -158,7 +160,7 @@ class Source:
 
 
 def _decoded(body: bytes, record: type[T]) -> T | None:
-    """A record, or None where another version of Baton wrote something else: the page shows what it can read."""
+    """Reads a record; None where another version of Baton wrote something else: the page shows what it can read."""
     try:
         return msgspec.json.decode(body, type=record)
     except msgspec.DecodeError:

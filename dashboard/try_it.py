@@ -1,4 +1,4 @@
-"""The Try it box: one question, its answer as it comes, then the way that it went."""
+"""Draws the Try it box: one question, its answer as it comes, then the way that it went."""
 
 import time
 
@@ -22,7 +22,7 @@ def show(source: Source, gateway: str) -> None:
 
 
 def offer(gateway: str) -> None:
-    """What the page says while nothing was ever asked: a button that sends twenty requests."""
+    """Draws what the page has while nothing was ever asked: a button that sends twenty requests."""
     running: Volley | None = st.session_state.get("volley")
     with st.container(border=True, horizontal=True, vertical_alignment="center"):
         st.markdown("Nothing has been asked yet. Ask something below, or have a look with 20 varied requests.")
@@ -31,7 +31,7 @@ def offer(gateway: str) -> None:
 
 
 def volley_progress() -> None:
-    """How far the twenty are, and why some failed."""
+    """Shows how far the twenty are, and why some failed."""
     volley: Volley | None = st.session_state.get("volley")
     if volley is None:
         return
@@ -84,7 +84,7 @@ def _progress_of(question: Question, source: Source) -> None:
 
 
 def _settled(source: Source, question: Question) -> bool:
-    """Whether nothing more will come: no piece of the answer, no record."""
+    """Tells whether nothing more will come: no piece of the answer, no record."""
     if question.ended_at is None:
         return False
     if not question.request or time.monotonic() - question.ended_at > RECORD_WAIT:

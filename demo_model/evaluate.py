@@ -47,23 +47,25 @@ def declines(exchange: Exchange, answer: str) -> bool:
     return any(offer in answer for offer in CAN_DO)
 
 
+HELD_OUT = Split.HELD_OUT
+
+
+def _stories(reserve: stories.Reserve) -> Callable[[Random], Exchange]:
+    return lambda rng: stories.story(rng, HELD_OUT, reserve)
+
+
 FIGURES: dict[str, tuple[int, Callable[[Random], Exchange], Check]] = {
-    "stories on topic (pairs and phrasings held out)": (
-        200, lambda rng: stories.story(rng, Split.HELD_OUT, stories.Reserve.KNOWN), mentions_all),
-    "stories on topic (nouns of no training story)": (
-        100, lambda rng: stories.story(rng, Split.HELD_OUT, stories.Reserve.UNSEEN), mentions_all),
-    "stories on topic (made-up words)": (
-        100, lambda rng: stories.story(rng, Split.HELD_OUT, stories.Reserve.MADE_UP), mentions_all),
-    "sums to 20 (operands and phrasing held out)": (
-        250, lambda rng: sums.addition(rng, Split.HELD_OUT), contains),
-    "sums to 20 (phrasings never trained on)": (
-        100, lambda rng: sums.addition(rng, Split.HELD_OUT, sums.NEW_ASKS), contains),
-    "differences (operands and phrasing held out)": (100, lambda rng: sums.difference(rng, Split.HELD_OUT), contains),
-    "animal facts (animal and phrasing held out)": (100, lambda rng: animals.fact(rng, Split.HELD_OUT), contains),
-    "words of Baton (phrasing held out)": (100, lambda rng: baton.about_baton(rng, Split.HELD_OUT), contains),
+    "stories on topic (pairs and phrasings held out)": (200, _stories(stories.Reserve.KNOWN), mentions_all),
+    "stories on topic (nouns of no training story)": (100, _stories(stories.Reserve.UNSEEN), mentions_all),
+    "stories on topic (made-up words)": (100, _stories(stories.Reserve.MADE_UP), mentions_all),
+    "sums to 20 (operands and phrasing held out)": (250, lambda rng: sums.addition(rng, HELD_OUT), contains),
+    "sums to 20 (phrasings never trained on)": (100, lambda rng: sums.addition(rng, HELD_OUT, sums.NEW_ASKS), contains),
+    "differences (operands and phrasing held out)": (100, lambda rng: sums.difference(rng, HELD_OUT), contains),
+    "animal facts (animal and phrasing held out)": (100, lambda rng: animals.fact(rng, HELD_OUT), contains),
+    "words of Baton (phrasing held out)": (100, lambda rng: baton.about_baton(rng, HELD_OUT), contains),
     "words repeated exactly (made-up words)": (100, echo.echo, repeats),
     "out of reach, and says so (new draws)": (100, reach.out_of_reach, declines),
-}  # fmt: skip
+}
 
 
 def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, asks: list[str]) -> list[str]:

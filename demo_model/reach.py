@@ -23,9 +23,16 @@ def _numbers(rng: Random) -> dict[str, int]:
     near = rng.randint(2, LIMIT)
     big, other = (rng.randint(LIMIT + 1, rng.choice((40, 99, 999, 9999))) for _ in range(2))
     small = rng.randint(0, LIMIT - 1)
-    return {"x": rng.randint(2, LIMIT), "y": rng.randint(2, LIMIT), "near": near, "small": small,
-            "over": rng.randint(LIMIT + 1 - near, LIMIT), "more": rng.randint(small + 1, LIMIT),
-            "big": big, "other": other}  # fmt: skip
+    return {
+        "x": rng.randint(2, LIMIT),
+        "y": rng.randint(2, LIMIT),
+        "near": near,
+        "small": small,
+        "over": rng.randint(LIMIT + 1 - near, LIMIT),
+        "more": rng.randint(small + 1, LIMIT),
+        "big": big,
+        "other": other,
+    }
 
 
 def _names(rng: Random) -> dict[str, str]:
@@ -33,14 +40,20 @@ def _names(rng: Random) -> dict[str, str]:
     noun = rng.choice(_NOUNS)
     junk = words.made_up(rng) + rng.choice(("", "?", " ...", f" {words.made_up(rng)}"))
     return {
-        "city": rng.choice(listed("cities")), "country": rng.choice(listed("countries")),
-        "lang": rng.choice(listed("languages")), "code": rng.choice(listed("programming")), "task": rng.choice(_TASKS),
+        "city": rng.choice(listed("cities")),
+        "country": rng.choice(listed("countries")),
+        "lang": rng.choice(listed("languages")),
+        "code": rng.choice(listed("programming")),
+        "task": rng.choice(_TASKS),
         "food": rng.choice(listed("foods")),
         "topic": rng.choice(listed("topics")) if rng.random() < 0.7 else words.made_up(rng),
-        "thing": words.with_article(noun), "noun": noun, "nouns": words.plural(noun),
+        "thing": words.with_article(noun),
+        "noun": noun,
+        "nouns": words.plural(noun),
         "person": f"{rng.choice(listed('first names'))} {words.made_up(rng).capitalize()}",
-        "word": words.made_up(rng), "junk": junk,
-    }  # fmt: skip
+        "word": words.made_up(rng),
+        "junk": junk,
+    }
 
 
 def out_of_reach(rng: Random) -> Exchange:

@@ -73,8 +73,8 @@ def _subject(rng: Random, reserve: Reserve, thing: bool) -> Subject:
     if roll < 0.72:
         return Subject(noun, described, described, the, described, thing)
     if roll < 0.90:
-        asked = the if roll < 0.80 else words.plural(noun) if roll < 0.86 else noun
-        return Subject(noun, asked, bare, the, bare, thing)
+        asked = words.plural(noun) if roll < 0.86 else noun
+        return Subject(noun, the if roll < 0.80 else asked, bare, the, bare, thing)
     if thing or roll < 0.93:
         owner = rng.choice(words.RELATIVES)
         owned = f"your {owner}'s {noun}"
@@ -106,16 +106,24 @@ def tell(rng: Random, subjects: tuple[Subject, ...], place: str | None = None) -
     else:
         hero, other = first, _subject_of_ours(rng, rng.random() < 0.6, subjects)
     helper = _subject_of_ours(rng, False, [hero, other])
-    slots = {"H": hero.called, "a_H": hero.intro, "T": other.called, "a_T": other.intro, "F": other.called,
-             "a_F": other.intro, "a_K": helper.intro, "P": place or rng.choice(words.PLACES)}  # fmt: skip
+    slots = {
+        "H": hero.called,
+        "a_H": hero.intro,
+        "T": other.called,
+        "a_T": other.intro,
+        "F": other.called,
+        "a_F": other.intro,
+        "a_K": helper.intro,
+        "P": place or rng.choice(words.PLACES),
+    }
     plot = plots.QUEST if other.thing and not hero.thing else plots.FRIENDSHIP
     sentences: list[str] = []
     bonds = (plot.bonds,) if rng.random() < 0.5 else ()
     for stage in (plots.OPENINGS, plot.meetings, *bonds, *rng.choice(plot.arcs), plots.CLOSINGS):
         # Not every path introduces the helper before naming it.
         known = any(helper.noun in sentence for sentence in sentences)
-        loose = {"adj": rng.choice(words.HERO_ADJECTIVES), "weather": rng.choice(words.WEATHER),
-                 "K": helper.called if known else helper.intro}  # fmt: skip
+        helped = helper.called if known else helper.intro
+        loose = {"adj": rng.choice(words.HERO_ADJECTIVES), "weather": rng.choice(words.WEATHER), "K": helped}
         sentences.append(words.capital(rng.choice(stage).format_map(slots | loose)))
     topic = " and ".join(s.title for s in subjects) + (f" near the {place}" if place else "")
     return " ".join((f"Here is a story about {topic}.", *sentences))
@@ -165,8 +173,11 @@ def story_of(rng: Random, ask: str, subjects: tuple[Subject, ...], place: bool =
     named = rng.choice(words.PLACES) if place and rng.random() < 0.12 else None
     if named:
         topic += f" {rng.choice(('in', 'at', 'near'))} {rng.choice(('a', 'the'))} {named}"
-    return Exchange(casual(rng, words.capital(ask.format(t=topic))), tell(rng, subjects, named),
-                    tuple(s.noun for s in subjects) + ((named,) if named else ()))  # fmt: skip
+    nouns = [s.noun for s in subjects]
+    if named:
+        nouns.append(named)
+    asked = casual(rng, words.capital(ask.format(t=topic)))
+    return Exchange(asked, tell(rng, subjects, named), tuple(nouns))
 
 
 def any_story(rng: Random) -> Exchange:

@@ -57,9 +57,14 @@ def chat_tokenizer(tokenizer: Tokenizer, context: int) -> PreTrainedTokenizerFas
     """The same tokenizer as transformers loads it, with the chat template."""
     build: Callable[..., PreTrainedTokenizerFast] = PreTrainedTokenizerFast  # transformers leaves its arguments untyped
     wrapped = build(
-        tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD, model_max_length=context,
-        clean_up_tokenization_spaces=False, padding_side="left",
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        model_max_length=context,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+    )
     wrapped.chat_template = CHAT_TEMPLATE
     return wrapped
 
@@ -101,10 +106,8 @@ class Encoder:
     def _answer_weights(self, exchange: Exchange, length: int) -> list[float]:
         """The weights of an answer's tokens and its end."""
         weight = min(SHORT_WEIGHT, max(1.0, SHORT_TOKENS / length))
-        copied = [
-            match.span() for word in exchange.subject if word in exchange.ask
-            for match in re.finditer(re.escape(word), exchange.answer)
-        ]  # fmt: skip
+        words = [re.escape(word) for word in exchange.subject if word in exchange.ask]
+        copied = [match.span() for word in words for match in re.finditer(word, exchange.answer)]
         offsets = self._tokenizer.encode(exchange.answer, add_special_tokens=False).offsets
         return [
             weight * (COPY_WEIGHT if any(start < last and end > first for first, last in copied) else 1.0)

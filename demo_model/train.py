@@ -39,10 +39,19 @@ SYSTEM_SHARE = 0.1
 def llama_config(vocabulary: int) -> LlamaConfig:
     """The model's shape: small, but with grouped queries and a head size that real kernels take."""
     return LlamaConfig(
-        vocab_size=vocabulary, hidden_size=192, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=64, tie_word_embeddings=True, max_position_embeddings=CONTEXT,
-        pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
+        vocab_size=vocabulary,
+        hidden_size=192,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        tie_word_embeddings=True,
+        max_position_embeddings=CONTEXT,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
 
 
 def training_text(encoder: Encoder) -> Iterator[Encoded]:

@@ -34,10 +34,24 @@ TOLD = on_side(CREATURES + PEOPLE + THINGS, Split.TRAIN) + NAMES
 _REAL = frozenset(CREATURES + PEOPLE + THINGS + PLACES)
 
 _IRREGULAR = {
-    "mouse": "mice", "goose": "geese", "sheep": "sheep", "deer": "deer", "moose": "moose", "bison": "bison",
-    "wolf": "wolves", "elf": "elves", "dwarf": "dwarves", "ox": "oxen", "leaf": "leaves", "loaf": "loaves",
-    "dice": "dice", "fisherman": "fishermen", "postman": "postmen", "policeman": "policemen", "snowman": "snowmen",
-}  # fmt: skip
+    "mouse": "mice",
+    "goose": "geese",
+    "sheep": "sheep",
+    "deer": "deer",
+    "moose": "moose",
+    "bison": "bison",
+    "wolf": "wolves",
+    "elf": "elves",
+    "dwarf": "dwarves",
+    "ox": "oxen",
+    "leaf": "leaves",
+    "loaf": "loaves",
+    "dice": "dice",
+    "fisherman": "fishermen",
+    "postman": "postmen",
+    "policeman": "policemen",
+    "snowman": "snowmen",
+}
 
 
 def made_up(rng: Random) -> str:

@@ -1,4 +1,4 @@
-"""`./baton COMMAND`: what the launcher script hands over to once `.venv` is complete."""
+"""Runs `./baton COMMAND`: the launcher script hands over to this module once `.venv` is complete."""
 
 import sys
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ COMMANDS = {"up": up, "chat": chat, "test": run_tests}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command; returns the exit status."""
+    """Runs the command and returns the exit status."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         return 0

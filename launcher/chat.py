@@ -1,4 +1,4 @@
-"""`baton chat`: talks to a running instance in the terminal; Ctrl-C stops an answer, Ctrl-D leaves."""
+"""Talks to a running instance in the terminal (`baton chat`); Ctrl-C stops an answer, Ctrl-D leaves."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 def chat(arguments: Sequence[str]) -> int:
-    """Runs the conversation; the exit status: 0 left, 1 the endpoint failed, 2 bad input."""
+    """Runs the conversation and returns the exit status: 0 left, 1 the endpoint failed, 2 bad input."""
     try:
         config = parse(ChatConfig, arguments, "baton chat")
     except ConfigError as error:
@@ -49,7 +49,7 @@ def chat(arguments: Sequence[str]) -> int:
 
 
 def _running_url() -> str:
-    """The newest running instance of this user, or nothing."""
+    """Finds the newest running instance of this user; empty: there is none."""
     found = running()
     if len(found) > 1:
         others = ", ".join(instance.url for instance in found[1:])
@@ -58,7 +58,7 @@ def _running_url() -> str:
 
 
 def _offer(stack: ExitStack) -> str:
-    """Offers to start an instance that lives as long as the chat; nothing if there is nobody to ask."""
+    """Offers to start an instance that lives as long as the chat, and returns its URL; empty: there will be none."""
     if not sys.stdin.isatty():
         return ""
     try:
@@ -74,7 +74,7 @@ class NotStarted(Exception):
 
 @contextmanager
 def private_instance() -> Iterator[str]:
-    """Starts `baton up` on a free port; the value is its URL. Raises `NotStarted`."""
+    """Starts `baton up` on a free port, gives its URL, and stops it on exit. Raises `NotStarted`."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "launcher", "up", "--port", "0", "--dashboard-port", "0"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -101,7 +101,7 @@ def private_instance() -> Iterator[str]:
 
 
 class Conversation:
-    """The messages so far, and the loop over the lines that the user types."""
+    """Holds the messages so far, and answers the lines that the user types."""
 
     def __init__(self, endpoint: Endpoint, model: str, config: ChatConfig, interactive: bool) -> None:
         self._endpoint = endpoint
@@ -111,7 +111,7 @@ class Conversation:
         self._messages: list[dict[str, str]] = []
 
     def run(self) -> int:
-        """Until the end of input; 1 if the last answer failed."""
+        """Answers lines until the end of input; returns 1 if the last answer failed, else 0."""
         if self._interactive:
             print(f"{self._model} at {self._endpoint.url}; /help lists the commands")
         status = 0
@@ -132,7 +132,7 @@ class Conversation:
         return status
 
     def _read(self) -> str | None:
-        """The next line; None at the end of input. Ctrl-C clears the line."""
+        """Reads the next line; None at the end of input. Ctrl-C clears the line."""
         try:
             return input("> " if self._interactive else "")
         except EOFError:

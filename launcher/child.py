@@ -1,4 +1,4 @@
-"""A child process: started so that it cannot outlive the launcher, its output written to the log under its name."""
+"""Runs a service as a child that cannot outlive the launcher, and writes its output to the log under its name."""
 
 import ctypes
 import os
@@ -19,7 +19,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Child:
-    """One life of a service. Its output is read by `pump`, which the launcher's loop calls when there is some."""
+    """Runs one life of a service. The launcher's loop calls `pump` when there is output to read."""
 
     def __init__(self, service: Service, environment: Mapping[str, str], directory: Path, log: BinaryIO) -> None:
         self.service = service
@@ -45,26 +45,26 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id, which is also the id of its group."""
+        """Returns the process id, which is also the id of its group."""
         return self._process.pid
 
     def exit_status(self) -> int | None:
-        """None while it runs; negative for a signal."""
+        """Returns None while it runs, a negative number for a signal."""
         return self._process.poll()
 
     def terminate(self) -> None:
-        """Asks it to end."""
+        """Asks the process to end."""
         if self.exit_status() is None:
             self._process.terminate()
 
     def kill(self) -> None:
-        """Ends it and everything that it started."""
+        """Ends the process and everything that it started."""
         with suppress(ProcessLookupError):  # the whole group is gone
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
     def pump(self) -> bool:
-        """Moves what it has written into the log; False at the end of its output."""
+        """Moves what the process has written into the log; returns False at the end of its output."""
         for _ in range(CHUNKS):
             try:
                 data = os.read(self.output.fileno(), CHUNK)
@@ -76,13 +76,13 @@ class Child:
         return True
 
     def close(self) -> None:
-        """Lets go of its output; what a dead process left in the pipe is still written."""
+        """Lets go of the output; what a dead process left in the pipe is still written."""
         if not self.output.closed:
             self.pump()
             self.output.close()
 
     def why(self) -> str:
-        """A clause that says how it ended, in its own words where it has some."""
+        """Returns a clause that says how the process ended, in its own words where it has some."""
         if self._last_error:
             return self._last_error
         status = self.exit_status()
@@ -110,7 +110,7 @@ class Child:
 
 
 def die_with(parent: int) -> Callable[[], None]:
-    """Runs in the child before its program: the kernel kills it when the launcher dies, even by SIGKILL (prctl(2))."""
+    """Makes what a child runs before its program, so that the kernel kills it when the parent dies (prctl(2))."""
 
     def prepare() -> None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The services of one instance as command lines: who is started with which options, and in which order they stop."""
+"""Writes the services of one instance as command lines, and says in which order they stop."""
 
 import sys
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ ENVIRONMENT = {
 
 
 def environment(inherited: Mapping[str, str], root: Path, run: Path) -> dict[str, str]:
-    """What children see: ours where the user has not decided otherwise, and the packages of `root`.
+    """Returns what children see: our settings where the user has not decided otherwise, and the packages of `root`.
 
     Their temporary files go into the run directory and with it: torch leaves some, and a killed process all of its.
     """
@@ -38,12 +38,12 @@ def environment(inherited: Mapping[str, str], root: Path, run: Path) -> dict[str
 
 
 def worker_names(config: UpConfig) -> list[str]:
-    """`prefill-0` … `decode-0` …"""
+    """Returns the workers' names: `prefill-0` … `decode-0` …"""
     return [f"{role}-{i}" for role, n in (("prefill", config.prefill), ("decode", config.decode)) for i in range(n)]
 
 
 def stop_order(config: UpConfig) -> list[list[str]]:
-    """The gateway first, so that no request meets a missing worker; Redis last, for the workers sign off there."""
+    """Puts the gateway first, so that no request meets a missing worker, and Redis last: workers sign off there."""
     return [["gateway"], ["dashboard", *worker_names(config)], ["redis"]]
 
 
@@ -62,7 +62,7 @@ class Deployment:
         self._serving = ["--model", model, "--secret-file", str(secret), "--log-level", config.log_level]
 
     def workers(self) -> list[Service]:
-        """All prefill and decode workers."""
+        """Makes all prefill and decode workers."""
         config = self._config
         engine = config.engine
         if engine.host_kv_directory:  # workers run in another directory
@@ -77,7 +77,7 @@ class Deployment:
         return services
 
     def gateway(self) -> Service:
-        """Ready when it accepts requests and knows workers of both roles."""
+        """Makes the gateway. It is ready when it accepts requests and knows workers of both roles."""
         config = self._config
         options = ["--host", config.host, "--port", str(config.port)]
         options += ["--max-model-len", str(config.engine.max_model_len)]
@@ -90,7 +90,7 @@ class Deployment:
         return Service(service.name, service.command, watch, status_file=service.status_file)
 
     def dashboard(self) -> Service:
-        """Ready when Streamlit serves its page."""
+        """Makes the dashboard. It is ready when Streamlit serves its page."""
         config = self._config
         options = ["--host", config.host, "--port", str(config.dashboard_port)]
         options += ["--gateway", http_url(config.host, config.port)]

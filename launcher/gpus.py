@@ -1,4 +1,4 @@
-"""Which GPUs there are and which worker takes which, without importing torch."""
+"""Counts GPUs and gives each worker one, without importing torch."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ PATIENCE = 10.0  # s; nvidia-smi starts the driver first where persistence mode 
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> int:
-    """The number of GPUs that a child process will see."""
+    """Returns the number of GPUs that a child process will see."""
     if shutil.which("nvidia-smi") is None:
         return 0
     try:
@@ -31,7 +31,7 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def worker_devices(device: str, workers: int) -> list[tuple[str, float | None]]:
-    """For each worker its device and its share of that device's memory (None on a CPU), spread over the GPUs in turn.
+    """Spreads workers over the GPUs in turn: for each its device, and its share of that memory (None on a CPU).
 
     Raises `ConfigError` if GPUs are asked for and there are none.
     """

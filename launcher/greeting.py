@@ -1,4 +1,4 @@
-"""What `baton up` prints when everything is ready: where it is, and a line that can be pasted."""
+"""Writes what `baton up` prints when everything is ready: where it is, and a line that can be pasted."""
 
 import json
 import shlex
@@ -15,7 +15,7 @@ QUESTION = "Tell me a story about a fox."
 
 
 def text(config: UpConfig, url: str, directory: Path | None, seconds: float, log: Path) -> str:
-    """The lines below the stages."""
+    """Writes the lines below the stages; `seconds` is the time that the start took."""
     lines = ["", f"Ready after {seconds:.1f} s.", f"  endpoint   {url}/v1"]
     if config.dashboard_port:
         lines.append(f"  dashboard  {http_url(config.host, config.dashboard_port)}")
@@ -29,7 +29,7 @@ def text(config: UpConfig, url: str, directory: Path | None, seconds: float, log
 
 
 def curl_line(url: str, model: str, directory: Path | None) -> str:
-    """A request that the model can answer: a chat where it has a chat template, else a completion."""
+    """Writes a request that the model can answer: a chat where it has a chat template, else a completion."""
     if directory is None or has_chat_template(directory):
         path = "/v1/chat/completions"
         body: dict[str, object] = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
@@ -41,7 +41,7 @@ def curl_line(url: str, model: str, directory: Path | None) -> str:
 
 
 def has_chat_template(directory: Path) -> bool:
-    """Whether the model directory says how a chat is put into a prompt."""
+    """Tells whether the model directory says how a chat is put into a prompt."""
     if (directory / "chat_template.jinja").is_file():
         return True
     try:

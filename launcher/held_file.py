@@ -1,4 +1,4 @@
-"""A file that says by a lock whether its writer still lives: the kernel drops the lock however the process ends."""
+"""Tells by a file's lock whether its writer still lives: the kernel drops the lock however the process ends."""
 
 import fcntl
 import os
@@ -31,7 +31,7 @@ class HeldFile:
 
 
 def is_held(path: Path) -> bool:
-    """Whether the process that wrote `path` still lives. False if there is no such file."""
+    """Tells whether the process that wrote `path` still lives; False if there is no such file."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

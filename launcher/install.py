@@ -103,7 +103,7 @@ def _holds(path: Path, wanted: str) -> bool:
 
 @contextmanager
 def _alone(root: Path, stages: Stages) -> Iterator[int]:
-    """Holds the only set-up of this folder; the value is the lock's descriptor.
+    """Keeps other set-ups of this folder waiting, and gives the lock's descriptor.
 
     The lock is on the folder itself, and ends with the last process that holds the descriptor: pip gets it too, so that
     a pip that outlives a killed set-up keeps the next one waiting.
@@ -121,7 +121,7 @@ def _alone(root: Path, stages: Stages) -> Iterator[int]:
 
 
 def _make_venv(venv: Path, version: str, stages: Stages, lock: int) -> None:
-    """A `.venv` counts as made once it holds its `python-version`; one that was interrupted or is older is replaced."""
+    """Makes `.venv`, unless it holds its `python-version`; one that was interrupted or is older is replaced."""
     made = venv / "python-version"
     if _holds(made, version):
         return
@@ -160,7 +160,7 @@ def _pip(command: Sequence[str], log: Path, stages: Stages, lock: int, stage: st
 
 
 def _run(command: Sequence[str], output: IO[bytes], lock: int, show: Callable[[], None]) -> int:
-    """The exit status. Whatever ends us ends the command too, with all that it has started."""
+    """Runs a command and returns its exit status. Whatever ends us ends it too, with all that it has started."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -181,7 +181,7 @@ def _run(command: Sequence[str], output: IO[bytes], lock: int, show: Callable[[]
 
 
 def _progress(log: Path, offset: int, expected: int) -> Callable[[], tuple[str, int | None]]:
-    """pip's log tells which packages it has found; then site-packages tells which it has unpacked."""
+    """Makes what tells pip's progress: its log names the packages that it has found, site-packages those unpacked."""
     (site,) = log.parent.glob("lib/python3*/site-packages")
     before = len(list(site.glob("*.dist-info")))
 

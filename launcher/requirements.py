@@ -1,4 +1,4 @@
-"""What has to be installed, read from pyproject.toml and constraints.txt, and the stamp that says that it was.
+"""Reads from pyproject.toml and constraints.txt what has to be installed, and makes the stamp that says that it was.
 
 Only the standard library: this runs before anything is installed. `python -m launcher.requirements [EXTRA ...]` prints
 what `./baton` would give to pip.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def requirements(root: Path, extras: Sequence[str]) -> list[str]:
-    """The dependencies of pyproject.toml with those of `extras`, as pip takes them."""
+    """Returns the dependencies of pyproject.toml with those of `extras`, as pip takes them."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     wanted: list[str] = list(project["dependencies"])
     for extra in extras:
@@ -22,13 +22,13 @@ def requirements(root: Path, extras: Sequence[str]) -> list[str]:
 
 
 def pins(root: Path) -> dict[str, str]:
-    """Name → version of every package in constraints.txt."""
+    """Returns the version of every package in constraints.txt, by name."""
     lines = (root / "constraints.txt").read_text().splitlines()
     return dict(line.split("==", 1) for line in lines if "==" in line and not line.startswith("#"))
 
 
 def stamp(root: Path, settings: Sequence[str]) -> str:
-    """A digest of everything that decides what is installed: dependencies, pins, and `settings` from outside."""
+    """Returns a digest of all that decides what is installed: dependencies, pins, and `settings` from outside."""
     digest = hashlib.sha256()
     for part in settings:
         digest.update(part.encode() + b"\0")
@@ -39,7 +39,7 @@ def stamp(root: Path, settings: Sequence[str]) -> str:
 
 
 def base_name(requirement: str) -> str:
-    """`uvicorn>=0.35; …` → `uvicorn`."""
+    """Returns the name in a requirement: of `uvicorn>=0.35; …`, `uvicorn`."""
     match = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert match is not None, requirement
     return match[0].lower()

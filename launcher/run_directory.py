@@ -1,4 +1,4 @@
-"""The directory of one running instance: socket, status files, secret. Removed at exit, or swept by the next start."""
+"""Makes the directory of a running instance, for socket, status files and secret, and removes those of ended ones."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ YOUNG_SECONDS = 60.0  # a directory without an owner may be one that is just bei
 
 @contextmanager
 def run_directory() -> Iterator[Path]:
-    """A new directory that only this user can enter. Sweeps what killed instances left behind first."""
+    """Makes a directory that only this user can enter, until exit. First removes what killed instances left behind."""
     base = Path(tempfile.gettempdir())
     if len(os.fsencode(base)) > LONGEST_BASE:
         base = Path("/tmp")

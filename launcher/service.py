@@ -1,4 +1,4 @@
-"""One process that the launcher runs: its command, how it tells that it is ready, and what its death means."""
+"""Describes a process that the launcher runs: its command, how it tells that it is ready, what its death means."""
 
 import http.client
 import socket
@@ -14,12 +14,12 @@ READY = "ready"
 FAILED = "failed"
 
 Watch = Callable[[], Status | None]
-"""How far a start is; None while the process says nothing yet."""
+"""Tells how far a start is; None while the process says nothing yet."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """`restarts`: whether a later death is answered by a new start; if not, it ends the instance."""
+    """Describes one process. If it dies later it is started again; without `restarts` its death ends the instance."""
 
     name: str
     command: tuple[str, ...]
@@ -29,7 +29,7 @@ class Service:
 
 
 def watch_status_file(path: Path) -> Watch:
-    """For services that write a status file."""
+    """Watches the status file that a service writes."""
     return lambda: read_status(path)
 
 
@@ -47,12 +47,12 @@ def answers(url: str, seconds: float = PROBE_SECONDS) -> bool:
 
 
 def watch_http(url: str, waiting: str) -> Watch:
-    """Ready when `url` answers 200; until then the stage is called `waiting`."""
+    """Watches an HTTP server: ready when `url` answers 200; until then the stage is called `waiting`."""
     return lambda: Status(READY, 100.0) if answers(url) else Status(waiting)
 
 
 def watch_redis(path: Path) -> Watch:
-    """Ready when the server on a UNIX socket answers PING."""
+    """Watches a Redis server on a UNIX socket: ready when it answers PING."""
 
     def watch() -> Status | None:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -69,7 +69,7 @@ def watch_redis(path: Path) -> Watch:
 
 
 def watch_both(first: Watch, second: Watch) -> Watch:
-    """Ready when `first` is and then `second` is."""
+    """Watches two things: ready when `first` is and then `second` is."""
 
     def watch() -> Status | None:
         status = first()

@@ -1,4 +1,4 @@
-"""Signals as data: they are noted and wake the launcher's one loop, which decides; nothing happens inside a handler."""
+"""Turns signals into data: they are noted and wake the launcher's one loop, which decides; handlers do no more."""
 
 import signal
 import socket
@@ -27,7 +27,7 @@ class Signals:
             pass
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The handler of every signal."""
+        """Handles every signal."""
         if number in STOPPING:
             self.asked_to_stop += 1
 

@@ -1,4 +1,4 @@
-"""The start-up lines of a terminal: one line per stage, updated in place, or a line per change where it is no terminal.
+"""Prints start-up lines: one per stage, updated in place on a terminal, or else a line per change.
 
 Only the standard library: `launcher.install` shows its progress with it before anything is installed.
 """
@@ -65,7 +65,7 @@ class Stages:
         self._drawn = len(self._lines)
 
     def _write(self, text: str) -> None:
-        """A terminal that was closed, or a pipe that nobody reads any more, is no reason to stop serving."""
+        """Writes, if somebody reads: a terminal that was closed, or a broken pipe, is no reason to stop serving."""
         with suppress(OSError):
             self._out.write(text)
             self._out.flush()

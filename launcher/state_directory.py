@@ -1,4 +1,4 @@
-"""What outlives an instance: its log, and for others the record that it is running."""
+"""Keeps what others find of an instance: its log, which outlives it, and the record that it is running."""
 
 import os
 import time
@@ -13,7 +13,7 @@ KEPT_LOGS = 20
 
 
 class Instance(Struct, frozen=True):
-    """A running instance, as `baton chat` finds it."""
+    """Describes a running instance, as `baton chat` finds it."""
 
     url: str
     pid: int
@@ -23,12 +23,12 @@ class Instance(Struct, frozen=True):
 
 
 def state_directory() -> Path:
-    """`$XDG_STATE_HOME/baton` or `~/.local/state/baton`."""
+    """Returns `$XDG_STATE_HOME/baton` or `~/.local/state/baton`."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "baton"
 
 
 def new_log() -> Path:
-    """The log file of an instance that starts now; the oldest logs are removed."""
+    """Makes the log file of an instance that starts now, and removes the oldest logs."""
     logs = state_directory() / "logs"
     logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     for old in sorted(logs.glob("*.log"))[: 1 - KEPT_LOGS]:
@@ -46,7 +46,7 @@ def record(instance: Instance) -> HeldFile:
 
 
 def running() -> list[Instance]:
-    """The running instances of this user, the newest first; records of dead ones are removed."""
+    """Returns the running instances of this user, the newest first, and removes the records of dead ones."""
     found = []
     for path in (state_directory() / "instances").glob("*.json"):
         if not is_held(path):

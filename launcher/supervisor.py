@@ -36,7 +36,7 @@ class ServiceLost(Exception):
 
 @dataclass
 class Kept:
-    """A service and its present life."""
+    """Holds a service and its present life."""
 
     service: Service
     child: Child
@@ -150,7 +150,7 @@ class Supervisor:
             self._stages.show(name, status.stage, int(status.percent) if status.percent else None)
 
     def _look_again(self, kept: Kept) -> None:
-        """A restarted service says when it is ready; if it fails instead, its death will be noticed."""
+        """Notes when a restarted service is ready; if it fails instead, its death will be noticed."""
         status = kept.service.watch()
         if status is not None and status.stage == READY:
             kept.ready = True

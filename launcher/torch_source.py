@@ -1,4 +1,4 @@
-"""Where PyTorch comes from: on Linux the package index's default is the CUDA build, gigabytes of no use to a CPU.
+"""Chooses where PyTorch comes from: the index's default on Linux is the CUDA build, gigabytes of no use to a CPU.
 
 Only the standard library: this runs before anything is installed.
 """
@@ -21,14 +21,14 @@ Versions = Callable[[str | None], set[str]]
 
 @dataclass(frozen=True)
 class TorchSource:
-    """`index` is the package index to take torch from, None for the configured one; `why` is told to the user."""
+    """Names the package index to take torch from, None for the configured one; `why` is told to the user."""
 
     index: str | None
     why: str
 
 
 def choose(version: str, settings: Mapping[str, str], nvidia: bool, versions: Versions) -> TorchSource:
-    """The setting wins; a host with a GPU takes the default build; others look for a CPU build, nearest first."""
+    """Chooses: the setting wins, a host with a GPU takes the default build, others look for the nearest CPU build."""
     if index := settings.get(SETTING):
         return TorchSource(index, f"PyTorch from {SETTING}={index}")
     if nvidia:
@@ -47,16 +47,17 @@ def choose(version: str, settings: Mapping[str, str], nvidia: bool, versions: Ve
 
 
 def has_nvidia_driver() -> bool:
-    """Whether an NVIDIA driver is loaded on this host."""
+    """Tells whether an NVIDIA driver is loaded on this host."""
     return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
 def pip_versions(python: str) -> Versions:
-    """Lists versions with `pip index versions`, which reads the index's page and downloads no package."""
+    """Makes what lists versions by `pip index versions`, which reads the index's page and downloads no package."""
 
     def versions(index: str | None) -> set[str]:
-        command = [python, "-m", "pip", "index", "versions", "torch", *(PATIENCE if index else ())]
-        command += ["--index-url", index] if index else []
+        command = [python, "-m", "pip", "index", "versions", "torch"]
+        if index:
+            command += [*PATIENCE, "--index-url", index]
         found = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PIP_NO_COLOR": "1"})
         listed = next((line for line in found.stdout.splitlines() if line.startswith("Available versions:")), "")
         return {word.strip() for word in listed.partition(":")[2].split(",")}

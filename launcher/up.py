@@ -1,4 +1,4 @@
-"""`baton up`: everything on this host with one command, until a signal asks to stop."""
+"""Runs everything on this host with one command (`baton up`), until a signal asks to stop."""
 
 import os
 import sys

@@ -58,7 +58,11 @@ class Prefill:
 
         def run(config: Config | None) -> Tensor:
             return prefill_attention(
-                *(queries, kv.pool, kv.tables, starts, kv.lengths),
+                queries,
+                kv.pool,
+                kv.tables,
+                starts,
+                kv.lengths,
                 longest=self.tokens,
                 window=self.window,
                 config=config,

@@ -48,7 +48,11 @@ class Rotation:
 
         def rotate(own: Tensor, into: Tensor, config: Config | None) -> None:
             rope_and_store(
-                *(own, positions, slots, cos_sin, into),
+                own,
+                positions,
+                slots,
+                cos_sin,
+                into,
                 query_heads=queries,
                 norm_weight=weight,
                 eps=EPS,

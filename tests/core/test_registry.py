@@ -14,9 +14,20 @@ from core.store import Outage, ServerClock, answered, check, connect, redacted
 
 def worker(epoch: str) -> WorkerRecord:
     return WorkerRecord(
-        epoch, "decode", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "demo", "print", "content", 16, 1024, "cpu",
-        "fp32", 1.0, load=Load(running=2),
-    )  # fmt: skip
+        epoch,
+        "decode",
+        "tcp://127.0.0.1:1",
+        "tcp://127.0.0.1:2",
+        "demo",
+        "print",
+        "content",
+        16,
+        1024,
+        "cpu",
+        "fp32",
+        1.0,
+        load=Load(running=2),
+    )
 
 
 async def test_records_are_listed_until_withdrawn_or_expired(clean_redis: str) -> None:

@@ -68,10 +68,19 @@ def worker(epoch: str = PREFILL, **changes: Any) -> WorkerRecord:
 def sharing_worker(epoch: str = PREFILL) -> WorkerRecord:
     """A worker that has shared, evicted and preempted."""
     counts = KVCounts(
-        queried_tokens=182_000, found_tokens=131_000, partial_hits=40, copied_blocks=212, forks=96, evicted_blocks=640,
-        spilled_blocks=500, returned_blocks=180, preempted_swapped=14, preempted_recomputed=3, used_slots=1600,
+        queried_tokens=182_000,
+        found_tokens=131_000,
+        partial_hits=40,
+        copied_blocks=212,
+        forks=96,
+        evicted_blocks=640,
+        spilled_blocks=500,
+        returned_blocks=180,
+        preempted_swapped=14,
+        preempted_recomputed=3,
+        used_slots=1600,
         wasted_slots=56,
-    )  # fmt: skip
+    )
     load = Load(12, 4, 400, 100, 220, 9000, 51_000, 34_000, 300, 5 << 30, 0, 15, counts)
     memory = Memory(988 << 20, 2 << 30, 4 << 30, 12 << 10, 6384, 3, 21_000.0, 9e9)
     return worker(epoch, load=load, memory=memory)

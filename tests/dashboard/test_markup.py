@@ -80,9 +80,18 @@ def test_workers_say_role_state_and_kv_use() -> None:
 
 def test_workers_say_what_sharing_saves_and_where_memory_goes() -> None:
     counts = KVCounts(
-        queried_tokens=4000, found_tokens=3000, forks=6, copied_blocks=5, evicted_blocks=9, spilled_blocks=8,
-        returned_blocks=7, preempted_swapped=3, preempted_recomputed=2, used_slots=1600, wasted_slots=80,
-    )  # fmt: skip
+        queried_tokens=4000,
+        found_tokens=3000,
+        forks=6,
+        copied_blocks=5,
+        evicted_blocks=9,
+        spilled_blocks=8,
+        returned_blocks=7,
+        preempted_swapped=3,
+        preempted_recomputed=2,
+        used_slots=1600,
+        wasted_slots=80,
+    )
     load = Load(blocks_total=400, blocks_used=100, blocks_cached=160, preemptions=4, kv=counts)
     memory = Memory(3 << 30, 2 << 30, 512 << 20, 96 << 10, 6400, 3)
     html = markup.workers([view(load=load, memory=memory)], {PREFILL: Sharing(200, 20, 1)})
@@ -190,8 +199,12 @@ def test_units() -> None:
     assert [as_ms(ms) for ms in (0.0, 4.26, 42.4)] == ["0.0 ms", "4.3 ms", "42 ms"]
     assert [as_ms(ms) for ms in (1240.0, 120_000.0)] == ["1.24 s", "120 s"]
     assert [as_bytes(size) for size in (0, 512, 96 << 10, 3 << 20, 5 << 29)] == [
-        "0 KiB", "0.5 KiB", "96 KiB", "3.0 MiB", "2.5 GiB",
-    ]  # fmt: skip
+        "0 KiB",
+        "0.5 KiB",
+        "96 KiB",
+        "3.0 MiB",
+        "2.5 GiB",
+    ]
     assert [as_count(number) for number in (7, 812.4, 1234, 3.4e6)] == ["7", "812", "1.2k", "3.4M"]
     assert [as_share(share) for share in (0, 0.001, 0.5, 0.999, 1)] == ["0%", "<1%", "50%", ">99%", "100%"]
 

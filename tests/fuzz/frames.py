@@ -130,7 +130,8 @@ class Mutator:
         if origin is Literal:
             return self._chance.choice(parts)
         if origin in (list, tuple):
-            longest = (300 if absurd else 20) if parts[0] is int else 4  # structs have lists of their own
+            integers = 300 if absurd else 20
+            longest = integers if parts[0] is int else 4  # structs have lists of their own
             return origin(self._value(parts[0], odd) for _ in range(self._draw(longest)))
         if origin in (Union, UnionType):
             return self._value(self._chance.choice(parts), odd)
