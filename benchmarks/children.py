@@ -1,4 +1,4 @@
-"""Child processes that end with us: however we end, and with all that they have started themselves."""
+"""Runs child processes that end with us, however we end, and with all that they have started themselves."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ GRACE_SECONDS = 15.0
 def child(
     command: Sequence[str], log: Path, *, settings: Mapping[str, str] | None = None, piped: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
-    """A running process in a session of its own, so that Ctrl-C reaches only us; on exit it is ended.
+    """Runs a process in a session of its own, so that Ctrl-C reaches only us; on exit it is ended.
 
     It finds this checkout's modules. What it says goes to `log`, or with `piped`, its input and output come to us and
     only its errors go there.
@@ -46,7 +46,7 @@ def child(
 
 
 def end_on_termination() -> None:
-    """SIGTERM and SIGHUP end us as Ctrl-C does: with our children."""
+    """Makes SIGTERM and SIGHUP end us as Ctrl-C does: with our children."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -57,7 +57,7 @@ def end_on_termination() -> None:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Asks it to end, waits, and kills what is left of it and of what it has started."""
+    """Asks a process to end, waits, and kills what is left of it and of what it has started."""
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             with suppress(OSError):  # it went away with a line of ours unread
@@ -75,13 +75,13 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def last_line(log: Path) -> str:
-    """What a process said last, for the sentence about its end."""
+    """Returns what a process said last, for the sentence about its end."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1] if lines else "it said nothing"
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time of a process and all its descendants so far, as Linux counts it (proc(5), `stat` 14 and 15)."""
+    """Returns the processor time of a process and its descendants so far, in s (proc(5), `stat` 14 and 15)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
@@ -93,7 +93,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def exit_status(work: Callable[[Stages], None]) -> int:
-    """Runs `work`. 2 for bad input, 1 where another program or an installation fails, 130 after Ctrl-C."""
+    """Runs `work` and returns 0; 2 for bad input, 1 where another program or an installation fails, 130 for Ctrl-C."""
     stages = Stages(sys.stderr)
     end_on_termination()
     try:

@@ -25,19 +25,19 @@ OTHERS = (torch.float16, torch.float32)
 
 
 class Launch(NamedTuple):
-    """A row, and the format that it is launched in."""
+    """Holds a row, and the format that it is launched in."""
 
     wanted: Wanted
     dtype: torch.dtype
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """PyTorch's word, without its own name."""
+    """Returns PyTorch's word for a format, without `torch.`."""
     return str(dtype).removeprefix("torch.")
 
 
 def launches(kernels: list[str], quick: bool) -> Iterator[Launch]:
-    """Of each kernel; `quick`: its first row alone."""
+    """Lists the launches of each kernel; `quick`: of its first row alone."""
     for kernel in kernels:
         full, more = list(rows("full", [kernel])), list(rows("compiled", [kernel]))
         for wanted in full[:1] if quick else full + more:
@@ -47,7 +47,7 @@ def launches(kernels: list[str], quick: bool) -> Iterator[Launch]:
 
 
 def compile_all(found: Iterable[Launch], driver: CompileOnly) -> tuple[int, int]:
-    """Prints a line for each specialization as it comes; how many there are, and how many failed or spill."""
+    """Prints a line for each specialization as it comes; returns how many there are, and how many failed or spill."""
     count = bad = 0
     print("| kernel | compiled for | warps | registers | spilled bytes | stack | shared bytes |\n" + "| --- " * 7 + "|")
     for launch in found:
@@ -65,7 +65,7 @@ def compile_all(found: Iterable[Launch], driver: CompileOnly) -> tuple[int, int]
 
 
 def main() -> int:
-    """Prints the table; 1 if a kernel does not compile, or spills."""
+    """Prints the table; returns 1 if a kernel does not compile, or spills."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.compile_kernels", description=__doc__.partition("\n")[0]
     )

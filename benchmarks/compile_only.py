@@ -1,4 +1,4 @@
-"""A Triton driver without a device: what is launched is compiled for a target, measured by its assembler, and not run.
+"""Drives Triton without a device: what is launched is compiled for a target, measured by its assembler, and not run.
 
 So kernels are compiled as their own wrappers launch them. Tensors may be on `meta`: only their formats, strides and
 alignment count. Triton's caches are those of the process and of a directory of its own.
@@ -29,7 +29,7 @@ SPILLED = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What one specialization of a kernel takes, by `ptxas -v`; bytes, registers of a thread."""
+    """Holds what one specialization of a kernel takes, by `ptxas -v`: bytes, registers of a thread."""
 
     name: str
     warps: int
@@ -40,7 +40,7 @@ class Compiled:
 
 
 class CompileOnly:
-    """As much of a driver as Triton asks for between a launch and the device."""
+    """Offers as much of a driver as Triton asks for between a launch and the device."""
 
     def __init__(self) -> None:
         self.utils = self
@@ -49,7 +49,7 @@ class CompileOnly:
         self._last: Compiled | None = None
 
     def launch(self, work: Callable[[], object]) -> tuple[list[Compiled], str]:
-        """What the launches in `work` compile that was not compiled before, and what went wrong; empty: nothing."""
+        """Returns what the launches in `work` compile for the first time, and what went wrong; empty: nothing."""
         before, error = len(self._compiled), ""
         with redirect_stdout(self._said):
             try:
@@ -59,35 +59,35 @@ class CompileOnly:
         return self._compiled[before:], error
 
     def get_current_device(self) -> int:
-        """There is but one."""
+        """Returns the only device there is."""
         return 0
 
     def get_current_stream(self, device: int) -> int:
-        """Nothing is put on it."""
+        """Returns a stream that nothing is put on."""
         return 0
 
     def get_current_target(self) -> Any:
-        """What is compiled for."""
+        """Returns what is compiled for."""
         return HOPPER
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        """Triton refuses a kernel with more shared memory than this."""
+        """Returns the shared memory above which Triton refuses a kernel."""
         return {"max_shared_mem": SHARED, "multiprocessor_count": PROCESSORS, "warpSize": HOPPER.warp_size}
 
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
-        """Comes once for each specialization, straight after it was compiled; gives what its launches call."""
+        """Is called once for each specialization, straight after it was compiled; returns what its launches call."""
         self._last = Compiled(metadata.name, metadata.num_warps, *self._report(), metadata.shared)
         return lambda *arguments: None
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
-        """Comes next, if the shared memory suffices."""
+        """Is called next, if the shared memory suffices."""
         found = self._last
         assert found is not None and found.name == name
         self._compiled.append(found)
         return 1, 1, found.registers, found.spilled, THREADS
 
     def _report(self) -> tuple[int, int, int]:
-        """Registers, bytes spilled and bytes of stack, of what the assembler has said since the last call."""
+        """Reads registers, bytes spilled and bytes of stack from what the assembler has said since the last call."""
         log = self._said.getvalue()
         self._said.truncate(self._said.seek(0))
         used, spilled = USED.findall(log), SPILLED.findall(log)
@@ -98,7 +98,7 @@ class CompileOnly:
 
 @contextmanager
 def compiling() -> Iterator[CompileOnly]:
-    """Launches compile, and do nothing else. Nothing may have been launched in this process before."""
+    """Makes launches compile, and do nothing else. Nothing may have been launched in this process before."""
     assert not knobs.runtime.interpret, "with TRITON_INTERPRET set, nothing is compiled"
     own = CompileOnly()
     with tempfile.TemporaryDirectory() as cache:

@@ -1,4 +1,4 @@
-"""Seconds that work takes on a device, and what the device can do at most: the figures of one run beside its limits.
+"""Measures the seconds that work takes on a device, and what the device can do at most, in one run.
 
 On a GPU work is captured in a CUDA graph, as a decode step runs it, so that a small kernel's time is the kernel's and
 not that of its launch from Python. Each replay begins with a cold L2, and is timed by events on the device: the writing
@@ -28,19 +28,19 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device does at most, in the very run that they limit."""
+    """Holds what a device does at most, in the very run whose figures it limits."""
 
     copy: float  # bytes/s of a copy within its memory, those read and those written
     multiply: float  # floating-point operations/s of a large matrix product of random numbers
 
 
 def seconds_of(work: Work, device: torch.device) -> float:
-    """The median of many runs after some that warm up."""
+    """Returns the median of many runs, in s, after some that warm up."""
     return median(_on_gpu(work) if device.type == "cuda" else _on_host(work))
 
 
 def limits_of(device: torch.device, dtype: torch.dtype) -> Limits:
-    """Copies and multiplies as fast as PyTorch does."""
+    """Measures a device's limits: it copies and multiplies as fast as PyTorch does."""
     return Limits(_copy_rate(device), _multiply_rate(device, dtype))
 
 
@@ -90,7 +90,7 @@ def _on_gpu(work: Work) -> list[float]:
 
 
 def captured(work: Work) -> Work:
-    """`work` as a CUDA graph's replay. It has run before, so that what it compiles and allocates first is there."""
+    """Captures `work` as a CUDA graph, and returns its replay. It has run before, so that it is compiled by now."""
     cuda: Any = torch.cuda
     stream = cuda.Stream()
     stream.wait_stream(cuda.current_stream())

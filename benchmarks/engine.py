@@ -1,4 +1,4 @@
-"""Tokens per second of scheduler and executor in one process, without services, beside what the machine allows.
+"""Measures tokens per second of scheduler and executor, without services, beside what the machine allows.
 
     python -m benchmarks.engine --model DIR [--sweep] [--plot FILE.svg] [--profile] [--threads 2] [--rounds 3]
     python -m benchmarks.engine --shape llama-3.1-8b --device cuda [--plot FILE.svg] [--json FILE]
@@ -39,7 +39,7 @@ from launcher.deployment import ENVIRONMENT
 
 
 class Bench:
-    """One loaded model, and the machine that it runs on."""
+    """Measures one loaded model on the machine that it runs on."""
 
     def __init__(self, config: EngineConfig, executor: Executor, native: NativeTime, rounds: int) -> None:
         self.executor = executor
@@ -50,7 +50,7 @@ class Bench:
         self._measured = [self._measure()]
 
     def header(self, model: str) -> list[str]:
-        """What was measured where."""
+        """Writes what was measured where."""
         executor, machine = self.executor, self.machine
         return [
             f"{machine.name}, {machine.threads} threads; Python {platform.python_version()}, torch "
@@ -62,7 +62,7 @@ class Bench:
         ]
 
     def run(self, workload: Workload) -> tuple[Timing, Timing, float]:
-        """The median round, the floor by the machine at that time, and the share spent outside native operators."""
+        """Returns the median round, its floor by the machine at that time, and the share outside native operators."""
         timings, outside = [], []
         vocabulary = self.executor.model_config.vocab_size
         for index in range(-1, self._rounds):  # one that warms up
@@ -80,7 +80,7 @@ class Bench:
 
     @property
     def machine(self) -> Machine:
-        """The best of what it was so far."""
+        """Returns the best that the machine was so far."""
         return Machine.best(self._measured)
 
     def _measure(self) -> Machine:
@@ -107,7 +107,7 @@ def table(bench: Bench, workloads: list[Workload], profile: bool) -> list[Point]
 
 
 def fitting(workloads: tuple[Workload, ...], longest: int) -> list[Workload]:
-    """Those that the model's context has room for; says which are left out."""
+    """Returns the workloads that the model's context has room for; prints which are left out."""
     for workload in workloads:
         if workload.longest > longest:
             print(f"{workload} is left out: the model's context is {longest} tokens")
@@ -115,7 +115,7 @@ def fitting(workloads: tuple[Workload, ...], longest: int) -> list[Workload]:
 
 
 def main() -> int:
-    """Prints tables; 2 and one sentence where the model or a setting is wrong."""
+    """Prints tables; returns 2, and prints one sentence, where the model or a setting is wrong."""
     given = options()
     if not ENVIRONMENT.keys() <= os.environ.keys():  # as workers are started: OpenMP reads it before Python runs
         os.execve(sys.executable, [*sys.orig_argv], {**ENVIRONMENT, **os.environ})
@@ -182,7 +182,7 @@ def _refuse_places(given: argparse.Namespace) -> None:
 
 
 def options() -> argparse.Namespace:
-    """From the command line."""
+    """Makes the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__.partition("\n")[0])
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", default="", help="model directory or hub id")

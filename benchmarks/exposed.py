@@ -1,4 +1,4 @@
-"""How much of the handoff is left when the prompt is computed: its exposed time, beside the time of the prefill.
+"""Measures how much of a handoff is left when its prompt is computed: the exposed time, beside the prefill's.
 
     python -m benchmarks.exposed --model DIR [--prompts 1024 2048] [--transport auto] [--dtype bf16]
 
@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Measured:
-    """Means over the requests of one length, in milliseconds, and bytes of each."""
+    """Holds means over the requests of one length, in milliseconds, and the bytes of each."""
 
     prompt: int
     prefill: float
@@ -47,7 +47,7 @@ class Measured:
 
 
 def measure(system: SplitSystem, prompt: int, requests: int, seed: int) -> Measured:
-    """Requests of `prompt` tokens, no two with a common beginning. Raises `GatewayError` if one fails."""
+    """Sends requests of `prompt` tokens, no two with a common beginning. Raises `GatewayError` if one fails."""
     chance = random.Random(f"{seed}/{prompt}")
     with httpx.Client(base_url=system.url, timeout=SECONDS) as client:
         model = client.get("/v1/models").json()["data"][0]["id"]
@@ -79,7 +79,7 @@ def measure(system: SplitSystem, prompt: int, requests: int, seed: int) -> Measu
 
 
 def _settled(system: SplitSystem, handoffs: int) -> Load:
-    """The prefill worker's load when so many requests have ended and it knows. Raises `BatonError` if they never do."""
+    """Returns the prefill worker's load when it knows of so many handoffs. Raises `BatonError` if it never does."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         record = system.records().get("prefill")
@@ -90,7 +90,7 @@ def _settled(system: SplitSystem, handoffs: int) -> Load:
 
 
 def table(rows: Sequence[Measured]) -> Iterator[str]:
-    """Markdown."""
+    """Writes the table in Markdown."""
     yield "| prompt | prefill ms | KV MiB | grant wait ms | send ms | exposed ms | of prefill | TTFT ms |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for row in rows:
@@ -101,7 +101,7 @@ def table(rows: Sequence[Measured]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Entry of `python -m benchmarks.exposed`; the exit status: 2 for what cannot work."""
+    """Prints the table and returns the exit status: 2 for what cannot work."""
     parser = argparse.ArgumentParser(prog="benchmarks.exposed", description=__doc__)
     parser.add_argument("--model", required=True, help="directory in Hugging Face format")
     parser.add_argument("--prompts", type=int, nargs="+", default=[1024, 2000], help="tokens")

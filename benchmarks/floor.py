@@ -1,4 +1,4 @@
-"""The least time that a workload can take on a machine: bytes over bandwidth, or operations over the matrix rate.
+"""Computes the least time of a workload on a machine: bytes over bandwidth, or operations over the matrix rate.
 
 That is the roofline of Williams, Waterman and Patterson (2009), step by step: of a step's reading and its multiplying
 the larger counts. Attention's arithmetic, activations and everything between matrices are left out, so nothing is
@@ -18,7 +18,7 @@ from engine.model.config import ModelConfig
 
 @dataclass(frozen=True)
 class Work:
-    """What a model costs, in values of its matrices, bytes of a value, and bytes of a token's KV.
+    """Holds what a model costs, in values of its matrices, bytes of a value, and bytes of a token's KV.
 
     `every` token is multiplied by most; by the head, and by the last layer behind its keys and values, only tokens that
     are `sampled` from.
@@ -31,24 +31,24 @@ class Work:
 
     @property
     def bytes(self) -> int:
-        """Of all weights: what a step reads in which anything is sampled."""
+        """Returns the bytes of all weights: what a step reads in which anything is sampled."""
         return (self.every + self.sampled) * self.width
 
     def operations(self, tokens: int, sampled: int) -> int:
-        """Multiplications and additions."""
+        """Counts multiplications and additions of a step."""
         return 2 * (tokens * self.every + sampled * self.sampled)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds from the start to the last first token, and to the end."""
+    """Holds the seconds from the start to the last first token, and to the end."""
 
     prompts: float
     total: float
 
 
 def work_of(model: ModelConfig, dtype: torch.dtype, quantization: Quantization = "none") -> Work:
-    """The sizes of a model in a number format; int8 weights take a byte each."""
+    """Computes the sizes of a model in a number format; int8 weights take a byte each."""
     hidden, width = model.hidden_size, dtype.itemsize
     keys_values = 2 * hidden * model.kv_heads * model.head_dim
     others = 2 * hidden * model.heads * model.head_dim + 3 * hidden * model.intermediate_size
@@ -61,7 +61,7 @@ def work_of(model: ModelConfig, dtype: torch.dtype, quantization: Quantization =
 
 
 def floor(workload: Workload, machine: Machine, work: Work, batch_tokens: int) -> Timing:
-    """The least time, prompts being computed `batch_tokens` at a time."""
+    """Computes the least time, where prompts are computed `batch_tokens` at a time."""
     rows, tokens = workload.requests, workload.requests * workload.prompt
     read = _prompt_steps(workload, batch_tokens) * work.bytes
     prompts = max(read / machine.read, work.operations(tokens, rows) / machine.multiply)
@@ -71,14 +71,14 @@ def floor(workload: Workload, machine: Machine, work: Work, batch_tokens: int) -
 
 
 def intensity(workload: Workload, work: Work, batch_tokens: int) -> float:
-    """Operations for each byte read, over the whole workload: a roofline's other axis."""
+    """Returns the operations for each byte read, over the whole workload: a roofline's other axis."""
     kept = _kept(workload, work)
     steps = _prompt_steps(workload, batch_tokens) + len(kept)
     return operations(workload, work) / (steps * work.bytes + sum(kept))
 
 
 def operations(workload: Workload, work: Work) -> int:
-    """Multiplications and additions of the whole workload. The last token of an answer is not computed with."""
+    """Counts multiplications and additions of the whole workload. The last token of an answer is not computed with."""
     rows = workload.requests
     return work.operations(rows * (workload.prompt + workload.output - 1), rows * workload.output)
 
@@ -88,6 +88,6 @@ def _prompt_steps(workload: Workload, batch_tokens: int) -> int:
 
 
 def _kept(workload: Workload, work: Work) -> list[int]:
-    """Bytes of KV that each decode step reads."""
+    """Returns the bytes of KV that each decode step reads."""
     lengths = range(workload.prompt + 1, workload.prompt + workload.output)
     return [workload.requests * length * work.token_bytes for length in lengths]

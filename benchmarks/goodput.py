@@ -1,4 +1,4 @@
-"""The highest rate of requests that a server keeps its promises at: doubled until it breaks them, then bisected.
+"""Finds the highest rate of requests at which a server keeps its promises: doubles until it breaks them, then bisects.
 
 *Attainment* is the share of requests that meet TTFT and TPOT. *Goodput* is rate x attainment at the highest rate whose
 attainment is at least 90%, as DistServe defines it (Zhong et al., 2024).
@@ -16,7 +16,7 @@ MOST_DOUBLINGS = 12
 
 
 class Trial(NamedTuple):
-    """A server under one rate. Times in ms, of the requests that were answered; TPOT without single tokens."""
+    """Holds a server's figures under one rate: ms, of the requests that were answered; TPOT without single tokens."""
 
     rate: float
     attainment: float
@@ -26,17 +26,17 @@ class Trial(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether the server keeps its promises at this rate."""
+        """Tells whether the server keeps its promises at this rate."""
         return self.attainment >= ATTAINMENT
 
     @property
     def goodput(self) -> float:
-        """Good requests per second of the load."""
+        """Returns the good requests per second of the load."""
         return self.rate * self.attainment
 
 
 def trial_of(rate: float, results: Sequence[Result], slo: SLO) -> Trial:
-    """What a load of that rate came to."""
+    """Sums up what a load of that rate came to."""
     answered = [result.timings for result in results if result.timings is not None]
     ttfts = [timings.ttft_ms for timings in answered]
     tpots = [timings.tpot_ms() for timings in answered if timings.output_tokens > 1]
@@ -50,7 +50,7 @@ def trial_of(rate: float, results: Sequence[Result], slo: SLO) -> Trial:
 
 
 def search(measure: Callable[[float], Trial], first: float, bisections: int) -> Iterator[Trial]:
-    """Each trial as it is made. A first rate that is too high is halved until one is not."""
+    """Yields each trial as it is made. A first rate that is too high is halved until one is not."""
     trial = measure(first)
     yield trial
     begins_good, good, bad = trial.passed, 0.0, float("inf")
@@ -72,5 +72,5 @@ def search(measure: Callable[[float], Trial], first: float, bisections: int) -> 
 
 
 def best(trials: Sequence[Trial]) -> Trial | None:
-    """The passed trial of the highest rate; None if there is none."""
+    """Returns the passed trial of the highest rate; None if there is none."""
     return max((trial for trial in trials if trial.passed), key=lambda trial: trial.rate, default=None)

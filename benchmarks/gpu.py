@@ -1,4 +1,4 @@
-"""Everything that needs a GPU, in one go: tests, tuning, tables, engines; for a machine that is lent for minutes.
+"""Runs everything that needs a GPU in one go, tests, tuning, tables, engines, on a machine that is lent for minutes.
 
     python -m benchmarks.gpu --out DIR [--only PART …] [--again] [--minutes 9.5]
 
@@ -37,7 +37,7 @@ PYTEST = ("-m", "pytest", "-c", os.devnull, "--rootdir", str(ROOT), "-q", "-p", 
 
 @dataclass(frozen=True)
 class Part:
-    """A command of this Python's; `{work}` in it is a directory for `result`, JSON, and `picture`."""
+    """Describes a command of this Python's; `{work}` in it is a directory for `result`, JSON, and `picture`."""
 
     name: str
     command: tuple[str, ...]
@@ -48,7 +48,7 @@ class Part:
 
 @dataclass
 class Outcome:
-    """How a part went: `passed`, `failed` or `out of time`."""
+    """Holds how a part went: `passed`, `failed` or `out of time`."""
 
     status: str
     seconds: float
@@ -124,18 +124,18 @@ def _within(command: Sequence[str], said: Path, seconds: float) -> str:
 
 
 def _python_path() -> list[str]:
-    """Where this machine has packages that were brought along."""
+    """Returns where this machine has packages that were brought along."""
     return [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
 
 
 def load(out: Path) -> dict[str, Outcome]:
-    """What earlier calls have done."""
+    """Reads what earlier calls have done."""
     place = out / "results.json"
     return {name: Outcome(**kept) for name, kept in json.loads(place.read_text()).items()} if place.exists() else {}
 
 
 def save(out: Path, outcomes: dict[str, Outcome]) -> None:
-    """As JSON, and as a page of tables."""
+    """Writes the outcomes as JSON, and as a page of tables."""
     (out / "results.json").write_text(
         json.dumps({name: asdict(each) for name, each in outcomes.items()}, indent=1) + "\n"
     )
@@ -149,7 +149,7 @@ def save(out: Path, outcomes: dict[str, Outcome]) -> None:
 
 
 def _tables(lines: Sequence[str]) -> list[str]:
-    """Lines of tables, with an empty one before each head: the line before that with the dashes."""
+    """Returns the lines of tables, with an empty one before each head: the line before the one with dashes."""
     separated: list[str] = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         separated += ["", line] if following.startswith("| ---") and separated else [line]
@@ -157,7 +157,7 @@ def _tables(lines: Sequence[str]) -> list[str]:
 
 
 def main(parts: Sequence[Part] = PARTS) -> int:
-    """Runs what is not done; 1 if something has failed or has not run."""
+    """Runs what is not done; returns 1 if something has failed or has not run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results go, and are looked for")
     parser.add_argument("--only", action="append", choices=[part.name for part in parts], help="may be given again")

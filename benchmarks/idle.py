@@ -1,4 +1,4 @@
-"""How long a device has nothing to do while it decodes, by the profiler's record of every kernel and copy on it."""
+"""Measures how long a device is idle while it decodes, by the profiler's record of every kernel and copy on it."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -11,14 +11,14 @@ SHORT = 5e-6
 
 
 class Idle(NamedTuple):
-    """Shares of the time from the first kernel to the end of the last: gaps that wait for the host, and all gaps."""
+    """Holds shares of the time from the first kernel to the end of the last: gaps that wait for the host, and all."""
 
     waiting: float
     all: float
 
 
 def idle_share(intervals: Iterable[tuple[float, float]]) -> Idle:
-    """Of the beginnings and ends of what ran, in seconds and any order; streams may overlap."""
+    """Computes the share from the beginnings and ends of what ran, in s and any order; streams may overlap."""
     ordered = sorted(intervals)
     first, busy_until = ordered[0]
     waiting = every = 0.0
@@ -32,7 +32,7 @@ def idle_share(intervals: Iterable[tuple[float, float]]) -> Idle:
 
 
 def watched(work: Callable[[], object]) -> Idle | None:
-    """Of `work` on a GPU, from an idle device to an idle device; None where the profiler may not look at it."""
+    """Watches `work` on a GPU, from an idle device to an idle device; None where the profiler may not look at it."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         work()

@@ -1,4 +1,4 @@
-"""Scheduler and executor in one process, without services: prompts in, greedy tokens out."""
+"""Runs scheduler and executor in one process, without services: prompts in, greedy tokens out."""
 
 import time
 
@@ -13,14 +13,14 @@ from engine.schedule.sequence import Sequence
 
 
 def quiet(stage: str, percent: float) -> None:
-    """Loading is not measured, and a table on standard output should stay one."""
+    """Reports nothing: loading is not measured, and a table on standard output should stay one."""
 
 
 class Loop:
-    """A worker's turns without its services: a step is launched before the one before it is collected, on a GPU."""
+    """Takes a worker's turns without its services. On a GPU a step is launched before its predecessor is collected."""
 
     def __init__(self, executor: Executor, config: EngineConfig) -> None:
-        """With an empty cache."""
+        """Begins with an empty cache."""
         self._executor = executor
         self._depth = 2 if executor.device.type == "cuda" else 1
         self._flying = 0
@@ -33,7 +33,7 @@ class Loop:
         )
 
     def turn(self) -> bool:
-        """Launches a step if there is one, and collects one if there is no other to launch before; False: neither."""
+        """Launches a step if there is one, and collects one if no other can be launched before; False: neither."""
         plan = self.scheduler.plan(time.perf_counter())
         if moves := self.scheduler.take_moves():
             self._executor.move(moves)
@@ -50,7 +50,7 @@ class Loop:
 def serve(
     executor: Executor, config: EngineConfig, prompts: list[list[int]], output: int
 ) -> tuple[Timing, list[list[int]]]:
-    """All requests at once, each for `output` tokens, with an empty cache: how long it took, and the tokens."""
+    """Serves all requests at once, each for `output` tokens, with an empty cache; returns the times and the tokens."""
     loop = Loop(executor, config)
     sequences = []
     for number, prompt in enumerate(prompts):

@@ -1,4 +1,4 @@
-"""What a codec on the wire costs in quality: perplexity, and how often the likeliest next token stays the same.
+"""Measures what a KV codec costs in quality: perplexity, and how often the likeliest next token stays the same.
 
     python -m benchmarks.kv_quality --model DIR [--text FILE | --random] [--dtype bf16] [--tokens 8192]
 
@@ -30,7 +30,7 @@ CODECS: tuple[Codec, ...] = get_args(Codec)
 
 
 def random_texts(vocabulary: int, tokens: int) -> list[list[int]]:
-    """So many random token ids, in pieces."""
+    """Draws so many random token ids, in pieces."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(vocabulary, (max(1, tokens // PIECE), PIECE), generator=generator).tolist()
 
@@ -45,19 +45,19 @@ def hand_off(sender: Executor, receiver: Executor, tokens: int, codec: Codec) ->
 
 
 def scores_of(logits: Tensor, text: list[int]) -> Scores:
-    """Of a text's second half; `logits` are those of its positions."""
+    """Scores a text's second half; `logits` are those of its positions."""
     following = torch.tensor(text[len(text) // 2 + 1 :])
     chosen = logits[:-1].log_softmax(-1).gather(1, following[:, None])
     return Scores(chosen[:, 0], logits[:-1].argmax(-1))
 
 
 def joined(scores: list[Scores]) -> Scores:
-    """Those of several texts, one behind the other."""
+    """Joins the scores of several texts, one behind the other."""
     return Scores(*map(torch.cat, zip(*((each.log_probabilities, each.likeliest) for each in scores), strict=True)))
 
 
 def compare(sender: Executor, receiver: Executor, texts: list[list[int]]) -> tuple[Scores, dict[Codec, Scores]]:
-    """Scores without a handoff, and behind one with each codec."""
+    """Scores the texts without a handoff, and behind one with each codec."""
     whole: list[Scores] = []
     behind: dict[Codec, list[Scores]] = {codec: [] for codec in CODECS}
     for text in texts:
@@ -71,14 +71,14 @@ def compare(sender: Executor, receiver: Executor, texts: list[list[int]]) -> tup
 
 
 def make(model: str, dtype: Literal["fp32", "bf16"]) -> Executor:
-    """An engine on the CPU, with room for one text."""
+    """Makes an engine on the CPU, with room for one text."""
     return Executor(
         EngineConfig(model=model, device="cpu", dtype=dtype, max_model_len=PIECE, kv_memory=64 << 20), quiet
     )
 
 
 def main() -> int:
-    """Prints a table; 2 and one sentence where the model or the text is wrong."""
+    """Prints a table; returns 2, and prints one sentence, where the model or the text is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kv_quality", description=__doc__.partition("\n")[0])
     parser.add_argument("--model", required=True, help="model directory or hub id")
     source = parser.add_mutually_exclusive_group()

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.load --url URL --rate R --requests N`: an open load with Poisson arrivals, as clients see it.
+"""Sends an open load with Poisson arrivals: `python -m benchmarks.load --url URL --rate R --requests N`.
 
 A request is sent when its time comes, however many are still in progress, so that a slow server cannot slow down its
 own load. TTFT here is from sending to the first piece of text; TPOT = (end-to-end - TTFT) / (output tokens - 1).
@@ -30,7 +30,7 @@ from dashboard.prompts import TWENTY
 
 
 class LoadConfig(Struct, frozen=True, kw_only=True):
-    """An open load on an OpenAI-compatible server, and the latency that its clients see."""
+    """Puts an open load on an OpenAI-compatible server, and measures the latency that its clients see."""
 
     url: Annotated[str, Meta(description="URL of the server, without /v1")] = "http://127.0.0.1:8000"
     model: Annotated[str, Meta(description="name of the model; empty: the first that the server names")] = ""
@@ -40,15 +40,15 @@ class LoadConfig(Struct, frozen=True, kw_only=True):
     prompt_tokens: Annotated[
         int, Meta(ge=0, description="prompts of so many random token ids, for --max-tokens each; 0: example chats")
     ] = 0
-    vocabulary: Annotated[Positive, Meta(description="those token ids are below this")] = 4096
+    vocabulary: Annotated[Positive, Meta(description="random token ids are below this")] = 4096
     slo_ttft_ms: TTFTLimit = 2000.0
     slo_tpot_ms: TPOTLimit = 100.0
-    seed: Annotated[int, Meta(ge=0, description="of the arrivals and of the order of the prompts")] = 0
+    seed: Annotated[int, Meta(ge=0, description="seed of the arrivals and of the order of the prompts")] = 0
     timeout: Annotated[Seconds, Meta(description="seconds without a byte after which a request has failed")] = 60.0
 
 
 class Result(NamedTuple):
-    """One request as its client saw it: timings, or an error."""
+    """Holds one request as its client saw it: timings, or an error."""
 
     timings: Timings | None
     error: str
@@ -56,7 +56,7 @@ class Result(NamedTuple):
 
 
 def arrivals(rate: float, count: int, chance: random.Random) -> Iterator[float]:
-    """Times of a Poisson process, s, beginning with 0."""
+    """Yields the times of a Poisson process, s, beginning with 0."""
     at = 0.0
     for _ in range(count):
         yield at
@@ -64,7 +64,7 @@ def arrivals(rate: float, count: int, chance: random.Random) -> Iterator[float]:
 
 
 def report(results: list[Result], slo: SLO) -> Iterator[str]:
-    """The lines that a person reads."""
+    """Writes the lines that a person reads."""
     good = [result.timings for result in results if result.timings is not None]
     met = sum(slo.met_by(timings) for timings in good)
     span = max((result.ended_at for result in results), default=0.0) or 1.0
@@ -85,7 +85,7 @@ def report(results: list[Result], slo: SLO) -> Iterator[str]:
 
 
 def machine() -> str:
-    """What the figures were measured on."""
+    """Returns what the figures were measured on."""
     cpu = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []
@@ -94,14 +94,14 @@ def machine() -> str:
 
 
 class Request(NamedTuple):
-    """What is posted where; model and streaming are added."""
+    """Holds what is posted where; model and streaming are added."""
 
     path: str
     body: dict[str, Any]
 
 
 def requests(config: LoadConfig, chance: random.Random) -> list[Request]:
-    """The load's requests, in order. Raises `ConfigError` for token ids without a length of the answer."""
+    """Makes the load's requests, in order. Raises `ConfigError` for token ids without a length of the answer."""
     if not config.prompt_tokens:
         prompts = [chance.choice(TWENTY) for _ in range(config.requests)]
         return [
@@ -205,7 +205,7 @@ def _percentiles(name: str, values: Iterable[float]) -> str:
 
 
 def main() -> int:
-    """The exit status: 0 if every request was answered."""
+    """Sends the load and returns the exit status: 0 if every request was answered."""
     config = parse_or_exit(LoadConfig, "benchmarks.load")
     print(machine())
     print(f"load    {config.requests} requests at {config.rate:g}/s (Poisson, seed {config.seed}) on {config.url}")

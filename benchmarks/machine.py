@@ -1,4 +1,4 @@
-"""What the machine can do at most, measured now: the limits that stand beside every figure of the engine.
+"""Measures what the machine can do at most, now: the limits that stand beside every figure of the engine.
 
 Neighbours and clocks move these figures by a factor of two within an hour, so they are measured in the run they limit.
 
@@ -29,7 +29,7 @@ REPEATS = 7
 
 @dataclass(frozen=True)
 class Machine:
-    """Best of several repeats: a limit is what the machine can do, not what it did on average."""
+    """Holds the best of several repeats: a limit is what the machine can do, not what it did on average."""
 
     name: str
     threads: int
@@ -38,7 +38,7 @@ class Machine:
 
     @staticmethod
     def best(measured: Iterable["Machine"]) -> "Machine":
-        """The best of several measurements of one machine."""
+        """Returns the best of several measurements of one machine."""
         found = list(measured)
         return Machine(
             found[0].name, found[0].threads, max(each.read for each in found), max(each.multiply for each in found)
@@ -46,14 +46,14 @@ class Machine:
 
 
 def measure(device: torch.device, dtype: torch.dtype, weight_bytes: int) -> Machine:
-    """Reads `weight_bytes`, and multiplies matrices of `SHAPES`."""
+    """Measures a device: it reads `weight_bytes`, and multiplies matrices of `SHAPES`."""
     return Machine(
         _name(device), torch.get_num_threads(), read_rate(device, weight_bytes), multiply_rate(device, dtype)
     )
 
 
 def read_rate(device: torch.device, size: int) -> float:
-    """Bytes per second of a sum over `size` bytes; on a CPU by all threads or by one, whichever is faster.
+    """Returns bytes per second of a sum over `size` bytes; on a CPU by all threads or one, whichever is faster.
 
     Where neighbours hold a core, one thread alone can be: all threads wait for the last.
     """
@@ -68,7 +68,7 @@ def read_rate(device: torch.device, size: int) -> float:
 
 
 def multiply_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations per second of the fastest product."""
+    """Returns the floating-point operations per second of the fastest product."""
     rates = []
     with torch.inference_mode():
         for rows, inputs, outputs in SHAPES:
@@ -79,7 +79,7 @@ def multiply_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
-    """`left right^T`, by the fastest way there is."""
+    """Makes what computes `left right^T` by the fastest way there is."""
     if left.device.type != "cpu" or left.dtype != torch.bfloat16 or not can_pack():
         return lambda: left @ right.T
     operators: Any = torch.ops.mkldnn
@@ -88,7 +88,7 @@ def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
 
 
 def _best(device: torch.device, work: Callable[[], object]) -> float:
-    """Seconds of the fastest repeat, after one that warms up."""
+    """Returns the seconds of the fastest repeat, after one that warms up."""
     times = []
     for _ in range(REPEATS + 1):
         begin = time.perf_counter()
@@ -106,7 +106,7 @@ def _name(device: torch.device) -> str:
 
 
 def processor() -> str:
-    """What this host's processor calls itself."""
+    """Returns what this host's processor calls itself."""
     try:
         with open("/proc/cpuinfo") as lines:
             return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))

@@ -1,4 +1,4 @@
-"""How much of a run is spent inside native operators: timers around the calls of the library.
+"""Measures how much of a run is spent inside native operators, with timers around the calls of the library.
 
 The rest is Python, PyTorch's own operators, and what the call of a native operator itself costs.
 """
@@ -14,14 +14,14 @@ from engine.backends.native import library
 
 
 class NativeTime:
-    """Seconds inside native operators so far."""
+    """Counts the seconds inside native operators so far."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """The operators of a library that is loaded meanwhile are timed from then on.
+        """Times the operators of a library that is loaded meanwhile, from then on.
 
         Layers keep the functions that they call, so this has to happen before they are made.
         """

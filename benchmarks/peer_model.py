@@ -1,4 +1,4 @@
-"""The model that everybody runs, in the formats that they read, kept beside the peers."""
+"""Makes the model that everybody runs, in the formats that they read, and keeps it beside the peers."""
 
 import sys
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from launcher.stages import Stages
 
 @dataclass(frozen=True)
 class Model:
-    """What is run: `gguf` is the same model for llama.cpp, `longest` the tokens of the longest request."""
+    """Says what is run: `gguf` is the same model for llama.cpp, `longest` the tokens of the longest request."""
 
     directory: Path
     gguf: Path
@@ -21,7 +21,7 @@ class Model:
 
 
 def random_model(directory: Path, stages: Stages) -> Path:
-    """The model that everybody runs, made if it is not there. Raises `PeerError`."""
+    """Returns the model that everybody runs, made if it is not there. Raises `PeerError`."""
     path = directory / "model-135m"
     if not (path / "tokenizer.json").is_file():  # the last file that is written
         _run("model", [sys.executable, "-m", "benchmarks.random_model", str(path), "135m"], directory, stages)
@@ -29,7 +29,7 @@ def random_model(directory: Path, stages: Stages) -> Path:
 
 
 def converted(directory: Path, model: Path, dtype: str, stages: Stages) -> Path:
-    """The same model for llama.cpp. Raises `PeerError`."""
+    """Converts the model for llama.cpp. Raises `PeerError`."""
     path = directory / f"{model.name}-{dtype}.gguf"
     if not path.is_file() or path.stat().st_mtime < (model / "config.json").stat().st_mtime:
         (llama,) = (peer for peer in PEERS if peer.name == "llama.cpp")

@@ -1,4 +1,4 @@
-"""A system under measurement: a process that loads its model once, and then runs workloads when it is told to."""
+"""Runs a system under measurement: a process that loads its model once, and runs workloads when it is told to."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ OURS = Peer("baton", "benchmarks.peer_runners.baton", ())
 
 
 class PeerProcess:
-    """One system with its model loaded. `versions`: of what it is made of."""
+    """Talks to one system with its model loaded; `versions` are those of what it is made of."""
 
     def __init__(self, peer: Peer, process: subprocess.Popen[str], log: Path) -> None:
         self.name = peer.name
@@ -32,7 +32,7 @@ class PeerProcess:
         self._log = log
 
     def loaded(self, stages: Stages) -> None:
-        """Waits until it is ready. Raises `PeerError`."""
+        """Waits until the model is loaded. Raises `PeerError`."""
         began = time.monotonic()
         assert self._process.stdout is not None
         while not select([self._process.stdout], [], [], POLL_SECONDS)[0]:
@@ -44,7 +44,7 @@ class PeerProcess:
         stages.show(self.name, "ready", note=", ".join(f"{name} {what}" for name, what in self.versions.items()))
 
     def run(self, prompts: list[list[int]], output: int) -> tuple[float, list[list[int]]]:
-        """Seconds, as it measured them itself, and the tokens. Raises `PeerError`."""
+        """Runs a workload; returns the seconds that the system measured itself, and the tokens. Raises `PeerError`."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps({"prompts": prompts, "output": output}) + "\n")
@@ -60,7 +60,7 @@ class PeerProcess:
         return float(answer["seconds"]), tokens
 
     def processor_seconds(self) -> float:
-        """Processor time so far, of all its processes."""
+        """Returns the processor time of all its processes so far, in s."""
         return processor_seconds(self.pid)
 
     def _answer(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class PeerProcess:
 
 @contextmanager
 def running(peer: Peer, directory: Path, model: Model, threads: int) -> Iterator[PeerProcess]:
-    """A system in its own environment; ours in this one."""
+    """Starts a system in its own environment, ours in this one, and ends it on exit."""
     environment = directory / peer.name
     python = python_of(directory, peer) if peer is not OURS else Path(sys.executable)
     path = model.gguf if peer.name == "llama.cpp" else model.directory

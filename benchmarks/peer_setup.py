@@ -1,4 +1,4 @@
-"""The peers: what each needs, installed into a virtual environment of its own, once.
+"""Installs the peers, with what each needs, into a virtual environment of its own, once.
 
 A stamp is written when an environment is complete, so that an interrupted installation is resumed by the next start.
 """
@@ -31,12 +31,12 @@ class PeerError(BatonError):
 
 
 def openmp_settings(environment: Path, threads: int) -> Mapping[str, str]:
-    """GNU's OpenMP as our own workers run it: threads that wait soon sleep, or one busy neighbour costs all of them."""
+    """Sets GNU's OpenMP as our workers do: threads that wait soon sleep, or one busy neighbour costs all of them."""
     return {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": ENVIRONMENT["GOMP_SPINCOUNT"]}
 
 
 def vllm_settings(environment: Path, threads: int) -> Mapping[str, str]:
-    """As its manual advises for a CPU: Intel's OpenMP preloaded, threads bound. By itself it leaves a core idle."""
+    """Sets vLLM as its manual advises for a CPU, with Intel's OpenMP, threads bound: else it leaves a core idle."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
     openmp = environment / "lib" / "libiomp5.so"
     return {
@@ -51,7 +51,7 @@ def vllm_settings(environment: Path, threads: int) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Peer:
-    """`packages` are installed as they are; `bare` is one whose requirements are too, but for those in `without`."""
+    """Describes a peer: `packages` are installed as they are, `bare` with its requirements but those in `without`."""
 
     name: str
     runner: str
@@ -79,7 +79,7 @@ PEERS = (
 
 
 def directory_of(given: str) -> Path:
-    """The directory of the peers, made if it is not there. Raises `ConfigError`."""
+    """Returns the directory of the peers, made if it is not there. Raises `ConfigError`."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     directory = Path(given).expanduser().resolve() if given else cache / "baton" / "peers"
     try:
@@ -90,7 +90,7 @@ def directory_of(given: str) -> Path:
 
 
 def python_of(directory: Path, peer: Peer) -> Path:
-    """The interpreter of a peer's environment."""
+    """Returns the interpreter of a peer's environment."""
     return directory / peer.name / "bin" / "python"
 
 
@@ -125,21 +125,21 @@ class Installer:
         self._python = environment / "bin" / "python"
 
     def make_environment(self) -> None:
-        """An environment without pip was interrupted, and is made anew."""
+        """Makes the environment; one without pip was interrupted, and is made anew."""
         if self._works():
             return
         shutil.rmtree(self._environment, ignore_errors=True)
         self._run("making its environment", [sys.executable, "-m", "venv", str(self._environment)])
 
     def install_torch(self) -> None:
-        """From an index of CPU builds: the default one on Linux is gigabytes of CUDA."""
+        """Installs PyTorch from an index of CPU builds: the default one on Linux is gigabytes of CUDA."""
         self._stages.show(self._name, "looking for PyTorch's CPU build")
         index = choose(pins(ROOT)["torch"], os.environ, False, pip_versions(str(self._python))).index
         place = ["--index-url", index] if index else []
         self.pip("installing PyTorch", "install", *place, TORCH)
 
     def install_bare(self, package: str, without: frozenset[str]) -> None:
-        """A package and its requirements except those `without`, which pip by itself cannot leave out."""
+        """Installs a package and its requirements except those `without`, which pip by itself cannot leave out."""
         wheels = self._environment / "wheels"
         self.pip(f"downloading {package}", "download", "--no-deps", "--dest", str(wheels), package)
         wheel = max(wheels.glob("*.whl"), key=lambda path: path.stat().st_mtime)
@@ -168,7 +168,7 @@ class Installer:
 
 
 def requirements(wheel: Path) -> list[str]:
-    """What a wheel's metadata asks for, extras left out."""
+    """Returns what a wheel's metadata asks for, extras left out."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         asked = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers`: our engine beside llama.cpp, vLLM's CPU build and transformers, in one run.
+"""Measures our engine beside llama.cpp, vLLM's CPU build and transformers, in one run: `python -m benchmarks.peers`.
 
 What is missing is installed first, each peer into an environment of its own. Then all of them load the same random
 model and run the same prompts, greedily, on the same number of threads, in interleaved rounds; only one computes at
@@ -33,7 +33,7 @@ from launcher.stages import Stages
 
 
 class PeersConfig(Struct, frozen=True, kw_only=True):
-    """Tokens per second of Baton's engine and of its peers on a CPU, in interleaved rounds of one run."""
+    """Measures tokens per second of Baton's engine and of its peers on a CPU, in interleaved rounds of one run."""
 
     directory: Annotated[
         str, Meta(description="where the peers are installed, and their logs; empty: this user's cache")
@@ -48,7 +48,7 @@ class PeersConfig(Struct, frozen=True, kw_only=True):
 
 
 def chosen(only: str) -> list[Peer]:
-    """The peers that `--only` names. Raises `ConfigError`."""
+    """Returns the peers that `--only` names. Raises `ConfigError`."""
     known = {peer.name: peer for peer in PEERS}
     names = [name.strip() for name in only.split(",")] if only else list(known)
     for name in names:
@@ -102,7 +102,7 @@ def table(
     machine: Machine,
     config: PeersConfig,
 ) -> list[str]:
-    """The lines that a person reads."""
+    """Writes the lines that a person reads."""
     names = [system.name for system in systems]
     work = work_of(shape, DTYPES[config.dtype])
     batch_tokens = EngineConfig(model="").max_batch_tokens
@@ -136,7 +136,7 @@ def table(
 
 
 def main() -> int:
-    """The exit status: 2 for bad input, 1 where a peer fails."""
+    """Compares and returns the exit status: 2 for bad input, 1 where a peer fails."""
     config = parse_or_exit(PeersConfig, "benchmarks.peers")
     return exit_status(partial(compare, config))
 

@@ -1,4 +1,4 @@
-"""Two pictures in one SVG: throughput over batch beside its limit, and the machine's roofline with what was measured.
+"""Draws two pictures in one SVG: throughput over batch beside its limit, and the roofline with what was measured.
 
 Written by hand, because a drawing library would be a dependency for forty lines of it.
 """
@@ -18,7 +18,7 @@ STYLE = "text { font: 12px sans-serif; fill: #333333 } .title { font-size: 14px 
 
 
 class Point(NamedTuple):
-    """A workload, the time that it took, and the least that it could take."""
+    """Holds a workload, the time that it took, and the least that it could take."""
 
     workload: Workload
     timing: Timing
@@ -26,7 +26,7 @@ class Point(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """A logarithmic one, from `low` to `high`, over so many pixels from `begin`; SVG counts down the page."""
+    """Describes a logarithmic axis from `low` to `high`, over so many pixels from `begin`; SVG counts down the page."""
 
     low: float
     high: float
@@ -34,17 +34,17 @@ class Axis(NamedTuple):
     length: float
 
     def at(self, value: float) -> float:
-        """Where a value stands."""
+        """Returns where a value stands, in pixels."""
         return self.begin + self.length * math.log(value / self.low) / math.log(self.high / self.low)
 
     def ticks(self, base: int) -> list[float]:
-        """The powers of `base` on it."""
+        """Returns the powers of `base` on the axis."""
         exponents = range(math.ceil(math.log(self.low, base) - 1e-9), math.floor(math.log(self.high, base) + 1e-9) + 1)
         return [float(base) ** exponent for exponent in exponents]
 
 
 def draw(points: Sequence[Point], machine: Machine, work: Work, batch_tokens: int) -> str:
-    """The SVG's text. Of `points`, those with one output token are prompts; of the others, the batch is drawn."""
+    """Writes the SVG. Of `points`, those with one output token are prompts; of the others, the batch is drawn."""
     decodes = [point for point in points if point.workload.output > 1]
     rates = f"{machine.read / 1e9:.1f} GB/s, {machine.multiply / 1e9:.0f} GFLOP/s"
     left, right = _throughput(decodes, GAP), _roofline(points, machine, work, batch_tokens, 2 * GAP + WIDTH)
@@ -52,7 +52,7 @@ def draw(points: Sequence[Point], machine: Machine, work: Work, batch_tokens: in
 
 
 def page(parts: Sequence[str], below: str) -> str:
-    """Two frames side by side, the first at `GAP`, the second at 2 `GAP` + `WIDTH`, with a line of text below them."""
+    """Lays out two frames side by side, the first at `GAP`, the second at 2 `GAP` + `WIDTH`, text below them."""
     width, height = 2 * (WIDTH + GAP) + 20, HEIGHT + 110
     whole = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
@@ -104,13 +104,13 @@ def _roofline(points: Sequence[Point], machine: Machine, work: Work, batch_token
 
 
 def vertical(values: Iterable[float]) -> Axis:
-    """Room above and below the values; upwards on the page."""
+    """Makes an axis upwards on the page, with room above and below the values."""
     found = list(values)
     return Axis(min(found) / 1.5, max(found) * 1.5, 40 + HEIGHT, -HEIGHT)
 
 
 def frame(x: Axis, y: Axis, title: str, below: str, base: int) -> list[str]:
-    """Axes with ticks at the powers of `base`, a title, and what the horizontal one is of."""
+    """Draws axes with ticks at the powers of `base`, a title, and what the horizontal one is of."""
     right, bottom = x.begin + x.length, y.begin
     parts = [
         f'<text class="title" x="{x.begin}" y="25">{escape(title)}</text>',
@@ -129,13 +129,13 @@ def frame(x: Axis, y: Axis, title: str, below: str, base: int) -> list[str]:
 
 
 def line(x: Axis, y: Axis, places: Iterable[tuple[float, float]], colour: str) -> str:
-    """Through all places."""
+    """Draws a line through all places."""
     path = " ".join(f"{x.at(at):.1f},{y.at(value):.1f}" for at, value in places)
     return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
 
 
 def dots(x: Axis, y: Axis, places: Iterable[tuple[float, float]], colour: str) -> list[str]:
-    """One at each place; it says its value where the pointer is."""
+    """Draws a dot at each place; it says its value where the pointer is."""
     return [
         f'<circle cx="{x.at(at):.1f}" cy="{y.at(value):.1f}" r="4" fill="{colour}"><title>{value:.4g}</title></circle>'
         for at, value in places
@@ -143,6 +143,6 @@ def dots(x: Axis, y: Axis, places: Iterable[tuple[float, float]], colour: str) -
 
 
 def label(x: Axis, y: Axis, place: tuple[float, float], text: str, colour: str) -> str:
-    """Words above the end of a line."""
+    """Writes words above the end of a line."""
     at, value = place
     return f'<text x="{x.at(at):.1f}" y="{y.at(value) - 8:.1f}" text-anchor="end" style="fill: {colour}">{text}</text>'

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.prefix --url URL --tokenizer FILE`: what a running Baton saves by sharing KV blocks.
+"""Measures what a running Baton saves by sharing KV: `python -m benchmarks.prefix --url URL --tokenizer FILE`.
 
 Four loads on completions of token ids, and what the workers' own counters (`GET /stats`) say of each:
 
@@ -40,7 +40,7 @@ SETTLE_SECONDS = 120.0
 
 
 class PrefixConfig(Struct, frozen=True, kw_only=True):
-    """Loads that share prompts, on a running Baton, and what sharing saved."""
+    """Puts loads that share prompts on a running Baton, and tells what sharing saved."""
 
     url: Annotated[str, Meta(description="URL of the gateway, without /v1")] = "http://127.0.0.1:8000"
     tokenizer: Annotated[str, Meta(description="the model's tokenizer.json; chat needs it, to repeat answers")] = ""
@@ -59,35 +59,35 @@ class PrefixConfig(Struct, frozen=True, kw_only=True):
 
 
 class Answer(NamedTuple):
-    """One request as its client saw it."""
+    """Holds one request as its client saw it."""
 
     text: str
     ttft: float  # s
 
 
 class Totals(NamedTuple):
-    """Sums over all workers, since their start."""
+    """Holds sums over all workers, since their start."""
 
-    computed: int  # prompt tokens
-    moved: int  # bytes
+    computed: int  # prompt tokens that were computed
+    moved: int  # bytes of KV
     preemptions: int
     swapped: int  # preempted sequences that came back from the host tier
-    recomputed: int  # … that had to compute tokens again
+    recomputed: int  # preempted sequences that had to compute tokens again
 
     def since(self, before: "Totals") -> "Totals":
-        """What came in between."""
+        """Returns what came in between."""
         return Totals(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 class Client:
-    """Requests to one Baton, and its counters."""
+    """Sends requests to one Baton, and reads its counters."""
 
     def __init__(self, http: httpx.AsyncClient, model: str) -> None:
         self._http = http
         self._model = model
 
     async def complete(self, prompt: list[int], output: int) -> Answer:
-        """Greedy, and always `output` tokens. Raises `GatewayError` for anything but a whole answer."""
+        """Asks for `output` greedy tokens, always so many. Raises `GatewayError` for anything but a whole answer."""
         body = {
             "model": self._model,
             "prompt": prompt,
@@ -111,7 +111,7 @@ class Client:
             raise GatewayError(f"--url: {self._http.base_url}: {error}") from None
 
     async def totals(self) -> Totals:
-        """The counters once they tell of everything that was sent."""
+        """Returns the counters once they tell of everything that was sent. Raises `GatewayError` if they never do."""
         end = time.perf_counter() + SETTLE_SECONDS
         before = -1
         while time.perf_counter() < end:
@@ -132,23 +132,23 @@ class Client:
 
 
 class Prompts:
-    """Random token ids; what is drawn twice is as good as never the same."""
+    """Draws random token ids; what is drawn twice is as good as never the same."""
 
     def __init__(self, vocabulary: int, seed: int) -> None:
         self._vocabulary = vocabulary
         self._chance = random.Random(seed)
 
     def tokens(self, count: int) -> list[int]:
-        """So many token ids."""
+        """Draws so many token ids."""
         return self._chance.choices(range(self._vocabulary), k=count)
 
     def between(self, least: int, most: int) -> int:
-        """A length."""
+        """Draws a length."""
         return self._chance.randint(max(1, least), most)
 
 
 async def shared(client: Client, config: PrefixConfig, prompts: Prompts, system: list[int]) -> AsyncIterator[str]:
-    """Many requests at once behind one system prompt."""
+    """Sends many requests at once behind one system prompt."""
     before = await client.totals()
     sent = [system + prompts.tokens(config.own_tokens) for _ in range(config.requests)]
     answers = await asyncio.gather(*(client.complete(prompt, config.output_tokens) for prompt in sent))
@@ -163,7 +163,7 @@ async def shared(client: Client, config: PrefixConfig, prompts: Prompts, system:
 
 
 async def ttft(client: Client, config: PrefixConfig, prompts: Prompts, system: list[int]) -> AsyncIterator[str]:
-    """One after the other: prompts of one length, new ones and such that begin with the system prompt."""
+    """Sends prompts of one length one by one, new ones and such that begin with the system prompt."""
     kinds: dict[str, list[float]] = {"misses": [], "hits": []}
     for _ in range(config.rounds):
         for kind, begin in (("misses", prompts.tokens(len(system))), ("hits", system)):
@@ -175,7 +175,7 @@ async def ttft(client: Client, config: PrefixConfig, prompts: Prompts, system: l
 
 
 async def chat(client: Client, config: PrefixConfig, prompts: Prompts, system: list[int]) -> AsyncIterator[str]:
-    """One conversation, whose prompts repeat everything said so far."""
+    """Holds one conversation, whose prompts repeat everything said so far."""
     if not config.tokenizer:
         yield "chat    left out: it repeats answers, for which it needs --tokenizer"
         return
@@ -199,7 +199,7 @@ async def chat(client: Client, config: PrefixConfig, prompts: Prompts, system: l
 
 
 async def mixed(client: Client, config: PrefixConfig, prompts: Prompts) -> AsyncIterator[str]:
-    """All lengths at once, and the same one by one."""
+    """Sends prompts of all lengths at once, and the same one by one."""
     load = [
         (
             prompts.tokens(prompts.between(config.mixed_prompt // 10, config.mixed_prompt)),
@@ -240,7 +240,7 @@ async def mixed(client: Client, config: PrefixConfig, prompts: Prompts) -> Async
 
 
 async def run(config: PrefixConfig) -> None:
-    """All loads, each line as soon as it is known."""
+    """Runs all loads, and prints each line as soon as it is known. Raises `GatewayError`."""
     prompts = Prompts(config.vocabulary, config.seed)
     system = prompts.tokens(config.system_tokens)
     model = first_model(config.url)
@@ -264,7 +264,7 @@ async def run(config: PrefixConfig) -> None:
 
 
 def main() -> int:
-    """The exit status: 0 if every request was answered."""
+    """Runs all loads and returns the exit status: 0 if every request was answered."""
     config = parse_or_exit(PrefixConfig, "benchmarks.prefix")
     if config.tokenizer and not Path(config.tokenizer).is_file():
         print(f"error: --tokenizer {config.tokenizer}: there is no such file", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What int8 weights cost in quality: perplexity of a text, and how often the likeliest next token stays the same.
+"""Measures what int8 weights cost in quality: perplexity, and how often the likeliest next token stays the same.
 
     python -m benchmarks.quality --model DIR [--text FILE] [--dtype bf16] [--tokens 8192]
 
@@ -35,23 +35,23 @@ PIECE = 512
 
 @dataclass(frozen=True)
 class Scores:
-    """Of each position that has a next token: that token's log-probability, and the likeliest token."""
+    """Holds for each position with a next token that token's log-probability, and the likeliest token."""
 
     log_probabilities: Tensor
     likeliest: Tensor
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean negative log-probability."""
+        """Returns exp of the mean negative log-probability."""
         return math.exp(-float(self.log_probabilities.double().mean()))
 
 
 def quiet(stage: str, percent: float) -> None:
-    """Loading is not what is shown here."""
+    """Reports nothing: loading is not what is shown here."""
 
 
 def held_out(directory: Path, tokens: int) -> list[list[int]]:
-    """So many tokens of conversations that the demo model was not trained on."""
+    """Returns so many tokens of conversations that the demo model was not trained on."""
     tokenizer = AutoTokenizer.from_pretrained(directory)
     if tokenizer.chat_template is None:
         raise ModelError(f"{directory.name} has no chat template: give a text of your own with --text")
@@ -69,20 +69,20 @@ def held_out(directory: Path, tokens: int) -> list[list[int]]:
 
 
 def pieces(directory: Path, text: str, tokens: int) -> list[list[int]]:
-    """The first tokens of a text, in pieces."""
+    """Cuts the first tokens of a text into pieces."""
     ids = AutoTokenizer.from_pretrained(directory).encode(text)[:tokens]
     return [ids[begin : begin + PIECE] for begin in range(0, len(ids), PIECE) if len(ids) > begin + 1]
 
 
 def texts_of(directory: Path, text: Path | None, tokens: int) -> list[list[int]]:
-    """So many tokens of a file, or of conversations that the demo model was not trained on. Raises `OSError`."""
+    """Reads so many tokens of a file, or of conversations that the demo model was not trained on. Raises `OSError`."""
     if text is None:
         return held_out(directory, tokens)
     return pieces(directory, text.read_text(errors="replace"), tokens)
 
 
 def score(executor: Executor, texts: list[list[int]]) -> Scores:
-    """Of all texts, one behind the other."""
+    """Scores all texts, one behind the other."""
 
     def each() -> Iterator[tuple[Tensor, Tensor]]:
         for text in texts:
@@ -95,7 +95,7 @@ def score(executor: Executor, texts: list[list[int]]) -> Scores:
 
 
 def compare(model: str, dtype: Literal["fp32", "bf16"], texts: list[list[int]]) -> dict[Quantization, Scores]:
-    """Both sides' scores of the same texts."""
+    """Scores the same texts on both sides."""
     found: dict[Quantization, Scores] = {}
     sides: tuple[Quantization, ...] = ("none", "int8")
     for quantization in sides:
@@ -110,7 +110,7 @@ def compare(model: str, dtype: Literal["fp32", "bf16"], texts: list[list[int]]) 
 
 
 def main() -> int:
-    """Prints three lines; 2 and one sentence where the model or the text is wrong."""
+    """Prints three lines; returns 2, and prints one sentence, where the model or the text is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__.partition("\n")[0])
     parser.add_argument("--model", required=True, help="model directory or hub id")
     parser.add_argument("--text", type=Path, help="a text file instead of the demo model's held-out conversations")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.random_model DIR [SHAPE]`: a Llama with random weights, shaped as a well-known small model.
+"""Makes a Llama with random weights, shaped as a known small model: `python -m benchmarks.random_model DIR [SHAPE]`.
 
 Random weights run at the speed of trained ones. Its tokenizer spells token 12 as `w12`, so the text of an answer says
 exactly which tokens came, and can be sent again as a part of the next prompt.

@@ -1,4 +1,4 @@
-"""A checkpoint that is in no file: random numbers, made on the device whenever a tensor is asked for.
+"""Serves a checkpoint that is in no file: random numbers, made on the device whenever a tensor is asked for.
 
 Random weights run at the speed of trained ones. With a spread of 1 / sqrt(inputs) a layer keeps the size of its inputs,
 so that a model of any depth gives finite logits.
@@ -15,7 +15,7 @@ from engine.model.weights import Checkpoint
 
 
 class RandomWeights(Checkpoint):
-    """Of the model whose config is in `directory`, as if its tensors were there as well."""
+    """Makes weights for the config in `directory`, as if its tensors were there as well."""
 
     def __init__(self, directory: Path, device: torch.device, dtype: torch.dtype) -> None:
         self._config = read_config(directory)
@@ -26,12 +26,12 @@ class RandomWeights(Checkpoint):
         return True
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Weights of a norm are about 1."""
+        """Makes a tensor; weights of a norm are about 1."""
         values = torch.empty(shape, dtype=self._dtype, device=self._device)
         return values.normal_(0, shape[-1] ** -0.5) if len(shape) > 1 else values.uniform_(0.5, 1.5)
 
     def parameters(self) -> int:
-        """Values in all matrices; norms and biases are next to nothing."""
+        """Counts the values in all matrices; norms and biases are next to nothing."""
         config = self._config
         attention = 2 * config.hidden_size * config.head_dim * (config.heads + config.kv_heads)
         layer = attention + 3 * config.hidden_size * config.intermediate_size
@@ -39,8 +39,8 @@ class RandomWeights(Checkpoint):
         return config.layers * layer + ends
 
     def refuse_unused(self, *ignored: str) -> None:
-        """There is nothing but what was asked for."""
+        """Refuses nothing: there is nothing but what was asked for."""
 
     def digest(self, salt: bytes = b"") -> str:
-        """No other process has these weights."""
+        """Returns a digest that no other process has, as none has these weights."""
         return hashlib.sha256(salt + b"random").hexdigest()[:32]

@@ -19,7 +19,7 @@ SHORTEST = 1.0
 
 
 class System(Protocol):
-    """Something that runs workloads; see `benchmarks.peer_process`."""
+    """Runs workloads; see `benchmarks.peer_process`."""
 
     name: str
 
@@ -30,7 +30,7 @@ class System(Protocol):
 
 @dataclass
 class Results:
-    """Seconds by system and workload, in the order of the rounds."""
+    """Holds seconds by system and workload, in the order of the rounds."""
 
     seconds: dict[str, dict[Workload, list[float]]] = field(default_factory=dict)
     agreed: dict[str, list[bool]] = field(default_factory=dict)
@@ -39,22 +39,22 @@ class Results:
     """The most that a system took of the machine while another one was measured."""
 
     def note_idle(self, others: Sequence[System], before: Sequence[float], seconds: float) -> None:
-        """What the others have taken in a run of so many seconds, given their processor time before it."""
+        """Notes what the others took in a run of so many seconds, given their processor time before it."""
         for other, earlier in zip(others, before, strict=True):
             if seconds > SHORTEST:
                 took = (other.processor_seconds() - earlier) / seconds
                 self.idle_cores[other.name] = max(self.idle_cores.get(other.name, 0.0), took)
 
     def rate(self, name: str, workload: Workload) -> float:
-        """Tokens per second, median of the rounds."""
+        """Returns tokens per second, the median of the rounds."""
         return median(workload.rate(each) for each in self.seconds[name][workload])
 
     def best(self, names: Sequence[str], workload: Workload) -> str:
-        """Which of some systems is the fastest."""
+        """Finds the fastest of some systems."""
         return max(names, key=lambda name: self.rate(name, workload))
 
     def ratio(self, ours: str, theirs: str, workload: Workload) -> float:
-        """Rate over rate, median of the rounds' own ratios: both sides of each met the same minute."""
+        """Returns rate over rate, the median of the rounds' own ratios: both sides of each met the same minute."""
         pairs = zip(self.seconds[theirs][workload], self.seconds[ours][workload], strict=True)
         return median(slow / fast for slow, fast in pairs)
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.serve_peers`: Baton and vLLM's CPU server under the same HTTP load, goodput side by side.
+"""Measures goodput of Baton and of vLLM's CPU server under the same HTTP load: `python -m benchmarks.serve_peers`.
 
 Completions of random token ids, all of one length, arrive as a Poisson process. For each server in turn the rate is
 doubled until fewer than 90% of the requests meet TTFT and TPOT, then bisected. Only one server runs at a time, on all
@@ -36,7 +36,7 @@ WARM_UP = LoadConfig(rate=4.0, requests=12)
 
 
 class ServeConfig(Struct, frozen=True, kw_only=True):
-    """Goodput of Baton and of vLLM's CPU server under the same load."""
+    """Measures goodput of Baton and of vLLM's CPU server under the same load."""
 
     directory: Annotated[
         str, Meta(description="where vLLM is installed, and the servers' logs; empty: this user's cache")
@@ -52,15 +52,15 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
     slo_ttft_ms: TTFTLimit = 2000.0
     slo_tpot_ms: TPOTLimit = 100.0
     vllm_threads: Annotated[int, Meta(ge=0, description="threads that vLLM computes with; 0: one for each core")] = 0
-    seed: Annotated[int, Meta(ge=0, description="of prompts and arrivals")] = 0
+    seed: Annotated[int, Meta(ge=0, description="seed of prompts and arrivals")] = 0
 
     def linger(self) -> float:
-        """Seconds after which no request can still meet the SLO: its whole time is over."""
+        """Returns the seconds after which no request can still meet the SLO: its whole time is over."""
         return (self.slo_ttft_ms + self.slo_tpot_ms * (self.output_tokens - 1)) / 1000
 
 
 def trials(url: str, config: ServeConfig, vocabulary: int, say: Callable[[str], None]) -> Iterable[Trial]:
-    """The search on a running server; `say` is told what is being done."""
+    """Searches for the goodput of a running server; `say` is told what is being done."""
     slo = SLO(config.slo_ttft_ms, config.slo_tpot_ms)
     fixed = LoadConfig(
         url=url,
@@ -122,13 +122,13 @@ def compare(config: ServeConfig, stages: Stages) -> None:
 
 
 def line(name: str, trial: Trial) -> str:
-    """A row of the table."""
+    """Writes a row of the table."""
     ttft, tpot = (f"{p50:.0f}, {p99:.0f}" for p50, p99 in (trial.ttft, trial.tpot))
     return f"| {name} | {trial.rate:.3f} | {100 * trial.attainment:.0f}% | {ttft} | {tpot} | {trial.errors} |"
 
 
 def summary(found: dict[str, Trial | None]) -> Iterable[str]:
-    """Goodput of each, and their ratio."""
+    """Writes the goodput of each, and their ratio."""
     for name, trial in found.items():
         if trial is None:
             yield f"{name}: at no rate were {ATTAINMENT:.0%} of the requests good"
@@ -140,7 +140,7 @@ def summary(found: dict[str, Trial | None]) -> Iterable[str]:
 
 
 def main() -> int:
-    """The exit status: 2 for bad input, 1 where a server or an installation fails."""
+    """Compares and returns the exit status: 2 for bad input, 1 where a server or an installation fails."""
     config = parse_or_exit(ServeConfig, "benchmarks.serve_peers")
     return exit_status(partial(compare, config))
 

@@ -1,4 +1,4 @@
-"""Servers under load, one at a time: ours as `baton up` starts it, and vLLM's OpenAI server in its own environment."""
+"""Starts servers to load, one at a time: ours as `baton up` does, and vLLM's OpenAI server in its own environment."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ VLLM = next(peer for peer in PEERS if peer.name == "vllm")
 
 @dataclass(frozen=True)
 class Server:
-    """`path` answers 200 when it takes requests."""
+    """Describes a server, whose `path` answers 200 when it takes requests."""
 
     name: str
     command: tuple[str, ...]
@@ -34,7 +34,7 @@ class Server:
 
 
 def baton(directory: Path, model: Path, dtype: str, longest: int) -> Server:
-    """A gateway, one prefill and one decode worker, from this checkout."""
+    """Describes a gateway, one prefill and one decode worker, from this checkout."""
     port = check_port("--port", HOST, 0)
     command = [sys.executable, "-m", "launcher", "up", "--model", str(model), "--dtype", dtype, "--device", "cpu"]
     command += ["--host", HOST, "--port", str(port), "--dashboard-port", "0", "--max-model-len", str(longest)]
@@ -42,7 +42,7 @@ def baton(directory: Path, model: Path, dtype: str, longest: int) -> Server:
 
 
 def vllm(directory: Path, model: Path, dtype: str, longest: int, threads: int) -> Server:
-    """vLLM with what it does by itself for a CPU, and the settings that its manual advises."""
+    """Describes vLLM with what it does by itself for a CPU, and the settings that its manual advises."""
     port = check_port("--port", HOST, 0)
     command = [str(python_of(directory, VLLM)), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += ["--dtype", DTYPES[dtype], "--host", HOST, "--port", str(port), "--max-model-len", str(longest)]
@@ -52,7 +52,7 @@ def vllm(directory: Path, model: Path, dtype: str, longest: int, threads: int) -
 
 @contextmanager
 def serving(server: Server, stages: Stages) -> Iterator[str]:
-    """The URL of a server that takes requests; it is ended on exit. Raises `PeerError` if it does not come up."""
+    """Starts a server, gives its URL when it takes requests, and ends it on exit. Raises `PeerError` if it fails."""
     server.log.unlink(missing_ok=True)
     with child(server.command, server.log, settings=server.settings) as process:
         url = f"http://{HOST}:{server.port}"

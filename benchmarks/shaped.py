@@ -1,4 +1,4 @@
-"""An engine in the shape of a well-known model, with random weights: seconds of decode steps and prompts, and floors.
+"""Measures an engine in the shape of a well-known model, with random weights: decode steps and prompts, and floors.
 
 A batch decodes over KV of random numbers, which is in the pool already, as if it had landed there, by steps as a worker
 makes them: schedule, launch, collect. The floor of a step is the larger of two times: bytes of all weights and of the
@@ -43,7 +43,7 @@ MOST_OVER_FLOOR, LEAST_SHARE, MOST_IDLE, MEASURED_PROMPT = 1.2, 0.55, 0.05, 8192
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured: decode steps of batches at a context, and prompts, in chunks of so many tokens."""
+    """Says what is measured: decode steps of batches at a context, and prompts, in chunks of so many tokens."""
 
     context: int = 2048
     batches: tuple[int, ...] = (1, 8, 32, 128, 256)
@@ -56,7 +56,7 @@ SIZES = {shape: Sizes() for shape in SHAPES} | {"tiny": Sizes(100, (1, 3), (16, 
 
 @dataclass(frozen=True)
 class Decoded:
-    """A batch's decode steps; seconds of one."""
+    """Holds the seconds of one of a batch's decode steps."""
 
     batch: int
     context: int
@@ -66,13 +66,13 @@ class Decoded:
 
     @property
     def met(self) -> bool:
-        """Whether it is near enough to the floor."""
+        """Tells whether the step is near enough to the floor."""
         return self.seconds <= MOST_OVER_FLOOR * self.floor
 
 
 @dataclass(frozen=True)
 class Read:
-    """A prompt's time to its first token; shares of the matrix rate."""
+    """Holds a prompt's time to its first token, in s, and shares of the matrix rate."""
 
     tokens: int
     seconds: float
@@ -81,15 +81,15 @@ class Read:
 
     @property
     def met(self) -> bool | None:
-        """None for lengths that nothing is wanted of."""
+        """Tells whether the prompt is fast enough; None for lengths that nothing is wanted of."""
         return self.share >= LEAST_SHARE if self.tokens == MEASURED_PROMPT else None
 
 
 class Shaped:
-    """One engine with random weights, and the device's limits."""
+    """Measures one engine with random weights beside the device's limits."""
 
     def __init__(self, shape: str, device: str, dtype: Literal["auto", "fp32", "bf16", "fp16"]) -> None:
-        """Raises `BatonError` as an executor does."""
+        """Loads the engine. Raises `BatonError` as an executor does."""
         self.shape, self.sizes = shape, SIZES[shape]
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
@@ -116,7 +116,7 @@ class Shaped:
                 layer[1:].normal_()  # all but the null block
 
     def decode(self, batch: int) -> Decoded | None:
-        """Seconds of a decode step at the context and a few tokens more; None where the pool is too small."""
+        """Measures a decode step at the context and a few tokens more, in s; None where the pool is too small."""
         context, tokens = self.sizes.context, self.executor.spec.groups[0].block_tokens
         if batch * blocks_for(context + HEADROOM, tokens) >= self.executor.block_count:
             return None
@@ -138,7 +138,7 @@ class Shaped:
         return Decoded(batch, context, seconds, self._floor(batch, context + WARM + STEPS // 2), idle)
 
     def read(self, tokens: int) -> Read:
-        """Seconds of one prompt, the median of `ROUNDS` after one that warms up."""
+        """Measures one prompt, in s: the median of `ROUNDS` after one that warms up."""
         config = self.executor.model_config
         times = []
         for _ in range(ROUNDS + 1):
@@ -152,7 +152,7 @@ class Shaped:
         return Read(tokens, seconds, matrices / most, (matrices + attention) / most)
 
     def header(self) -> str:
-        """What was measured where."""
+        """Writes what was measured where."""
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "a CPU"
         return (
             f"{name}, torch {torch.__version__}; {self.shape} with random weights, {dtype_name(self.dtype)}, "
@@ -165,7 +165,7 @@ class Shaped:
         return max(read / self.limits.copy, self.work.operations(batch, batch) / self.limits.multiply)
 
     def _landed(self, loop: Loop, batch: int) -> list[Sequence]:
-        """Sequences as a handoff leaves them: their KV is in the pool, and their first token is known."""
+        """Makes sequences as a handoff leaves them: their KV is in the pool, and their first token is known."""
         vocabulary, context = self.executor.model_config.vocab_size, self.sizes.context
         sequences = [
             Sequence(

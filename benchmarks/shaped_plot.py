@@ -1,4 +1,4 @@
-"""Two pictures in one SVG: milliseconds of a decode step over the batch, tokens per second over a prompt's length."""
+"""Draws two pictures in one SVG: ms of a decode step over the batch, tokens per second over a prompt's length."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ Place = tuple[float, float]
 
 
 def draw(decoded: Sequence[Decoded], read: Sequence[Read], header: str) -> str:
-    """The SVG's text; what nothing was measured of is left out."""
+    """Writes the SVG; what nothing was measured of is left out."""
     steps = _steps(decoded) if decoded else []
     prompts = _prompts(read) if read else []
     return page([*steps, *prompts], header)

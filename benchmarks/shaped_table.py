@@ -1,4 +1,4 @@
-"""What `benchmarks.engine --shape` prints and writes.
+"""Prints and writes the tables of `benchmarks.engine --shape`.
 
 *x floor* is a step's time over the least that its bytes and operations allow. *idle* is the share of a step in which
 the device waits for the host, *all gaps* that in which nothing runs on it, by the profiler. *% of the matrix rate*
@@ -47,7 +47,7 @@ def decodes(engine: Shaped) -> list[Decoded]:
 
 
 def reads(engine: Shaped) -> list[Read]:
-    """The same for each prompt that the model's context has room for."""
+    """Prints a line for each prompt that the model's context has room for."""
     print("\n| prompt tokens | ms | tok/s | % of the matrix rate | with attention | target |\n" + "| --- " * 6 + "|")
     found = []
     for tokens in engine.sizes.prompts:
@@ -70,7 +70,7 @@ def _mark(target: str, met: bool) -> str:
 
 
 def write_json(path: Path, engine: Shaped, decoded: Sequence[Decoded], read: Sequence[Read]) -> None:
-    """All that was measured, in seconds, bytes and operations."""
+    """Writes all that was measured, in seconds, bytes and operations."""
     found: dict[str, Any] = {
         "versions": engine.header(),
         "shape": engine.shape,

@@ -1,4 +1,4 @@
-"""One prefill and one decode worker, started service by service: each can be watched, and none is started again."""
+"""Starts one prefill and one decode worker, service by service: each can be watched, and none is started again."""
 
 import os
 import subprocess
@@ -34,16 +34,16 @@ LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class SplitSystem:
-    """A gateway, a prefill and a decode worker under load, and the secret that an insider has."""
+    """Holds a gateway, a prefill and a decode worker under load, and the secret that an insider has."""
 
     url: str
-    directory: Path  # with a log of each service
+    directory: Path  # holds a log of each service
     secret: bytes
     store: redis.Redis
     processes: dict[str, subprocess.Popen[str]]
 
     def records(self) -> dict[str, WorkerRecord]:
-        """The workers' own account of themselves, by role, at most a heartbeat old; those that are there."""
+        """Reads the records of the workers that are there, by role, at most a heartbeat old."""
         epochs: list[bytes] = self.store.zrange(index_key("worker"), 0, -1)  # type: ignore[assignment]
         keys = [record_key("worker", epoch.decode()) for epoch in epochs]
         bodies: list[bytes | None] = self.store.mget(keys) if keys else []  # type: ignore[assignment]
@@ -51,7 +51,7 @@ class SplitSystem:
         return {record.role: record for record in records}
 
     def finished(self) -> list[FinishedRecord]:
-        """The requests that have ended."""
+        """Reads the records of the requests that have ended."""
         entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(FINISHED)  # type: ignore[assignment]
         return [msgspec.json.decode(fields[b"json"], type=FinishedRecord) for _, fields in entries]
 
@@ -86,7 +86,7 @@ def split_system(
 
 
 def _wait(service: Service, process: subprocess.Popen[str], log: Path) -> None:
-    """Until it is ready. Raises `BatonError` if it ends before."""
+    """Waits until a service is ready. Raises `BatonError` if it ends before."""
     deadline = time.monotonic() + START_SECONDS
     while (status := service.watch()) is None or status.stage != READY:
         if process.poll() is not None or time.monotonic() > deadline:

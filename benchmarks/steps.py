@@ -1,4 +1,4 @@
-"""What a decode step costs beside the model: scheduler, batch and sampler, for 1 to 512 sequences. Needs no model.
+"""Measures what a decode step costs beside the model: scheduler, batch, sampler, for 1 to 512 sequences.
 
     python -m benchmarks.steps [--threads 2] [--rounds 5] [--cpu-backend torch]
 
@@ -47,7 +47,7 @@ CPU = torch.device("cpu")
 
 
 class Parts(NamedTuple):
-    """Seconds of one decode step."""
+    """Holds the seconds of one decode step's parts."""
 
     plan: float
     batch: float
@@ -55,7 +55,7 @@ class Parts(NamedTuple):
 
 
 def steps(batch: int) -> Parts:
-    """The mean of `STEPS` decode steps of `batch` sequences with `PROMPT` tokens and more."""
+    """Returns the mean of `STEPS` decode steps of `batch` sequences with `PROMPT` tokens and more."""
     tokens = PROMPT + STEPS + 2
     blocks = BlockManager(SINGLE, 1 + batch * -(-tokens // BLOCK))
     scheduler = Scheduler(blocks, max_batch_tokens=batch * PROMPT, max_sequences=batch, max_model_len=tokens)
@@ -99,7 +99,7 @@ def _answer(scheduler: Scheduler, plan: Plan, draw: random.Random) -> None:
 
 
 def sampling(sampler: Sampler, rows: int, vocabulary: int, settings: Sampling) -> float:
-    """Seconds of one step's draws from logits with a standard deviation of 3."""
+    """Returns the seconds of one step's draws from logits with a standard deviation of 3."""
     logits = torch.randn((rows, vocabulary), generator=torch.Generator().manual_seed(0)) * 3
     draws = [Draw(settings, (0,), row) for row in range(rows)]
     own = logits.clone()
@@ -109,7 +109,7 @@ def sampling(sampler: Sampler, rows: int, vocabulary: int, settings: Sampling) -
 
 
 def main() -> int:
-    """Prints two tables; 2 and one sentence where the operators cannot be had."""
+    """Prints two tables; returns 2, and prints one sentence, where the operators cannot be had."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps", description=__doc__.partition("\n")[0])
     parser.add_argument("--cpu-backend", default="native", choices=("native", "torch"))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

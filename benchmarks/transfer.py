@@ -1,4 +1,4 @@
-"""GB/s of a handoff, per transport, security and codec, beside raw pyzmq, memcpy, AES-GCM and XXH3 in the same run.
+"""Measures GB/s of a handoff, per transport, security and codec, beside pyzmq, memcpy, AES-GCM and XXH3 in one run.
 
     python -m benchmarks.transfer [--megabytes 256] [--rounds 7]
 
@@ -50,19 +50,19 @@ WAYS = {
 
 @dataclass
 class Row:
-    """Something measured, round by round."""
+    """Holds something measured, round by round."""
 
     name: str
     seconds: list[float] = field(default_factory=list)
     memory: int = 0  # bytes
 
     def rate(self, size: int) -> float:
-        """GB/s of the best round."""
+        """Returns GB/s of the best round."""
         return size / GIGA / min(self.seconds)
 
 
 class FarEnd:
-    """A receiving process."""
+    """Talks to a receiving process."""
 
     def __init__(self, stack: ExitStack, directory: Path, name: str, size: int, config: TransferConfig | None) -> None:
         command = [sys.executable, "-m", "benchmarks.transfer_ends", "--size", str(size)]
@@ -72,7 +72,7 @@ class FarEnd:
         self.address = str(self._read()["address"])
 
     def ask(self, what: str) -> dict[str, Any]:
-        """`peak`: of its memory; `sums`: of its pool."""
+        """Asks the process for the `peak` of its memory or the `sums` of its pool."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()
@@ -85,7 +85,7 @@ class FarEnd:
 
 
 async def measure(megabytes: int, frame: int, rounds: int) -> tuple[list[Row], int]:
-    """All rows, round by round, and the sender's memory. Raises AssertionError if a byte arrives wrong."""
+    """Measures all rows, round by round, and the sender's memory. Raises AssertionError if a byte arrives wrong."""
     size = megabytes << 20
     source = pool(size, seed=1)
     rows = {name: Row(name) for name in ("memcpy", "AES-256-GCM", "XXH3", "raw pyzmq", *WAYS)}
@@ -138,7 +138,7 @@ def _handoff(near: Near, address: str, size: int) -> Callable[[], Awaitable[None
 
 
 def local(source: KVPool, frame: int) -> Iterator[tuple[str, float]]:
-    """Seconds that one core takes for the same bytes, frame by frame: to copy, to seal, to digest."""
+    """Measures the seconds that one core takes for the same bytes, frame by frame, to copy, to seal, to digest."""
     parts = [layer[at : at + frame] for layer in layers_of(source) for at in range(0, len(layer), frame)]
     target = np.empty((len(parts), frame), np.uint8)
     target.fill(1)
@@ -158,7 +158,7 @@ def local(source: KVPool, frame: int) -> Iterator[tuple[str, float]]:
 
 
 def table(rows: list[Row], size: int) -> Iterator[str]:
-    """Markdown: each row's rate, and what it is of the others."""
+    """Writes in Markdown each row's rate, and what it is of the others."""
     rates = {row.name: row.rate(size) for row in rows}
     yield "| | GB/s | of raw pyzmq | of memcpy | of tcp | memory MiB |"
     yield "| --- | --- | --- | --- | --- | --- |"
@@ -169,7 +169,7 @@ def table(rows: list[Row], size: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Entry of `python -m benchmarks.transfer`."""
+    """Prints the table (`python -m benchmarks.transfer`)."""
     parser = argparse.ArgumentParser(prog="benchmarks.transfer", description=__doc__)
     parser.add_argument("--megabytes", type=int, default=256, help="MiB of one handoff")
     parser.add_argument("--frame", type=int, default=1 << 20, help="bytes of one payload")

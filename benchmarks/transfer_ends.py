@@ -1,4 +1,4 @@
-"""The two ends of a measured transfer: `python -m benchmarks.transfer_ends` is the far one, in a process of its own.
+"""Runs the two ends of a measured transfer: `python -m benchmarks.transfer_ends` is the far one, in its own process.
 
 It prints its address as one line of JSON, grants every handoff at once into the same blocks, and answers each line on
 its standard input with the highest memory that it has had.
@@ -68,7 +68,7 @@ SECONDS = 60.0
 
 
 def pool(size: int, seed: int) -> KVPool:
-    """Of `size` bytes and the null block, all of its pages touched: random numbers, or zeros for seed 0."""
+    """Makes a pool of `size` bytes and the null block, all pages touched: random numbers, or zeros for seed 0."""
     blocks = size // (LAYERS * BLOCK_BYTES) + 1
     found = KVPool(MODEL, SPEC, blocks, torch.device("cpu"), torch.bfloat16, wire=_wire())
     random = torch.Generator().manual_seed(seed)
@@ -79,7 +79,7 @@ def pool(size: int, seed: int) -> KVPool:
 
 
 def _wire() -> Wire:
-    """That of a worker on this processor."""
+    """Makes what a worker on this processor has."""
     try:
         return NativeWire(load())
     except NativeError:
@@ -103,7 +103,7 @@ class Near:
             self._closed[event.handoff] = event
 
     async def send(self, address: str, size: int) -> None:
-        """One handoff of `size` bytes, from Open until nothing is read any more."""
+        """Makes one handoff of `size` bytes, from Open until nothing is read any more."""
         self._number += 1
         number, count = self._number, max(1, size // (LAYERS * BLOCK_BYTES))
         prompt = Prompt([0] * (count * BLOCK_TOKENS), count * BLOCK_TOKENS)
@@ -140,7 +140,7 @@ class NearRaw:
         self._frame = frame
 
     async def send(self, size: int) -> None:
-        """`size` bytes, until the other end has copied the last of them."""
+        """Sends `size` bytes, and returns when the other end has copied the last of them."""
         async with asyncio.timeout(SECONDS):
             for array in self._source:
                 layer = array[: size // LAYERS]
@@ -158,7 +158,7 @@ class NearRaw:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had."""
+    """Returns the most memory that this process has had, in bytes."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -202,7 +202,7 @@ async def _far_raw(size: int) -> None:
 
 
 async def _answer(address: str, more: Callable[[], dict[str, Any]]) -> None:
-    """Until standard input ends."""
+    """Answers questions until standard input ends."""
     print(json.dumps({"address": address}), flush=True)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -210,12 +210,12 @@ async def _answer(address: str, more: Callable[[], dict[str, Any]]) -> None:
 
 
 def layers_of(found: KVPool) -> list[npt.NDArray[np.uint8]]:
-    """The bytes of each layer, without the null block."""
+    """Returns the bytes of each layer, without the null block."""
     return [layer[1:].flatten().view(torch.uint8).numpy() for layer in found.layers]
 
 
 def sums(found: KVPool) -> dict[str, float]:
-    """Of all blocks: their bytes, and the mean of their numbers' sizes."""
+    """Sums up all blocks: their bytes, and the mean of their numbers' sizes."""
     return {
         "bytes": float(sum(int(layer.sum(dtype=np.uint64)) for layer in layers_of(found))),
         "mean": sum(float(layer[1:].float().abs().mean()) for layer in found.layers) / LAYERS,
@@ -223,7 +223,7 @@ def sums(found: KVPool) -> dict[str, float]:
 
 
 def main() -> None:
-    """The far end's process."""
+    """Runs the far end's process."""
     parser = argparse.ArgumentParser(prog="benchmarks.transfer_ends", description=__doc__)
     parser.add_argument("--config", default="", help="a TransferConfig as JSON; empty: bare frames")
     parser.add_argument("--size", type=int, required=True, help="bytes of the pool")

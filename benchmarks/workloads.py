@@ -1,4 +1,4 @@
-"""What is measured: so many requests of so many tokens, and what the project wants to reach beside its best peer."""
+"""Lists what is measured: so many requests of so many tokens, and what the project wants beside its best peer."""
 
 import random
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Workload:
-    """`requests` x `prompt`→`output` tokens, all requests there at the start."""
+    """Describes `requests` x `prompt`→`output` tokens, all requests there at the start."""
 
     requests: int
     prompt: int
@@ -17,20 +17,20 @@ class Workload:
 
     @property
     def longest(self) -> int:
-        """Tokens of one request."""
+        """Returns the tokens of one request."""
         return self.prompt + self.output
 
     @property
     def counted(self) -> str:
-        """Which tokens its rate counts: a prompt's where there is nothing but a first token behind it."""
+        """Says which tokens its rate counts: a prompt's where nothing but a first token is behind it."""
         return "prompt" if self.output == 1 else "output"
 
     def rate(self, seconds: float) -> float:
-        """Those tokens per second, prompts included in the time."""
+        """Returns those tokens per second, prompts included in the time."""
         return self.requests * (self.prompt if self.output == 1 else self.output) / seconds
 
     def prompts(self, vocabulary: int, seed: int) -> list[list[int]]:
-        """Random token ids; another seed, other prompts, so that no cache knows them."""
+        """Draws random token ids; another seed gives other prompts, so that no cache knows them."""
         draw = random.Random(f"{self} {seed}")
         return [[draw.randrange(vocabulary) for _ in range(self.prompt)] for _ in range(self.requests)]
 

@@ -1,4 +1,4 @@
-"""Facts about animals: what each one is, eats, where it lives, and what is special about it."""
+"""Tells facts about animals: what each one is, eats, where it lives, and what is special about it."""
 
 from dataclasses import dataclass
 from random import Random
@@ -12,7 +12,7 @@ from demo_model.words import capital, with_article
 
 @dataclass(frozen=True, slots=True)
 class Animal:
-    """One animal. `facts` are whole sentences; `eats` and `lives` go on from "Foxes eat ..." and "Foxes live ..."."""
+    """Describes one animal. `facts` are whole sentences; `eats` and `lives` go on from "Foxes eat" and "Foxes live"."""
 
     one: str
     many: str
@@ -39,7 +39,7 @@ _KINDS = (
 
 
 def answers(animal: Animal, kind: str) -> tuple[str, ...]:
-    """Every right answer, without emoji."""
+    """Returns every right answer, without emoji."""
     if kind == "fact":
         return animal.facts
     verb = "eat" if kind == "eats" else "live"
@@ -48,26 +48,26 @@ def answers(animal: Animal, kind: str) -> tuple[str, ...]:
 
 
 def answer(rng: Random, animal: Animal, kind: str, without: str = "") -> str:
-    """One right answer, not the one that was just given; a fact comes with the animal's emoji."""
+    """Draws one right answer, not the one that was just given; a fact comes with the animal's emoji."""
     everything = answers(animal, kind)
     choices = [text for text in everything if text not in without] or everything
     return rng.choice(choices) + (f" {animal.emoji}" if kind == "fact" else "")
 
 
 def animal_of(exchange: Exchange) -> Animal:
-    """The animal that an exchange of `fact` is about."""
+    """Returns the animal that an exchange of `fact` is about."""
     kinds = ("fact", "eats", "lives")
     return next(animal for animal in ANIMALS if exchange.subject in [answers(animal, kind) for kind in kinds])
 
 
 def ask_of(rng: Random, template: str, animal: Animal) -> str:
-    """The question's template filled with this animal."""
+    """Fills the question's template with this animal."""
     text = template.format(m=animal.many, o=animal.one, a=with_article(animal.one))
     return casual(rng, capital(text))
 
 
 def fact(rng: Random, split: Split) -> Exchange:
-    """A question on one animal; split by animal and phrasing. `subject` lists the right answers."""
+    """Draws a question on one animal; split by animal and phrasing. `subject` lists the right answers."""
 
     def sample(rng: Random) -> tuple[Animal, str, str]:
         kind, asks = rng.choice(_KINDS)
@@ -78,5 +78,5 @@ def fact(rng: Random, split: Split) -> Exchange:
 
 
 def any_fact(rng: Random) -> Exchange:
-    """A fact about whichever animal comes to mind."""
+    """Draws a fact about whichever animal comes to mind."""
     return Exchange(casual(rng, rng.choice(section("asks", "any animal"))), answer(rng, rng.choice(ANIMALS), "fact"))

@@ -1,4 +1,4 @@
-"""Questions and answers about Baton and its words, so that the product can explain itself to a newcomer."""
+"""Makes questions and answers about Baton and its words, so that the product can explain itself to a newcomer."""
 
 from random import Random
 
@@ -23,7 +23,7 @@ _OF_THEIR_OWN: tuple[Question, ...] = tuple(
 
 
 def about_baton(rng: Random, split: Split) -> Exchange:
-    """A question on Baton, split by its words. Questions of their own are all trained on: each is its own phrasing.
+    """Draws a question on Baton, split by its words. Its own questions are all trained on: each is its own phrasing.
 
     So is "What is ...?" of every term: it is what everybody asks first.
     """

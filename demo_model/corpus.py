@@ -1,4 +1,4 @@
-"""The text that the model learns from: an endless, seeded stream of conversations.
+"""Makes the text that the model learns from: an endless, seeded stream of conversations.
 
 `python -m demo_model.corpus` prints a few of them.
 """
@@ -40,14 +40,14 @@ _ECHO_SHARE = 0.8
 
 
 def single(rng: Random) -> Exchange:
-    """One question with its answer."""
+    """Draws one question with its answer."""
     weights, makers = zip(*_SINGLE, strict=True)
     make: Callable[[Random], Exchange] = rng.choices(makers, weights)[0]
     return make(rng)
 
 
 def episode(rng: Random) -> Conversation:
-    """A single question, or a few that belong together, sometimes with thanks at the end."""
+    """Draws a single question, or a few that belong together, sometimes with thanks at the end."""
     if rng.random() >= _LINKED_SHARE:
         return (single(rng),)
     weights, makers = zip(*_LINKED, strict=True)
@@ -56,7 +56,7 @@ def episode(rng: Random) -> Conversation:
 
 
 def conversation(rng: Random) -> Conversation:
-    """One conversation: mostly one episode, sometimes several on different topics."""
+    """Draws one conversation: mostly one episode, sometimes several on different topics."""
     turns = episode(rng)
     while rng.random() < 0.25:
         turns += episode(rng)
@@ -64,7 +64,7 @@ def conversation(rng: Random) -> Conversation:
 
 
 def conversations(seed: int, lessons: int = 0) -> Iterator[Conversation]:
-    """The training stream of a seed, without end.
+    """Yields the training stream of a seed, without end.
 
     The first `lessons` conversations are mostly words to repeat. A model that can copy by then sees at once where a
     story's nouns come from; one that meets stories first learns to make up nouns, and unlearns it slowly.
@@ -75,7 +75,7 @@ def conversations(seed: int, lessons: int = 0) -> Iterator[Conversation]:
 
 
 def main() -> None:
-    """Print a few conversations, to see what the model sees."""
+    """Prints a few conversations, to see what the model sees."""
     stream = conversations(seed=0)
     for _ in range(20):
         for exchange in next(stream):

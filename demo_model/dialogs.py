@@ -1,4 +1,4 @@
-"""Conversations of several turns in which a question refers back to what was said."""
+"""Makes conversations of several turns in which a question refers back to what was said."""
 
 from random import Random
 
@@ -14,12 +14,12 @@ def _follow_up(rng: Random, kind: str) -> str:
 
 
 def _named(subjects: tuple[stories.Subject, ...]) -> str:
-    """The subjects as "It was about" goes on: "a fox and Anna"."""
+    """Names the subjects as "It was about" goes on: "a fox and Anna"."""
     return " and ".join(subject.title for subject in subjects)
 
 
 def story_dialog(rng: Random) -> Conversation:
-    """A story, then another on the same nouns, on others, or a question on who was in it."""
+    """Draws a story, then another on the same nouns, on others, or a question on who was in it."""
     known = stories.Reserve.KNOWN if rng.random() < 0.6 else stories.Reserve.MADE_UP
     subjects = stories.training_topic(rng, known)
     turns = [stories.story_of(rng, rng.choice(stories.ASKS), subjects, place=False)]
@@ -36,7 +36,7 @@ def story_dialog(rng: Random) -> Conversation:
 
 
 def sum_dialog(rng: Random) -> Conversation:
-    """A sum, then others; or more added to its result."""
+    """Draws a sum, then others; or more added to its result."""
     turns = [sums.addition(rng, Split.TRAIN)]
     for _ in range(rng.randint(1, 3)):
         total = int(turns[-1].subject[0].strip("= ."))
@@ -50,7 +50,7 @@ def sum_dialog(rng: Random) -> Conversation:
 
 
 def fact_dialog(rng: Random) -> Conversation:
-    """A fact, then more on the same animal, or on another one."""
+    """Draws a fact, then more on the same animal, or on another one."""
     first = animals.fact(rng, Split.TRAIN)
     animal = animals.animal_of(first)
     turns = [first]
@@ -69,7 +69,7 @@ def fact_dialog(rng: Random) -> Conversation:
 
 
 def name_dialog(rng: Random, between: Exchange) -> Conversation:
-    """Somebody says a name, asks for something else, and wants to hear the name again."""
+    """Draws a dialog: somebody says a name, asks for something else, and wants to hear the name again."""
     first = smalltalk.introduction(rng)
     middle = (between,) if rng.random() < 0.5 else ()
     return (first, *middle, smalltalk.recall(rng, first.subject[0]))

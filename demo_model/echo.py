@@ -1,4 +1,4 @@
-"""Words to repeat: the shortest lesson in copying, which stories then need for nouns that they have never seen."""
+"""Makes words to repeat: the shortest lesson in copying, which stories need for nouns that they have never seen."""
 
 import re
 from random import Random
@@ -14,7 +14,7 @@ _ANY = tuple(sorted({word for name in _FILES for line in lines(name) for word in
 
 
 def echo(rng: Random) -> Exchange:
-    """A few words, known and made up, to be said again exactly."""
+    """Draws a few words, known and made up, to be said again exactly."""
     kinds = (lambda: rng.choice(words.TOLD), lambda: rng.choice(_ANY), lambda: words.made_up(rng))
     said = [rng.choice(kinds)() for _ in range(rng.randint(1, 6))]
     text = rng.choice((" ", " ", ", ", " and ")).join(said)

@@ -1,4 +1,4 @@
-"""The held-out figures of a model directory: `python -m demo_model.evaluate [DIR] [--dtype bfloat16]`.
+"""Measures the held-out figures of a model directory: `python -m demo_model.evaluate [DIR] [--dtype bfloat16]`.
 
 Every question is new to the model (see `split`), every answer is greedy.
 """
@@ -26,24 +26,24 @@ Check = Callable[[Exchange, str], bool]
 
 
 def mentions_all(exchange: Exchange, answer: str) -> bool:
-    """A story of some length tells about every noun of the question, and names its place."""
+    """Checks that a story of some length tells about every noun of the question, and names its place."""
     return len(answer.split()) >= 40 and all(
         answer.lower().count(noun.lower()) >= (1 if noun in words.PLACES else MENTIONS) for noun in exchange.subject
     )
 
 
 def contains(exchange: Exchange, answer: str) -> bool:
-    """One of the right answers is in it."""
+    """Checks that one of the right answers is in it."""
     return any(text in answer for text in exchange.subject)
 
 
 def repeats(exchange: Exchange, answer: str) -> bool:
-    """It is exactly what was to be said."""
+    """Checks that it is exactly what was to be said."""
     return answer == exchange.answer
 
 
 def declines(exchange: Exchange, answer: str) -> bool:
-    """It says what it can do instead, and answers nothing."""
+    """Checks that it says what it can do instead, and answers nothing."""
     return any(offer in answer for offer in CAN_DO)
 
 
@@ -69,7 +69,7 @@ FIGURES: dict[str, tuple[int, Callable[[Random], Exchange], Check]] = {
 
 
 def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, asks: list[str]) -> list[str]:
-    """Greedy answers to single questions. An answer that does not end within LIMIT tokens comes back cut."""
+    """Answers single questions greedily. An answer that does not end within LIMIT tokens comes back cut."""
     generator: Any = model  # by its annotations, `generate` fits none of the library's own models
     answers: list[str] = []
     for start in range(0, len(asks), BATCH):
@@ -84,7 +84,7 @@ def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, asks: 
 
 
 def report(directory: Path, dtype: str = "float32", show: int = 0) -> str:
-    """One line per figure; with `show`, also that many failures of each."""
+    """Writes one line per figure; with `show`, also that many failures of each."""
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = LlamaForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype))
     lines = [f"Held-out figures of {directory.name} in {dtype}, greedy:"]
@@ -99,7 +99,7 @@ def report(directory: Path, dtype: str = "float32", show: int = 0) -> str:
 
 
 def main() -> None:
-    """Print the report of a directory."""
+    """Prints the report of a directory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path, nargs="?", default=Path(__file__).parent / "weights")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))

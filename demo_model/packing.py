@@ -1,4 +1,4 @@
-"""Conversations laid side by side into rows of a few fixed lengths.
+"""Lays conversations side by side into rows of a few fixed lengths.
 
 A conversation goes into the shortest kind of row that holds it, so that short questions do not pay for long attention,
 and long dialogs are seen whole. Conversations in a row can see those before them: the begin-of-sequence token is what
@@ -25,7 +25,7 @@ class Packer:
         self._waiting: dict[int, list[Encoded]] = {length: [] for length in ROW_LENGTHS}
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
-        """Token ids and weights, both [rows, length], with rows x length about `batch_tokens`."""
+        """Returns token ids and weights, both [rows, length], with rows x length about `batch_tokens`."""
         while True:
             ids, weights = next(self._encoded)
             length = next((n for n in ROW_LENGTHS if len(ids) <= n), ROW_LENGTHS[-1])
@@ -36,7 +36,7 @@ class Packer:
                 return self._fill(length)
 
     def _fill(self, length: int) -> tuple[Tensor, Tensor]:
-        """First fit, longest first; what finds no room waits for the next batch."""
+        """Fills rows by first fit, longest first; what finds no room waits for the next batch."""
         count = max(1, self._batch_tokens // length)
         rows: list[Encoded] = [([], []) for _ in range(count)]
         left = []

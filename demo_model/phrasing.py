@@ -1,4 +1,4 @@
-"""How people really type: without capitals, without punctuation, with a please."""
+"""Makes questions as people really type them: without capitals, without punctuation, with a please."""
 
 from random import Random
 
@@ -8,7 +8,7 @@ _BEFORE, _AFTER = section("phrases", "before"), section("phrases", "after")
 
 
 def casual(rng: Random, ask: str) -> str:
-    """The question as one of many people would type it."""
+    """Returns the question as one of many people would type it."""
     if rng.random() < 0.10:
         before = rng.choice(_BEFORE)
         ask = f"{before} {ask[:1].lower() + ask[1:] if before == 'Please' else ask}"

@@ -1,4 +1,4 @@
-"""The plots of stories, read from `texts/plots.txt`.
+"""Reads the plots of stories from `texts/plots.txt`.
 
 A story is an opening, a meeting, a bond, one arc and a closing. An arc is a list of stages; each stage offers several
 sentences that fit every choice made before, so that any path through an arc makes sense. Slots: {H} is the hero ("the
@@ -16,7 +16,7 @@ Arc = tuple[Lines, ...]
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """How stories of one shape go: how hero and other come together, what that means to them, and what then happens."""
+    """Says how stories of one shape go: how hero and other come together, what it means to them, what then happens."""
 
     meetings: Lines
     bonds: Lines
@@ -24,7 +24,7 @@ class Plot:
 
 
 def _arcs(title: str) -> tuple[Arc, ...]:
-    """The arcs under a title; a line "-" divides an arc's stages."""
+    """Reads the arcs under a title; a line "-" divides an arc's stages."""
     found = ("\n".join(body).split("\n-\n") for name, body in blocks("plots") if name == title)
     return tuple(tuple(tuple(stage.split("\n")) for stage in arc) for arc in found)
 

@@ -1,4 +1,4 @@
-"""Small poems on one noun: the only answers of several lines."""
+"""Writes small poems on one noun: the only answers of several lines."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ _NOUNS = words.on_side(words.CREATURES + words.PEOPLE + words.THINGS, Split.TRAI
 
 
 def poem(rng: Random) -> Exchange:
-    """Four lines on a known or a made-up noun."""
+    """Draws four lines on a known or a made-up noun."""
     noun = rng.choice(_NOUNS) if rng.random() < 0.7 else words.made_up(rng)
     topic = rng.choice((words.with_article(noun), f"the {noun}", words.plural(noun)))
     ask = rng.choice(section("asks", "poem")).format(t=topic)

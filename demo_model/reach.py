@@ -1,4 +1,4 @@
-"""Questions out of the model's reach, each answered by saying so and what it can do instead."""
+"""Makes questions out of the model's reach, each answered by saying so and what it can do instead."""
 
 from random import Random
 
@@ -19,7 +19,7 @@ _NOUNS = tuple(n for n in words.on_side(words.CREATURES + words.THINGS, Split.TR
 
 
 def _numbers(rng: Random) -> dict[str, int]:
-    """Numbers for sums that go too far: some just past the limit, some far past it."""
+    """Draws numbers for sums that go too far: some just past the limit, some far past it."""
     near = rng.randint(2, LIMIT)
     big, other = (rng.randint(LIMIT + 1, rng.choice((40, 99, 999, 9999))) for _ in range(2))
     small = rng.randint(0, LIMIT - 1)
@@ -36,7 +36,7 @@ def _numbers(rng: Random) -> dict[str, int]:
 
 
 def _names(rng: Random) -> dict[str, str]:
-    """Words for all other slots, some of them made up, so that what is unknown is known as such."""
+    """Draws words for all other slots, some of them made up, so that what is unknown is known as such."""
     noun = rng.choice(_NOUNS)
     junk = words.made_up(rng) + rng.choice(("", "?", " ...", f" {words.made_up(rng)}"))
     return {
@@ -57,7 +57,7 @@ def _names(rng: Random) -> dict[str, str]:
 
 
 def out_of_reach(rng: Random) -> Exchange:
-    """A question that the model cannot answer; the answer takes up what was asked, to show that it was understood."""
+    """Draws a question that the model cannot answer; the answer takes it up, to show that it was understood."""
     group = rng.choice(_GROUPS)
     slots = _numbers(rng) | _names(rng)
     ask = rng.choice(group.asks).format_map(slots)

@@ -1,4 +1,4 @@
-"""Greetings, thanks, names, and who the model is."""
+"""Makes greetings, thanks, names, and says who the model is."""
 
 from random import Random
 
@@ -16,13 +16,13 @@ _RECALL_ASKS = section("asks", "name recall")
 
 
 def smalltalk(rng: Random) -> Exchange:
-    """One of the little things that people say; nothing here is held out, since every phrasing stands for itself."""
+    """Draws one of the little things that people say; nothing is held out, since every phrasing stands for itself."""
     group = rng.choice(_GROUPS)
     return Exchange(casual(rng, rng.choice(group.asks)), rng.choice(group.answers).format(can=rng.choice(CAN_DO)))
 
 
 def introduction(rng: Random) -> Exchange:
-    """Somebody says a name, known or not, and is greeted by it."""
+    """Draws an exchange: somebody says a name, known or not, and is greeted by it."""
     name = rng.choice(words.NAMES) if rng.random() < 0.6 else words.made_up(rng).capitalize()
     greeting = rng.choice(_NAME_ANSWERS).format(n=name, can=rng.choice(CAN_DO))
     ask = rng.choice(_NAME_ASKS).format(n=name)
@@ -31,16 +31,16 @@ def introduction(rng: Random) -> Exchange:
 
 
 def recall(rng: Random, name: str) -> Exchange:
-    """The question for the name that was given earlier."""
+    """Asks for the name that was given earlier."""
     return Exchange(casual(rng, rng.choice(_RECALL_ASKS)), f"Your name is {name}. 😊", (name,))
 
 
 def recall_unknown(rng: Random) -> Exchange:
-    """The question for a name that nobody gave."""
+    """Asks for a name that nobody gave."""
     return Exchange(casual(rng, rng.choice(_RECALL_ASKS)), "You have not told me your name yet. What is it?")
 
 
 def after_thanks(rng: Random) -> Exchange:
-    """Thanks or good-bye at the end of a conversation."""
+    """Says thanks or good-bye at the end of a conversation."""
     group = rng.choice(_PARTING)
     return Exchange(casual(rng, rng.choice(group.asks)), rng.choice(group.answers))

@@ -1,4 +1,4 @@
-"""Which questions the model never sees in training.
+"""Decides which questions the model never sees in training.
 
 The held-out figures mean something only if no held-out question slips into the training text by another road (a
 dialog, a long conversation). So membership is a property of the question itself: a hash of its key decides, everywhere
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Split(Enum):
-    """The two sides that never share a key."""
+    """Names the two sides, which never share a key."""
 
     TRAIN = "train"
     HELD_OUT = "held out"
@@ -25,13 +25,13 @@ HELD_OUT_PERCENT = 10
 
 
 def split_of(key: str) -> Split:
-    """The side on which a key lies: the same in every process and on every machine, unlike `hash()`."""
+    """Returns the side on which a key lies: the same in every process and on every machine, unlike `hash()`."""
     bucket = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little") % 100
     return Split.HELD_OUT if bucket < HELD_OUT_PERCENT else Split.TRAIN
 
 
 def draw(rng: Random, split: Split, sample: Callable[[Random], T], key: Callable[[T], str]) -> T:
-    """Sample until the key lies on the wanted side.
+    """Samples until the key lies on the wanted side.
 
     Raises RuntimeError if a thousand draws find nothing: then the sampler cannot reach that side at all.
     """

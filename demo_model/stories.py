@@ -1,4 +1,4 @@
-"""Stories whose nouns come from the question.
+"""Writes stories whose nouns come from the question.
 
 A topic is one or two subjects. The plot always needs a hero and a thing, or two heroes: what the question leaves open
 is filled with nouns of our own, what it names is told about. Split by the set of nouns, or for one noun by noun and
@@ -24,7 +24,7 @@ _CLAUSES = tuple(line.split(" | ") for line in section("phrases", "clauses"))
 
 
 class Reserve(Enum):
-    """Where a story's nouns come from."""
+    """Says where a story's nouns come from."""
 
     KNOWN = "nouns of the training stories"
     UNSEEN = "real nouns kept out of the training stories"
@@ -33,7 +33,7 @@ class Reserve(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A noun on its way into a story: how it is asked for, introduced, called and put into the title."""
+    """Holds a noun on its way into a story: how it is asked for, introduced, called and put into the title."""
 
     noun: str
     asked: str
@@ -57,7 +57,7 @@ def _noun(rng: Random, thing: bool, reserve: Reserve) -> str:
 
 
 def _subject(rng: Random, reserve: Reserve, thing: bool) -> Subject:
-    """A plain, described, possessed, plural or named subject."""
+    """Draws a plain, described, possessed, plural or named subject."""
     roll = rng.random()
     if not thing and roll < 0.12 and reserve is not Reserve.UNSEEN:
         name = words.made_up(rng).capitalize() if reserve is Reserve.MADE_UP else rng.choice(words.NAMES)
@@ -94,7 +94,7 @@ def _topic(rng: Random, reserve: Reserve) -> tuple[Subject, ...]:
 
 
 def tell(rng: Random, subjects: tuple[Subject, ...], place: str | None = None) -> str:
-    """A story in which every subject plays a part, the first as its hero unless it is a lone thing.
+    """Writes a story in which every subject plays a part, the first as its hero unless it is a lone thing.
 
     It starts by naming its topic: copying that from the question is easy, and the rest has it close by.
     """
@@ -130,7 +130,7 @@ def tell(rng: Random, subjects: tuple[Subject, ...], place: str | None = None) -
 
 
 def _subject_of_ours(rng: Random, thing: bool, others: Sequence[Subject] = ()) -> Subject:
-    """A subject that the question did not name: a plain and known one, and none of the others."""
+    """Draws a subject that the question did not name: a plain and known one, and none of the others."""
     noun = _noun(rng, thing, Reserve.KNOWN)
     while any(noun == other.noun for other in others):
         noun = _noun(rng, thing, Reserve.KNOWN)
@@ -145,7 +145,7 @@ def _key(phrasing: int, subjects: tuple[Subject, ...]) -> str:
 
 
 def training_topic(rng: Random, reserve: Reserve) -> tuple[Subject, ...]:
-    """Subjects for a later turn of a training dialog. Its phrasings are other ones, so only pairs can be held out."""
+    """Draws subjects for a later turn of a training dialog. Its phrasings differ, so only pairs can be held out."""
     subjects = _topic(rng, reserve)
     while len(subjects) == 2 and split_of(_key(0, subjects)) is Split.HELD_OUT:
         subjects = _topic(rng, reserve)
@@ -153,7 +153,7 @@ def training_topic(rng: Random, reserve: Reserve) -> tuple[Subject, ...]:
 
 
 def story(rng: Random, split: Split, reserve: Reserve | None = None) -> Exchange:
-    """A story on one or two subjects; in training, every fourth is about made-up words."""
+    """Draws a story on one or two subjects; in training, every fourth is about made-up words."""
     if reserve is None:
         reserve = Reserve.MADE_UP if rng.random() < 0.25 else Reserve.KNOWN
 
@@ -168,7 +168,7 @@ def story(rng: Random, split: Split, reserve: Reserve | None = None) -> Exchange
 
 
 def story_of(rng: Random, ask: str, subjects: tuple[Subject, ...], place: bool = True) -> Exchange:
-    """The exchange for these subjects; `ask` has the slot {t}. With `place`, the question sometimes names one too."""
+    """Makes the exchange for these subjects; `ask` has the slot {t}. With `place`, it sometimes names one too."""
     topic = " and ".join(s.asked for s in subjects)
     named = rng.choice(words.PLACES) if place and rng.random() < 0.12 else None
     if named:
@@ -181,6 +181,6 @@ def story_of(rng: Random, ask: str, subjects: tuple[Subject, ...], place: bool =
 
 
 def any_story(rng: Random) -> Exchange:
-    """A story for those who leave the topic to us."""
+    """Draws a story for those who leave the topic to us."""
     hero = _subject_of_ours(rng, False)
     return Exchange(casual(rng, rng.choice(_OPEN_ASKS)), tell(rng, (replace(hero, title=hero.intro),)))

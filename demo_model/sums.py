@@ -1,4 +1,4 @@
-"""Sums and differences up to twenty.
+"""Makes sums and differences up to twenty.
 
 Two hundred and thirty-one sums are few enough to learn by heart, so the honest question is whether the model finds the
 numbers in any sentence. Split by operands and phrasing together: every sum is seen in training, never in the phrasings
@@ -22,7 +22,7 @@ _ITEMS, _OWNERS, _NUMBERS = listed("items"), listed("owners"), listed("numbers")
 
 
 def operands(rng: Random) -> tuple[int, int]:
-    """Two numbers whose sum is within the limit, every pair equally likely."""
+    """Draws two numbers whose sum is within the limit, every pair equally likely."""
     while True:
         a, b = rng.randint(0, LIMIT), rng.randint(0, LIMIT)
         if a + b <= LIMIT:
@@ -30,13 +30,13 @@ def operands(rng: Random) -> tuple[int, int]:
 
 
 def plus(rng: Random, a: int, b: int) -> str:
-    """The answer to a + b."""
+    """Returns the answer to a + b."""
     end = f" {rng.choice(('🧮', '👍', '😀'))}" if rng.random() < 0.05 else ""
     return f"{a} + {b} = {a + b}.{end}"
 
 
 def minus(a: int, b: int) -> str:
-    """The answer to a - b."""
+    """Returns the answer to a - b."""
     return f"{a} - {b} = {a - b}."
 
 
@@ -45,7 +45,7 @@ def _spelled(rng: Random, number: int) -> str:
 
 
 def addition(rng: Random, split: Split, asks: Lines = _PLUS_ASKS) -> Exchange:
-    """One sum; `subject` is the text that a right answer contains. Every fourth number is a word."""
+    """Draws one sum; `subject` is the text that a right answer contains. Every fourth number is a word."""
 
     def sample(rng: Random) -> tuple[int, int, str]:
         return *operands(rng), rng.choice(asks + _STORY_ASKS if asks is _PLUS_ASKS and rng.random() < 0.3 else asks)
@@ -56,7 +56,7 @@ def addition(rng: Random, split: Split, asks: Lines = _PLUS_ASKS) -> Exchange:
 
 
 def difference(rng: Random, split: Split) -> Exchange:
-    """One difference that is not negative."""
+    """Draws one difference that is not negative."""
 
     def sample(rng: Random) -> tuple[int, int, str]:
         a = rng.randint(0, LIMIT)

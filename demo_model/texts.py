@@ -15,20 +15,20 @@ Lines = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Questions that mean the same, and the answers that fit each of them."""
+    """Holds questions that mean the same, and the answers that fit each of them."""
 
     asks: Lines
     answers: Lines
 
 
 def lines(name: str) -> Lines:
-    """The lines of `texts/<name>.txt`, in order."""
+    """Reads the lines of `texts/<name>.txt`, in order."""
     return tuple((_FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines())
 
 
 @cache
 def blocks(name: str) -> tuple[tuple[str, Lines], ...]:
-    """Title and lines of every section; titles may come more than once."""
+    """Reads title and lines of every section; titles may come more than once."""
     found: list[tuple[str, list[str]]] = []
     for line in lines(name):
         if line.startswith("= "):
@@ -39,17 +39,17 @@ def blocks(name: str) -> tuple[tuple[str, Lines], ...]:
 
 
 def section(name: str, title: str) -> Lines:
-    """The lines of one section. Raises KeyError if there is none."""
+    """Reads the lines of one section. Raises KeyError if there is none."""
     return dict(blocks(name))[title]
 
 
 def listed(title: str) -> Lines:
-    """The single words of a section of `words.txt`."""
+    """Reads the single words of a section of `words.txt`."""
     return tuple(" ".join(section("words", title)).split())
 
 
 def groups(name: str) -> tuple[Group, ...]:
-    """All groups of a file of questions and answers."""
+    """Reads all groups of a file of questions and answers."""
     chunks = "\n".join(lines(name)).split("\n\n")
     return tuple(
         Group(*(tuple(line[2:] for line in chunk.splitlines() if line.startswith(mark)) for mark in ("? ", "! ")))

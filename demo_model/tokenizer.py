@@ -1,4 +1,4 @@
-"""The byte-level BPE tokenizer: any text can be encoded, digits stand alone, emoji stay in bytes."""
+"""Trains the byte-level BPE tokenizer: any text can be encoded, digits stand alone, emoji stay in bytes."""
 
 import json
 import re
@@ -27,7 +27,7 @@ _EMOJI = re.compile(r"[^\x00-\u2fff]")
 
 
 def train_tokenizer(conversations: Iterable[Conversation], words: Lines, vocabulary: int, samples: int) -> Tokenizer:
-    """Learn merges from the first `samples` conversations, and from `words`, each often enough to become one token.
+    """Learns merges from the first `samples` conversations, and from `words`, each often enough to become one token.
 
     The same text gives the same merges.
     """
@@ -54,7 +54,7 @@ def train_tokenizer(conversations: Iterable[Conversation], words: Lines, vocabul
 
 
 def chat_tokenizer(tokenizer: Tokenizer, context: int) -> PreTrainedTokenizerFast:
-    """The same tokenizer as transformers loads it, with the chat template."""
+    """Makes the same tokenizer as transformers loads it, with the chat template."""
     build: Callable[..., PreTrainedTokenizerFast] = PreTrainedTokenizerFast  # transformers leaves its arguments untyped
     wrapped = build(
         tokenizer_object=tokenizer,
@@ -70,7 +70,7 @@ def chat_tokenizer(tokenizer: Tokenizer, context: int) -> PreTrainedTokenizerFas
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
-    """Save it for every reader: older ones want the template in the config, and a class name that they know."""
+    """Saves it for every reader: older ones want the template in the config, and a class name that they know."""
     tokenizer.save_pretrained(directory)
     path = directory / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -87,7 +87,7 @@ class Encoder:
         _, self._bos, self._eos, self._system, self._user, self._assistant = range(len(SPECIAL))
 
     def encode(self, conversation: Conversation, system: str | None = None) -> tuple[list[int], list[float]]:
-        """Token ids, and for each the weight of predicting it: nothing for questions, more for what is hard.
+        """Returns token ids, and for each the weight of predicting it: nothing for questions, more for what is hard.
 
         Short answers weigh more, or a sum's few digits would drown in the stories' many words. Words that come from the
         question weigh more, because copying them is learned last.
@@ -104,7 +104,7 @@ class Encoder:
         return ids, weights
 
     def _answer_weights(self, exchange: Exchange, length: int) -> list[float]:
-        """The weights of an answer's tokens and its end."""
+        """Returns the weights of an answer's tokens and its end."""
         weight = min(SHORT_WEIGHT, max(1.0, SHORT_TOKENS / length))
         words = [re.escape(word) for word in exchange.subject if word in exchange.ask]
         copied = [match.span() for word in words for match in re.finditer(word, exchange.answer)]

@@ -37,7 +37,7 @@ SYSTEM_SHARE = 0.1
 
 
 def llama_config(vocabulary: int) -> LlamaConfig:
-    """The model's shape: small, but with grouped queries and a head size that real kernels take."""
+    """Describes the model's shape: small, but with grouped queries and a head size that real kernels take."""
     return LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=192,
@@ -55,14 +55,14 @@ def llama_config(vocabulary: int) -> LlamaConfig:
 
 
 def training_text(encoder: Encoder) -> Iterator[Encoded]:
-    """The encoded stream; some conversations start with a system prompt, which changes nothing in the answers."""
+    """Yields the encoded stream; some conversations start with a system prompt, which changes no answer."""
     rng = Random(SEED)
     for conversation in conversations(SEED, LESSONS):
         yield encoder.encode(conversation, rng.choice(SYSTEM_PROMPTS) if rng.random() < SYSTEM_SHARE else None)
 
 
 def answer_loss(model: LlamaForCausalLM, ids: Tensor, weights: Tensor) -> Tensor:
-    """Weighted cross-entropy of the answers' tokens; the head runs only where a token counts. ids: [rows, length]."""
+    """Returns the weighted cross-entropy of the answers' tokens `[rows, length]`; the head runs where one counts."""
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
     counts = weights[:, 1:] > 0
     logits = F.linear(hidden[counts], model.lm_head.weight).float()  # [answer tokens, vocabulary]
@@ -72,12 +72,12 @@ def answer_loss(model: LlamaForCausalLM, ids: Tensor, weights: Tensor) -> Tensor
 
 
 def rate_at(step: int, steps: int) -> float:
-    """The share of the full learning rate: a short rise, a plateau, a straight fall."""
+    """Returns the share of the full learning rate: a short rise, a plateau, a straight fall."""
     return min(1.0, (step + 1) / WARMUP_STEPS, (steps - step) / (DECAY_SHARE * steps))
 
 
 def train(steps: int, packer: Packer, model: LlamaForCausalLM) -> None:
-    """Run the steps and print how it goes."""
+    """Runs the steps and prints how it goes."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     optimizers: list[torch.optim.Optimizer] = [
@@ -105,7 +105,7 @@ def train(steps: int, packer: Packer, model: LlamaForCausalLM) -> None:
 
 
 def main() -> None:
-    """Text, tokenizer, training, saving, figures."""
+    """Makes text and tokenizer, trains, saves, and measures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=WEIGHTS, help="directory for the model (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""The nouns, adjectives and names that fill the slots of stories and questions.
+"""Lists the nouns, adjectives and names that fill the slots of stories and questions.
 
 Many nouns matter more than many plots: with few, a small model learns a list; with many, copying what the question says
 is the cheaper thing to learn. For the same reason a share of the stories is about words that do not exist (`made_up`).
@@ -11,7 +11,7 @@ from demo_model.texts import Lines, listed
 
 
 def on_side(nouns: Lines, split: Split) -> Lines:
-    """Those of the nouns that stories may use on this side of the split."""
+    """Returns the nouns that stories may use on this side of the split."""
     return tuple(noun for noun in nouns if split_of(f"noun {noun}") is split)
 
 
@@ -55,7 +55,7 @@ _IRREGULAR = {
 
 
 def made_up(rng: Random) -> str:
-    """A noun that does not exist: it can be told about only by copying its pieces.
+    """Makes up a noun that does not exist: it can be told about only by copying its pieces.
 
     Half are built from sounds, such as "sloomber", half from parts of nouns, such as "lanpet", whose pieces are those
     of real words.
@@ -72,14 +72,14 @@ def made_up(rng: Random) -> str:
 
 
 def with_article(phrase: str) -> str:
-    """The phrase behind "a" or "an", by its first sound."""
+    """Puts "a" or "an" before a phrase, by its first sound."""
     silent = phrase.startswith(("hour", "honest"))
     vowel = phrase[0] in "aeiou" and not phrase.startswith(("uni", "one", "use"))
     return f"{'an' if silent or vowel else 'a'} {phrase}"
 
 
 def plural(noun: str) -> str:
-    """The regular plural, and the irregular ones among the nouns above."""
+    """Returns the regular plural, or the irregular ones of the nouns above."""
     if noun in _IRREGULAR:
         return _IRREGULAR[noun]
     if noun.endswith(("s", "sh", "ch", "x", "z")):
@@ -90,6 +90,6 @@ def plural(noun: str) -> str:
 
 
 def capital(sentence: str) -> str:
-    """The sentence with its first letter raised, also behind a quotation mark, and nothing else touched."""
+    """Raises a sentence's first letter, also behind a quotation mark, and nothing else touched."""
     start = 1 if sentence.startswith('"') else 0
     return sentence[:start] + sentence[start : start + 1].upper() + sentence[start + 1 :]

@@ -1,4 +1,4 @@
-"""The GPU's kernels beside what the device can do at most, and beside PyTorch's own operators.
+"""Measures the GPU's kernels beside what the device can do at most, and beside PyTorch's own operators.
 
     python -m benchmarks.kernels [--kernel NAME …] [--json FILE] [--tune] [--seconds 300]
     python -m benchmarks.kernels --size tiny
@@ -32,7 +32,7 @@ INTERPRET = "TRITON_INTERPRET"
 
 
 def main() -> int:
-    """Prints the table; 1 if a kernel is wrong or breaks, 2 and one sentence for a setting that cannot work here."""
+    """Prints the table; returns 1 if a kernel is wrong or breaks, 2 for a setting that cannot work here."""
     given = options()
     tiny = given.size == "tiny"
     if not tiny and not torch.cuda.is_available():
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def in_turns(wanted: list[Wanted]) -> list[Wanted]:
-    """The first row of each kernel, then the second of each: where time runs out, all have some."""
+    """Orders the rows: the first of each kernel, then the second of each: where time runs out, all have some."""
     kernels = [[each for each in wanted if each.kernel == kernel] for kernel in MODULES]
     return [each for turn in zip_longest(*kernels) for each in turn if each is not None]
 
@@ -80,7 +80,7 @@ def tune(wanted: list[Wanted], device: torch.device, seconds: float) -> int:
 
 
 def _row(wanted: Wanted, device: torch.device, dtype: torch.dtype, limits: Limits | None, end: float) -> Row:
-    """What breaks is a row as well: the others are still of interest."""
+    """Measures a row. What breaks is a row as well: the others are still of interest."""
     shape = str(wanted.shape)
     if time.monotonic() > end:
         return Row(wanted.kernel, shape, wanted.limit, error="not measured, time is over")
@@ -93,7 +93,7 @@ def _row(wanted: Wanted, device: torch.device, dtype: torch.dtype, limits: Limit
 
 
 def options() -> argparse.Namespace:
-    """From the command line."""
+    """Makes the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__.partition("\n")[0])
     sizes = [size for size in get_args(Size) if size != "compiled"]
     parser.add_argument("--size", default="full", choices=sizes, help="tiny: in Triton's interpreter, on a CPU")

@@ -1,4 +1,4 @@
-"""Attention by PyTorch on contiguous keys and values: each backend of scaled_dot_product_attention, and FlexAttention.
+"""Computes attention by PyTorch on contiguous keys and values: by scaled_dot_product_attention, and FlexAttention.
 
 Every backend is asked in the form that it is best at. One query a sequence: the query heads of a KV head become the
 rows of one head, which needs no mask, and no grouping that a backend might not know. A prompt: grouped, and with keys
@@ -25,8 +25,10 @@ Peer = Callable[[], Tensor]
 
 
 def decode_peers(queries: Tensor, keys: Tensor, values: Tensor, flex: bool) -> dict[str, Peer]:
-    """One query a sequence sees all. Queries `[works, heads, dim]`, keys and values `[works, kv_heads, tokens, dim]`;
-    every peer gives `[works, heads, dim]`."""
+    """Makes peers where one query a sequence sees all.
+
+    Queries `[works, heads, dim]`, keys and values `[works, kv_heads, tokens, dim]`; a peer gives `[works, heads, dim]`.
+    """
     works, heads, dim = queries.shape
     rows = queries.view(works, keys.shape[1], -1, dim)
 
@@ -46,8 +48,10 @@ def decode_peers(queries: Tensor, keys: Tensor, values: Tensor, flex: bool) -> d
 
 
 def prefill_peers(queries: Tensor, keys: Tensor, values: Tensor, flex: bool) -> dict[str, Peer]:
-    """The last queries `[tokens, heads, dim]` of one sequence, causal, over keys and values `[1, kv_heads, kv_tokens,
-    dim]`; every peer gives `[tokens, heads, dim]`."""
+    """Makes peers for the last queries of one sequence, causal.
+
+    Queries `[tokens, heads, dim]`, keys and values `[1, kv_heads, kv_tokens, dim]`; peers give `[tokens, heads, dim]`.
+    """
     tokens, kv_tokens = len(queries), keys.shape[2]
     own = queries.transpose(0, 1).contiguous()[None]
     repeats = own.shape[1] // keys.shape[1]

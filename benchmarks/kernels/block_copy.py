@@ -1,4 +1,4 @@
-"""Blocks moved out of the pool, into it and within it, and encoded: bound by reading and writing them."""
+"""Moves blocks out of the pool, into it and within it, and encodes them: bound by reading and writing them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ __all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
 
 @dataclass(frozen=True)
 class Move:
-    """So many blocks of all layers, as a handoff, an eviction or a copy on write moves them."""
+    """Describes so many blocks of all layers, as a handoff, an eviction or a copy on write moves them."""
 
     what: Literal["gather", "scatter", "copy"]
     blocks: int
@@ -36,7 +36,7 @@ class Move:
         return f"{self.what} {self.blocks} blocks{more}, {self.layers} layers, {self.heads}"
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
-        """See `benchmarks.kernels.case.Shape`."""
+        """Makes inputs, as `benchmarks.kernels.case.Shape` says."""
         pool = made_pool(self.layers, self.blocks, self.heads, self.block, device, dtype)
         sources, targets = torch.randperm(2 * self.blocks, device=device).add_(1).chunk(2)
         run, check, peer = {"gather": self._gather, "scatter": self._scatter, "copy": self._copy}[self.what](
@@ -101,7 +101,7 @@ class Encode:
         return f"encode {self.blocks} blocks as {self.code}{more}, {self.heads}"
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
-        """See `benchmarks.kernels.case.Shape`."""
+        """Makes inputs, as `benchmarks.kernels.case.Shape` says."""
         layer = made_pool(1, self.blocks, self.heads, self.block, device, dtype)[0]
         blocks = torch.randperm(2 * self.blocks, device=device).add_(1)[: self.blocks]
         values = self.blocks * layer[0].numel()

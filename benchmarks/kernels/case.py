@@ -1,4 +1,4 @@
-"""One row of the kernels' benchmark: a kernel on inputs of one shape, what it has to do, and who else can do it."""
+"""Defines a row of the kernels' benchmark: a kernel on inputs of one shape, its work, and who else can do it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ times at most, and everything else is fp32."""
 
 
 class Target(NamedTuple):
-    """What is wanted of a row: a share of the limit, or, where `share` is 0, to be no slower than the best peer."""
+    """Says what is wanted of a row: a share of the limit or, where `share` is 0, to be no slower than the best peer."""
 
     share: float = 0.0
 
@@ -30,7 +30,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs are on the device already."""
+    """Holds one row's work. Inputs are on the device already."""
 
     run: Callable[[Config | None], object]
     """The kernel, with a config of its candidates or its own choice."""
@@ -44,34 +44,34 @@ class Case:
 
 
 class Shape(Protocol):
-    """Of one row; its text is the row's name."""
+    """Describes the shape of one row; its text is the row's name."""
 
     @property
     def target(self) -> Target | None:
-        """What is wanted of it, if anything."""
+        """Returns what is wanted of the row, if anything."""
         ...
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
-        """Fresh random inputs on a device. On `meta` there are none, and only `run` may be called."""
+        """Makes fresh random inputs on a device. On `meta` there are none, and only `run` may be called."""
         ...
 
 
 class Rows(Protocol):
-    """What a module of this package, named as its kernel, offers."""
+    """Says what a module of this package, named as its kernel, offers."""
 
     @property
     def LIMIT(self) -> Limit:
-        """What the kernel is bound by."""
+        """Says what the kernel is bound by."""
         ...
 
     @property
     def SHAPES(self) -> Mapping[Size, Sequence[Shape]]:
-        """Its rows."""
+        """Lists its rows."""
         ...
 
     @property
     def CANDIDATES(self) -> Sequence[Config]:
-        """The kernel's own."""
+        """Returns the kernel's own candidates."""
         ...
 
 
@@ -85,5 +85,5 @@ def close(found: Tensor, expected: Tensor) -> None:
 
 
 def random(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Standard normal numbers: zeros hide errors, and are faster to multiply."""
+    """Draws standard normal numbers: zeros hide errors, and are faster to multiply."""
     return torch.empty(tuple(shape), dtype=dtype, device=device).normal_()

@@ -1,4 +1,4 @@
-"""One row measured: right first, then fast, then beside PyTorch."""
+"""Measures one row: right first, then fast, then beside PyTorch."""
 
 import warnings
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from benchmarks.kernels.case import Case, Limit, Target, close
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table. Seconds are None in the interpreter, whose time says nothing."""
+    """Holds a line of the table. Seconds are None in the interpreter, whose time says nothing."""
 
     kernel: str
     shape: str
@@ -32,7 +32,7 @@ class Row:
 
     @property
     def best_peer(self) -> tuple[str, float] | None:
-        """The fastest, with its seconds."""
+        """Returns the fastest peer, with its seconds."""
         found = [(seconds, name) for name, seconds in self.peers.items() if seconds is not None]
         return min(found)[::-1] if found else None
 
@@ -46,7 +46,7 @@ def measure(
     device: torch.device,
     limits: Limits | None,
 ) -> Row:
-    """Raises AssertionError for a wrong result. Without `limits` nothing is timed."""
+    """Measures a row; without `limits` nothing is timed. Raises AssertionError for a wrong result."""
     wanted = str(target) if target else ""
     with torch.inference_mode():
         case.check(None)
@@ -67,7 +67,7 @@ def measure(
 
 
 def _peer(case: Case, name: str, ours: object, device: torch.device) -> float | None:
-    """Its seconds; None where the shape is not for it, or too large for the device's memory by its way."""
+    """Returns a peer's seconds; None where the shape is not for it, or too large for the device's memory by its way."""
     with quiet():
         try:
             _agrees(name, case.peers[name](), ours)
@@ -78,7 +78,7 @@ def _peer(case: Case, name: str, ours: object, device: torch.device) -> float | 
 
 
 def _agrees(name: str, theirs: object, ours: object) -> None:
-    """A peer that does other work would be no measure."""
+    """Tells whether a peer does the same work; otherwise it would be no measure."""
     if isinstance(theirs, Tensor) and isinstance(ours, Tensor):
         try:
             close(theirs, ours)
@@ -88,7 +88,7 @@ def _agrees(name: str, theirs: object, ours: object) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Backends that do not take a shape warn of it, each in several sentences."""
+    """Silences backends that do not take a shape, and warn of it in several sentences each."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""One query a sequence over all of its KV: bound by reading that."""
+"""Attends with one query a sequence over all of its KV: bound by reading that."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Decode:
         return ", ".join([f"batch {self.batch}, context {self.context}, {self.heads}", *more])
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
-        """See `benchmarks.kernels.case.Shape`."""
+        """Makes inputs, as `benchmarks.kernels.case.Shape` says."""
         kv = paged(self.batch, self.context, self.heads, self.block, device, dtype)
         queries = random((self.batch, self.heads.queries, self.heads.dim), device, dtype)
         splits = split_count(self.batch, self.heads.keys, processors(device), self.context)

@@ -1,4 +1,4 @@
-"""Inputs of attention: a pool whose blocks are in random order, block tables, and the same keys and values in a row."""
+"""Makes inputs of attention: a pool of blocks in random order, block tables, the same keys and values in a row."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ PROCESSORS = 132
 
 
 class Heads(NamedTuple):
-    """How many, and of what size."""
+    """Says how many heads there are, and of what size."""
 
     queries: int
     keys: int
@@ -28,14 +28,14 @@ LLAMA, QWEN = Heads(32, 8, 128), Heads(16, 8, 128)
 
 
 class Paged(NamedTuple):
-    """The KV of `works` sequences of equal length."""
+    """Holds the KV of `works` sequences of equal length."""
 
     pool: Tensor  # [blocks, kv_heads, 2, block, dim] block 0 is the null block
     tables: Tensor  # [works, blocks of each] int32
     lengths: Tensor  # [works] int32
 
     def contiguous(self) -> tuple[Tensor, Tensor]:
-        """Keys and values, each `[works, kv_heads, tokens, dim]`."""
+        """Returns keys and values, each `[works, kv_heads, tokens, dim]`."""
         works, width = self.tables.shape
         _, heads, _, block, dim = self.pool.shape
         found = self.pool[self.tables.long().flatten()].view(works, width, heads, 2, block, dim)
@@ -43,7 +43,7 @@ class Paged(NamedTuple):
         return keys[:, :, : self._tokens], values[:, :, : self._tokens]
 
     def exact(self, works: int) -> "Paged":
-        """The first `works` of them in fp64, for a reference: all of them may be too large for that."""
+        """Returns the first `works` of them in fp64, for a reference: all of them may be too large for that."""
         tables = self.tables[:works]
         own = torch.arange(tables.numel(), dtype=torch.int32, device=tables.device).view(tables.shape)
         return Paged(self.pool[tables.long().flatten()].double(), own, self.lengths[:works])
@@ -54,7 +54,7 @@ class Paged(NamedTuple):
 
 
 def paged(works: int, tokens: int, heads: Heads, block: int, device: torch.device, dtype: torch.dtype) -> Paged:
-    """Random KV."""
+    """Draws random KV."""
     width = -(-tokens // block)
     pool = random((1 + works * width, heads.keys, 2, block, heads.dim), device, dtype)
     pool[0] = 0
@@ -63,5 +63,5 @@ def paged(works: int, tokens: int, heads: Heads, block: int, device: torch.devic
 
 
 def processors(device: torch.device) -> int:
-    """Of a GPU that is there, or of the one that is meant."""
+    """Returns the number of processors of a GPU that is there, or of the one that is meant."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS

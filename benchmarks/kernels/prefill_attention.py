@@ -1,4 +1,4 @@
-"""A prompt, or its last chunk, over the KV before and in it: bound by multiplying."""
+"""Attends with a prompt, or its last chunk, over the KV before and in it: bound by multiplying."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ __all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
 
 @dataclass(frozen=True)
 class Prefill:
-    """`tokens` queries at the end of `context` tokens, of each of `works` sequences."""
+    """Describes `tokens` queries at the end of `context` tokens, of each of `works` sequences."""
 
     tokens: int
     context: int
@@ -41,14 +41,14 @@ class Prefill:
 
     @property
     def pairs(self) -> int:
-        """Query and key that meet, in one sequence and head."""
+        """Counts the pairs of query and key that meet, in one sequence and head."""
         first, last = self.context - self.tokens + 1, self.context
         if not self.window or self.window >= last:
             return (first + last) * self.tokens // 2
         return sum(min(seen, self.window) for seen in range(first, last + 1))
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
-        """See `benchmarks.kernels.case.Shape`."""
+        """Makes inputs, as `benchmarks.kernels.case.Shape` says."""
         kv = paged(self.works, self.context, self.heads, self.block, device, dtype)
         rows = self.works * self.tokens
         # As a slice of the fused projection: a row's queries stand before its keys and values.

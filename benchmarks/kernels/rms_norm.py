@@ -1,4 +1,4 @@
-"""The norm of hidden states, behind the addition to the residual stream: bound by reading and writing them."""
+"""Norms hidden states, behind the addition to the residual stream: bound by reading and writing them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ __all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
 
 @dataclass(frozen=True)
 class Norm:
-    """Rows of hidden states; `add`: a change is added first."""
+    """Describes rows of hidden states; `add`: a change is added first."""
 
     rows: int
     width: int
@@ -32,7 +32,7 @@ class Norm:
         return f"{self.rows} x {self.width}{', added' if self.add else ''}"
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
-        """See `benchmarks.kernels.case.Shape`."""
+        """Makes inputs, as `benchmarks.kernels.case.Shape` says."""
         hidden, change = (random((self.rows, self.width), device, dtype) for _ in range(2))
         weight = random((self.width,), device, dtype)
 

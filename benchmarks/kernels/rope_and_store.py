@@ -1,4 +1,4 @@
-"""Queries, keys and values of a step to where attention finds them: bound by reading and writing them."""
+"""Stores queries, keys and values of a step where attention finds them: bound by reading and writing them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ __all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
 
 @dataclass(frozen=True)
 class Rotation:
-    """Tokens of one step at random places; `normed`: queries and keys have a norm of their own, as Qwen3's."""
+    """Describes tokens of one step at random places; `normed`: queries and keys have norms of their own, as Qwen3's."""
 
     tokens: int
     heads: Heads
@@ -35,7 +35,7 @@ class Rotation:
         return f"{self.tokens} tokens, {self.heads}{''.join(more)}"
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
-        """See `benchmarks.kernels.case.Shape`."""
+        """Makes inputs, as `benchmarks.kernels.case.Shape` says."""
         queries, keys, dim = self.heads
         heads = random((self.tokens, queries + 2 * keys, dim), device, dtype)
         blocks = 1 + -(-self.tokens // self.block)

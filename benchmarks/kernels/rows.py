@@ -1,4 +1,4 @@
-"""All rows of the table: every kernel's module of this package, by the kernel's name."""
+"""Lists all rows of the table: every kernel's module of this package, by the kernel's name."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -28,7 +28,7 @@ MODULES: dict[str, Rows] = {
 
 
 class Wanted(NamedTuple):
-    """A row that is to be measured."""
+    """Holds a row that is to be measured."""
 
     kernel: str
     shape: Shape
@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
 
 
 def rows(size: Size, kernels: list[str]) -> Iterator[Wanted]:
-    """Of some kernels, in the table's order; within a kernel those that have a target first: time may run out."""
+    """Lists rows of some kernels, in the table's order; of each those that have a target first: time may run out."""
     for name in kernels:
         module = MODULES[name]
         for shape in sorted(module.SHAPES[size], key=lambda shape: shape.target is None):

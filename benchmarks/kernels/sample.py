@@ -32,7 +32,7 @@ class Draw:
         return f"{self.rows} x {self.vocabulary}, {self.filters}"
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
-        """See `benchmarks.kernels.case.Shape`."""
+        """Makes inputs, as `benchmarks.kernels.case.Shape` says."""
         logits = random_logits(self.rows, self.vocabulary, device, dtype)
         settings, keys = self.filters.of_each(self.rows, device), random_bits((self.rows, 2), device)
 

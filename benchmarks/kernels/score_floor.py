@@ -1,4 +1,4 @@
-"""The threshold that a sample's filters come to: bound by reading the logits, several times."""
+"""Finds the threshold that a sample's filters come to: bound by reading the logits, several times."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Floor:
         return f"{self.rows} x {self.vocabulary}, {self.filters}"
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
-        """See `benchmarks.kernels.case.Shape`. The bytes are those of one reading."""
+        """Makes inputs, as `benchmarks.kernels.case.Shape` says. The bytes are those of one reading."""
         logits = random_logits(self.rows, self.vocabulary, device, dtype)
         settings = self.filters.of_each(self.rows, device)
         parts = part_count(self.rows, self.vocabulary, processors(device))

@@ -1,4 +1,4 @@
-"""The gate of an MLP: bound by reading and writing it."""
+"""Computes the gate of an MLP: bound by reading and writing it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ __all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
 
 @dataclass(frozen=True)
 class Gate:
-    """Rows with gate and up, each so wide, side by side."""
+    """Describes rows with gate and up, each so wide, side by side."""
 
     rows: int
     width: int
@@ -30,7 +30,7 @@ class Gate:
         return f"{self.rows} x {self.width}"
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
-        """See `benchmarks.kernels.case.Shape`."""
+        """Makes inputs, as `benchmarks.kernels.case.Shape` says."""
         gate_up = random((self.rows, 2 * self.width), device, dtype)
 
         def run(config: Config | None) -> Tensor:

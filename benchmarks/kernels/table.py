@@ -1,4 +1,4 @@
-"""Rows as Markdown and as JSON."""
+"""Writes rows as Markdown and as JSON."""
 
 import json
 import platform
@@ -19,18 +19,18 @@ HEAD = (
 
 
 def versions(device: torch.device) -> str:
-    """What was measured where."""
+    """Writes what was measured where."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "Triton's interpreter"
     return f"{name}; Python {platform.python_version()}, torch {torch.__version__}, triton {triton.__version__}"
 
 
 def limits_line(limits: Limits) -> str:
-    """What the device can do, by the same clock."""
+    """Writes what the device can do, by the same clock."""
     return f"copy {limits.copy / 1e9:.0f} GB/s, matrix product {limits.multiply / 1e12:.0f} TFLOP/s"
 
 
 def line(row: Row) -> str:
-    """One line of the table."""
+    """Writes one line of the table."""
     if row.error:
         cells = ["", "", "", "", "", f"**failed**: {row.error}"]
     elif row.seconds is None or row.rate is None or row.share is None:
@@ -46,7 +46,7 @@ def line(row: Row) -> str:
 
 
 def write_json(path: Path, device: torch.device, dtype: str, limits: Limits | None, rows: Sequence[Row]) -> None:
-    """All that was measured, in seconds, bytes and operations."""
+    """Writes all that was measured, in seconds, bytes and operations."""
     found = {
         "versions": versions(device),
         "dtype": dtype,

@@ -20,7 +20,7 @@ Key = tuple[str, str]
 
 
 class Tuner:
-    """What was measured so far, on one device."""
+    """Holds what was measured so far, on one device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -41,7 +41,7 @@ class Tuner:
             self._found[key].append(times)
 
     def best(self) -> dict[Key, Config]:
-        """For each key. Not one whose every candidate failed somewhere."""
+        """Returns the best for each key, without keys whose every candidate failed somewhere."""
         chosen = {}
         for key, rows in self._found.items():
             loss = [sum(map(math.log, times)) for times in zip(*rows, strict=True)]

@@ -1,4 +1,4 @@
-"""Our engine, in the same harness as its peers: scheduler and executor in one process."""
+"""Runs our engine in the same harness as its peers: scheduler and executor in one process."""
 
 from benchmarks.peer_runners.protocol import Prompts, arguments, serve, take_streams
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peer_runners.gguf_of MODEL FILE FORMAT`: a Llama in Hugging Face format as a GGUF file.
+"""Writes a Llama in Hugging Face format as GGUF: `python -m benchmarks.peer_runners.gguf_of MODEL FILE FORMAT`.
 
 In llama.cpp's own environment. The file has no tokenizer: `benchmarks.peers` speaks in token ids. Names and the order
 of the rows of Q and K are those of llama.cpp's own `convert_hf_to_gguf.py`.
@@ -30,7 +30,7 @@ LAYER = {
 
 
 def tensors(directory: Path) -> dict[str, Any]:
-    """All weights, in fp32. Read by hand: the safetensors package knows no bf16 without PyTorch."""
+    """Reads all weights, in fp32, by hand: the safetensors package knows no bf16 without PyTorch."""
     found = {}
     for path in sorted(directory.glob("*.safetensors")):
         data = np.memmap(path, np.uint8, "r")
@@ -51,7 +51,7 @@ def tensors(directory: Path) -> dict[str, Any]:
 
 
 def name_of(name: str) -> str:
-    """A tensor's name in GGUF."""
+    """Returns a tensor's name in GGUF."""
     whole = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
     stem, _, kind = name.rpartition(".")
     if stem in whole:
@@ -61,7 +61,7 @@ def name_of(name: str) -> str:
 
 
 def interleaved(weight: Any, heads: int) -> Any:
-    """llama.cpp rotates neighbouring pairs where Hugging Face rotates halves: a head's rows change places."""
+    """Reorders a head's rows: llama.cpp rotates neighbouring pairs where Hugging Face rotates halves."""
     rows = weight.shape[0] // heads
     return weight.reshape(heads, 2, rows // 2, -1).swapaxes(1, 2).reshape(weight.shape)
 

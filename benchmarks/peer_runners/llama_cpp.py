@@ -1,4 +1,4 @@
-"""llama.cpp through the C API of llama-cpp-python, as `benchmarks.peers` runs it.
+"""Runs llama.cpp through the C API of llama-cpp-python, for `benchmarks.peers`.
 
 All sequences are decoded in one batch, and prompts in batches that are as large as llama.cpp's own default, as its
 server does.
@@ -20,7 +20,7 @@ SEQUENCES = 64
 
 
 class Model:
-    """One model, and for each request a context of its own: an empty KV cache of the right size."""
+    """Runs one model, with a context for each request: an empty KV cache of the right size."""
 
     def __init__(self, path: str, threads: int) -> None:
         self._threads = threads

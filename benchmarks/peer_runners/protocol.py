@@ -1,4 +1,4 @@
-"""How a runner talks to `benchmarks.peers`: one line of JSON for each request and each answer. Standard library only.
+"""Talks to `benchmarks.peers`: one line of JSON for each request and each answer. Standard library only.
 
 The runner first says `{"versions": {package: version}}`, once its model is loaded. A request is
 `{"prompts": [[token id]], "output": n}`, an answer `{"seconds": s, "tokens": [[token id]]}`: `n` tokens for each
@@ -19,7 +19,7 @@ Generate = Callable[[Prompts, int], Prompts]
 
 
 def take_streams() -> tuple[TextIO, TextIO]:
-    """Requests and answers. Called before a library is imported that might print something, or read."""
+    """Takes the streams of requests and answers, before a library is imported that might print something, or read."""
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -39,7 +39,7 @@ def serve(streams: tuple[TextIO, TextIO], packages: Sequence[str], generate: Gen
 
 
 def arguments() -> tuple[str, str, int, int]:
-    """Model, number format (`bf16` or `fp32`), threads, and tokens of the longest request."""
+    """Returns model, number format (`bf16` or `fp32`), threads, and tokens of the longest request."""
     model, dtype, threads, longest = sys.argv[1:]
     return model, dtype, int(threads), int(longest)
 

@@ -1,4 +1,4 @@
-"""transformers' `generate`, as `benchmarks.peers` runs it."""
+"""Runs transformers' `generate`, for `benchmarks.peers`."""
 
 from benchmarks.peer_runners.protocol import Prompts, arguments, serve, take_streams
 

@@ -1,4 +1,4 @@
-"""vLLM's offline `LLM`, as `benchmarks.peers` runs it: without prefix cache, and without text."""
+"""Runs vLLM's offline `LLM`, for `benchmarks.peers`, without prefix cache, and without text."""
 
 from benchmarks.peer_runners.protocol import Prompts, arguments, serve, take_streams
 
