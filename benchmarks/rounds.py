@@ -1,5 +1,6 @@
-"""Interleaved rounds: every system runs every workload once in each round, one after the other, so that what the
-machine's neighbours do in an hour happens to all of them.
+"""Interleaves rounds: in each, every system runs every workload once, one after the other.
+
+So what the machine's neighbours do in an hour happens to all of them.
 """
 
 import time
@@ -23,9 +24,11 @@ class System(Protocol):
 
     name: str
 
-    def run(self, prompts: list[list[int]], output: int) -> tuple[float, list[list[int]]]: ...
+    def run(self, prompts: list[list[int]], output: int) -> tuple[float, list[list[int]]]:
+        """Runs all prompts at once; returns the seconds that it took, and `output` token ids of each."""
 
-    def processor_seconds(self) -> float: ...
+    def processor_seconds(self) -> float:
+        """Returns the processor time of all its processes so far, in s."""
 
 
 @dataclass

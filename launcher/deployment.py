@@ -38,7 +38,7 @@ def environment(inherited: Mapping[str, str], root: Path, run: Path) -> dict[str
 
 
 def worker_names(config: UpConfig) -> list[str]:
-    """Returns the workers' names: `prefill-0` … `decode-0` …"""
+    """Returns the workers' names: `prefill-0` and so on, then `decode-0` and so on."""
     return [f"{role}-{i}" for role, n in (("prefill", config.prefill), ("decode", config.decode)) for i in range(n)]
 
 

@@ -31,6 +31,7 @@ class Model:
         self._batch = api.llama_batch_init(BATCH, 0, 1)
 
     def generate(self, prompts: Prompts, output: int) -> Prompts:
+        """Returns `output` greedy token ids for each prompt."""
         settings = api.llama_context_default_params()
         settings.n_ctx = sum(len(prompt) + output for prompt in prompts) + 256
         settings.n_batch = BATCH
