@@ -88,7 +88,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Encode:
-    """So many blocks of one layer, as they leave on a slow link."""
+    """Describes so many blocks of one layer, as they leave on a slow link."""
 
     code: Code
     blocks: int
@@ -119,7 +119,7 @@ class Encode:
 
 
 def made_pool(layers: int, blocks: int, heads: Heads, block: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Random KV: twice the `blocks` that a row moves, and the null block."""
+    """Draws random KV: twice the `blocks` that a row moves, and the null block."""
     return random((layers, 1 + 2 * blocks, heads.keys, 2, block, heads.dim), device, dtype)
 
 

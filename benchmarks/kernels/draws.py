@@ -1,4 +1,4 @@
-"""Inputs of sampling: logits with the spread of a model's, and one sample's settings for each row of them."""
+"""Makes inputs of sampling: logits with the spread of a model's, and one sample's settings for each row of them."""
 
 from math import inf, log
 from typing import NamedTuple
@@ -16,7 +16,7 @@ SPREAD = 3.0
 
 
 class Filters(NamedTuple):
-    """A `top_k` of 0, a `top_p` of 1 and a `min_p` of 0 are off; a `temperature` of 0 is greedy."""
+    """Holds a sample's filters. `top_k` 0, `top_p` 1 and `min_p` 0 are off; `temperature` 0 is greedy."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -32,11 +32,11 @@ class Filters(NamedTuple):
 
     @property
     def on(self) -> bool:
-        """Whether more has to be known of a row than its largest."""
+        """Tells whether more has to be known of a row than its largest."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
     def of_each(self, rows: int, device: torch.device) -> SampleSettings:
-        """Of so many samples, each of its own row."""
+        """Makes the settings of so many samples, each of its own row."""
 
         def each(value: float, kind: torch.dtype) -> Tensor:
             return torch.full((rows,), value, dtype=kind, device=device)
@@ -51,7 +51,7 @@ class Filters(NamedTuple):
 
 
 def random_logits(rows: int, vocabulary: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """`[rows, vocabulary]`."""
+    """Draws logits `[rows, vocabulary]`."""
     return random((rows, vocabulary), device, dtype).mul_(SPREAD)
 
 

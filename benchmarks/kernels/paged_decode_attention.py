@@ -21,7 +21,7 @@ __all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
 
 @dataclass(frozen=True)
 class Decode:
-    """One query of each of `batch` sequences. FlexAttention is compiled, which takes seconds, where it is asked for."""
+    """Describes one query of each of `batch` sequences; `flex`: beside FlexAttention, which compiles for seconds."""
 
     batch: int
     context: int

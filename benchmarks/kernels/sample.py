@@ -1,4 +1,4 @@
-"""The draw of next tokens from logits: bound by reading those once."""
+"""Draws next tokens from logits: bound by reading those once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ __all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
 
 @dataclass(frozen=True)
 class Draw:
-    """One sample of each of `rows`."""
+    """Describes one sample of each of `rows`."""
 
     rows: int
     vocabulary: int
@@ -48,7 +48,7 @@ class Draw:
         return Case(run, check, bytes=logits.nbytes, peers={"operators": self._peer(logits)})
 
     def _peer(self, logits: Tensor) -> Callable[[], Tensor]:
-        """The same distribution, by noise of PyTorch's own: exponential numbers divide shares."""
+        """Draws from the same distribution, by noise of PyTorch's own: exponential numbers divide shares."""
         temperature, top_k, top_p, min_p = self.filters
 
         def run() -> Tensor:

@@ -20,7 +20,7 @@ __all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
 
 @dataclass(frozen=True)
 class Floor:
-    """One sample of each of `rows`."""
+    """Describes one sample of each of `rows`."""
 
     rows: int
     vocabulary: int

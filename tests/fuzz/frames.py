@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -102,15 +102,16 @@ class Mutator:
             frames += [self._chance.randbytes(self._chance.choice([0, 16, 1024])) for _ in range(self._draw(3))]
         return frames
 
-    def _struct(self, kind: type[Struct], known: dict[str, Any], odd: float) -> Struct:
+    def _struct(self, kind: type, known: dict[str, Any], odd: float) -> Any:
+        """Makes a struct, or a named tuple."""
         values = {}
-        for field in fields(kind):
-            sane = field.name in known and self._chance.random() >= odd
-            values[field.name] = known[field.name] if sane else self._value(field.type, odd)
+        for name, hint in hints(kind).items():
+            sane = name in known and self._chance.random() >= odd
+            values[name] = known[name] if sane else self._value(hint, known, odd)
         return kind(**values)
 
-    def _value(self, kind: Any, odd: float) -> Any:
-        """Makes a value of a field's type."""
+    def _value(self, kind: Any, known: dict[str, Any], odd: float) -> Any:
+        """Makes a value of a field's type; structs inside take `known` values too."""
         origin, parts = get_origin(kind), get_args(kind)
         absurd = self._chance.random() < odd
         if kind is int:
@@ -125,18 +126,16 @@ class Mutator:
             return self._chance.randbytes(self._draw(1000) if absurd else 32)
         if kind is NoneType:
             return None
-        if origin is Annotated:
-            return self._value(parts[0], odd)
         if origin is Literal:
             return self._chance.choice(parts)
         if origin in (list, tuple):
             integers = 300 if absurd else 20
             longest = integers if parts[0] is int else 4  # structs have lists of their own
-            return origin(self._value(parts[0], odd) for _ in range(self._draw(longest)))
+            return origin(self._value(parts[0], known, odd) for _ in range(self._draw(longest)))
         if origin in (Union, UnionType):
-            return self._value(self._chance.choice(parts), odd)
-        assert isinstance(kind, type) and issubclass(kind, Struct), f"no value for {kind}"
-        return self._struct(kind, {}, odd)
+            return self._value(self._chance.choice(parts), known, odd)
+        assert isinstance(kind, type) and issubclass(kind, Struct | tuple), f"no value for {kind}"
+        return self._struct(kind, known, odd)
 
     def _odd_frames(self) -> Frames:
         """Makes none to six frames: messages, payloads, nothing."""
@@ -158,7 +157,7 @@ class Mutator:
         return int(self._chance.random() * below)  # five times as fast as randrange
 
 
-fields = cache(msgspec.structs.fields)
+hints = cache(get_type_hints)
 Change = Callable[[bytes, random.Random], bytes]
 
 
