@@ -35,6 +35,7 @@ from core.model_location import locate
 from engine.device import dtype_name
 from engine.executor import Executor
 from engine.model.config import read_config
+from engine.start.load import load_engine
 from launcher.deployment import ENVIRONMENT
 
 
@@ -43,7 +44,7 @@ class Bench:
 
     def __init__(self, config: EngineConfig, executor: Executor, native: NativeTime, rounds: int) -> None:
         self.executor = executor
-        self.work: Work = work_of(executor.model_config, executor.dtype, executor.quantization)
+        self.work: Work = work_of(executor.engine.model_config, executor.engine.backend.dtype, config.quantization)
         self._config = config
         self._native = native
         self._rounds = rounds
@@ -51,20 +52,20 @@ class Bench:
 
     def header(self, model: str) -> list[str]:
         """Writes what was measured where."""
-        executor, machine = self.executor, self.machine
+        backend, machine = self.executor.engine.backend, self.machine
         return [
             f"{machine.name}, {machine.threads} threads; Python {platform.python_version()}, torch "
-            f"{torch.__version__}; {model}, {dtype_name(executor.dtype)} on {executor.device}, "
-            f"{executor.operators} operators, quantization {executor.quantization}, median of {self._rounds}",
+            f"{torch.__version__}; {model}, {dtype_name(backend.dtype)} on {backend.device}, "
+            f"{backend.name} operators, quantization {self._config.quantization}, median of {self._rounds}",
             f"memory {machine.read / 1e9:.1f} GB/s over {self.work.bytes >> 20} MiB, as much as the weights; "
-            f"{read_rate(executor.device, GIBIBYTE) / 1e9:.1f} GB/s over 1 GiB; "
+            f"{read_rate(backend.device, GIBIBYTE) / 1e9:.1f} GB/s over 1 GiB; "
             f"matrix product {machine.multiply / 1e9:.0f} GFLOP/s",
         ]
 
     def run(self, workload: Workload) -> tuple[Timing, Timing, float]:
         """Returns the median round, its floor by the machine at that time, and the share outside native operators."""
         timings, outside = [], []
-        vocabulary = self.executor.model_config.vocab_size
+        vocabulary = self.executor.engine.model_config.vocab_size
         for index in range(-1, self._rounds):  # one that warms up
             inside = self._native.seconds
             output = workload.output if index >= 0 else min(2, workload.output)
@@ -84,7 +85,8 @@ class Bench:
         return Machine.best(self._measured)
 
     def _measure(self) -> Machine:
-        return measure(self.executor.device, self.executor.dtype, self.work.bytes)
+        backend = self.executor.engine.backend
+        return measure(backend.device, backend.dtype, self.work.bytes)
 
 
 def table(bench: Bench, workloads: list[Workload], profile: bool) -> list[Point]:
@@ -137,12 +139,12 @@ def main() -> int:
             max_model_len=longest,
         )
         with native.watching():
-            executor = Executor(config, in_process.quiet)
+            executor = Executor(load_engine(config, in_process.quiet))
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     bench = Bench(config, executor, native, given.rounds)
-    profile = given.profile and executor.operators == "native"
+    profile = given.profile and executor.engine.backend.name == "native"
     print("\n".join(bench.header(given.model)))
     if given.profile and not profile:
         print("--profile says nothing here: there are no native operators")

@@ -22,13 +22,14 @@ class Loop:
     def __init__(self, executor: Executor, config: EngineConfig) -> None:
         """Begins with an empty cache."""
         self._executor = executor
-        self._depth = 2 if executor.device.type == "cuda" else 1
+        engine = executor.engine
+        self._depth = engine.launch_depth
         self._flying = 0
         self.scheduler = Scheduler(
-            BlockManager(executor.spec, executor.block_count),
+            BlockManager(engine.pool.spec, engine.pool.block_count),
             max_batch_tokens=config.max_batch_tokens,
             max_sequences=config.max_sequences,
-            max_model_len=executor.model_config.max_model_len,
+            max_model_len=engine.model_config.max_model_len,
             max_in_flight=self._depth,
         )
 

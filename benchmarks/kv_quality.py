@@ -25,6 +25,7 @@ from core.kvspec import Piece, WireForm, blocks_for
 from core.model_location import locate
 from engine.device import dtype_name
 from engine.executor import Executor
+from engine.start.load import load_engine
 
 CODECS: tuple[Codec, ...] = get_args(Codec)
 
@@ -37,11 +38,13 @@ def random_texts(vocabulary: int, tokens: int) -> list[list[int]]:
 
 def hand_off(sender: Executor, receiver: Executor, tokens: int, codec: Codec) -> None:
     """Passes the KV of the text that `sender` has just computed, all layers, into the same blocks of `receiver`."""
-    group = sender.spec.groups[0]
+    group = sender.engine.pool.spec.groups[0]
     blocks = list(range(1, 1 + blocks_for(tokens, group.block_tokens)))
-    form = WireForm(sender.spec.dtype, group.block_tokens, codec)
+    form = WireForm(sender.engine.pool.spec.dtype, group.block_tokens, codec)
     for layer in group.layers:
-        receiver.pool.convert(Piece(form, 0, layer, blocks, 0, 0), sender.pool.read(0, layer, blocks, codec))
+        receiver.engine.pool.convert(
+            Piece(form, 0, layer, blocks, 0, 0), sender.engine.pool.read(0, layer, blocks, codec)
+        )
 
 
 def scores_of(logits: Tensor, text: list[int]) -> Scores:
@@ -72,9 +75,8 @@ def compare(sender: Executor, receiver: Executor, texts: list[list[int]]) -> tup
 
 def make(model: str, dtype: Literal["fp32", "bf16"]) -> Executor:
     """Makes an engine on the CPU, with room for one text."""
-    return Executor(
-        EngineConfig(model=model, device="cpu", dtype=dtype, max_model_len=PIECE, kv_memory=64 << 20), quiet
-    )
+    config = EngineConfig(model=model, device="cpu", dtype=dtype, max_model_len=PIECE, kv_memory=64 << 20)
+    return Executor(load_engine(config, quiet))
 
 
 def main() -> int:
@@ -91,15 +93,15 @@ def main() -> int:
         directory = locate(given.model, quiet)
         sender, receiver = make(given.model, given.dtype), make(given.model, given.dtype)
         if given.random:
-            texts = random_texts(sender.model_config.vocab_size, given.tokens)
+            texts = random_texts(sender.engine.model_config.vocab_size, given.tokens)
         else:
             texts = texts_of(directory, given.text, given.tokens)
         whole, behind = compare(sender, receiver, [each for each in texts if len(each) >= 4])
     except (BatonError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    group, name = sender.spec.groups[0], dtype_name(sender.dtype)
-    print(f"{sender.model_config.name}, {name}, {len(whole.likeliest)} positions behind a handoff")
+    group, name = sender.engine.pool.spec.groups[0], dtype_name(sender.engine.backend.dtype)
+    print(f"{sender.engine.model_config.name}, {name}, {len(whole.likeliest)} positions behind a handoff")
     print("| codec | bytes | perplexity | x | the likeliest token is the same |")
     print("| --- | --- | --- | --- | --- |")
     print(f"| no handoff | | {whole.perplexity:.4f} | | |")

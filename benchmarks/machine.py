@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from engine.model.linear import can_pack
+from engine.backends.reference.linear import can_pack
 
 GIBIBYTE = 1 << 30
 SHAPES = ((256, 512, 512), (512, 576, 1536), (512, 1024, 1024), (1024, 2048, 2048))

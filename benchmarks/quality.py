@@ -28,6 +28,7 @@ from demo_model import animals, stories, sums
 from demo_model.split import Split
 from engine.device import dtype_name
 from engine.executor import Executor
+from engine.start.load import load_engine
 
 PIECE = 512
 """Tokens that are read at once; also the longest context of a position."""
@@ -102,10 +103,10 @@ def compare(model: str, dtype: Literal["fp32", "bf16"], texts: list[list[int]]) 
         config = EngineConfig(
             model=model, device="cpu", dtype=dtype, max_model_len=PIECE, kv_memory=64 << 20, quantization=quantization
         )
-        executor = Executor(config, quiet)
+        executor = Executor(load_engine(config, quiet))
         found[quantization] = score(executor, texts)
         perplexity = found[quantization].perplexity
-        print(f"{dtype_name(executor.dtype)}, quantization {quantization}: perplexity {perplexity:.4f}")
+        print(f"{dtype_name(executor.engine.backend.dtype)}, quantization {quantization}: perplexity {perplexity:.4f}")
     return found
 
 

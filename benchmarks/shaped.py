@@ -31,6 +31,7 @@ from core.messages import Prompt, Sampling
 from engine.device import choose_device, choose_dtype, dtype_name
 from engine.executor import Executor
 from engine.schedule.sequence import Sequence
+from engine.start.load import load_engine
 
 WARM, STEPS, WATCHED = 8, 48, 8
 """Decode steps: before the clock starts, under it, and under the profiler, which slows the host."""
@@ -89,7 +90,7 @@ class Shaped:
     """Measures one engine with random weights beside the device's limits."""
 
     def __init__(self, shape: str, device: str, dtype: Literal["auto", "fp32", "bf16", "fp16"]) -> None:
-        """Loads the engine. Raises `BatonError` as an executor does."""
+        """Loads the engine. Raises `BatonError` as loading an engine does."""
         self.shape, self.sizes = shape, SIZES[shape]
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
@@ -109,16 +110,16 @@ class Shaped:
                 max_batch_tokens=self.sizes.chunk,
                 max_sequences=max(self.sizes.batches),
             )
-            self.executor = Executor(self.config, quiet, open_weights=open_weights)
-        self.work: Work = work_of(self.executor.model_config, self.dtype)
+            self.executor = Executor(load_engine(self.config, quiet, open_weights))
+        self.work: Work = work_of(self.executor.engine.model_config, self.dtype)
         with torch.inference_mode():
-            for layer in self.executor.pool.layers:
+            for layer in self.executor.engine.pool.layers:
                 layer[1:].normal_()  # all but the null block
 
     def decode(self, batch: int) -> Decoded | None:
         """Measures a decode step at the context and a few tokens more, in s; None where the pool is too small."""
-        context, tokens = self.sizes.context, self.executor.spec.groups[0].block_tokens
-        if batch * blocks_for(context + HEADROOM, tokens) >= self.executor.block_count:
+        context, tokens = self.sizes.context, self.executor.engine.pool.spec.groups[0].block_tokens
+        if batch * blocks_for(context + HEADROOM, tokens) >= self.executor.engine.pool.block_count:
             return None
         loop = Loop(self.executor, self.config)
         sequences = self._landed(loop, batch)
@@ -139,7 +140,7 @@ class Shaped:
 
     def read(self, tokens: int) -> Read:
         """Measures one prompt, in s: the median of `ROUNDS` after one that warms up."""
-        config = self.executor.model_config
+        config = self.executor.engine.model_config
         times = []
         for _ in range(ROUNDS + 1):
             prompt = [random.randrange(config.vocab_size) for _ in range(tokens)]
@@ -156,7 +157,7 @@ class Shaped:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "a CPU"
         return (
             f"{name}, torch {torch.__version__}; {self.shape} with random weights, {dtype_name(self.dtype)}, "
-            f"{self.executor.operators} operators; copy {self.limits.copy / 1e9:.0f} GB/s, "
+            f"{self.executor.engine.backend.name} operators; copy {self.limits.copy / 1e9:.0f} GB/s, "
             f"matrix product {self.limits.multiply / 1e12:.1f} TFLOP/s"
         )
 
@@ -166,7 +167,7 @@ class Shaped:
 
     def _landed(self, loop: Loop, batch: int) -> list[Sequence]:
         """Makes sequences as a handoff leaves them: their KV is in the pool, and their first token is known."""
-        vocabulary, context = self.executor.model_config.vocab_size, self.sizes.context
+        vocabulary, context = self.executor.engine.model_config.vocab_size, self.sizes.context
         sequences = [
             Sequence(
                 AttemptKey(str(number), 0, 1),

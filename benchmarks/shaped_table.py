@@ -51,7 +51,7 @@ def reads(engine: Shaped) -> list[Read]:
     print("\n| prompt tokens | ms | tok/s | % of the matrix rate | with attention | target |\n" + "| --- " * 6 + "|")
     found = []
     for tokens in engine.sizes.prompts:
-        if tokens >= engine.executor.model_config.max_model_len:  # the pool has shortened it
+        if tokens >= engine.executor.engine.model_config.max_model_len:  # the pool has shortened it
             print(f"| {tokens} | its KV does not fit |||||")
             continue
         read = engine.read(tokens)

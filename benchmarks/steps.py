@@ -22,7 +22,7 @@ from core.kvspec import KVGroup, KVSpec
 from core.messages import Limits, Prompt, Sampling
 from engine.backends.native.library import load
 from engine.backends.native.sampler import NativeSampler
-from engine.backends.reference.sampler import TorchSampler
+from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.sampler import Draw, Sampler
 from engine.blocks.manager import BlockManager
 from engine.model.batch import BlockTables, build_batch
@@ -117,7 +117,7 @@ def main() -> int:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     try:
-        sampler: Sampler = NativeSampler(load()) if given.cpu_backend == "native" else TorchSampler()
+        sampler: Sampler = NativeSampler(load()) if given.cpu_backend == "native" else ReferenceSampler()
     except NativeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

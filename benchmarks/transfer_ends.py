@@ -24,10 +24,11 @@ from core.errors import NativeError
 from core.messages import Branch, Limits, PrefillJob, Prompt, Sampling, Stages
 from core.network import Network
 from core.sockets import payload_dealer, payload_router, send_now, send_now_tracked
-from engine.backends.native.codec import NativeWire
+from engine.backends.native.codec import NativeCodec
 from engine.backends.native.library import load
-from engine.backends.reference.codec import TorchWire
-from engine.kv.codec import Wire
+from engine.backends.reference.codec import ReferenceCodec
+from engine.backends.reference.mover import ReferenceMover
+from engine.kv.codec import BlockCodec
 from engine.kv.pool import KVPool, make_spec
 from engine.model.config import ModelConfig
 from engine.model.rope import Rope
@@ -70,7 +71,7 @@ SECONDS = 60.0
 def pool(size: int, seed: int) -> KVPool:
     """Makes a pool of `size` bytes and the null block, all pages touched: random numbers, or zeros for seed 0."""
     blocks = size // (LAYERS * BLOCK_BYTES) + 1
-    found = KVPool(MODEL, SPEC, blocks, torch.device("cpu"), torch.bfloat16, wire=_wire())
+    found = KVPool(MODEL, SPEC, blocks, torch.device("cpu"), torch.bfloat16, ReferenceMover(), _codec())
     random = torch.Generator().manual_seed(seed)
     for layer in found.layers:
         layer.normal_(generator=random) if seed else layer.fill_(0)
@@ -78,12 +79,12 @@ def pool(size: int, seed: int) -> KVPool:
     return found
 
 
-def _wire() -> Wire:
-    """Makes what a worker on this processor has."""
+def _codec() -> BlockCodec:
+    """Makes the codec of a worker on this processor."""
     try:
-        return NativeWire(load())
+        return NativeCodec(load())
     except NativeError:
-        return TorchWire()
+        return ReferenceCodec()
 
 
 class Near:

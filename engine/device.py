@@ -1,5 +1,7 @@
-"""Where the model runs and in which number format: chosen once, named in one line."""
+"""Where the model runs and in which number format, chosen once; and what goes wrong there, as one named error."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -7,13 +9,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.errors import ConfigError
+from core.errors import ConfigError, DeviceError, DeviceMemoryError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+ROOM = "a lower --gpu-memory-utilization or --max-batch-tokens leaves more to steps"
+ERRORS = ("CUDA", "Triton Error", "cuBLAS", "CUBLAS")
+"""What errors of libraries below PyTorch begin with."""
 
 
 def choose_device(wanted: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:N` as a device that is there. Raises `ConfigError` if it is not."""
+    """Finds the device that `auto`, `cpu`, `cuda` or `cuda:N` names. Raises `ConfigError` if it is not there."""
     if wanted == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     device = torch.device(wanted)
@@ -28,7 +33,10 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
-    """`fp32`, `bf16`, `fp16`, or for `auto` bf16 where the hardware multiplies it, else fp32."""
+    """Finds the format that `fp32`, `bf16` or `fp16` names; `auto` is what the hardware multiplies fastest.
+
+    On CUDA that is bf16, or fp16 where it is not supported; on a CPU bf16 where it is multiplied, else fp32.
+    """
     if wanted != "auto":
         return DTYPES[wanted]
     if device.type == "cuda":
@@ -37,7 +45,7 @@ def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
 
 
 def cpu_multiplies_bf16() -> bool:
-    """True on CPUs with AVX-512 bf16 or AMX; others emulate bf16 and are faster in fp32."""
+    """Tells whether this CPU has AVX-512 bf16 or AMX; others emulate bf16 and are faster in fp32."""
     return any(
         bool(getattr(torch.cpu, probe, lambda: False)())
         for probe in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
@@ -45,14 +53,36 @@ def cpu_multiplies_bf16() -> bool:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The configuration's word for a number format."""
+    """Returns the configuration's word for a number format."""
     return next(name for name, value in DTYPES.items() if value == dtype)
 
 
 def to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:
-    """On CUDA by way of pinned memory, so that the host does not wait; on a CPU the array itself."""
+    """Copies an array to CUDA by way of pinned memory, so that the host does not wait; on a CPU it is shared."""
     found: Any = torch.from_numpy(array)
     if device.type == "cuda":
         found = found.pin_memory().to(device, non_blocking=True)  # PyTorch keeps and reuses it once it was copied
     result: Tensor = found
     return result
+
+
+@contextmanager
+def device_errors() -> Iterator[None]:
+    """Turns what a GPU reports while steps run into one sentence: after it, nothing that the device holds can be used.
+
+    Raises `DeviceError` with the first line of what went wrong. An error of our own stays what it is.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise DeviceMemoryError(f"{_first_line(error)}; {ROOM}") from error
+    except torch.AcceleratorError as error:
+        raise DeviceError(_first_line(error)) from error
+    except RuntimeError as error:
+        if not str(error).startswith(ERRORS):
+            raise
+        raise DeviceError(_first_line(error)) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

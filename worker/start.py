@@ -26,10 +26,10 @@ from core.status import StatusFile
 from core.store import ServerClock, check, connect
 from engine.blocks.manager import BlockManager
 from engine.device import dtype_name
-from engine.executor import Executor, OnLayer
-from engine.plan import Plan
+from engine.executor import Executor
 from engine.schedule.chunking import Chunking
 from engine.schedule.scheduler import Scheduler
+from engine.start.load import load_engine
 from worker.busy_page import BusyPage
 from worker.cores import available_cores
 from worker.engine_loop import EngineLoop
@@ -72,48 +72,45 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
 
     if name == "prefill":  # computes no decodes
         config = structs.replace(config, engine=structs.replace(config.engine, decode_graphs="off"))
-    executor = Executor(config.engine, status.report)
-    depth = 2 if executor.device.type == "cuda" else 1  # on a CPU a step is over when it is launched
+    engine = load_engine(config.engine, status.report)
+    pool = engine.pool
     worth = partial(
         worth_bringing_back,
-        block_bytes=executor.spec.block_bytes(),
+        block_bytes=pool.spec.block_bytes(),
         block_tokens=config.engine.block_size,
-        rates=executor.rates,
+        rates=engine.rates,
     )
-    blocks = BlockManager(executor.spec, executor.block_count, executor.host_slots, worth)
+    blocks = BlockManager(pool.spec, pool.block_count, engine.host_slots, worth)
     step_seconds = config.engine.step_ms / 1000 if name == "decode" else inf  # beside decodes only
     scheduler = Scheduler(
         blocks,
         max_batch_tokens=config.engine.max_batch_tokens,
         max_sequences=config.engine.max_sequences,
-        max_model_len=executor.model_config.max_model_len,
-        growth_reserve=ceil(GROWTH_SHARE * executor.block_count),
-        max_in_flight=depth,
-        chunking=Chunking(step_seconds, executor.rates.prompt_tokens_per_second),
+        max_model_len=engine.model_config.max_model_len,
+        growth_reserve=ceil(GROWTH_SHARE * pool.block_count),
+        max_in_flight=engine.launch_depth,
+        chunking=Chunking(step_seconds, engine.rates.prompt_tokens_per_second),
     )
     busy = BusyPage(config.busy_page, available_cores(), torch.set_num_threads)
     life = Life(config, new_epoch(), ServerClock(), EngineStatus(), inbox, outbox, busy)
-    parts = Parts(life, executor.spec, executor.pool, executor.model_config.vocab_size, scheduler, blocks)
+    parts = Parts(life, pool.spec, pool, engine.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
-    if executor.operators == "triton":  # cores do not matter, and who has nothing to signal runs recorded steps
-        executor.on_layer = layer_written
-    else:
-        executor.on_layer = partial(_layer, busy, layer_written)
+    executor = Executor(engine, engine.backend.layer_signal(layer_written, busy.divide))
     record = WorkerRecord(
         epoch=life.epoch,
         role=name,
         address="",
         handoff_address="",
         model=config.engine.model,  # as it was given: a hub's own directories are called by a hash
-        fingerprint=executor.spec.fingerprint(),
-        content=executor.spec.content(),
+        fingerprint=pool.spec.fingerprint(),
+        content=pool.spec.content(),
         block_tokens=config.engine.block_size,
-        max_model_len=executor.model_config.max_model_len,
-        device=str(executor.device),
-        dtype=dtype_name(executor.dtype),
+        max_model_len=engine.model_config.max_model_len,
+        device=str(engine.backend.device),
+        dtype=dtype_name(engine.backend.dtype),
         started_at=time.time(),
-        memory=executor.memory,
-        quantization=executor.quantization,
+        memory=engine.memory,
+        quantization=engine.quantization,
     )
     life.status.load = policy.load()
     io = IOThread(life, record, secret, make_transfer)
@@ -121,14 +118,14 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     if not io.ready.wait(READY_SECONDS) or io.error:
         raise BatonError(f"the worker could not register: {io.error or 'no answer in time'}")
     status.ready(io.address)
-    log.info("ready: %s worker %s at %s, %d KV blocks", name, life.epoch, io.address, executor.block_count)
+    log.info("ready: %s worker %s at %s, %d KV blocks", name, life.epoch, io.address, pool.block_count)
     loop = EngineLoop(
         life,
         executor,
         scheduler,
         policy,
-        partial(useful_threads, executor.parameters, executor.dtype.itemsize),
-        depth,
+        partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize),
+        engine.launch_depth,
     )
     gc.collect()
     gc.freeze()  # the model stays: a full collection would look at all of it, for some 70 ms
@@ -142,13 +139,6 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         return 1
     log.info("stopped")
     return 0
-
-
-def _layer(busy: BusyPage, written: OnLayer | None, plan: Plan, group: int, layer: int) -> None:
-    """Between storing a layer's KV and attending: another worker may have become busy, or be at rest."""
-    if written is not None:
-        written(plan, group, layer)
-    busy.divide()
 
 
 async def _check_store(url: str) -> None:

@@ -9,6 +9,7 @@ import torch  # noqa: E402
 from benchmarks import in_process  # noqa: E402
 from core.config import EngineConfig  # noqa: E402
 from engine.executor import Executor  # noqa: E402
+from engine.start.load import load_engine  # noqa: E402
 
 
 def main() -> None:
@@ -16,7 +17,7 @@ def main() -> None:
     model, dtype, threads, longest = arguments()
     torch.set_num_threads(threads)
     config = EngineConfig(model=model, device="cpu", dtype=dtype, max_model_len=longest)  # type: ignore[arg-type]
-    executor = Executor(config, in_process.quiet)
+    executor = Executor(load_engine(config, in_process.quiet))
 
     def generate(prompts: Prompts, output: int) -> Prompts:
         return in_process.serve(executor, config, prompts, output)[1]

@@ -1,121 +1,99 @@
-"""Whose operators compute: what a backend offers, and the two that serve wherever PyTorch runs.
+"""Whose operators compute: what every backend offers.
 
 A backend is chosen once, when the model loads (`engine/backends/choice.py`), and named in the log.
 """
 
-import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from core.status import Progress
-from engine.backends.native.attention import NativeAttention
-from engine.backends.native.codec import NativeWire
-from engine.backends.native.layers import NativeLayers
-from engine.backends.native.sampler import NativeSampler
-from engine.backends.reference.attention import TorchAttention
-from engine.backends.reference.codec import TorchWire
-from engine.backends.reference.device_codec import DeviceWire
-from engine.backends.reference.sampler import TorchSampler
 from engine.backends.sampler import Sampler
-from engine.kv.codec import Wire
-from engine.kv.mover import BlockMover, TorchMover
-from engine.model.attention import AttentionBackend
+from engine.kv.codec import BlockCodec
+from engine.kv.mover import BlockMover
+from engine.model.attention import Attention, Step
 from engine.model.batch import Sampled
 from engine.model.config import ModelConfig
-from engine.model.elementwise import TorchElementwise
 from engine.model.layer import Layer
-from engine.model.layers import Layers, OperatorLayers
-from engine.model.rope import Rotary
-from engine.model.transformer import Model
+from engine.model.linear import Linear, Linears
+from engine.model.transformer import Layers, Model
 from engine.plan import Plan, Work
+
+OnLayer = Callable[[Plan, int, int], None]
+"""Called with a step's plan, a KV group and a layer when that layer's KV of the step is stored (on CUDA: enqueued)."""
+
+OwnLinear = TypeVar("OwnLinear", bound=Linear)
+"""The linear layers of one backend."""
 
 
 class DecodeSteps(Protocol):
-    """Steps of nothing but decodes, which a backend may run in a way of their own."""
+    """Runs steps of nothing but decodes in a way of a backend's own."""
 
     def serves(self, plan: Plan) -> bool:
-        """Whether this is such a step."""
+        """Tells whether this is such a step."""
         ...
 
     def run(self, works: Sequence[Work], before: Sampled | None) -> Tensor:
-        """Logits `[works, vocab]`, the caller's; `PENDING` tokens are what `before` sampled. KV is stored."""
+        """Returns logits `[works, vocab]`, which the caller may overwrite; KV of all layers is stored.
+
+        `PENDING` tokens are what `before` sampled.
+        """
         ...
 
 
-class Backend(ABC):
-    """Makes everything that computes, for one device and number format."""
+class Backend(ABC, Generic[OwnLinear, Step]):
+    """Makes everything that computes, for one device and number format.
+
+    What it makes fits together: its layers take its own linear layers and its own attention's steps, and no others.
+    """
 
     name: ClassVar[str]
+    linears: Linears[OwnLinear]
     sampler: Sampler
-    mover: BlockMover = TorchMover()
-    wire: Wire = TorchWire()
+    mover: BlockMover
+    codec: BlockCodec
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device = device
+        self.dtype = dtype
 
     @property
-    def native(self) -> ctypes.CDLL | None:
-        """The library that linear layers are packed for; None: they are PyTorch's."""
-        return None
+    def launch_depth(self) -> int:
+        """Steps that are launched before the first of them is collected. On a CPU a step is over when it is launched;
+        on CUDA the host prepares the next one meanwhile."""
+        return 2 if self.device.type == "cuda" else 1
 
     @abstractmethod
-    def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
-        """Of the layers' weights, and that of the norm behind them."""
+    def layers(self, config: ModelConfig, layers: Sequence[Layer[OwnLinear]], norm: Tensor) -> Layers[Step]:
+        """Makes the layers out of their weights, and that of the norm behind them, `[hidden]`."""
 
     @abstractmethod
-    def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
-        """Of a pool's layers, each `[blocks, kv_heads, 2, block, dim]`, and their windows."""
+    def attention(self, config: ModelConfig, pool: list[Tensor]) -> Attention[Step]:
+        """Makes the attention over a pool's layers, each `[blocks, kv_heads, 2, block, head_dim]`."""
 
-    def warm_up(self, config: ModelConfig, attention: AttentionBackend) -> None:
+    def warm_up(self, config: ModelConfig, pool: list[Tensor]) -> None:
         """Compiles what the steps of a start do not need and a request should not wait for."""
         return
 
     def decode_steps(
-        self, model: Model, attention: AttentionBackend, most: int, longest: int, in_flight: int, progress: Progress
+        self, model: Model[Step], config: ModelConfig, pool: list[Tensor], most: int, progress: Progress
     ) -> DecodeSteps | None:
-        """Of up to `most` sequences of up to `longest` tokens; `in_flight` steps may be launched and not collected.
-
-        None where decodes are steps like any other.
-        """
+        """Makes what runs steps of up to `most` decodes; None where decodes are steps like any other."""
         return None
 
+    def layer_signal(self, written: OnLayer | None, divide: Callable[[], None]) -> OnLayer | None:
+        """Returns what a step calls when it has stored a layer's KV, before that layer attends; None: nothing.
 
-class TorchBackend(Backend):
-    """PyTorch's operators, on any device: the reference."""
+        `written` is told of the layer, if anybody wants to know. `divide` shares the host's cores out anew, for another
+        worker may have become busy, or be at rest; where the host's threads do not compute, it is not called.
+        """
 
-    name = "torch"
+        def signal(plan: Plan, group: int, layer: int) -> None:
+            if written is not None:
+                written(plan, group, layer)
+            divide()
 
-    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
-        self._device = device
-        self._dtype = dtype
-        self.sampler = TorchSampler()
-        self.wire = TorchWire() if device.type == "cpu" else DeviceWire()
-
-    def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
-        rotary = Rotary(config.rope, config.head_dim, self._device, self._dtype)
-        return OperatorLayers(config, layers, norm, TorchElementwise(rotary, config.norm_eps))
-
-    def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
-        return TorchAttention(pool, windows)
-
-
-class NativeBackend(Backend):
-    """The native operators of a CPU."""
-
-    name = "native"
-
-    def __init__(self, native: ctypes.CDLL) -> None:
-        self._native = native
-        self.sampler = NativeSampler(native)
-        self.wire = NativeWire(native)
-
-    @property
-    def native(self) -> ctypes.CDLL:
-        return self._native
-
-    def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
-        return NativeLayers(self._native, config, layers, norm)
-
-    def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
-        return NativeAttention(self._native, pool, windows)
+        return signal

@@ -5,23 +5,26 @@ PyTorch's operators serve otherwise, and wherever they are asked for.
 
 import ctypes
 import logging
+from typing import Any
 
 import torch
 
 from core.config import EngineConfig
 from core.errors import ConfigError, NativeError
-from engine.backends.base import Backend, NativeBackend, TorchBackend
-from engine.backends.native import attention as attention_native
+from engine.backends.base import Backend
+from engine.backends.native.attention import unsupported
+from engine.backends.native.backend import NativeBackend
 from engine.backends.native.library import load
-from engine.backends.native.proof import prove
+from engine.backends.native.linear import prove
+from engine.backends.reference.backend import ReferenceBackend
 from engine.model.config import ModelConfig
 
 LOG = logging.getLogger(__name__)
 
 
-def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: ModelConfig) -> Backend:
-    """As configured. What `auto` finds missing costs one line in the log on a CPU, and is refused on CUDA, where
-    PyTorch's operators would be several times slower.
+def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: ModelConfig) -> Backend[Any, Any]:
+    """Chooses as configured. What `auto` finds missing costs one line in the log on a CPU, and is refused on CUDA,
+    where PyTorch's operators would be several times slower.
 
     Raises `ConfigError` where a backend was asked for by name and cannot be, and where int8 weights were, which are the
     native operators' only.
@@ -32,19 +35,21 @@ def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model
         found = device.type if device.type != "cpu" else f"{wanted}'s operators"
         raise ConfigError("quantization", config.quantization, f"only native operators on a CPU have it, not {found}")
     if wanted == "torch":
-        return TorchBackend(device, dtype)
+        return ReferenceBackend(device, dtype)
     if device.type == "cuda" or wanted == "triton":
         return _triton(config, device, dtype, model)
     native = _native(config, dtype, model)
-    return TorchBackend(device, dtype) if native is None else NativeBackend(native)
+    if native is None:
+        return ReferenceBackend(device, dtype)
+    return NativeBackend(native, dtype, config.quantization)
 
 
-def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: ModelConfig) -> Backend:
+def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: ModelConfig) -> Backend[Any, Any]:
     setting, value = ("cpu_backend", "triton") if device.type == "cpu" else ("cuda_backend", config.cuda_backend)
     try:
         import triton
 
-        import engine.backends.triton.backend as backend_triton
+        from engine.backends.triton import backend
     except ImportError as error:
         raise ConfigError(setting, value, f"Triton is not installed here ({error}); torch needs none") from None
     if device.type == "cpu" and not triton.knobs.runtime.interpret:
@@ -55,14 +60,14 @@ def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, mode
         except (RuntimeError, AssertionError, OSError) as error:
             why = f"Triton cannot start: {error}; torch's operators need no compiler"
             raise ConfigError(setting, value, why) from None
-    why = backend_triton.unsupported(model, dtype, config.block_size)
+    why = backend.unsupported(model, dtype, config.block_size)
     if why:
         raise ConfigError(setting, value, f"{why}; torch's operators support it")
-    return backend_triton.TritonBackend(device)
+    return backend.TritonBackend(device, dtype)
 
 
 def _native(config: EngineConfig, dtype: torch.dtype, model: ModelConfig) -> ctypes.CDLL | None:
-    why = attention_native.unsupported(dtype, model.head_dim, config.block_size)
+    why = unsupported(dtype, model.head_dim, config.block_size)
     if not why:
         try:
             native = load()

@@ -1,14 +1,13 @@
-"""Random numbers without state: Gumbel noise as a function of (seed, sample, output index, purpose, vocabulary id).
+"""Random numbers without state: Gumbel noise as a function of (seed, sample, output index, vocabulary id).
 
 The same counters give the same bits on every device and in every batch, so a sequence that moves to another worker
-goes on as if nothing had happened (across kinds of devices the logarithms may differ in their last bit). Four counters
-are mixed into a 64-bit key on the host (the finalizer of SplitMix64, Steele et al. 2014); the key's halves and the
-vocabulary id are mixed on the device by a 32-bit finalizer of the kind that Wellons' hash-prospector finds (two
-multiplications, three xor-shifts).
+goes on as if nothing had happened (across kinds of devices the logarithms may differ in their last bit). The host mixes
+the first three into a 64-bit key (the finalizer of SplitMix64, Steele et al. 2014); the key's halves and the vocabulary
+id are mixed on the device by a 32-bit finalizer of the kind that Wellons' hash-prospector finds (two multiplications,
+three xor-shifts).
 """
 
 from collections.abc import Sequence
-from enum import IntEnum
 
 import numpy as np
 import torch
@@ -18,33 +17,19 @@ from torch import Tensor
 MASK64 = (1 << 64) - 1
 
 
-class Purpose(IntEnum):
-    """What a draw is for: draws for different purposes are independent."""
-
-    TOKEN = 0
-
-
-def keys(
-    seeds: Sequence[int], samples: Sequence[int], output_indices: Sequence[int], purpose: Purpose = Purpose.TOKEN
-) -> NDArray[np.int32]:
-    """Two words for each draw, `[draws, 2]`, of its four counters."""
+def keys(seeds: Sequence[int], samples: Sequence[int], output_indices: Sequence[int]) -> NDArray[np.int32]:
+    """Mixes the counters of each draw into two words, `[draws, 2]`."""
     mixed = np.zeros(len(seeds), dtype=np.uint64)
     for counters in (seeds, samples, output_indices):
         mixed = _split_mix(mixed ^ np.array([counter & MASK64 for counter in counters], dtype=np.uint64))
-    mixed = _split_mix(mixed ^ np.uint64(purpose))
+    mixed = _split_mix(mixed)  # a fourth counter, which is 0
     return mixed.view(np.int32).reshape(-1, 2)  # the low word first, on every machine that we run on
 
 
-def key(seed: int, sample: int, output_index: int, purpose: Purpose = Purpose.TOKEN) -> tuple[int, int]:
-    """The words of one draw."""
-    low, high = keys([seed], [sample], [output_index], purpose)[0].tolist()
-    return low, high
-
-
 def gumbel_noise(keys: Tensor, vocab_size: int) -> Tensor:
-    """Standard Gumbel noise, fp32 `[rows, vocab]`, for int32 `keys` `[rows, 2]`.
+    """Draws standard Gumbel noise, fp32 `[rows, vocab]`, for int32 `keys` `[rows, 2]`.
 
-    -log(-log u) with u close to 1 deciding the maximum: 31 bits are drawn as v = 1 - u, which floats resolve finely.
+    It is -log(-log u). A u close to 1 decides the maximum: 31 bits are drawn as v = 1 - u, which floats resolve finely.
     """
     ids = torch.arange(vocab_size, dtype=torch.int32, device=keys.device)
     bits = (ids * _signed(0x9E3779B9)) + keys[:, :1]
@@ -60,7 +45,7 @@ def gumbel_noise(keys: Tensor, vocab_size: int) -> Tensor:
 
 
 def _shifted(x: Tensor, count: int) -> Tensor:
-    """Logical shift to the right of int32, which PyTorch shifts with its sign."""
+    """Shifts int32 to the right with zeros; PyTorch shifts with the sign."""
     return (x >> count).bitwise_and_((1 << (32 - count)) - 1)
 
 

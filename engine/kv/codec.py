@@ -11,7 +11,7 @@ from core.kvspec import SCALE_BYTES, VALUE_BYTES, Piece, WireForm, blocks_for
 
 @dataclass(frozen=True)
 class Landing:
-    """Which tokens of a payload are written, and to which blocks. Tokens are counted from the first of `blocks`."""
+    """Says which tokens of a payload are written where. Tokens are counted from the first of `blocks`."""
 
     form: WireForm
     blocks: list[int]  # of the pool: those that get tokens
@@ -20,16 +20,16 @@ class Landing:
     end: int  # behind the last
 
 
-class Wire(Protocol):
-    """For one layer of a pool, `[blocks, kv_heads, 2, block, head_dim]` in fp32, bf16 or fp16.
+class BlockCodec(Protocol):
+    """Converts blocks of one layer of a pool, `[blocks, kv_heads, 2, block, head_dim]` in fp32, bf16 or fp16.
 
     Called by the I/O thread: nothing here starts threads, as only the engine's may.
     """
 
     def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:
-        """The `blocks`, int64 on the layer's device, as uint8 `[blocks, bytes]` in the form of `codec`, not none.
+        """Encodes `blocks`, int64 on the layer's device, as uint8 `[blocks, bytes]` in the form of `codec`, not none.
 
-        As `kernels.block_copy` converts: to the nearest, ties to even; what is not finite is 0.
+        It rounds as `kernels.block_copy` does: to the nearest, ties to even; what is not finite is 0.
         """
         ...
 
@@ -42,13 +42,14 @@ class Wire(Protocol):
 
 
 def bytes_of(form: WireForm, vectors: int, width: int) -> int:
-    """Of one block of one layer in a form, which has `width` values for each token and vector."""
+    """Returns the bytes of one block of one layer in a form, which has `width` values for each token and vector."""
     values = vectors * form.block_tokens * width
     return values * VALUE_BYTES[form.dtype] if form.codec == "none" else vectors * SCALE_BYTES + values
 
 
 def landing_of(piece: Piece, count: int, block_tokens: int) -> Landing | None:
-    """Of a payload of `count` blocks in a pool of `block_tokens`; None where none of its tokens is written."""
+    """Finds where a payload of `count` blocks lands in a pool of `block_tokens`; None where none of its tokens is
+    written."""
     begin = max(piece.first, piece.held)
     end = min(piece.first + count * piece.form.block_tokens, len(piece.blocks) * block_tokens)
     if begin >= end:

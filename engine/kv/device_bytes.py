@@ -11,7 +11,7 @@ from torch import Tensor
 from core.config import Codec
 from core.kvspec import Piece, blocks_for
 from engine.device import to_device
-from engine.kv.codec import Wire, landing_of
+from engine.kv.codec import BlockCodec, landing_of
 from engine.kv.mover import WORD, BlockMover, words_of
 from engine.kv.payload import Payload, scatter, size_of, view_of
 from engine.kv.write_order import WriteOrder
@@ -26,10 +26,10 @@ class DeviceBytes:
     has landed before it; what lands waits for the moves before it, which may still read the block that is written.
     """
 
-    def __init__(self, tensor: Tensor, mover: BlockMover, wire: Wire) -> None:
+    def __init__(self, tensor: Tensor, mover: BlockMover, codec: BlockCodec) -> None:
         self._tensor = tensor
         self._mover = mover
-        self._wire = wire
+        self._codec = codec
         self._words = words_of(tensor).shape[2]  # of a block of one layer
         self._block_tokens = tensor.shape[-2]
         cuda: Any = torch.cuda
@@ -69,7 +69,7 @@ class DeviceBytes:
             if codec == "none":
                 found = self._mover.gather(self._tensor[layer : layer + 1], self._index(blocks))
             else:
-                found = self._wire.encode(self._tensor[layer], self._index(blocks), codec)
+                found = self._codec.encode(self._tensor[layer], self._index(blocks), codec)
             staging = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
             staging.copy_(found, non_blocking=True)
         self._stream.synchronize()
@@ -93,7 +93,7 @@ class DeviceBytes:
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             self._stream.wait_event(self._moved)
             found = staging.to(self._tensor.device, non_blocking=True).view(count, -1)
-            self._wire.decode(found, landing, self._tensor[piece.layer])
+            self._codec.decode(found, landing, self._tensor[piece.layer])
             self._landed.record(self._stream)
 
     def _written_by(self, work: Work) -> list[int]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from core.config import Codec
 from core.kvspec import Piece
-from engine.kv.codec import Wire, landing_of
+from engine.kv.codec import BlockCodec, landing_of
 from engine.kv.moves import runs
 from engine.kv.pages_ahead import PagesAhead
 from engine.kv.payload import Payload, joined, scatter, tensor_over, view_of
@@ -17,13 +17,13 @@ from engine.plan import Work
 class HostBytes:
     """Implements `engine.kv.pool.PoolBytes`. The CPU has no queue: what was stored, landed or moved is there."""
 
-    def __init__(self, memory: memoryview, layers: Sequence[Tensor], ahead: PagesAhead, wire: Wire) -> None:
+    def __init__(self, memory: memoryview, layers: Sequence[Tensor], ahead: PagesAhead, codec: BlockCodec) -> None:
         self._memory = memory
         self._layers = layers
         self._layer_bytes = layers[0].nbytes
         self._block_bytes = layers[0][0].nbytes
         self._ahead = ahead
-        self._wire = wire
+        self._codec = codec
 
     def begin_step(self, works: Sequence[Work] | None) -> None: ...
 
@@ -43,7 +43,7 @@ class HostBytes:
 
     def read(self, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
         if codec != "none":
-            return [view_of(self._wire.encode(self._layers[layer], torch.tensor(blocks, dtype=torch.int64), codec))]
+            return [view_of(self._codec.encode(self._layers[layer], torch.tensor(blocks, dtype=torch.int64), codec))]
         origin, size = layer * self._layer_bytes, self._block_bytes
         return [self._memory[origin + first * size : origin + (last + 1) * size] for first, last in runs(blocks)]
 
@@ -56,4 +56,4 @@ class HostBytes:
         landing = landing_of(piece, count, layer.shape[-2])
         if landing is not None:
             self._ahead.reach(max(landing.blocks))
-            self._wire.decode(tensor_over(frame).view(count, -1), landing, layer)
+            self._codec.decode(tensor_over(frame).view(count, -1), landing, layer)

@@ -2,9 +2,9 @@
 
 One tensor per group, `[layers, blocks, kv_heads, 2, block, head_dim]`: adjacent blocks of a layer are adjacent in
 memory, so runs of blocks leave as one frame. On a CPU the pool is an anonymous mapping, which begins at a page, costs
-no memory before it is used, and is read without a copy (`kv_bytes_host.py`). On CUDA bytes pass through pinned memory
-on a stream of their own (`kv_bytes_device.py`); moves of blocks belong to the engine's stream, like the steps that they
-are between. What a codec makes of blocks, and what other pools have, is converted on the way (`wire.py`).
+no memory before it is used, and is read without a copy (`host_bytes.py`). On CUDA bytes pass through pinned memory on
+a stream of their own (`device_bytes.py`); moves of blocks belong to the engine's stream, like the steps that they are
+between. What a codec makes of blocks, and what other pools have, is converted on the way (`codec.py`).
 """
 
 import mmap
@@ -18,14 +18,12 @@ from torch import Tensor
 from core.config import Codec
 from core.errors import MessageError
 from core.kvspec import VALUE_BYTES, KVGroup, KVSpec, Piece, blocks_for, kv_bytes
-from engine.backends.reference.codec import TorchWire
-from engine.backends.reference.device_codec import DeviceWire
 from engine.device import dtype_name, to_device
-from engine.kv.codec import Wire, bytes_of
+from engine.kv.codec import BlockCodec, bytes_of
 from engine.kv.device_bytes import DeviceBytes
 from engine.kv.host_bytes import HostBytes
 from engine.kv.host_tier import HostTier
-from engine.kv.mover import BlockMover, TorchMover
+from engine.kv.mover import BlockMover
 from engine.kv.moves import batches
 from engine.kv.pages_ahead import PagesAhead
 from engine.kv.payload import Payload, size_of
@@ -39,7 +37,7 @@ STAGED = 32 << 20
 
 
 def make_spec(config: ModelConfig, dtype: torch.dtype, block_tokens: int, weights: str) -> KVSpec:
-    """One group of full attention over all layers: a window's old blocks are kept as well."""
+    """Describes a model's KV as one group of full attention over all layers: a window's old blocks are kept as well."""
     block_bytes = kv_bytes(1, block_tokens, 1, config.kv_heads, config.head_dim, dtype.itemsize)
     group = KVGroup("full", tuple(range(config.layers)), block_tokens, block_bytes, vectors=2 * config.kv_heads)
     axes = f"[block,kv_head:{config.kv_heads},key|value,token,dim:{config.head_dim}]"
@@ -47,26 +45,26 @@ def make_spec(config: ModelConfig, dtype: torch.dtype, block_tokens: int, weight
 
 
 class PoolBytes(Protocol):
-    """The bytes of a pool: the engine's thread says what it does with blocks, the I/O thread takes and lands them."""
+    """Holds a pool's bytes: the engine's thread says what it does with blocks, the I/O thread takes and lands them."""
 
     def begin_step(self, works: Sequence[Work] | None) -> None:
         """See `KVPool.begin_step`."""
         ...
 
     def written(self, layer: int) -> None:
-        """The newest step has stored this layer's KV."""
+        """Says that the newest step has stored this layer's KV."""
         ...
 
     def all_written(self) -> None:
-        """The newest step has stored that of all layers."""
+        """Says that the newest step has stored the KV of all layers."""
         ...
 
     def moved(self, targets: Sequence[int]) -> None:
-        """These blocks were filled from others, or from the host tier."""
+        """Says that these blocks were filled from others, or from the host tier."""
         ...
 
     def enter(self, blocks: Tensor) -> None:
-        """These blocks are about to get their first tokens."""
+        """Says that these blocks are about to get their first tokens."""
         ...
 
     def ready(self, layer: int, blocks: Sequence[int]) -> bool:
@@ -78,16 +76,16 @@ class PoolBytes(Protocol):
         ...
 
     def write(self, layer: int, blocks: Sequence[int], payload: Payload) -> None:
-        """Lands what has the size of these blocks."""
+        """Lands bytes that have the size of these blocks."""
         ...
 
     def convert(self, piece: Piece, count: int, payload: Payload) -> None:
-        """Lands what has the size of `count` blocks in the piece's form."""
+        """Lands bytes that have the size of `count` blocks in the piece's form."""
         ...
 
 
 class KVPool:
-    """Blocks 0 … `block_count` - 1 of every layer; block 0 is the null block, which stays zero."""
+    """Holds blocks 0 … `block_count` - 1 of every layer; block 0 is the null block, which stays zero."""
 
     def __init__(
         self,
@@ -96,24 +94,23 @@ class KVPool:
         block_count: int,
         device: torch.device,
         dtype: torch.dtype,
+        mover: BlockMover,
+        codec: BlockCodec,
         tier: HostTier | None = None,
-        mover: BlockMover | None = None,
-        wire: Wire | None = None,
     ) -> None:
-        """`mover` carries blocks, `wire` converts them; by default PyTorch does."""
+        """`mover` carries blocks and `codec` converts them, both on `device`; blocks that give way go to the `tier`."""
         assert block_count >= 2, "a pool needs the null block and one more"
         self._tier = tier
-        self._mover = mover or TorchMover()
+        self._mover = mover
         self.spec = spec
         self.block_count = block_count
         group = spec.groups[0]
         shape = (len(group.layers), block_count, config.kv_heads, 2, group.block_tokens, config.head_dim)
         self._group = group
-        wire = wire or (TorchWire() if device.type == "cpu" else DeviceWire())
         self._bytes: PoolBytes
         if device.type == "cuda":
             self._tensor = torch.zeros(shape, dtype=dtype, device=device)
-            self._bytes = DeviceBytes(self._tensor, self._mover, wire)
+            self._bytes = DeviceBytes(self._tensor, mover, codec)
         else:
             # Private memory gets huge pages; what is shared, as is mmap's default, mostly does not.
             size = block_count * spec.block_bytes()
@@ -122,7 +119,7 @@ class KVPool:
                 memory.madvise(mmap.MADV_HUGEPAGE)
             self._tensor = torch.frombuffer(memory, dtype=dtype).view(shape)
             ahead = PagesAhead(memory, len(group.layers), block_count, group.block_bytes)
-            self._bytes = HostBytes(memoryview(memory), self._tensor.unbind(0), ahead, wire)
+            self._bytes = HostBytes(memoryview(memory), self._tensor.unbind(0), ahead, codec)
         self.layers = list(self._tensor.unbind(0))  # each [blocks, kv_heads, 2, block, head_dim]
 
     def move(self, moves: Sequence[BlockMove]) -> None:
@@ -158,31 +155,31 @@ class KVPool:
         return to_device(np.array(blocks, dtype=np.int64), self._tensor.device)
 
     def written(self, layer: int) -> None:
-        """The engine thread has stored this layer's KV of a step: what `read` finds from now on includes it."""
+        """Says that the engine thread has stored this layer's KV of a step: `read` finds it from now on."""
         self._bytes.written(layer)
 
     def all_written(self) -> None:
-        """The same of all layers, for a step that is launched as a whole."""
+        """Says the same of all layers, for a step that is launched as a whole."""
         self._bytes.all_written()
 
     def begin_step(self, works: Sequence[Work] | None = None) -> None:
-        """The engine thread is about to launch a step: what has landed before is there for it.
+        """Says that the engine thread is about to launch a step: what has landed before is there for it.
 
         A read waits for the step only if it may have written the blocks: those of `works`; None: any.
         """
         self._bytes.begin_step(works)
 
     def enter(self, blocks: Tensor) -> None:
-        """These blocks, on the pool's device, are about to get their first tokens."""
+        """Says that these blocks, on the pool's device, are about to get their first tokens."""
         self._bytes.enter(blocks)
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
-        """Whether `read` would not wait: on a GPU the engine is told that a layer is written before it is computed."""
+        """Tells whether `read` would not wait: on a GPU a layer is said to be written before it is computed."""
         self._check(group, layer, blocks)
         return self._bytes.ready(layer, blocks)
 
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
-        """The bytes of `blocks` of one layer, in order, one view per run of adjacent blocks.
+        """Returns the bytes of `blocks` of one layer, in order, one view per run of adjacent blocks.
 
         On a CPU the views are the pool itself: they change when a block is reused, so its I/O reference must be held.
         With a codec it is one view of memory of its own, as `core.kvspec.WireForm` says.
@@ -222,10 +219,10 @@ class KVPool:
 
 
 def blocks_in(memory: int, spec: KVSpec) -> int:
-    """Blocks that `memory` bytes hold, the null block included."""
+    """Returns how many blocks `memory` bytes hold, the null block included."""
     return memory // spec.block_bytes()
 
 
 def blocks_of_sequences(spec: KVSpec, sequences: int, tokens: int) -> int:
-    """Blocks that `sequences` of `tokens` tokens could ever use, and the null block."""
+    """Returns how many blocks `sequences` of `tokens` tokens could ever use, the null block included."""
     return sequences * blocks_for(tokens, spec.groups[0].block_tokens) + 1

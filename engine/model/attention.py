@@ -1,6 +1,6 @@
-"""The seam between the model and the KV pool: what every attention backend offers."""
+"""The seam between the model and the KV pool: what every backend's attention offers."""
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
@@ -8,14 +8,14 @@ from engine.model.batch import Batch
 
 
 class AttentionStep(Protocol):
-    """One step's view of the pool; made once per batch, used by every layer."""
+    """One step's view of the pool: it is made once for a batch, and every layer uses it."""
 
     def store(self, layer: int, keys_values: Tensor) -> None:
         """Writes `keys_values` `[tokens, 2 x kv_heads, head_dim]`, keys before values, to the tokens' slots."""
         ...
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
-        """Causal attention of `queries` `[tokens, heads, head_dim]` over all stored tokens of their sequences.
+        """Attends, causally, from `queries` `[tokens, heads, head_dim]` to all stored tokens of their sequences.
 
         Head h uses KV head h // (heads / kv_heads); scores are scaled by head_dim ** -0.5; a layer with a window w lets
         a query at position p see the keys at p - w + 1 … p. Returns `[tokens, heads, head_dim]`.
@@ -23,9 +23,15 @@ class AttentionStep(Protocol):
         ...
 
 
-class AttentionBackend(Protocol):
-    """Makes the steps."""
+Step = TypeVar("Step", bound=AttentionStep)
+"""The steps of one backend's attention: its layers take no others."""
+MadeStep = TypeVar("MadeStep", bound=AttentionStep, covariant=True)
+TakenStep = TypeVar("TakenStep", bound=AttentionStep, contravariant=True)
 
-    def begin(self, batch: Batch) -> AttentionStep:
-        """What all layers of this step share: indices and masks."""
+
+class Attention(Protocol[MadeStep]):
+    """Attends over one pool."""
+
+    def begin(self, batch: Batch) -> MadeStep:
+        """Makes what all layers of this step share, such as indices and masks."""
         ...

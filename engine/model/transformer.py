@@ -1,33 +1,60 @@
 """The one decoder-only transformer; what tells architectures apart is in its config.
 
 It touches the outside at four points: an `AttentionStep` that stores and attends, the linear layers that a factory
-made, the operators between those, and the signal that a layer's KV is written.
+made, the operators between those, and the signal that a layer's KV is stored.
 """
+
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol
 
 from torch import Tensor
 from torch.nn import functional
 
 from core.status import Progress
-from engine.model.attention import AttentionStep
+from engine.model.attention import Step, TakenStep
 from engine.model.batch import Batch
 from engine.model.config import ModelConfig
-from engine.model.layer import load_layer
-from engine.model.layers import Arrange, Stored
-from engine.model.linear import LinearFactory
+from engine.model.elementwise import Elementwise
+from engine.model.layer import Layer, load_layer
+from engine.model.linear import AnyLinear, Linear, LinearFactory
+
+Stored = Callable[[int], None]
+"""Called with a layer's index when that layer's KV of the step is stored."""
 
 
-class Model:
-    """Token ids in, logits out; KV goes to the attention step."""
+class Layers(Protocol[TakenStep]):
+    """Runs all layers of the transformer on a step's tokens."""
 
-    def __init__(self, config: ModelConfig, make: LinearFactory, arrange: Arrange, progress: Progress) -> None:
+    def forward(self, hidden: Tensor, batch: Batch, step: TakenStep, stored: Stored) -> Tensor:
+        """Computes the normed states `[rows, hidden]` of `batch.logit_rows` out of the embeddings `hidden`
+        `[tokens, hidden]`, which may be overwritten."""
+        ...
+
+
+Arrange = Callable[[ModelConfig, Sequence[Layer[AnyLinear]], Tensor], Layers[Step]]
+"""Makes the layers out of a model's config, their weights, and the weight `[hidden]` of the norm behind them."""
+
+
+class Model(Generic[Step]):
+    """Turns token ids into logits; KV goes to the attention step."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        make: LinearFactory[AnyLinear],
+        arrange: Arrange[AnyLinear, Step],
+        progress: Progress,
+    ) -> None:
+        """Loads all weights. Raises `ModelError` where the checkpoint lacks a tensor or has another shape."""
         self._embedding = make.tensor("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
         layers = []
         for index in range(config.layers):
             progress("loading weights", 100.0 * index / (config.layers + 1))
             layers.append(load_layer(config, make, index))
         norm = make.tensor("model.norm.weight", (config.hidden_size,))
+        self._head: Linear
         if config.tied_head:
-            self._head = make.of(self._embedding)
+            self._head = make.of_held(self._embedding)
         else:
             self._head = make.linear(["lm_head"], [config.vocab_size], config.hidden_size)
         self._layers = arrange(config, layers, norm)
@@ -35,13 +62,50 @@ class Model:
         progress("loading weights", 100.0)
 
     def weights_bytes(self) -> int:
-        """Bytes of the weights as they are held: a tied head is counted only where it was packed into a copy."""
+        """Counts the bytes of the weights as they are held: a tied head only where it was packed into a copy."""
         return sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in self._held}.values())
 
-    def forward(self, batch: Batch, step: AttentionStep, stored: Stored) -> Tensor:
-        """Normed hidden states `[rows, hidden]` of the rows that are sampled from; KV of all is stored."""
+    def forward(self, batch: Batch, step: Step, stored: Stored) -> Tensor:
+        """Computes the normed states `[rows, hidden]` of the rows that are sampled from, and stores the KV of all."""
         return self._layers.forward(functional.embedding(batch.token_ids, self._embedding), batch, step, stored)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """`[rows, vocab]` of what `forward` gave."""
+        """Returns `[rows, vocab]` of what `forward` gave."""
         return self._head(hidden)
+
+
+class OperatorLayers(Generic[Step]):
+    """Runs one operator after the other: linear layers multiply, an `Elementwise` does what is between them.
+
+    In the last layer only rows that are sampled from go on once all KV is stored: nobody reads what the others give.
+    """
+
+    def __init__(
+        self, config: ModelConfig, layers: Sequence[Layer[Linear]], norm: Tensor, between: Elementwise[Step]
+    ) -> None:
+        self._config = config
+        self._layers = layers
+        self._norm = norm
+        self._between = between
+
+    def forward(self, hidden: Tensor, batch: Batch, step: Step, stored: Stored) -> Tensor:
+        """See `Layers`."""
+        config, between = self._config, self._between
+        angles = between.angles(batch.positions)
+        change: Tensor | None = None
+        for index, layer in enumerate(self._layers):
+            hidden, normed = between.add_norm(hidden, change, layer.attention_norm)
+            heads = layer.query_key_value(normed).view(len(normed), -1, config.head_dim)
+            norm = layer.query_key_norm
+            queries = between.rotate_and_store(heads, angles, norm, step, index, query_heads=config.heads)
+            stored(index)
+            last = index == len(self._layers) - 1
+            if last and not len(batch.logit_rows):
+                return hidden[:0]
+            attended = step.attend(index, queries).flatten(1)
+            if last and len(batch.logit_rows) < len(hidden):  # else it is every row, in order
+                hidden, attended = hidden[batch.logit_rows], attended[batch.logit_rows]
+            change = layer.attention_output(attended)
+            hidden, normed = between.add_norm(hidden, change, layer.mlp_norm)
+            change = layer.down(between.gate(layer.gate_up(normed)))
+        return between.add_norm(hidden, change, self._norm)[1]

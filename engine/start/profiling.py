@@ -1,11 +1,17 @@
-"""What a start measures before it sizes anything: the steps that it runs, and how it takes their time."""
+"""Measures how fast a start's engine computes prompts and moves blocks, before it serves anybody."""
 
 import time
 from collections.abc import Callable
+from typing import get_args
 
-from core.config import EngineConfig
-from core.kvspec import blocks_for
+import torch
+
+from core.config import Codec, EngineConfig
+from core.errors import ConfigError, DeviceMemoryError
+from core.kvspec import KVSpec, Piece, WireForm, blocks_for
 from core.messages import Sampling
+from engine.device import device_errors
+from engine.executor import Engine, Executor
 from engine.plan import BlockMove, Plan, Work
 
 FIRST_TOKENS = 16
@@ -19,31 +25,91 @@ FILTERED = Sampling(seed=0, top_k=50, top_p=0.9)
 MOVED_BYTES = 8 << 20
 """About what is moved to the host tier and back to know its speed."""
 
+WithBlocks = Callable[[int], Engine]
+"""Makes an engine over a pool of so many blocks of its own, which goes when the engine does."""
+
+
+def prompt_rate(config: EngineConfig, longest: int, spec: KVSpec, device: torch.device, make: WithBlocks) -> float:
+    """Measures prompt tokens per second, for texts of up to `longest` tokens, on small pools that are dropped.
+
+    On CUDA the largest steps run, because what those take is not there for KV. A CPU is asked for no more than it does
+    in about a second. Raises `ConfigError` where the largest step does not fit into the device's memory.
+    """
+    tokens = spec.groups[0].block_tokens
+    try:
+        if device.type == "cuda":
+            # Logits and noise of every row may take more than the longest prompt. No request should wait for the
+            # kernels that short prompts, unfiltered samples and moved blocks have of their own.
+            _seconds(widest_step(config), tokens, make, FILTERED)
+            _seconds([first_step(config, longest)], tokens, make)
+            warm_up(make(3))
+            lengths = largest_step(config, longest)
+            return sum(lengths) / _seconds(lengths, tokens, make, FILTERED)
+        length = first_step(config, longest)
+        rate = length / _seconds([length], tokens, make)
+        longer = longer_step(config, longest, rate)
+        return longer / _seconds([longer], tokens, make) if longer > length else rate
+    except DeviceMemoryError:
+        why = f"a step of so many tokens does not fit into the memory of {device} beside the weights"
+        raise ConfigError("max_batch_tokens", config.max_batch_tokens, why) from None
+
+
+def warm_up(engine: Engine) -> None:
+    """Compiles the kernels that steps of empty pools do not need; the pool has three blocks, and stays empty.
+
+    Raises `DeviceError` if the device fails.
+    """
+    pool = engine.pool
+    with torch.inference_mode(), device_errors():
+        engine.backend.warm_up(engine.model_config, pool.layers)
+        pool.move([BlockMove("copy", 0, 1, 2)])
+    pool.write(0, 0, [2], pool.read(0, 0, [1]))
+    codecs: tuple[Codec, ...] = get_args(Codec)
+    for codec in codecs:
+        form = WireForm(pool.spec.dtype, pool.spec.groups[0].block_tokens, codec)
+        pool.convert(Piece(form, 0, 0, [2], 0, 0), pool.read(0, 0, [1], codec))
+
+
+def host_rate(engine: Engine, slots: int) -> float:
+    """Measures bytes per second between the pool and a host tier of `slots`, both still empty; 0 without a tier."""
+    if not slots:
+        return 0.0
+    executor, pool = Executor(engine), engine.pool
+    moves = out_and_in(pool.block_count, slots, pool.spec.block_bytes())
+
+    def there_and_back() -> None:
+        executor.move(moves)
+        if engine.backend.device.type == "cuda":
+            torch.cuda.synchronize(engine.backend.device)
+
+    return len(moves) * pool.spec.block_bytes() / fastest(there_and_back)
+
 
 def largest_step(config: EngineConfig, max_model_len: int) -> list[int]:
-    """Lengths of the sequences of the largest step: prompts that fill `max_batch_tokens`."""
+    """Returns the lengths of the sequences of the largest step: prompts that fill `max_batch_tokens`."""
     whole, rest = divmod(config.max_batch_tokens, max_model_len)
     lengths = [max_model_len] * whole + ([rest] if rest else [])
     return lengths[: config.max_sequences]
 
 
 def widest_step(config: EngineConfig) -> list[int]:
-    """Lengths of the sequences of the step that samples most: one token of each, and a row of logits."""
+    """Returns the lengths of the sequences of the step that samples most: one token of each, and a row of logits."""
     return [1] * min(config.max_sequences, config.max_batch_tokens)
 
 
 def first_step(config: EngineConfig, max_model_len: int) -> int:
-    """Tokens of the step that shows a CPU's speed about."""
+    """Returns the tokens of the step that shows a CPU's speed about."""
     return min(FIRST_TOKENS, config.max_batch_tokens, max_model_len)
 
 
 def longer_step(config: EngineConfig, max_model_len: int, tokens_per_second: float) -> int:
-    """Tokens of the step that measures it: what takes about `SECONDS`, within bounds."""
+    """Returns the tokens of the step that measures it: what takes about `SECONDS`, within bounds."""
     return min(int(tokens_per_second * SECONDS), LONGER_TOKENS, config.max_batch_tokens, max_model_len)
 
 
 def prompts(lengths: list[int], block_tokens: int, sampling: Sampling) -> tuple[Plan, int]:
-    """A step of whole prompts of `lengths` tokens, and the blocks that its pool needs, the null block included."""
+    """Plans a step of whole prompts of `lengths` tokens; returns it and the blocks that its pool needs, the null block
+    included."""
     works, first = [], 1
     for sequence, length in enumerate(lengths):
         end = first + blocks_for(length, block_tokens)
@@ -53,14 +119,14 @@ def prompts(lengths: list[int], block_tokens: int, sampling: Sampling) -> tuple[
 
 
 def out_and_in(block_count: int, slots: int, block_bytes: int) -> list[BlockMove]:
-    """Some blocks go to the host tier and come back to where they were."""
+    """Moves some blocks to the host tier and back to where they were."""
     count = min(block_count - 1, slots, max(1, MOVED_BYTES // block_bytes))
     away = [BlockMove("out", 0, slot + 1, slot) for slot in range(count)]
     return away + [BlockMove("in", 0, slot, slot + 1) for slot in range(count)]
 
 
 def fastest(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds that `work` takes, warm and undisturbed: the best of two runs, or of more where they are short."""
+    """Measures the seconds that `work` takes, warm and undisturbed: the best of two runs, or of more that are short."""
     begin = clock()
     work()
     now = clock()
@@ -73,3 +139,15 @@ def fastest(work: Callable[[], object], clock: Callable[[], float] = time.perf_c
         if now - begin > SECONDS:
             break
     return max(best, 1e-9)
+
+
+def _seconds(lengths: list[int], block_tokens: int, make: WithBlocks, sampling: Sampling = PLAIN) -> float:
+    """Measures the seconds of a step of prompts, which leaves nothing behind."""
+    plan, blocks = prompts(lengths, block_tokens, sampling)
+    executor = Executor(make(blocks))
+
+    def step() -> None:
+        executor.launch(plan)
+        executor.collect()
+
+    return fastest(step)

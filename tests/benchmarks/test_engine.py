@@ -11,6 +11,7 @@ from benchmarks.workloads import WORKLOADS, Workload
 from core.config import EngineConfig
 from engine.backends import choice
 from engine.executor import Executor
+from engine.start.load import load_engine
 from launcher.deployment import ENVIRONMENT
 from launcher.options import DEMO_MODEL
 
@@ -20,7 +21,7 @@ def test_a_line_for_each_workload(capsys: pytest.CaptureFixture[str]) -> None:
     config = EngineConfig(model=DEMO_MODEL, device="cpu", dtype="fp32", max_model_len=64)
     load = choice.__dict__["load"]
     with native.watching():
-        executor = Executor(config, in_process.quiet)
+        executor = Executor(load_engine(config, in_process.quiet))
     assert choice.__dict__["load"] is load
     before = native.seconds
     bench = Bench(config, executor, native, rounds=1)
@@ -28,7 +29,7 @@ def test_a_line_for_each_workload(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("| % of limit | outside native |") and lines[2].startswith("| 3 x 8→4 | ")
     assert 0 < point.timing.prompts < point.timing.total and 0 < point.least.prompts < point.least.total
-    if executor.operators == "native":  # where there is no compiler, everything is outside
+    if executor.engine.backend.name == "native":  # where there is no compiler, everything is outside
         assert before < native.seconds
 
 

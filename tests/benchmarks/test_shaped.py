@@ -50,7 +50,7 @@ def test_tables_json_and_picture(
 
 
 def test_a_batch_that_does_not_fit_is_left_out(engine: Shaped) -> None:
-    assert engine.decode(engine.executor.block_count // (SIZES["tiny"].context // 16) + 1) is None
+    assert engine.decode(engine.executor.engine.pool.block_count // (SIZES["tiny"].context // 16) + 1) is None
 
 
 def test_the_floor_is_weights_and_kv_or_operations(engine: Shaped) -> None:

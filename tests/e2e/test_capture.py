@@ -13,6 +13,7 @@ from core.config import EngineConfig
 from core.kvspec import WireForm
 from core.messages import Open, Prompt, encode
 from engine.executor import Executor
+from engine.start.load import load_engine
 from tests.e2e.capture import captured, tcp_streams
 from tests.e2e.conftest import DEMO
 from tests.e2e.host import Host, namespace, need_root_and
@@ -46,7 +47,7 @@ def token_ids() -> list[int]:
 def kv_windows(token_ids: list[int]) -> list[bytes]:
     """Pieces of the prompt's KV, of every layer and whole block, as the prefill worker computes it: bit for bit."""
     config = msgspec.convert({"model": str(DEMO), "device": "cpu", **ENGINE}, EngineConfig)
-    executor = Executor(config, lambda stage, percent: None)
+    executor = Executor(load_engine(config, lambda stage, percent: None))
     (sequence,) = running = start(executor, [token_ids], new_tokens=1)
     run(executor, running, new_tokens=1, chunk=len(token_ids))
     pieces = list(windows(executor, sequence.blocks[: len(token_ids) // BLOCK]))
@@ -56,9 +57,9 @@ def kv_windows(token_ids: list[int]) -> list[bytes]:
 
 def windows(executor: Executor, blocks: list[int]) -> Iterator[bytes]:
     """Thirteen of each layer's block: keys and values of every head are among them."""
-    for layer in range(len(executor.pool.layers)):
+    for layer in range(len(executor.engine.pool.layers)):
         for block in blocks:
-            (view,) = executor.pool.read(0, layer, [block])
+            (view,) = executor.engine.pool.read(0, layer, [block])
             data = bytes(view)
             for at in range(0, len(data) - WINDOW, len(data) // 13 & ~3):
                 yield data[at : at + WINDOW]

@@ -34,11 +34,11 @@ def start(
     stagger: int = 0,
 ) -> list[Running]:
     """Sequences with blocks in random order, joining `stagger` steps after each other."""
-    free = list(range(1, executor.block_count))
+    free = list(range(1, executor.engine.pool.block_count))
     random.Random(0).shuffle(free)
     running = []
     for number, prompt in enumerate(prompts):
-        count = blocks_for(len(prompt) + new_tokens, executor.spec.groups[0].block_tokens)
+        count = blocks_for(len(prompt) + new_tokens, executor.engine.pool.spec.groups[0].block_tokens)
         own, free = free[:count], free[count:]
         assert len(own) == count, "the test's pool is too small"
         sampling = samplings[number] if samplings else GREEDY

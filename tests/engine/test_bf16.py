@@ -59,19 +59,19 @@ def reference_logits(directory: Path, texts: list[list[int]]) -> tuple[Tensor, T
 
 def our_logits(executor: Executor, texts: list[list[int]], spoil_at: int = -1) -> Tensor:
     """The same of ours. At position `spoil_at` a block of the first text's KV is lost in one layer."""
-    inner, rows = executor._model.logits, []
+    inner, rows = executor.engine.model.logits, []
 
     def logits(hidden: Tensor) -> Tensor:
         rows.append(inner(hidden).clone())
         return rows[-1].clone()  # sampling may write to it
 
-    executor._model.logits = logits  # type: ignore[method-assign]
+    executor.engine.model.logits = logits  # type: ignore[method-assign]
     each = blocks_for(LENGTH, 16)
     tables = [list(range(1 + each * number, 1 + each * (number + 1)))[::-1] for number in range(len(texts))]
     begin = 0
     while begin < LENGTH:
         if begin == spoil_at:
-            executor.pool.layers[1][tables[0][1]].zero_()
+            executor.engine.pool.layers[1][tables[0][1]].zero_()
         end = min(begin + 13, LENGTH - ALONE) if begin < LENGTH - ALONE else begin + 1
         sampling = GREEDY if end >= LENGTH - ALONE else None
         works = [Work(n, begin, text[begin:end], (tables[n],), sampling) for n, text in enumerate(texts)]

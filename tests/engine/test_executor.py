@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from core.config import EngineConfig
 from core.errors import ConfigError
 from core.messages import Sampling
 from engine.executor import Executor
 from engine.plan import PENDING, BlockMove, Plan, Work
 from tests.engine.drive import GREEDY, run, start
-from tests.engine.test_golden import make_executor
+from tests.engine.test_golden import make_engine, make_executor
 from tests.reference import VARIANTS, build_model, make_prompts
 
 
@@ -61,14 +60,13 @@ def test_every_layer_signals_once_its_kv_is_there(model: Path) -> None:
     seen: list[tuple[int, int, int, bytes]] = []
 
     def on_layer(plan: Plan, group: int, layer: int) -> None:
-        seen.append((plan.step, group, layer, b"".join(executor.pool.read(group, layer, [1, 2]))))
+        seen.append((plan.step, group, layer, b"".join(executor.engine.pool.read(group, layer, [1, 2]))))
 
-    config = EngineConfig(model=str(model), device="cpu", dtype="fp32", kv_memory=4 << 20, max_model_len=256)
-    executor = Executor(config, lambda stage, percent: None, on_layer)
+    executor = Executor(make_engine(model), on_layer)
     executor.launch(Plan(5, [Work(1, 0, list(range(30)), ([1, 2],), GREEDY)]))
     executor.collect()
     assert [entry[:3] for entry in seen] == [(5, 0, layer) for layer in range(4)]
-    assert [entry[3] for entry in seen] == [b"".join(executor.pool.read(0, layer, [1, 2])) for layer in range(4)]
+    assert [entry[3] for entry in seen] == [b"".join(executor.engine.pool.read(0, layer, [1, 2])) for layer in range(4)]
     assert all(any(entry[3]) for entry in seen)
 
 
@@ -77,8 +75,9 @@ def test_every_layer_signals_once_its_kv_is_there(model: Path) -> None:
 def test_a_moved_block_serves_as_its_original_does(device: str, in_file: bool, model: Path, tmp_path: Path) -> None:
     """Copied, or away in the host tier while others use its place."""
     directory = str(tmp_path) if in_file else ""
-    executor = make_executor(model, device=device, host_kv_memory=4 << 20, host_kv_directory=directory)
-    assert executor.host_slots == (4 << 20) // executor.spec.block_bytes()
+    engine = make_engine(model, device=device, host_kv_memory=4 << 20, host_kv_directory=directory)
+    assert engine.host_slots == (4 << 20) // engine.pool.spec.block_bytes()
+    executor = Executor(engine)
     prompt = make_prompts([20], 320)[0]
     executor.launch(Plan(0, [Work(1, 0, prompt, ([1, 2],), GREEDY)]))
     token = executor.collect().tokens[0]
@@ -87,7 +86,7 @@ def test_a_moved_block_serves_as_its_original_does(device: str, in_file: bool, m
     executor.move([BlockMove("copy", 0, 2, 9)])
     executor.launch(Plan(2, [Work(2, 20, token, ([1, 9],), GREEDY)]))
     assert executor.collect().tokens == expected
-    last = executor.host_slots - 1
+    last = engine.host_slots - 1
     executor.move([BlockMove("out", 0, 1, last), BlockMove("out", 0, 9, 3)])
     executor.launch(Plan(3, [Work(3, 0, make_prompts([40], 320)[0], ([1, 9, 2],), GREEDY)]))
     executor.collect()
@@ -95,6 +94,16 @@ def test_a_moved_block_serves_as_its_original_does(device: str, in_file: bool, m
     executor.launch(Plan(4, [Work(2, 20, token, ([4, 5],), GREEDY)]))
     assert executor.collect().tokens == expected
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cpu_takes_the_next_step_when_the_one_before_is_collected(model: Path) -> None:
+    """There a step is over when it is launched."""
+    executor = Executor(make_engine(model))
+    assert executor.engine.launch_depth == 1
+    plan = Plan(0, [Work(1, 0, [1, 2, 3], ([1],), GREEDY)])
+    executor.launch(plan)
+    with pytest.raises(AssertionError, match="collect before launching another step"):
+        executor.launch(plan)
 
 
 def test_a_pending_token_is_the_one_of_the_step_before(model: Path) -> None:
@@ -123,7 +132,7 @@ def test_nan_in_one_sequence_is_reported_and_stays_there(model: Path) -> None:
     executor.collect()
     executor.launch(Plan(1, works))
     clean = executor.collect()
-    for layer in executor.pool.layers:
+    for layer in executor.engine.pool.layers:
         layer[1:3] = math.nan
     executor.launch(Plan(2, works))
     result = executor.collect()

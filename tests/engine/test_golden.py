@@ -1,11 +1,13 @@
 """Tokens equal transformers' greedy tokens in fp32, whatever the architecture, the chunks and the company."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from core.config import EngineConfig
 from engine.executor import Executor
+from engine.start.load import LoadedEngine, load_engine
 from tests.engine.drive import run, start
 from tests.reference import VARIANTS, Golden, build_model, golden, make_prompts
 
@@ -15,11 +17,17 @@ BACKENDS = ("native", "torch")
 """Both serve on a CPU; the native operators need a C compiler."""
 
 
-def make_executor(directory: Path, **changes: object) -> Executor:
+def make_engine(directory: Path, **changes: object) -> LoadedEngine:
+    """Loads what a worker would, on a CPU in fp32 unless told otherwise."""
     settings: dict[str, object] = dict(
         model=str(directory), device="cpu", dtype="fp32", kv_memory=4 << 20, max_model_len=256
     )
-    return Executor(EngineConfig(**{**settings, **changes}), lambda stage, percent: None)  # type: ignore[arg-type]
+    return load_engine(EngineConfig(**{**settings, **changes}), lambda stage, percent: None)  # type: ignore[arg-type]
+
+
+def make_executor(directory: Path, **changes: object) -> Executor:
+    """An executor that takes a step before the one before is collected, as on a GPU, wherever it runs."""
+    return Executor(replace(make_engine(directory, **changes), launch_depth=2))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -76,6 +84,6 @@ def test_a_zeroed_block_of_one_layer_is_noticed(layer: int, tmp_path: Path) -> N
     running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
     run(executor, running, 1, chunk=64)
     for each in running:
-        executor.pool.layers[layer][each.blocks[1]].zero_()
+        executor.engine.pool.layers[layer][each.blocks[1]].zero_()
     got = run(executor, running, NEW_TOKENS)
     assert all(tokens != each.tokens for tokens, each in zip(got, expected, strict=True))

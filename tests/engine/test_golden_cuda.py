@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from core.config import EngineConfig
 from engine.executor import Executor
 from tests.engine.drive import run, start
+from tests.engine.test_golden import make_engine
 from tests.reference import VARIANTS, build_model, golden, make_prompts
 
 LENGTHS = [1, 2, 7, 15, 16, 17, 33, 47, 64, 97]
@@ -22,10 +22,7 @@ def test_every_architecture_gives_the_references_tokens(variant: str, tmp_path: 
     config = VARIANTS[variant]()
     directory = build_model(tmp_path / variant, config)
     expected = golden(directory, make_prompts(LENGTHS, config.vocab_size), NEW_TOKENS)
-    executor = Executor(
-        EngineConfig(model=str(directory), device="cuda", dtype="fp32", kv_memory=4 << 20, max_model_len=256),
-        lambda stage, percent: None,
-    )
+    executor = Executor(make_engine(directory, device="cuda"))
     for ahead in (False, True):
         running = start(executor, [each.prompt for each in expected], NEW_TOKENS, stagger=1)
         found = run(executor, running, NEW_TOKENS, chunk=13, ahead=ahead)

@@ -18,11 +18,11 @@ MAX_HEAD_DIM, MAX_BLOCK = 256, 64
 TILE = 128
 """Positions of one softmax."""
 UNIT = 8
-"""Numbers of a `struct unit`. These are attention.h's; the library is asked for them when it is first used."""
+"""Numbers of a `struct unit`. The library is asked whether these constants are attention_step.h's."""
 
 
 def unsupported(dtype: torch.dtype, head_dim: int, block: int) -> str:
-    """Why the native operators cannot serve such a pool, in a few words; empty: they can."""
+    """Says why the native operators cannot serve such a pool, in a few words; empty: they can."""
     if dtype not in FORMATS:
         return f"fp32 and bf16 are supported, not {dtype_name(dtype)}"
     if head_dim > MAX_HEAD_DIM:
@@ -35,7 +35,7 @@ def unsupported(dtype: torch.dtype, head_dim: int, block: int) -> str:
 
 
 class NativeAttention:
-    """Serves pools on a CPU whose layers are `[blocks, kv_heads, 2, block, head_dim]`, in fp32 or bf16."""
+    """See `engine.model.attention.Attention`. Layers are `[blocks, kv_heads, 2, block, head_dim]`, fp32 or bf16."""
 
     def __init__(self, native: ctypes.CDLL, layers: list[Tensor], windows: tuple[int, ...]) -> None:
         _, _, _, block, dim = layers[0].shape
@@ -49,7 +49,6 @@ class NativeAttention:
         self._windows = windows
 
     def begin(self, batch: Batch) -> "NativeAttentionStep":
-        """The work's tiles, shared by all layers; made when the first layer shows how many heads share one of KV."""
         return NativeAttentionStep(self._native, self._layers, self._windows, batch)
 
 
@@ -76,14 +75,20 @@ class NativeAttentionStep:
         )
 
     def store(self, layer: int, keys_values: Tensor) -> None:
-        """A block that a sequence enters is cleared first: it may leave this worker whole."""
+        """Clears a block that a sequence enters first: it may leave this worker whole."""
         batch = self._batch
         tokens, sides, dim = keys_values.shape
         assert sides == 2 * self._arguments.kv_heads and dim == self._dim and keys_values.dtype == self._dtype
         assert keys_values.stride()[1:] == (dim, 1) and tokens == len(batch.slots)
         self._native.baton_store(
-            *(self._arguments, keys_values.data_ptr(), keys_values.stride(0), batch.slots.data_ptr(), tokens),
-            *(batch.fresh_blocks.data_ptr(), len(batch.fresh_blocks), self.pools[layer]),
+            self._arguments,
+            keys_values.data_ptr(),
+            keys_values.stride(0),
+            batch.slots.data_ptr(),
+            tokens,
+            batch.fresh_blocks.data_ptr(),
+            len(batch.fresh_blocks),
+            self.pools[layer],
         )
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
@@ -93,14 +98,15 @@ class NativeAttentionStep:
         shared, rest = divmod(heads, self._arguments.kv_heads)
         assert not rest
         output = queries.new_empty((tokens, heads, dim))
-        self._native.baton_attend(
-            *(self.prepared(shared), queries.data_ptr(), queries.stride(0), self.pools[layer]),
-            *(self.windows[layer], output.data_ptr()),
-        )
+        arguments, pool, window = self.prepared(shared), self.pools[layer], self.windows[layer]
+        self._native.baton_attend(arguments, queries.data_ptr(), queries.stride(0), pool, window, output.data_ptr())
         return output
 
     def prepared(self, shared: int) -> AttentionArguments:
-        """What the operators are told, for `shared` query heads to one KV head; valid as long as this step."""
+        """Returns what the operators are told, for `shared` query heads to one KV head; valid as long as this step.
+
+        The work's units are cut when the first layer shows how many heads share one of KV.
+        """
         if shared != self._arguments.shared:
             self._arguments.shared = shared
             self._units, self._partials = plan(self._native, self._arguments, self._batch, torch.get_num_threads())
@@ -111,7 +117,10 @@ class NativeAttentionStep:
 
 
 def plan(native: ctypes.CDLL, arguments: AttentionArguments, batch: Batch, threads: int) -> tuple[Ints, Tensor]:
-    """`[units, 8]`, `struct unit` in attention.h, and the room that they need for states of rows."""
+    """Cuts a step into units that threads take one after the other.
+
+    Returns `[units, 8]`, `struct unit` in attention_step.h, and the room `[floats]` that they need for states of rows.
+    """
     floats = ctypes.c_int64()
     lengths = batch.query_lengths.ctypes.data, batch.kv_lengths.ctypes.data, len(batch.query_lengths), threads
     count = native.baton_plan(arguments, *lengths, None, ctypes.byref(floats))

@@ -18,10 +18,8 @@ from pathlib import Path
 from core.errors import NativeError
 
 COMPILERS = ("cc", "gcc", "clang")
-FLAGS = (
-    *("-std=gnu11", "-O3", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-Wno-psabi"),
-    "-ffp-contract=off",  # the source says where a product and a sum are rounded once; nothing may reorder a sum
-)
+# -ffp-contract=off: the source says where a product and a sum are rounded once; nothing may reorder a sum.
+FLAGS = ("-std=gnu11", "-O3", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-Wno-psabi", "-ffp-contract=off")
 TARGET = ("-march=native",)
 LIBRARIES = ("-lm",)
 SECONDS = 60.0
@@ -29,10 +27,10 @@ SECONDS = 60.0
 
 
 def build(target: Sequence[str] = TARGET) -> Path:
-    """The library's path, compiled first where the cache does not have it. `target` names the processor's instructions.
+    """Returns the library's path, compiled first where the cache does not have it.
 
-    Raises `NativeError`, with the compiler's first error, where there is no compiler, it fails, or the cache cannot be
-    written.
+    `target` names the processor's instructions. Raises `NativeError`, with the compiler's first error, where there is
+    no compiler, it fails, or the cache cannot be written.
     """
     command = compiler()
     files = sorted(path for path in (Path(__file__).parent / "csrc").iterdir() if path.suffix in (".c", ".h"))
@@ -48,7 +46,10 @@ def build(target: Sequence[str] = TARGET) -> Path:
 
 
 def cache() -> Path:
-    """Where libraries are kept: `baton` in `$XDG_CACHE_HOME` or `~/.cache`. Raises `NativeError` without a home."""
+    """Returns where libraries are kept: `baton` in `$XDG_CACHE_HOME` or `~/.cache`.
+
+    Raises `NativeError` without a home.
+    """
     given = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(given):
         return Path(given) / "baton"
@@ -59,7 +60,7 @@ def cache() -> Path:
 
 
 def compiler() -> list[str]:
-    """`$CC`, or the first of `COMPILERS` on the PATH. Raises `NativeError` where there is none."""
+    """Finds `$CC`, or the first of `COMPILERS` on the PATH. Raises `NativeError` where there is none."""
     given = shlex.split(os.environ.get("CC", ""))
     for command in [given] if given else [[name] for name in COMPILERS]:
         if shutil.which(command[0]) is not None:
@@ -69,12 +70,12 @@ def compiler() -> list[str]:
 
 
 def version(command: list[str]) -> str:
-    """What the compiler says about itself."""
+    """Returns what the compiler says about itself. Raises `NativeError` where it cannot be run."""
     return _run([*command, "--version"]).stdout
 
 
 def processor() -> str:
-    """What `-march=native` depends on."""
+    """Describes what `-march=native` depends on."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -84,7 +85,7 @@ def processor() -> str:
 
 
 def _make(command: list[str], sources: list[Path], library: Path) -> None:
-    """Sources are compiled side by side: that is half the time on two cores."""
+    """Compiles sources side by side: that is half the time on two cores."""
     try:
         library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".compiling-", dir=library.parent) as scratch:

@@ -1,4 +1,4 @@
-"""Codecs and conversions by the native operators of a CPU (`csrc/wire.c`), on the thread that calls."""
+"""Codecs and conversions of KV blocks by the native operators of a CPU (`csrc/codec.c`), on the thread that calls."""
 
 import ctypes
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 from core.config import Codec
 from core.kvspec import SCALE_BYTES
-from engine.backends.native.library import WIRE_FORMATS, WirePool
+from engine.backends.native.library import CODEC_FORMATS, CodecPool
 from engine.device import dtype_name
 from engine.kv.codec import Landing
 
 
-class NativeWire:
-    """See `engine.kv.codec.Wire`."""
+class NativeCodec:
+    """See `engine.kv.codec.BlockCodec`."""
 
     def __init__(self, native: ctypes.CDLL) -> None:
         self._native = native
@@ -23,20 +23,26 @@ class NativeWire:
         assert blocks.dtype == torch.int64 and blocks.is_contiguous()
         size = pool.vectors * (SCALE_BYTES + pool.block * pool.width)
         result = torch.empty((len(blocks), size), dtype=torch.uint8)
-        self._native.baton_wire_encode(pool, blocks.data_ptr(), len(blocks), WIRE_FORMATS[codec], result.data_ptr())
+        self._native.baton_codec_encode(pool, blocks.data_ptr(), len(blocks), CODEC_FORMATS[codec], result.data_ptr())
         return result
 
     def decode(self, payload: Tensor, landing: Landing, layer: Tensor) -> None:
         assert payload.is_contiguous()
         form, blocks = landing.form, (ctypes.c_int64 * len(landing.blocks))(*landing.blocks)
-        source = WIRE_FORMATS[form.dtype if form.codec == "none" else form.codec]
-        self._native.baton_wire_decode(
-            *(_pool(layer), blocks, source, form.block_tokens, payload.data_ptr()),
-            *(landing.first, landing.begin, landing.end),
+        source = CODEC_FORMATS[form.dtype if form.codec == "none" else form.codec]
+        self._native.baton_codec_decode(
+            _pool(layer),
+            blocks,
+            source,
+            form.block_tokens,
+            payload.data_ptr(),
+            landing.first,
+            landing.begin,
+            landing.end,
         )
 
 
-def _pool(layer: Tensor) -> WirePool:
+def _pool(layer: Tensor) -> CodecPool:
     _, kv_heads, sides, block, width = layer.shape
     assert layer.is_contiguous() and layer.is_cpu
-    return WirePool(WIRE_FORMATS[dtype_name(layer.dtype)], kv_heads * sides, block, width, layer.data_ptr())
+    return CodecPool(CODEC_FORMATS[dtype_name(layer.dtype)], kv_heads * sides, block, width, layer.data_ptr())

@@ -8,23 +8,24 @@ import torch
 from torch import Tensor
 
 from engine.backends.native.attention import NativeAttentionStep
-from engine.backends.native.library import FORMATS, LayerArguments, LinearArguments, StepArguments
-from engine.model.attention import AttentionStep
+from engine.backends.native.library import FORMATS, LayerArguments, StepArguments
+from engine.backends.native.linear import NativeLinear
 from engine.model.batch import Batch
 from engine.model.config import ModelConfig
 from engine.model.layer import Layer
-from engine.model.layers import Stored
-from engine.model.linear import Linear, NativeLinear
 from engine.model.rope import inverse_frequencies
+from engine.model.transformer import Stored
 
 MATRICES = ("query_key_value", "attention_output", "gate_up", "down")
-"""A layer's, in the order in which they are multiplied."""
+"""A layer's linear layers, in the order in which they are multiplied."""
 
 
 class NativeLayers:
-    """See `engine.model.layers.Layers`. All linear layers are native ones, and so is the attention of every step."""
+    """See `engine.model.transformer.Layers`."""
 
-    def __init__(self, native: ctypes.CDLL, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> None:
+    def __init__(
+        self, native: ctypes.CDLL, config: ModelConfig, layers: Sequence[Layer[NativeLinear]], norm: Tensor
+    ) -> None:
         self._native = native
         self._config = config
         self._dtype = norm.dtype
@@ -40,9 +41,8 @@ class NativeLayers:
         self._step = StepArguments(FORMATS[norm.dtype], config.head_dim, rotated, eps=config.norm_eps)
         self._reserve(1)
 
-    def forward(self, hidden: Tensor, batch: Batch, step: AttentionStep, stored: Stored) -> Tensor:
-        """See `Layers`."""
-        assert isinstance(step, NativeAttentionStep) and hidden.dtype == self._dtype and hidden.is_contiguous()
+    def forward(self, hidden: Tensor, batch: Batch, step: NativeAttentionStep, stored: Stored) -> Tensor:
+        assert hidden.dtype == self._dtype and hidden.is_contiguous()
         native, arguments = self._native, self._step
         self._reserve(len(hidden))
         self._begin(hidden, batch, step)
@@ -54,8 +54,14 @@ class NativeLayers:
         rows, width = len(batch.logit_rows), hidden.shape[1]
         normed = hidden.new_empty((rows, width))
         native.baton_add_norm(
-            *(FORMATS[self._dtype], arguments.hidden, arguments.change, self._norm.data_ptr()),
-            *(rows, width, self._config.norm_eps, normed.data_ptr()),
+            FORMATS[self._dtype],
+            arguments.hidden,
+            arguments.change,
+            self._norm.data_ptr(),
+            rows,
+            width,
+            self._config.norm_eps,
+            normed.data_ptr(),
         )
         return normed
 
@@ -68,12 +74,17 @@ class NativeLayers:
         arguments.row_count, arguments.rows = len(batch.logit_rows), batch.logit_rows.data_ptr()
         arguments.hidden = hidden.data_ptr()
         self._native.baton_angles(
-            *(batch.positions.data_ptr(), len(hidden), self._frequencies.data_ptr(), len(self._frequencies)),
-            *(config.rope.magnitude, arguments.cosine, arguments.sine),
+            batch.positions.data_ptr(),
+            len(hidden),
+            self._frequencies.data_ptr(),
+            len(self._frequencies),
+            config.rope.magnitude,
+            arguments.cosine,
+            arguments.sine,
         )
 
     def _reserve(self, tokens: int) -> None:
-        """Room for a step of so many tokens; more than before is rounded up, so that it seldom grows."""
+        """Makes room for a step of so many tokens; more than before is rounded up, so that it seldom grows."""
         if self._room and len(self._room["change"]) >= tokens:
             return
         config, rows = self._config, 1 << (tokens - 1).bit_length()
@@ -92,16 +103,14 @@ class NativeLayers:
             setattr(self._step, name, tensor.data_ptr())
 
 
-def _arguments(layer: Layer) -> LayerArguments:
+def _arguments(layer: Layer[NativeLinear]) -> LayerArguments:
     norm = layer.query_key_norm
     return LayerArguments(
         attention_norm=layer.attention_norm.data_ptr(),
         query_key_norm=None if norm is None else norm.data_ptr(),
         mlp_norm=layer.mlp_norm.data_ptr(),
-        **{name: _packed(getattr(layer, name)) for name in MATRICES},
+        query_key_value=layer.query_key_value.arguments,
+        attention_output=layer.attention_output.arguments,
+        gate_up=layer.gate_up.arguments,
+        down=layer.down.arguments,
     )
-
-
-def _packed(linear: Linear) -> LinearArguments:
-    assert isinstance(linear, NativeLinear)
-    return linear.arguments

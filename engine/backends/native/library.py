@@ -16,13 +16,13 @@ from engine.backends.native.build import TARGET, build
 FORMATS = {torch.float32: 0, torch.bfloat16: 1}
 """`enum format` in vector.h."""
 WEIGHT_FORMATS = {**FORMATS, torch.int8: 2}
-"""What linear.c takes as weights."""
-WIRE_FORMATS = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3, "fp8": 4}
-"""What wire.c has in a pool, and the codecs on the wire."""
+"""Formats that linear.c takes as weights."""
+CODEC_FORMATS = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3, "fp8": 4}
+"""Formats that codec.c knows: those of pools, and the codecs' on the wire."""
 
 
 class AttentionArguments(Structure):
-    """`struct attention` in attention.c: what all layers of a step share."""
+    """Mirrors `struct attention` in attention_step.h: what all layers of a step share."""
 
     _fields_ = (
         *((name, c_int64) for name in ("format", "kv_heads", "shared", "dim", "block")),
@@ -35,14 +35,14 @@ class AttentionArguments(Structure):
     )
 
 
-class WirePool(Structure):
-    """`struct wire_pool` in wire.c: one layer of a pool."""
+class CodecPool(Structure):
+    """Mirrors `struct codec_pool` in codec.c: one layer of a pool."""
 
     _fields_ = (*((name, c_int64) for name in ("format", "vectors", "block", "width")), ("layer", c_void_p))
 
 
 class LinearArguments(Structure):
-    """`struct linear` in linear.c: a packed layer."""
+    """Mirrors `struct linear` in linear.h: a packed layer."""
 
     _fields_ = (
         *((name, c_int64) for name in ("format", "weights", "outputs", "inputs")),
@@ -51,7 +51,7 @@ class LinearArguments(Structure):
 
 
 class LayerArguments(Structure):
-    """`struct layer` in layer.c: its weights."""
+    """Mirrors `struct layer` in layer.c: its weights."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("attention_norm", "query_key_norm", "mlp_norm")),
@@ -60,7 +60,7 @@ class LayerArguments(Structure):
 
 
 class StepArguments(Structure):
-    """`struct step` in layer.c: what the layers of a step share."""
+    """Mirrors `struct step` in layer.c: what the layers of a step share."""
 
     _fields_ = (
         *((name, c_int64) for name in ("format", "dim", "rotated")),
@@ -77,31 +77,22 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
     "baton_linear": (POINTER(LinearArguments), c_void_p, c_long, c_long, c_void_p),
     "baton_attention_limits": (c_void_p,),
     "baton_attend": (POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long, c_void_p),
-    "baton_store": (
-        *(POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long),
-        *(c_void_p, c_long, c_void_p),
-    ),
+    "baton_store": (POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long, c_void_p, c_long, c_void_p),
     "baton_add_norm": (c_int, c_void_p, c_void_p, c_void_p, c_long, c_long, c_double, c_void_p),
     "baton_angles": (c_void_p, c_long, c_void_p, c_long, c_double, c_void_p, c_void_p),
-    "baton_rotate": (
-        *(c_int, c_void_p, c_long, c_long, c_long, c_long),
-        *(c_void_p, c_void_p, c_void_p, c_double),
-    ),
+    "baton_rotate": (c_int, c_void_p, *[c_long] * 4, *[c_void_p] * 3, c_double),
     "baton_layer_store": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p),
     "baton_layer_attend": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p, c_long),
-    "baton_wire_encode": (POINTER(WirePool), c_void_p, c_long, c_int, c_void_p),
-    "baton_wire_decode": (POINTER(WirePool), c_void_p, c_int, c_long, c_void_p, c_long, c_long, c_long),
+    "baton_codec_encode": (POINTER(CodecPool), c_void_p, c_long, c_int, c_void_p),
+    "baton_codec_decode": (POINTER(CodecPool), c_void_p, c_int, c_long, c_void_p, c_long, c_long, c_long),
     "baton_gate": (c_int, c_void_p, c_long, c_long, c_void_p),
-    "baton_sample": (
-        *(c_int, c_void_p, c_long, c_char_p, c_long),
-        *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
-    ),
+    "baton_sample": (c_int, c_void_p, c_long, c_char_p, c_long, *[c_void_p] * 5),
 }
-"""Arguments of what returns nothing; the sources say what each is."""
+"""Argument types of the functions that return nothing; the sources say what each is."""
 
 
 def load(target: Sequence[str] = TARGET) -> ctypes.CDLL:
-    """The operators, compiled first where they have to be. Raises `NativeError` where that cannot be."""
+    """Loads the operators, compiled first where they have to be. Raises `NativeError` where that cannot be."""
     path = build(target)
     try:
         library = ctypes.CDLL(str(path))

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from core.messages import Sampling
 from engine.backends.gumbel import MASK64
 from engine.backends.native.library import FORMATS
 from engine.backends.sampler import Draw, is_cut, min_p_reach
 
 _DRAW = struct.Struct("=qQqqqddd")
-"""`struct draw` in sampling.c."""
+"""Mirrors `struct draw` in sampling.c."""
 
 
 class NativeSampler:
@@ -29,10 +30,7 @@ class NativeSampler:
         rows, vocab = logits.shape
         assert rows == len(draws) and logits.is_contiguous()
         packed = [
-            _DRAW.pack(
-                *(row, sampling.seed & MASK64, sample, index, sampling.top_k),
-                *(sampling.temperature, sampling.top_p, min_p_reach(sampling)),
-            )
+            _packed(row, sampling, sample, index)
             for row, (sampling, samples, index) in enumerate(draws)
             for sample in samples
         ]
@@ -42,7 +40,20 @@ class NativeSampler:
         floors, scores = torch.empty(len(packed)), torch.empty(len(packed))
         tokens, finite = torch.empty(len(packed), dtype=torch.int64), torch.empty(len(packed), dtype=torch.bool)
         self._native.baton_sample(
-            *(FORMATS[logits.dtype], logits.data_ptr(), vocab, b"".join(packed), len(packed)),
-            *(room.data_ptr(), floors.data_ptr(), scores.data_ptr(), tokens.data_ptr(), finite.data_ptr()),
+            FORMATS[logits.dtype],
+            logits.data_ptr(),
+            vocab,
+            b"".join(packed),
+            len(packed),
+            room.data_ptr(),
+            floors.data_ptr(),
+            scores.data_ptr(),
+            tokens.data_ptr(),
+            finite.data_ptr(),
         )
         return tokens, finite
+
+
+def _packed(row: int, sampling: Sampling, sample: int, index: int) -> bytes:
+    seed, reach = sampling.seed & MASK64, min_p_reach(sampling)
+    return _DRAW.pack(row, seed, sample, index, sampling.top_k, sampling.temperature, sampling.top_p, reach)

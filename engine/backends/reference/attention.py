@@ -40,19 +40,19 @@ class Group:
     queries: int
 
 
-class TorchAttention:
+class ReferenceAttention:
     """Serves pools whose layers are `[blocks, kv_heads, 2, block, head_dim]`."""
 
     def __init__(self, layers: list[Tensor], windows: tuple[int, ...]) -> None:
         self._layers = layers
         self._windows = windows
 
-    def begin(self, batch: Batch) -> "TorchAttentionStep":
+    def begin(self, batch: Batch) -> "ReferenceAttentionStep":
         """Groups, indices and masks, shared by all layers."""
-        return TorchAttentionStep(self._layers, self._windows, batch)
+        return ReferenceAttentionStep(self._layers, self._windows, batch)
 
 
-class TorchAttentionStep:
+class ReferenceAttentionStep:
     """See `engine.model.attention.AttentionStep`."""
 
     def __init__(self, layers: list[Tensor], windows: tuple[int, ...], batch: Batch) -> None:

@@ -23,8 +23,8 @@ ROUND = 1.5 * 2.0**23
 """Added to a number below 2^22 and taken away again, it leaves the nearest integer, and the even one of two."""
 
 
-class TorchWire:
-    """See `engine.kv.codec.Wire`."""
+class ReferenceCodec:
+    """See `engine.kv.codec.BlockCodec`."""
 
     @torch.inference_mode()
     def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:

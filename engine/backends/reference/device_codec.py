@@ -10,8 +10,8 @@ from engine.device import to_device
 from engine.kv.codec import Landing
 
 
-class DeviceWire:
-    """See `engine.kv.codec.Wire`. Nothing here waits for the device."""
+class DeviceCodec:
+    """See `engine.kv.codec.BlockCodec`. Nothing here waits for the device."""
 
     @torch.inference_mode()
     def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:

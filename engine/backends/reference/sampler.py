@@ -13,7 +13,7 @@ CANDIDATES = 1024
 """Largest scores that top_p looks at before it sorts the whole vocabulary."""
 
 
-class TorchSampler:
+class ReferenceSampler:
     """See `engine.backends.sampler.Sampler`."""
 
     def sample(self, logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:

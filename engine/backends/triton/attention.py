@@ -22,7 +22,7 @@ MANY = 1024
 
 @dataclass(frozen=True)
 class Tables:
-    """Where works find their KV, as the kernels take it."""
+    """Says where works find their KV, as the kernels take it."""
 
     blocks: Tensor  # [works, width] int32
     kv_lengths: Tensor  # [works] int32
@@ -30,7 +30,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class Chunks:
-    """The works behind the single queries."""
+    """Holds the works behind the single queries."""
 
     tables: Tables
     query_start: Tensor  # [works + 1] int32, from the first chunk's first row
@@ -38,7 +38,7 @@ class Chunks:
 
 
 class TritonAttention:
-    """Serves pools whose layers are `[blocks, kv_heads, 2, block, head_dim]`."""
+    """See `engine.model.attention.Attention`. A pool's layers are `[blocks, kv_heads, 2, block, head_dim]`."""
 
     def __init__(self, layers: list[Tensor], windows: tuple[int, ...]) -> None:
         self._layers = layers
@@ -47,7 +47,7 @@ class TritonAttention:
         self._processors = processors(self.device)
 
     def begin(self, batch: Batch) -> "TritonAttentionStep":
-        """Lengths and tables in the kernels' format."""
+        """Brings lengths and tables into the kernels' format."""
         lengths = batch.query_lengths
         works, tokens = len(lengths), int(lengths.sum())
         singles = works if tokens == works else int((lengths != 1).argmax())
@@ -74,14 +74,18 @@ class TritonAttention:
                 paged_decode_attention(queries, self._layers[0], table, lengths, splits=splits, window=window)
                 for longest in (1, MANY):
                     prefill_attention(
-                        *(queries, self._layers[0], table, starts, lengths),
+                        queries,
+                        self._layers[0],
+                        table,
+                        starts,
+                        lengths,
                         longest=longest,
                         splits=splits,
                         window=window,
                     )
 
     def step(self, slots: Tensor, singles: Tables, longest: int, chunks: Chunks | None = None) -> "TritonAttentionStep":
-        """A step whose first rows are the single queries, of texts of up to `longest` tokens."""
+        """Makes a step whose first rows are the single queries, of texts of up to `longest` tokens."""
         kv_heads = self._layers[0].shape[1]
         splits = split_count(len(singles.kv_lengths), kv_heads, self._processors, longest) if longest else 1
         return TritonAttentionStep(self._layers, self._windows, slots, singles, splits, chunks)
@@ -107,33 +111,37 @@ class TritonAttentionStep:
         self._chunks = chunks
 
     def pool(self, layer: int) -> Tensor:
-        """A layer of the pool, for the kernel that rotates keys and stores them."""
+        """Returns a layer of the pool, for the kernel that rotates keys and stores them."""
         return self._layers[layer]
 
     def store(self, layer: int, keys_values: Tensor) -> None:
-        """By PyTorch's operators: the engine's steps store with the kernel that rotates."""
+        """Stores by PyTorch's operators, for tests: the engine's steps store with the kernel that rotates."""
         pool = self._layers[layer]
         _, kv_heads, _, block, dim = pool.shape
         pool[self.slots // block, :, :, self.slots % block] = keys_values.view(-1, 2, kv_heads, dim).transpose(1, 2)
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
-        count = len(self._singles.kv_lengths)
+        pool, window, count = self._layers[layer], self._windows[layer], len(self._singles.kv_lengths)
         found = []
         if count:
-            found.append(
-                paged_decode_attention(
-                    *(queries[:count], self._layers[layer], self._singles.blocks, self._singles.kv_lengths),
-                    splits=self._splits,
-                    window=self._windows[layer],
-                )
+            single = paged_decode_attention(
+                queries[:count],
+                pool,
+                self._singles.blocks,
+                self._singles.kv_lengths,
+                splits=self._splits,
+                window=window,
             )
+            found.append(single)
         if self._chunks is not None:
-            tables = self._chunks.tables
-            found.append(
-                prefill_attention(
-                    *(queries[count:], self._layers[layer], tables.blocks, self._chunks.query_start, tables.kv_lengths),
-                    longest=self._chunks.longest,
-                    window=self._windows[layer],
-                )
+            chunks = prefill_attention(
+                queries[count:],
+                pool,
+                self._chunks.tables.blocks,
+                self._chunks.query_start,
+                self._chunks.tables.kv_lengths,
+                longest=self._chunks.longest,
+                window=window,
             )
+            found.append(chunks)
         return found[0] if len(found) == 1 else torch.cat(found)

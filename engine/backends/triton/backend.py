@@ -3,62 +3,69 @@
 Importing this module loads Triton, which only hosts with a GPU install.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from core.kvspec import blocks_for
 from core.status import Progress
-from engine.backends.base import Backend, DecodeSteps
-from engine.backends.triton.attention import TritonAttention
-from engine.backends.triton.codec import TritonWire
+from engine.backends.base import Backend, OnLayer
+from engine.backends.reference.linear import ReferenceLinears
+from engine.backends.triton.attention import TritonAttention, TritonAttentionStep
+from engine.backends.triton.codec import TritonCodec
 from engine.backends.triton.decode_graphs import DecodeGraphs
 from engine.backends.triton.decode_inputs import DecodeInputs
 from engine.backends.triton.elementwise import TritonElementwise
 from engine.backends.triton.mover import TritonMover
 from engine.backends.triton.sampler import TritonSampler
-from engine.model.attention import AttentionBackend
 from engine.model.config import ModelConfig
 from engine.model.layer import Layer
-from engine.model.layers import Layers, OperatorLayers
+from engine.model.linear import Linear
 from engine.model.rope import angle_table
-from engine.model.transformer import Model
+from engine.model.transformer import Model, OperatorLayers
 from kernels import attention_tiles, rms_norm, rope_and_store, sample
 
 
-class TritonBackend(Backend):
-    """Steps of nothing but decodes are recorded."""
+class TritonBackend(Backend[Linear, TritonAttentionStep]):
+    """Records steps of nothing but decodes. Matrix products are PyTorch's: cuBLAS computes them."""
 
     name = "triton"
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(device, dtype)
+        self.linears = ReferenceLinears(device, dtype)
         self.sampler = TritonSampler()
         self.mover = TritonMover()
-        self.wire = TritonWire()
+        self.codec = TritonCodec()
 
-    def layers(self, config: ModelConfig, layers: Sequence[Layer], norm: Tensor) -> Layers:
-        table = angle_table(config.rope, config.head_dim, config.max_model_len, self._device)
+    def layers(
+        self, config: ModelConfig, layers: Sequence[Layer[Linear]], norm: Tensor
+    ) -> OperatorLayers[TritonAttentionStep]:
+        table = angle_table(config.rope, config.head_dim, config.max_model_len, self.device)
         return OperatorLayers(config, layers, norm, TritonElementwise(table, config.norm_eps))
 
-    def attention(self, pool: list[Tensor], windows: tuple[int, ...]) -> AttentionBackend:
-        return TritonAttention(pool, windows)
+    def attention(self, config: ModelConfig, pool: list[Tensor]) -> TritonAttention:
+        return TritonAttention(pool, config.windows)
 
-    def warm_up(self, config: ModelConfig, attention: AttentionBackend) -> None:
-        assert isinstance(attention, TritonAttention)
-        attention.warm_up(config.heads)
+    def warm_up(self, config: ModelConfig, pool: list[Tensor]) -> None:
+        self.attention(config, pool).warm_up(config.heads)
 
     def decode_steps(
-        self, model: Model, attention: AttentionBackend, most: int, longest: int, in_flight: int, progress: Progress
-    ) -> DecodeSteps | None:
-        assert isinstance(attention, TritonAttention)
-        inputs = DecodeInputs(most, blocks_for(longest, attention.block), attention.block, self._device, in_flight)
+        self, model: Model[TritonAttentionStep], config: ModelConfig, pool: list[Tensor], most: int, progress: Progress
+    ) -> DecodeGraphs:
+        attention, longest = self.attention(config, pool), config.max_model_len
+        width = blocks_for(longest, attention.block)
+        inputs = DecodeInputs(most, width, attention.block, self.device, self.launch_depth)
         return DecodeGraphs(model, attention, inputs, most, longest, progress)
+
+    def layer_signal(self, written: OnLayer | None, divide: Callable[[], None]) -> OnLayer | None:
+        """Returns `written`: the host's cores do not compute, and recorded steps run where nobody has to be told."""
+        return written
 
 
 def unsupported(config: ModelConfig, dtype: torch.dtype, block: int) -> str:
-    """Why the kernels cannot run such a model, in one sentence; empty: they can."""
+    """Says why the kernels cannot run such a model, in one sentence; empty: they can."""
     return (
         attention_tiles.unsupported(dtype, config.head_dim, block, config.heads // config.kv_heads)
         or rope_and_store.unsupported(config.head_dim)

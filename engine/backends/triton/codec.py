@@ -1,15 +1,15 @@
-"""Codecs by the Triton kernels: blocks are read from the pool once. What lands is converted by PyTorch's operators."""
+"""Codecs of KV blocks by Triton kernels, which read a block once. What lands is converted by PyTorch's operators."""
 
 import torch
 from torch import Tensor
 
 from core.config import Codec
-from engine.backends.reference.device_codec import DeviceWire, wire_form
+from engine.backends.reference.device_codec import DeviceCodec, wire_form
 from kernels import block_copy
 
 
-class TritonWire(DeviceWire):
-    """See `engine.kv.codec.Wire`. Heads that are too large for the kernel go PyTorch's way."""
+class TritonCodec(DeviceCodec):
+    """See `engine.kv.codec.BlockCodec`. Heads that are too large for the kernel go PyTorch's way."""
 
     @torch.inference_mode()
     def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from core.status import Progress
-from engine.backends.triton.attention import Tables, TritonAttention
+from engine.backends.triton.attention import Tables, TritonAttention, TritonAttentionStep
 from engine.backends.triton.decode_inputs import DecodeInputs
 from engine.model.batch import Batch, Sampled
 from engine.model.transformer import Model
@@ -26,18 +26,20 @@ Replay = Callable[[], Tensor]
 
 
 def ladder(most: int) -> list[int]:
-    """Sizes of batches that are recorded, up to `most`: no step computes more than twice its rows, no large one more
-    than a quarter too many."""
+    """Returns the sizes of batches that are recorded, up to `most`.
+
+    No step computes more than twice its rows, no large one more than a quarter too many.
+    """
     sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, 256, 32), *range(256, most, 64)]
     return sorted({*(size for size in sizes if size < most), most})
 
 
 class DecodeGraphs:
-    """Of one model with one pool."""
+    """Records, and replays, the decode steps of one model over one pool."""
 
     def __init__(
         self,
-        model: Model,
+        model: Model[TritonAttentionStep],
         attention: TritonAttention,
         inputs: DecodeInputs,
         most: int,
@@ -57,18 +59,18 @@ class DecodeGraphs:
             self._replays[size], memory = record(partial(self._step, size), attention.device, memory)
 
     def serves(self, plan: Plan) -> bool:
-        """Whether every work is the next token of one sample."""
+        """Tells whether every work is the next token of one sample."""
         works = plan.works
         return len(works) <= self._sizes[-1] and all(_decodes(work) for work in works)
 
     def run(self, works: Sequence[Work], before: Sampled | None) -> Tensor:
-        """Logits `[works, vocab]`, the caller's. KV of all layers is stored."""
+        """See `engine.backends.base.DecodeSteps`."""
         size = next(size for size in self._sizes if size >= len(works))
         self._inputs.fill(works, size, before)
         return self._model.logits(self._replays[size]()[: len(works)])
 
     def _step(self, rows: int) -> Tensor:
-        """Hidden states `[rows, hidden]` in the order of the step's works."""
+        """Computes hidden states `[rows, hidden]` in the order of the step's works."""
         inputs = self._inputs
         slots, tables = inputs.slots(rows), Tables(inputs.block_tables(rows), inputs.kv_lengths(rows))
         every = torch.arange(rows, device=slots.device)
@@ -92,9 +94,10 @@ def _decodes(work: Work) -> bool:
 
 
 def record(step: Callable[[], Tensor], device: torch.device, memory: Any) -> tuple[Replay, Any]:
-    """A step as a CUDA graph, in the `memory` of those recorded before, if any; and the memory it shares with others.
+    """Records a step as a CUDA graph, in the `memory` of those recorded before, if any.
 
-    It runs once before: kernels are compiled and libraries set up by what must not happen while a graph is recorded.
+    Returns what replays it, and the memory that it shares with others. The step runs once before:
+    kernels are compiled and libraries set up by what must not happen while a graph is recorded.
     """
     if device.type != "cuda":
         return step, None

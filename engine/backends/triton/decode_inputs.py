@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.backends.triton.decode_rows import DecodeRows
-from engine.backends.triton.device_tables import DeviceTables
+from engine.device import to_device
 from engine.model.batch import Ints, Sampled, place_of_samples
 from engine.plan import PENDING, Work
 
@@ -25,10 +24,10 @@ NULL_SEQUENCE = np.array([[0], [0], [NOWHERE], [0], [KNOWN], [0]])
 
 
 class DecodeInputs:
-    """Of up to `rows` sequences of up to `width` blocks."""
+    """Holds the inputs of up to `rows` sequences of up to `width` blocks."""
 
     def __init__(self, rows: int, width: int, block_size: int, device: torch.device, in_flight: int) -> None:
-        """`in_flight`: steps that may be launched and not collected. Each has a buffer on the host of its own."""
+        """`in_flight` steps may be launched and not collected; each has a buffer on the host of its own."""
         self._block_size = block_size
         self._rows = DecodeRows()
         self._tables = DeviceTables(rows, width, device)
@@ -39,7 +38,7 @@ class DecodeInputs:
         self._steps = 0
 
     def fill(self, works: Sequence[Work], rows: int, before: Sampled | None) -> None:
-        """The inputs of `works`, one token each, and of null sequences up to `rows`."""
+        """Sends the inputs of `works`, one token each, and of null sequences up to `rows`."""
         staging = self._host[self._steps % len(self._host)]
         self._steps += 1
         fields: Ints = staging.numpy()
@@ -56,7 +55,7 @@ class DecodeInputs:
         self._tables.update(own.tolist(), [work.blocks[0] for work in works])
 
     def _find_tokens(self, works: Sequence[Work], before: Sampled | None) -> tuple[Ints, Ints]:
-        """Of each work the token, 0 if it is pending, and the place among the step before's where it is then."""
+        """Returns each work's token, 0 if it is pending, and the place among the step before's where it is then."""
         tokens = np.array([work.token_ids[0] for work in works])
         sources = np.full_like(tokens, KNOWN)
         pending = np.flatnonzero(tokens == PENDING)
@@ -69,26 +68,75 @@ class DecodeInputs:
         return tokens, sources
 
     def token_ids(self, rows: int) -> Tensor:
-        """`[rows]` int64; computed on the device, which alone knows some of them."""
+        """Returns `[rows]` int64, computed on the device, which alone knows some of them."""
         sources = self._fields[SOURCE, :rows]
         return torch.where(sources == KNOWN, self._fields[TOKEN, :rows], self._previous[sources.clamp(min=0)])
 
     def positions(self, rows: int) -> Tensor:
-        """`[rows]` int64."""
+        """Returns `[rows]` int64."""
         return self._fields[POSITION, :rows]
 
     def slots(self, rows: int) -> Tensor:
-        """`[rows]` int64, `NOWHERE` for null sequences."""
+        """Returns `[rows]` int64, `NOWHERE` for null sequences."""
         return self._fields[SLOT, :rows]
 
     def kv_lengths(self, rows: int) -> Tensor:
-        """`[rows]` int32, 0 for null sequences."""
+        """Returns `[rows]` int32, 0 for null sequences."""
         return self._fields[KV_LENGTH, :rows].int()
 
     def order(self, rows: int) -> Tensor:
-        """`[rows]` int64: the row of each work of the step, in the works' order; 0 behind the last."""
+        """Returns `[rows]` int64: the row of each work of the step, in the works' order; 0 behind the last."""
         return self._fields[ORDER, :rows]
 
     def block_tables(self, rows: int) -> Tensor:
-        """`[rows, width]` int32."""
+        """Returns `[rows, width]` int32."""
         return self._tables.tensor[:rows]
+
+
+class DecodeRows:
+    """Gives each sequence a row of the decode step, which it keeps, so that what the device holds there stays true.
+
+    Rows are counted from 0 without gaps: where a sequence leaves, a new one or the last one takes its row.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[int, int] = {}  # by sequence, in the step before
+
+    def of(self, sequences: Sequence[int]) -> list[int]:
+        """Returns the row of each sequence of a step. Who had one below their number has it still."""
+        count = len(sequences)
+        rows = {sequence: row for sequence in sequences if (row := self._rows.get(sequence, count)) < count}
+        if len(rows) < count:
+            free = iter(sorted({*range(count)} - {*rows.values()}))
+            rows |= {sequence: next(free) for sequence in sequences if sequence not in rows}
+        self._rows = rows
+        return [rows[sequence] for sequence in sequences]
+
+
+class DeviceTables:
+    """Keeps block tables on the device, at a place that stays, and changes them where they differ from the step before.
+
+    They are `tensor` `[rows, width]` int32. Behind a row's own blocks is what was there before; nobody looks there.
+    """
+
+    def __init__(self, rows: int, width: int, device: torch.device) -> None:
+        self.tensor: Tensor = torch.zeros((rows, width), dtype=torch.int32, device=device)
+        self._width = width
+        self._rows: list[list[int]] = [[] for _ in range(rows)]  # what the tensor holds
+
+    def update(self, rows: Sequence[int], tables: Sequence[list[int]]) -> None:
+        """Makes row `rows[i]` table i. Most tables are those of the step before, or have grown."""
+        places: list[Ints] = []
+        blocks: list[Ints] = []
+        for row, own in zip(rows, tables, strict=True):
+            known = self._rows[row]
+            if own == known:
+                continue
+            assert len(own) <= self._width, "a block table longer than the longest text's"
+            first = len(known) if own[: len(known)] == known else 0
+            places.append(np.arange(row * self._width + first, row * self._width + len(own)))
+            blocks.append(np.array(own[first:], np.int64))
+            self._rows[row] = own.copy()  # a sequence's own list grows
+        if places:
+            index, values = to_device(np.stack((np.concatenate(places), np.concatenate(blocks))), self.tensor.device)
+            self.tensor.view(-1).index_copy_(0, index, values.int())

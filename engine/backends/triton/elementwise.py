@@ -1,4 +1,4 @@
-"""What a layer does between its matrix products on CUDA: one kernel each, and one for rotation and store.
+"""What a layer does between its matrix products, by Triton kernels: one each, and one for rotation and store.
 
 With attention a layer is five launches and four matrix products, six and four where attention is split: two norms, one
 rotation, one gate, and attention's kernel, behind which a second one joins the parts. A step of decodes and chunks
@@ -10,7 +10,6 @@ Importing this module loads Triton.
 from torch import Tensor
 
 from engine.backends.triton.attention import TritonAttentionStep
-from engine.model.attention import AttentionStep
 from engine.model.elementwise import Angles
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_and_store import rope_and_store
@@ -18,7 +17,7 @@ from kernels.silu_and_mul import silu_and_mul
 
 
 class TritonElementwise:
-    """See `engine.model.elementwise.Elementwise`. The attention of every step is Triton's too."""
+    """See `engine.model.elementwise.Elementwise`."""
 
     def __init__(self, angle_table: Tensor, eps: float) -> None:
         """`angle_table` `[longest, dim]` as `engine.model.rope.angle_table` makes it."""
@@ -34,12 +33,22 @@ class TritonElementwise:
         return positions, self._angle_table
 
     def rotate_and_store(
-        self, heads: Tensor, angles: Angles, weight: Tensor | None, step: AttentionStep, layer: int, *, query_heads: int
+        self,
+        heads: Tensor,
+        angles: Angles,
+        weight: Tensor | None,
+        step: TritonAttentionStep,
+        layer: int,
+        *,
+        query_heads: int,
     ) -> Tensor:
-        assert isinstance(step, TritonAttentionStep)
         positions, table = angles
         rope_and_store(
-            *(heads, positions, step.slots, table, step.pool(layer)),
+            heads,
+            positions,
+            step.slots,
+            table,
+            step.pool(layer),
             query_heads=query_heads,
             norm_weight=weight,
             eps=self._eps,

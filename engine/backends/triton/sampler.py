@@ -20,13 +20,13 @@ from kernels.sample import sample
 from kernels.sample_settings import SampleSettings
 
 WORDS = 8
-"""32-bit words of one sample's settings."""
+"""32-bit words that one sample's settings take."""
 ALIGNED = 4
 """Words of 16 bytes: Triton compiles a kernel for each alignment of its arguments, maybe while a request waits."""
 
 
 class DrawBuffer:
-    """The settings of up to `capacity` samples, at a place on the device that stays."""
+    """Holds the settings of up to `capacity` samples, at a place on the device that stays."""
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         self.capacity = capacity
@@ -62,7 +62,7 @@ class DrawBuffer:
         return any(each.temperature > 0 and (each.min_p > 0 or is_cut(each, vocab)) for each in settings)
 
     def launch(self, logits: Tensor, *, filtered: bool) -> tuple[Tensor, Tensor]:
-        """Tokens and whether their rows were finite, int64 and bool `[capacity]`, of `logits` `[rows, vocab]`.
+        """Returns tokens and whether their rows were finite, int64 and bool `[capacity]`, of `logits` `[rows, vocab]`.
 
         Nothing here depends on what the buffer holds: it can be captured.
         """

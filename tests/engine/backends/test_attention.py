@@ -9,9 +9,9 @@ import torch
 from core.kvspec import blocks_for
 from core.messages import Sampling
 from engine.backends.reference import attention as attention_torch
-from engine.backends.reference.attention import TorchAttention
+from engine.backends.reference.attention import ReferenceAttention
 from engine.backends.triton.attention import TritonAttention
-from engine.model.attention import AttentionBackend
+from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import Batch, build_batch
 from engine.plan import Plan, Work
 from launcher.gpus import visible_gpus
@@ -63,7 +63,7 @@ def write_history(layer: torch.Tensor, contents: list[torch.Tensor], plan: Plan,
 
 
 def check(
-    attention: Callable[[list[torch.Tensor], tuple[int, ...]], AttentionBackend],
+    attention: Callable[[list[torch.Tensor], tuple[int, ...]], Attention[AttentionStep]],
     shape: list[tuple[int, int]],
     window: int,
     kv_heads: int,
@@ -118,7 +118,7 @@ def test_paged_equals_dense(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attention_torch, "GATHERED", gathered)
-    check(TorchAttention, SHAPES[shape], window, kv_heads, shared, dim, dtype, tolerance)
+    check(ReferenceAttention, SHAPES[shape], window, kv_heads, shared, dim, dtype, tolerance)
 
 
 @pytest.mark.parametrize("window", [0, 10])
@@ -136,7 +136,7 @@ def test_groups_are_few_and_waste_little() -> None:
 
     def groups(shape: list[tuple[int, int]]) -> list[int]:
         layers = list(torch.zeros(1, 4000, 1, 2, 16, 2))
-        step = TorchAttention(layers, (0,)).begin(batch_of(shape))
+        step = ReferenceAttention(layers, (0,)).begin(batch_of(shape))
         return [group.works for group in step._groups]
 
     assert groups([(100 + index, 1) for index in range(64)]) == [64]
@@ -151,7 +151,7 @@ def test_what_a_group_gathers_is_bounded_however_many_share_a_long_prompt(monkey
     prompt = list(range(1, 65))
     works = [Work(number, 1024, [0], ([*prompt, 65 + number],), Sampling(seed=0)) for number in range(100)]
     layers = list(torch.zeros(1, 200, 2, 2, 16, 8))
-    step = TorchAttention(layers, (0,)).begin(build_batch(Plan(0, works), 16, CPU, None))
+    step = ReferenceAttention(layers, (0,)).begin(build_batch(Plan(0, works), 16, CPU, None))
     sizes = [group.blocks.numel() * 16 * 8 * 4 for group in step._groups]
     assert sum(group.works for group in step._groups) == 100 and max(sizes) <= 1 << 20
     assert min(sizes[:-1]) > 1 << 19, "groups are as large as they may be"

@@ -13,7 +13,7 @@ from engine.backends.native.library import LinearArguments, load
 from engine.executor import Executor
 from engine.plan import Plan, Work
 from tests.engine.drive import GREEDY, run, start
-from tests.engine.test_golden import make_executor
+from tests.engine.test_golden import make_engine, make_executor
 from tests.reference import SIZES, VARIANTS, build_model, golden, make_prompts
 
 
@@ -35,8 +35,7 @@ def test_the_start_says_which_operators_compute(model: Path, caplog: pytest.LogC
     caplog.set_level(logging.INFO)
     for backend, used in (("auto", "native"), ("native", "native"), ("torch", "torch")):
         caplog.clear()
-        executor = make_executor(model, cpu_backend=backend)
-        assert executor.operators == used
+        assert make_engine(model, cpu_backend=backend).backend.name == used
         assert [f"model on cpu in fp32, {used} operators: " in line for line in lines(caplog)] == [True]
 
 
@@ -66,7 +65,7 @@ def test_without_a_compiler_torch_serves_and_one_line_says_why(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     caplog.set_level(logging.INFO)
     executor = make_executor(model)
-    assert executor.operators == "torch" and answer(executor) == expected
+    assert executor.engine.backend.name == "torch" and answer(executor) == expected
     assert [line for line in lines(caplog) if "not native" in line] == [f"torch operators, not native ones: {why}"]
     with pytest.raises(ConfigError, match=f"^cpu_backend: 'native': {re.escape(why)}$"):
         make_executor(model, cpu_backend="native")
@@ -86,7 +85,7 @@ def test_what_the_native_operators_do_not_know_is_torchs(
     ):
         caplog.clear()
         executor = make_executor(directory, dtype=dtype, max_model_len=64)
-        assert executor.operators == "torch"
+        assert executor.engine.backend.name == "torch"
         assert [line for line in lines(caplog) if "not native" in line] == [f"torch operators, not native ones: {why}"]
         with pytest.raises(ConfigError, match=f"^cpu_backend: 'native': {why}$"):
             make_executor(directory, dtype=dtype, max_model_len=64, cpu_backend="native")
@@ -101,14 +100,14 @@ def test_a_requests_bits_depend_on_its_tokens_only(variant: str, tmp_path: Path)
     generator = torch.Generator().manual_seed(0)
     prompt = torch.randint(320, (70,), generator=generator).tolist()
     found: list[torch.Tensor] = []
-    inner = executor._model.logits
+    inner = executor.engine.model.logits
 
     def logits(hidden: torch.Tensor) -> torch.Tensor:
         result = inner(hidden)
         found.append(result)
         return result.clone()
 
-    executor._model.logits = logits  # type: ignore[method-assign]
+    executor.engine.model.logits = logits  # type: ignore[method-assign]
 
     def run(chunk: int, batch: int = 1, place: int = 0) -> torch.Tensor:
         """The prompt's last logits. Its neighbours' lengths and chunks are their own."""
@@ -152,7 +151,7 @@ def test_operators_that_multiply_wrongly_do_not_serve(
     monkeypatch.setattr("engine.backends.choice.load", lambda: native)
     monkeypatch.setattr(torch.Tensor, "new_empty", torch.Tensor.new_zeros)
     caplog.set_level(logging.INFO)
-    assert make_executor(model).operators == "torch"
+    assert make_engine(model).backend.name == "torch"
     why = "the native operators multiply torch.float32 wrongly on this processor"
     assert f"torch operators, not native ones: {why}" in lines(caplog)
     with pytest.raises(ConfigError, match=f"cpu_backend: 'native': {why}"):

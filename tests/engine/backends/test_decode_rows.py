@@ -2,7 +2,7 @@
 
 import random
 
-from engine.backends.triton.decode_rows import DecodeRows
+from engine.backends.triton.decode_inputs import DecodeRows
 
 
 def test_who_stays_keeps_the_row_unless_it_is_beyond_the_last() -> None:

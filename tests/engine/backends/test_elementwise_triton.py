@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from core.messages import Sampling
-from engine.backends.triton.attention import TritonAttention
+from engine.backends.reference.elementwise import ReferenceElementwise
+from engine.backends.triton.attention import TritonAttention, TritonAttentionStep
 from engine.backends.triton.elementwise import TritonElementwise
 from engine.model.batch import build_batch
-from engine.model.elementwise import Elementwise, TorchElementwise
+from engine.model.elementwise import Elementwise
 from engine.model.rope import Rope, Rotary, angle_table
 from engine.plan import Plan, Work
 from launcher.gpus import visible_gpus
@@ -21,10 +22,10 @@ HEADS, KV_HEADS, DIM, BLOCK = 6, 2, 16, 8
 WORKS = [Work(1, 9, [0], ([3, 1],), Sampling(seed=0)), Work(2, 6, [0] * 5, ([2, 4],))]
 
 
-def both() -> tuple[Elementwise, Elementwise]:
+def both() -> tuple[Elementwise[TritonAttentionStep], Elementwise[TritonAttentionStep]]:
     device = torch.device(DEVICE)
     table = angle_table(ROPE, DIM, 64, device)
-    return TritonElementwise(table, EPS), TorchElementwise(Rotary(ROPE, DIM, device, torch.float32), EPS)
+    return TritonElementwise(table, EPS), ReferenceElementwise(Rotary(ROPE, DIM, device, torch.float32), EPS)
 
 
 def random(*shape: int, seed: int) -> torch.Tensor:

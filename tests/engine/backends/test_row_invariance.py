@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
+from engine.backends.base import OnLayer
 from engine.executor import Executor
 from engine.plan import Plan
 from tests.engine.drive import Running, collect, next_plan, start
-from tests.engine.test_golden import make_executor
+from tests.engine.test_golden import make_engine
 from tests.reference import build_model, make_prompts
 
 NEW_TOKENS = 6
@@ -48,19 +49,18 @@ def threads() -> Iterator[None]:
 class Watched:
     """An executor whose logits are kept."""
 
-    def __init__(self, model: Path, block_size: int = 16) -> None:
-        self.executor: Executor = make_executor(
-            model, cpu_backend="native", kv_memory=64 << 20, max_model_len=512, block_size=block_size
-        )
+    def __init__(self, model: Path, block_size: int = 16, on_layer: OnLayer | None = None) -> None:
+        engine = make_engine(model, cpu_backend="native", kv_memory=64 << 20, max_model_len=512, block_size=block_size)
+        self.executor = Executor(engine, on_layer)
         self._logits = Tensor()
-        inner = self.executor._model.logits
+        inner = engine.model.logits
 
         def logits(hidden: Tensor) -> Tensor:
             result = inner(hidden)
             self._logits = result.clone()  # sampling may write to it
             return result
 
-        self.executor._model.logits = logits  # type: ignore[method-assign]
+        engine.model.logits = logits  # type: ignore[method-assign]
 
     def answer(self, prompts: list[list[int]], chunk: int, stagger: int = 0, at: int = 0) -> Tensor:
         """Logits `[NEW_TOKENS, vocab]` that the answer to `prompts[at]` was chosen from."""
@@ -110,7 +110,9 @@ def test_the_size_of_blocks_changes_no_bit(model: Path) -> None:
 def test_threads_that_come_and_go_within_a_step_change_no_bit(model: Path) -> None:
     """As workers of one host divide its cores anew at each layer."""
     own = make_prompts([PROMPT], SMALL.vocab_size)
-    watched = Watched(model)
-    expected = watched.answer(own, 64)
-    watched.executor.on_layer = lambda plan, group, layer: torch.set_num_threads(1 + (plan.step + layer) % 2)
-    assert torch.equal(watched.answer(own, 64), expected)
+    expected = Watched(model).answer(own, 64)
+
+    def on_layer(plan: Plan, group: int, layer: int) -> None:
+        torch.set_num_threads(1 + (plan.step + layer) % 2)
+
+    assert torch.equal(Watched(model, on_layer=on_layer).answer(own, 64), expected)

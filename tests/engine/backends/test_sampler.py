@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from core.messages import Sampling
-from engine.backends.gumbel import gumbel_noise, key, keys
+from engine.backends.gumbel import gumbel_noise, keys
 from engine.backends.native.library import load
 from engine.backends.native.sampler import NativeSampler
-from engine.backends.reference.sampler import TorchSampler
+from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.sampler import Draw, Sampler, min_p_reach
 from tests.engine.backends.device_sampler import INTERPRETED, DeviceSampler
 
@@ -24,7 +24,7 @@ Doubles = NDArray[np.float64]
 def make(name: str) -> Sampler:
     match name:
         case "torch":
-            return TorchSampler()
+            return ReferenceSampler()
         case "native":
             return NativeSampler(load())
         case _:
@@ -46,6 +46,12 @@ def fast_sampler(request: pytest.FixtureRequest) -> Sampler:
 def slow(sampler: Sampler) -> bool:
     """Whether a few rows have to do."""
     return INTERPRETED and isinstance(sampler, DeviceSampler)
+
+
+def key(seed: int, sample: int, output_index: int) -> tuple[int, int]:
+    """The words of one draw."""
+    low, high = keys([seed], [sample], [output_index])[0].tolist()
+    return low, high
 
 
 def draws(sampling: Sampling, count: int) -> list[Draw]:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from core.messages import Sampling
-from engine.backends.reference.sampler import TorchSampler
+from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.sampler import Draw
 from engine.backends.triton.sampler import DrawBuffer
 from tests.engine.backends.device_sampler import DEVICE, DeviceSampler
@@ -30,7 +30,7 @@ def test_draws_are_those_of_torch(dtype: torch.dtype, spread: float) -> None:
     """Sampler against sampler, from the draws on: to the token."""
     draws = [Draw(kind, (7, 0) if index % 2 else (index,), 3 * index) for index, kind in enumerate(KINDS)]
     logits = logits_of(len(draws), spread, dtype)
-    expected, _ = TorchSampler().sample(logits.clone(), draws)
+    expected, _ = ReferenceSampler().sample(logits.clone(), draws)
     found, finite = DeviceSampler().sample(logits, draws)
     assert torch.equal(found, expected) and finite.all()
     assert found.dtype == torch.int64 and finite.dtype == torch.bool
@@ -47,7 +47,7 @@ def test_a_buffer_serves_one_step_after_the_other() -> None:
     ]
     where = buffer.settings.rows.data_ptr()
     for draws in steps:
-        expected, _ = TorchSampler().sample(logits[: len(draws)].clone(), draws)
+        expected, _ = ReferenceSampler().sample(logits[: len(draws)].clone(), draws)
         buffer.fill(draws, VOCAB)
         tokens, finite = buffer.launch(logits.to(DEVICE), filtered=True)
         assert len(tokens) == 5 and finite.all()
@@ -85,4 +85,4 @@ def test_a_captured_launch_draws_what_was_filled_in_before_each_replay() -> None
     for each in draws:
         buffer.fill(each, VOCAB)
         graph.replay()
-        assert tokens.tolist() == TorchSampler().sample(logits.cpu(), each)[0].tolist()
+        assert tokens.tolist() == ReferenceSampler().sample(logits.cpu(), each)[0].tolist()

@@ -11,12 +11,12 @@ from core.config import EngineConfig
 from core.errors import ConfigError
 from engine.backends.choice import choose
 from engine.backends.triton.decode_graphs import ladder
-from engine.backends.triton.decode_inputs import KNOWN, NOWHERE, DecodeInputs
-from engine.backends.triton.device_tables import DeviceTables
+from engine.backends.triton.decode_inputs import KNOWN, NOWHERE, DecodeInputs, DeviceTables
 from engine.executor import Executor
 from engine.model.batch import Sampled
 from engine.model.config import read_config
 from engine.plan import PENDING, Work
+from engine.start.profiling import warm_up
 from launcher.gpus import visible_gpus
 from tests.engine.drive import GREEDY, run, start
 from tests.engine.test_golden import make_executor
@@ -41,7 +41,7 @@ def test_tokens_equal_the_references(variant: str, graphs: str, tmp_path: Path) 
     directory = build_model(tmp_path / variant, config)
     expected = golden(directory, make_prompts([1, 19, 20], config.vocab_size), NEW_TOKENS)
     executor = make(directory, decode_graphs=graphs)
-    assert executor.operators == "triton"
+    assert executor.engine.backend.name == "triton"
     running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
     assert run(executor, running, NEW_TOKENS, chunk=16, ahead=True) == [each.tokens for each in expected]
 
@@ -130,9 +130,9 @@ def test_before_the_first_step_all_rows_are_null_sequences() -> None:
 
 
 def test_the_kernels_are_warmed_up_without_a_trace(model: Path) -> None:
-    executor = make(model, decode_graphs="off", max_sequences=1)
-    executor._warm_up()
-    assert not any(layer.any() for layer in executor.pool.layers)
+    engine = make(model, decode_graphs="off", max_sequences=1).engine
+    warm_up(engine)
+    assert not any(layer.any() for layer in engine.pool.layers)
 
 
 def test_pending_tokens_are_those_of_the_step_before() -> None:

@@ -16,13 +16,14 @@ from torch import Tensor
 from core.config import Codec
 from core.errors import MessageError
 from core.kvspec import SCALE_BYTES, Piece, WireForm
-from engine.backends.native.codec import NativeWire
+from engine.backends.native.codec import NativeCodec
 from engine.backends.native.library import load
-from engine.backends.reference.codec import TorchWire
-from engine.backends.reference.device_codec import DeviceWire
-from engine.backends.triton.codec import TritonWire
+from engine.backends.reference.codec import ReferenceCodec
+from engine.backends.reference.device_codec import DeviceCodec
+from engine.backends.reference.mover import ReferenceMover
+from engine.backends.triton.codec import TritonCodec
 from engine.device import DTYPES, dtype_name
-from engine.kv.codec import Landing, Wire, bytes_of
+from engine.kv.codec import BlockCodec, Landing, bytes_of
 from engine.kv.payload import tensor_over
 from engine.kv.pool import KVPool, make_spec
 from kernels.block_copy import Code, reference_encode
@@ -32,11 +33,11 @@ ODD = structs.replace(CONFIG, layers=2, head_dim=22)
 """Rows that end within a vector of every processor."""
 VECTORS, WIDTH = 2 * ODD.kv_heads, ODD.head_dim
 CPU = torch.device("cpu")
-WIRES: dict[str, Wire] = {
-    "native": NativeWire(load()),
-    "torch": TorchWire(),
-    "device": DeviceWire(),
-    "triton": TritonWire(),
+BLOCK_CODECS: dict[str, BlockCodec] = {
+    "native": NativeCodec(load()),
+    "torch": ReferenceCodec(),
+    "device": DeviceCodec(),
+    "triton": TritonCodec(),
 }
 DECODERS = ("native", "torch", "device")
 SIZES = (8, 16, 32, 64)
@@ -61,8 +62,10 @@ def random_values(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> 
     return (torch.randn(shape, generator=generator) * sizes).to(dtype)
 
 
-def make_pool(dtype: torch.dtype, block: int, wire: Wire, device: torch.device = CPU, blocks: int = 12) -> KVPool:
-    pool = KVPool(ODD, make_spec(ODD, dtype, block, "w"), blocks, device, dtype, wire=wire)
+def make_pool(
+    dtype: torch.dtype, block: int, block_codec: BlockCodec, device: torch.device = CPU, blocks: int = 12
+) -> KVPool:
+    pool = KVPool(ODD, make_spec(ODD, dtype, block, "w"), blocks, device, dtype, ReferenceMover(), block_codec)
     for layer in pool.layers:
         layer[1:] = POISON
     return pool
@@ -74,10 +77,10 @@ def forms(spec_dtype: str, block: int) -> list[WireForm]:
 
 # Triton's interpreter does not round bf16 as a GPU does; on a GPU the kernels' own tests have it.
 ENCODERS = {
-    f"{name}-{kind}": (wire, dtype)
-    for name, wire in WIRES.items()
+    f"{name}-{kind}": (block_codec, dtype)
+    for name, block_codec in BLOCK_CODECS.items()
     for kind, dtype in DTYPES.items()
-    if not (isinstance(wire, TritonWire) and dtype == torch.bfloat16)
+    if not (isinstance(block_codec, TritonCodec) and dtype == torch.bfloat16)
 }
 
 
@@ -85,14 +88,14 @@ ENCODERS = {
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_a_codec_makes_what_the_kernels_reference_makes(encoder: str, codec: Code) -> None:
     """To the bit: scales, and then the values of all vectors; also of blocks that are zero or partly unwritten."""
-    wire, dtype = ENCODERS[encoder]
+    block_codec, dtype = ENCODERS[encoder]
     layer = random_values((9, ODD.kv_heads, 2, 16, WIDTH), dtype)
     layer[2] = 0
     layer[3, 0, 0, 1, :6] = torch.tensor([float("inf"), float("nan"), float("-inf"), -0.0, 1e-30, -1e-30]).to(dtype)
     layer[4, 1] = torch.finfo(dtype).smallest_normal / 4
     layer[5] = float("nan")
     blocks = torch.tensor([7, 2, 3, 4, 5, 1])
-    found = wire.encode(layer, blocks, codec)
+    found = block_codec.encode(layer, blocks, codec)
     assert found.shape == (6, bytes_of(WireForm(dtype_name(dtype), 16, codec), VECTORS, WIDTH))
     values, scales = reference_encode(layer, blocks, codec)
     assert scales is not None
@@ -102,9 +105,9 @@ def test_a_codec_makes_what_the_kernels_reference_makes(encoder: str, codec: Cod
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
-def test_no_blocks_are_no_bytes(wire: Wire, codec: Code) -> None:
-    assert wire.encode(torch.zeros(2, 2, 2, 8, WIDTH), torch.empty(0, dtype=torch.int64), codec).numel() == 0
+@pytest.mark.parametrize("block_codec", BLOCK_CODECS.values(), ids=BLOCK_CODECS)
+def test_no_blocks_are_no_bytes(block_codec: BlockCodec, codec: Code) -> None:
+    assert block_codec.encode(torch.zeros(2, 2, 2, 8, WIDTH), torch.empty(0, dtype=torch.int64), codec).numel() == 0
 
 
 EVERY = {  # every bit pattern of the short formats; of fp32 what is near a tie, a limit, or below the normal numbers
@@ -124,9 +127,9 @@ def test_every_number_is_converted_as_pytorch_does(source: str, target: str) -> 
     values = EVERY[source]
     layer = torch.zeros((2, 1, 2, 8, values.numel() // 16), dtype=DTYPES[target])
     landing = Landing(WireForm(source, 8), [1], 0, 0, 8)
-    for wire in (WIRES[name] for name in DECODERS):
+    for block_codec in (BLOCK_CODECS[name] for name in DECODERS):
         layer.zero_()
-        wire.decode(values.view(torch.uint8).view(1, -1), landing, layer)
+        block_codec.decode(values.view(torch.uint8).view(1, -1), landing, layer)
         found = layer[1].flatten()
         assert same(found, values.to(DTYPES[target]))
         assert not layer[0].any()
@@ -142,9 +145,9 @@ def test_every_byte_is_decoded_as_pytorch_does(codec: Code, target: str) -> None
     payload = torch.cat((scales.view(torch.uint8), values.flatten()))[None].contiguous()
     kind = torch.int8 if codec == "int8" else torch.float8_e4m3fn
     expected = (values.contiguous().view(kind).float() * scales[:, None]).to(DTYPES[target])
-    for wire in (WIRES[name] for name in DECODERS):
+    for block_codec in (BLOCK_CODECS[name] for name in DECODERS):
         layer = torch.zeros((2, 2, 2, 8, 32), dtype=DTYPES[target])
-        wire.decode(payload, Landing(WireForm("bf16", 8, codec), [1], 0, 0, 8), layer)
+        block_codec.decode(payload, Landing(WireForm("bf16", 8, codec), [1], 0, 0, 8), layer)
         assert same(layer[1].view(4, 256), expected)
 
 
@@ -184,22 +187,22 @@ def arrivals(draw: st.DrawFn) -> Arrival:
 
 
 @pytest.mark.parametrize(
-    ("wire", "device"),
+    ("block_codec", "device"),
     [
-        *((wire, CPU) for wire in DECODERS),
+        *((block_codec, CPU) for block_codec in DECODERS),
         pytest.param("device", torch.device("cuda", 0), marks=pytest.mark.gpu),  # the others are a CPU's operators
     ],
 )
-def test_tokens_land_in_their_places_and_nowhere_else(wire: str, device: torch.device) -> None:
+def test_tokens_land_in_their_places_and_nowhere_else(block_codec: str, device: torch.device) -> None:
     """Those before `held`, and those that the table has no room for, are left out; every other byte stays."""
 
     @settings(max_examples=80, deadline=None)
     @given(arrivals())
     def check(case: Arrival) -> None:
         dtype = DTYPES[case.source]
-        sender = make_pool(dtype, case.source_block, WIRES[wire], device)
+        sender = make_pool(dtype, case.source_block, BLOCK_CODECS[block_codec], device)
         sender.layers[1][1:] = random_values(tuple(sender.layers[1][1:].shape), dtype, 1).to(device)
-        receiver = make_pool(DTYPES[case.target], case.target_block, WIRES[wire], device)
+        receiver = make_pool(DTYPES[case.target], case.target_block, BLOCK_CODECS[block_codec], device)
         first = case.first_block * case.source_block
         form = WireForm(case.source, case.source_block, case.codec)
         payload = b"".join(sender.read(0, 1, case.sent, case.codec))
@@ -232,14 +235,14 @@ def decoded(layer: Tensor, case: Arrival) -> Tensor:
     return (values.float() * scales[..., None, None]).movedim(3, 1).flatten(0, 1)
 
 
-@pytest.mark.parametrize("wire", DECODERS)
+@pytest.mark.parametrize("block_codec", DECODERS)
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_a_codec_costs_is_bounded(codec: Code, dtype: torch.dtype, wire: str) -> None:
+def test_what_a_codec_costs_is_bounded(codec: Code, dtype: torch.dtype, block_codec: str) -> None:
     """int8: half a scale. fp8: |x| / 16, half of the last of e4m3's three bits, or below its normal numbers half of
     2^-9 scales. Then the pool's own rounding of the result x', half of its last bit: |x'| eps / 2; and fp32's, once in
     1 / scale, once in each product: 3 |x| 2^-24, 4 with the scale's own."""
-    here, there = make_pool(dtype, 16, WIRES[wire]), make_pool(dtype, 16, WIRES[wire])
+    here, there = make_pool(dtype, 16, BLOCK_CODECS[block_codec]), make_pool(dtype, 16, BLOCK_CODECS[block_codec])
     here.layers[0][1:] = random_values(tuple(here.layers[0][1:].shape), dtype, 2)
     table = list(range(1, 12))
     form = WireForm(dtype_name(dtype), 16, codec)
@@ -252,10 +255,10 @@ def test_what_a_codec_costs_is_bounded(codec: Code, dtype: torch.dtype, wire: st
     assert (after - before).abs().max() > 0
 
 
-@pytest.mark.parametrize("wire", DECODERS)
-def test_wider_and_back_loses_nothing(wire: str) -> None:
+@pytest.mark.parametrize("block_codec", DECODERS)
+def test_wider_and_back_loses_nothing(block_codec: str) -> None:
     narrow, wide, again = (
-        make_pool(dtype, block, WIRES[wire])
+        make_pool(dtype, block, BLOCK_CODECS[block_codec])
         for dtype, block in ((torch.bfloat16, 16), (torch.float32, 8), (torch.bfloat16, 16))
     )
     narrow.layers[0][1:] = random_values(tuple(narrow.layers[0][1:].shape), torch.bfloat16)
@@ -265,7 +268,7 @@ def test_wider_and_back_loses_nothing(wire: str) -> None:
 
 
 def test_what_is_no_whole_number_of_blocks_is_refused() -> None:
-    pool = make_pool(torch.bfloat16, 16, WIRES["native"])
+    pool = make_pool(torch.bfloat16, 16, BLOCK_CODECS["native"])
     before = pool.layers[0].clone()
     for form in forms("fp32", 8):
         size = bytes_of(form, VECTORS, WIDTH)
@@ -279,7 +282,7 @@ def test_what_is_no_whole_number_of_blocks_is_refused() -> None:
 
 
 def test_a_pool_is_not_written_outside_its_blocks() -> None:
-    pool, form = make_pool(torch.bfloat16, 16, WIRES["native"]), WireForm("fp32", 8)
+    pool, form = make_pool(torch.bfloat16, 16, BLOCK_CODECS["native"]), WireForm("fp32", 8)
     payload = [bytes(bytes_of(form, VECTORS, WIDTH))]
     for group, layer, table in ((0, 0, [0]), (0, 0, [12]), (0, 2, [1]), (1, 0, [1])):
         with pytest.raises(AssertionError):
@@ -296,7 +299,7 @@ ALONE = """
 import os, threading, torch
 from core.kvspec import WireForm
 from engine.kv.codec import Landing
-from engine.backends.reference.codec import TorchWire
+from engine.backends.reference.codec import ReferenceCodec
 
 def threads():
     return len(os.listdir("/proc/self/task"))
@@ -315,13 +318,13 @@ def started_by(work):
 def convert():
     for layer in layers:
         for codec in ("fp8", "int8"):
-            sent = wire.encode(layer, blocks, codec)
-            wire.decode(sent, Landing(WireForm("fp32", 32, codec), [1, 2, 3], 0, 0, 96), layer)
+            sent = block_codec.encode(layer, blocks, codec)
+            block_codec.decode(sent, Landing(WireForm("fp32", 32, codec), [1, 2, 3], 0, 0, 96), layer)
         sent = layer[1:].view(torch.uint8).view(3, -1)
         form = WireForm("fp32" if layer.dtype == torch.float32 else "bf16", 32)
-        wire.decode(sent, Landing(form, [1, 2, 3], 0, 0, 96), layer)
+        block_codec.decode(sent, Landing(form, [1, 2, 3], 0, 0, 96), layer)
 
-wire, blocks = TorchWire(), torch.arange(1, 4)
+block_codec, blocks = ReferenceCodec(), torch.arange(1, 4)
 layers = [torch.ones(4, 8, 2, 32, 128, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
 torch.set_num_threads(4)
 convert()

@@ -9,6 +9,8 @@ import torch
 from core.config import EngineConfig
 from core.errors import ConfigError, MessageError
 from core.kvspec import kv_bytes
+from engine.backends.reference.codec import ReferenceCodec
+from engine.backends.reference.mover import ReferenceMover
 from engine.kv.pool import KVPool, make_spec
 from engine.model.config import ModelConfig
 from engine.model.rope import Rope
@@ -36,7 +38,8 @@ CONFIG = ModelConfig(
 
 
 def make_pool(dtype: torch.dtype = torch.bfloat16, blocks: int = 12) -> KVPool:
-    pool = KVPool(CONFIG, make_spec(CONFIG, dtype, 8, "w"), blocks, torch.device("cpu"), dtype)
+    spec, mover, codec = make_spec(CONFIG, dtype, 8, "w"), ReferenceMover(), ReferenceCodec()
+    pool = KVPool(CONFIG, spec, blocks, torch.device("cpu"), dtype, mover, codec)
     for number, layer in enumerate(pool.layers):
         layer[1:] = torch.randn(layer[1:].shape, generator=torch.Generator().manual_seed(number)).to(dtype)
     return pool
@@ -116,11 +119,11 @@ def test_moved_blocks_continue_to_the_same_tokens(tmp_path: Path) -> None:
     prompts = make_prompts([33, 48, 5], config.vocab_size)
     first, second = make_executor(directory), make_executor(directory)
     whole = run(first, start(first, prompts, 9), 9)
-    assert first.spec.fingerprint() == second.spec.fingerprint()
+    assert first.engine.pool.spec.fingerprint() == second.engine.pool.spec.fingerprint()
     halves, others = start(first, prompts, 9), start(second, prompts, 9)
     run(first, halves, 1, chunk=64)
     for here, there in zip(halves, others, strict=True):
         for layer in range(config.num_hidden_layers):
-            second.pool.write(0, layer, there.blocks[::-1], first.pool.read(0, layer, here.blocks[::-1]))
+            second.engine.pool.write(0, layer, there.blocks[::-1], first.engine.pool.read(0, layer, here.blocks[::-1]))
         there.planned, there.output, there.asked = here.planned, list(here.output), here.asked
     assert run(second, others, 9) == whole

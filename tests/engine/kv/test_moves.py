@@ -8,9 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.backends.reference.codec import ReferenceCodec
+from engine.backends.reference.device_codec import DeviceCodec
+from engine.backends.reference.mover import ReferenceMover
 from engine.backends.triton.mover import TritonMover
 from engine.kv.host_tier import HostTier
-from engine.kv.mover import WORD, BlockMover, TorchMover
+from engine.kv.mover import WORD, BlockMover
 from engine.kv.moves import batches, runs
 from engine.kv.pool import KVPool, make_spec
 from engine.plan import BlockMove
@@ -78,7 +81,8 @@ def filled(device: torch.device, directory: str, mover: BlockMover) -> tuple[KVP
     """Every block of every layer, and every slot, has a value of its own."""
     spec = make_spec(CONFIG, torch.bfloat16, 8, "w")
     tier = HostTier(SLOTS, spec, device, directory)
-    pool = KVPool(CONFIG, spec, BLOCKS, device, torch.bfloat16, tier, mover)
+    codec = ReferenceCodec() if device.type == "cpu" else DeviceCodec()
+    pool = KVPool(CONFIG, spec, BLOCKS, device, torch.bfloat16, mover, codec, tier)
     for number, layer in enumerate(pool.layers):
         for block in range(BLOCKS):
             layer[block] = 10 * block + number
@@ -101,10 +105,10 @@ def contents(pool: KVPool, tier: HostTier) -> tuple[list[bytes], list[bytes]]:
 @pytest.mark.parametrize(
     ("staged", "in_file", "mover"),
     [
-        (1, False, TorchMover()),
-        (3, False, TorchMover()),
-        (100, False, TorchMover()),
-        (3, True, TorchMover()),
+        (1, False, ReferenceMover()),
+        (3, False, ReferenceMover()),
+        (100, False, ReferenceMover()),
+        (3, True, ReferenceMover()),
         (3, False, TritonMover()),
     ],
     ids=["1", "3", "100", "3 in a file", "3 by Triton"],
@@ -133,7 +137,7 @@ def test_pool_and_tier_end_as_after_one_move_after_the_other(
 
 def test_nothing_is_moved_to_the_null_block_or_to_a_tier_that_is_not_there() -> None:
     spec = make_spec(CONFIG, torch.float32, 8, "w")
-    pool = KVPool(CONFIG, spec, BLOCKS, CPU, torch.float32)
+    pool = KVPool(CONFIG, spec, BLOCKS, CPU, torch.float32, ReferenceMover(), ReferenceCodec())
     pool.move([])
     for wrong in (BlockMove("copy", 0, 1, 0), BlockMove("copy", 0, 1, BLOCKS), BlockMove("copy", 1, 1, 2)):
         with pytest.raises(AssertionError):

@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 from core.errors import ConfigError
 from demo_model import stories
 from engine.backends.native.library import load
-from engine.model.linear import NativeLinear
+from engine.backends.native.linear import NativeLinear
 from engine.model.quantization import LARGEST, dequantized, quantized
 from tests.engine.backends.native.measures import random
 from tests.engine.drive import run, start
-from tests.engine.test_golden import make_executor
+from tests.engine.test_golden import make_engine, make_executor
 from tests.reference import VARIANTS, build_model, golden, make_prompts
 
 DEMO = Path(stories.__file__).parent / "weights"
@@ -86,8 +86,8 @@ def test_a_worker_with_int8_weights_is_another_one(tmp_path: Path, caplog: pytes
     """KV of the one does not fit the other's weights, so their fingerprints differ; and the log says what is held."""
     directory = build_model(tmp_path / "model", VARIANTS["llama"]())
     caplog.set_level("INFO")
-    plain, small = (make_executor(directory, quantization=each) for each in ("none", "int8"))
-    assert plain.spec.fingerprint() != small.spec.fingerprint()
+    plain, small = (make_engine(directory, quantization=each) for each in ("none", "int8"))
+    assert plain.pool.spec.fingerprint() != small.pool.spec.fingerprint()
     assert small.memory.weights_bytes < plain.memory.weights_bytes / 2
     said = [record.getMessage() for record in caplog.records if "KV pool" in record.getMessage()]
     assert ["in fp32, int8 weights, native operators" in line for line in said] == [False, True]
@@ -103,4 +103,4 @@ def test_a_worker_with_int8_weights_is_another_one(tmp_path: Path, caplog: pytes
 def test_who_cannot_have_int8_weights_is_told(settings: dict[str, str], why: str, tmp_path: Path) -> None:
     directory = build_model(tmp_path / "model", VARIANTS["llama"]())
     with pytest.raises(ConfigError, match=f"^quantization: 'int8': {why}$"):
-        make_executor(directory, quantization="int8", **settings)
+        make_engine(directory, quantization="int8", **settings)

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from core.config import EngineConfig
 from core.errors import ModelError
-from engine.executor import Executor
 from engine.model.weights import Checkpoint
+from engine.start.load import LoadedEngine, load_engine
 from tests.reference import VARIANTS, build_model
 
 
@@ -26,9 +26,9 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_model(tmp_path_factory.mktemp("sharded") / "model", VARIANTS["qwen2"](), shard_size="300KB")
 
 
-def load(directory: Path) -> Executor:
+def load(directory: Path) -> LoadedEngine:
     config = EngineConfig(model=str(directory), device="cpu", dtype="fp32", kv_memory=1 << 20, max_model_len=64)
-    return Executor(config, lambda stage, percent: None)
+    return load_engine(config, lambda stage, percent: None)
 
 
 def edit(name: str, change: Callable[[torch.Tensor], torch.Tensor | None]) -> Callable[[Path], None]:
@@ -128,7 +128,7 @@ def test_shards_do_not_change_the_digest_and_weights_do(whole: Path, sharded: Pa
 def test_loading_reports_its_progress(whole: Path) -> None:
     seen: list[tuple[str, float]] = []
     config = EngineConfig(model=str(whole), device="cpu", dtype="fp32", kv_memory=1 << 20, max_model_len=64)
-    Executor(config, lambda stage, percent: seen.append((stage, percent)))
+    load_engine(config, lambda stage, percent: seen.append((stage, percent)))
     assert [stage for stage, _ in seen if stage != "loading weights"] == [
         "reading the config",
         "hashing weights",

@@ -15,6 +15,7 @@ from core.sizes import format_bytes
 from engine.executor import Executor
 from engine.kv.pool import make_spec
 from engine.plan import BlockMove
+from engine.start.load import load_engine
 from engine.start.profiling import (
     LONGER_TOKENS,
     PLAIN,
@@ -30,7 +31,7 @@ from engine.start.profiling import (
 from engine.start.sizing import host_slots, refuse_impossible
 from tests.engine.drive import run, start
 from tests.engine.kv.test_kv_pool import CONFIG
-from tests.engine.test_golden import make_executor
+from tests.engine.test_golden import make_engine
 from tests.reference import VARIANTS, build_model, make_prompts
 
 SPEC = make_spec(CONFIG, torch.float32, 8, "w")
@@ -81,7 +82,7 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(
     with pytest.raises(ConfigError, match="^" + sentence.replace("{there}", str(tmp_path))):
         refuse_impossible(settings(**filled), CPU)
     with pytest.raises(ConfigError):
-        Executor(settings(**filled, device="cpu"), lambda stage, percent: pytest.fail(f"began {stage}"))
+        load_engine(settings(**filled, device="cpu"), lambda stage, percent: pytest.fail(f"began {stage}"))
 
 
 def test_what_can_work_is_not_refused(tmp_path: Path) -> None:
@@ -105,9 +106,9 @@ def test_the_host_tier_has_whole_blocks(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_a_pool_larger_than_what_the_weights_leave_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.executor.available_memory", lambda: 2 << 20)
+    monkeypatch.setattr("engine.start.load.available_memory", lambda: 2 << 20)
     with pytest.raises(ConfigError, match=r"kv_memory: '4.0MiB': only 2.0MiB are free beside the weights"):
-        make_executor(model)
+        make_engine(model)
 
 
 def test_weights_larger_than_memory_are_refused_with_what_would_fit(
@@ -118,11 +119,11 @@ def test_weights_larger_than_memory_are_refused_with_what_would_fit(
     full, half = re.escape(format_bytes(4 * values)), re.escape(format_bytes(2 * values))
     takes = rf"^model: '.*/model': its weights take {full} in fp32, and only .*iB are free on this machine"
     with pytest.raises(ConfigError, match=rf"{takes}; --dtype bf16 takes {half}$"):
-        make_executor(model, kv_memory=0)
-    assert make_executor(model, kv_memory=0, dtype="bf16").parameters == values
+        make_engine(model, kv_memory=0)
+    assert make_engine(model, kv_memory=0, dtype="bf16").parameters == values
     monkeypatch.setattr("engine.start.sizing.available_memory", lambda: 2 * values - 1)
     with pytest.raises(ConfigError, match=rf"its weights take {half} in bf16, .*; --model: a smaller one may fit$"):
-        make_executor(model, kv_memory=0, dtype="bf16")
+        make_engine(model, kv_memory=0, dtype="bf16")
 
 
 # what is measured
@@ -163,14 +164,13 @@ def test_the_time_of_a_step_is_the_best_of_a_few_runs(takes: list[float], runs: 
 
 
 def test_a_start_measures_its_rates_and_leaves_nothing_behind(model: Path) -> None:
-    executor = make_executor(model, host_kv_memory=1 << 20)
-    assert executor.rates.prompt_tokens_per_second > 1 and executor.rates.host_bytes_per_second > 1000
-    assert not any(layer.any() for layer in executor.pool.layers)
-    slots = range(executor.host_slots)
-    assert executor._tier is not None and not executor._tier.get(slots).any()
-    plain = make_executor(model)
-    assert plain.rates.host_bytes_per_second == 0 and plain.host_slots == 0
-    prompts = make_prompts([20, 5], 320)
+    engine, without = make_engine(model, host_kv_memory=1 << 20), make_engine(model)
+    assert engine.rates.prompt_tokens_per_second > 1 and engine.rates.host_bytes_per_second > 1000
+    assert not any(layer.any() for layer in engine.pool.layers)
+    tier = engine.pool._tier
+    assert tier is not None and not tier.get(range(engine.host_slots)).any()
+    assert without.rates.host_bytes_per_second == 0 and without.host_slots == 0
+    executor, plain, prompts = Executor(engine), Executor(without), make_prompts([20, 5], 320)
     assert run(executor, start(executor, prompts, 6), 6) == run(plain, start(plain, prompts, 6), 6)
 
 
@@ -180,24 +180,24 @@ def test_a_start_measures_its_rates_and_leaves_nothing_behind(model: Path) -> No
 def test_the_record_and_the_log_say_what_memory_is_for(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "engine.executor"):
-        executor = make_executor(model, host_kv_memory=1 << 20, host_kv_directory=str(tmp_path))
-    memory, config = executor.memory, executor.model_config
+    with caplog.at_level(logging.INFO, "engine.start.load"):
+        engine = make_engine(model, host_kv_memory=1 << 20, host_kv_directory=str(tmp_path))
+    memory, config = engine.memory, engine.model_config
     token = kv_bytes(1, 1, config.layers, config.kv_heads, config.head_dim, 4)
     assert memory.token_bytes == token
-    assert memory.kv_pool_bytes == executor.block_count * 16 * token <= 4 << 20
-    assert memory.tokens == (executor.block_count - 1) * 16
+    assert memory.kv_pool_bytes == engine.pool.block_count * 16 * token <= 4 << 20
+    assert memory.tokens == (engine.pool.block_count - 1) * 16
     assert memory.sequences == memory.tokens // 256
-    assert memory.host_tier_bytes == executor.host_slots * 16 * token
-    assert memory.prompt_tokens_per_second == executor.rates.prompt_tokens_per_second
-    assert memory.host_bytes_per_second == executor.rates.host_bytes_per_second
+    assert memory.host_tier_bytes == engine.host_slots * 16 * token
+    assert memory.prompt_tokens_per_second == engine.rates.prompt_tokens_per_second
+    assert memory.host_bytes_per_second == engine.rates.host_bytes_per_second
     (line,) = [record.getMessage() for record in caplog.records if "KV pool" in record.getMessage()]
     said = [memory.weights_bytes, memory.kv_pool_bytes, memory.token_bytes, memory.host_tier_bytes]
     assert all(format_bytes(size) in line for size in said)
     assert f"for {memory.tokens} tokens or {memory.sequences} sequences of 256" in line
     assert f"{memory.prompt_tokens_per_second:.0f} prompt tokens/s" in line
-    with caplog.at_level(logging.INFO, "engine.executor"):
-        make_executor(model)
+    with caplog.at_level(logging.INFO, "engine.start.load"):
+        make_engine(model)
     assert "no host tier" in caplog.text
 
 
@@ -206,8 +206,8 @@ def test_the_record_and_the_log_say_what_memory_is_for(
 def test_weights_are_counted_as_they_are_held(variant: str, cpu_backend: str, tmp_path: Path) -> None:
     """A tied head is the embedding itself to PyTorch in fp32, and a packed copy of it to the native operators, whose
     panels these shapes fill. Qwen3's norms are held once for each head."""
-    executor = make_executor(build_model(tmp_path / "model", VARIANTS[variant]()), cpu_backend=cpu_backend)
-    config = executor.model_config
+    engine = make_engine(build_model(tmp_path / "model", VARIANTS[variant]()), cpu_backend=cpu_backend)
+    config = engine.model_config
     again = config.layers * (config.heads + config.kv_heads - 2) * config.head_dim if config.qk_norm else 0
     again += config.vocab_size * config.hidden_size if config.tied_head and cpu_backend == "native" else 0
-    assert executor.memory.weights_bytes == 4 * (executor.parameters + again)
+    assert engine.memory.weights_bytes == 4 * (engine.parameters + again)

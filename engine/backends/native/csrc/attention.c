@@ -6,7 +6,7 @@
    row's bits depend on its query and its sequence's KV only. What a row may not see does not reach it: slots that were
    never written may hold anything. */
 
-#include "attention.h"
+#include "attention_step.h"
 #include "attention_bf16.h"
 #include "attention_fp32.h"
 
@@ -263,8 +263,6 @@ static void merge_partials(
     write_out(step, call, unit, head, 0, unit->rows, state);
 }
 
-/* `queries` [tokens, heads, dim] with `query_stride` elements between tokens; `out` [tokens, heads, dim], contiguous;
-   `window` 0: none. */
 EXPORT void baton_attend(
     const struct attention *step, const void *queries, long query_stride, const void *pool, long window, void *out)
 {

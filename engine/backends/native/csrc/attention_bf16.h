@@ -4,7 +4,7 @@
 #ifndef ATTENTION_BF16_H
 #define ATTENTION_BF16_H
 
-#include "attention.h"
+#include "attention_step.h"
 #include "softmax.h"
 #include "transpose.h"
 

@@ -4,7 +4,7 @@
 #ifndef ATTENTION_FP32_H
 #define ATTENTION_FP32_H
 
-#include "attention.h"
+#include "attention_step.h"
 #include "product.h"
 #include "softmax.h"
 #include "transpose.h"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention.h"
+#include "attention_step.h"
 
 #define UNITS_PER_THREAD 8 /* what is left over when units do not go evenly into the threads is one of these */
 #define ROW_COST 8         /* reading and preparing a key and a value costs about what this many rows do with them */
@@ -30,7 +30,7 @@ static int dearer_first(const void *a, const void *b)
     return one->begin < other->begin ? -1 : one->begin > other->begin;
 }
 
-/* What Python has to know of attention.h. */
+/* What Python has to know of attention_step.h. */
 EXPORT void baton_attention_limits(int64_t limits[4])
 {
     const int64_t found[4] = {MAX_DIM, MAX_BLOCK, TILE, sizeof(struct unit) / sizeof(int64_t)};

@@ -2,13 +2,10 @@
 
 #include <string.h>
 
-#include "attention.h"
+#include "attention_step.h"
 
 #define PARALLEL_BYTES 65536 /* of keys: a few microseconds of one thread */
 
-/* `keys_values` [tokens, 2 x kv_heads, dim], keys before values, `stride` elements between tokens, go to `slots`
-   (block x block size + offset). Blocks that a sequence enters are cleared first: a block leaves this worker whole, and
-   must not take along what its last owner left. */
 EXPORT void baton_store(
     const struct attention *step, const char *keys_values, long stride, const int64_t *slots, long tokens,
     const int64_t *fresh, long fresh_count, char *pool)

@@ -3,12 +3,9 @@
    A step of a small model is some hundred operators of a few microseconds each, and calling one from Python takes as long
    again. Between the two calls the layer's KV is in the pool, and may leave. */
 
+#include "attention_step.h"
 #include "elementwise.h"
 #include "linear.h"
-
-struct attention;
-void baton_attend(const struct attention *, const void *, long, const void *, long, void *);
-void baton_store(const struct attention *, const char *, long, const int64_t *, long, const int64_t *, long, char *);
 
 /* One layer's weights. Norms are [hidden]; `query_key_norm` [heads + kv_heads, dim] may be null. */
 struct layer {

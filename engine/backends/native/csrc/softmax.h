@@ -6,7 +6,7 @@
 #ifndef SOFTMAX_H
 #define SOFTMAX_H
 
-#include "attention.h"
+#include "attention_step.h"
 #include "transpose.h"
 
 /* Scores of positions from … end - 1, multiples of LANES, become weights, 0 for those outside low … high - 1. */

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from engine.backends.native.library import FORMATS
-from engine.model.elementwise import Angles, RotatesThenStores
+from engine.model.attention import AttentionStep
+from engine.model.elementwise import Angles
 from engine.model.rope import Rope, inverse_frequencies
 
 
-class NativeElementwise(RotatesThenStores):
+class NativeElementwise:
     """See `engine.model.elementwise.Elementwise`."""
 
     def __init__(self, native: ctypes.CDLL, rope: Rope, head_dim: int, dtype: torch.dtype, eps: float) -> None:
@@ -29,9 +30,9 @@ class NativeElementwise(RotatesThenStores):
         assert change is None or (change.shape == hidden.shape and change.is_contiguous())
         rows, width = hidden.shape
         normed = torch.empty_like(hidden)
+        added = None if change is None else change.data_ptr()
         self._native.baton_add_norm(
-            *(self._format, hidden.data_ptr(), None if change is None else change.data_ptr(), weight.data_ptr()),
-            *(rows, width, self._eps, normed.data_ptr()),
+            self._format, hidden.data_ptr(), added, weight.data_ptr(), rows, width, self._eps, normed.data_ptr()
         )
         return hidden, normed
 
@@ -40,10 +41,23 @@ class NativeElementwise(RotatesThenStores):
         shape = (len(positions), len(self._frequencies))
         cosine, sine = torch.empty(shape), torch.empty(shape)
         self._native.baton_angles(
-            *(positions.data_ptr(), shape[0], self._frequencies.data_ptr(), shape[1], self._magnitude),
-            *(cosine.data_ptr(), sine.data_ptr()),
+            positions.data_ptr(),
+            shape[0],
+            self._frequencies.data_ptr(),
+            shape[1],
+            self._magnitude,
+            cosine.data_ptr(),
+            sine.data_ptr(),
         )
         return cosine, sine
+
+    def rotate_and_store(
+        self, heads: Tensor, angles: Angles, weight: Tensor | None, step: AttentionStep, layer: int, *, query_heads: int
+    ) -> Tensor:
+        queries, keys_values = heads[:, :query_heads], heads[:, query_heads:]
+        self.rotate(heads[:, : query_heads + keys_values.shape[1] // 2], angles, weight)
+        step.store(layer, keys_values)
+        return queries
 
     def rotate(self, heads: Tensor, angles: Angles, weight: Tensor | None) -> None:
         """Rotates `heads` `[tokens, heads, dim]` in place, normed by a `weight` `[heads, dim]` first."""
@@ -52,8 +66,16 @@ class NativeElementwise(RotatesThenStores):
         assert heads.stride()[1:] == (dim, 1) and heads.dtype == self._dtype and cosine.shape == (tokens, dim // 2)
         assert weight is None or (weight.shape == (count, dim) and weight.is_contiguous())
         self._native.baton_rotate(
-            *(self._format, heads.data_ptr(), heads.stride(0), tokens, count, dim, cosine.data_ptr(), sine.data_ptr()),
-            *(None if weight is None else weight.data_ptr(), self._eps),
+            self._format,
+            heads.data_ptr(),
+            heads.stride(0),
+            tokens,
+            count,
+            dim,
+            cosine.data_ptr(),
+            sine.data_ptr(),
+            None if weight is None else weight.data_ptr(),
+            self._eps,
         )
 
     def gate(self, gate_up: Tensor) -> Tensor:

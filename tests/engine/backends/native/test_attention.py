@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.backends.native.attention import MAX_HEAD_DIM, TILE, NativeAttention, plan, unsupported
 from engine.backends.native.library import FORMATS, AttentionArguments
-from engine.backends.reference.attention import TorchAttention
+from engine.backends.reference.attention import ReferenceAttention
 from engine.model.batch import build_batch
 from tests.engine.backends.native.measures import random
 from tests.engine.backends.test_attention import CPU, SHAPES, dense, filled, write_history
@@ -62,7 +62,7 @@ def attended(
     write_history(layers[1], contents, works, block)
     batch = build_batch(works, block, CPU, None)
     windows = (0, window)
-    backend = NativeAttention(native, layers, windows) if native is not None else TorchAttention(layers, windows)
+    backend = NativeAttention(native, layers, windows) if native is not None else ReferenceAttention(layers, windows)
     step = backend.begin(batch)
     new = torch.cat([content[work.start :] for content, work in zip(contents, works.works, strict=True)])
     heads = torch.cat((random(len(new), kv_heads * shared, dim, seed=1), new), 1).to(dtype)  # as the model has them

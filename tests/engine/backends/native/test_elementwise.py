@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.model.elementwise import TorchElementwise
+from engine.backends.reference.elementwise import ReferenceElementwise
 from engine.model.rope import Rope, Rotary, inverse_frequencies
 from tests.engine.backends.native.elementwise import NativeElementwise
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
@@ -99,7 +99,7 @@ def test_bits_do_not_depend_on_the_batch(native: ctypes.CDLL, width: int) -> Non
 def test_both_ways_agree(native: ctypes.CDLL) -> None:
     """With PyTorch's operators, which know the norms' and the rotation's definitions on their own."""
     ours = make(native, dim=22)
-    theirs = TorchElementwise(Rotary(ROPE, 22, torch.device("cpu"), torch.float32), EPS)
+    theirs = ReferenceElementwise(Rotary(ROPE, 22, torch.device("cpu"), torch.float32), EPS)
     x, weight = random(9, 44, seed=1), random(44, seed=2)
     for found, expected in zip(ours.add_norm(x.clone(), x, weight), theirs.add_norm(x, x, weight), strict=True):
         torch.testing.assert_close(found, expected)

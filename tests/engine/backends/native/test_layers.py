@@ -6,13 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.backends.native.attention import NativeAttentionStep
+from engine.backends.native.backend import NativeBackend
 from engine.backends.native.layers import NativeLayers
 from engine.model.batch import Batch, build_batch
-from engine.model.layers import Layers, OperatorLayers
+from engine.model.transformer import Layers, OperatorLayers
 from engine.plan import Plan, Work
 from tests.engine.backends.native.elementwise import NativeElementwise
 from tests.engine.drive import GREEDY
-from tests.engine.test_golden import make_executor
+from tests.engine.test_golden import make_engine
 from tests.reference import VARIANTS, build_model
 
 CHUNK = Work(1, 5, list(range(40, 70)), ([3, 1, 2],))
@@ -28,26 +30,25 @@ PLANS = {
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("variant", ["llama", "llama-biases", "llama-odd-head", "mistral-window", "qwen3"])
 def test_two_calls_a_layer_equal_its_operators(variant: str, dtype: str, works: list[Work], tmp_path: Path) -> None:
-    executor = make_executor(
-        build_model(tmp_path / variant, VARIANTS[variant]()), cpu_backend="native", dtype=dtype, kv_memory=1 << 20
-    )
-    config, native = executor.model_config, executor._model._layers
-    assert isinstance(native, NativeLayers) and executor._backend.native is not None
-    between = NativeElementwise(executor._backend.native, config.rope, config.head_dim, executor.dtype, config.norm_eps)
+    directory = build_model(tmp_path / variant, VARIANTS[variant]())
+    engine = make_engine(directory, cpu_backend="native", dtype=dtype, kv_memory=1 << 20)
+    config, backend, native = engine.model_config, engine.backend, engine.model._layers
+    assert isinstance(native, NativeLayers) and isinstance(backend, NativeBackend)
+    between = NativeElementwise(backend._native, config.rope, config.head_dim, backend.dtype, config.norm_eps)
     batch = build_batch(Plan(1, works), 16, torch.device("cpu"), None)
 
-    def run(layers: Layers) -> tuple[Tensor, list[Tensor]]:
+    def run(layers: Layers[NativeAttentionStep]) -> tuple[Tensor, list[Tensor]]:
         """What comes out of stale KV that is the same for both, and all KV afterwards."""
-        for number, pool in enumerate(executor.pool.layers):
+        for number, pool in enumerate(engine.pool.layers):
             pool.copy_(torch.randn(pool.shape, generator=torch.Generator().manual_seed(number)))
         stored: list[int] = []
-        found = layers.forward(embeddings(batch), batch, executor._attention.begin(batch), stored.append)
+        found = layers.forward(embeddings(batch), batch, engine.attention.begin(batch), stored.append)
         assert stored == list(range(config.layers))
-        return found.clone(), [pool.clone() for pool in executor.pool.layers]
+        return found.clone(), [pool.clone() for pool in engine.pool.layers]
 
     def embeddings(batch: Batch) -> Tensor:
         shape = len(batch.token_ids), config.hidden_size
-        return torch.randn(shape, generator=torch.Generator().manual_seed(9)).to(executor.dtype)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(9)).to(backend.dtype)
 
     with torch.inference_mode():
         found, kv = run(native)

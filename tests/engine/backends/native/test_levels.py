@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from engine.backends.native.library import load
-from engine.backends.native.proof import prove
-from engine.model.linear import NativeLinear
+from engine.backends.native.linear import NativeLinear, prove
 from engine.model.quantization import dequantized, quantized
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
 from tests.engine.backends.native.test_attention import FORMATS_TESTED, HEADS, ODD, attended

@@ -8,7 +8,7 @@ import torch
 
 from core.messages import Sampling
 from engine.backends.native.sampler import NativeSampler
-from engine.backends.reference.sampler import TorchSampler
+from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.sampler import Draw
 from tests.engine.backends.native.measures import random
 
@@ -46,7 +46,7 @@ def test_bf16_logits_are_sampled_as_the_same_numbers_in_fp32(native: ctypes.CDLL
     draws = [Draw(KINDS[row % 4], (0, 5, 2), row) for row in range(24)]
     found, finite = NativeSampler(native).sample(logits, draws)
     assert torch.equal(found, NativeSampler(native).sample(logits.float(), draws)[0]) and finite.all()
-    assert torch.equal(found, TorchSampler().sample(logits, draws)[0])
+    assert torch.equal(found, ReferenceSampler().sample(logits, draws)[0])
 
 
 @pytest.mark.parametrize("ids", [(0, 1), (15, 16), (3, 17), (8191, 8192), (7, 8200, 19_999)])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from core.errors import DeviceError
-from engine.device_errors import device_errors
+from engine.device import device_errors
 
 
 @pytest.mark.parametrize(

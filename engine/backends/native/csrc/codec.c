@@ -20,7 +20,7 @@ enum { FP16 = 2, INT8, FP8 }; /* beside `enum format`; the last two on the wire 
 enum { SCALE = 4 };           /* bytes */
 
 /* One layer of a pool. */
-struct wire_pool {
+struct codec_pool {
     int64_t format, vectors, block, width;
     char *layer;
 };
@@ -227,7 +227,7 @@ static void decode_into(int format, int form, const char *from, float scale, lon
 }
 
 /* `count` blocks of the pool as `codec` (INT8 or FP8) has them, one behind the other. */
-EXPORT void baton_wire_encode(const struct wire_pool *pool, const int64_t *blocks, long count, int codec, char *to)
+EXPORT void baton_codec_encode(const struct codec_pool *pool, const int64_t *blocks, long count, int codec, char *to)
 {
     const long vectors = pool->vectors, values = pool->block * pool->width, bytes = values * size_of(pool->format);
     for (long i = 0; i < count; i++, to += vectors * (SCALE + values))
@@ -240,8 +240,8 @@ EXPORT void baton_wire_encode(const struct wire_pool *pool, const int64_t *block
 /* Blocks of `from_block` tokens in `form` (a format, or a codec), of which the first begins with token `first` of a
    sequence whose block table in the pool is `table`: tokens `begin` … `end` - 1 go to their places. Tokens that are
    neighbours in both are converted at once. */
-EXPORT void baton_wire_decode(
-    const struct wire_pool *pool, const int64_t *table, int form, long from_block, const char *from, long first,
+EXPORT void baton_codec_decode(
+    const struct codec_pool *pool, const int64_t *table, int form, long from_block, const char *from, long first,
     long begin, long end)
 {
     const long vectors = pool->vectors, width = pool->width, block = pool->block;

@@ -1,7 +1,9 @@
-/* What a step of attention is told, and how its work is cut. The same bytes are structures of ctypes and numpy. */
+/* Holds what a step of attention is told, how its work is cut, and what other files call of it. It includes none of
+   attention's own files: attention.c, attention_bf16.h, attention_fp32.h and softmax.h include it. The same bytes are
+   structures of ctypes and numpy. */
 
-#ifndef ATTENTION_H
-#define ATTENTION_H
+#ifndef ATTENTION_STEP_H
+#define ATTENTION_STEP_H
 
 #include <stdint.h>
 
@@ -37,9 +39,9 @@ struct attention {
     float *partials; /* null where no unit has one */
 };
 
-/* Of a row of sums: whole vectors. */
+/* Floats of a row of sums: whole vectors. */
 static inline int64_t state_width(const struct attention *step) { return (step->dim + 63) / 64 * 64; }
-/* Of one head. */
+/* Bytes of one token's keys, or values, of one head. */
 static inline int64_t token_bytes(const struct attention *step) { return step->dim * (step->format ? 2 : 4); }
 
 /* Positions of a tile: first … end - 1. */
@@ -56,5 +58,17 @@ struct sight {
 struct state {
     float *maximum, *total, *sums;
 };
+
+/* `queries` [tokens, heads, dim] with `query_stride` elements between tokens; `out` [tokens, heads, dim], contiguous;
+   `window` 0: none. */
+EXPORT void baton_attend(
+    const struct attention *step, const void *queries, long query_stride, const void *pool, long window, void *out);
+
+/* `keys_values` [tokens, 2 x kv_heads, dim], keys before values, `stride` elements between tokens, go to `slots`
+   (block x block size + offset). Blocks that a sequence enters are cleared first: a block leaves this worker whole, and
+   must not take along what its last owner left. */
+EXPORT void baton_store(
+    const struct attention *step, const char *keys_values, long stride, const int64_t *slots, long tokens,
+    const int64_t *fresh, long fresh_count, char *pool);
 
 #endif

@@ -1,0 +1,38 @@
+"""The native operators of a CPU as a backend."""
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from core.config import Quantization
+from engine.backends.base import Backend
+from engine.backends.native.attention import NativeAttention, NativeAttentionStep
+from engine.backends.native.codec import NativeCodec
+from engine.backends.native.layers import NativeLayers
+from engine.backends.native.linear import CPU, NativeLinear, NativeLinears
+from engine.backends.native.sampler import NativeSampler
+from engine.backends.reference.mover import ReferenceMover
+from engine.model.config import ModelConfig
+from engine.model.layer import Layer
+
+
+class NativeBackend(Backend[NativeLinear, NativeAttentionStep]):
+    """Serves the models that `engine.backends.native.attention.unsupported` has no objection to."""
+
+    name = "native"
+
+    def __init__(self, native: ctypes.CDLL, dtype: torch.dtype, quantization: Quantization) -> None:
+        super().__init__(CPU, dtype)
+        self._native = native
+        self.linears = NativeLinears(native, dtype, quantization)
+        self.sampler = NativeSampler(native)
+        self.mover = ReferenceMover()
+        self.codec = NativeCodec(native)
+
+    def layers(self, config: ModelConfig, layers: Sequence[Layer[NativeLinear]], norm: Tensor) -> NativeLayers:
+        return NativeLayers(self._native, config, layers, norm)
+
+    def attention(self, config: ModelConfig, pool: list[Tensor]) -> NativeAttention:
+        return NativeAttention(self._native, pool, config.windows)

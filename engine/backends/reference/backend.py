@@ -1,0 +1,43 @@
+"""PyTorch's operators as a backend, on any device: the reference that all others are tested against."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.backends.base import Backend
+from engine.backends.reference.attention import ReferenceAttention
+from engine.backends.reference.codec import ReferenceCodec
+from engine.backends.reference.device_codec import DeviceCodec
+from engine.backends.reference.elementwise import ReferenceElementwise
+from engine.backends.reference.linear import ReferenceLinears
+from engine.backends.reference.mover import ReferenceMover
+from engine.backends.reference.sampler import ReferenceSampler
+from engine.model.attention import AttentionStep
+from engine.model.config import ModelConfig
+from engine.model.layer import Layer
+from engine.model.linear import Linear
+from engine.model.rope import Rotary
+from engine.model.transformer import OperatorLayers
+
+
+class ReferenceBackend(Backend[Linear, AttentionStep]):
+    """Serves wherever PyTorch runs."""
+
+    name = "torch"
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(device, dtype)
+        self.linears = ReferenceLinears(device, dtype)
+        self.sampler = ReferenceSampler()
+        self.mover = ReferenceMover()
+        self.codec = ReferenceCodec() if device.type == "cpu" else DeviceCodec()
+
+    def layers(
+        self, config: ModelConfig, layers: Sequence[Layer[Linear]], norm: Tensor
+    ) -> OperatorLayers[AttentionStep]:
+        rotary = Rotary(config.rope, config.head_dim, self.device, self.dtype)
+        return OperatorLayers(config, layers, norm, ReferenceElementwise(rotary, config.norm_eps))
+
+    def attention(self, config: ModelConfig, pool: list[Tensor]) -> ReferenceAttention:
+        return ReferenceAttention(pool, config.windows)

@@ -1,0 +1,186 @@
+"""Loads an engine: device, model, measurements, KV pool, recorded steps. What cannot be is refused by name."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import structs
+
+from core.config import EngineConfig, Quantization
+from core.costs import Rates
+from core.kvspec import KVSpec, blocks_for
+from core.model_location import locate
+from core.records import Memory
+from core.sizes import format_bytes
+from core.status import Progress
+from engine.backends.base import Backend
+from engine.backends.choice import choose
+from engine.device import choose_device, choose_dtype, device_errors, dtype_name
+from engine.executor import Engine
+from engine.kv.host_tier import HostTier
+from engine.kv.pool import KVPool, make_spec
+from engine.model.config import ModelConfig, computation, read_config
+from engine.model.linear import LinearFactory
+from engine.model.transformer import Model
+from engine.model.weights import Checkpoint
+from engine.start.profiling import host_rate, prompt_rate
+from engine.start.sizing import (
+    available_memory,
+    cpu_spare,
+    cuda_spare,
+    host_slots,
+    longest_that_fits,
+    pool_blocks,
+    refuse_impossible,
+    refuse_large_weights,
+    refuse_more_than,
+)
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoadedEngine(Engine):
+    """An engine that is ready to serve, and what its start has found out."""
+
+    parameters: int  # of the model
+    quantization: Quantization
+    host_slots: int  # blocks that the host tier holds; 0: there is none
+    rates: Rates
+    memory: Memory
+
+
+def load_engine(
+    config: EngineConfig, progress: Progress, open_weights: Callable[[Path], Checkpoint] = Checkpoint
+) -> LoadedEngine:
+    """Loads the model and makes the pool, reporting stages and percent.
+
+    `open_weights` gives the tensors of the model's directory. Raises `ModelError` for a model that is missing, broken
+    or not supported, `ConfigError` for settings that do not fit it or this machine, `DeviceError` if the device fails.
+    """
+    device = choose_device(config.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # events are recorded on the stream of this thread's device
+    dtype = choose_dtype(config.dtype, device)
+    refuse_impossible(config, device)
+    directory = locate(config.model, progress)
+    progress("reading the config", 0.0)
+    model_config = read_config(directory, config.max_model_len)
+    backend = choose(config, device, dtype, model_config)
+    checkpoint = open_weights(directory)
+    parameters = checkpoint.parameters()
+    refuse_large_weights(config, parameters, dtype, device)
+    model = _load_model(checkpoint, model_config, backend, progress)
+    progress("hashing weights", 0.0)
+    digest = checkpoint.digest(computation(model_config) + config.quantization.encode())
+    spec = make_spec(model_config, dtype, config.block_size, digest)
+
+    def with_pool(blocks: int, tier: HostTier | None = None) -> Engine:
+        pool = KVPool(model_config, spec, blocks, device, dtype, backend.mover, backend.codec, tier)
+        attention = backend.attention(model_config, pool.layers)
+        return Engine(backend, model, model_config, pool, attention, backend.launch_depth, None)
+
+    progress("profiling", 0.0)
+    tokens_per_second = prompt_rate(config, model_config.max_model_len, spec, device, with_pool)
+    progress("making the KV pool", 0.0)
+    blocks = _blocks_that_fit(config, spec, device, model_config.max_model_len)
+    tier = _make_tier(config, spec, device, blocks)
+    engine = with_pool(blocks, tier)
+    engine.pool.enter(torch.zeros(1, dtype=torch.int64))  # what the first requests will use
+    model_config = _shortened(model_config, spec, blocks)
+    slots = tier.slots if tier is not None else 0
+    rates = Rates(tokens_per_second, host_rate(engine, slots))
+    decode_steps = None
+    if config.decode_graphs == "on":
+        most = min(config.max_sequences, config.max_batch_tokens)
+        with torch.inference_mode(), device_errors():
+            decode_steps = backend.decode_steps(model, model_config, engine.pool.layers, most, progress)
+    loaded = LoadedEngine(
+        backend=backend,
+        model=model,
+        model_config=model_config,
+        pool=engine.pool,
+        attention=engine.attention,
+        launch_depth=engine.launch_depth,
+        decode_steps=decode_steps,
+        parameters=parameters,
+        quantization=config.quantization,
+        host_slots=slots,
+        rates=rates,
+        memory=_memory(model, spec, blocks, model_config.max_model_len, tier, rates),
+    )
+    _log(loaded)
+    return loaded
+
+
+def _load_model(
+    checkpoint: Checkpoint, config: ModelConfig, backend: Backend[Any, Any], progress: Progress
+) -> Model[Any]:
+    with torch.inference_mode():
+        make = LinearFactory(checkpoint, backend.linears, backend.device, backend.dtype)
+        model: Model[Any] = Model(config, make, backend.layers, progress)
+    unused = (".rotary_emb.inv_freq", "lm_head.weight") if config.tied_head else (".rotary_emb.inv_freq",)
+    checkpoint.refuse_unused(*unused)
+    return model
+
+
+def _blocks_that_fit(config: EngineConfig, spec: KVSpec, device: torch.device, longest: int) -> int:
+    """Sizes the pool, after a profiling step has shown what the steps take.
+
+    Raises `ConfigError` where the memory that was asked for is not there, or is too small.
+    """
+    if device.type != "cuda":
+        refuse_more_than("kv_memory", config.kv_memory, available_memory(), "free beside the weights")
+        return pool_blocks(config, spec, cpu_spare(), longest)
+    whole = cuda_spare(device, 1.0)
+    refuse_more_than("kv_memory", config.kv_memory, whole, f"free on {device} beside weights and steps")
+    return pool_blocks(config, spec, cuda_spare(device, config.gpu_memory_utilization), longest)
+
+
+def _make_tier(config: EngineConfig, spec: KVSpec, device: torch.device, blocks: int) -> HostTier | None:
+    on_host = blocks * spec.block_bytes() if device.type != "cuda" else 0
+    slots = host_slots(config, spec, on_host)
+    return HostTier(slots, spec, device, config.host_kv_directory) if slots else None
+
+
+def _shortened(config: ModelConfig, spec: KVSpec, blocks: int) -> ModelConfig:
+    """Bounds texts by the pool: a model may take longer ones than this machine has room for."""
+    longest = longest_that_fits(spec, blocks, config.max_model_len)
+    if longest < config.max_model_len:
+        own = config.max_model_len
+        LOG.warning("texts of up to %d tokens fit, the model takes %d; --kv-memory makes room", longest, own)
+    return structs.replace(config, max_model_len=longest)
+
+
+def _memory(model: Model[Any], spec: KVSpec, blocks: int, longest: int, tier: HostTier | None, rates: Rates) -> Memory:
+    tokens = spec.groups[0].block_tokens
+    return Memory(
+        weights_bytes=model.weights_bytes(),
+        kv_pool_bytes=blocks * spec.block_bytes(),
+        host_tier_bytes=tier.bytes if tier is not None else 0,
+        token_bytes=spec.token_bytes(),
+        tokens=(blocks - 1) * tokens,
+        sequences=(blocks - 1) // blocks_for(longest, tokens),
+        prompt_tokens_per_second=rates.prompt_tokens_per_second,
+        host_bytes_per_second=rates.host_bytes_per_second,
+    )
+
+
+def _log(engine: LoadedEngine) -> None:
+    memory, config, spec = engine.memory, engine.model_config, engine.pool.spec
+    quantized = ", int8 weights" if engine.quantization == "int8" else ""
+    tier = "no host tier"
+    if memory.host_tier_bytes:
+        speed = format_bytes(memory.host_bytes_per_second)
+        tier = f"host tier {format_bytes(memory.host_tier_bytes)} ({engine.host_slots} blocks) at {speed}/s"
+    LOG.info(
+        f"{config.name} on {engine.backend.device} in {dtype_name(engine.backend.dtype)}{quantized},"
+        f" {engine.backend.name} operators: weights {format_bytes(memory.weights_bytes)},"
+        f" KV pool {format_bytes(memory.kv_pool_bytes)} ({engine.pool.block_count} blocks of"
+        f" {spec.groups[0].block_tokens} tokens, {format_bytes(memory.token_bytes)} per token)"
+        f" for {memory.tokens} tokens or {memory.sequences} sequences of {config.max_model_len}, {tier};"
+        f" {memory.prompt_tokens_per_second:.0f} prompt tokens/s"
+    )
