@@ -1,4 +1,4 @@
-"""Where the model runs and in which number format, chosen once; and what goes wrong there, as one named error."""
+"""Chooses where the model runs and in which number format, and names what goes wrong there."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

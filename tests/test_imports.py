@@ -31,6 +31,31 @@ ALLOWED: dict[str, set[str]] = {
 ALLOWED["benchmarks"] = set(ALLOWED)
 ALLOWED["tests"] = {*ALLOWED}
 
+# Rooms of a package: its folders and modules, each with the rooms that it may import beside itself. Those stand above
+# it, so that imports run one way.
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "engine": {
+        "plan": set(),
+        "device": set(),
+        "blocks": {"plan"},
+        "schedule": {"plan", "blocks"},
+        "model": {"plan", "device", "blocks"},
+        "kv": {"plan", "device", "model"},
+        "backends": {"plan", "device", "model", "kv"},
+        "executor": {"plan", "device", "model", "kv", "backends"},
+        "start": {"plan", "device", "model", "kv", "backends", "executor"},
+    },
+    "engine.backends": {
+        "gumbel": set(),
+        "sampler": {"gumbel"},
+        "base": {"sampler"},
+        "reference": {"gumbel", "sampler", "base"},
+        "native": {"gumbel", "sampler", "base", "reference"},
+        "triton": {"sampler", "base", "reference"},
+        "choice": {"base", "reference", "native", "triton"},
+    },
+}
+
 # Imports inside functions, each with its reason: "file: module".
 LOCAL_IMPORTS = {
     "core/model_location.py: huggingface_hub": "half a second that a model in a directory does not need",
@@ -83,6 +108,40 @@ def test_imports_run_one_way(package: str) -> None:
         for path in sources(package)
         for module in imported(ast.parse(path.read_text()))
         if (top := module.partition(".")[0]) in ALLOWED and top != package and top not in ALLOWED[package]
+    ]
+    assert wrong == []
+
+
+def rooms_of(package: str) -> dict[str, list[Path]]:
+    """The sources of each folder and module of a package."""
+    folder = ROOT / package.replace(".", "/")
+    rooms: dict[str, list[Path]] = {}
+    for path in sorted(folder.rglob("*.py")):
+        if path.name != "__init__.py":
+            rooms.setdefault(path.relative_to(folder).parts[0].removesuffix(".py"), []).append(path)
+    return rooms
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_every_room_has_its_rule(package: str) -> None:
+    rules = ROOMS[package]
+    assert rooms_of(package).keys() == rules.keys()
+    above: set[str] = set()
+    for room, allowed in rules.items():
+        assert allowed <= above, f"{room} may import only rooms that stand above it"
+        above.add(room)
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_imports_between_rooms_run_one_way(package: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for room, paths in rooms_of(package).items()
+        for path in paths
+        for module in imported(ast.parse(path.read_text()))
+        if module.startswith(f"{package}.")
+        and (other := module.removeprefix(f"{package}.").partition(".")[0]) != room
+        and other not in ROOMS[package][room]
     ]
     assert wrong == []
 

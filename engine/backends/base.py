@@ -1,4 +1,4 @@
-"""Whose operators compute: what every backend offers.
+"""Says what every backend offers: a backend is whose operators compute.
 
 A backend is chosen once, when the model loads (`engine/backends/choice.py`), and named in the log.
 """
@@ -62,8 +62,10 @@ class Backend(ABC, Generic[OwnLinear, Step]):
 
     @property
     def launch_depth(self) -> int:
-        """Steps that are launched before the first of them is collected. On a CPU a step is over when it is launched;
-        on CUDA the host prepares the next one meanwhile."""
+        """Returns how many steps are launched before the first of them is collected.
+
+        On a CPU a step is over when it is launched; on CUDA the host prepares the next one meanwhile.
+        """
         return 2 if self.device.type == "cuda" else 1
 
     @abstractmethod

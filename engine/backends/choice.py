@@ -1,6 +1,7 @@
-"""Which backend computes: Triton's kernels on CUDA; on a CPU native operators where they compile and know the shapes.
+"""Chooses the backend that computes.
 
-PyTorch's operators serve otherwise, and wherever they are asked for.
+It is Triton's kernels on CUDA, and on a CPU the native operators where they compile and know the shapes. PyTorch's
+operators serve otherwise, and wherever they are asked for.
 """
 
 import ctypes
@@ -23,8 +24,10 @@ LOG = logging.getLogger(__name__)
 
 
 def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: ModelConfig) -> Backend[Any, Any]:
-    """Chooses as configured. What `auto` finds missing costs one line in the log on a CPU, and is refused on CUDA,
-    where PyTorch's operators would be several times slower.
+    """Chooses a backend as configured.
+
+    What `auto` finds missing costs one line in the log on a CPU, and is refused on CUDA, where PyTorch's operators
+    would be several times slower.
 
     Raises `ConfigError` where a backend was asked for by name and cannot be, and where int8 weights were, which are the
     native operators' only.

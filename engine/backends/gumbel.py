@@ -1,4 +1,4 @@
-"""Random numbers without state: Gumbel noise as a function of (seed, sample, output index, vocabulary id).
+"""Makes random numbers without state: Gumbel noise as a function of (seed, sample, output index, vocabulary id).
 
 The same counters give the same bits on every device and in every batch, so a sequence that moves to another worker
 goes on as if nothing had happened (across kinds of devices the logarithms may differ in their last bit). The host mixes

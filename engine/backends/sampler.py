@@ -1,4 +1,4 @@
-"""The seam between logits and tokens: how a row is sampled, and what every sampler offers.
+"""Says how tokens are drawn from logits, and what every sampler offers.
 
 A token is the largest logit, or a draw by the Gumbel-max trick: argmax(logits / temperature + Gumbel noise) is a draw
 from softmax(logits / temperature), and needs neither a sum nor a sort. Filters are thresholds on the scaled logits, in
@@ -19,7 +19,7 @@ from engine.backends.gumbel import keys
 
 
 class Draw(NamedTuple):
-    """How one row is sampled: once for each of `samples`, whose draws are independent."""
+    """Says how one row is sampled: once for each of `samples`, whose draws are independent."""
 
     sampling: Sampling
     samples: tuple[int, ...]
@@ -30,26 +30,26 @@ class Sampler(Protocol):
     """Draws the next tokens of each row."""
 
     def sample(self, logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:
-        """Tokens and whether their rows were finite, int64 and bool `[samples]`, of `logits` `[rows, vocab]`.
+        """Returns tokens and whether their rows were finite, int64 and bool `[samples]`, of `logits` `[rows, vocab]`.
 
         `draws` has one entry for each row; the samples of a row are neighbours. A row that is not finite gives token 0,
-        and does not touch the others. The logits are the caller's no more.
+        and does not touch the others. The logits may be overwritten.
         """
         ...
 
 
 def is_cut(sampling: Sampling, vocab: int) -> bool:
-    """Whether top_k or top_p leaves something out."""
+    """Tells whether top_k or top_p leaves something out."""
     return 0 < sampling.top_k < vocab or sampling.top_p < 1
 
 
 def min_p_reach(sampling: Sampling) -> float:
-    """How far from the largest scaled logit min_p reaches: a number below 0, -infinity where it is off."""
+    """Returns how far below the largest scaled logit min_p reaches: a number below 0, -infinity where it is off."""
     return math.log(sampling.min_p) if sampling.min_p > 0 else -math.inf
 
 
 def keys_of(draws: Sequence[Draw]) -> NDArray[np.int32]:
-    """The words that key the noise of each sample, `[samples, 2]`."""
+    """Returns the words that key the noise of each sample, `[samples, 2]`."""
     counters = [(draw.sampling.seed, sample, draw.output_index) for draw in draws for sample in draw.samples]
     seeds, samples, output_indices = zip(*counters, strict=True)
     return keys(seeds, samples, output_indices)

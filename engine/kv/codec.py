@@ -1,4 +1,4 @@
-"""KV blocks in the forms that they have on their way: what a backend offers, and where a payload's tokens belong."""
+"""Says how a backend converts KV blocks to the forms they travel in, and where a payload's tokens belong."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""How blocks get out of a pool, into it, and from place to place in it: what a backend offers."""
+"""Says how a backend moves blocks out of a pool, into it, and from place to place in it."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""The memory of all KV blocks, and its bytes as the I/O thread sees them.
+"""Holds the memory of all KV blocks, and gives and takes its bytes for the I/O thread.
 
 One tensor per group, `[layers, blocks, kv_heads, 2, block, head_dim]`: adjacent blocks of a layer are adjacent in
 memory, so runs of blocks leave as one frame. On a CPU the pool is an anonymous mapping, which begins at a page, costs

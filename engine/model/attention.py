@@ -1,4 +1,4 @@
-"""The seam between the model and the KV pool: what every backend's attention offers."""
+"""Says what every backend's attention offers: the seam between the model and the KV pool."""
 
 from typing import Protocol, TypeVar
 
@@ -8,7 +8,7 @@ from engine.model.batch import Batch
 
 
 class AttentionStep(Protocol):
-    """One step's view of the pool: it is made once for a batch, and every layer uses it."""
+    """Gives one step its view of the pool: it is made once for a batch, and every layer uses it."""
 
     def store(self, layer: int, keys_values: Tensor) -> None:
         """Writes `keys_values` `[tokens, 2 x kv_heads, head_dim]`, keys before values, to the tokens' slots."""

@@ -1,4 +1,4 @@
-"""A plan as flat tensors: one row per token, sequences one after the other, chunks and decode steps side by side."""
+"""Turns a plan into flat tensors: one row per token, sequences one after the other, chunks beside decodes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Batch:
-    """The device's tensors are int64; what the host keeps is for choosing shapes without asking the device."""
+    """Holds a step's inputs, int64 on the device; what the host keeps is for choosing shapes without asking it."""
 
     token_ids: Tensor  # [tokens]
     positions: Tensor  # [tokens]
@@ -33,21 +33,21 @@ class Batch:
 
 @dataclass(frozen=True)
 class Sampled:
-    """The tokens of the step before, still on the device, and which of them a sequence goes on with."""
+    """Holds the tokens of the step before, still on the device, and which of them a sequence goes on with."""
 
     tokens: Tensor  # [samples]
     works: Sequence[Work]  # those that were sampled, in order
 
 
 class BlockTables:
-    """Block tables as rows of an array that is kept: most works of a step have the row of the step before."""
+    """Keeps block tables as rows of an array: most works of a step have the row of the step before."""
 
     def __init__(self) -> None:
         self._rows: list[list[int]] = []  # what the array holds
         self._array: Ints = np.zeros((1, 1), dtype=np.int64)
 
     def of(self, works: Sequence[Work], counts: Sequence[int]) -> Ints:
-        """`[works, blocks]`, until the next call: the first `counts` blocks of each work's table, null blocks behind.
+        """Returns `[works, blocks]`, until the next call: each work's first `counts` blocks, and null blocks behind.
 
         What a sequence has reserved beyond those that hold tokens may hold anything.
         """
@@ -78,7 +78,7 @@ def build_batch(
 ) -> Batch:
     """Copies a plan to `device` in one transfer; `PENDING` ids become what `before` sampled for the same sequence.
 
-    `tables` are kept by who builds one batch after the other.
+    Who builds one batch after the other passes the same `tables` each time.
     """
     works = plan.works
     assert works, "a plan without work"
@@ -126,7 +126,7 @@ def build_batch(
 
 
 def _pending(works: Sequence[Work], token_ids: Ints, owners: Ints, before: Sampled | None) -> tuple[Ints, Ints]:
-    """Indices of the pending tokens, and the rows of the step before that they stand for."""
+    """Finds the indices of pending tokens, and the rows of the step before that they stand for."""
     pending: Ints = np.flatnonzero(token_ids == PENDING)
     if not len(pending):
         return pending, pending
@@ -140,7 +140,7 @@ def _pending(works: Sequence[Work], token_ids: Ints, owners: Ints, before: Sampl
 
 
 def place_of_samples(works: Sequence[Work]) -> dict[int, int]:
-    """Where each sequence that drew one sample finds it among the step's tokens."""
+    """Tells where each sequence that drew one sample finds it among the step's tokens."""
     places = {}
     place = 0
     for work in works:
@@ -152,11 +152,11 @@ def place_of_samples(works: Sequence[Work]) -> dict[int, int]:
 
 
 def _room(needed: int, there: int) -> int:
-    """A power of two where what is there is too little, so that it seldom grows."""
+    """Returns a power of two where what is there is too little, so that it seldom grows."""
     return there if needed <= there else 1 << (needed - 1).bit_length()
 
 
 def _transfer(parts: tuple[Ints, ...], device: torch.device) -> list[Tensor]:
-    """All parts in one copy."""
+    """Copies all parts to the device at once."""
     packed: Any = to_device(np.concatenate(parts), device)
     return list(packed.split([len(part) for part in parts]))

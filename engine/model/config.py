@@ -1,4 +1,4 @@
-"""Which models are supported, and the one struct whose fields are all that tells them apart."""
+"""Reads which model it is: one struct, whose fields are all that tells the supported architectures apart."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True):
-    """A dense decoder-only transformer: pre-norm, rotary positions, gated SiLU MLP."""
+    """Describes a dense decoder-only transformer: pre-norm, rotary positions, gated SiLU MLP."""
 
     name: str
     architecture: str
@@ -38,7 +38,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
 
 
 def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
-    """The config of the model in `directory`; `max_model_len` shortens the model's own limit, 0 keeps it.
+    """Reads the config of the model in `directory`; `max_model_len` shortens the model's own limit, 0 keeps it.
 
     Raises `ModelError` for what is missing, broken or not supported, by name, and `ConfigError` for a longer limit.
     """
@@ -89,7 +89,7 @@ def _architecture(raw: dict[str, Any]) -> str:
 
 
 def _variant(architecture: str, config: Any) -> dict[str, bool]:
-    """Where the four architectures differ in what is computed."""
+    """Returns the fields in which the four architectures differ."""
     match architecture:
         case "LlamaForCausalLM":
             bias = bool(config.attention_bias)
@@ -104,7 +104,7 @@ def _variant(architecture: str, config: Any) -> dict[str, bool]:
 
 
 def _windows(config: Any, architecture: str, name: str) -> tuple[int, ...]:
-    """Mistral has one window for all layers; Qwen names the layers that have it; Llama has none."""
+    """Reads the window of each layer: Mistral has one for all, Qwen names the layers that have it, Llama has none."""
     layers = int(config.num_hidden_layers)
     window = int(getattr(config, "sliding_window", None) or 0)
     if architecture == "LlamaForCausalLM":
@@ -178,7 +178,7 @@ def _auto_config(directory: Path) -> Any:
 
 
 def _eos(directory: Path, config: Any) -> tuple[int, ...]:
-    """Tokens that end an answer: generation_config.json knows more of them than config.json."""
+    """Reads the tokens that end an answer: generation_config.json knows more of them than config.json."""
     path = directory / "generation_config.json"
     found = _read_json(path).get("eos_token_id") if path.is_file() else None
     if found is None:
@@ -201,10 +201,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _sentence(error: Exception) -> str:
-    """An error of a library on one line, and of bearable length."""
+    """Brings a library's error onto one line, of at most 300 characters."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def computation(config: ModelConfig) -> bytes:
-    """What decides the KV of given tokens and weights, as bytes for a digest: all but names and limits."""
+    """Encodes what decides the KV of given tokens and weights, for a digest: all but names and limits."""
     return msgspec.json.encode(msgspec.structs.replace(config, name="", max_model_len=0, eos_token_ids=()))

@@ -1,4 +1,4 @@
-"""The seam inside a layer: what it does between its matrix products, beside attention."""
+"""Says what a layer computes between its matrix products, beside attention."""
 
 from typing import Protocol
 
@@ -11,8 +11,10 @@ Angles = tuple[Tensor, Tensor]
 
 
 class Elementwise(Protocol[TakenStep]):
-    """Adds, norms, rotates and gates. Norms are root mean square norms over the last axis, computed in fp32
-    (https://arxiv.org/abs/1910.07467)."""
+    """Adds, norms, rotates and gates.
+
+    Norms are root mean square norms over the last axis (https://arxiv.org/abs/1910.07467), in fp32 inside.
+    """
 
     def add_norm(self, hidden: Tensor, change: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Returns `hidden + change` and its norm, all `[rows, hidden]`; `hidden` may be overwritten."""

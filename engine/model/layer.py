@@ -1,4 +1,4 @@
-"""The weights of one layer of the transformer, and how they are loaded."""
+"""Loads the weights of one layer of the transformer."""
 
 from dataclasses import dataclass
 from typing import Generic

@@ -1,4 +1,4 @@
-"""Linear layers: what one is, who makes them, and how a checkpoint's tensors become them."""
+"""Makes linear layers out of a checkpoint's tensors, by way of the backend that will multiply by them."""
 
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar

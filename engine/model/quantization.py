@@ -1,4 +1,4 @@
-"""int8 weights: symmetric, one scale per output channel, so that a scale multiplies a finished sum.
+"""Quantizes weights to int8, symmetrically, with one scale per output channel: a scale multiplies a finished sum.
 
 w[o, i] is replaced by scale[o] q[o, i] with q in -127 … 127 and scale[o] = max |w[o]| / 127, hence by a number at most
 scale[o] / 2 away.
@@ -11,7 +11,7 @@ LARGEST = 127
 
 
 def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 values `[out, in]` and fp32 scales `[out]` of a weight `[out, in]`.
+    """Quantizes a weight `[out, in]` to int8 values `[out, in]` and fp32 scales `[out]`.
 
     An output whose weights are not all finite gets a scale that is not, so that its results are not, either.
     """
@@ -22,5 +22,5 @@ def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dequantized(values: Tensor, scales: Tensor) -> Tensor:
-    """The fp32 weight `[out, in]` that the quantized one stands for."""
+    """Returns the fp32 weight `[out, in]` that the quantized one stands for."""
     return values * scales[:, None]

@@ -1,4 +1,4 @@
-"""Rotary position embedding: angles per position, and their application to queries and keys.
+"""Rotates queries and keys by angles that depend on their positions: rotary position embedding.
 
 Frequencies: Su et al. 2021 (https://arxiv.org/abs/2104.09864); `linear`: positions divided by a factor; `llama3`:
 Meta's Llama 3.1 (low frequencies divided, a smooth band between); `yarn`: Peng et al. 2023
@@ -16,7 +16,7 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
 class Rope(Struct, frozen=True):
-    """Parameters of the rotary embedding; those that a type does not use stay at their defaults."""
+    """Holds the parameters of the rotary embedding; those that a type does not use stay at their defaults."""
 
     type: Literal["default", "linear", "llama3", "yarn"] = "default"
     theta: float = 10000.0
@@ -31,7 +31,7 @@ class Rope(Struct, frozen=True):
 
 
 def inverse_frequencies(rope: Rope, head_dim: int) -> Tensor:
-    """Radians per position of each rotated pair, fp32 `[head_dim / 2]`."""
+    """Returns the radians per position of each rotated pair, fp32 `[head_dim / 2]`."""
     powers = rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
     frequencies = 1.0 / powers
     match rope.type:
@@ -57,7 +57,7 @@ def _llama3(rope: Rope, frequencies: Tensor) -> Tensor:
 
 def _yarn(rope: Rope, powers: Tensor, head_dim: int) -> Tensor:
     def dimension(rotations: float) -> float:
-        """The pair that turns `rotations` times within the original length."""
+        """Finds the pair that turns `rotations` times within the original length."""
         return head_dim * math.log(rope.original_max_len / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
@@ -72,7 +72,7 @@ def _yarn(rope: Rope, powers: Tensor, head_dim: int) -> Tensor:
 
 
 def yarn_magnitude(factor: float, mscale: float = 0.0, mscale_all_dim: float = 0.0) -> float:
-    """Yarn's attention factor where the checkpoint does not state it (section 3.4 of the paper)."""
+    """Computes yarn's attention factor where the checkpoint does not state it (section 3.4 of the paper)."""
 
     def scale(weight: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
@@ -81,7 +81,7 @@ def yarn_magnitude(factor: float, mscale: float = 0.0, mscale_all_dim: float = 0
 
 
 def angle_table(rope: Rope, head_dim: int, longest: int, device: torch.device) -> Tensor:
-    """fp32 `[longest, head_dim]`: of each position the cosines of the head_dim / 2 pairs, then their sines."""
+    """Makes fp32 `[longest, head_dim]`: for each position the cosines of the head_dim / 2 pairs, then their sines."""
     positions = torch.arange(longest, dtype=torch.float32, device=device)
     radians = positions[:, None] * inverse_frequencies(rope, head_dim).to(device)
     return torch.cat((radians.cos(), radians.sin()), 1) * rope.magnitude
@@ -96,7 +96,7 @@ class Rotary:
         self._dtype = dtype
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and signed sine, `[tokens, 1, head_dim]` each, for int64 `positions` `[tokens]`. Once per step."""
+        """Returns cosine and signed sine, `[tokens, 1, head_dim]` each, for int64 `positions` `[tokens]`."""
         radians = positions.to(torch.float32)[:, None, None] * self._frequencies
         cos, sin = radians.cos() * self._magnitude, radians.sin() * self._magnitude
         return torch.cat((cos, cos), -1).to(self._dtype), torch.cat((-sin, sin), -1).to(self._dtype)

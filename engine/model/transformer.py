@@ -1,4 +1,4 @@
-"""The one decoder-only transformer; what tells architectures apart is in its config.
+"""Computes the one decoder-only transformer; what tells architectures apart is in its config.
 
 It touches the outside at four points: an `AttentionStep` that stores and attends, the linear layers that a factory
 made, the operators between those, and the signal that a layer's KV is stored.

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors by name, from one or many safetensors files; and a digest that tells checkpoints apart."""
+"""Reads a checkpoint's tensors by name, from one or many safetensors files, and makes a digest of them."""
 
 import hashlib
 import json
@@ -22,10 +22,10 @@ RUN = 1024
 
 
 class Checkpoint:
-    """The safetensors files of a model directory, memory-mapped; nothing is read before it is asked for."""
+    """Maps the safetensors files of a model directory into memory; nothing is read before it is asked for."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises `ModelError` when files are missing, truncated or not safetensors."""
+        """Opens the files. Raises `ModelError` when files are missing, truncated or not safetensors."""
         self._name = directory.name
         self._files: dict[str, Any] = {}
         self._unused: set[str] = set()
@@ -43,7 +43,7 @@ class Checkpoint:
         return name in self._files
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The named tensor in the file's own format. Raises `ModelError` if it is missing or of another shape."""
+        """Returns a tensor in the file's own format. Raises `ModelError` if it is missing or of another shape."""
         if name not in self._files:
             raise ModelError(f"{self._name}: the weights lack {name}")
         with _clear_errors(self._name):
@@ -58,7 +58,7 @@ class Checkpoint:
         return tensor
 
     def parameters(self) -> int:
-        """Values in all tensors."""
+        """Counts the values in all tensors."""
         with _clear_errors(self._name):
             return sum(math.prod(opened.get_slice(name).get_shape()) for name, opened in self._files.items())
 
@@ -73,7 +73,7 @@ class Checkpoint:
             raise ModelError(f"{self._name}: the config has no place for the weight {left[0]}{more}")
 
     def digest(self, salt: bytes = b"") -> str:
-        """32 hexadecimal digits of SHA-256 over every tensor's name, format, shape and `SAMPLES` runs of its values.
+        """Returns 32 hexadecimal digits: SHA-256 of every tensor's name, format, shape and `SAMPLES` runs of values.
 
         Reading all of a large model would cost a start tens of seconds. Training, merging or converting changes values
         all over a tensor, so evenly spread runs see it; an adversary who edits single values is not the threat here,
@@ -91,14 +91,14 @@ class Checkpoint:
 
 
 def _starts(count: int) -> list[int]:
-    """Where the sampled runs begin: evenly spread, the first and the last included; all values of a small tensor."""
+    """Returns where the sampled runs begin: evenly spread, from the first to the last; all values of a small tensor."""
     if count <= SAMPLES * RUN:
         return list(range(0, count, RUN))
     return [index * (count - RUN) // (SAMPLES - 1) for index in range(SAMPLES)]
 
 
 def _shards(directory: Path) -> dict[Path, set[str]]:
-    """Each file with the names that the index promises in it; none are promised where there is one file."""
+    """Finds each file, with the names that the index promises in it; where there is one file, none are promised."""
     index = directory / "model.safetensors.index.json"
     single = directory / "model.safetensors"
     if index.is_file():
@@ -128,7 +128,7 @@ def _indexed(index: Path) -> dict[Path, set[str]]:
 
 @contextmanager
 def _clear_errors(source: Path | str) -> Iterator[None]:
-    """Safetensors' own errors as one sentence."""
+    """Turns safetensors' own errors into one sentence. Raises `ModelError`."""
     try:
         yield
     except (SafetensorError, OSError) as error:

@@ -44,7 +44,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoadedEngine(Engine):
-    """An engine that is ready to serve, and what its start has found out."""
+    """Adds to an engine that is ready to serve what its start has found out."""
 
     parameters: int  # of the model
     quantization: Quantization

@@ -108,8 +108,10 @@ def longer_step(config: EngineConfig, max_model_len: int, tokens_per_second: flo
 
 
 def prompts(lengths: list[int], block_tokens: int, sampling: Sampling) -> tuple[Plan, int]:
-    """Plans a step of whole prompts of `lengths` tokens; returns it and the blocks that its pool needs, the null block
-    included."""
+    """Plans a step of whole prompts of `lengths` tokens.
+
+    Returns it, and the blocks that its pool needs, the null block included.
+    """
     works, first = [], 1
     for sequence, length in enumerate(lengths):
         end = first + blocks_for(length, block_tokens)

@@ -1,4 +1,4 @@
-"""How many KV blocks a worker gets, in the pool and in the host tier: what the user said, else what there is to spare.
+"""Sizes the KV pool and the host tier, in blocks: as the user said, else by what there is to spare.
 
 Whatever cannot be had is refused by name, and before anything is loaded where that can be known.
 """
@@ -69,7 +69,10 @@ def _refuse_directory(config: EngineConfig) -> None:
 
 
 def host_room(config: EngineConfig) -> tuple[int, str]:
-    """Bytes that a host tier could have at most, and words for where they are."""
+    """Returns the bytes that a host tier could have at most, and words for where they are.
+
+    Raises `ConfigError` where the free space of its directory is not known.
+    """
     if not config.host_kv_directory:
         return available_memory(), "free on this machine"
     try:
@@ -80,7 +83,7 @@ def host_room(config: EngineConfig) -> tuple[int, str]:
 
 
 def host_slots(config: EngineConfig, spec: KVSpec, pool_bytes: int) -> int:
-    """Blocks that the host tier holds; 0 where nobody asked for one.
+    """Returns how many blocks the host tier holds; 0 where nobody asked for one.
 
     `pool_bytes` of this machine's memory are promised to the KV pool, though not yet used. Raises `ConfigError` for a
     tier that is smaller than a block, or larger than what is there.
@@ -103,7 +106,7 @@ def host_slots(config: EngineConfig, spec: KVSpec, pool_bytes: int) -> int:
 
 
 def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, max_model_len: int) -> int:
-    """Blocks of the pool, the null block included, from `spare` bytes or the configured `kv_memory`.
+    """Returns the blocks of the pool, the null block included, from `spare` bytes or the configured `kv_memory`.
 
     Never more than `max_sequences` of `max_model_len` tokens could use. Raises `ConfigError` where no block fits, or
     not one sequence of the length that was asked for. Nobody asked where the configured length is 0: see
@@ -135,17 +138,17 @@ def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, max_model_len: i
 
 
 def longest_that_fits(spec: KVSpec, blocks: int, max_model_len: int) -> int:
-    """Tokens that one sequence can have in a pool of `blocks` blocks, up to the model's own `max_model_len`."""
+    """Returns the tokens that one sequence can have in a pool of `blocks`, up to the model's own `max_model_len`."""
     return min(max_model_len, (blocks - 1) * spec.groups[0].block_tokens)
 
 
 def cpu_spare() -> int:
-    """Bytes that a worker takes on a CPU when nobody says otherwise."""
+    """Returns the bytes that a worker takes on a CPU when nobody says otherwise."""
     return min(int(available_memory() * CPU_SHARE), CPU_CAP)
 
 
 def available_memory() -> int:
-    """Bytes that this process may still use: the kernel's estimate, or what its control group leaves."""
+    """Returns the bytes that this process may still use: the kernel's estimate, or what its control group leaves."""
     for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []:
         if line.startswith("MemAvailable:"):
             return min(int(line.split()[1]) << 10, _group_left())
@@ -153,7 +156,7 @@ def available_memory() -> int:
 
 
 def _group_left() -> int:
-    """Bytes left under a container's memory limit; a huge number where there is none."""
+    """Returns the bytes left under a container's memory limit; a huge number where there is none."""
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())
@@ -163,7 +166,7 @@ def _group_left() -> int:
 
 
 def cuda_spare(device: torch.device, utilization: float) -> int:
-    """Bytes for KV blocks, after a profiling step has shown how much the model's own work takes at its peak.
+    """Returns the bytes for KV blocks, after profiling has shown how much the model's own work takes at its peak.
 
     Memory of other processes counts as used; PyTorch's cache beyond the peak is given back first.
     """

@@ -1,4 +1,4 @@
-"""Paged attention by the native operator: KV blocks are read where they lie, once for the query heads that share them.
+"""Computes paged attention by the native operator, which reads a KV block in place, once for all heads that share it.
 
 In fp32 a query's result depends, to the bit, on that query and its sequence's KV only: not on the batch, the chunk, the
 number of threads, or where the step began.

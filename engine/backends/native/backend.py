@@ -1,4 +1,4 @@
-"""The native operators of a CPU as a backend."""
+"""Makes a backend of the native operators of a CPU."""
 
 import ctypes
 from collections.abc import Sequence

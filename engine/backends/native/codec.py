@@ -1,4 +1,4 @@
-"""Codecs and conversions of KV blocks by the native operators of a CPU (`csrc/codec.c`), on the thread that calls."""
+"""Encodes and decodes KV blocks by the native operators of a CPU (`csrc/codec.c`), on the thread that calls."""
 
 import ctypes
 

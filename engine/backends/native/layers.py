@@ -1,4 +1,4 @@
-"""The layers of the transformer by native code: two calls a layer, in memory that is kept from step to step."""
+"""Runs the layers of the transformer by native code: two calls a layer, in memory that is kept from step to step."""
 
 import ctypes
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The native operators as a ctypes library. Its OpenMP runtime is the one that PyTorch has loaded.
+"""Loads the native operators as a ctypes library, whose OpenMP runtime is the one that PyTorch has loaded.
 
 Two runtimes in one process would each keep threads of its own that wait, spinning, for the other's: so PyTorch is
 imported first, and its `libgomp.so.1` is what the loader finds for ours. `torch.set_num_threads` holds for both.

@@ -1,4 +1,4 @@
-"""Linear layers by the native operator: at the speed of memory for few rows, at the processor's for many."""
+"""Multiplies by the native operator: at the speed of memory for few rows, at the processor's for many."""
 
 import ctypes
 from collections.abc import Sequence
@@ -16,8 +16,10 @@ CPU = torch.device("cpu")
 
 
 class NativeLinear:
-    """Multiplies by weights in the native operator's panels. A row's result depends on that row only; in fp32, to the
-    bit."""
+    """Multiplies by weights in the native operator's panels.
+
+    A row's result depends on that row only; in fp32, to the bit.
+    """
 
     def __init__(
         self,
@@ -27,7 +29,7 @@ class NativeLinear:
         scales: Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """`weight` `[out, in]` in the format of `x`; or int8 with fp32 `scales` `[out]`, for an `x` in `dtype`."""
+        """Packs `weight` `[out, in]` in the format of `x`, or int8 with fp32 `scales` `[out]` for an `x` in `dtype`."""
         assert all(given is None or given.is_contiguous() for given in (weight, bias, scales))
         self._dtype = dtype or weight.dtype
         self._outputs, self._inputs = weight.shape

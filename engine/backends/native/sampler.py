@@ -1,4 +1,4 @@
-"""Sampling by the native operator, in one call: fp32 or bf16 logits on a CPU.
+"""Draws tokens from fp32 or bf16 logits on a CPU, in one call of the native operator.
 
 Random bits are the reference's to the bit, logarithms in all but their last bits: a token is another than PyTorch's
 only where two scores are equal but for that. A token depends, to the bit, on its row and its draw only.

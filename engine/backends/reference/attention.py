@@ -1,4 +1,4 @@
-"""Paged attention by PyTorch's own operators, on CPU and CUDA: gather blocks, then `scaled_dot_product_attention`.
+"""Computes paged attention by PyTorch's operators: it gathers blocks, then calls `scaled_dot_product_attention`.
 
     softmax(q k^T / sqrt(head_dim) + mask) v
 
@@ -30,7 +30,7 @@ what many sequences share is there once, but each of them gathers it."""
 
 @dataclass(frozen=True)
 class Group:
-    """Works that attend together."""
+    """Holds works that attend together."""
 
     rows: Tensor | None  # [works, queries] rows of the batch, or None: the whole batch in order, one query each
     kept: Tensor | None  # [tokens] which of those are not padding; None: all
@@ -41,14 +41,13 @@ class Group:
 
 
 class ReferenceAttention:
-    """Serves pools whose layers are `[blocks, kv_heads, 2, block, head_dim]`."""
+    """See `engine.model.attention.Attention`. A pool's layers are `[blocks, kv_heads, 2, block, head_dim]`."""
 
     def __init__(self, layers: list[Tensor], windows: tuple[int, ...]) -> None:
         self._layers = layers
         self._windows = windows
 
     def begin(self, batch: Batch) -> "ReferenceAttentionStep":
-        """Groups, indices and masks, shared by all layers."""
         return ReferenceAttentionStep(self._layers, self._windows, batch)
 
 
@@ -67,8 +66,10 @@ class ReferenceAttentionStep:
         self._groups = [self._group(members) for members in _similar(batch, self._block, most)]
 
     def store(self, layer: int, keys_values: Tensor) -> None:
-        """A block that a sequence enters is cleared first: masked scores must not meet what its last owner left, which
-        may be NaN, and NaN survives a mask."""
+        """Clears a block that a sequence enters first.
+
+        Masked scores must not meet what its last owner left, which may be NaN, and NaN survives a mask.
+        """
         pool = self._layers[layer]
         if self._batch.fresh_blocks.numel():
             pool.index_fill_(0, self._batch.fresh_blocks, 0)
@@ -91,7 +92,7 @@ class ReferenceAttentionStep:
         return output
 
     def _one(self, group: Group, pool: Tensor, queries: Tensor, window: int) -> Tensor:
-        """`queries` `[works, queries, heads, dim]` -> the same shape."""
+        """Attends from `queries` `[works, queries, heads, dim]`; returns the same shape."""
         works, count, heads, dim = queries.shape
         shared = heads // self._kv_heads
         gathered = pool.index_select(0, group.blocks).view(2, works, self._kv_heads, -1, dim)
@@ -112,7 +113,7 @@ class ReferenceAttentionStep:
         return found.view(works, self._kv_heads, shared, count, dim).permute(0, 3, 1, 2, 4).flatten(2, 3)
 
     def _slot_rows(self, slots: Tensor) -> Tensor:
-        """Where the pool, as rows of one token's head each, takes keys and values: `[tokens x 2 x kv_heads]`."""
+        """Finds where the pool, as rows of one token's head each, takes keys and values: `[tokens x 2 x kv_heads]`."""
         per_head = 2 * self._block
         first = slots // self._block * (self._kv_heads * per_head) + slots % self._block
         heads = torch.arange(self._kv_heads, device=slots.device) * per_head
@@ -139,14 +140,17 @@ class ReferenceAttentionStep:
         return Group(None if whole else rows, kept, self._gather_rows(tables), masks, len(members), count)
 
     def _gather_rows(self, tables: Tensor) -> Tensor:
-        """Where keys, then values of each work's heads lie, for the pool as rows of one block's head and side each."""
+        """Finds where keys, then values of each work's heads lie in the pool, as rows of one block's head and side."""
         heads = torch.arange(self._kv_heads, device=tables.device) * 2
         sides = torch.arange(2, device=tables.device)
         first = tables * (2 * self._kv_heads)
         return (sides[:, None, None, None] + first[:, None, :] + heads[:, None]).flatten()
 
     def _mask(self, positions: Tensor, keys: int, window: int) -> Tensor:
-        """Added to scores, for query `positions` `[works, queries]`. Keys behind a sequence's end lie in its future."""
+        """Makes what is added to scores, for query `positions` `[works, queries]`.
+
+        Keys behind a sequence's end lie in its future.
+        """
         key = torch.arange(keys, device=positions.device)
         query = positions[:, None, :, None]
         hidden = key > query if window == 0 else (key > query) | (key <= query - window)
@@ -155,16 +159,16 @@ class ReferenceAttentionStep:
         return mask if positions.shape[1] == 1 else self._per_head(mask)
 
     def _per_head(self, mask: Tensor) -> Tensor:
-        """`[works x kv_heads, 1, queries, keys]`, for queries whose KV heads are part of the batch axis."""
+        """Makes `[works x kv_heads, 1, queries, keys]`, for queries whose KV heads are part of the batch axis."""
         if mask.shape[0] == 1:
             return mask
         return mask.expand(-1, self._kv_heads, -1, -1).flatten(0, 1).unsqueeze(1)
 
 
 def _by_products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Decode in bf16 on a CPU: two batched products take a third of the fused operator's time, whose tiles are made for
-    many queries. Scores are rounded to bf16 before the softmax, as transformers' plain attention does.
+    """Attends by two batched products: for decodes in bf16 on a CPU, they take a third of the fused operator's time.
 
+    Its tiles are made for many queries. Scores are rounded to bf16 before the softmax, as transformers' attention does.
     `queries` `[works, kv_heads, shared, dim]`, `keys` and `values` `[works, kv_heads, keys, dim]`.
     """
     scores = torch.bmm(queries.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2)).view(*queries.shape[:3], -1)
@@ -173,7 +177,7 @@ def _by_products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) ->
 
 
 def _similar(batch: Batch, block: int, most: int) -> Iterator[list[int]]:
-    """Groups of works that are neighbours in (queries, keys), as large as `WASTE` and `FREE` allow.
+    """Groups works that are neighbours in (queries, keys), as large as `WASTE` and `FREE` allow.
 
     All keys of a group, padding included, are at most `most`, unless it is a single work.
     """

@@ -1,4 +1,4 @@
-"""PyTorch's operators as a backend, on any device: the reference that all others are tested against."""
+"""Makes a backend of PyTorch's operators, on any device: the reference that all others are tested against."""
 
 from collections.abc import Sequence
 

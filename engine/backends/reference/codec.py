@@ -1,4 +1,4 @@
-"""Codecs and conversions by PyTorch's operators on a CPU: the reference of the native ones.
+"""Encodes and decodes KV blocks by PyTorch's operators on a CPU: the reference of the native ones.
 
 The engine's thread alone may share operators out among threads, and this is called by another. So everything is done in
 pieces that PyTorch works through on the thread that calls, and without the operators that it shares out much sooner:
@@ -57,7 +57,7 @@ class ReferenceCodec:
 
 
 def encoded(found: Tensor, codec: Codec) -> tuple[Tensor, Tensor]:
-    """Scales `[…, vectors]` fp32, and values, of `[…, vectors, values]`: to the bit those of `kernels.block_copy`."""
+    """Encodes `[…, vectors, values]` as fp32 scales `[…, vectors]` and values: to the bit as `kernels.block_copy`."""
     dtype, largest = CODECS[codec]
     found = found.float()
     found = torch.where(found.isfinite(), found, 0.0)
@@ -70,20 +70,20 @@ def encoded(found: Tensor, codec: Codec) -> tuple[Tensor, Tensor]:
 
 
 def taken_apart(payload: Tensor, landing: Landing, vectors: int) -> tuple[Tensor | None, Tensor]:
-    """The bytes of scales `[blocks, vectors, 4]`, if there are any, and values `[blocks, vectors, tokens, bytes]`."""
+    """Returns the bytes of scales `[blocks, vectors, 4]`, if any, and values `[blocks, vectors, tokens, bytes]`."""
     scale_bytes = 0 if landing.form.codec == "none" else vectors * SCALE_BYTES
     values = payload[:, scale_bytes:].unflatten(1, (vectors, landing.form.block_tokens, -1))
     return payload[:, :scale_bytes].unflatten(1, (vectors, SCALE_BYTES)) if scale_bytes else None, values
 
 
 def dtype_of(landing: Landing) -> torch.dtype:
-    """What the values of a payload are."""
+    """Returns the format of a payload's values."""
     form = landing.form
     return DTYPES[form.dtype] if form.codec == "none" else CODECS[form.codec][0]
 
 
 def _runs(landing: Landing, block_tokens: int) -> Iterator[tuple[int, int]]:
-    """(first, count) of tokens that are neighbours in the payload and in the pool."""
+    """Finds runs, as (first, count), of tokens that are neighbours in the payload and in the pool."""
     token, theirs = landing.begin, landing.form.block_tokens
     while token < landing.end:
         count = min(theirs - (token - landing.first) % theirs, block_tokens - token % block_tokens, landing.end - token)

@@ -1,4 +1,4 @@
-"""Codecs and conversions by PyTorch's operators on a GPU: a payload at once, its tokens by their index."""
+"""Encodes and decodes KV blocks by PyTorch's operators on a GPU: a payload at once, its tokens by their index."""
 
 import numpy as np
 import torch
@@ -34,5 +34,5 @@ class DeviceCodec:
 
 
 def wire_form(scales: Tensor, values: Tensor) -> Tensor:
-    """uint8 `[blocks, bytes]` of what a codec gives for each block: fp32 `[blocks, vectors]` and `[blocks, values]`."""
+    """Joins blocks' fp32 scales `[blocks, vectors]` and values `[blocks, values]` to uint8 `[blocks, bytes]`."""
     return torch.cat((scales.view(torch.uint8), values.view(torch.uint8)), 1)

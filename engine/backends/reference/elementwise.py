@@ -1,4 +1,4 @@
-"""What a layer does between its matrix products, by PyTorch's operators, on any device."""
+"""Adds, norms, rotates and gates between a layer's matrix products, by PyTorch's operators, on any device."""
 
 from torch import Tensor
 from torch.nn import functional

@@ -1,4 +1,4 @@
-"""Linear layers by PyTorch's operators, on any device.
+"""Multiplies by PyTorch's operators, on any device.
 
 On a CPU oneDNN's prepacked bf16 weights run 1 to 32 rows at two to four times the speed of
 `torch.nn.functional.linear`, which lays its weights out anew on every call; in fp32 the plain operator stays: it is the

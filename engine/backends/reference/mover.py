@@ -1,4 +1,4 @@
-"""Moves of blocks by PyTorch's operators, on any device."""
+"""Moves KV blocks by PyTorch's operators, on any device."""
 
 from torch import Tensor
 

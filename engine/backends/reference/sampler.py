@@ -1,4 +1,4 @@
-"""Sampling by PyTorch's operators, on any device: the reference."""
+"""Draws tokens by PyTorch's operators, on any device: the reference."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ class ReferenceSampler:
 
 
 def _drawn(logits: Tensor, draws: list[Draw]) -> Tensor:
-    """Tokens `[samples]`. Rows are scaled and filtered once, however often they are drawn from."""
+    """Draws tokens `[samples]`. Rows are scaled and filtered once, however often they are drawn from."""
     device = logits.device
     settings = [draw.sampling for draw in draws]
     keys = torch.from_numpy(keys_of(draws))
@@ -50,7 +50,7 @@ def _drawn(logits: Tensor, draws: list[Draw]) -> Tensor:
 
 
 def _floor(logits: Tensor, settings: list[Sampling]) -> Tensor | None:
-    """The least scaled logit that each row's filters leave, `[rows]`, or None where no row has a filter."""
+    """Finds the least scaled logit that each row's filters leave, `[rows]`, or None where no row has a filter."""
     vocab = logits.shape[1]
     cuts = [row for row, each in enumerate(settings) if is_cut(each, vocab)]
     if not cuts and all(each.min_p <= 0 for each in settings):
@@ -64,7 +64,7 @@ def _floor(logits: Tensor, settings: list[Sampling]) -> Tensor | None:
 
 
 def _sorted_floor(logits: Tensor, settings: list[Sampling]) -> Tensor:
-    """The threshold of top_k and top_p, `[rows]`: the largest scores mostly decide it; where not, all are sorted.
+    """Finds the threshold of top_k and top_p, `[rows]`: the largest scores mostly decide it; else all are sorted.
 
     On CUDA a whole sort is cheap, and asking whether it is needed would wait for the device.
     """
@@ -81,7 +81,7 @@ def _sorted_floor(logits: Tensor, settings: list[Sampling]) -> Tensor:
 
 
 def _cut(logits: Tensor, count: int, top_k: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
-    """The last score, in falling order, before which less than top_p is gathered; and whether `count` scores tell.
+    """Finds the last score, in falling order, before which less than top_p is gathered; and whether `count` tell it.
 
     Sums are fp64, so that their order, which depends on how many rows there are, cannot move a threshold.
     """

@@ -1,4 +1,4 @@
-"""Paged attention by the Triton kernels: one for works of a single query, which splits long sequences, one for chunks.
+"""Computes paged attention by two Triton kernels: one for single queries, which splits long sequences, one for chunks.
 
 A step of both begins with the single queries, as the scheduler plans it; one behind a chunk goes as a chunk.
 """

@@ -1,4 +1,4 @@
-"""The Triton kernels as a backend: on CUDA, and in Triton's interpreter on a CPU, where they are checked.
+"""Makes a backend of the Triton kernels: on CUDA, and in Triton's interpreter on a CPU, where they are checked.
 
 Importing this module loads Triton, which only hosts with a GPU install.
 """

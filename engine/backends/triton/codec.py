@@ -1,4 +1,4 @@
-"""Codecs of KV blocks by Triton kernels, which read a block once. What lands is converted by PyTorch's operators."""
+"""Encodes KV blocks by a Triton kernel, which reads a block once. What lands is decoded by PyTorch's operators."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Decode steps that are recorded once and replayed: one launch by the host, not hundreds.
+"""Records decode steps once and replays them: one launch by the host, not hundreds.
 
 A CUDA graph has fixed shapes and addresses. So there is one for each of some sizes of a batch; a smaller batch is
 padded with null sequences, and all inputs lie at places that stay (`decode_inputs.py`). The head is not in it: logits

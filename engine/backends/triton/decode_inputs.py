@@ -1,4 +1,4 @@
-"""What a decode step reads, at places on the device that stay, so that a recorded step finds it there.
+"""Keeps what a decode step reads at places on the device that stay, so that a recorded step finds it there.
 
 A step is one row for each sequence: its token, position, slot and length travel in one copy from pinned memory. A
 sequence keeps its row from step to step, and with it its block table there. So rows are not in the order of a step's

@@ -1,4 +1,4 @@
-"""What a layer does between its matrix products, by Triton kernels: one each, and one for rotation and store.
+"""Adds, norms, rotates and gates between a layer's matrix products, by one Triton kernel each.
 
 With attention a layer is five launches and four matrix products, six and four where attention is split: two norms, one
 rotation, one gate, and attention's kernel, behind which a second one joins the parts. A step of decodes and chunks

@@ -1,4 +1,4 @@
-"""Moves of blocks by Triton kernels: each word is read and written once, layers in the order of the staging."""
+"""Moves KV blocks by Triton kernels: each word is read and written once, layers in the order of the staging."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Sampling on CUDA by the Triton kernels, in two halves that never wait for the device.
+"""Draws tokens on CUDA by the Triton kernels, in two halves that never wait for the device.
 
 The settings of a step's samples go to the device in one copy; the kernels find them in the same place in every step. So
 a CUDA graph can hold the launch, and each replay is preceded by a new `fill`. Whether there is a filter is the launch's

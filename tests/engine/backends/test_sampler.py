@@ -267,10 +267,19 @@ def test_a_draw_is_the_best_of_what_the_filters_leave(
     additions between doubles of shares, of which each has an argument that is exact and two units of error.
     """
     kinds = [
-        *(Sampling(1), Sampling(2, temperature=0.01), Sampling(3, temperature=50.0), Sampling(4, top_k=1)),
-        *(Sampling(5, top_k=40), Sampling(6, top_k=vocab - 1), Sampling(7, top_p=0.9), Sampling(8, top_p=1e-9)),
-        *(Sampling(9, top_p=0.999999), Sampling(10, top_k=7, top_p=0.5), Sampling(11, min_p=0.05)),
-        *(Sampling(12, min_p=1.0), Sampling(13, temperature=0.7, top_k=100, top_p=0.95, min_p=0.01)),
+        Sampling(1),
+        Sampling(2, temperature=0.01),
+        Sampling(3, temperature=50.0),
+        Sampling(4, top_k=1),
+        Sampling(5, top_k=40),
+        Sampling(6, top_k=vocab - 1),
+        Sampling(7, top_p=0.9),
+        Sampling(8, top_p=1e-9),
+        Sampling(9, top_p=0.999999),
+        Sampling(10, top_k=7, top_p=0.5),
+        Sampling(11, min_p=0.05),
+        Sampling(12, min_p=1.0),
+        Sampling(13, temperature=0.7, top_k=100, top_p=0.95, min_p=0.01),
     ]
     logits = logits_of(len(kinds), vocab, seed=vocab) * spread / 2
     logits[:, : vocab // 2] = logits[:, : vocab // 2].bfloat16().float()  # some are equal

@@ -11,8 +11,12 @@ from engine.backends.triton.sampler import DrawBuffer
 from tests.engine.backends.device_sampler import DEVICE, DeviceSampler
 
 KINDS = [
-    *(Sampling(1, temperature=0.0), Sampling(2), Sampling(3, temperature=0.7, top_k=20, top_p=0.95)),
-    *(Sampling(4, temperature=1.4, top_p=0.9, min_p=0.02), Sampling(5, top_k=1000), Sampling(6, min_p=0.2)),
+    Sampling(1, temperature=0.0),
+    Sampling(2),
+    Sampling(3, temperature=0.7, top_k=20, top_p=0.95),
+    Sampling(4, temperature=1.4, top_p=0.9, min_p=0.02),
+    Sampling(5, top_k=1000),
+    Sampling(6, min_p=0.2),
 ]
 VOCAB = 257
 
