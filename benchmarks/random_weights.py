@@ -22,9 +22,6 @@ class RandomWeights(Checkpoint):
         self._device = device
         self._dtype = dtype
 
-    def __contains__(self, name: str) -> bool:
-        return True
-
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Makes a tensor; weights of a norm are about 1."""
         values = torch.empty(shape, dtype=self._dtype, device=self._device)

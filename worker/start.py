@@ -110,7 +110,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         dtype=dtype_name(engine.backend.dtype),
         started_at=time.time(),
         memory=engine.memory,
-        quantization=engine.quantization,
+        quantization=config.engine.quantization,
     )
     life.status.load = policy.load()
     io = IOThread(life, record, secret, make_transfer)

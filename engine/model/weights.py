@@ -39,9 +39,6 @@ class Checkpoint:
             self._files.update(dict.fromkeys(names, opened))
         self._unused = set(self._files)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
-
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Returns a tensor in the file's own format. Raises `ModelError` if it is missing or of another shape."""
         if name not in self._files:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from core.config import EngineConfig, Quantization
+from core.config import EngineConfig
 from core.costs import Rates
 from core.kvspec import KVSpec, blocks_for
 from core.model_location import locate
@@ -46,8 +46,7 @@ LOG = logging.getLogger(__name__)
 class LoadedEngine(Engine):
     """Adds to an engine that is ready to serve what its start has found out."""
 
-    parameters: int  # of the model
-    quantization: Quantization
+    parameters: int  # values in the model's weights
     host_slots: int  # blocks that the host tier holds; 0: there is none
     rates: Rates
     memory: Memory
@@ -107,12 +106,11 @@ def load_engine(
         launch_depth=engine.launch_depth,
         decode_steps=decode_steps,
         parameters=parameters,
-        quantization=config.quantization,
         host_slots=slots,
         rates=rates,
         memory=_memory(model, spec, blocks, model_config.max_model_len, tier, rates),
     )
-    _log(loaded)
+    _log(loaded, config)
     return loaded
 
 
@@ -169,9 +167,9 @@ def _memory(model: Model[Any], spec: KVSpec, blocks: int, longest: int, tier: Ho
     )
 
 
-def _log(engine: LoadedEngine) -> None:
+def _log(engine: LoadedEngine, given: EngineConfig) -> None:
     memory, config, spec = engine.memory, engine.model_config, engine.pool.spec
-    quantized = ", int8 weights" if engine.quantization == "int8" else ""
+    quantized = ", int8 weights" if given.quantization == "int8" else ""
     tier = "no host tier"
     if memory.host_tier_bytes:
         speed = format_bytes(memory.host_bytes_per_second)

@@ -80,16 +80,9 @@ class NativeAttentionStep:
         tokens, sides, dim = keys_values.shape
         assert sides == 2 * self._arguments.kv_heads and dim == self._dim and keys_values.dtype == self._dtype
         assert keys_values.stride()[1:] == (dim, 1) and tokens == len(batch.slots)
-        self._native.baton_store(
-            self._arguments,
-            keys_values.data_ptr(),
-            keys_values.stride(0),
-            batch.slots.data_ptr(),
-            tokens,
-            batch.fresh_blocks.data_ptr(),
-            len(batch.fresh_blocks),
-            self.pools[layer],
-        )
+        source, stride, slots = keys_values.data_ptr(), keys_values.stride(0), batch.slots.data_ptr()
+        fresh, count = batch.fresh_blocks.data_ptr(), len(batch.fresh_blocks)
+        self._native.baton_store(self._arguments, source, stride, slots, tokens, fresh, count, self.pools[layer])
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         tokens, heads, dim = queries.shape
@@ -98,8 +91,9 @@ class NativeAttentionStep:
         shared, rest = divmod(heads, self._arguments.kv_heads)
         assert not rest
         output = queries.new_empty((tokens, heads, dim))
-        arguments, pool, window = self.prepared(shared), self.pools[layer], self.windows[layer]
-        self._native.baton_attend(arguments, queries.data_ptr(), queries.stride(0), pool, window, output.data_ptr())
+        source, stride = queries.data_ptr(), queries.stride(0)
+        pool, window, target = self.pools[layer], self.windows[layer], output.data_ptr()
+        self._native.baton_attend(self.prepared(shared), source, stride, pool, window, target)
         return output
 
     def prepared(self, shared: int) -> AttentionArguments:

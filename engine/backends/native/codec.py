@@ -30,16 +30,8 @@ class NativeCodec:
         assert payload.is_contiguous()
         form, blocks = landing.form, (ctypes.c_int64 * len(landing.blocks))(*landing.blocks)
         source = CODEC_FORMATS[form.dtype if form.codec == "none" else form.codec]
-        self._native.baton_codec_decode(
-            _pool(layer),
-            blocks,
-            source,
-            form.block_tokens,
-            payload.data_ptr(),
-            landing.first,
-            landing.begin,
-            landing.end,
-        )
+        tokens = landing.first, landing.begin, landing.end
+        self._native.baton_codec_decode(_pool(layer), blocks, source, form.block_tokens, payload.data_ptr(), *tokens)
 
 
 def _pool(layer: Tensor) -> CodecPool:

@@ -53,16 +53,8 @@ class NativeLayers:
             native.baton_layer_attend(layer, arguments, index == last, pool, window)
         rows, width = len(batch.logit_rows), hidden.shape[1]
         normed = hidden.new_empty((rows, width))
-        native.baton_add_norm(
-            FORMATS[self._dtype],
-            arguments.hidden,
-            arguments.change,
-            self._norm.data_ptr(),
-            rows,
-            width,
-            self._config.norm_eps,
-            normed.data_ptr(),
-        )
+        kind, weight, eps = FORMATS[self._dtype], self._norm.data_ptr(), self._config.norm_eps
+        native.baton_add_norm(kind, arguments.hidden, arguments.change, weight, rows, width, eps, normed.data_ptr())
         return normed
 
     def _begin(self, hidden: Tensor, batch: Batch, step: NativeAttentionStep) -> None:
@@ -73,15 +65,9 @@ class NativeLayers:
         arguments.fresh_count, arguments.fresh = len(batch.fresh_blocks), batch.fresh_blocks.data_ptr()
         arguments.row_count, arguments.rows = len(batch.logit_rows), batch.logit_rows.data_ptr()
         arguments.hidden = hidden.data_ptr()
-        self._native.baton_angles(
-            batch.positions.data_ptr(),
-            len(hidden),
-            self._frequencies.data_ptr(),
-            len(self._frequencies),
-            config.rope.magnitude,
-            arguments.cosine,
-            arguments.sine,
-        )
+        positions, frequencies, half = batch.positions.data_ptr(), self._frequencies.data_ptr(), len(self._frequencies)
+        cosine, sine, magnitude = arguments.cosine, arguments.sine, config.rope.magnitude
+        self._native.baton_angles(positions, len(hidden), frequencies, half, magnitude, cosine, sine)
 
     def _reserve(self, tokens: int) -> None:
         """Makes room for a step of so many tokens; more than before is rounded up, so that it seldom grows."""

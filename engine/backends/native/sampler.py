@@ -39,17 +39,9 @@ class NativeSampler:
         room = torch.empty((torch.get_num_threads() if filtered else 0, vocab))
         floors, scores = torch.empty(len(packed)), torch.empty(len(packed))
         tokens, finite = torch.empty(len(packed), dtype=torch.int64), torch.empty(len(packed), dtype=torch.bool)
+        places = [each.data_ptr() for each in (room, floors, scores, tokens, finite)]
         self._native.baton_sample(
-            FORMATS[logits.dtype],
-            logits.data_ptr(),
-            vocab,
-            b"".join(packed),
-            len(packed),
-            room.data_ptr(),
-            floors.data_ptr(),
-            scores.data_ptr(),
-            tokens.data_ptr(),
-            finite.data_ptr(),
+            FORMATS[logits.dtype], logits.data_ptr(), vocab, b"".join(packed), len(packed), *places
         )
         return tokens, finite
 

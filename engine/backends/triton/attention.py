@@ -65,23 +65,17 @@ class TritonAttention:
 
     def warm_up(self, heads: int) -> None:
         """Launches each variant of the kernels once, with one query of `heads` heads that sees the null block."""
-        queries = self._layers[0].new_zeros((1, heads, self._layers[0].shape[-1]))
+        pool = self._layers[0]
+        queries = pool.new_zeros((1, heads, pool.shape[-1]))
         table = torch.zeros((1, 1), dtype=torch.int32, device=self.device)
         lengths = torch.ones_like(table[0])
         starts = torch.arange(2, dtype=torch.int32, device=self.device)
         for window in dict.fromkeys(self._windows):
             for splits in (1, FEW_SPLITS, MAX_SPLITS):
-                paged_decode_attention(queries, self._layers[0], table, lengths, splits=splits, window=window)
+                paged_decode_attention(queries, pool, table, lengths, splits=splits, window=window)
                 for longest in (1, MANY):
                     prefill_attention(
-                        queries,
-                        self._layers[0],
-                        table,
-                        starts,
-                        lengths,
-                        longest=longest,
-                        splits=splits,
-                        window=window,
+                        queries, pool, table, starts, lengths, longest=longest, splits=splits, window=window
                     )
 
     def step(self, slots: Tensor, singles: Tables, longest: int, chunks: Chunks | None = None) -> "TritonAttentionStep":
@@ -121,27 +115,18 @@ class TritonAttentionStep:
         pool[self.slots // block, :, :, self.slots % block] = keys_values.view(-1, 2, kv_heads, dim).transpose(1, 2)
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
-        pool, window, count = self._layers[layer], self._windows[layer], len(self._singles.kv_lengths)
+        pool, window, singles = self._layers[layer], self._windows[layer], self._singles
+        count = len(singles.kv_lengths)
         found = []
         if count:
-            single = paged_decode_attention(
-                queries[:count],
-                pool,
-                self._singles.blocks,
-                self._singles.kv_lengths,
-                splits=self._splits,
-                window=window,
+            own, splits = queries[:count], self._splits
+            found.append(
+                paged_decode_attention(own, pool, singles.blocks, singles.kv_lengths, splits=splits, window=window)
             )
-            found.append(single)
         if self._chunks is not None:
-            chunks = prefill_attention(
-                queries[count:],
-                pool,
-                self._chunks.tables.blocks,
-                self._chunks.query_start,
-                self._chunks.tables.kv_lengths,
-                longest=self._chunks.longest,
-                window=window,
+            own, starts, longest = queries[count:], self._chunks.query_start, self._chunks.longest
+            tables = self._chunks.tables
+            found.append(
+                prefill_attention(own, pool, tables.blocks, starts, tables.kv_lengths, longest=longest, window=window)
             )
-            found.append(chunks)
         return found[0] if len(found) == 1 else torch.cat(found)

@@ -43,16 +43,8 @@ class TritonElementwise:
         query_heads: int,
     ) -> Tensor:
         positions, table = angles
-        rope_and_store(
-            heads,
-            positions,
-            step.slots,
-            table,
-            step.pool(layer),
-            query_heads=query_heads,
-            norm_weight=weight,
-            eps=self._eps,
-        )
+        pool, eps = step.pool(layer), self._eps
+        rope_and_store(heads, positions, step.slots, table, pool, query_heads=query_heads, norm_weight=weight, eps=eps)
         return heads[:, :query_heads]
 
     def gate(self, gate_up: Tensor) -> Tensor:
