@@ -38,7 +38,7 @@ class Launched:
     """A step whose result is on its way to the host."""
 
     plan: Plan
-    sampled_works: tuple[int, ...]
+    sampled_works: tuple[int, ...]  # indices of the plan's works that are sampled from
     answer: Tensor  # [2, samples] int64 on the host: tokens, and 1 where the logits were finite
     done: torch.cuda.Event | None  # None: it is there
 

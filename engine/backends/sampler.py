@@ -23,7 +23,7 @@ class Draw(NamedTuple):
 
     sampling: Sampling
     samples: tuple[int, ...]
-    output_index: int
+    output_index: int  # of the token among those of its sample
 
 
 class Sampler(Protocol):

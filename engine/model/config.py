@@ -16,25 +16,25 @@ SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen
 class ModelConfig(Struct, frozen=True, kw_only=True):
     """Describes a dense decoder-only transformer: pre-norm, rotary positions, gated SiLU MLP."""
 
-    name: str
-    architecture: str
+    name: str  # of the model's directory
+    architecture: str  # as transformers calls it
     vocab_size: int
     hidden_size: int
-    intermediate_size: int
+    intermediate_size: int  # of the MLP
     layers: int
-    heads: int
-    kv_heads: int
+    heads: int  # of queries
+    kv_heads: int  # of keys, and of values
     head_dim: int
     norm_eps: float
     rope: Rope
     windows: tuple[int, ...]  # per layer: tokens that a query sees, itself included; 0 is all
-    max_model_len: int
-    eos_token_ids: tuple[int, ...]
+    max_model_len: int  # tokens of the longest text
+    eos_token_ids: tuple[int, ...]  # tokens that end an answer
     qkv_bias: bool = False
-    output_bias: bool = False
+    output_bias: bool = False  # of attention's output
     mlp_bias: bool = False
-    qk_norm: bool = False
-    tied_head: bool = False
+    qk_norm: bool = False  # each head of queries and keys is normed
+    tied_head: bool = False  # the head's weights are the embedding's
 
 
 def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:

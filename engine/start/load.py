@@ -43,6 +43,24 @@ LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class LoadedModel:
+    """Holds a model that is loaded, and has no KV pool yet."""
+
+    backend: Backend[Any, Any]
+    model: Model[Any]
+    config: ModelConfig
+    spec: KVSpec
+    parameters: int  # values in the model's weights
+
+    def with_pool(self, blocks: int, tier: HostTier | None = None) -> Engine:
+        """Makes an engine over a new pool of `blocks` blocks, which give way to `tier`."""
+        backend, spec = self.backend, self.spec
+        pool = KVPool(self.config, spec, blocks, backend.device, backend.dtype, backend.mover, backend.codec, tier)
+        attention = backend.attention(self.config, pool.layers)
+        return Engine(backend, self.model, self.config, pool, attention, backend.launch_depth, None)
+
+
+@dataclass(frozen=True)
 class LoadedEngine(Engine):
     """Adds to an engine that is ready to serve what its start has found out."""
 
@@ -60,6 +78,41 @@ def load_engine(
     `open_weights` gives the tensors of the model's directory. Raises `ModelError` for a model that is missing, broken
     or not supported, `ConfigError` for settings that do not fit it or this machine, `DeviceError` if the device fails.
     """
+    loaded = _load_model(config, progress, open_weights)
+    backend, device, spec, longest = loaded.backend, loaded.backend.device, loaded.spec, loaded.config.max_model_len
+    progress("profiling", 0.0)
+    tokens_per_second = prompt_rate(config, longest, device, loaded.with_pool)
+    progress("making the KV pool", 0.0)
+    blocks = _blocks_that_fit(config, spec, device, longest)
+    tier = _make_tier(config, spec, device, blocks)
+    engine = loaded.with_pool(blocks, tier)
+    pool, slots = engine.pool, tier.slots if tier is not None else 0
+    pool.enter(torch.zeros(1, dtype=torch.int64))  # what the first requests will use
+    model_config = _shortened(loaded.config, spec, blocks)
+    rates = Rates(tokens_per_second, host_rate(engine, slots))
+    decode_steps = None
+    if config.decode_graphs == "on":
+        most = min(config.max_sequences, config.max_batch_tokens)
+        with torch.inference_mode(), device_errors():
+            decode_steps = backend.decode_steps(loaded.model, model_config, pool.layers, most, progress)
+    ready = LoadedEngine(
+        backend=backend,
+        model=loaded.model,
+        model_config=model_config,
+        pool=pool,
+        attention=engine.attention,
+        launch_depth=engine.launch_depth,
+        decode_steps=decode_steps,
+        parameters=loaded.parameters,
+        host_slots=slots,
+        rates=rates,
+        memory=_memory(loaded, blocks, model_config.max_model_len, tier, rates),
+    )
+    _log(ready, config)
+    return ready
+
+
+def _load_model(config: EngineConfig, progress: Progress, open_weights: Callable[[Path], Checkpoint]) -> LoadedModel:
     device = choose_device(config.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # events are recorded on the stream of this thread's device
@@ -72,57 +125,15 @@ def load_engine(
     checkpoint = open_weights(directory)
     parameters = checkpoint.parameters()
     refuse_large_weights(config, parameters, dtype, device)
-    model = _load_model(checkpoint, model_config, backend, progress)
+    with torch.inference_mode():
+        make = LinearFactory(checkpoint, backend.linears, device, dtype)
+        model: Model[Any] = Model(model_config, make, backend.layers, progress)
+    unused = (".rotary_emb.inv_freq", "lm_head.weight") if model_config.tied_head else (".rotary_emb.inv_freq",)
+    checkpoint.refuse_unused(*unused)
     progress("hashing weights", 0.0)
     digest = checkpoint.digest(computation(model_config) + config.quantization.encode())
     spec = make_spec(model_config, dtype, config.block_size, digest)
-
-    def with_pool(blocks: int, tier: HostTier | None = None) -> Engine:
-        pool = KVPool(model_config, spec, blocks, device, dtype, backend.mover, backend.codec, tier)
-        attention = backend.attention(model_config, pool.layers)
-        return Engine(backend, model, model_config, pool, attention, backend.launch_depth, None)
-
-    progress("profiling", 0.0)
-    tokens_per_second = prompt_rate(config, model_config.max_model_len, spec, device, with_pool)
-    progress("making the KV pool", 0.0)
-    blocks = _blocks_that_fit(config, spec, device, model_config.max_model_len)
-    tier = _make_tier(config, spec, device, blocks)
-    engine = with_pool(blocks, tier)
-    engine.pool.enter(torch.zeros(1, dtype=torch.int64))  # what the first requests will use
-    model_config = _shortened(model_config, spec, blocks)
-    slots = tier.slots if tier is not None else 0
-    rates = Rates(tokens_per_second, host_rate(engine, slots))
-    decode_steps = None
-    if config.decode_graphs == "on":
-        most = min(config.max_sequences, config.max_batch_tokens)
-        with torch.inference_mode(), device_errors():
-            decode_steps = backend.decode_steps(model, model_config, engine.pool.layers, most, progress)
-    loaded = LoadedEngine(
-        backend=backend,
-        model=model,
-        model_config=model_config,
-        pool=engine.pool,
-        attention=engine.attention,
-        launch_depth=engine.launch_depth,
-        decode_steps=decode_steps,
-        parameters=parameters,
-        host_slots=slots,
-        rates=rates,
-        memory=_memory(model, spec, blocks, model_config.max_model_len, tier, rates),
-    )
-    _log(loaded, config)
-    return loaded
-
-
-def _load_model(
-    checkpoint: Checkpoint, config: ModelConfig, backend: Backend[Any, Any], progress: Progress
-) -> Model[Any]:
-    with torch.inference_mode():
-        make = LinearFactory(checkpoint, backend.linears, backend.device, backend.dtype)
-        model: Model[Any] = Model(config, make, backend.layers, progress)
-    unused = (".rotary_emb.inv_freq", "lm_head.weight") if config.tied_head else (".rotary_emb.inv_freq",)
-    checkpoint.refuse_unused(*unused)
-    return model
+    return LoadedModel(backend, model, model_config, spec, parameters)
 
 
 def _blocks_that_fit(config: EngineConfig, spec: KVSpec, device: torch.device, longest: int) -> int:
@@ -153,10 +164,10 @@ def _shortened(config: ModelConfig, spec: KVSpec, blocks: int) -> ModelConfig:
     return structs.replace(config, max_model_len=longest)
 
 
-def _memory(model: Model[Any], spec: KVSpec, blocks: int, longest: int, tier: HostTier | None, rates: Rates) -> Memory:
-    tokens = spec.groups[0].block_tokens
+def _memory(loaded: LoadedModel, blocks: int, longest: int, tier: HostTier | None, rates: Rates) -> Memory:
+    spec, tokens = loaded.spec, loaded.spec.groups[0].block_tokens
     return Memory(
-        weights_bytes=model.weights_bytes(),
+        weights_bytes=loaded.model.weights_bytes(),
         kv_pool_bytes=blocks * spec.block_bytes(),
         host_tier_bytes=tier.bytes if tier is not None else 0,
         token_bytes=spec.token_bytes(),
@@ -168,17 +179,17 @@ def _memory(model: Model[Any], spec: KVSpec, blocks: int, longest: int, tier: Ho
 
 
 def _log(engine: LoadedEngine, given: EngineConfig) -> None:
-    memory, config, spec = engine.memory, engine.model_config, engine.pool.spec
+    memory, config, backend = engine.memory, engine.model_config, engine.backend
     quantized = ", int8 weights" if given.quantization == "int8" else ""
     tier = "no host tier"
     if memory.host_tier_bytes:
         speed = format_bytes(memory.host_bytes_per_second)
         tier = f"host tier {format_bytes(memory.host_tier_bytes)} ({engine.host_slots} blocks) at {speed}/s"
     LOG.info(
-        f"{config.name} on {engine.backend.device} in {dtype_name(engine.backend.dtype)}{quantized},"
-        f" {engine.backend.name} operators: weights {format_bytes(memory.weights_bytes)},"
-        f" KV pool {format_bytes(memory.kv_pool_bytes)} ({engine.pool.block_count} blocks of"
-        f" {spec.groups[0].block_tokens} tokens, {format_bytes(memory.token_bytes)} per token)"
+        f"{config.name} on {backend.device} in {dtype_name(backend.dtype)}{quantized}, {backend.name} operators:"
+        f" weights {format_bytes(memory.weights_bytes)}, KV pool {format_bytes(memory.kv_pool_bytes)}"
+        f" ({engine.pool.block_count} blocks of {given.block_size} tokens,"
+        f" {format_bytes(memory.token_bytes)} per token)"
         f" for {memory.tokens} tokens or {memory.sequences} sequences of {config.max_model_len}, {tier};"
         f" {memory.prompt_tokens_per_second:.0f} prompt tokens/s"
     )

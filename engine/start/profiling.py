@@ -8,7 +8,7 @@ import torch
 
 from core.config import Codec, EngineConfig
 from core.errors import ConfigError, DeviceMemoryError
-from core.kvspec import KVSpec, Piece, WireForm, blocks_for
+from core.kvspec import Piece, WireForm, blocks_for
 from core.messages import Sampling
 from engine.device import device_errors
 from engine.executor import Engine, Executor
@@ -29,13 +29,13 @@ WithBlocks = Callable[[int], Engine]
 """Makes an engine over a pool of so many blocks of its own, which goes when the engine does."""
 
 
-def prompt_rate(config: EngineConfig, longest: int, spec: KVSpec, device: torch.device, make: WithBlocks) -> float:
+def prompt_rate(config: EngineConfig, longest: int, device: torch.device, make: WithBlocks) -> float:
     """Measures prompt tokens per second, for texts of up to `longest` tokens, on small pools that are dropped.
 
     On CUDA the largest steps run, because what those take is not there for KV. A CPU is asked for no more than it does
     in about a second. Raises `ConfigError` where the largest step does not fit into the device's memory.
     """
-    tokens = spec.groups[0].block_tokens
+    tokens = config.block_size
     try:
         if device.type == "cuda":
             # Logits and noise of every row may take more than the longest prompt. No request should wait for the
