@@ -96,8 +96,8 @@ def _decodes(work: Work) -> bool:
 def record(step: Callable[[], Tensor], device: torch.device, memory: Any) -> tuple[Replay, Any]:
     """Records a step as a CUDA graph, in the `memory` of those recorded before, if any.
 
-    Returns what replays it, and the memory that it shares with others. The step runs once before:
-    kernels are compiled and libraries set up by what must not happen while a graph is recorded.
+    Returns what replays it, and the memory that it shares with others. The step runs once before: kernels are compiled
+    and libraries set up by what must not happen while a graph is recorded.
     """
     if device.type != "cuda":
         return step, None
