@@ -39,7 +39,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "device": set(),
         "blocks": {"plan"},
         "schedule": {"plan", "blocks"},
-        "model": {"plan", "device", "blocks"},
+        "model": {"plan", "device"},
         "kv": {"plan", "device", "model"},
         "backends": {"plan", "device", "model", "kv"},
         "executor": {"plan", "device", "model", "kv", "backends"},

@@ -28,10 +28,8 @@ from engine.kv.moves import batches
 from engine.kv.pages_ahead import PagesAhead
 from engine.kv.payload import Payload, size_of
 from engine.model.config import ModelConfig, computation
-from engine.plan import BlockMove, Work
+from engine.plan import NULL_BLOCK, BlockMove, Work
 
-NULL = 0
-"""The block that padding reads; nothing is ever moved or landed there."""
 STAGED = 32 << 20
 """Bytes that one batch of moves gathers before it scatters them."""
 
@@ -141,7 +139,7 @@ class KVPool:
             self._check(group, 0, sources)
         if kind != "out":
             self._check(group, 0, targets)
-            assert NULL not in targets, "the null block is never written"
+            assert NULL_BLOCK not in targets, "the null block is never written"
         if kind == "copy":
             self._mover.copy(self._tensor, self._index(sources), self._index(targets))
         elif kind == "out":
@@ -190,7 +188,7 @@ class KVPool:
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         """Lands bytes in `blocks`, in order, however they are cut. Raises `MessageError` for a wrong size."""
         self._check(group, layer, blocks)
-        assert NULL not in blocks, "the null block is never written"
+        assert NULL_BLOCK not in blocks, "the null block is never written"
         size, block_bytes = size_of(payload), self._group.block_bytes
         if size != len(blocks) * block_bytes:
             raise MessageError(f"a payload of {size} bytes for {len(blocks)} blocks of {block_bytes} bytes")
@@ -203,7 +201,7 @@ class KVPool:
         wrong size, and for a form that there is not.
         """
         self._check(piece.group, piece.layer, piece.blocks)
-        assert NULL not in piece.blocks, "the null block is never written"
+        assert NULL_BLOCK not in piece.blocks, "the null block is never written"
         assert piece.first >= 0
         form, size = piece.form, size_of(payload)
         if form.dtype not in VALUE_BYTES or form.block_tokens < 1:
