@@ -54,6 +54,17 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "triton": {"sampler", "base", "reference"},
         "choice": {"base", "reference", "native", "triton"},
     },
+    "gateway": {
+        "errors": set(),
+        "text": {"errors"},
+        "workers": set(),
+        "reports": {"workers"},
+        "requests": {"errors", "text", "workers", "reports"},
+        "openai": {"errors", "text", "requests"},
+        "service": {"errors", "text", "workers", "reports", "requests", "openai"},
+        "http": {"errors", "requests", "openai", "reports", "service"},
+        "__main__": {"service", "http"},
+    },
 }
 
 # Imports inside functions, each with its reason: "file: module".
