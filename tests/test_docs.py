@@ -1,0 +1,27 @@
+"""Every file that a page names is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+NAMED = re.compile(r"`([\w./]+\.(?:py|c|h|md))`")
+LINKED = re.compile(r"\]\(([\w./]+)(?:#[\w-]+)?\)")
+OURS = ("core", "engine", "kernels", "kvtransfer", "worker", "prefill_service", "decode_service", "gateway")
+OURS += ("dashboard", "launcher", "benchmarks", "demo_model", "tests", "docs")
+
+
+@pytest.fixture(scope="module")
+def names() -> set[str]:
+    """The paths of our files, from every folder on: a page may name a file of the room that it is about."""
+    files = [path.relative_to(ROOT) for folder in OURS for path in (ROOT / folder).rglob("*.*")]
+    return {"/".join(file.parts[start:]) for file in files for start in range(len(file.parts))}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_a_page_names_is_there(page: str, names: set[str]) -> None:
+    text = (ROOT / page).read_text().replace("NAME.py", "")  # a name that the reader chooses
+    assert set(NAMED.findall(text)) - names == set()
+    assert [link for link in LINKED.findall(text) if not (ROOT / page).parent.joinpath(link).exists()] == []
