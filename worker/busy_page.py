@@ -1,4 +1,4 @@
-"""A page of memory that the workers of one host share, so that a lone busy worker has all cores and two halve them.
+"""Divides a host's cores among its workers, who share a page of memory: a lone busy one has all, two halve them.
 
 Each worker owns one slot: its process id and whether it computes now. Slots of processes that are gone are reused.
 Without it two workers of two threads each on two cores spin against each other, and decode falls to a quarter.
@@ -16,18 +16,23 @@ from pathlib import Path
 
 SLOTS = 64
 PID = struct.Struct("<Q")
-FLAGS = PID.size * SLOTS  # behind the process ids, a byte each: 1 is busy. One look at them is one slice
-PAGE = FLAGS + SLOTS
+FLAGS = PID.size * SLOTS  # byte offset of the busy flags, one byte each (1 is busy): one slice reads them all
+PAGE = FLAGS + SLOTS  # bytes
 
 
 class BusyPage:
-    """One worker's view of the page. An empty path is a page of its own."""
+    """Holds one worker's slot in the page; the calls say when it computes, and with how many threads it may."""
 
     def __init__(self, path: str, cores: int, set_threads: Callable[[int], None]) -> None:
+        """Takes a slot of the file at `path`, or of a page of its own where `path` is empty.
+
+        `set_threads` is called with each new number of threads. Raises `OSError` where the file cannot be opened, and
+        `RuntimeError` where no slot is left.
+        """
         self._cores = cores
         self._set_threads = set_threads
         self._threads = 0
-        self._useful = 1
+        self._useful = 1  # threads that the running step is worth
         if path:
             with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -40,13 +45,13 @@ class BusyPage:
             self._slot = self._claim()
 
     def enter(self, useful: int) -> None:
-        """A step begins that is worth `useful` threads: says so, and takes at most this worker's part of the cores."""
+        """Begins a step worth `useful` threads: marks this worker busy, and takes its part of the cores at most."""
         self._page[FLAGS + self._slot] = 1
         self._useful = useful
         self.divide()
 
     def divide(self) -> None:
-        """Inside a step: takes this worker's part as it is now. Of cores that are left over, the first get one each."""
+        """Takes this worker's part as it is now, in a step. Cores left over go to the first busy slots, one each."""
         flags = self._page[FLAGS:PAGE]
         busy, before = max(1, flags.count(1)), flags.count(1, 0, self._slot)
         part = self._cores // busy + (before < self._cores % busy)
@@ -56,7 +61,7 @@ class BusyPage:
             self._threads = threads
 
     def leave(self) -> None:
-        """Nothing to compute."""
+        """Says that this worker has nothing to compute."""
         self._page[FLAGS + self._slot] = 0
 
     def sweep(self) -> None:
@@ -66,7 +71,7 @@ class BusyPage:
                 self._write(slot, 0)
 
     def close(self) -> None:
-        """Gives the slot back."""
+        """Gives the slot back, and closes the page."""
         self._write(self._slot, 0)
         self._page.close()
 
@@ -82,6 +87,6 @@ class BusyPage:
         return [pid for (pid,) in PID.iter_unpack(self._page[:FLAGS])]
 
     def _write(self, slot: int, pid: int) -> None:
-        """A slot's owner, who computes nothing yet."""
+        """Gives a slot to process `pid`, which computes nothing yet; 0 frees it."""
         self._page[FLAGS + slot] = 0
         PID.pack_into(self._page, slot * PID.size, pid)

@@ -1,4 +1,4 @@
-"""How many cores this process may use, which in a container or under taskset are fewer than the machine has."""
+"""Counts the cores that this process may use: in a container or under taskset, fewer than the machine has."""
 
 import os
 from math import ceil
@@ -8,9 +8,9 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_cores(cgroup: Path = CGROUP) -> int:
-    """Cores in the process's affinity mask, but no more than its control group's time in one period fills.
+    """Returns the cores in the process's affinity mask, but no more than its control group's time in one period fills.
 
-    Threads beyond that wait for each other at the end of every operator.
+    A group that cannot be read limits nothing. Threads beyond the limit wait for each other after every operator.
     """
     return max(1, min(_affinity(), _quota(cgroup)))
 
@@ -22,7 +22,7 @@ def _affinity() -> int:
 
 
 def _quota(cgroup: Path) -> int:
-    """From `cpu.max`: microseconds of all cores in a period, and the period; `max` is no limit (cgroup v2)."""
+    """Reads `cpu.max` (cgroup v2): μs that all cores may run in a period, `max` for no limit; and the period, μs."""
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()
         return os.cpu_count() or 1 if quota == "max" else ceil(int(quota) / int(period))

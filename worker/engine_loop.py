@@ -1,4 +1,4 @@
-"""The engine thread: receive, plan, run, send. Both services run it; what differs is their `Policy`."""
+"""Runs the engine thread: receive, plan, run, send. Both services run it; what differs is their `Policy`."""
 
 import logging
 from collections import deque
@@ -14,51 +14,51 @@ from engine.schedule.sequence import Sequence
 from worker.events import Stop
 from worker.life import Life
 
-IDLE_WAIT = 1.0  # s between looks at deadlines; an event ends it at once
+IDLE_WAIT = 1.0  # s that an idle loop waits at most before it looks at deadlines again; an event ends it at once
 log = logging.getLogger("baton.worker")
 E = TypeVar("E", contravariant=True)
 
 
 class Runner(Protocol):
-    """What runs plans: `engine.executor.Executor`, which this module does not import because it loads torch."""
+    """Runs plans, as `engine.executor.Executor` does, which this module does not import because it loads torch."""
 
     def move(self, moves: Moves[BlockMove]) -> None:
-        """Carries block moves out, in order, between the steps launched before and after."""
+        """Carries out block moves, in order, between the steps launched before and after. Raises `DeviceError`."""
 
     def launch(self, plan: Plan) -> None:
-        """Starts a step."""
+        """Starts a step. Raises `DeviceError`."""
 
     def collect(self) -> StepResult:
-        """The result of the oldest step."""
+        """Waits for the oldest launched step and returns its result. Raises `DeviceError`."""
 
 
 class Policy(Protocol[E]):
-    """What a role does at each point of the loop. All of it runs on the engine thread."""
+    """Says what a role does at each point of the loop, on the engine thread. `now` is s of the Redis server's clock."""
 
     def receive(self, event: E, now: float) -> None:
-        """An event from the I/O thread."""
+        """Takes an event of the I/O thread."""
 
     def admitted(self, sequences: list[Sequence], now: float) -> None:
-        """These have their blocks now."""
+        """Notes that these sequences have got their first blocks."""
 
     def progressed(self, progress: list[Progress], now: float) -> None:
-        """What a step gave."""
+        """Sends on what a step has given its sequences."""
 
     def expired(self, sequences: list[Sequence], now: float) -> None:
-        """These are over their deadline."""
+        """Ends these sequences, whose deadline has passed."""
 
     def leave(self) -> None:
-        """The worker stops: whatever is still here will not be finished."""
+        """Reports whatever is still here as failed: the worker stops and will not finish it."""
 
     def busy(self) -> bool:
-        """Whether any sequence is here."""
+        """Tells whether anything is here that has not ended."""
 
     def load(self) -> Load:
-        """How busy this worker is."""
+        """Counts what this worker holds and has done."""
 
 
 class EngineLoop(Generic[E]):
-    """Runs until it is told to stop; then until nothing runs any more, but not beyond `drain_seconds`."""
+    """Runs a worker's steps until it is told to stop, then until nothing runs, but no longer than `drain_seconds`."""
 
     def __init__(
         self,
@@ -69,21 +69,21 @@ class EngineLoop(Generic[E]):
         useful_threads: Callable[[int], int],
         depth: int,
     ) -> None:
-        """`useful_threads`: for a step of so many tokens. `depth`: steps launched before the first is collected."""
+        """Joins the parts. `useful_threads`: by a step's tokens. `depth`: steps launched before one is collected."""
         self._life = life
         self._executor = executor
         self._scheduler = scheduler
         self._policy = policy
         self._useful_threads = useful_threads
         self._depth = depth
-        self._flying: deque[Plan] = deque()
-        self._leave_at: float | None = None
+        self._flying: deque[Plan] = deque()  # launched and not collected, oldest first
+        self._leave_at: float | None = None  # server time, s, at which a worker that drains gives up
         self._idle = True
-        self._checked = False  # since the last step
-        self.error = ""
+        self._checked = False  # the blocks were checked since the last step
+        self.error = ""  # why the loop ended, unless it was asked to
 
     def run(self) -> None:
-        """The loop: receive, plan, run, send."""
+        """Repeats receive, plan, run, send until the end. A `DeviceError` ends it, and is kept in `error`."""
         try:
             while not self._over():
                 self._receive()
@@ -114,7 +114,7 @@ class EngineLoop(Generic[E]):
         self._life.status.load = self._policy.load()
 
     def _receive(self) -> None:
-        """Takes what is there; with nothing to compute, waits for it and uses no core."""
+        """Passes the events that are there to the policy; with nothing to compute, waits for one and uses no core."""
         wait = 0.0
         if self._idle:
             self._life.busy.leave()

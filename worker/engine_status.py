@@ -1,4 +1,4 @@
-"""What the engine thread shows the I/O thread at any moment: plain attributes, each replaced as a whole."""
+"""Shows the I/O thread how the engine thread stands at any moment: plain attributes, each replaced as a whole."""
 
 import time
 
@@ -14,21 +14,21 @@ class EngineStatus:
     def __init__(self) -> None:
         self.load = Load()
         self.draining = False
-        self._started: float | None = None
-        self._usual = 0.1
+        self._started: float | None = None  # s, of time.monotonic; None while no step runs
+        self._usual = 0.1  # s that a step takes, as a moving average
 
     def step_started(self) -> None:
-        """A step begins."""
+        """Notes that a step begins."""
         self._started = time.monotonic()
 
     def step_ended(self) -> None:
-        """The step is done."""
+        """Notes that the running step is done, and learns from what it took."""
         if self._started is not None:
             self._usual += 0.1 * (time.monotonic() - self._started - self._usual)
             self._started = None
 
     def step_due_ms(self) -> float:
-        """Milliseconds until the running step is overdue, negative when it is; 0 when no step runs."""
+        """Returns the ms until the running step is overdue, negative once it is; 0 while no step runs."""
         started = self._started
         if started is None:
             return 0.0

@@ -1,4 +1,4 @@
-"""What the two threads of a worker tell each other: data, no references to anything that the other thread owns.
+"""Defines what the two threads of a worker tell each other: data that refers to nothing the other thread owns.
 
 The handoff's own events (`kvtransfer.events`) pass between them as they are.
 """
@@ -12,43 +12,43 @@ from core.messages import AnyJob, Emitted
 
 
 class Submit(Struct, frozen=True):
-    """A job was taken from the stream, and is new."""
+    """A job was taken from the stream; the samples it names are new here."""
 
     job: AnyJob
 
 
 class Kill(Struct, frozen=True):
-    """This attempt is dead: cancelled, superseded, or its gateway is gone. Nobody wants to hear of it again."""
+    """An attempt is dead, by a cancel, a higher attempt or a lost gateway: it ends, and nothing of it is reported."""
 
     key: AttemptKey
-    reason: str
+    reason: str  # for people
 
 
 class Stop(Struct, frozen=True):
-    """Take nothing new, finish what runs, then end. With an error, end at once."""
+    """The worker is to stop: it takes nothing new and finishes what runs, or ends at once where there is an error."""
 
-    error: str = ""
+    error: str = ""  # what broke; empty: the stop was asked for
 
 
 # to the I/O thread --------------------------------------------------------------------------------------------------
 
 
 class Begin(Struct, frozen=True):
-    """A landed sequence is this worker's now: its tokens so far are for the gateway, and more will follow."""
+    """A sequence has landed and is this worker's now: the gateway gets its tokens so far, and more will follow."""
 
-    gateway: str
-    deadline: float
-    emitted: Emitted
+    gateway: str  # its epoch
+    deadline: float  # Redis server time, s
+    emitted: Emitted  # what the prefill worker has emitted of this attempt
 
 
 class Emit(Struct, frozen=True):
-    """A step has given these tokens."""
+    """A step has given these tokens to their sequences."""
 
     emitted: list[Emitted]
 
 
 class Failure(Struct, frozen=True):
-    """How an attempt ends without an answer: a stable word, a sentence, and whether another attempt may do better."""
+    """Says why an attempt fails: a stable word, a sentence for people, and whether another attempt may do better."""
 
     reason: str
     message: str = ""
@@ -56,18 +56,18 @@ class Failure(Struct, frozen=True):
 
 
 class Fail(Struct, frozen=True):
-    """This attempt ends without an answer."""
+    """An attempt has failed; no more tokens of it will come."""
 
     key: AttemptKey
     failure: Failure
 
 
 class Phase(Struct, frozen=True):
-    """A sequence is in another phase of its way; for whoever asks."""
+    """A sequence has entered another phase, which the gateway learns if it asks."""
 
     key: AttemptKey
-    state: str
+    state: str  # as `Alive` says it
 
 
 ToGateway = Begin | Emit | Fail | Phase
-"""What the gateways are to hear of."""
+"""These events concern the gateways; `GatewayConnections` takes them."""

@@ -1,4 +1,4 @@
-"""A worker's connections to gateways: one ROUTER that all of them connect to, and the ledger of what each is owed."""
+"""Connects a worker to its gateways: one ROUTER that all of them connect to, and the ledger of what each is owed."""
 
 import asyncio
 import itertools
@@ -47,33 +47,36 @@ log = logging.getLogger("baton.worker")
 
 
 class Peer:
-    """Keeps a gateway's connection."""
+    """Keeps one gateway's connection: the ROUTER's name for it, and when it was last heard from."""
 
     def __init__(self, identity: bytes) -> None:
         self.identity = identity
-        self.heard = time.monotonic()
+        self.heard = time.monotonic()  # s, when its last message came
 
 
 class GatewayConnections:
-    """Reads what gateways say, and sends them what the ledger owes them."""
+    """Reads what gateways say, and sends them what the ledger owes them.
+
+    Whatever passes an event on to the engine thread raises `MailboxFull` where that has stopped reading.
+    """
 
     def __init__(self, life: Life, socket: zmq.asyncio.Socket, transfer: Transfer) -> None:
         self._life = life
         self._socket = socket
         self._transfer = transfer
         self._ledger = Ledger()
-        self._peers: dict[str, Peer] = {}
-        self._strangers: dict[str, float] = {}  # gateways that sent jobs but no Hello, and since when
-        self._retries: set[str] = set()
-        self._owed: set[str] = set()
+        self._peers: dict[str, Peer] = {}  # by the gateway's epoch
+        self._strangers: dict[str, float] = {}  # gateways that sent jobs but no Hello, and since when, s
+        self._retries: set[str] = set()  # gateways that a timer will send to again
+        self._owed: set[str] = set()  # gateways that `send` is to look at
         self._owing = asyncio.Event()
         self._strikes: Strikes[bytes] = Strikes(life.config.transfer.malformed_rate, life.config.transfer.cut_off)
-        self.dropped = 0
+        self.dropped = 0  # messages that were not read, since the start
 
     # from gateways --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Reads for ever. What is malformed or meant for another life is dropped and counted."""
+        """Reads messages for ever. What is malformed or meant for another life is dropped and counted."""
         for number in itertools.count(1):
             if number % BATCH == 0:
                 await asyncio.sleep(0)  # while messages lie ready, reading and answering them never suspends
@@ -92,7 +95,7 @@ class GatewayConnections:
             await self._receive(identity, message)
 
     def _strike(self, identity: bytes) -> None:
-        """A frame that is no message, or of another version."""
+        """Counts a frame that is no message of this version; who sends many is not listened to for a while."""
         self.dropped += 1
         if self._strikes.strike(identity, time.monotonic()):
             log.warning("a peer is cut off: it sent more than %d bad messages in a second", self._strikes.limit)
@@ -127,7 +130,7 @@ class GatewayConnections:
 
     async def _welcome(self, identity: bytes, hello: Hello) -> None:
         welcome = Welcome(**self._ends(hello.sender))
-        if hello.version != VERSION:  # the Welcome tells it our version; nothing else will be heard
+        if hello.version != VERSION:  # the Welcome names our version; its other messages are dropped
             log.warning("gateway %s speaks version %d, this worker %d", hello.sender, hello.version, VERSION)
             self._strike(identity)
             await try_send(self._socket, [identity, encode(welcome)])
@@ -161,7 +164,7 @@ class GatewayConnections:
     # from this worker -----------------------------------------------------------------------------------------------
 
     def take(self, job: AnyJob) -> list[AttemptKey]:
-        """Enters a job that was taken from the stream, and returns those of its attempts that are new."""
+        """Enters a job from the stream into the ledger, and returns those of its attempts that are new."""
         wanted = []
         for key in job.attempts():
             verdict, superseded = self._ledger.begin(key, job.sender, job.prompt.emitted, job.deadline)
@@ -174,7 +177,7 @@ class GatewayConnections:
         return wanted
 
     async def started(self, job: AnyJob) -> None:
-        """Tells a gateway that its job was taken. If this is lost, the gateway adds the job again."""
+        """Tells a gateway that its job was taken. Should this be lost, the gateway adds the job again."""
         ends = self._ends(job.sender)
         await self._say(job.sender, Started(**ends, request=job.request, attempt=job.attempt, samples=job.samples))
 
@@ -196,7 +199,7 @@ class GatewayConnections:
                 self._ledger.note(key, state)
 
     def _owe(self, gateways: set[str | None]) -> None:
-        """Sends to these gateways soon: once, however many events come in between."""
+        """Has `send` look at these gateways soon: once, however many events come in between."""
         self._owed |= {gateway for gateway in gateways if gateway is not None}
         if self._owed:
             self._owing.set()
@@ -204,7 +207,7 @@ class GatewayConnections:
     # to gateways ----------------------------------------------------------------------------------------------------
 
     async def send(self) -> None:
-        """Sends for ever what gateways are owed, as it comes."""
+        """Sends gateways what they are owed as it comes, for ever."""
         while True:
             await self._owing.wait()
             self._owing.clear()
@@ -221,12 +224,12 @@ class GatewayConnections:
             await asyncio.sleep(0.01)
 
     async def _say(self, gateway: str, message: FromWorker) -> bool:
-        """Sends to one gateway; False if it is not connected or its queue is full."""
+        """Sends one message; returns False if that gateway is not connected or its queue is full."""
         peer = self._peers.get(gateway)
         return peer is not None and await try_send(self._socket, [peer.identity, encode(message)])
 
     async def _flush(self, gateway: str) -> None:
-        """Sends what this gateway is owed: all tokens in one message, each failure in its own."""
+        """Sends one gateway what it is owed: all tokens in one message, each failure in its own."""
         entries = self._ledger.owing(gateway)
         failures = [entry for entry in entries if entry.failure is not None]
         tokens = [entry for entry in entries if entry.sent < len(entry.tokens) or entry.finish is not None]
@@ -267,7 +270,7 @@ class GatewayConnections:
     # time -----------------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Frees everything of gateways that are silent for too long; called once a heartbeat."""
+        """Ends all sequences of gateways that were silent for too long; called once a heartbeat."""
         now = time.monotonic()
         heard = {gateway: peer.heard for gateway, peer in self._peers.items()}
         strangers = self._ledger.known_gateways() - heard.keys()

@@ -1,4 +1,4 @@
-"""Keeps a worker's record and samples of its load in Redis, and looks at what has to be looked at from time to time."""
+"""Renews a worker's record in Redis, adds samples of its load, and does the worker's other regular checks."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger("baton.worker")
 
 
 class Heartbeat:
-    """Renews what Redis shows of this worker."""
+    """Renews what Redis shows of this worker, once a second."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Heartbeat:
         connections: GatewayConnections,
         transfer: Transfer,
     ) -> None:
-        """`record`: what stays the same from beat to beat."""
+        """Joins the parts. `record` says what stays the same from beat to beat."""
         self._life = life
         self._record = record
         self._store = store
@@ -38,7 +38,7 @@ class Heartbeat:
         self._transfer = transfer
 
     async def run(self) -> None:
-        """Beats for ever. While Redis is away it says so once, and goes on."""
+        """Beats for ever. While Redis is away, it says so once in the log and goes on."""
         outage = Outage(log, "no heartbeat until it is back")
         while True:
             await asyncio.sleep(BEAT)
@@ -53,7 +53,7 @@ class Heartbeat:
                 outage.begins(error)
 
     async def beat(self) -> None:
-        """Renews record, job stream and the server's time. Raises `StoreUnavailable`."""
+        """Renews the record, the job stream's life and our measure of the server's time. Raises `StoreUnavailable`."""
         life = self._life
         await life.clock.sync(self._store)
         await self._jobs.refresh()
@@ -66,7 +66,7 @@ class Heartbeat:
         await add_stats(self._store, StatsSample(now, record.epoch, record.role, load))
 
     async def stop(self) -> None:
-        """Removes record and job stream, so that nobody waits for their expiry."""
+        """Removes the record and the job stream, so that nobody waits for their expiry."""
         try:
             await withdraw(self._store, self._record)
             await self._jobs.close()

@@ -1,4 +1,4 @@
-"""From the job stream to the engine thread: each sequence once, and nothing while the worker is behind or leaving."""
+"""Passes jobs from their stream to the engine thread: each sequence once, and none while it is behind or leaving."""
 
 import asyncio
 import logging
@@ -12,15 +12,15 @@ from worker.events import Submit
 from worker.gateway_connections import GatewayConnections
 from worker.life import Life
 
-BATCH = 64
-WAIT_MS = 1000
-PAUSE = 0.05  # s between looks while the worker is behind
-BACK_OFF = 0.5  # s while Redis is away
+BATCH = 64  # jobs taken at once
+WAIT_MS = 1000  # ms that one question to Redis waits for a job
+PAUSE = 0.05  # s between looks at the engine while it is behind
+BACK_OFF = 0.5  # s between questions while Redis is away
 log = logging.getLogger("baton.worker")
 
 
 class Intake:
-    """Takes jobs from this worker's stream."""
+    """Takes jobs from this worker's stream, and tells gateways which were taken."""
 
     def __init__(self, life: Life, jobs: JobQueue, connections: GatewayConnections) -> None:
         self._life = life
@@ -28,7 +28,10 @@ class Intake:
         self._connections = connections
 
     async def run(self) -> None:
-        """Takes jobs until the worker drains. While Redis is away it waits; what is taken is never lost."""
+        """Takes jobs until the worker drains. While Redis is away it waits; what is taken is never lost.
+
+        Raises `MailboxFull` where the engine thread has stopped reading.
+        """
         outage = Outage(log, "no new jobs until it is back")
         status, jobs_ahead = self._life.status, self._life.config.jobs_ahead
         while not status.draining:
@@ -51,7 +54,7 @@ class Intake:
         await self._close()
 
     async def _close(self) -> None:
-        """A gateway that adds a job from now on learns at once that this worker takes none."""
+        """Removes the stream, so that a gateway that adds a job learns at once that this worker takes none."""
         try:
             await self._jobs.close()
         except StoreUnavailable as error:

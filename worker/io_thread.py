@@ -1,4 +1,4 @@
-"""The I/O thread: an asyncio loop that owns sockets, Redis, the heartbeat and landing bytes."""
+"""Runs the I/O thread: an asyncio loop that owns sockets, Redis, the heartbeat and landing bytes."""
 
 import asyncio
 import logging
@@ -22,27 +22,27 @@ from worker.intake import Intake
 from worker.life import Life
 from worker.transfer import MakeTransfer
 
-FLUSH_SECONDS = 1.0  # at the end, for what gateways are still owed
-CLOSE_SECONDS = 5.0  # beyond that, for everything else
+FLUSH_SECONDS = 1.0  # s at the end in which gateways are sent what they are still owed
+CLOSE_SECONDS = 5.0  # s beyond that, in which everything is closed
 log = logging.getLogger("baton.worker")
 
 
 class IOThread(threading.Thread):
-    """Serves one life of a worker. `ready` is set when it is registered; an error ends the engine thread too."""
+    """Serves one life of a worker. `ready` is set once it is registered; an error ends the engine thread too."""
 
     def __init__(self, life: Life, record: WorkerRecord, secret: bytes, make_transfer: MakeTransfer) -> None:
-        """`record`: without the addresses, which the sockets that this thread binds decide."""
+        """Keeps what the thread needs. `record` lacks the addresses, which the sockets that it binds decide."""
         super().__init__(name="io", daemon=True)
         self._life = life
         self._record = record
         self._secret = secret
         self._make_transfer = make_transfer
         self.ready = threading.Event()
-        self.error = ""
-        self.address = ""
+        self.error = ""  # why the thread ended, unless it was asked to
+        self.address = ""  # of the control link, once it is bound
 
     def run(self) -> None:
-        """Runs the thread's body."""
+        """Serves until `stop`. What goes wrong is kept in `error`, and stops the engine thread."""
         try:
             asyncio.run(self._serve())
         except (BatonError, OSError) as error:
@@ -54,7 +54,7 @@ class IOThread(threading.Thread):
             self.ready.set()
 
     def stop(self) -> None:
-        """Ends the thread after what gateways are owed has left; called from the engine thread."""
+        """Ends the thread once gateways have been sent what they are owed; called from the engine thread."""
         self._life.outbox.close()
         self.join(FLUSH_SECONDS + CLOSE_SECONDS)
 
@@ -63,7 +63,7 @@ class IOThread(threading.Thread):
         self._life.inbox.post(Stop(error))
 
     async def _serve(self) -> None:
-        """Makes all parts, registers, works until the outbox is closed, and takes everything down."""
+        """Makes all parts, registers the worker, works until the outbox is closed, and takes everything down."""
         life, config = self._life, self._life.config
         network = Network.of(self._secret)
         store = connect(config.store.redis)
@@ -80,7 +80,7 @@ class IOThread(threading.Thread):
         heartbeat = Heartbeat(life, record, store, jobs, connections, transfer)
 
         def handle(event: Any) -> None:
-            """Takes an event of the engine thread to whom it concerns."""
+            """Passes an event of the engine thread to the part that it concerns."""
             (connections if isinstance(event, Begin | Emit | Fail | Phase) else transfer).handle(event)
 
         await life.clock.sync(store)
@@ -109,7 +109,7 @@ class IOThread(threading.Thread):
 
 
 async def _until(last: asyncio.Task[None], tasks: list[asyncio.Task[None]]) -> None:
-    """Returns when `last` does; others may end by themselves, as the intake does. Raises what any of them raises."""
+    """Waits for `last`; other tasks may end before, as the intake does. Raises what any of them raises."""
     waiting = {last, *tasks}
     while not last.done():
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -118,5 +118,5 @@ async def _until(last: asyncio.Task[None], tasks: list[asyncio.Task[None]]) -> N
 
 
 def _announced(endpoint: str, announce: str) -> str:
-    """Puts the host that others are to use into `tcp://host:port`."""
+    """Returns `tcp://host:port` with the host that others are to use, if one is announced."""
     return f"tcp://{announce}:{endpoint.rpartition(':')[2]}" if announce and endpoint else endpoint

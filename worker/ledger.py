@@ -12,21 +12,21 @@ from core.ids import AttemptKey, SampleKey
 from core.messages import Emitted, Finish, Stages
 from worker.events import Failure
 
-TOMBSTONES = 65536
-TOMBSTONE_SECONDS = 600.0
+TOMBSTONES = 65536  # samples of which a cancel is remembered, at most
+TOMBSTONE_SECONDS = 600.0  # s that a cancel is remembered
 GRACE = 30.0  # s past its deadline that an entry waits for an acknowledgement
 
 
 class Verdict(enum.Enum):
-    """Says what to do with a sequence that arrives."""
+    """Says what to do with an attempt that arrives."""
 
-    NEW = enum.auto()
-    DUPLICATE = enum.auto()
-    DEAD = enum.auto()
+    NEW = enum.auto()  # begin it
+    DUPLICATE = enum.auto()  # it is here already
+    DEAD = enum.auto()  # it was cancelled, or a higher attempt is here
 
 
 class Entry:
-    """One attempt at one sequence, as its gateway sees it."""
+    """Keeps one attempt at one sample, as its gateway sees it."""
 
     __slots__ = (
         "base",
@@ -43,15 +43,15 @@ class Entry:
     )
 
     def __init__(self, key: AttemptKey, gateway: str, base: int, deadline: float) -> None:
-        """`base`: the output index of the attempt's first token. `deadline`: in Redis server time, s."""
+        """Begins empty. `base`: output index of the attempt's first token. `deadline`: Redis server time, s."""
         self.key, self.gateway, self.base, self.deadline = key, gateway, base, deadline
         self.tokens: list[int] = []  # output indices base, base + 1, …
-        self.sent = 0
+        self.sent = 0  # the cursor: so many of `tokens` have left
         self.finish: Finish | None = None
         self.failure: Failure | None = None
         self.stages: Stages | None = None
         self.end_sent = False
-        self.state = "queued"
+        self.state = "queued"  # what `Alive` says
 
     def ended(self) -> bool:
         """Tells whether nothing will be added any more."""
@@ -67,15 +67,15 @@ class Entry:
 
 
 class Ledger:
-    """Keeps all entries of a worker, and the tombstones of what was cancelled."""
+    """Keeps all entries of a worker, and tombstones: which attempts were cancelled, so that they never come back."""
 
     def __init__(self) -> None:
         self._entries: dict[SampleKey, Entry] = {}
         self._owing: dict[str, dict[SampleKey, Entry]] = {}  # by gateway, in order
-        self._dead: OrderedDict[SampleKey, tuple[int, float]] = OrderedDict()
+        self._dead: OrderedDict[SampleKey, tuple[int, float]] = OrderedDict()  # highest dead attempt; until when, s
 
     def begin(self, key: AttemptKey, gateway: str, base: int, deadline: float) -> tuple[Verdict, AttemptKey | None]:
-        """Adds an entry. Beside the verdict stands the lower attempt that this one replaces, and that has to die."""
+        """Adds an entry if it is new. Returns the verdict, and the living lower attempt that has to die for it."""
         if self.cancelled(key):
             return Verdict.DEAD, None
         there = self._entries.get(key.of)
@@ -87,7 +87,7 @@ class Ledger:
         return Verdict.NEW, there.key if there is not None and not there.ended() else None
 
     def emit(self, emitted: Emitted) -> str | None:
-        """Adds tokens; returns the gateway that is owed them, or None for a sequence that is not wanted any more."""
+        """Adds tokens. Returns the gateway that is owed them, or None for an attempt that is not wanted any more."""
         entry = self._living(emitted.key)
         if entry is None or emitted.index > entry.base + len(entry.tokens):
             return None
@@ -98,7 +98,7 @@ class Ledger:
         return self._owe(entry)
 
     def fail(self, key: AttemptKey, failure: Failure) -> str | None:
-        """Ends a sequence; returns its gateway, or None if it is not wanted any more."""
+        """Ends an attempt as failed. Returns its gateway, or None if it is not wanted any more."""
         entry = self._living(key)
         if entry is None:
             return None
@@ -106,7 +106,7 @@ class Ledger:
         return self._owe(entry)
 
     def note(self, key: AttemptKey, state: str) -> None:
-        """Keeps what `Alive` will say."""
+        """Keeps the state that `Alive` will say."""
         entry = self._living(key)
         if entry is not None:
             entry.state = state
@@ -123,7 +123,7 @@ class Ledger:
             self._owing.get(entry.gateway, {}).pop(entry.key.of, None)
 
     def ask(self, key: AttemptKey, next_index: int) -> Entry | None:
-        """Moves the cursor back to `next_index`. None: nothing is known of this attempt."""
+        """Moves the cursor back to `next_index` and returns the entry, or None if nothing is known of this attempt."""
         entry = self._entries.get(key.of)
         if entry is None or entry.key != key:
             return None
@@ -134,7 +134,7 @@ class Ledger:
         return entry
 
     def cancel(self, key: AttemptKey, now: float) -> bool:
-        """Leaves a tombstone; True if a living sequence has to be killed. Its entry ends as cancelled."""
+        """Leaves a tombstone, and forgets the attempt or a lower one. Returns True if that was still alive."""
         sample = key.of
         entry = self._entries.get(sample)
         highest = max(key.attempt, self._dead.get(sample, (-1, 0.0))[0])
@@ -153,7 +153,7 @@ class Ledger:
         return self._dead.get(key.of, (-1, 0.0))[0] >= key.attempt
 
     def acknowledged(self, key: AttemptKey) -> Entry | None:
-        """The gateway has the end: forgets the entry and returns it."""
+        """Forgets an entry whose end the gateway has, and returns it; None if there is none."""
         entry = self._entries.get(key.of)
         if entry is None or entry.key.attempt > key.attempt:
             return None
@@ -174,7 +174,7 @@ class Ledger:
             self._forget(entry)
 
     def expire(self, now: float) -> None:
-        """Drops what nobody will acknowledge any more."""
+        """Drops entries and tombstones that are too old at `now` (Redis server time, s) for anybody to ask about."""
         while self._dead and next(iter(self._dead.values()))[1] < now:
             self._dead.popitem(last=False)
         self.forget([entry for entry in self._entries.values() if entry.deadline + GRACE < now])

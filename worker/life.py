@@ -1,4 +1,4 @@
-"""What one life of a worker is made of, for both of its threads."""
+"""Holds what one life of a worker is made of, for both of its threads."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +15,9 @@ class Life:
     """Holds what the engine thread and the I/O thread share."""
 
     config: WorkerConfig
-    epoch: str
-    clock: ServerClock
-    status: EngineStatus  # the engine's, for the I/O thread to read
+    epoch: str  # this life's name in every message
+    clock: ServerClock  # of the Redis server, in which deadlines are
+    status: EngineStatus  # written by the engine thread, read by the I/O thread
     inbox: Inbox[Any]  # to the engine thread
     outbox: Outbox[Any]  # to the I/O thread
-    busy: BusyPage
+    busy: BusyPage  # shared with the host's other workers

@@ -1,4 +1,4 @@
-"""The two bounded queues between engine thread and I/O thread. Neither side ever touches the objects of the other."""
+"""Joins engine thread and I/O thread by two bounded queues. Neither side ever touches the objects of the other."""
 
 import asyncio
 import queue
@@ -24,13 +24,13 @@ class Inbox(Generic[E]):
         self._bound = bound
 
     def post(self, event: E) -> None:
-        """Never blocks. Raises `MailboxFull`."""
+        """Adds an event without ever blocking. Raises `MailboxFull`."""
         if self._queue.qsize() >= self._bound:
             raise MailboxFull(f"--inbox: {self._bound!r}: so many events wait for the engine thread")
         self._queue.put(event)
 
     def take(self, wait: float) -> list[E]:
-        """All events that are there, in order; waits up to `wait` seconds for the first."""
+        """Returns all events that are there, in order; waits up to `wait` seconds for the first."""
         events: list[E] = []
         try:
             events.append(self._queue.get(timeout=wait) if wait > 0 else self._queue.get_nowait())
@@ -70,7 +70,7 @@ class Outbox(Generic[E]):
                 self._reader = None  # later events are kept and never read
 
     def post(self, event: E) -> None:
-        """Waits for room, but not for ever. Raises `MailboxFull`."""
+        """Adds an event; waits for room up to `PATIENCE` seconds. Raises `MailboxFull`."""
         with self._room:
             if not self._room.wait_for(lambda: len(self._events) < self._bound, self.PATIENCE):
                 raise MailboxFull(f"--inbox: {self._bound!r}: so many events wait for the I/O thread")
@@ -106,7 +106,7 @@ class Outbox(Generic[E]):
 
 
 class _Reader(NamedTuple, Generic[E]):
-    """Who gets the events: on which loop, by which function, and the future that says when it is over."""
+    """Names who gets the events: on which loop, by which function, and the future that says when it is over."""
 
     loop: asyncio.AbstractEventLoop
     handle: Callable[[E], None]

@@ -1,4 +1,4 @@
-"""What makes a worker a prefill or a decode worker: a policy on the engine thread, a transfer on the I/O thread."""
+"""Defines what makes a worker a prefill or a decode worker: a policy on one thread, a transfer on the other."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,18 +15,18 @@ from worker.transfer import MakeTransfer
 
 
 class Parts(NamedTuple):
-    """Holds what a role is made of."""
+    """Holds the worker's parts that a role is made of."""
 
     life: Life
     spec: KVSpec
-    memory: KVMemory  # the pool's
-    vocab_size: int
+    memory: KVMemory  # the pool's bytes, for the transfer
+    vocab_size: int  # token ids are below it
     scheduler: Scheduler
     blocks: BlockManager
 
 
 def check_tokens(token_ids: list[int], vocab_size: int) -> None:
-    """Raises `MessageError` for ids that the model does not have: they would fail a whole step, not one request."""
+    """Raises `MessageError` if the model lacks one of the ids: it would fail a whole step, not one request."""
     if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
         raise MessageError(f"token ids from {min(token_ids)} to {max(token_ids)}, the vocabulary has {vocab_size}")
 
@@ -36,4 +36,4 @@ class Role(NamedTuple):
 
     policy: Policy[Any]
     make_transfer: MakeTransfer
-    layer_written: Callable[[Plan, int, int], None] | None
+    layer_written: Callable[[Plan, int, int], None] | None  # called with the step's plan, KV group and layer

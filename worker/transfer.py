@@ -1,4 +1,4 @@
-"""A role's side of the handoff, as the I/O thread drives it."""
+"""Defines a role's side of the handoff, as the I/O thread drives it."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -12,16 +12,16 @@ class Transfer(Protocol):
     """Moves KV to or from workers of the other role: `kvtransfer.outbound.Outbound`, `kvtransfer.inbound.Inbound`."""
 
     handoff_address: str
-    """Where others connect to hand KV off; empty: nobody does."""
+    """The endpoint to which others connect to hand KV off; empty where nobody does."""
 
     def handle(self, event: Any) -> None:
         """Takes an event of `kvtransfer.events` from the engine thread, or a `CancelAttempt`."""
 
     def knows(self, key: AttemptKey) -> bool:
-        """Tells whether this attempt is on its way here, though the engine has not begun it."""
+        """Tells whether a handoff of this attempt waits for room, lands or has landed here."""
 
     def drain(self) -> None:
-        """Takes no new handoffs."""
+        """Refuses new handoffs from now on."""
 
     def counts(self) -> HandoffCounts:
         """Sums up what became of the handoffs so far, and the frames that were dropped."""
@@ -30,11 +30,11 @@ class Transfer(Protocol):
         """Lists how KV passes, for each worker of the other role that there is a link with."""
 
     async def run(self) -> None:
-        """Raises what a task of it dies of."""
+        """Waits for ever, while its tasks move bytes and messages. Raises what one of them dies of."""
 
     async def close(self) -> None:
         """Closes its sockets."""
 
 
 MakeTransfer = Callable[[Network, Callable[[Any], None]], Transfer]
-"""Makes it of the I/O thread's network and of what tells the engine thread an event."""
+"""Makes a transfer of the I/O thread's network and of the function that passes events to the engine thread."""
