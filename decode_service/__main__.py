@@ -1,4 +1,4 @@
-"""`python -m decode_service`: a decode worker."""
+"""Runs a decode worker: `python -m decode_service`."""
 
 import sys
 from functools import partial

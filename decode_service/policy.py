@@ -1,4 +1,4 @@
-"""What a decode worker does with a sequence: take its KV blocks, then turn them into tokens with everything else.
+"""Decides what a decode worker does with a sequence: takes its KV blocks, then turns them into tokens with all others.
 
 A landing prompt waits for room in the same line as short-path jobs and preempted sequences. From its landing on, each
 of its samples is a sequence of the running batch, and its tokens go to its gateway step by step.
@@ -31,10 +31,10 @@ class SequenceGroup:
 
     def __init__(self, members: list[Sequence], handoff: HandoffKey | None, queued_at: float) -> None:
         self.members = members  # the first is the stem, which the others branch off from
-        self.living = {each.key.of: each for each in members}
+        self.living = {each.key.of: each for each in members}  # samples that have not ended
         self.handoff = handoff
-        self.landed = handoff is None
-        self.queued_at = queued_at
+        self.landed = handoff is None  # nothing can land in its blocks any more
+        self.queued_at = queued_at  # server time, s
 
     @property
     def stem(self) -> Sequence:
@@ -43,21 +43,21 @@ class SequenceGroup:
 
 
 class DecodePolicy:
-    """See `worker.engine_loop.Policy`; everything here runs on the engine thread."""
+    """Plays the decode role in the engine loop: see `worker.engine_loop.Policy`."""
 
     def __init__(self, parts: Parts) -> None:
         self._scheduler = parts.scheduler
         self._vocab_size = parts.vocab_size
         self._tell_io = parts.life.outbox.post
-        self._by_key: dict[SampleKey, SequenceGroup] = {}  # of the living
-        self._by_stem: dict[int, SequenceGroup] = {}  # by the scheduler's number
+        self._by_key: dict[SampleKey, SequenceGroup] = {}  # groups by each of their living samples
+        self._by_stem: dict[int, SequenceGroup] = {}  # groups by their stem's id
         self._by_handoff: dict[HandoffKey, SequenceGroup] = {}
-        self._counts = {"handoffs": 0, "bytes": 0}
+        self._counts = {"handoffs": 0, "bytes": 0}  # that have landed
 
     # receive --------------------------------------------------------------------------------------------------------
 
     def receive(self, event: Any, now: float) -> None:
-        """An event from the I/O thread."""
+        """Takes an event of the I/O thread."""
         match event:
             case Submit(job=DecodeJob() as job):
                 self._submit(job)
@@ -97,7 +97,7 @@ class DecodePolicy:
             self._tell_io(Fail(key, Failure(reason, message, retryable)))
 
     def _want(self, wanted: RoomWanted, now: float) -> None:
-        """A prefill worker asks for room."""
+        """Queues a prompt for which a prefill worker asks for room, or refuses it."""
         opened, handoff = wanted.open, wanted.key
         keys = [key for key in opened.attempts() if key.sample in wanted.samples]
         for key in keys:
@@ -129,7 +129,7 @@ class DecodePolicy:
             self._leave(group, key.of)
 
     def _land(self, landed: Landed, now: float) -> None:
-        """All its KV is here: those that go on and were not killed meanwhile run from the next step on."""
+        """Lets the samples of a landed prompt run from the next step on, but for those that ended or were killed."""
         group = self._by_handoff.get(landed.key)
         if group is None:
             return
@@ -169,7 +169,7 @@ class DecodePolicy:
     # plan -----------------------------------------------------------------------------------------------------------
 
     def admitted(self, sequences: list[Sequence], now: float) -> None:
-        """These have their blocks: those that land may come, but for the KV that is here."""
+        """Grants room to those of these sequences whose KV is to land: all of it but what is here already."""
         for stem in sequences:
             handoff = self._by_stem[stem.id].handoff
             if handoff is not None:
@@ -179,7 +179,7 @@ class DecodePolicy:
     # send -----------------------------------------------------------------------------------------------------------
 
     def progressed(self, progress: list[Progress], now: float) -> None:
-        """The tokens of this step, in one message for each gateway."""
+        """Sends the tokens of a step to the gateways, and lets go what has ended."""
         emitted = []
         for item in progress:
             sequence = item.sequence
@@ -199,7 +199,7 @@ class DecodePolicy:
             self._tell_io(Emit(emitted))
 
     def expired(self, sequences: list[Sequence], now: float) -> None:
-        """These are over their deadline. What still lands is the transfer's to end: its blocks may be written to."""
+        """Fails these sequences, whose deadline passed. What lands is left to the transfer, which may write to it."""
         for sequence in sequences:
             sample = sequence.key.of
             group = self._by_key.get(sample)
@@ -208,7 +208,7 @@ class DecodePolicy:
                 self._fail(group, [sample], "deadline", text, retryable=False)
 
     def leave(self) -> None:
-        """The worker stops: another one can go on with these. What has not landed is the prefill worker's to report."""
+        """Fails all that is here, because the worker stops; another can go on. Prefill workers report what lands."""
         reason, message = "draining", "the decode worker is leaving"
         for group in list(self._by_stem.values()):
             if group.landed:
@@ -219,16 +219,16 @@ class DecodePolicy:
                 self._end(group)
 
     def busy(self) -> bool:
-        """Whether any sequence is here."""
+        """Tells whether any sequence, or any block that KV may land in, is here."""
         return bool(self._by_stem)
 
     def load(self) -> Load:
-        """How busy this worker is."""
+        """Counts what this worker holds and has done."""
         load = self._scheduler.load()
         return load.with_counts(load.waiting, self._counts["handoffs"], self._counts["bytes"], self._held())
 
     def _held(self) -> HeldBlocks:
-        """Blocks whose KV is on its way here. Where all samples are dead, nobody wants it any more."""
+        """Counts blocks whose KV is on its way here: quarantined where all samples are dead, and nobody wants it."""
         reserved = quarantined = 0
         for group in self._by_handoff.values():
             if group.landed:
@@ -249,9 +249,9 @@ class DecodePolicy:
             self._leave(group, sample)
 
     def _leave(self, group: SequenceGroup, sample: SampleKey) -> None:
-        """A sample is over. The last one takes its group with it, unless bytes may still land in its blocks.
+        """Lets a sample go that is over. The last one ends its group, unless bytes may still land in its blocks.
 
-        The transfer hears of every cancel too: it drops a handoff when all its samples are dead.
+        The transfer is told of every cancel too: it drops a handoff when all its samples are dead.
         """
         sequence = group.living.pop(sample)
         del self._by_key[sample]

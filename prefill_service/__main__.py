@@ -1,4 +1,4 @@
-"""`python -m prefill_service`: a prefill worker."""
+"""Runs a prefill worker: `python -m prefill_service`."""
 
 import sys
 from functools import partial

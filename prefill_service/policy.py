@@ -1,4 +1,4 @@
-"""What a prefill worker does with a job: compute its prompt once, draw a token per sample, hand them over together.
+"""Decides what a prefill worker does with a job: computes its prompt once, draws a token per sample, hands them over.
 
 Blocks of the prompt are held twice: by the stem until the handoff is closed, and by the transfer until no frame can be
 read from them any more. KV that waits for one decode worker holds at most a share of the pool; later prompts for that
@@ -32,19 +32,19 @@ class SequenceGroup:
 
     def __init__(self, job: PrefillJob, sequences: list[Sequence]) -> None:
         self.job = job
-        self.living = {each.key.of: each for each in sequences}  # those whose end is still this worker's to tell
-        self.stem = sequences[0]  # computes the prompt for all, and holds its blocks; no number: it waits in a line
-        self.opened = False
+        self.living = {each.key.of: each for each in sequences}  # samples whose end this worker still has to report
+        self.stem = sequences[0]  # computes the prompt for all, and holds its blocks; id 0: it waits in a line
+        self.opened = False  # a handoff is open
 
     def stages(self, now: float) -> Stages:
-        """Tells how the way was so far, at the first tokens."""
+        """Returns what the way took so far; `now` is when the first tokens came (server time, s)."""
         begun = self.stem.admitted_at
         cached = min(self.stem.cached_tokens, self.stem.prompt_tokens)
         return Stages((begun - self.job.queued_at) * 1000, (now - begun) * 1000, cached_tokens=cached)
 
 
 class PrefillPolicy:
-    """See `worker.engine_loop.Policy`; everything here runs on the engine thread."""
+    """Plays the prefill role in the engine loop: see `worker.engine_loop.Policy`."""
 
     def __init__(self, parts: Parts) -> None:
         self._scheduler = parts.scheduler
@@ -53,18 +53,18 @@ class PrefillPolicy:
         self._clock = parts.life.clock
         self._tell_io = parts.life.outbox.post
         self._block_tokens = parts.spec.groups[0].block_tokens
-        self._by_key: dict[SampleKey, SequenceGroup] = {}  # of the living
-        self._by_number: dict[int, SequenceGroup] = {}  # those that the scheduler has
-        self._pinned: dict[int, Tables] = {}  # by handoff
-        self._share = max(1, int(parts.life.config.transfer.waiting_share * parts.blocks.total))
+        self._by_key: dict[SampleKey, SequenceGroup] = {}  # groups by each of their living samples
+        self._by_number: dict[int, SequenceGroup] = {}  # groups that the scheduler has, by their stem's id
+        self._pinned: dict[int, Tables] = {}  # blocks with I/O references, by handoff
+        self._share = max(1, int(parts.life.config.transfer.waiting_share * parts.blocks.total))  # blocks
         self._held: dict[str, int] = {}  # blocks on their way to each decode worker
-        self._lines: dict[str, deque[SequenceGroup]] = {}  # those that wait for their decode worker's share
-        self._counts = {"handoffs": 0, "bytes": 0}
+        self._lines: dict[str, deque[SequenceGroup]] = {}  # groups that wait for their decode worker's share
+        self._counts = {"handoffs": 0, "bytes": 0}  # that decode workers have accepted
 
     # receive --------------------------------------------------------------------------------------------------------
 
     def receive(self, event: Any, now: float) -> None:
-        """An event from the I/O thread."""
+        """Takes an event of the I/O thread."""
         match event:
             case Submit(job=PrefillJob() as job):
                 self._submit(job)
@@ -96,7 +96,7 @@ class PrefillPolicy:
             self._tell_io(Fail(key, Failure(reason, message, retryable)))
 
     def _advance(self, peer: str) -> None:
-        """Those at the head of a decode worker's line go on, while its share has room."""
+        """Gives the scheduler the groups at the head of a decode worker's line, while its share has room."""
         line = self._lines[peer]
         while line and self._fits(line[0]):
             self._add(line.popleft())
@@ -147,7 +147,7 @@ class PrefillPolicy:
     # plan -----------------------------------------------------------------------------------------------------------
 
     def admitted(self, sequences: list[Sequence], now: float) -> None:
-        """Their prompts' blocks are there: ask the decode worker for room while computing."""
+        """Asks decode workers for room for these prompts, which have their blocks and will be computed meanwhile."""
         for stem in sequences:
             group = self._by_number[stem.id]
             for each in group.living.values():
@@ -166,7 +166,7 @@ class PrefillPolicy:
     # run ------------------------------------------------------------------------------------------------------------
 
     def layer_written(self, plan: Plan, group: int, layer: int) -> None:
-        """This layer of this step is in the pool: its full blocks may leave, with the last chunk all of them.
+        """Lets a layer's full blocks leave, with the last chunk all of them: this step has stored its KV in the pool.
 
         Blocks before the step's own were computed by earlier steps, or found here: these leave with the first chunk.
         """
@@ -182,7 +182,7 @@ class PrefillPolicy:
     # send -----------------------------------------------------------------------------------------------------------
 
     def progressed(self, progress: list[Progress], now: float) -> None:
-        """First tokens go straight to the gateways; the samples that go on follow their blocks."""
+        """Sends first tokens straight to the gateways, and commits the samples that go on to their decode worker."""
         emitted: list[Emitted] = []
         going: dict[SequenceGroup, list[Branch]] = {}
         for item in progress:
@@ -210,23 +210,23 @@ class PrefillPolicy:
                 self._tell_io(Phase(each.key, HANDED_OFF))
 
     def expired(self, sequences: list[Sequence], now: float) -> None:
-        """These are over their deadline, which all samples of a pass have in common."""
+        """Fails the groups of these sequences, whose deadline has passed: all samples of a group have the same one."""
         text = "the request's deadline passed on the prefill worker"
         for sequence in sequences:
             if (group := self._by_number.get(sequence.id)) is not None:  # a stem
                 self._fail(group, group.living.values(), "deadline", text, retryable=False)
 
     def leave(self) -> None:
-        """The worker stops: another one can compute these."""
+        """Fails all that is here, because the worker stops; another one can compute it."""
         for group in dict.fromkeys(self._by_key.values()):
             self._fail(group, group.living.values(), "draining", "the prefill worker is leaving", retryable=True)
 
     def busy(self) -> bool:
-        """Whether any sequence is here."""
+        """Tells whether any sample is here, or any block that a frame may still be read from."""
         return bool(self._by_key or self._pinned)
 
     def load(self) -> Load:
-        """How busy this worker is."""
+        """Counts what this worker holds and has done."""
         load = self._scheduler.load()
         waiting = load.waiting + sum(len(line) for line in self._lines.values())
         quarantined = self._blocks.quarantined_count
@@ -243,7 +243,7 @@ class PrefillPolicy:
             self._leave(group, sequence.key.of, reason)
 
     def _leave(self, group: SequenceGroup, key: SampleKey, reason: str) -> None:
-        """A sample's end is told, or not this worker's to tell any more. The last one takes its group with it."""
+        """Lets a sample go whose end was reported, or need not be by this worker. The last one ends its group."""
         sequence = group.living.pop(key)
         del self._by_key[key]
         if sequence.id and sequence.state is not SequenceState.PARKED:  # the stem parks for those that go on
@@ -252,7 +252,7 @@ class PrefillPolicy:
             self._end(group, reason)
 
     def _end(self, group: SequenceGroup, reason: str) -> None:
-        """This worker is done with the prompt; the transfer may still hold its blocks."""
+        """Ends a group, whose prompt this worker is done with; the transfer may still hold its blocks."""
         number, peer = group.stem.id, group.job.decode_epoch
         if group.opened:
             self._tell_io(AbortHandoff(number, reason))
