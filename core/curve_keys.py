@@ -1,4 +1,4 @@
-"""The CURVE keys of control links: who has the deployment's secret has both ends' keys, and nobody else has any.
+"""Derives the CURVE keys of control links: who has the deployment's secret has both ends' keys, nobody else has any.
 
 The end that binds and the end that connects have a pair each, so that each proves to the other that it has the secret.
 """
@@ -16,7 +16,7 @@ SERVER, CLIENT = "control link, binding end", "control link, connecting end"
 
 @dataclass(frozen=True, slots=True)
 class CurveKeys:
-    """Two X25519 key pairs (RFC 7748), each key as 40 characters of Z85 (ZeroMQ RFC 32)."""
+    """Holds two X25519 key pairs (RFC 7748), each key as 40 characters of Z85 (ZeroMQ RFC 32)."""
 
     server_public: bytes
     server_secret: bytes = field(repr=False)
@@ -25,7 +25,7 @@ class CurveKeys:
 
     @classmethod
     def of(cls, secret: bytes) -> "CurveKeys":
-        """Those of the deployment with this secret. Raises `BatonError` where ZeroMQ has no CURVE."""
+        """Derives the keys of the deployment with this secret. Raises `BatonError` where ZeroMQ has no CURVE."""
         if not zmq.has("curve"):
             raise BatonError(f"ZeroMQ {zmq.zmq_version()} was built without CURVE: install pyzmq's own wheel")
         server, client = (z85.encode(derive_key(secret, purpose)) for purpose in (SERVER, CLIENT))

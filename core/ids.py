@@ -1,4 +1,4 @@
-"""Identities that every message carries, and how they are made.
+"""Defines the identities that every message carries, and makes them.
 
 An epoch is one life of a process: a worker that comes back on the same address has another. Request ids contain the
 epoch of the gateway that owns the request, so that two gateways can never make the same one.
@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta
 
 Name = Annotated[str, Meta(max_length=128)]
-"""Of an epoch, a request, a reason: what is remembered of a peer is bounded."""
+"""The text of an epoch, a request id or a reason, in 128 characters at most: what is kept of a peer is bounded."""
 
 Count = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 
@@ -33,7 +33,7 @@ class AttemptKey(NamedTuple):
 
     @property
     def of(self) -> SampleKey:
-        """The sample that is attempted."""
+        """Returns the key of the sample that is attempted."""
         return SampleKey(self.request, self.sample)
 
 

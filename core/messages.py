@@ -1,4 +1,4 @@
-"""Every message that crosses a process boundary: one union and one typed decoder per link.
+"""Defines every message that crosses a process boundary: one union and one typed decoder per link.
 
 All structs are frozen and tagged, and travel as msgpack. KV bytes are never inside a message: they follow a `Layer`
 header as frames of their own, or through shared memory. Every message names the epoch of its sender and of the life
@@ -18,14 +18,14 @@ from core.ids import AttemptKey, Count, Name
 from core.kvspec import WireForm
 
 VERSION = 4
-"""Of the whole protocol. Peers of different versions refuse each other, naming both."""
+"""The version of the whole protocol. Peers of different versions refuse each other, naming both."""
 
 Finish = Literal["stop", "length"]
 Samples = Annotated[tuple[Count, ...], Meta(max_length=1024)]
 
 
 class Sampling(Struct, frozen=True, array_like=True):
-    """How the next token is drawn. Randomness is keyed by (seed, sample, output index), so it survives a move."""
+    """Says how the next token is drawn. Randomness is keyed by (seed, sample, output index), so it survives a move."""
 
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
     temperature: Annotated[float, Meta(ge=0, le=1e6)] = 1.0  # 0 is greedy
@@ -35,27 +35,27 @@ class Sampling(Struct, frozen=True, array_like=True):
 
 
 class Limits(Struct, frozen=True, array_like=True):
-    """When a sequence ends. They are the request's original limits, whatever attempt this is."""
+    """Says when a sequence ends: the request's original limits, whatever attempt this is."""
 
-    max_tokens: Count
+    max_tokens: Count  # output tokens, over all attempts
     stop_token_ids: tuple[int, ...] = ()  # empty when the client asked to ignore the end-of-text token
 
 
 class Prompt(Struct, frozen=True, array_like=True):
-    """The tokens that samples begin with, and what goes with them wherever they go: job, handoff, sequence.
+    """Holds the tokens that samples begin with, and what goes with them wherever they go: job, handoff, sequence.
 
     `token_ids` is the client's prompt followed by what earlier attempts have emitted. (A deadline is not in here: it is
     absolute in a job, and a remainder in a message between workers.)
     """
 
     token_ids: list[int]
-    prompt_tokens: int  # of `token_ids`, those that are the client's
-    salt: Name = ""  # of the tenant: KV is reused among requests of one salt only
+    prompt_tokens: int  # how many of `token_ids` are the client's
+    salt: Name = ""  # the tenant's: KV is reused among requests of one salt only
     priority: int = 0  # the higher the number, the earlier a sequence gives way when KV blocks run out
 
     @property
     def emitted(self) -> int:
-        """Tokens that earlier attempts have emitted; also the output index of the next one."""
+        """Counts the tokens that earlier attempts have emitted; also the output index of the next one."""
         return len(self.token_ids) - self.prompt_tokens
 
 
@@ -64,14 +64,14 @@ class Job(Struct, frozen=True, kw_only=True):
 
     request: Name
     attempt: int
-    sender: Name  # the gateway's epoch, also the address of the answers
+    sender: Name  # the gateway's epoch; answers go there
     receiver: Name  # the worker's epoch
     prompt: Prompt
     sampling: Sampling
     limits: Limits
     deadline: float  # Redis server time, s
-    queued_at: float  # Redis server time, s
-    samples: tuple[int, ...] = (0,)  # they share the prompt; more than one only while nothing was emitted
+    queued_at: float  # when the gateway added the job: Redis server time, s
+    samples: tuple[int, ...] = (0,)  # which share the prompt; more than one only while nothing was emitted
 
     def attempts(self) -> list[AttemptKey]:
         """Names this attempt at each of the samples."""
@@ -79,21 +79,21 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class PrefillJob(Job, frozen=True, kw_only=True, tag="prefill"):
-    """Compute the prompt, sample one token, hand the sequence to the named decode worker."""
+    """Asks a prefill worker to compute the prompt, sample one token, and hand over to the named decode worker."""
 
     decode_epoch: str
     decode_address: str
 
 
 class DecodeJob(Job, frozen=True, kw_only=True, tag="decode"):
-    """The short path: the decode worker computes the prompt itself, beside its running batch."""
+    """Asks a decode worker to compute the prompt itself, beside its running batch: the short path."""
 
 
 AnyJob = PrefillJob | DecodeJob
 
 
 class Addressed(Struct, frozen=True, kw_only=True):
-    """Both ends of a message, as epochs."""
+    """Names both ends of a message by their epochs."""
 
     sender: Name
     receiver: Name
@@ -103,26 +103,26 @@ class Addressed(Struct, frozen=True, kw_only=True):
 
 
 class Hello(Addressed, frozen=True, kw_only=True, tag="hello"):
-    """First message on a connection; no work before the Welcome."""
+    """Begins a connection; nothing else is listened to before the Welcome."""
 
     version: int = VERSION
 
 
 class Ping(Addressed, frozen=True, kw_only=True, tag="ping"):
-    """Is anybody there? Answered by the I/O thread, even while a step runs."""
+    """Asks whether the worker lives; the I/O thread answers, even while a step runs."""
 
-    number: int
+    number: int  # repeated in the Pong
 
 
 class Ask(Addressed, frozen=True, kw_only=True, tag="ask"):
-    """A gap or a silence: send this attempt's tokens from `next_index`, or say how it stands."""
+    """Asks, after a gap or a silence, for this attempt's tokens from `next_index`, or how it stands."""
 
     key: AttemptKey
     next_index: int
 
 
 class Cancel(Addressed, frozen=True, kw_only=True, tag="cancel"):
-    """Attempts up to and including the one named are dead. Repeated until answered with Failed."""
+    """Kills the attempts up to and including the one named. Repeated until answered with Failed."""
 
     key: AttemptKey
 
@@ -134,7 +134,7 @@ class Ended(Addressed, frozen=True, kw_only=True, tag="ended"):
 
 
 class Drain(Addressed, frozen=True, kw_only=True, tag="drain"):
-    """Take no new work, finish what runs, then leave."""
+    """Asks the worker to take no new work, finish what runs, and leave."""
 
 
 ToWorker = Hello | Ping | Ask | Cancel | Ended | Drain
@@ -143,21 +143,21 @@ ToWorker = Hello | Ping | Ask | Cancel | Ended | Drain
 
 
 class Welcome(Addressed, frozen=True, kw_only=True, tag="welcome"):
-    """The answer to Hello."""
+    """Answers a Hello; work may begin if the versions agree."""
 
     version: int = VERSION
 
 
 class Pong(Addressed, frozen=True, kw_only=True, tag="pong"):
-    """The answer to Ping: how many steps were done, and when the running one is expected to end (0: none runs)."""
+    """Answers a Ping: how many steps were done, and when the running one is overdue."""
 
     number: int
-    steps: int
-    step_due_ms: float
+    steps: int  # since the worker's start
+    step_due_ms: float  # remaining ms, negative once it is overdue; 0: no step runs
 
 
 class Started(Addressed, frozen=True, kw_only=True, tag="started"):
-    """The job for these samples was taken from the stream."""
+    """A worker has taken the job for these samples from its stream."""
 
     request: Name
     attempt: int
@@ -165,7 +165,7 @@ class Started(Addressed, frozen=True, kw_only=True, tag="started"):
 
 
 class Way(Struct, frozen=True, array_like=True):
-    """How KV passes from one worker to another."""
+    """Says how KV passes from one worker to another."""
 
     transport: Transport
     sealed: bool = False
@@ -173,69 +173,67 @@ class Way(Struct, frozen=True, array_like=True):
 
 
 class Stages(Struct, frozen=True, array_like=True):
-    """What a worker knows about a sequence's way so far, for people: milliseconds and bytes, 0 where it has none.
+    """Says what a sequence's way has taken so far, for people, in ms, bytes and tokens; 0 for what it did not come to.
 
     `exposed_ms` is what the handoff adds: from the end of the prompt's computation until all KV had landed. Each side
     measures its part, up to Commit's leaving and from its arrival on, so one crossing of the network is not in it.
     """
 
-    queue_ms: float = 0.0
-    prefill_ms: float = 0.0
-    handoff_ms: float = 0.0
-    handoff_bytes: int = 0
-    cached_tokens: int = 0
+    queue_ms: float = 0.0  # from the gateway's adding the job until the prompt had its blocks
+    prefill_ms: float = 0.0  # from then to the first token
+    handoff_ms: float = 0.0  # from the Open's arrival until all KV had landed
+    handoff_bytes: int = 0  # that landed
+    cached_tokens: int = 0  # of the prompt, whose KV was found
     grant_ms: float = 0.0  # from Open to Grant
-    send_ms: float = 0.0  # in which payloads were ready to leave, or under way, before Commit left
+    send_ms: float = 0.0  # time with payloads ready to leave, or under way, before Commit left
     land_ms: float = 0.0  # from Commit's arrival until all KV had landed
     exposed_ms: float = 0.0
     way: Way | None = None  # None while nothing was moved
 
 
 class Emitted(Struct, frozen=True, array_like=True):
-    """New tokens of one sequence: output indices `index`, `index` + 1, … The end rides with the last of them."""
+    """Carries new tokens of one sequence: output indices `index`, `index` + 1, … The end rides with the last."""
 
     key: AttemptKey
     index: int
     token_ids: list[int]
-    finish: Finish | None = None
+    finish: Finish | None = None  # how the last token ended the sequence, if it did
     stages: Stages | None = None
 
 
 class Tokens(Addressed, frozen=True, kw_only=True, tag="tokens"):
-    """All tokens of one step for one gateway."""
+    """Carries all tokens of one step for one gateway."""
 
     emitted: list[Emitted]
 
 
 HANDED_OFF = "handed off"
-"""The state that a prefill worker answers when the sequence is the decode worker's now."""
+"""A prefill worker answers this state when the sequence is the decode worker's now."""
 
 LANDING = "landing"
-"""The state that a decode worker answers while the sequence's KV is on its way."""
-
+"""A decode worker answers this state while the sequence's KV is on its way."""
 
 NO_ROOM = "grant_deadline"
-"""The reason of an attempt that waited too long for room on the decode worker: nobody has failed."""
-
+"""An attempt fails for this reason when it waited too long for room on the decode worker: nobody is to blame."""
 
 SILENT = "sender_silent"
-"""The decode worker's reason for ending a handoff of whose prefill worker it has heard nothing for long."""
+"""A decode worker ends a handoff for this reason when no message of its prefill worker has come for long."""
 
 
 class Alive(Addressed, frozen=True, kw_only=True, tag="alive"):
-    """The answer to Ask when there is nothing new: the sequence is known and in this state."""
+    """Answers an Ask when there is nothing new: the sequence is known, and in this state."""
 
     key: AttemptKey
     state: Name
 
 
 class Failed(Addressed, frozen=True, kw_only=True, tag="failed"):
-    """This attempt is over without an end. `reason` is a stable word (`cancelled`, `unknown`, `deadline`, …)."""
+    """This attempt has failed. `reason` is a stable word (`cancelled`, `unknown`, `deadline`, …)."""
 
     key: AttemptKey
     reason: Name
-    message: str = ""
-    retryable: bool = False
+    message: str = ""  # for people
+    retryable: bool = False  # another attempt may do better
 
 
 FromWorker = Welcome | Pong | Started | Tokens | Alive | Failed
@@ -244,19 +242,19 @@ FromWorker = Welcome | Pong | Started | Tokens | Alive | Failed
 
 
 class Join(Addressed, frozen=True, kw_only=True, tag="join"):
-    """Among the first messages of a link: how its sender can pass KV, and its half of the session's key.
+    """Begins a link: says how its sender can pass KV, and gives its half of the session's key.
 
-    Repeated until answered, and from time to time after that: a link that is silent for long is forgotten.
+    It is repeated until answered, and from time to time after that: a link that is silent for long is forgotten.
     """
 
     transports: tuple[Transport, ...]
-    security: Security
-    nonce: bytes
+    security: Security  # of payloads over tcp
+    nonce: bytes  # the sender's half of the key
     version: int = VERSION
 
 
 class Handoff(Addressed, frozen=True, kw_only=True):
-    """A message about one handoff; the number is the sender side's, unique within its epoch."""
+    """Names one handoff; the prefill worker chooses the number, unique within its epoch."""
 
     handoff: int
 
@@ -267,9 +265,9 @@ class Open(Handoff, frozen=True, kw_only=True, tag="open"):
     request: Name
     samples: Samples
     attempt: Count
-    gateway: Name
+    gateway: Name  # its epoch
     prompt: Prompt
-    remaining_ms: float
+    remaining_ms: float  # until the request's deadline
     fingerprint: Name  # of the sender's pool
     form: WireForm  # of the blocks that will come
     version: int = VERSION
@@ -280,38 +278,37 @@ class Open(Handoff, frozen=True, kw_only=True, tag="open"):
 
 
 class Layer(Handoff, frozen=True, kw_only=True, tag="layer"):
-    """Header of a payload: blocks `first` … `first + count - 1` of the sequence, of one layer, in order.
+    """Heads a payload: blocks `first` … `first + count - 1` of the sequence, of one layer, in order.
 
-    Blocks are the sender's, in the Open's form. `number` counts the payloads of this handoff from 0; `offset` is the
-    link's byte count before this payload.
+    Blocks are the sender's, in the Open's form.
     """
 
-    number: int
-    group: int
+    number: int  # counts the payloads of this handoff from 0
+    group: int  # index of the KVSpec's group
     layer: int
-    first: int
-    count: int
-    offset: int
-    size: int
+    first: int  # index of a block in the sequence
+    count: int  # how many blocks
+    offset: int  # the link's byte count before this payload
+    size: int  # bytes
 
 
 class Branch(Struct, frozen=True, array_like=True):
-    """One sample that goes on from the prompt which all samples of its handoff share."""
+    """Names a sample that goes on from the prompt which all samples of its handoff share."""
 
     sample: Count
-    emitted: list[Count]  # every token that this attempt has emitted of it
+    emitted: list[Count]  # every token of it that this attempt has emitted
 
 
 class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
-    """All payloads have left: how many, their digest, the branches, and the state to go on.
+    """All payloads have left: says how many, their digest, the branches, and the state to go on.
 
     A sample of the Open that has no branch here ended with its first token, or was cancelled.
     """
 
     payloads: int
-    size: int
-    digest: int
-    offset: int  # of the link, behind the last of the payloads
+    size: int  # bytes of all payloads
+    digest: int  # sum of the payloads' digests, modulo 2**64
+    offset: int  # the link's byte count behind the last payload
     index: Count  # output index of the first of each branch's `emitted`
     branches: Annotated[list[Branch], Meta(max_length=1024)]
     sampling: Sampling
@@ -320,13 +317,13 @@ class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
 
 
 class Abort(Handoff, frozen=True, kw_only=True, tag="abort"):
-    """Either side gives up; repeated by the sender until answered."""
+    """One side gives the handoff up; a prefill worker repeats this until it is answered."""
 
     reason: Name
 
 
 class Aborted(Handoff, frozen=True, kw_only=True, tag="aborted"):
-    """The answer to Abort: nothing of this handoff is held here any more."""
+    """Answers an Abort: nothing of this handoff is held here any more."""
 
 
 ToDecode = Join | Open | Layer | Commit | Abort | Aborted
@@ -335,46 +332,46 @@ ToDecode = Join | Open | Layer | Commit | Abort | Aborted
 
 
 class Offer(Addressed, frozen=True, kw_only=True, tag="offer"):
-    """The answer to Join: the ways that are open for this link's payloads, and the other half of the session's key.
+    """Answers a Join: names the ways open to the link's payloads, and gives the other half of the session's key.
 
-    What is empty or 0 is no way. Payload sockets admit `user` with `token`, and nobody else under that name.
+    A way whose field is empty or 0 is closed. Payload sockets admit `user` with `token`, and nobody else by that name.
     """
 
     security: Security  # of payloads over tcp
-    nonce: bytes
+    nonce: bytes  # the sender's half of the key
     user: Name
     token: Name
-    tcp: Annotated[int, Meta(ge=0, le=65535)] = 0  # port, of the host where the link's own socket is
-    ipc: Name = ""  # endpoint
-    shm: Name = ""  # path of a ring of `ring` bytes
-    ring: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    tcp: Annotated[int, Meta(ge=0, le=65535)] = 0  # port on the host where the control link's socket is
+    ipc: Name = ""  # endpoint of a Unix socket
+    shm: Name = ""  # path of a ring in shared memory
+    ring: Annotated[int, Meta(ge=0, le=1 << 40)] = 0  # bytes of that ring
     version: int = VERSION
 
 
 class Grant(Handoff, frozen=True, kw_only=True, tag="grant"):
-    """Blocks are reserved. The sender's first `held` blocks are here already; the link may send up to `limit`."""
+    """The decode worker grants room: blocks are reserved for the whole prompt."""
 
-    held: int
-    limit: int
+    held: int  # leading blocks of the sender's whose KV is here already
+    limit: int  # byte offset up to which the link may send
 
 
 class Credit(Addressed, frozen=True, kw_only=True, tag="credit"):
-    """The link may send up to byte offset `limit`; everything before `seen` was read, or lost and will not be."""
+    """The link may send more. Offsets count all payload bytes that it has ever sent."""
 
-    seen: int
-    limit: int
+    seen: int  # byte offset: everything before it was read, or is lost
+    limit: int  # byte offset up to which the link may send
 
 
 class Accepted(Handoff, frozen=True, kw_only=True, tag="accepted"):
-    """The decode worker owns the sequence; the prefill worker may unpin its blocks."""
+    """The decode worker owns the sequence now; the prefill worker may unpin its blocks."""
 
 
 class Refused(Handoff, frozen=True, kw_only=True, tag="refused"):
-    """The Open cannot be granted, now or ever."""
+    """The decode worker refuses an Open, which it cannot grant now or ever."""
 
     reason: Name
-    message: str = ""
-    retryable: bool = True
+    message: str = ""  # for people
+    retryable: bool = True  # another attempt may do better
 
 
 ToPrefill = Offer | Grant | Credit | Accepted | Refused | Abort | Aborted

@@ -1,4 +1,4 @@
-"""Job streams on Redis: one per life of a worker, with a group of one consumer.
+"""Passes jobs over Redis streams: one per life of a worker, with a group of one consumer.
 
 The group is made from id 0 before the worker registers, entries are added with NOMKSTREAM and never trimmed, and a
 taken entry is acknowledged and deleted in one transaction. MAXLEN would discard jobs that nobody has read; a group made
@@ -17,12 +17,12 @@ from core.store import PREFIX, STORE_SECONDS, Store, answered
 
 PURPOSE = "job bodies"
 GROUP = "worker"
-TTL_MS = 10_000  # refreshed by the heartbeat; a dead worker's jobs vanish after it, and their gateways retry them
+TTL_MS = 10_000  # ms, begun anew by each heartbeat; then a dead worker's jobs vanish, and their gateways retry them
 log = logging.getLogger("baton.queue")
 
 
 def stream_of(worker: str) -> str:
-    """The key of a worker life's job stream; also the place that its bodies are sealed for."""
+    """Returns the key of a worker life's job stream; it is also the place that bodies are sealed for."""
     return f"{PREFIX}jobs:{worker}"
 
 
@@ -30,7 +30,7 @@ def stream_of(worker: str) -> str:
 async def add_job(store: Store, sealer: Sealer, job: AnyJob) -> None:
     """Puts `job` on its worker's stream.
 
-    Raises `QueueClosed` if that life of the worker is over, and `StoreUnavailable`.
+    Raises `QueueClosed` if that life of the worker is over, and `StoreUnavailable` if Redis is away.
     """
     key = stream_of(job.receiver)
     added = await store.xadd(key, {b"body": sealer.seal(encode(job), key)}, nomkstream=True)
@@ -45,11 +45,11 @@ class JobQueue:
         self._store = store
         self._sealer = sealer
         self._key = stream_of(epoch)
-        self.dropped = 0
+        self.dropped = 0  # jobs that could not be read
 
     @answered()
     async def open(self) -> None:
-        """Makes stream and group, or keeps those that are there."""
+        """Makes the stream and its group, or keeps those that are there."""
         try:
             await self._store.xgroup_create(self._key, GROUP, id="0", mkstream=True)
         except redis.ResponseError as error:
@@ -63,7 +63,7 @@ class JobQueue:
         await self._store.pexpire(self._key, TTL_MS)
 
     async def take(self, most: int, wait_ms: int) -> list[AnyJob]:
-        """Up to `most` jobs, waiting up to `wait_ms` for the first. What cannot be read is dropped and counted."""
+        """Takes up to `most` jobs; waits up to `wait_ms` for the first. What cannot be read is dropped and counted."""
         found = await self._read_group(most, wait_ms)
         if found is None:
             await self.open()  # it expired while Redis was out of reach
@@ -82,7 +82,7 @@ class JobQueue:
         return [job for _, fields in entries if (job := self._read(fields)) is not None]
 
     async def _read_group(self, most: int, wait_ms: int) -> Any:
-        """Reads entries that nobody has taken; None where stream or group is gone."""
+        """Reads entries that nobody has taken; returns None where stream or group is gone."""
         async with answered(wait_ms / 1000 + STORE_SECONDS):
             try:
                 found = await self._store.xreadgroup(GROUP, GROUP, {self._key: ">"}, count=most, block=wait_ms)
@@ -94,12 +94,12 @@ class JobQueue:
 
     @answered()
     async def waiting(self) -> int:
-        """Jobs that nobody has taken yet."""
+        """Counts the jobs that nobody has taken yet."""
         return int(await self._store.xlen(self._key))
 
     @answered()
     async def close(self) -> None:
-        """Removes the stream: gateways that still add to it learn at once."""
+        """Removes the stream, so that gateways which still add to it learn at once."""
         await self._store.delete(self._key)
 
     def _read(self, fields: dict[bytes, bytes]) -> AnyJob | None:

@@ -1,4 +1,4 @@
-"""Who is there: records with a time to live, renewed by a heartbeat, listed in one sorted set by expiry.
+"""Keeps who is there: records with a time to live, renewed by a heartbeat, listed in one sorted set by expiry.
 
 A missing heartbeat is only suspicion: whoever cares asks the worker directly before it calls it dead. Whatever asks
 Redis raises `StoreUnavailable` where it is away.
@@ -13,11 +13,11 @@ from core.records import FinishedRecord, GatewayRecord, StatsSample, WorkerRecor
 from core.store import PREFIX, Store, answered
 
 BEAT = 1.0  # s between heartbeats
-TTL_MS = 5_000
+TTL_MS = 5_000  # ms that a record lives
 FINISHED = f"{PREFIX}finished"
 STATS = f"{PREFIX}stats"
-KEPT_FINISHED = 10_000
-KEPT_STATS = 20_000
+KEPT_FINISHED = 10_000  # entries, about
+KEPT_STATS = 20_000  # entries, about
 
 log = logging.getLogger("baton.registry")
 
@@ -26,17 +26,17 @@ R = TypeVar("R", WorkerRecord, GatewayRecord)
 
 
 def kind_of(record: type[WorkerRecord] | type[GatewayRecord]) -> str:
-    """The word for a record's kind in its keys."""
+    """Returns the word for a record's kind in its keys."""
     return "worker" if record is WorkerRecord else "gateway"
 
 
 def index_key(kind: str) -> str:
-    """The sorted set of epochs by expiry, ms of the server's clock."""
+    """Returns the key of the sorted set of epochs by expiry, ms of the server's clock."""
     return f"{PREFIX}{kind}s"
 
 
 def record_key(kind: str, epoch: str) -> str:
-    """Where one life's record is."""
+    """Returns the key of one life's record."""
     return f"{PREFIX}{kind}:{epoch}"
 
 
@@ -63,7 +63,7 @@ async def withdraw(store: Store, record: Record) -> None:
 
 @answered()
 async def listed(store: Store, record: type[R]) -> list[R]:
-    """The records whose heartbeat is not overdue."""
+    """Returns the records whose heartbeat is not overdue; those of other versions are left out."""
     kind = kind_of(record)
     members: Any = await store.zrange(index_key(kind), 0, -1)
     epochs = [member.decode() for member in members]
@@ -82,7 +82,7 @@ async def listed(store: Store, record: type[R]) -> list[R]:
 
 @answered()
 async def add_finished(store: Store, records: list[FinishedRecord]) -> None:
-    """Appends to the capped stream of requests that ended."""
+    """Appends records to the capped stream of requests that ended."""
     async with store.pipeline(transaction=False) as pipe:
         for record in records:
             pipe.xadd(FINISHED, {b"json": msgspec.json.encode(record)}, maxlen=KEPT_FINISHED, approximate=True)
@@ -91,5 +91,5 @@ async def add_finished(store: Store, records: list[FinishedRecord]) -> None:
 
 @answered()
 async def add_stats(store: Store, sample: StatsSample) -> None:
-    """Appends to the capped stream of load samples."""
+    """Appends a sample to the capped stream of load samples."""
     await store.xadd(STATS, {b"json": msgspec.json.encode(sample)}, maxlen=KEPT_STATS, approximate=True)

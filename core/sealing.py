@@ -1,4 +1,4 @@
-"""Keys from the deployment's secret, and bodies that only its holders can read or make.
+"""Derives keys from the deployment's secret, and seals bodies that only its holders can read or make.
 
 HKDF-SHA256 (RFC 5869) derives one key per purpose; AES-256-GCM (NIST SP 800-38D) seals with a random 96-bit nonce in
 front of the ciphertext. The place that a body is meant for goes in as associated data, so that a body cannot be moved.
@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from core.errors import ConfigError, SealError
 
-NONCE = 12
-LEAST_SECRET = 16
+NONCE = 12  # bytes
+LEAST_SECRET = 16  # characters
 
 
 def derive_key(secret: bytes, purpose: str, salt: bytes = b"") -> bytes:
-    """A 32-byte key for one purpose, and for one use of it where `salt` is never the same again."""
+    """Derives a 32-byte key for one purpose, and for one use of it where `salt` is never the same again."""
     return HKDF(algorithm=SHA256(), length=32, salt=b"baton" + salt, info=purpose.encode()).derive(secret)
 
 
@@ -31,12 +31,12 @@ class Sealer:
         self._cipher = AESGCM(derive_key(secret, purpose))
 
     def seal(self, body: bytes, place: str) -> bytes:
-        """The nonce and the ciphertext of `body`, bound to `place`."""
+        """Returns the nonce and the ciphertext of `body`, bound to `place`."""
         nonce = os.urandom(NONCE)
         return nonce + self._cipher.encrypt(nonce, body, place.encode())
 
     def open(self, sealed: bytes, place: str) -> bytes:
-        """The body. Raises `SealError` if it was altered, moved, or made with another secret."""
+        """Returns the body. Raises `SealError` if it was altered, moved, or made with another secret."""
         try:
             return self._cipher.decrypt(sealed[:NONCE], sealed[NONCE:], place.encode())
         except (InvalidTag, ValueError):
@@ -44,12 +44,15 @@ class Sealer:
 
 
 def new_secret() -> str:
-    """A fresh secret as text for a secret file."""
+    """Makes a fresh secret, as text for a secret file."""
     return secrets.token_hex(32)
 
 
 def load_secret(path: str) -> bytes:
-    """The secret in `path`; for an empty path, this user's own, made at first use with mode 0600."""
+    """Reads the secret in `path`; for an empty path, this user's own, made at first use with mode 0600.
+
+    Raises `ConfigError` if it cannot be read or is too short, and `OSError` if this user's own cannot be made.
+    """
     if path:
         try:
             secret = Path(path).read_bytes().strip()

@@ -1,4 +1,4 @@
-"""Connections to Redis: one place for time-outs, retries, and what is said and raised when Redis is away.
+"""Connects to Redis: one place for time-outs, retries, and what is said and raised when Redis is away.
 
 Nothing outside `core` catches what the Redis client raises: whatever asks Redis in here raises `StoreUnavailable`.
 """
@@ -20,15 +20,15 @@ from core.errors import ConfigError, StoreUnavailable
 PREFIX = "baton:"
 TIMEOUT = 5.0  # s for any answer, so longer than any blocking read waits
 STORE_SECONDS = 3.0  # s that one question to Redis may take in all, retries included
-SLOW = 0.1  # s; a round trip that says too little about the server's clock
+SLOW = 0.1  # s; a round trip this long says too little about the server's clock
 CONNECTIONS = 16  # of one client; a burst waits for one of them, for a server accepts only so many at once
-OLDEST = (6, 2)  # XADD NOMKSTREAM
+OLDEST = (6, 2)  # the first version with XADD NOMKSTREAM
 
 Store = redis.asyncio.Redis
 
 
 def connect(url: str) -> Store:
-    """An asyncio client. Nothing is sent yet; see `check`. Raises `ConfigError` for a URL of another kind."""
+    """Makes an asyncio client. Nothing is sent yet; see `check`. Raises `ConfigError` for a URL of another kind."""
     try:
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             url,
@@ -45,7 +45,7 @@ def connect(url: str) -> Store:
 
 
 def connect_blocking(url: str) -> redis.Redis:
-    """A blocking client, for pages and tools. Raises `ConfigError` for a URL of another kind."""
+    """Makes a blocking client, for pages and tools. Raises `ConfigError` for a URL of another kind."""
     try:
         return redis.Redis.from_url(
             url, socket_connect_timeout=TIMEOUT, socket_timeout=TIMEOUT, retry=Retry(ExponentialBackoff(0.5, 0.05), 1)
@@ -56,7 +56,7 @@ def connect_blocking(url: str) -> redis.Redis:
 
 @asynccontextmanager
 async def answered(seconds: float = STORE_SECONDS) -> AsyncIterator[None]:
-    """Gives what asks Redis inside `seconds` in all. Raises `StoreUnavailable` where no answer, or an error, came."""
+    """Allows what asks Redis inside `seconds` in all. Raises `StoreUnavailable` where no answer, or an error, came."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -68,19 +68,19 @@ class Outage:
     """Says in the log that Redis is away once for each time that it is, and once that it is back."""
 
     def __init__(self, log: logging.Logger, meanwhile: str) -> None:
-        """`meanwhile`: what does not happen until Redis is back, as a part of a sentence."""
+        """Begins with Redis there. `meanwhile` says what does not happen while it is away, as part of a sentence."""
         self._log = log
         self._meanwhile = meanwhile
         self.lasts = False
 
     def begins(self, error: StoreUnavailable) -> None:
-        """Redis did not answer, now or still."""
+        """Notes that Redis did not answer, now or still."""
         if not self.lasts:
             self._log.warning("%s; %s", error, self._meanwhile)
         self.lasts = True
 
     def ends(self) -> None:
-        """Redis has answered."""
+        """Notes that Redis has answered."""
         if self.lasts:
             self._log.warning("Redis is back")
         self.lasts = False
@@ -98,13 +98,13 @@ async def check(store: Store, url: str) -> None:
 
 
 def redacted(url: str) -> str:
-    """The URL without its password, for people."""
+    """Returns the URL without its password, for people."""
     parts = urlsplit(url)
     return url.replace(f":{parts.password}@", ":***@") if parts.password else url
 
 
 class ServerClock:
-    """The Redis server's time, in which deadlines are absolute: the local monotonic clock plus a measured offset."""
+    """Tells the Redis server's time, in which deadlines are absolute: local monotonic time plus a measured offset."""
 
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()
@@ -112,7 +112,7 @@ class ServerClock:
 
     @answered()
     async def sync(self, store: Store) -> None:
-        """Measures the offset; half of the round trip is its error, so a slow answer changes nothing but the first.
+        """Measures the offset. Half of the round trip is its error, so only the first answer counts even if it is slow.
 
         Raises `StoreUnavailable`.
         """
@@ -124,13 +124,13 @@ class ServerClock:
             self._synced = True
 
     def now(self) -> float:
-        """Seconds since 1970 on the server."""
+        """Returns the seconds since 1970 on the server."""
         return time.monotonic() + self._offset
 
     def local(self, at: float) -> float:
-        """Converts a moment of the server's time into one of `time.monotonic`, which no clock sync can move."""
+        """Converts a moment of the server's time (s) into one of `time.monotonic`, which no clock sync can move."""
         return at - self._offset
 
     def remaining_ms(self, deadline: float) -> float:
-        """Milliseconds until `deadline`, negative when it has passed."""
+        """Returns the ms until `deadline` (server time, s), negative when it has passed."""
         return (deadline - self.now()) * 1000
