@@ -1,4 +1,4 @@
-"""One sequence in an engine: its tokens, how far they are planned and computed, and the blocks that hold their KV."""
+"""Keeps one sequence of an engine: its tokens, how far they are planned and computed, and the blocks of their KV."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -10,12 +10,12 @@ from engine.blocks.manager import Chains, Tables
 
 
 class SequenceState(Enum):
-    """Where a sequence stands; the words are also what a worker answers to `Ask`."""
+    """Says where a sequence stands, and so what it holds."""
 
-    BRANCH = "branch"  # of another sequence, until that has its first token; holds no blocks
-    WAITING = "waiting"  # for blocks; holds none
+    BRANCH = "branch"  # waits for another sequence's first token, to begin with it; holds no blocks
+    WAITING = "waiting"  # waits for blocks; holds none
     LANDING = "landing"  # holds blocks for KV that arrives from a prefill worker
-    RUNNING = "running"
+    RUNNING = "running"  # holds blocks, and is part of steps
     PARKED = "parked"  # prefill done, handoff under way; holds its blocks
     ENDED = "ended"  # holds blocks only while a launched step still refers to them
 
@@ -42,21 +42,21 @@ class Sequence:
     """
 
     key: AttemptKey
-    gateway: str  # epoch
+    gateway: str  # its epoch
     prompt: Prompt
     deadline: float  # s, on the clock of `now` everywhere
     sampling: Sampling = _UNKNOWN_SAMPLING
-    limits: Limits = _UNKNOWN_LIMITS  # of the request: over all attempts
+    limits: Limits = _UNKNOWN_LIMITS  # the request's, over all attempts
     hand_off: bool = False  # parks after the first token of this attempt, unless that ended it
-    landing: bool = False  # its KV is still to arrive; adoption makes it False
+    landing: bool = False  # its KV is still to arrive; `adopt` makes it False
 
     tokens: list[int] = field(default_factory=list, init=False)
-    prompt_tokens: int = field(default=0, init=False)
+    prompt_tokens: int = field(default=0, init=False)  # how many of `tokens` are the client's
     id: int = field(default=0, init=False)  # given by the scheduler, in order of arrival
     state: SequenceState = field(default=SequenceState.WAITING, init=False)
-    blocks: Tables = field(default=(), init=False)
-    chains: Chains = field(default=(), init=False)  # the keys of its full blocks
-    register_at: int = field(default=0, init=False)  # the cache is told more at so many planned tokens
+    blocks: Tables = field(default=(), init=False)  # by KV group
+    chains: Chains = field(default=(), init=False)  # by KV group, the cache keys of its full blocks
+    register_at: int = field(default=0, init=False)  # planned tokens at which the cache learns of more full blocks
     forked: bool = field(default=False, init=False)  # its last block may be in other tables too
     known: list[int] = field(default_factory=list, init=False)  # leading blocks of each table that the cache knows
     capacity: int = field(default=0, init=False)  # tokens that `blocks` hold
@@ -65,17 +65,17 @@ class Sequence:
     pending: int = field(default=0, init=False)  # tokens that steps in flight sample
     in_flight: int = field(default=0, init=False)  # launched steps that refer to this sequence
     admitted_length: int = field(default=0, init=False)  # tokens when its blocks were last taken
-    end_length: int = field(default=0, init=False)  # it has ended with so many tokens ("length")
-    plan_length: int = field(default=0, init=False)  # this engine plans nothing at so many tokens
-    branches: "list[Sequence]" = field(default_factory=list, init=False)  # that begin with its first token
-    stem: "Sequence | None" = field(default=None, init=False)  # whose branch it is
+    end_length: int = field(default=0, init=False)  # tokens at which it ends ("length")
+    plan_length: int = field(default=0, init=False)  # tokens at which this engine plans nothing more for it
+    branches: "list[Sequence]" = field(default_factory=list, init=False)  # wait for its first token
+    stem: "Sequence | None" = field(default=None, init=False)  # the sequence whose branch it is
     abandoned: bool = field(default=False, init=False)  # released, but it goes on until its branches have begun
-    preemptions: int = field(default=0, init=False)
-    lost_blocks: int = field(default=0, init=False)  # full ones, whose KV was there when it was last preempted
-    cached_tokens: int = field(default=0, init=False)  # whose KV was found here at its first admission
-    held_blocks: int = field(default=0, init=False)  # leading whole blocks among those
-    admitted_at: float = field(default=0.0, init=False)  # s, first admission
-    first_token_at: float = field(default=0.0, init=False)  # s, first token of this attempt that was sampled here
+    preemptions: int = field(default=0, init=False)  # how often it was preempted
+    lost_blocks: int = field(default=0, init=False)  # full blocks whose KV was there when it was last preempted
+    cached_tokens: int = field(default=0, init=False)  # tokens whose KV was found here at its first admission
+    held_blocks: int = field(default=0, init=False)  # leading whole blocks of those tokens
+    admitted_at: float = field(default=0.0, init=False)  # s, when it first got its blocks
+    first_token_at: float = field(default=0.0, init=False)  # s, when this engine sampled this attempt's first token
 
     def __post_init__(self) -> None:
         self.tokens, self.prompt_tokens = list(self.prompt.token_ids), self.prompt.prompt_tokens
@@ -91,22 +91,22 @@ class Sequence:
 
     @property
     def emitted(self) -> int:
-        """Output tokens so far, over all attempts; also the output index of the next one."""
+        """Counts the output tokens so far, over all attempts; also the output index of the next one."""
         return len(self.tokens) - self.prompt_tokens
 
     @property
     def length(self) -> int:
-        """Tokens, those included that steps in flight sample."""
+        """Counts the tokens, those included that steps in flight sample."""
         return len(self.tokens) + self.pending
 
     def move(self, state: SequenceState) -> None:
-        """The one way to another state. Raises `IllegalMove`."""
+        """Enters another state; there is no other way to one. Raises `IllegalMove`."""
         if state not in _MOVES[self.state]:
             raise IllegalMove(f"sequence {self.id} of {self.key.request}: {self.state.value} -> {state.value}")
         self.state = state
 
     def finish_after(self, token: int, length: int) -> Finish | None:
-        """Whether, and how, `token` as the last of `length` tokens ends this sequence."""
+        """Tells how `token`, as the last of `length` tokens, ends this sequence; None: it goes on."""
         if token in self.limits.stop_token_ids:
             return "stop"
         return "length" if length >= self.end_length else None
