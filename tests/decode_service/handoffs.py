@@ -1,4 +1,4 @@
-"""What a decode worker is told of handoffs."""
+"""Makes the events and jobs that a decode worker's policy receives."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ KEY = HandoffKey("prefill", 5)
 
 
 def opened(tokens: int = 10, request: str = "r1", **changes: Any) -> Open:
-    """Handoff 5, of a text that begins like all others."""
+    """Makes the Open of handoff 5, whose text begins like all others'."""
     fields: dict[str, Any] = {
         "sender": "prefill",
         "receiver": "me",
@@ -29,7 +29,7 @@ def opened(tokens: int = 10, request: str = "r1", **changes: Any) -> Open:
 
 
 def committed(limits: Limits = LIMITS, branches: dict[int, list[int]] | None = None, **changes: Any) -> Commit:
-    """The end of handoff 5; `branches` are tokens by sample."""
+    """Makes the Commit of handoff 5; `branches` are tokens by sample."""
     fields: dict[str, Any] = {
         "sender": "prefill",
         "receiver": "me",
@@ -48,13 +48,13 @@ def committed(limits: Limits = LIMITS, branches: dict[int, list[int]] | None = N
 
 
 def wanted(*samples: int, **changes: Any) -> RoomWanted:
-    """Handoff 5 asks for room for these samples, all of them alive."""
+    """Asks for room for these samples of handoff 5, all of them alive."""
     message = opened(samples=samples, **changes)
     return RoomWanted(HandoffKey(message.sender, message.handoff), message, samples)
 
 
 def landed(limits: Limits = LIMITS, branches: dict[int, list[int]] | None = None, **changes: Any) -> Landed:
-    """Handoff 5 has landed."""
+    """Says that handoff 5 has landed."""
     commit = committed(limits, branches, **changes)
     samples = tuple(branch.sample for branch in commit.branches)
     key = HandoffKey(commit.sender, commit.handoff)
@@ -62,7 +62,7 @@ def landed(limits: Limits = LIMITS, branches: dict[int, list[int]] | None = None
 
 
 def short_job(tokens: int = 20, **changes: Any) -> DecodeJob:
-    """A job that is computed here from its prompt on."""
+    """Makes a job that the decode worker computes from its prompt on."""
     fields: dict[str, Any] = {
         "request": "r1",
         "attempt": 1,

@@ -1,4 +1,4 @@
-"""KV that is here already is neither sent nor computed again: the delta of a handoff, and the short path."""
+"""Checks that KV which is here already is neither sent nor computed again, in handoffs and on the short path."""
 
 from core.messages import Limits
 from core.records import HeldBlocks

@@ -1,4 +1,4 @@
-"""A decode worker's way with a sequence, event by event."""
+"""Tests a decode worker's way with a sequence, event by event."""
 
 from msgspec import structs
 

@@ -1,4 +1,4 @@
-"""Whatever lands, is dropped, killed, retried, preempted or fails, in any order: each sample ends once."""
+"""Lands, drops, kills, retries, preempts and fails samples in any order: each ends once, and nothing is held."""
 
 from dataclasses import dataclass, field
 
@@ -24,7 +24,7 @@ COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 
 @dataclass
 class Request:
-    """One prompt, and how it is to go on."""
+    """Holds one prompt, and how it is to go on."""
 
     prompt: list[int]
     samples: int
@@ -36,7 +36,7 @@ class Request:
 
 @dataclass
 class Handoff:
-    """What the transfer knows of one."""
+    """Keeps what the transfer knows of one handoff."""
 
     opened: Open
     blocks: Tables = ()
@@ -46,7 +46,7 @@ class Handoff:
 
 
 class DecodeMachine(PolicyMachine):
-    """The I/O thread of a decode worker, in a bad mood."""
+    """Plays the I/O thread of a decode worker, in any order of events."""
 
     @initialize(blocks=st.integers(10, 30), depth=st.integers(1, 2))
     def start(self, blocks: int, depth: int) -> None:
@@ -54,7 +54,7 @@ class DecodeMachine(PolicyMachine):
         bench = Bench(blocks, executor=executor, max_in_flight=depth)
         self.begin(bench, executor, DecodePolicy(bench.parts), depth)
         self.requests: list[Request] = []
-        self.dead: dict[SampleKey, int] = {}  # the highest that was killed, or that a higher one has replaced
+        self.dead: dict[SampleKey, int] = {}  # highest attempt that was killed or replaced
         self.count = 0
 
     # what comes
@@ -91,7 +91,7 @@ class DecodeMachine(PolicyMachine):
 
     @rule(data=st.data(), emitted=st.lists(st.integers(3, 10), max_size=3), short=st.booleans(), late=st.booleans())
     def retry(self, data: st.DataObject, emitted: list[int], short: bool, late: bool) -> None:
-        """Another attempt at one sample; the Kill of the lower one may have been lost, or the Open comes late."""
+        """Makes another attempt at one sample; the Kill of the lower one may have been lost, or the Open comes late."""
         if not self.attempts:
             return
         key = data.draw(st.sampled_from(sorted(self.attempts)))
@@ -135,7 +135,7 @@ class DecodeMachine(PolicyMachine):
         self.listen()
 
     def want(self, keys: list[SampleKey], attempt: int, emitted: list[int], time: int) -> None:
-        """As the transfer does: it knows who is dead, and which handoffs are here."""
+        """Asks for room as the transfer does, which knows who is dead and which handoffs are here."""
         request = self.request(keys[0])
         living = [key for key in keys if self.dead.get(key, 0) < attempt]
         here = {key for each in self.handoffs.values() for key in each.opened.attempts()}
@@ -215,7 +215,7 @@ class DecodeMachine(PolicyMachine):
 
     @rule()
     def drop_dead(self) -> None:
-        """The transfer drops a handoff when all its samples are dead, landed or not."""
+        """Drops each handoff whose samples are all dead, landed or not, as the transfer does."""
         for key, handoff in list(self.handoffs.items()):
             if all(self.dead.get(each, 0) >= handoff.opened.attempt for each in self.keys(handoff)):
                 self.drop_one(key)

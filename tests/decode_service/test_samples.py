@@ -1,4 +1,4 @@
-"""Several samples of a prompt: one landing or one computation, then sequences that know nothing of each other."""
+"""Tests several samples of a prompt: they land or are computed once, and are independent sequences from then on."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def failed(bench: Bench) -> list[tuple[int, str]]:
 
 
 def tokens(bench: Bench) -> dict[int, list[int]]:
-    """What was emitted of each sample, in order."""
+    """Collects what was emitted of each sample, in order."""
     emitted: dict[int, list[int]] = {}
     for each in [each for event in bench.heard(Emit) for each in event.emitted]:
         emitted[each.key.sample] = emitted.get(each.key.sample, []) + each.token_ids
@@ -162,13 +162,11 @@ def test_the_short_path_computes_the_prompt_once_for_all() -> None:
     assert policy.load().prompt_tokens == 10 and policy.load().kv.forks == 1, "that one goes on beside the stem"
     emitted = [each for event in bench.heard(Emit) for each in event.emitted]
     first = emitted[:3]
-    assert [(each.key.sample, each.token_ids, each.finish) for each in first] == [
-        (0, [7], None), (1, [9], "stop"), (2, [7], None)
-    ]  # fmt: skip
+    assert [(each.key.sample, each.token_ids) for each in first] == [(0, [7]), (1, [9]), (2, [7])]
+    assert [each.finish for each in first] == [None, "stop", None]
     assert all(each.stages is not None and each.stages.queue_ms == 1500.0 for each in first)
-    assert [(each.key.sample, each.finish) for each in emitted if each.finish] == [
-        (1, "stop"), (0, "length"), (2, "length")
-    ]  # fmt: skip
+    ends = [(each.key.sample, each.finish) for each in emitted if each.finish]
+    assert ends == [(1, "stop"), (0, "length"), (2, "length")]
     assert not failed(bench) and not bench.heard(HandoffOver)
     over(bench, policy)
 
@@ -284,7 +282,7 @@ def test_released_branches_hold_nothing_while_the_others_wait_for_room() -> None
 
 
 def test_a_job_of_the_past_does_not_take_the_place_of_a_higher_attempt_that_lands() -> None:
-    """A landing prompt has no entry that would keep the job out, so the policy meets both."""
+    """Meets both in the policy, for a landing prompt has no entry in the ledger that would keep the job out."""
     bench = Bench()
     policy = DecodePolicy(bench.parts)
     policy.receive(wanted(1, attempt=2), 1.0)

@@ -1,4 +1,4 @@
-"""What a prefill worker is told."""
+"""Makes the events that a prefill worker's policy receives."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tests.worker.roles import LIMITS, SAMPLING, prompted
 
 
 def job(number: int, tokens: int = 10, peer: str = "decode", **changes: Any) -> PrefillJob:
-    """Request `r<number>`, of the same text as the others as far as it goes."""
+    """Makes request `r<number>`, whose text begins like all others'."""
     fields: dict[str, Any] = {
         "request": f"r{number}",
         "attempt": 1,
@@ -25,5 +25,5 @@ def job(number: int, tokens: int = 10, peer: str = "decode", **changes: Any) -> 
 
 
 def closed(handoff: int, outcome: Any, reason: str = "", retryable: bool = True) -> Closed:
-    """The end of a handoff."""
+    """Makes the end of a handoff."""
     return Closed(handoff=handoff, outcome=outcome, reason=reason, retryable=retryable, bytes=640, digest=1, ms=1.0)

@@ -1,4 +1,4 @@
-"""A prefill worker's way with a sequence, event by event."""
+"""Tests a prefill worker's way with a sequence, event by event."""
 
 from core.ids import AttemptKey
 from core.messages import Branch, DecodeJob, Limits

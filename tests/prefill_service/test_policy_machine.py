@@ -1,4 +1,4 @@
-"""Whatever is killed, retried, refused, fails or is accepted, in any order: each sample ends once, nothing is held."""
+"""Kills, retries, refuses, fails and accepts samples in any order: each ends once, and nothing is held."""
 
 from dataclasses import dataclass, field
 
@@ -24,7 +24,7 @@ COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 
 @dataclass
 class Handoff:
-    """What the transfer knows of one."""
+    """Keeps what the transfer knows of one handoff."""
 
     job: PrefillJob
     samples: tuple[int, ...]
@@ -36,14 +36,14 @@ class Handoff:
 
 
 class PrefillMachine(PolicyMachine):
-    """The I/O thread of a prefill worker, in a bad mood."""
+    """Plays the I/O thread of a prefill worker, in any order of events."""
 
     @initialize(blocks=st.integers(8, 30), share=st.sampled_from([0.2, 0.6]), depth=st.integers(1, 2))
     def start(self, blocks: int, share: float, depth: int) -> None:
         executor = StrictExecutor((4,))
         bench = Bench(blocks, share, executor, depth)
         self.begin(bench, executor, PrefillPolicy(bench.parts), depth)
-        self.jobs: list[PrefillJob] = []  # of every request the first
+        self.jobs: list[PrefillJob] = []  # the first job of every request
 
     @rule(
         common=st.integers(0, 12),
@@ -82,7 +82,7 @@ class PrefillMachine(PolicyMachine):
 
     @rule(data=st.data(), emitted=st.lists(st.integers(4, 10), max_size=3))
     def retry(self, data: st.DataObject, emitted: list[int]) -> None:
-        """A higher attempt at one sample; the Kill of the lower one may have been lost."""
+        """Submits a higher attempt at one sample; the Kill of the lower one may have been lost."""
         if not self.attempts:
             return
         key = data.draw(st.sampled_from(sorted(self.attempts)))
@@ -140,7 +140,7 @@ class PrefillMachine(PolicyMachine):
         self.listen()
 
     def unpin(self) -> None:
-        """Until now frames could be read: the blocks have to be as they were committed."""
+        """Unpins what is closed. Until now frames could be read: the blocks have to be as they were committed."""
         for number in [number for number, each in self.handoffs.items() if each.closed]:
             handoff = self.handoffs.pop(number)
             if handoff.branches:

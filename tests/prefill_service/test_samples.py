@@ -1,4 +1,4 @@
-"""Several samples of a prompt: one pass, one handoff, and an end for each sample on its own."""
+"""Tests several samples of a prompt: they have one pass, one handoff, and each an end of its own."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What every policy lives through: steps that overlap, time that passes, logits that are not finite.
+"""Drives a policy through what each lives through: steps that overlap, time that passes, logits that are not finite.
 
 A role's machine adds its jobs and its transfer. It runs on the strict executor, so that wrong KV is seen at once.
 """
@@ -16,14 +16,14 @@ from worker.events import Emit, Fail
 
 
 class PolicyMachine(RuleBasedStateMachine):
-    """A policy's I/O thread in a bad mood. `begin` is to be called first."""
+    """Plays the I/O thread and the loop around a policy, in any order. `begin` is to be called first."""
 
     def begin(self, bench: Bench, executor: StrictExecutor, policy: Any, depth: int) -> None:
-        """`depth`: steps that may be launched and not collected."""
+        """Begins with an idle policy. `depth`: steps that may be launched and not collected."""
         self.bench, self.executor, self.policy, self.depth = bench, executor, policy, depth
         self.now = 1.0
         self.ends = Ends()
-        self.attempts: dict[SampleKey, int] = {}  # the highest
+        self.attempts: dict[SampleKey, int] = {}  # the highest attempt at each sample
         self.handoffs: dict[Any, Any] = {}
 
     @rule()
@@ -77,11 +77,11 @@ class PolicyMachine(RuleBasedStateMachine):
             assert self.policy.busy() == bool(self.ends.open() or self.handoffs)
 
     def transfer_goes_on(self) -> bool:
-        """What the transfer would do by itself; False if nothing."""
+        """Does what the transfer would do by itself; returns False if that is nothing."""
         raise AssertionError("a role's machine says")
 
     def teardown(self) -> None:
-        """From any state everything ends, and nothing is held."""
+        """Checks that from any state everything ends, and nothing is held."""
         if not hasattr(self, "policy"):
             return
         for _ in range(1000):

@@ -1,4 +1,4 @@
-"""A role's policy with real scheduler and blocks, and the I/O thread's events written down instead of carried out."""
+"""Gives a policy real scheduler and blocks, and writes its events down instead of carrying them out."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ def prompted(tokens: int, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 class Sevens:
-    """Every token is 7, but for the samples that have others; logits of the prompts in `fail` are not finite."""
+    """Samples 7 everywhere, but for samples that have others; logits of the prompts in `fail` are not finite."""
 
     def __init__(self, others: dict[int, int] | None = None) -> None:
         self._others = others or {}
@@ -44,15 +44,15 @@ class Sevens:
         self.fail: set[int] = set()
 
     def move(self, moves: Moves[BlockMove]) -> None:
-        """Written down."""
+        """Writes the moves down."""
         self.moves += moves
 
     def launch(self, plan: Plan) -> None:
-        """Nothing to compute."""
+        """Keeps the plan, of which nothing is computed."""
         self._launched.append(plan)
 
     def collect(self) -> StepResult:
-        """The tokens of the oldest step."""
+        """Returns the tokens of the oldest step."""
         plan = self._launched.popleft()
         sampled = [number for number, work in enumerate(plan.works) if work.sampling is not None]
         failed = [number for number in sampled if plan.works[number].sequence in self.fail]
@@ -64,7 +64,7 @@ class Sevens:
 
 
 class Watched(Scheduler):
-    """A scheduler that remembers what it was given."""
+    """Remembers which sequences it was given."""
 
     def __init__(self, blocks: BlockManager, **settings: Any) -> None:
         super().__init__(blocks, **settings)
@@ -77,7 +77,7 @@ class Watched(Scheduler):
 
 
 class Said(Outbox[Any]):
-    """An outbox that writes down what is posted, as nobody reads it."""
+    """Writes down what is posted; nobody reads it."""
 
     def __init__(self) -> None:
         super().__init__(10)
@@ -88,7 +88,7 @@ class Said(Outbox[Any]):
 
 
 class Bench:
-    """Parts for a policy, and the engine loop a step at a time."""
+    """Makes the parts for a policy, and runs the engine loop a step at a time."""
 
     def __init__(
         self,
@@ -130,14 +130,14 @@ class Bench:
         self.scheduler.check_invariants()
 
     def step(self, policy: Any, now: float = 1.0) -> Plan | None:
-        """Plan, run, apply."""
+        """Plans, runs and applies a step; returns None where there is nothing to compute."""
         plan = self.launch(policy, now)
         if plan is not None:
             self.collect(policy, now)
         return plan
 
     def run(self, policy: Any, now: float = 1.0) -> int:
-        """Steps until there is nothing to compute; how many they were."""
+        """Steps until there is nothing to compute; returns how many steps it took."""
         steps = 0
         while self.step(policy, now) is not None:
             steps += 1

@@ -40,7 +40,7 @@ def test_cores_that_are_left_over_go_to_one_each(tmp_path: Path) -> None:
 
 
 def test_a_step_under_way_gives_cores_back_and_takes_them_again(tmp_path: Path) -> None:
-    """A long step of one worker, looked at between layers, beside short ones of another."""
+    """Looks between the layers of one worker's long step, beside short ones of another."""
     path = str(tmp_path / "page")
     long: list[int] = []
     one, two = BusyPage(path, 2, long.append), BusyPage(path, 2, lambda threads: None)

@@ -24,7 +24,7 @@ def test_a_part_of_a_core_counts_as_one(tmp_path: Path) -> None:
 
 
 def test_without_a_group_only_the_affinity_counts(tmp_path: Path) -> None:
-    """In a process of its own, for an affinity belongs to a thread, and is inherited."""
+    """Runs in a process of its own, for an affinity belongs to a thread, and is inherited."""
     one = min(os.sched_getaffinity(0))
     code = f"import os; os.sched_setaffinity(0, {{{one}}}); from worker.cores import available_cores as cores"
     code += f"; from pathlib import Path; print(cores(Path({str(tmp_path)!r})))"

@@ -1,4 +1,4 @@
-"""The loop goes on while there is work, sleeps when there is none, and ends when it is told."""
+"""Checks that the loop goes on while there is work, sleeps when there is none, and ends when it is told."""
 
 import threading
 from collections import deque
@@ -23,14 +23,14 @@ SECONDS = 20.0
 
 
 class Sevens:
-    """Runs plans: every sampled token is 7."""
+    """Runs plans: samples 7 everywhere, and counts the steps in flight."""
 
     def __init__(self) -> None:
         self.launched: deque[Plan] = deque()
         self.most = 0
 
     def move(self, moves: Sequence[BlockMove]) -> None:
-        """Every KV is the same here."""
+        """Does nothing: every KV is the same here."""
 
     def launch(self, plan: Plan) -> None:
         self.launched.append(plan)
@@ -58,7 +58,7 @@ def job(number: int) -> DecodeJob:
 def make_loop(
     bench: Bench, runner: Sevens, inbox: Inbox[object], scheduler: Scheduler, status: EngineStatus, depth: int = 1
 ) -> EngineLoop[object]:
-    """A decode worker's."""
+    """Makes the loop of a decode worker."""
     config = structs.replace(bench.life.config, drain_seconds=60.0)
     life = replace(bench.life, config=config, inbox=inbox, status=status)
     policy = DecodePolicy(bench.parts._replace(life=life, scheduler=scheduler))
@@ -67,7 +67,7 @@ def make_loop(
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sequence at a time: each can start only when a collected step has ended the one before."""
+    """Runs one sequence at a time: each can start only when a collected step has ended the one before."""
     monkeypatch.setattr("worker.engine_loop.IDLE_WAIT", 10 * SECONDS)
     bench = Bench()
     scheduler = Scheduler(bench.blocks, max_batch_tokens=16, max_sequences=1, max_model_len=256, max_in_flight=depth)
@@ -100,7 +100,7 @@ def test_an_error_ends_the_loop_at_once_and_reports_what_was_running() -> None:
 
 
 class Broken(Sevens):
-    """The device fails in the first step."""
+    """Fails in the first step, as a broken device does."""
 
     def collect(self) -> StepResult:
         raise DeviceError("CUDA error: an illegal memory access was encountered")

@@ -1,4 +1,4 @@
-"""The control link over real sockets: no work before Hello, every token once asked for, nothing for the dead."""
+"""Tests the control link over real sockets: no work before Hello, tokens again when asked for, nothing for the dead."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ SECONDS = 10.0
 
 
 class Landings:
-    """A transfer on whose way some attempts are, and that writes down which were cancelled."""
+    """Stands for a transfer: knows the attempts in `landing`, and writes down which were cancelled."""
 
     handoff_address = ""
 
@@ -82,7 +82,7 @@ def life(silence: float) -> Life:
 
 
 class Setting:
-    """A worker's connections, and a gateway's end of one."""
+    """Holds a worker's connections, and a gateway's end of one."""
 
     def __init__(self, silence: float) -> None:
         self.context = zmq.asyncio.Context()
@@ -97,7 +97,7 @@ class Setting:
 
     @property
     def told(self) -> list[Any]:
-        """What the engine was told since the last look."""
+        """Takes the events that were posted to the engine thread since the last look."""
         return self.life.inbox.take(0)
 
     async def send(self, message: ToWorker | bytes) -> None:
@@ -216,7 +216,7 @@ async def test_the_engine_hears_once_of_a_cancel_of_what_is_landing(setting: Set
 
 
 async def test_cancels_of_what_is_not_here_cost_the_engine_nothing(setting: Setting) -> None:
-    """Or a flood of them within one step would fill its inbox, and end the worker."""
+    """Without this a flood of them within one step would fill its inbox, and end the worker."""
     await setting.hello()
     for number in range(5):
         await setting.send(Cancel(**ends(), key=KEY._replace(request=f"gateway-1-{number}")))

@@ -84,7 +84,7 @@ def test_what_nobody_acknowledges_is_dropped_after_its_deadline() -> None:
 
 
 class Delivery(RuleBasedStateMachine):
-    """A gateway that loses messages and asks again still gets every token once, in order, and the end."""
+    """Checks that a gateway which loses messages and asks again gets every token once, in order, and the end."""
 
     def __init__(self) -> None:
         super().__init__()
