@@ -1,4 +1,4 @@
-"""Derives the CURVE keys of control links: who has the deployment's secret has both ends' keys, nobody else has any.
+"""Derives the CURVE keys of control sockets: who has the deployment's secret has both ends' keys, nobody else any.
 
 The end that binds and the end that connects have a pair each, so that each proves to the other that it has the secret.
 """
@@ -11,7 +11,7 @@ from zmq.utils import z85
 from core.errors import BatonError
 from core.sealing import derive_key
 
-SERVER, CLIENT = "control link, binding end", "control link, connecting end"
+SERVER, CLIENT = "control link, binding end", "control link, connecting end"  # what the keys are derived for
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class QueueClosed(BatonError):
 
 
 class MessageError(BatonError):
-    """Bytes from a peer are not a message of this link."""
+    """Bytes from a peer are no message that it may send here."""
 
 
 class SealError(BatonError):

@@ -30,7 +30,7 @@ UNEXPECTED = "it is not expected, or not any more"
 BATCH = 16  # questions answered before other tasks have their turn
 QUIET = 60.0  # s between two lines in the log
 REASONS = ("handshake", "key", "user", "token", "mechanism")
-log = logging.getLogger("baton.links")
+log = logging.getLogger("baton.sockets")
 
 
 class Gatekeeper:

@@ -1,8 +1,8 @@
-"""Defines every message that crosses a process boundary: one union and one typed decoder per link.
+"""Defines every message that crosses a process boundary: one union and one typed decoder for each way.
 
 All structs are frozen and tagged, and travel as msgpack. KV bytes are never inside a message: they follow a `Layer`
 header as frames of their own, or through shared memory. Every message names the epoch of its sender and of the life
-that it is meant for; what reaches another life is dropped and counted. Times on these links are remaining
+that it is meant for; what reaches another life is dropped and counted. Times between processes are remaining
 milliseconds; jobs on Redis carry absolute seconds of the Redis server's clock.
 """
 
@@ -341,7 +341,7 @@ class Offer(Addressed, frozen=True, kw_only=True, tag="offer"):
     nonce: bytes  # the sender's half of the key
     user: Name
     token: Name
-    tcp: Annotated[int, Meta(ge=0, le=65535)] = 0  # port on the host where the control link's socket is
+    tcp: Annotated[int, Meta(ge=0, le=65535)] = 0  # port on the host of the control socket
     ipc: Name = ""  # endpoint of a Unix socket
     shm: Name = ""  # path of a ring in shared memory
     ring: Annotated[int, Meta(ge=0, le=1 << 40)] = 0  # bytes of that ring
@@ -384,22 +384,22 @@ T = TypeVar("T")
 
 
 class MessageDecoder(Generic[T]):
-    """Turns bytes into messages of one kind of connection. Raises `MessageError` for anything else."""
+    """Turns bytes into messages of one way, such as from gateway to worker. Raises `MessageError` for anything else."""
 
-    def __init__(self, union: type[T] | UnionType, link: str) -> None:
+    def __init__(self, union: type[T] | UnionType, way: str) -> None:
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
-        self._link = link
+        self._way = way
 
     def __call__(self, data: bytes | memoryview) -> T:
         try:
             return self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MessageError(f"not a message of the {self._link} link: {type(error).__name__}") from None
+            raise MessageError(f"not a message from {self._way}: {type(error).__name__}") from None
 
 
-decode_job: MessageDecoder[AnyJob] = MessageDecoder(AnyJob, "job")
+decode_job: MessageDecoder[AnyJob] = MessageDecoder(AnyJob, "gateway to queue")
 decode_to_worker: MessageDecoder[ToWorker] = MessageDecoder(ToWorker, "gateway to worker")
 decode_from_worker: MessageDecoder[FromWorker] = MessageDecoder(FromWorker, "worker to gateway")
 decode_to_decode: MessageDecoder[ToDecode] = MessageDecoder(ToDecode, "prefill to decode")
-decode_layer: MessageDecoder[Layer] = MessageDecoder(Layer, "payload")
+decode_layer: MessageDecoder[Layer] = MessageDecoder(Layer, "prefill to decode, for a payload")
 decode_to_prefill: MessageDecoder[ToPrefill] = MessageDecoder(ToPrefill, "decode to prefill")

@@ -35,7 +35,7 @@ class HandoffCounts(Struct, frozen=True):
     """Counts handoffs as a worker's transfer saw them: totals since the start. Those that passed are counted in `Load`.
 
     Seconds are sums over the handoffs that passed. A prefill worker knows the first three, exactly; a decode worker the
-    last. Reasons are a fixed set of words (`kvtransfer/tally.py`).
+    last. Reasons are a fixed set of words (`kvtransfer/outcomes.py`).
     """
 
     grant_seconds: float = 0.0  # from Open to Grant
@@ -105,7 +105,7 @@ class WorkerRecord(Struct, frozen=True):
 
     epoch: str
     role: Role
-    address: str  # endpoint of the control link
+    address: str  # endpoint of its control socket
     handoff_address: str  # endpoint where a decode worker takes handoffs; empty for a prefill worker
     model: str
     fingerprint: str  # `KVSpec.fingerprint`: equal if blocks pass as they are

@@ -9,14 +9,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 NAMED = re.compile(r"`([\w./]+\.(?:py|c|h|md))`")
 LINKED = re.compile(r"\]\(([\w./]+)(?:#[\w-]+)?\)")
-OURS = ("core", "engine", "kernels", "kvtransfer", "worker", "prefill_service", "decode_service", "gateway")
-OURS += ("dashboard", "launcher", "benchmarks", "demo_model", "tests", "docs")
+HOMES = [folder.parent for folder in ROOT.glob("*/__init__.py")] + [ROOT / "docs"]
 
 
 @pytest.fixture(scope="module")
 def names() -> set[str]:
     """The paths of our files, from every folder on: a page may name a file of the room that it is about."""
-    files = [path.relative_to(ROOT) for folder in OURS for path in (ROOT / folder).rglob("*.*")]
+    files = [path.relative_to(ROOT) for home in HOMES for path in home.rglob("*.*")]
     return {"/".join(file.parts[start:]) for file in files for start in range(len(file.parts))}
 
 

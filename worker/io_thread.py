@@ -39,7 +39,7 @@ class IOThread(threading.Thread):
         self._make_transfer = make_transfer
         self.ready = threading.Event()
         self.error = ""  # why the thread ended, unless it was asked to
-        self.address = ""  # of the control link, once it is bound
+        self.address = ""  # of the control socket, once it is bound
 
     def run(self) -> None:
         """Serves until `stop`. What goes wrong is kept in `error`, and stops the engine thread."""

@@ -1,7 +1,7 @@
 """Turns who a client is into a salt: KV is reused only among requests with the same salt.
 
 The salt is a keyed hash (HMAC-SHA256, RFC 2104) of what the client identifies itself with, so that neither workers nor
-whoever reads a link learn a client's token, and nobody without the deployment's secret can make another's salt.
+whoever reads along learn a client's token, and nobody without the deployment's secret can make another's salt.
 """
 
 import hashlib

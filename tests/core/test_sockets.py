@@ -3,7 +3,7 @@
 import zmq
 
 from core.sockets import dealer, router
-from tests.links import KEYS, guarded
+from tests.network import KEYS, guarded
 
 
 async def test_libzmq_sends_no_heartbeats() -> None:

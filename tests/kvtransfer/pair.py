@@ -31,7 +31,7 @@ from kvtransfer.ring_channel import FRAMES
 from kvtransfer.sender import SenderState
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.world import TOKENS, opened
-from tests.links import SECRET
+from tests.network import SECRET
 
 LAYERS = 3
 SPEC = KVSpec(groups=(KVGroup("full", tuple(range(LAYERS)), 16, 32 << 10),), layout="test", weights="none")

@@ -51,7 +51,7 @@ from tests.kvtransfer.pair import (
     until,
 )
 from tests.kvtransfer.world import TOKENS, commit, layer, opened, opening
-from tests.links import KEYS, SECRET
+from tests.network import KEYS, SECRET
 
 
 def test_bytes_move_and_digests_agree(way: Way) -> None:

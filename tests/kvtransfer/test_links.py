@@ -21,7 +21,7 @@ from tests.kvtransfer.meddler import Meddler
 from tests.kvtransfer.pair import DECODE, PREFILL, Way, bounded, pair, until
 from tests.kvtransfer.test_transports import BLOCKS, QUICK, drop, joined
 from tests.kvtransfer.world import layer
-from tests.links import KEYS, guarded
+from tests.network import KEYS, guarded
 
 GOOD = Offer(
     sender=DECODE, receiver=PREFILL, security="sealed", nonce=bytes(32), user="ab" * 16, token="cd" * 16

@@ -12,7 +12,7 @@ from core.sockets import router
 from kvtransfer.events import Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from kvtransfer.outbound import Outbound
 from tests.kvtransfer.array_pool import ArrayPool
-from tests.links import KEYS, SECRET, guarded
+from tests.network import KEYS, SECRET, guarded
 from tests.worker.roles import LIMITS, SAMPLING, SPEC
 
 SALT = "0af9" * 8

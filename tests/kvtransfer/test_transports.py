@@ -19,7 +19,7 @@ from kvtransfer.sender import SenderState
 from tests.kvtransfer.meddler import Fate, Frames, Meddler, header_of
 from tests.kvtransfer.pair import DECODE, LAYERS, PREFILL, WAYS, Pair, Way, bounded, pair, until
 from tests.kvtransfer.world import layer
-from tests.links import KEYS
+from tests.network import KEYS
 
 QUICK = TransferConfig(
     frame=128 << 10, window=1 << 20, repeat_ms=50, verify_deadline=0.3, silence=1.0, grant_deadline=1.0

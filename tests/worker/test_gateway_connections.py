@@ -1,4 +1,4 @@
-"""Tests the control link over real sockets: no work before Hello, tokens again when asked for, nothing for the dead."""
+"""Tests connections over real sockets: no work before Hello, tokens again when asked for, nothing for the dead."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ from core.records import HandoffCounts, KVLink
 from core.sockets import dealer, router
 from core.store import ServerClock
 from kvtransfer.events import CancelAttempt
-from tests.links import KEYS
+from tests.network import KEYS
 from worker.busy_page import BusyPage
 from worker.engine_status import EngineStatus
 from worker.events import Failure, Kill
