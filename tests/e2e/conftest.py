@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.system import ROOT, System
+from tests.e2e.forks import ROOT
+from tests.e2e.system import System
 
 DEMO = ROOT / "demo_model" / "weights"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     directory: Path = tmp_path_factory.mktemp("system")
     worker = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56")

@@ -6,7 +6,6 @@ All are on this host's loopback address, unless a test says which services are o
 import os
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,10 +22,10 @@ from core.status import read_status
 from core.store import connect_blocking
 from launcher.deployment import ENVIRONMENT
 from launcher.redis_server import redis_service
+from tests.e2e.forks import ROOT, Forked
 from tests.e2e.host import THIS_HOST, Host
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 
@@ -51,7 +50,7 @@ class System:
     ) -> None:
         self.directory = directory
         self.model = model
-        self.workers: dict[str, subprocess.Popen[bytes]] = {}
+        self.workers: dict[str, Forked] = {}
         self.gateway_url = self.dashboard_url = ""
         self.killed: set[int] = set()  # processes that a test has ended by itself
         self.host_of = host_of  # by the service's name
@@ -60,7 +59,7 @@ class System:
         self._options = {"prefill": list(worker), "decode": [*worker, *decode_only]}
         self._gateway, self._dashboard = list(gateway), dashboard
         self._environment = {**ENVIRONMENT, **os.environ, **(environment or {}), "PYTHONPATH": str(ROOT)}
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[subprocess.Popen[bytes] | Forked] = []
         self._log = (directory / "log").open("ab")
 
     def __enter__(self) -> "System":
@@ -80,7 +79,7 @@ class System:
 
     def _start(self) -> None:
         service, self.redis_url = redis_service(self.directory)
-        self._run("redis", list(service.command))
+        self._run(service.command)
         self.store: redis.Redis = connect_blocking(self.redis_url)
         wait_until(self._answers, "Redis")
         (self.directory / "secret").write_text(new_secret())
@@ -100,27 +99,21 @@ class System:
             self._serve("dashboard", "dashboard", [*shared, "--port", "0", "--gateway", self.gateway_url])
             self.dashboard_url = self.address("dashboard")
 
-    def _serve(self, name: str, module: str, options: list[str]) -> subprocess.Popen[bytes]:
+    def _serve(self, name: str, module: str, options: list[str]) -> Forked:
         status = str(self.directory / f"{name}.status")
-        command = [
-            sys.executable,
-            "-m",
-            module,
-            *options,
-            "--host",
-            self.host_of(name).address,
-            "--status-file",
-            status,
-        ]
-        return self._run(name, command)
-
-    def _run(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        with self.host_of(name).inside():
-            process = subprocess.Popen(
-                command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
-            )
+        host = self.host_of(name)
+        process = Forked(
+            module, [*options, "--host", host.address, "--status-file", status], self._environment, host, self._log
+        )
         self._processes.append(process)
         return process
+
+    def _run(self, command: Sequence[str]) -> None:
+        self._processes.append(
+            subprocess.Popen(
+                command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+            )
+        )
 
     def address(self, name: str) -> str:
         """Where a service is ready; waits for it."""

@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.golden import build_served_model, complete_all, references
 from tests.e2e.system import System
+from tests.reference import Golden
 from tests.waiting import wait_until
 
 FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56")
@@ -20,11 +21,17 @@ def in_progress(system: System) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("baton:requests_in_progress{"))
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Golden]]:
+    """A random model, and what it answers to many prompts."""
+    model = build_served_model(tmp_path_factory.mktemp("model"), "llama")
+    return model, references(model, [20, 300, 90, 210, 40, 500, 64, 130] * 3, new_tokens=100)
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_a_killed_worker_loses_no_request(tmp_path: Path, role: str) -> None:
-    model = build_served_model(tmp_path / "model", "llama")
-    runs = references(model, [20, 300, 90, 210, 40, 500, 64, 130] * 3, new_tokens=100)
+def test_a_killed_worker_loses_no_request(tmp_path: Path, served: tuple[Path, list[Golden]], role: str) -> None:
+    model, runs = served
     with System(tmp_path, model, prefill=2, decode=2, worker=FP32) as system:
         victim = system.workers.pop(f"{role}-1")
 

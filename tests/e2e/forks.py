@@ -1,0 +1,147 @@
+"""The services of a tested system as forks of one process that has imported their packages.
+
+Importing PyTorch and transformers is most of what a worker's start takes, and the same each time. So `python -m
+tests.e2e.forks` imports them once, before any thread or socket is there, and each service begins as a fork of it. From
+then on it is what `python -m SERVICE` would be: a process of its own, with its command line, environment, log and exit
+status. (`tests/launcher/test_up.py` and the benchmarks' tests start the same services as commands.)
+"""
+
+import atexit
+import functools
+import gc
+import importlib
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from launcher.deployment import ENVIRONMENT
+from tests.e2e.host import Host
+
+ROOT = Path(__file__).parents[2]
+SERVICES = ("prefill_service", "decode_service", "gateway")
+MODELS = ("llama", "mistral", "qwen2", "qwen3")
+"""Their configurations in transformers, which each worker reads one of."""
+LARGEST = 1 << 16
+"""Bytes of a message."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """A service to start: the module that it is, its options, what it has in its environment, and where it is."""
+
+    module: str
+    options: list[str]
+    environment: dict[str, str]
+    host: Host
+
+
+class Forked:
+    """A service that was started so, with those methods of `subprocess.Popen` that a system uses."""
+
+    def __init__(
+        self, module: str, options: Sequence[str], environment: Mapping[str, str], host: Host, log: IO[bytes]
+    ) -> None:
+        start = Start(module, list(options), dict(environment), host)
+        self._keeper, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(_server(), [msgspec.json.encode(start)], [theirs.fileno(), log.fileno()])
+        self.pid = int(self._keeper.recv(LARGEST))
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status, or None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status; that of a signal is negative. Raises `subprocess.TimeoutExpired`."""
+        if self.returncode is None:
+            self._keeper.settimeout(timeout)
+            try:
+                self.returncode = int(self._keeper.recv(LARGEST))
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0) from None
+            self._keeper.close()
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Sends a signal to a service that has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+@functools.cache
+def _server() -> socket.socket:
+    """What starts services when it is told to, from the first one until these tests end."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+    environment = {**ENVIRONMENT, **os.environ, "PYTHONPATH": str(ROOT)}
+    with theirs:
+        server = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+        )
+    atexit.register(server.wait)
+    atexit.register(ours.close)  # called first: the last registered is
+    return ours
+
+
+def main() -> int:
+    """Forks for each `Start` until the tests' end of the socket is closed. A fork returns when its service ends."""
+    for service in SERVICES:
+        importlib.import_module(f"{service}.__main__")
+        del sys.modules[f"{service}.__main__"]  # it will run, under another name
+    for model in MODELS:
+        importlib.import_module(f"transformers.models.{model}.configuration_{model}")
+    gc.freeze()  # what forks share stays shared
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end the services
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
+    with socket.socket(fileno=int(sys.argv[1])) as control:
+        while True:
+            message, files, _, _ = socket.recv_fds(control, LARGEST, 2)
+            if not message:
+                return 0
+            if os.fork() == 0:
+                break
+            for file in files:
+                os.close(file)
+    return _keep(msgspec.json.decode(message, type=Start), *files)
+
+
+def _keep(start: Start, tests: int, log: int) -> int:
+    """Starts a service, says its process id and, when it has ended, its exit status. In the service, runs it."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(tests)
+        os.close(log)
+        os.environ.clear()
+        os.environ.update(start.environment)
+        sys.argv = [start.module, *start.options]
+        with start.host.inside():
+            runpy.run_module(start.module, run_name="__main__", alter_sys=True)
+        return 0
+    os.close(log)
+    with socket.socket(fileno=tests) as connection:
+        connection.send(str(pid).encode())
+        connection.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
