@@ -7,15 +7,14 @@ import pytest
 from engine.backends.native import build
 from engine.backends.native.library import load
 
-VARIANTS = {
-    "native": (),
-    "without-amx": ("-mno-amx-bf16", "-mno-amx-tile", "-mno-amx-int8"),
-    "avx512": ("-march=x86-64-v4",),
-    "avx2": ("-march=x86-64-v3",),
+NATIVE = "-march=native"
+LEVELS = {
+    "this processor": ("", (NATIVE,)),
+    "AVX-512 bf16 without AMX": ("avx512_bf16", (NATIVE, "-mno-amx-tile")),
+    "AVX-512": ("avx512f", (NATIVE, "-mno-amx-tile", "-mno-avx512bf16")),
+    "AVX2": ("avx2", ("-march=x86-64-v3",)),
 }
-"""Flags that make code for lesser processors."""
-NEEDED = {"native": "", "without-amx": "avx512_bf16", "avx512": "avx512vl", "avx2": "avx2"}
-"""What this one has to have, to run it."""
+"""The flag of /proc/cpuinfo that a level needs, and the compiler's options."""
 
 
 @pytest.fixture(scope="session")
@@ -24,11 +23,10 @@ def native() -> ctypes.CDLL:
     return load()
 
 
-@pytest.fixture(scope="session", params=VARIANTS)
-def variant(request: pytest.FixtureRequest) -> ctypes.CDLL:
+@pytest.fixture(scope="session", params=LEVELS)
+def level(request: pytest.FixtureRequest) -> ctypes.CDLL:
     """The library as it would be on this processor, and on lesser ones that this one can stand in for."""
-    if NEEDED[request.param] not in build.processor():
-        pytest.skip(f"this processor has no {NEEDED[request.param]}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "FLAGS", (*build.FLAGS, *VARIANTS[request.param]))
-        return load()
+    needs, target = LEVELS[request.param]
+    if needs and needs not in build.processor().split():
+        pytest.skip(f"this processor has no {needs}")
+    return load(target)

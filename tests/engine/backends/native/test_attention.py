@@ -99,15 +99,15 @@ def test_any_head_and_block_size(native: ctypes.CDLL, block: int, dim: int, dtyp
 
 
 @FORMATS_TESTED
-def test_every_processors_code(variant: ctypes.CDLL, dtype: torch.dtype) -> None:
+def test_every_processors_code(level: ctypes.CDLL, dtype: torch.dtype) -> None:
     for shape in ("mixed", "lengths", "long"):
         for kv_heads, shared in HEADS.values():
             sizes = dict(kv_heads=kv_heads, shared=shared, dim=64)
-            assert attended(variant, {**SHAPES, **ODD}[shape], window=100, dtype=dtype, **sizes)[1] < LIMITS[dtype]
+            assert attended(level, {**SHAPES, **ODD}[shape], window=100, dtype=dtype, **sizes)[1] < LIMITS[dtype]
     for dim in (2, 22, 80, 96, 128, MAX_HEAD_DIM):
         for block in (8, 64):
             sizes = dict(kv_heads=2, shared=3, dim=dim, block=block)
-            assert attended(variant, ODD["odd chunks"], dtype=dtype, **sizes)[1] < LIMITS[dtype]
+            assert attended(level, ODD["odd chunks"], dtype=dtype, **sizes)[1] < LIMITS[dtype]
 
 
 class Text:
@@ -147,41 +147,41 @@ class Text:
 @pytest.mark.parametrize("window", [0, 1, 70])
 @FORMATS_TESTED
 def test_a_rows_bits_depend_on_its_own_kv_only(
-    variant: ctypes.CDLL, window: int, dtype: torch.dtype, threads: int
+    level: ctypes.CDLL, window: int, dtype: torch.dtype, threads: int
 ) -> None:
     """A text of 300 tokens at once, in chunks, token by token, beside others, in other blocks, with more threads."""
     text = Text(300, dtype)
-    whole = text.rows(variant, 0, 300, window=window)
+    whole = text.rows(level, 0, 300, window=window)
     for chunk in (1, 7, 64, 299):
         for begin in range(0, 300, max(chunk, 43)):
             end = min(begin + chunk, 300)
             for block, others in ((16, []), (8, [(5, 9), (77, 1)]), (64, [(0, 64)] * 3)):
-                found = text.rows(variant, begin, end, block=block, others=others, window=window)
+                found = text.rows(level, begin, end, block=block, others=others, window=window)
                 assert torch.equal(found, whole[begin:end]), (begin, end, block)
 
 
 @pytest.mark.parametrize("window", [0, 1000])
 @FORMATS_TESTED
 def test_a_long_sequences_bits_do_not_depend_on_who_shares_it(
-    variant: ctypes.CDLL, window: int, dtype: torch.dtype, threads: int
+    level: ctypes.CDLL, window: int, dtype: torch.dtype, threads: int
 ) -> None:
     """Threads divide its positions among themselves; alone or beside others, or as the last row of a prompt."""
     text = Text(2000, dtype)
-    prompt = text.rows(variant, 1900, 2000, window=window)
+    prompt = text.rows(level, 1900, 2000, window=window)
     for begin in (1999, 1995):
         for others in ([], [(5000, 1)], [(10, 1)] * 20):
-            found = text.rows(variant, begin, 2000, others=others, window=window)
+            found = text.rows(level, begin, 2000, others=others, window=window)
             assert torch.equal(found, prompt[begin - 1900 :]), (begin, others)
 
 
 @pytest.mark.parametrize("window", [0, 50])
 @FORMATS_TESTED
 def test_what_is_not_a_number_stays_where_it_is_seen(
-    variant: ctypes.CDLL, window: int, dtype: torch.dtype, threads: int
+    level: ctypes.CDLL, window: int, dtype: torch.dtype, threads: int
 ) -> None:
     """In a query, or a key or value of the first KV head; rows of other tokens, heads and sequences keep their bits."""
     for begin, end in ((0, 300), (299, 300)):
-        expected = Text(300, dtype).rows(variant, begin, end, window=window)
+        expected = Text(300, dtype).rows(level, begin, end, window=window)
         for position in (261, 299):
             text, sees = Text(300, dtype), torch.zeros(300, 6, dtype=torch.bool)
             text.queries[position, 1, 7] = math.nan
@@ -193,11 +193,11 @@ def test_what_is_not_a_number_stays_where_it_is_seen(
                 sees[position : position + window if window else None, :3] = True
                 spoilt.append((text, sees))
             for text, sees in spoilt:
-                found = text.rows(variant, begin, end, window=window)
+                found = text.rows(level, begin, end, window=window)
                 assert torch.equal(found.isfinite().all(-1), ~sees[begin:end])
                 assert torch.equal(found[~sees[begin:end]], expected[~sees[begin:end]])
         for others in ([(0, 77)], [(40, 1)] * 5, [(3000, 1)]):
-            found = Text(300, dtype).rows(variant, begin, end, window=window, others=others, beside=math.nan)
+            found = Text(300, dtype).rows(level, begin, end, window=window, others=others, beside=math.nan)
             assert torch.equal(found, expected)
 
 

@@ -5,12 +5,10 @@ A level runs where this processor has its instructions; the first is what a work
 
 import ctypes
 import mmap
-from pathlib import Path
 
 import pytest
 import torch
 
-from engine.backends.native.library import load
 from engine.backends.native.linear import NativeLinear, prove
 from engine.model.quantization import dequantized, quantized
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
@@ -19,23 +17,6 @@ from tests.engine.backends.native.test_attention import LIMITS as ATTENTION_LIMI
 from tests.engine.backends.native.test_elementwise import test_add_norm as check_add_norm
 from tests.engine.backends.native.test_elementwise import test_gate as check_gate
 from tests.engine.backends.native.test_elementwise import test_rotate as check_rotate
-
-NATIVE = "-march=native"
-LEVELS = {
-    "this processor": ("", (NATIVE,)),
-    "AVX-512 bf16 without AMX": ("avx512_bf16", (NATIVE, "-mno-amx-tile")),
-    "AVX-512": ("avx512f", (NATIVE, "-mno-amx-tile", "-mno-avx512bf16")),
-    "AVX2": ("avx2", ("-march=x86-64-v3",)),
-}
-"""The flag of /proc/cpuinfo that a level needs, and the compiler's options."""
-
-
-@pytest.fixture(scope="module", params=LEVELS)
-def level(request: pytest.FixtureRequest) -> ctypes.CDLL:
-    needs, target = LEVELS[request.param]
-    if needs and needs not in Path("/proc/cpuinfo").read_text().split():
-        pytest.skip(f"this processor lacks {needs}")
-    return load(target)
 
 
 def test_it_proves_itself(level: ctypes.CDLL) -> None:
