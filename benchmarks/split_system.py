@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import msgspec
 import redis
 
@@ -82,7 +83,9 @@ def split_system(
                 _wait(service, processes[service.name], directory / f"{service.name}.log")
         store = connect_blocking(url)
         stack.callback(store.close)
-        yield SplitSystem(http_url(HOST, config.port), directory, secret.read_bytes().strip(), store, processes)
+        gateway = http_url(HOST, config.port)
+        _wait_for_usable(gateway, 2)
+        yield SplitSystem(gateway, directory, secret.read_bytes().strip(), store, processes)
 
 
 def _wait(service: Service, process: subprocess.Popen[str], log: Path) -> None:
@@ -91,4 +94,19 @@ def _wait(service: Service, process: subprocess.Popen[str], log: Path) -> None:
     while (status := service.watch()) is None or status.stage != READY:
         if process.poll() is not None or time.monotonic() > deadline:
             raise BatonError(f"{service.name} does not become ready: {last_line(log)}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _wait_for_usable(gateway: str, workers: int) -> None:
+    """Waits until the gateway uses so many workers: a decode worker alone is enough for it to be ready.
+
+    Raises `BatonError` if it never does.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        lines = httpx.get(f"{gateway}/metrics", timeout=START_SECONDS).text.splitlines()
+        if sum(line.startswith("baton:worker_usable{") and line.endswith(" 1.0") for line in lines) == workers:
+            return
+        if time.monotonic() > deadline:
+            raise BatonError(f"the gateway does not use all {workers} workers")
         time.sleep(LOOK_SECONDS)

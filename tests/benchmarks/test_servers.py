@@ -42,8 +42,10 @@ def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_children_end_with_us_and_with_what_they_started(tmp_path: Path, number: signal.Signals) -> None:
     code = f"""
+import signal
 from pathlib import Path
 from benchmarks.children import child, end_on_termination
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who is started in a shell's background ignores it
 end_on_termination()
 with child(["sh", "-c", "sleep 60 & echo $!; wait"], Path({str(tmp_path / "log")!r}), piped=True) as process:
     print(process.pid, process.stdout.readline().strip(), flush=True)

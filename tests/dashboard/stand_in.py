@@ -31,6 +31,8 @@ class StandIn:
 
 
 class _Server(ThreadingHTTPServer):
+    request_queue_size = 64  # connections at once that a busy machine has not yet taken
+
     def __init__(self, redis: str, asked: list[dict[str, Any]]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.redis, self.asked, self.numbers = redis, asked, itertools.count(1)
