@@ -7,9 +7,12 @@ import sys
 import time
 from collections.abc import Sequence
 
+from launcher.gpus import visible_gpus
 from launcher.options import ROOT
 
 CHECKS = (("ruff", ("ruff", "check", ".")), ("mypy", ("mypy",)))
+# Two files of tests at a time: more would take each other's memory and deadlines, on a GPU even two would.
+TWO_AT_A_TIME = ("-n", "auto", "--maxprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -20,7 +23,7 @@ def run_tests(arguments: Sequence[str]) -> int:
         return 0
     try:
         statuses = [_check(name, command) for name, command in CHECKS]
-        statuses.append(_run(("pytest", *arguments)))
+        statuses.append(_run(("pytest", *(() if visible_gpus() else TWO_AT_A_TIME), *arguments)))
     except KeyboardInterrupt:
         return INTERRUPTED
     return next((status for status in statuses if status), 0)

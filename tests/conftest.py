@@ -1,6 +1,9 @@
 """What holds for every test: the GPU's tests run where there is one, and are deselected, visibly, elsewhere."""
 
 import os
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 # Test models are far too small for a second thread, and idle OpenMP threads spin in the way of the services under test.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,3 +24,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if marked and not visible_gpus():
         config.hook.pytest_deselected(items=marked)
         items[:] = [item for item in items if item not in marked]
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Where two processes run the tests (pytest-xdist), each notes how many it leaves out."""
+    output = getattr(items[0].config, "workeroutput", None) if items else None
+    if output is not None:
+        output["deselected"] = output.get("deselected", 0) + len(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes the count over into pytest's closing line, once: all leave out the same."""
+    reporter = node.config.pluginmanager.get_plugin("terminalreporter")
+    count = getattr(node, "workeroutput", {}).get("deselected", 0)
+    reporter.stats["deselected"] = [SimpleNamespace()] * count  # other plugins look into everything that is counted
