@@ -10,6 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 import pytest
+import torch
 
 from launcher.gpus import visible_gpus
 
@@ -24,6 +25,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if marked and not visible_gpus():
         config.hook.pytest_deselected(items=marked)
         items[:] = [item for item in items if item not in marked]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Random tensors of a test, and of fixtures that it makes, are the same whatever ran before it in its process."""
+    torch.manual_seed(0)
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
