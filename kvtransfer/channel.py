@@ -1,4 +1,4 @@
-"""A way for payloads from one prefill to one decode worker, whatever it is made of."""
+"""Says what any way for payloads from one prefill to one decode worker has to offer, whatever it is made of."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -10,24 +10,24 @@ from core.messages import Layer
 
 
 class Sent(NamedTuple):
-    """A payload that is on its way."""
+    """Tells that a payload is on its way."""
 
     digest: int
-    tracker: zmq.MessageTracker | None  # done when the payload's memory is not read any more; None: it is not
+    tracker: zmq.MessageTracker | None  # done when nobody reads the payload's memory any more; None: already so
 
 
 class Channel(Protocol):
-    """The sender's end. Payloads leave in order, and arrive in order or not at all."""
+    """Sends payloads, which leave in order, and arrive in order or not at all."""
 
     transport: Transport
-    sealed: bool
+    sealed: bool  # payloads are encrypted
     room: int  # bytes that may be under way
     frame: int  # bytes of a payload, about
 
     def send(self, header: Layer, views: Sequence[memoryview]) -> Sent | None:
-        """Sends a payload, or one without bytes, a probe. None: nothing can be taken now."""
+        """Sends a payload, or a probe if there are no views. Returns None if nothing can be taken now."""
         ...
 
     def close(self) -> None:
-        """What is still under way is lost, or arrives."""
+        """Closes this end: what is still under way is lost, or arrives."""
         ...

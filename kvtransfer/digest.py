@@ -1,4 +1,4 @@
-"""Digests of payloads: XXH3 (64 bits) of a payload's bytes, seeded with its place, and their sum over a handoff.
+"""Computes digests of payloads: XXH3 (64 bits) of their bytes, seeded with their place, and the sum over a handoff.
 
 A handoff's digest is the sum modulo 2**64 over its payloads, so it does not depend on the order in which layers leave;
 the seed is the place, so two swapped payloads change it. It guards against mistakes, not against an enemy: where there
@@ -15,12 +15,12 @@ Place = tuple[int, int, int]
 
 
 def begin_digest(group: int, layer: int, first: int) -> xxhash.xxh3_64:
-    """Of a payload that begins with block `first` of the sequence."""
+    """Begins the digest of a payload whose first block is block `first` of the sequence."""
     return xxhash.xxh3_64(seed=group << 56 | layer << 32 | first)
 
 
 def payload_digest(group: int, layer: int, first: int, frames: Sequence[memoryview | bytes]) -> int:
-    """Of a payload's bytes, however they are cut."""
+    """Computes the digest of a payload's bytes, however they are cut."""
     digest = begin_digest(group, layer, first)
     for frame in frames:
         digest.update(frame)
@@ -28,14 +28,14 @@ def payload_digest(group: int, layer: int, first: int, frames: Sequence[memoryvi
 
 
 class HandoffDigest:
-    """The running sum; with `trace`, also each payload's own digest, for tests and for finding a wrong one."""
+    """Keeps the running sum; with `trace`, also each payload's own digest, for tests and for finding a wrong one."""
 
     def __init__(self, trace: bool = False) -> None:
         self.value = 0
         self.payloads: dict[Place, int] | None = {} if trace else None
 
     def add(self, group: int, layer: int, first: int, digest: int) -> None:
-        """Adds a payload."""
+        """Adds a payload's digest."""
         self.value = (self.value + digest) % MODULUS
         if self.payloads is not None:
             self.payloads[group, layer, first] = digest

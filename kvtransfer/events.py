@@ -1,4 +1,4 @@
-"""What a worker's engine and its side of the handoff tell each other. Data only: nothing refers to the other's objects.
+"""Lists what a worker's engine and its side of the handoff tell each other, as data that refers to no object.
 
 On the prefill side the engine opens a handoff, says which layers are ready, and commits or aborts it; each ends in one
 `Closed` and then one `Unpinned`. On the decode side every `RoomWanted` is answered with `RoomGranted` or `RoomRefused`,
@@ -16,7 +16,7 @@ from kvtransfer.digest import Place
 from kvtransfer.handoff import HandoffKey
 
 Tables = tuple[list[int], ...]
-"""The blocks of one sequence, in order of position, for each KV group."""
+"""For each KV group, the pool's blocks of one sequence, in order of position."""
 
 Outcome = Literal["accepted", "failed", "done"]
 
@@ -24,22 +24,22 @@ Outcome = Literal["accepted", "failed", "done"]
 
 
 class OpenHandoff(Struct, frozen=True):
-    """The prompt's blocks are there: asks the decode worker for room, once for all `samples` that still live."""
+    """Asks for room on the decode worker for a prompt whose blocks are reserved here, once for all living `samples`."""
 
-    handoff: int
+    handoff: int  # a number that is unique in this life of the worker
     job: PrefillJob
-    samples: tuple[int, ...]
+    samples: tuple[int, ...]  # of the job's samples those that still live
     deadline: float  # s, of the local clock
-    blocks: Tables
+    blocks: Tables  # of the prompt
 
 
 class LayerReady(Struct, frozen=True):
     """One layer's KV of the sequence's blocks before `upto` is in the pool, and will not change."""
 
     handoff: int
-    group: int
+    group: int  # index of the KV group in the spec
     layer: int
-    upto: int
+    upto: int  # number of blocks, from the sequence's first
 
 
 class CommitHandoff(Struct, frozen=True):
@@ -47,12 +47,12 @@ class CommitHandoff(Struct, frozen=True):
 
     handoff: int
     branches: list[Branch]
-    stages: Stages
+    stages: Stages  # times that the request took so far
     computed_at: float  # s, of the local clock
 
 
 class AbortHandoff(Struct, frozen=True):
-    """The handoff is not wanted any more: `done` if the first token has ended all samples, else why it failed."""
+    """The engine gives the handoff up: `done` if the first token has ended all samples, else why it failed."""
 
     handoff: int
     reason: str
@@ -62,29 +62,29 @@ class AbortHandoff(Struct, frozen=True):
 
 
 class HandoffTimes(Struct, frozen=True):
-    """What the stages of a handoff took, as its prefill side measures them, ms; 0 for what it did not come to."""
+    """Says how long the stages of a handoff took, by the prefill side's clock; 0 for those that it did not reach."""
 
     grant_ms: float = 0.0  # from Open to Grant
-    send_ms: float = 0.0  # in which payloads were ready to leave, or had left and were not seen by the peer yet
-    exposed_ms: float = 0.0  # from the end of the prompt's computation
+    send_ms: float = 0.0  # while any payload was ready to leave, or had left and the peer had not seen it
+    exposed_ms: float = 0.0  # from the end of the prompt's computation to the end of the handoff
 
 
 class Closed(Struct, frozen=True, kw_only=True):
-    """The handoff is over: drop the sequence's references, and report a failure if it is one."""
+    """The handoff is over: the engine drops the sequence's references, and reports a failure if it is one."""
 
     handoff: int
     outcome: Outcome
-    reason: str
-    retryable: bool
-    bytes: int = 0
-    digest: int = 0
-    ms: float = 0.0
-    digests: dict[Place, int] | None = None  # of each payload, where the side traces them
+    reason: str  # empty if it was accepted
+    retryable: bool  # another attempt may succeed
+    bytes: int = 0  # of the payloads that have left
+    digest: int = 0  # sum of their digests
+    ms: float = 0.0  # since the handoff was opened
+    digests: dict[Place, int] | None = None  # the digest of each payload, if the side traces them
     times: HandoffTimes = HandoffTimes()
 
 
 class Unpinned(Struct, frozen=True):
-    """No frame of this handoff can still be read from the pool: drop its I/O references."""
+    """No frame of this handoff can still be read from the pool: the engine drops its I/O references."""
 
     handoff: int
 
@@ -97,7 +97,7 @@ class RoomWanted(Struct, frozen=True):
 
     key: HandoffKey
     open: Open
-    samples: tuple[int, ...]  # those of the Open's that are not dead already
+    samples: tuple[int, ...]  # of the Open's samples those that are not dead already
 
 
 class Landed(Struct, frozen=True, kw_only=True):
@@ -109,18 +109,18 @@ class Landed(Struct, frozen=True, kw_only=True):
     key: HandoffKey
     open: Open
     commit: Commit
-    bytes: int
-    digest: int
-    digests: dict[Place, int] | None = None
+    bytes: int  # of all its payloads
+    digest: int  # sum of their digests
+    digests: dict[Place, int] | None = None  # the digest of each payload, if the side traces them
     land_ms: float = 0.0  # since Commit arrived
 
 
 class Dropped(Struct, frozen=True):
-    """The handoff is over: release its sequences and blocks."""
+    """The handoff is over: the engine releases its sequences and blocks."""
 
     key: HandoffKey
     reason: str
-    owned: bool = False  # it had landed
+    owned: bool = False  # the handoff had landed before
 
 
 # from the engine of a decode worker ----------------------------------------------------------------------------------
@@ -131,20 +131,20 @@ class RoomGranted(Struct, frozen=True):
 
     key: HandoffKey
     blocks: Tables
-    held: int
+    held: int  # leading blocks, of this side's size
 
 
 class RoomRefused(Struct, frozen=True):
     """The handoff cannot have room here. No further event comes for it."""
 
     key: HandoffKey
-    reason: str
-    message: str
-    retryable: bool
+    reason: str  # a stable word, for counters
+    message: str  # a sentence, for people
+    retryable: bool  # another attempt may find room
 
 
 class HandoffOver(Struct, frozen=True):
-    """Every sequence that landed with this handoff has ended; or why the handoff itself is not wanted any more."""
+    """Every sequence that landed with this handoff has ended; or the engine gives it up, for another `reason`."""
 
     key: HandoffKey
     reason: str = "finished"
@@ -154,7 +154,7 @@ class HandoffOver(Struct, frozen=True):
 
 
 class CancelAttempt(Struct, frozen=True):
-    """Attempts at this sample up to the one named are dead, those too whose handoff has still to arrive."""
+    """Attempts at this sample are dead up to the one named, also those whose handoff has still to arrive."""
 
     key: AttemptKey
 

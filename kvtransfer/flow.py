@@ -11,63 +11,63 @@ FARTHEST = 1 << 61
 
 
 class SendWindow:
-    """The sender's end: how far it has sent, how far it may."""
+    """Keeps, at a link's sending end, how far it has sent and how far it may send."""
 
     def __init__(self) -> None:
-        self.sent = 0
-        self.seen = 0
-        self.limit = 0
+        self.sent = 0  # offset behind the last byte that has left
+        self.seen = 0  # offset up to which the peer has seen the link
+        self.limit = 0  # offset up to which the peer allows to send
         self.room = FARTHEST  # bytes that the channel itself can keep under way
 
     def credit(self, seen: int, limit: int) -> None:
-        """Late and repeated credits change nothing; a peer cannot have seen what was not sent."""
+        """Takes the peer's word. A late or repeated one changes nothing; nothing was seen that was not sent."""
         self.seen = max(self.seen, min(seen, self.sent))
         self.limit = max(self.limit, limit)
 
     def open_for(self, size: int) -> bool:
-        """May `size` bytes leave? A payload larger than the window goes alone, when nothing else is on the way."""
+        """Tells whether `size` bytes may leave. More than the window go alone, when nothing else is under way."""
         if self.seen == self.sent:
             return self.limit > 0
         return self.sent + size <= min(self.limit, self.seen + self.room)
 
     def send(self, size: int) -> int:
-        """Takes `size` bytes; returns the offset before them."""
+        """Counts `size` bytes as sent; returns the offset before them."""
         offset = self.sent
         self.sent += size
         return offset
 
 
 class LinkRate:
-    """How fast the link is: bytes over time from a payload's leaving to the Credit that covers it.
+    """Measures how fast a link is: bytes over the time from a payload's leaving to the Credit that covers it.
 
     Only a payload that leaves when many bytes are under way says something about the link; others wait for its delay.
     The fastest of the last ones counts (as in BBR: Cardwell et al., "BBR: congestion-based congestion control", 2016).
     """
 
     def __init__(self, busy: int) -> None:
-        self._busy = busy  # bytes under way
-        self._under_way: deque[tuple[int, int, float]] = deque()  # end, bytes up to it that are under way, since when
-        self._last: deque[float] = deque(maxlen=64)
+        self._busy = busy  # bytes that have to be under way for a measurement
+        self._under_way: deque[tuple[int, int, float]] = deque()  # end offset, bytes under way up to it, when it left
+        self._last: deque[float] = deque(maxlen=64)  # bytes per second
 
     def left(self, end: int, under_way: int, now: float) -> None:
-        """A payload has left, up to offset `end`; with it `under_way` bytes are."""
+        """Notes that a payload has left, which ends at offset `end`; with it `under_way` bytes are under way."""
         if under_way >= self._busy:
             self._under_way.append((end, under_way, now))
 
     def covered(self, seen: int, now: float) -> None:
-        """Everything before `seen` has arrived."""
+        """Notes that everything before offset `seen` has arrived."""
         while self._under_way and self._under_way[0][0] <= seen:
             _, size, since = self._under_way.popleft()
             self._last.append(size / max(now - since, 1e-9))
 
     @property
     def gigabytes_per_second(self) -> float:
-        """0 while the link was never busy."""
+        """Returns the fastest of the last measurements; 0 while the link was never busy."""
         return max(self._last, default=0.0) / 1e9
 
 
 class ReceiveWindow:
-    """The receiver's end of one link: how far bytes were seen or lost."""
+    """Keeps, at a link's receiving end, how far bytes were seen or lost."""
 
     def __init__(self, window: int) -> None:
         self._window = max(1, window)
@@ -75,13 +75,13 @@ class ReceiveWindow:
 
     @property
     def limit(self) -> int:
-        """Byte offset up to which the sender may go."""
+        """Returns the byte offset up to which the sender may go."""
         return self.seen + self._window
 
     def saw(self, offset: int, size: int) -> bool:
-        """A payload, or a probe of size 0, was read; everything before it was read or will never be.
+        """Notes that a payload, or a probe of size 0, was read: everything before it was read too, or never will be.
 
-        False: these are no numbers of a link.
+        Returns False for numbers that no link can have.
         """
         if not (0 <= offset <= FARTHEST and 0 <= size <= FARTHEST):
             return False
@@ -90,28 +90,28 @@ class ReceiveWindow:
 
 
 class Turns:
-    """Round robin: each member gets one payload per round."""
+    """Gives handoffs turns, round robin: each member sends one payload per round."""
 
     def __init__(self) -> None:
         self._order: deque[int] = deque()
         self._members: set[int] = set()
 
     def join(self, handoff: int) -> None:
-        """Takes a place at the end, unless it has one."""
+        """Gives a handoff the last place, unless it has one."""
         if handoff not in self._members:
             self._members.add(handoff)
             self._order.append(handoff)
 
     def leave(self, handoff: int) -> None:
-        """Gives its place up."""
+        """Takes the handoff's place away, if it has one."""
         if handoff in self._members:
             self._members.discard(handoff)
             self._order.remove(handoff)
 
     def first(self) -> int | None:
-        """Whose turn it is."""
+        """Returns the handoff whose turn it is; None if there are no members."""
         return self._order[0] if self._order else None
 
     def turn(self) -> None:
-        """The first has had its turn."""
+        """Moves the first, who has had its turn, to the last place."""
         self._order.rotate(-1)

@@ -1,4 +1,4 @@
-"""What both ends of a handoff count and check alike."""
+"""Counts and checks what both ends of a handoff have to agree on."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,6 +1,6 @@
-"""The decode side's driver: one control ROUTER for every prefill worker, and sockets or rings for their payloads.
+"""Drives the decode side: reads one control ROUTER for all prefill workers, and sockets or rings for their payloads.
 
-Runs on the I/O thread's asyncio loop. A payload is believed before anything is done with it: it has to come from the
+It runs on the I/O thread's asyncio loop. A payload is believed before anything is done with it: it has to come from the
 user that its link's Offer named, and on a sealed link it has to open.
 """
 
@@ -39,7 +39,7 @@ log = logging.getLogger("baton.handoff")
 
 
 class Receives(Protocol):
-    """What a socket's frames are given to."""
+    """Takes the frames of one message that a socket has received."""
 
     def __call__(self, frames: list[zmq.Frame]) -> None: ...
 
@@ -60,7 +60,7 @@ class Inbound:
         trace: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`host`: the address to bind. Raises `ConfigError` for one that cannot be bound."""
+        """Binds its sockets at `host`, and begins to read them. Raises `ConfigError` if it cannot be bound."""
         self.side = Receivers(config, epoch, spec, trace)
         self._config = config
         self._memory = memory
@@ -78,7 +78,7 @@ class Inbound:
         self.refused: Counter[str] = Counter()  # frames that were dropped, by reason
         self._outcomes = Outcomes()
         self._wake = asyncio.Event()
-        self._idle = True  # the time keeper sleeps without end
+        self._idle = True  # no handoff has a deadline, so the time keeper may sleep for long
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         reading = [self._read(self._socket, self._receive)]
         reading += [self._read(each, self._payloads(name)) for name, each in self._payload_sockets.sockets.items()]
@@ -99,7 +99,7 @@ class Inbound:
         return self.side.knows(key)
 
     def drain(self) -> None:
-        """Refuse new handoffs; those that were opened go on."""
+        """Refuses new handoffs from now on; those that were opened go on."""
         self.side.drain()
 
     def counts(self) -> HandoffCounts:
@@ -112,11 +112,11 @@ class Inbound:
         return self._sessions.links()
 
     async def run(self) -> None:
-        """Raises what a task of ours has died of."""
+        """Waits until a task of ours dies, and raises its exception."""
         await self._broken
 
     async def close(self) -> None:
-        """Closes the sockets; open handoffs are left to the senders, who will miss us."""
+        """Closes the sockets; the senders of open handoffs will notice by our silence."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -158,7 +158,7 @@ class Inbound:
                 continue
 
     def _receive(self, frames: list[zmq.Frame]) -> None:
-        """From the control socket."""
+        """Handles a message from the control socket."""
         link, now = frames[0].bytes, self._clock()
         if not self._strikes.listens(link, now):
             self.refused["cut off"] += 1
@@ -183,7 +183,7 @@ class Inbound:
             self._strike(link, "malformed", now)
 
     def _payloads(self, transport: Transport) -> Receives:
-        """What reads a payload socket."""
+        """Returns what handles the messages of one payload socket."""
 
         def receive(frames: list[zmq.Frame]) -> None:
             now = self._clock()
@@ -207,8 +207,8 @@ class Inbound:
 
     def _arrive(self, link: bytes, arrived: Arrived, now: float) -> None:
         self._sessions.heard(link, now)
-        for move in self.side.receive(link, arrived.header, arrived.size, now):
-            self._carry_out(self._land(move, arrived) if isinstance(move, Land) else [move])
+        for instruction in self.side.receive(link, arrived.header, arrived.size, now):
+            self._carry_out(self._land(instruction, arrived) if isinstance(instruction, Land) else [instruction])
 
     def _land(self, land: Land, arrived: Arrived) -> Sequence[Instruction]:
         header, place = land.header, land.blocks
@@ -226,17 +226,17 @@ class Inbound:
             self._carry_out(self.side.cut_off(link, "cut_off", now))
 
     def _carry_out(self, instructions: Sequence[Instruction]) -> None:
-        for move in instructions:
-            match move:
+        for instruction in instructions:
+            match instruction:
                 case Send(message, link):
                     send_now(self._socket, [link, encode(message)])  # a peer whose queue is full will ask again
                     if isinstance(message, Refused):
                         self._outcomes.given_up(message.reason)
                 case RoomWanted() | Landed() | Dropped():
-                    self._count(move)
-                    self._tell_engine(move)
+                    self._count(instruction)
+                    self._tell_engine(instruction)
                 case _:
-                    raise AssertionError(f"{type(move).__name__} is not for the decode side")
+                    raise AssertionError(f"{type(instruction).__name__} is not for the decode side")
 
     def _count(self, event: ToDecodeEngine) -> None:
         match event:

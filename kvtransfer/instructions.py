@@ -1,4 +1,4 @@
-"""What the two state machines ask their drivers to do, beside what the engine is told (`kvtransfer.events`)."""
+"""Lists what the two state machines ask their drivers to do, besides telling the engine its `kvtransfer.events`."""
 
 from msgspec import Struct
 
@@ -9,28 +9,28 @@ from kvtransfer.handoff import HandoffKey
 
 
 class Send(Struct, frozen=True):
-    """Send `message`; on the decode side over the link (by its routing id) that the handoff came over."""
+    """Asks to send `message`; on the decode side over the link that the handoff came over."""
 
     message: Addressed
-    link: bytes = b""
+    link: bytes = b""  # routing id at the decode side's socket; the prefill side has one socket per link
 
 
 class Land(Struct, frozen=True):
-    """Write the payload of `header` into these blocks of the pool, or convert it, then report its digest."""
+    """Asks to write the payload of `header` into blocks of the pool, or convert it, and then to report its digest."""
 
     key: HandoffKey
     header: Layer
-    blocks: list[int] | Piece
+    blocks: list[int] | Piece  # numbers in the pool; a Piece if the payload is in another form
 
 
 class Lost(Struct, frozen=True):
-    """The peer of this link is dead: close its socket, then tell every handoff."""
+    """The peer of this link is dead: its socket is to be closed first, and then every handoff to be told."""
 
     reason: str
 
 
 class Joined(Struct, frozen=True):
-    """The peer tells which ways are open for this link's payloads."""
+    """The peer has told which ways are open for this link's payloads."""
 
     offer: Offer
 

@@ -1,4 +1,4 @@
-"""The prefill side's way from an Offer to a channel: the best that both ends have, and that works."""
+"""Opens, on the prefill side, the channel of a link: over the best transport that both ends have, and that works."""
 
 import logging
 import secrets
@@ -23,7 +23,7 @@ log = logging.getLogger("baton.handoff")
 
 
 def transports(config: TransferConfig) -> tuple[Transport, ...]:
-    """Those that may be used, the best first."""
+    """Lists the transports that may be used, the best first."""
     return BEST_FIRST if config.kv_transport == "auto" else (config.kv_transport,)
 
 
@@ -40,9 +40,10 @@ class Joining:
         address: str,
         without: Collection[Transport] = (),
     ) -> None:
-        """`ends`: epochs, ours and the peer's; `largest`: bytes of a payload; `address`: of the peer's control link.
+        """Prepares the Join. `ends` are the epochs, ours and the peer's; no payload has more than `largest` bytes.
 
-        `without`: transports over which nothing arrived, and which are used only if there are no others.
+        `control` is the link's own socket, connected to `address`. Transports in `without`, over which nothing
+        arrived, are used only if there are no others.
         """
         sender, receiver = ends
         self.join = Join(
@@ -61,11 +62,11 @@ class Joining:
         self._host = address.removeprefix("tcp://").rpartition(":")[0]
 
     def pause(self, joined: bool) -> float:
-        """Seconds until Join is repeated: until it is answered, then often enough not to be forgotten."""
+        """Returns the seconds until Join is repeated: soon until it is answered, then often enough to be remembered."""
         return self._config.remember / 4 if joined else self._config.repeat_ms / 1000
 
     def channel(self, offer: Offer) -> Channel | None:
-        """The first way that is open, or None. Raises nothing, whatever is offered."""
+        """Opens the first way of the Offer that works; None if there is none. Raises nothing, whatever is offered."""
         if offer.version != VERSION:
             log.warning("decode worker %s speaks version %d, this worker %d", offer.sender, offer.version, VERSION)
             return None

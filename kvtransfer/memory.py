@@ -1,4 +1,4 @@
-"""What the handoff needs to know of a KV pool: bytes of blocks, out and in."""
+"""Says what the handoff needs of a KV pool: bytes of blocks, out and in."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,14 +8,14 @@ from core.kvspec import Piece
 
 
 class KVMemory(Protocol):
-    """Blocks by (group, layer, block number in the pool). A block of group g has `spec.groups[g].block_bytes` bytes."""
+    """Reads and writes blocks of the pool. One of group g has `spec.groups[g].block_bytes` bytes in each layer."""
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
-        """Whether these blocks can be read now, without waiting for a device that has still to compute them."""
+        """Tells whether these blocks can be read now, without waiting for a device that has still to compute them."""
         ...
 
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
-        """The blocks' bytes in the given order as contiguous byte views, each a whole number of blocks.
+        """Returns the blocks' bytes in the given order as contiguous byte views, each a whole number of blocks.
 
         Neighbours in the pool are coalesced. The views must stay readable until the handoff's `Unpinned`. With a
         codec they are what it made of the blocks, as `core.kvspec.WireForm` says.

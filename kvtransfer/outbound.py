@@ -1,4 +1,4 @@
-"""The prefill side's driver: one link per life of a decode worker. Runs on the I/O thread's asyncio loop."""
+"""Drives the prefill side, on the I/O thread's asyncio loop: keeps one link per life of a decode worker."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ from kvtransfer.outcomes import Outcomes
 from kvtransfer.sender import UNANSWERED
 from kvtransfer.senders import Senders
 
-SHUNNED = 1024  # peers
+SHUNNED = 1024  # most peers whose broken transports are remembered
 log = logging.getLogger("baton.handoff")
 
 
@@ -55,14 +55,14 @@ class Outbound:
         self._links: dict[str, OutboundLink] = {}  # by the peer's epoch
         self._closing: set[OutboundLink] = set()  # lost, but frames may still be read
         self._handoffs: dict[int, OutboundLink] = {}  # until Unpinned
-        self._shunned: dict[str, set[Transport]] = {}  # by the peer's epoch: those over which nothing arrived
+        self._shunned: dict[str, set[Transport]] = {}  # by the peer's epoch: transports over which nothing arrived
         self._outcomes = Outcomes()
         self._past_malformed = 0
         self._past_strays = 0
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def handle(self, event: FromPrefill) -> None:
-        """Takes an event of the engine. Nothing happens if its handoff is over: the engine will hear.
+        """Takes an event of the engine. If its handoff is over meanwhile, its `Closed` is under way.
 
         Raises `IllegalMove` for an event that the handoff's state does not allow.
         """
@@ -76,11 +76,11 @@ class Outbound:
                     link.handle(event)
 
     def knows(self, key: AttemptKey) -> bool:
-        """Tells whether this attempt comes here, though the engine has not begun it: nothing comes here."""
+        """Tells whether a handoff of this attempt has come here: never, to a prefill worker."""
         return False
 
     def drain(self) -> None:
-        """Takes no new handoffs: none is opened but by the engine."""
+        """Does nothing: handoffs are opened by the engine alone."""
 
     def counts(self) -> HandoffCounts:
         """Sums up what became of the handoffs so far, and the messages that were dropped."""
@@ -95,11 +95,11 @@ class Outbound:
         return [KVLink(peer, way.transport, way.sealed, way.codec) for peer, way in ways if way is not None]
 
     async def run(self) -> None:
-        """Raises what a task of a link has died of."""
+        """Waits until a task of a link dies, and raises its exception."""
         await self._broken
 
     async def close(self) -> None:
-        """Ends every handoff and every socket; returns when no frame can be read any more (bounded)."""
+        """Ends every handoff and every socket; returns, in bounded time, when no frame can be read any more."""
         for link in list(self._links.values()):
             link.lose("closed")
         await asyncio.gather(*(link.pump for link in self._closing), return_exceptions=True)
@@ -147,7 +147,7 @@ class Outbound:
         self._tell_engine(event)
 
     def _forget(self, link: OutboundLink) -> None:
-        """The link has closed its socket; the next handoff to that peer gets a new one."""
+        """Forgets a link that has closed its socket; the next handoff to that peer gets a new one."""
         self._links = {epoch: known for epoch, known in self._links.items() if known is not link}
         self._past_malformed += link.malformed
         self._past_strays += link.side.strays

@@ -1,4 +1,4 @@
-"""A control DEALER to one life of a decode worker, and the channel of its payloads: carries out what `Senders` say.
+"""Carries out what `Senders` say, over a control DEALER to one life of a decode worker, and a channel for payloads.
 
 Only `_pump` sends, so messages leave in order, and so do payloads; the two may overtake each other. A Join is among the
 first messages, and payloads wait for the Offer that answers it; an Open does not. Messages wait in `_outbox`, in which
@@ -53,28 +53,28 @@ class OutboundLink:
         self.channel: Channel | None = None
         self._socket = socket
         self._joining = joining
-        self._halves: set[bytes] = set()  # the peer's, of this session and those before
+        self._halves: set[bytes] = set()  # the peer's halves of the salts, of this session and those before
         self._join_due = clock()
         self._computing = False  # the next payload's blocks are still computed, by a device that tells nobody when
-        self._asked: float | None = None  # since when a Join is unanswered
-        self._views: tuple[Layer, list[memoryview]] | None = None  # what the channel did not take
-        self.lost_for = ""
+        self._asked: float | None = None  # since when (s) a Join is unanswered
+        self._views: tuple[Layer, list[memoryview]] | None = None  # a payload that the channel did not take yet
+        self.lost_for = ""  # why the peer was given up
         self._memory = memory
         self._clock = clock
         self._report = report
         self._lost = lost
-        self._blocks: dict[int, Tables] = {}  # of open handoffs
-        self._outbox: dict[tuple[type, int], Addressed] = {}  # in order
+        self._blocks: dict[int, Tables] = {}  # the blocks of each open handoff
+        self._outbox: dict[tuple[type, int], Addressed] = {}  # (kind, handoff) -> message that waits, in order
         self._frames: deque[tuple[int, int, zmq.MessageTracker]] = deque()  # handoff, payload number; oldest first
         self._wake = asyncio.Event()
         self._lost_at: float | None = None
-        self._due: float | None = None  # when `tick` has something to do
+        self._due: float | None = None  # when (s) `Senders.tick` has something to do
         self._retry = 0.0  # seconds; not 0 while the socket takes nothing
         self.pump = asyncio.create_task(self._pump())
         self.reader = asyncio.create_task(self._read())
 
     def open(self, opened: OpenHandoff) -> None:
-        """Starts a handoff."""
+        """Starts a handoff. Raises `IllegalMove` if its number is in use."""
         self._blocks[opened.handoff] = opened.blocks
         self._carry_out(self.side.open(opened, self._clock()))
         due = self.side.next_deadline()
@@ -83,12 +83,12 @@ class OutboundLink:
         self._wake.set()
 
     def handle(self, event: OfHandoff) -> None:
-        """Takes an event of the own worker."""
+        """Takes an event of the engine. Raises `IllegalMove` for one that the handoff's state does not allow."""
         self._carry_out(self.side.handle(event, self._clock()))
         self._wake.set()
 
     def lose(self, reason: str) -> None:
-        """The peer is dead: closes the socket first, then every handoff. `_pump` goes on until no frame is read."""
+        """Gives a dead peer up: closes the socket, then every handoff. `_pump` goes on until no frame is read."""
         if self._lost_at is not None:
             return
         self._lost_at = self._clock()
@@ -129,7 +129,7 @@ class OutboundLink:
             self._due = self.side.next_deadline()  # whatever happens until then only puts deadlines off
 
     def _send_some(self) -> int:
-        """Messages first, then payloads while the window is open; returns how many the socket took.
+        """Sends messages first, then payloads while the window is open; returns how many the socket took.
 
         None from a sending method says that there is nothing to send, False that the socket took nothing.
         """
@@ -175,7 +175,7 @@ class OutboundLink:
         return True
 
     def _join(self, offer: Offer) -> None:
-        """Opens the channel. An Offer that is new says that the peer had forgotten the link."""
+        """Opens the channel that an Offer allows. A later Offer with a new half says that the peer had forgotten us."""
         self._asked = None
         self._join_due = self._clock() + self._joining.pause(joined=True)
         if offer.nonce in self._halves:  # the key of a session is never used for another
@@ -191,7 +191,7 @@ class OutboundLink:
         self.side.transport, self.side.sealed = self.channel.transport, self.channel.sealed
 
     def _probe(self, probe: Layer) -> None:
-        """Behind the payloads that have left: a probe that the channel does not take is repeated soon enough."""
+        """Sends a probe behind the payloads that have left; if the channel does not take it, another follows soon."""
         if self.channel is not None and self._lost_at is None:
             self.channel.send(probe, ())
 
@@ -203,7 +203,7 @@ class OutboundLink:
             return
 
     def _pause(self) -> float | None:
-        """Seconds to sleep unless woken; None: until woken."""
+        """Returns the seconds to sleep unless woken; None: until woken."""
         pauses = [self._retry] if self._retry else []
         if self._computing:
             pauses.append(COMPUTING)
@@ -216,7 +216,7 @@ class OutboundLink:
         return min(pauses, default=None)
 
     def _look_at_frames(self) -> None:
-        """Which frames does the socket not read any more? They are done in order."""
+        """Reports the frames that the socket does not read any more; they are done in order."""
         overdue = self._lost_at is not None and self._clock() > self._lost_at + LAST_LOOK
         while self._frames:
             handoff, number, tracker = self._frames[0]
@@ -245,8 +245,8 @@ class OutboundLink:
         self._carry_out(self.side.receive(message, self._clock()))
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
-        for move in instructions:
-            match move:
+        for instruction in instructions:
+            match instruction:
                 case Send(Layer() as probe):
                     self._probe(probe)
                 case Send(Handoff() as message):
@@ -257,11 +257,11 @@ class OutboundLink:
                 case Lost(reason):
                     self.lose(reason)
                 case Closed():
-                    if move.reason in FORGOTTEN:
+                    if instruction.reason in FORGOTTEN:
                         self._join_due = self._clock()
-                    del self._blocks[move.handoff]
-                    self._report(move)
+                    del self._blocks[instruction.handoff]
+                    self._report(instruction)
                 case Unpinned():
-                    self._report(move)
+                    self._report(instruction)
                 case _:
-                    raise AssertionError(f"{type(move).__name__} is not for the prefill side")
+                    raise AssertionError(f"{type(instruction).__name__} is not for the prefill side")

@@ -1,4 +1,4 @@
-"""Counts what became of one side's handoffs since its start. Every word in it is one of ours, whatever a peer says."""
+"""Counts what became of one side's handoffs since its start. Reasons are words of ours, whatever a peer sends."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -25,19 +25,19 @@ class Outcomes:
         self._given_up: Counter[str] = Counter()
 
     def accepted(self, times: HandoffTimes) -> None:
-        """The peer has taken a handoff over."""
+        """Adds the times of a handoff that the peer has accepted."""
         for stage, ms in (("grant", times.grant_ms), ("send", times.send_ms), ("exposed", times.exposed_ms)):
             self._seconds[stage] += ms / 1000
 
     def landed(self, land_ms: float) -> None:
-        """A handoff is here, so long after its Commit."""
+        """Adds the time that a handoff took from its Commit until all of it was here."""
         self._seconds["land"] += land_ms / 1000
 
     def given_up(self, reason: str) -> None:
-        """A handoff has ended without passing. `reason` may be the peer's word."""
+        """Counts a handoff that has ended without passing. `reason` may be the peer's word."""
         self._given_up[reason if reason in REASONS else OTHER] += 1
 
     def counts(self, dropped: Mapping[str, int]) -> HandoffCounts:
-        """With the messages and payloads that were dropped, by reasons of our own."""
+        """Returns all of it, with `dropped`: messages and payloads that were dropped, by reasons of our own."""
         seconds = {f"{stage}_seconds": value for stage, value in self._seconds.items()}
         return HandoffCounts(given_up=dict(self._given_up), dropped=dict(dropped), **seconds)

@@ -1,4 +1,4 @@
-"""The sockets of a decode worker that payloads arrive at: one for other hosts, one for this host."""
+"""Binds the sockets at which a decode worker's payloads arrive: one for other hosts, one for this host."""
 
 import os
 import shutil
@@ -21,13 +21,13 @@ YOUNG_SECONDS = 60.0  # a directory without a socket that answers may be one tha
 
 
 class PayloadSockets:
-    """Those of the transports that may be used. The Unix socket lies in a directory that only this user can enter."""
+    """Keeps a socket for each transport that may be used. The Unix socket's directory is closed to other users."""
 
     def __init__(self, config: TransferConfig, network: Network, host: str) -> None:
-        """Raises `ConfigError` if `host` cannot be bound, or a Unix socket is asked for by name and cannot be made."""
+        """Binds them. Raises `ConfigError` if `host`, or a Unix socket that is asked for by name, cannot be bound."""
         self.sockets: dict[Transport, zmq.asyncio.Socket] = {}
-        self.port = 0
-        self.ipc = ""
+        self.port = 0  # of the TCP socket, if there is one
+        self.ipc = ""  # endpoint of the Unix socket, if there is one
         self.transports = transports(config)
         self._directory: Path | None = None
         if "tcp" in self.transports:
@@ -45,7 +45,7 @@ class PayloadSockets:
                     raise ConfigError("--kv-transport", "ipc", f"no Unix socket can be made: {error}") from None
 
     def close(self) -> None:
-        """Leaves nothing behind."""
+        """Closes the sockets, and removes the directory."""
         for each in self.sockets.values():
             each.close(0)
         self._remove()

@@ -1,4 +1,4 @@
-"""Cutting a handoff's KV into payloads: which blocks of which layer are final, and which have left."""
+"""Cuts a handoff's KV into payloads: keeps which blocks of which layer are final, and which have left."""
 
 from msgspec import Struct
 
@@ -11,7 +11,7 @@ Place = tuple[int, int]  # (group, layer)
 
 
 class Payload(Struct, frozen=True):
-    """Blocks `first` … `first + count - 1` of the sequence, of one layer; `size` in bytes."""
+    """Names blocks `first` … `first + count - 1` of the sequence, of one layer; they have `size` bytes."""
 
     group: int
     layer: int
@@ -21,18 +21,18 @@ class Payload(Struct, frozen=True):
 
 
 class Payloads:
-    """Layers in the order in which they became ready; each block leaves once."""
+    """Keeps layers in the order in which they became ready; each of their blocks leaves once."""
 
     def __init__(self, spec: KVSpec, tokens: int, codec: Codec = "none") -> None:
         self._block_bytes = [group.wire_bytes(codec, spec.dtype) for group in spec.groups]
         self.counts = handoff_blocks(spec, tokens)
         places = [(at, layer) for at, group in enumerate(spec.groups) for layer in group.layers]
-        self._ready: dict[Place, int] = dict.fromkeys(places, 0)
-        self._left: dict[Place, int] = dict.fromkeys(places, 0)
-        self._queue: dict[Place, None] = {}  # an ordered set
+        self._ready: dict[Place, int] = dict.fromkeys(places, 0)  # blocks before this one are final
+        self._left: dict[Place, int] = dict.fromkeys(places, 0)  # blocks before this one have left, or are held there
+        self._queue: dict[Place, None] = {}  # an ordered set of places with blocks that may leave
 
     def ready(self, group: int, layer: int, upto: int) -> None:
-        """Blocks before `upto` of this layer are final. Raises IllegalMove for a place that the handoff lacks."""
+        """Notes that this layer's blocks before `upto` are final. Raises `IllegalMove` for what the handoff lacks."""
         place = (group, layer)
         if place not in self._ready or not 0 <= upto <= self.counts[group]:
             raise IllegalMove(f"group {group}, layer {layer}, block {upto} is not part of this handoff")
@@ -41,7 +41,7 @@ class Payloads:
             self._queue[place] = None
 
     def skip(self, held: int) -> None:
-        """The first `held` blocks are with the receiver already and never leave."""
+        """Leaves out the first `held` blocks, which the receiver has already."""
         for place in self._left:
             self._left[place] = min(held, self.counts[place[0]])
             if self._ready[place] <= self._left[place]:
@@ -49,11 +49,11 @@ class Payloads:
 
     @property
     def waiting(self) -> bool:
-        """Whether anything that is final has not left."""
+        """Tells whether anything that is final has not left."""
         return bool(self._queue)
 
     def head(self, frame: int) -> Payload | None:
-        """The next payload, of at most `frame` bytes or one block, or None if nothing more is final yet."""
+        """Returns the next payload, of at most `frame` bytes or one block, or None if nothing more is final yet."""
         if not self._queue:
             return None
         group, layer = place = next(iter(self._queue))
@@ -63,7 +63,7 @@ class Payloads:
         return Payload(group, layer, first, count, count * block_bytes)
 
     def left(self, payload: Payload) -> None:
-        """The payload was handed to the socket."""
+        """Notes that the channel took this payload, which must be the next."""
         place = (payload.group, payload.layer)
         assert payload.first == self._left[place], "payloads leave in order"
         self._left[place] += payload.count
@@ -71,9 +71,9 @@ class Payloads:
             del self._queue[place]
 
     def computed(self) -> bool:
-        """Every block of every layer is final (or held by the receiver)."""
+        """Tells whether every block of every layer is final or held by the receiver."""
         return all(max(self._left[p], ready) == self.counts[p[0]] for p, ready in self._ready.items())
 
     def complete(self) -> bool:
-        """Every block has left or is held by the receiver."""
+        """Tells whether every block has left or is held by the receiver."""
         return all(left == self.counts[p[0]] for p, left in self._left.items())

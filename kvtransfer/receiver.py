@@ -1,4 +1,4 @@
-"""The decode side of one handoff, pure: an event and the time go in, instructions come out.
+"""Decides, for the decode side of one handoff, what comes next: an event and the time go in, instructions come out.
 
 The cases of `Receiver.handle` stand in the order of the receiver's table in the protocol's description. NONE is a
 handoff that has no `Receiver`; `kvtransfer.receivers` has its rows, and those of handoffs that are over.
@@ -21,18 +21,18 @@ from kvtransfer.instructions import Instruction, Land, Send
 
 
 class ReceiverState(Enum):
-    """Where the decode side of a handoff stands."""
+    """Says where the decode side of a handoff stands."""
 
-    NONE = auto()
-    WAITING = auto()
-    GRANTED = auto()
-    VERIFYING = auto()
-    OWNED = auto()
-    ENDED = auto()
+    NONE = auto()  # was never opened here, or is forgotten
+    WAITING = auto()  # has asked the engine for room
+    GRANTED = auto()  # blocks are reserved, and payloads land in them
+    VERIFYING = auto()  # Commit is here, but not all payloads are
+    OWNED = auto()  # accepted: the sequences run here
+    ENDED = auto()  # over, whether it passed or not
 
 
 class LayerArrived(Struct, frozen=True):
-    """A Layer, and the size in bytes of its payload."""
+    """A Layer has arrived, with a payload of `size` bytes."""
 
     header: Layer
     size: int
@@ -73,13 +73,13 @@ class Receiver:
         self.state = S.WAITING
         self.link = b""
         self.window = ReceiveWindow(config.window)
-        self.heard = now
+        self.heard = now  # when the sender was last known to live, s
         self.deadline = now + message.remaining_ms / 1000
-        self.owned = False  # once OWNED, for ever accepted
-        self.told = False  # the sender was sent our Abort
-        self.dropped = 0  # events that the table does not have, and payloads that were here already
+        self.owned = False  # it was OWNED once: from then on its sender is told Accepted
+        self.told = False  # our Abort was sent, so payloads that come later need no other
+        self.dropped = 0  # events for which the table has no row, and payloads that were here already
         tokens = len(message.prompt.token_ids)
-        self.counts = handoff_blocks(spec, tokens)  # of ours
+        self.counts = handoff_blocks(spec, tokens)  # blocks of our own size that the prompt needs in each KV group
         theirs = spec.in_form(message.form)
         assert theirs is not None and theirs.fingerprint() == message.fingerprint, "an Open that fits"
         self._converts = message.form != spec.form()
@@ -94,15 +94,15 @@ class Receiver:
         self._upto: dict[tuple[int, int], int] = {}  # (group, layer) -> blocks before this one are here
         self._commit: Commit | None = None
         self._committed = 0.0  # when Commit arrived
-        self._verify_by = 0.0
-        self._seen = 0  # offset of the link at the last look
+        self._verify_by = 0.0  # when payloads that are still missing are given up
+        self._seen = 0  # the link's byte offset when that time was set
 
     def begin(self, samples: tuple[int, ...]) -> list[Instruction]:
-        """WAITING: the engine is asked for room, for those of the samples that are not dead already."""
+        """Asks the engine for room, for the samples that are not dead already."""
         return [RoomWanted(self.key, self.open, samples)]
 
     def handle(self, event: ReceiverEvent, now: float) -> list[Instruction]:
-        """One row of the table."""
+        """Applies the table's row for an event. Raises `IllegalMove` for a grant that does not fit or comes twice."""
         if isinstance(event, Open | Commit | LayerArrived):
             self.heard = now
         match event, self.state:
@@ -145,7 +145,7 @@ class Receiver:
                 return self._fail("commit_before_grant")
             case LayerArrived(), S.WAITING:
                 return self._fail("layer_before_grant")
-            case RoomRefused(), S.GRANTED | S.VERIFYING:  # the engine leaves, and takes its word back
+            case RoomRefused(), S.GRANTED | S.VERIFYING:  # the engine stops, and takes its grant back
                 return self._fail(event.reason)
             case RoomGranted(), S.GRANTED | S.VERIFYING | S.OWNED:
                 raise IllegalMove(f"{type(event).__name__} in {self.state.name} of handoff {self.key}")
@@ -156,7 +156,7 @@ class Receiver:
                 return []
 
     def tick(self, now: float) -> list[Instruction]:
-        """Deadlines: of the request, of verifying, and of the sender's silence."""
+        """Ends a handoff that is past a deadline: the request's, that of verifying, or that of the sender's silence."""
         if self.state not in (S.WAITING, S.GRANTED, S.VERIFYING):
             return []
         if now >= self.deadline:
@@ -172,7 +172,7 @@ class Receiver:
         return []
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do; None when nothing is waited for."""
+        """Returns when `tick` has something to do; None when nothing is waited for."""
         if self.state not in (S.WAITING, S.GRANTED, S.VERIFYING):
             return None
         due = min(self.deadline, self.heard + self._config.silence)
@@ -220,7 +220,7 @@ class Receiver:
         return Piece(self.open.form, header.group, header.layer, table[: self.counts[header.group]], first, held)
 
     def _in_their_blocks(self, held: int) -> int:
-        """Those of theirs that our first `held` blocks cover whole. Of others all tokens come, and ours stay."""
+        """Counts the sender's blocks that our first `held` cover whole. The others come whole; what is held stays."""
         if held >= max(self.counts):
             return max(self._their_counts)
         return held * self._spec.groups[0].block_tokens // self.open.form.block_tokens

@@ -1,4 +1,4 @@
-"""The decode side, pure: keeps every handoff of one decode worker, their links, and a memory of those that are over."""
+"""Keeps, without I/O, every handoff of a decode worker, their links, and a memory of the handoffs that are over."""
 
 import re
 from collections import OrderedDict
@@ -17,16 +17,16 @@ from kvtransfer.instructions import Instruction, Land, Send
 from kvtransfer.receiver import LayerArrived, PayloadLanded, Receiver, ReceiverEvent, ReceiverState, SenderDead
 from kvtransfer.ttl_map import TTLMap
 
-FOREVER_MS = 1e12
+FOREVER_MS = 1e12  # no request may take so long
 MOST_LINKS = 1024
-SALT = re.compile(r"(?:[0-9a-f]{32})?")  # nobody's, or a tenant's
+SALT = re.compile(r"(?:[0-9a-f]{32})?")  # empty without a tenant
 FromSender = Open | Layer | Commit | Abort | Aborted
 
 
 class Ending(Struct, frozen=True):
     """Remembers how a handoff has ended."""
 
-    owned: bool
+    owned: bool  # it was accepted before
     told: bool  # our Abort was sent
 
 
@@ -38,11 +38,11 @@ class LinkState:
     def __init__(self, window: ReceiveWindow, sender: str) -> None:
         self.window = window
         self.sender = sender  # epoch
-        self.heard = 0.0
+        self.heard = 0.0  # when its last message came, s
 
 
 class Receivers:
-    """Keeps handoffs by key. Memory is bounded: what is over is remembered in two words, for a time."""
+    """Keeps handoffs by key. Memory is bounded: of one that is over two flags are remembered, for a time."""
 
     def __init__(self, config: TransferConfig, epoch: str, spec: KVSpec, trace: bool = False) -> None:
         self._config = config
@@ -52,16 +52,16 @@ class Receivers:
         self._trace = trace
         self._draining = False
         self._ticked = 0.0
-        self._links: OrderedDict[bytes, LinkState] = OrderedDict()  # the one that was heard last is the last
+        self._links: OrderedDict[bytes, LinkState] = OrderedDict()  # the one whose message came last is the last
         self._moved: dict[bytes, None] = {}  # links that are due a Credit
         self._by_sample: dict[SampleKey, HandoffKey] = {}  # the live handoffs
         self._ended: TTLMap[HandoffKey, Ending] = TTLMap(config.remember)
-        self._dead: TTLMap[SampleKey, int] = TTLMap(config.remember)  # highest cancelled or superseded
+        self._dead: TTLMap[SampleKey, int] = TTLMap(config.remember)  # highest attempt that was cancelled or superseded
         self.handoffs: dict[HandoffKey, Receiver] = {}
-        self.strays = 0  # messages of another epoch, or that the table does not have
+        self.strays = 0  # messages that were dropped: meant for another epoch or link, or without a row in the table
 
     def receive(self, link: bytes, message: FromSender, size: int, now: float) -> list[Instruction]:
-        """A message of a prefill worker; `size` in bytes is that of a Layer's payload."""
+        """Handles a message of a prefill worker; `size` is that of a Layer's payload, in bytes."""
         known = self._heard(link, message.sender, now)
         if isinstance(message, Layer) and known.window.saw(message.offset, max(0, message.size)):
             self._moved[link] = None
@@ -81,26 +81,29 @@ class Receivers:
         return self._step(receiver, event, now)
 
     def handle(self, event: FromDecode, now: float) -> list[Instruction]:
-        """Takes an event of the own worker to its handoff. If that is over, the worker will hear."""
+        """Takes an event of the engine to its handoff. If that is over, its `Dropped` is under way.
+
+        Raises `IllegalMove` for an event that the handoff's state does not allow.
+        """
         if isinstance(event, CancelAttempt):
             return self.cancel(event.key, now)
         receiver = self.handoffs.get(event.key)
         return [] if receiver is None else self._step(receiver, event, now)
 
     def landed(self, land: Land, digest: int, now: float) -> list[Instruction]:
-        """A `Land` was carried out."""
+        """Reports that a `Land` was carried out; `digest` is that of its payload."""
         receiver = self.handoffs.get(land.key)
         return [] if receiver is None else self._step(receiver, PayloadLanded(land.header, digest), now)
 
     def unjoined(self, link: bytes, header: Layer) -> Send:
-        """What a payload is answered whose link has no session: its handoff is over, and its sender should join."""
+        """Answers a payload whose link has no session: its handoff is over, and its sender should join."""
         self.strays += 1
         return Send(Abort(sender=self._epoch, receiver=header.sender, handoff=header.handoff, reason="unjoined"), link)
 
     def cut_off(self, link: bytes, reason: str, now: float) -> list[Instruction]:
-        """Nothing more is read from this link: its handoffs end here, and its sender will miss us."""
+        """Ends the handoffs of a link from which nothing more is read, but for those that were accepted."""
         gone = [each for each in self.handoffs.values() if each.link == link and each.state is not ReceiverState.OWNED]
-        return [move for receiver in gone for move in self._step(receiver, SenderDead(reason), now)]
+        return [instruction for receiver in gone for instruction in self._step(receiver, SenderDead(reason), now)]
 
     def cancel(self, dead: AttemptKey, now: float, reason: str = "cancelled") -> list[Instruction]:
         """Remembers that attempts at a sample up to this one are dead, those too whose Open has still to come.
@@ -122,15 +125,15 @@ class Receivers:
         )
 
     def drain(self) -> None:
-        """Refuse every new handoff; those that were opened go on."""
+        """Refuses every new handoff from now on; those that were opened go on."""
         self._draining = True
 
     def tick(self, now: float) -> list[Instruction]:
-        """Deadlines of all handoffs; forgets what is old. Our own long pause is not the senders' silence."""
+        """Checks all deadlines, and forgets what is old. A long pause of our own is not the senders' silence."""
         instructions: list[Instruction] = []
         paused, self._ticked = now - self._ticked > self._config.silence / 2, now
         for key, receiver in list(self.handoffs.items()):
-            known = self._links.get(receiver.link)  # whose handoffs' messages wait for each other
+            known = self._links.get(receiver.link)  # on which handoffs' messages wait for each other
             receiver.heard = now if paused else max(receiver.heard, known.heard if known is not None else 0.0)
             instructions += receiver.tick(now)
             if receiver.state is ReceiverState.OWNED and now >= receiver.deadline + self._config.silence:
@@ -144,7 +147,7 @@ class Receivers:
         return instructions
 
     def credits(self) -> list[Send]:
-        """One Credit for every link that has moved since the last call."""
+        """Returns one Credit for every link that has moved since the last call."""
         moved, self._moved = self._moved, {}
         return [Send(self._credit(known), link) for link in moved if (known := self._links.get(link)) is not None]
 
@@ -152,7 +155,7 @@ class Receivers:
         return Credit(sender=self._epoch, receiver=link.sender, seen=link.window.seen, limit=link.window.limit)
 
     def next_deadline(self) -> float | None:
-        """When `tick` is to be called, often enough to tell our own pause from silence; None: no handoff waits."""
+        """Returns when to call `tick`, often enough to tell our own pause from silence; None while no handoff waits."""
         dues = [due for receiver in self.handoffs.values() if (due := receiver.next_deadline()) is not None]
         return min(*dues, self._ticked + self._config.silence / 4) if dues else None
 
@@ -184,7 +187,7 @@ class Receivers:
         return instructions + receiver.begin(tuple(each.sample for each in living))
 
     def _obstacle(self, key: HandoffKey, message: Open, now: float) -> tuple[str, str, bool]:
-        """Why this Open cannot be taken: a stable word, a sentence, whether another try may do. Empty if it can."""
+        """Says why an Open cannot be taken: a stable word, a sentence, whether another try may do. Empty if it can."""
         living = self._living(message, now)
         if message.version != VERSION:
             return "version", f"protocol version {message.version} here meets version {VERSION}", False
@@ -214,7 +217,7 @@ class Receivers:
         return "", "", True
 
     def _answer_unknown(self, link: bytes, key: HandoffKey, message: Handoff, now: float) -> list[Instruction]:
-        """ENDED and unknown: what is over stays over, and the sender is told."""
+        """Answers a message to a handoff that is over or unknown: what is over stays over, and the sender is told."""
         ending = self._ended.get(key, now) or Ending(False, False)
         head = self._head(key)
         abort = Send(Abort(**head, reason="ended"), link)
@@ -247,7 +250,7 @@ class Receivers:
         return known
 
     def _head(self, key: HandoffKey) -> dict[str, Any]:
-        """What every message of a handoff begins with."""
+        """Returns the fields with which every message of a handoff begins."""
         return {"sender": self._epoch, "receiver": key.sender, "handoff": key.handoff}
 
     def _of_sample(self, sample: SampleKey) -> Receiver | None:
@@ -255,7 +258,7 @@ class Receivers:
         return None if key is None else self.handoffs.get(key)
 
     def _living(self, message: Open, now: float) -> list[AttemptKey]:
-        """The attempts of an Open that are neither cancelled nor superseded."""
+        """Lists the attempts of an Open that are neither cancelled nor superseded."""
         dead = {each: self._dead.get(each.of, now) for each in message.attempts()}
         return [each for each, highest in dead.items() if highest is None or highest < each.attempt]
 

@@ -1,4 +1,4 @@
-"""Memory that two processes of one host share, used as a ring: byte n of a link lies at n modulo the ring's size.
+"""Shares memory between two processes of one host, as a ring: byte n of a link lies at n modulo the ring's size.
 
 It is a file without a name. The other process opens it by way of this one's entry in /proc, which the system allows to
 the same user only; nothing has to be removed, however either of them ends. A mark in front tells that it is the file
@@ -12,14 +12,14 @@ import os
 from hmac import compare_digest
 
 MARK = 16
-"""Bytes, at the beginning of the first page; the ring begins with the second."""
+"""The mark has so many bytes, at the beginning of the first page; the ring begins with the second."""
 
 
 class Ring:
-    """One end's view."""
+    """Maps the memory into one of the two processes."""
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """Takes the descriptor, and closes it if it cannot be mapped, with an `OSError`."""
+        """Takes the descriptor of a ring of `size` bytes. Closes it and raises `OSError` if it cannot be mapped."""
         self.size = size
         self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
         self._descriptor = descriptor
@@ -32,7 +32,7 @@ class Ring:
 
     @classmethod
     def make(cls, size: int, mark: bytes) -> "Ring":
-        """A new one; its pages cost no memory before they are used. Raises `OSError`."""
+        """Makes a ring of `size` bytes, whose pages cost nothing before they are used. May raise `OSError`."""
         descriptor = os.memfd_create("baton-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, mmap.PAGESIZE + size)
@@ -47,7 +47,7 @@ class Ring:
 
     @classmethod
     def open(cls, path: str, size: int, mark: bytes) -> "Ring":
-        """Another process's. Raises `OSError` where it cannot be reached, or is not the one that has this mark."""
+        """Opens another process's ring. Raises `OSError` if it cannot be reached, or has another size or mark."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         if os.fstat(descriptor).st_size != mmap.PAGESIZE + size:
             os.close(descriptor)
@@ -59,7 +59,7 @@ class Ring:
         return ring
 
     def views(self, offset: int, size: int) -> list[memoryview]:
-        """Where `size` bytes from the link's byte `offset` on lie: in one piece, or in two around the end."""
+        """Returns the memory of `size` bytes from the link's byte `offset` on: one piece, or two around the end."""
         begin = offset % self.size
         end = begin + size
         if end <= self.size:
@@ -67,14 +67,14 @@ class Ring:
         return [self._bytes[begin:], self._bytes[: end - self.size]]
 
     def write(self, offset: int, part: memoryview) -> None:
-        """Copies a part to the link's byte `offset` on."""
+        """Copies a part to where the link's bytes from `offset` on lie."""
         at = 0
         for view in self.views(offset, len(part)):
             view[:] = part[at : at + len(view)]
             at += len(view)
 
     def close(self) -> None:
-        """The memory goes when the last view of it does."""
+        """Closes this end. The memory goes when the last view of it does."""
         os.close(self._descriptor)
         self._bytes.release()
         self._memory.release()

@@ -1,4 +1,4 @@
-"""Payloads through a ring of shared memory, their headers over the control link."""
+"""Sends payloads through a ring of shared memory, and their headers over the control link."""
 
 from collections.abc import Sequence
 
@@ -11,26 +11,26 @@ from kvtransfer.channel import Sent
 from kvtransfer.digest import begin_digest
 from kvtransfer.ring import Ring
 
-PIECE = 256 << 10  # bytes
+PIECE = 256 << 10  # bytes that are copied and digested at a time
 FRAMES = 4
-"""Times the payload of a socket: a ring moves the bytes themselves, so what a payload costs besides is what counts."""
+"""A payload has so many times a socket's bytes: sending copies them itself here, so its other costs are what counts."""
 
 
 class RingChannel:
-    """See `kvtransfer.channel.Channel`. The link's window keeps what was not read from being overwritten."""
+    """Is a `kvtransfer.channel.Channel`. The link's window keeps what was not read from being overwritten."""
 
     transport: Transport = "shm"
     sealed = False
 
     def __init__(self, ring: Ring, control: zmq.asyncio.Socket, frame: int) -> None:
-        """`frame`: bytes of a payload over a socket."""
+        """Takes the ring over; `frame` is what a payload would have over a socket, in bytes."""
         self.room = ring.size
         self.frame = max(frame, min(FRAMES * frame, ring.size // 4))
         self._ring = ring
         self._control = control
 
     def send(self, header: Layer, views: Sequence[memoryview]) -> Sent | None:
-        """See `Channel`. Copies and digests in pieces that stay in the nearest caches meanwhile."""
+        """Copies and digests a payload in pieces that stay in the nearest caches meanwhile, then sends its header."""
         digest, offset = begin_digest(header.group, header.layer, header.first), header.offset
         for view in views:
             for at in range(0, len(view), PIECE):
@@ -43,5 +43,5 @@ class RingChannel:
         return Sent(digest.intdigest(), None)
 
     def close(self) -> None:
-        """See `Channel`. The control link is not ours."""
+        """Closes the ring. The control link belongs to others."""
         self._ring.close()

@@ -1,4 +1,4 @@
-"""Sealed payloads: AES-256-GCM (NIST SP 800-38D), one key per session of a link.
+"""Seals payloads with AES-256-GCM (NIST SP 800-38D), with one key per session of a link.
 
     key   = HKDF-SHA256(secret; salt: both ends' nonces; info: both ends' epochs)
     frame = nonce, header, AES-GCM(key, nonce; associated data: header; payload)
@@ -18,34 +18,34 @@ from core.errors import SealError
 from core.sealing import derive_key
 
 NONCE, TAG = 12, 16
-"""Bytes."""
+"""Bytes of a frame's nonce, and of the tag behind its payload."""
 KEPT = 4 << 20
-"""Bytes that one end of a session keeps for the next payload."""
+"""A session's receiving end keeps a buffer of so many bytes at most for the next payload."""
 HALF = 32
 """Bytes of an end's half of the salt."""
 
 
 def session_key(secret: bytes, halves: tuple[bytes, bytes], epochs: tuple[str, str]) -> bytes:
-    """Of a link, the prefill worker's half and epoch first."""
+    """Derives a session's key from both ends' halves and epochs, the prefill worker's first."""
     return derive_key(secret, f"kv frames, {epochs[0]} to {epochs[1]}", b"".join(halves))
 
 
 def seal_digest(sealed: memoryview | bytes) -> int:
-    """What stands for a sealed payload in its handoff's digest: 64 bits of its tag."""
+    """Returns what stands for a sealed payload in its handoff's digest: 64 bits of its tag."""
     return int.from_bytes(sealed[-TAG:][:8], "little")
 
 
 class FrameSealer:
-    """The sender's end."""
+    """Seals a session's payloads, at the sender's end."""
 
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
         self._next = 0
 
     def seal(self, header: bytes, views: Sequence[memoryview], buffer: memoryview) -> tuple[bytes, memoryview]:
-        """A nonce that was never used before, and the payload with its tag, in the buffer: there has to be room.
+        """Returns a nonce that was never used before, and the payload with its tag in `buffer`, which must have room.
 
-        What was read may change afterwards.
+        The memory that was read, `views`, may change afterwards.
         """
         nonce = self._next.to_bytes(NONCE, "little")
         self._next += 1
@@ -56,15 +56,15 @@ class FrameSealer:
 
 
 class FrameOpener:
-    """The receiver's end."""
+    """Opens a session's payloads, at the receiver's end."""
 
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
-        self._least = 0  # of the next frame's count
+        self._least = 0  # the next frame's nonce counts to this at least
         self._buffer = memoryview(bytearray())
 
     def open(self, nonce: bytes, header: bytes, sealed: memoryview) -> memoryview:
-        """The payload, until the next is opened. Raises `SealError` for a frame that is not for here and now."""
+        """Opens a frame; the payload stays until the next. Raises `SealError` for one that is not for here and now."""
         if len(nonce) != NONCE or (count := int.from_bytes(nonce, "little")) < self._least:
             raise SealError("a frame of the past")
         if len(sealed) < TAG:

@@ -1,4 +1,4 @@
-"""The prefill side of one handoff, pure: an event and the time go in, instructions come out.
+"""Decides, for the prefill side of one handoff, what comes next: an event and the time go in, instructions come out.
 
 The cases of `Sender.handle` stand in the order of the sender's table in the protocol's description. What the world can
 cause but the table does not have is dropped and counted; what only a wrong caller can cause raises IllegalMove.
@@ -22,22 +22,22 @@ from kvtransfer.stopwatch import Stopwatch
 
 
 class SenderState(Enum):
-    """Where the prefill side of a handoff stands."""
+    """Says where the prefill side of a handoff stands."""
 
-    OPENING = auto()
-    STREAMING = auto()
-    COMMITTED = auto()
-    ABORTING = auto()
-    CLOSED = auto()
+    OPENING = auto()  # has asked for room
+    STREAMING = auto()  # room is granted, payloads leave as they become ready
+    COMMITTED = auto()  # everything has left, and Commit is not answered yet
+    ABORTING = auto()  # gave up, and Abort is not answered yet
+    CLOSED = auto()  # over; frames of it may still be read
 
 
 class PayloadLeft(Struct, frozen=True):
-    """The channel took a payload, up to byte offset `end` of the link."""
+    """The channel took a payload, which ends at byte offset `end` of the link."""
 
     payload: Payload
     end: int
     digest: int
-    way: Way | None = None  # that it went
+    way: Way | None = None  # by which it went
 
 
 class FrameDone(Struct, frozen=True):
@@ -84,7 +84,7 @@ class Sender:
         codec: Codec = "none",
         trace: bool = False,
     ) -> None:
-        """`epoch`: of the prefill worker. `trace`: the digest of each payload is kept, for tests."""
+        """Takes the prefill worker's `epoch` and the time in s; `trace` keeps each payload's digest, for tests."""
         self._config = config
         self._head: dict[str, Any] = _head(opened.handoff, (epoch, opened.job.decode_epoch))
         self._fingerprint = spec.fingerprint()
@@ -99,21 +99,21 @@ class Sender:
         self.size = 0  # payload bytes that have left
         self.sent = 0  # payloads that have left
         self.flying: dict[int, int] = {}  # payload number -> link offset of its end; its blocks may still be read
-        self.dropped = 0  # events that the table does not have
+        self.dropped = 0  # events for which the table has no row
         self.watch = Stopwatch(now)
-        self._end = self._seen = 0  # link offsets: of our last payload's end, and what the peer has seen
+        self._end = self._seen = 0  # link offsets: the end of our last payload, and up to where the peer has seen
         self._way: Way | None = None
         self._last_sent = now
-        self._going: CommitHandoff | None = None  # the samples that go on
+        self._going: CommitHandoff | None = None  # says which samples go on, once the prompt is computed
         self._commit: Commit | None = None
         self._outcome: tuple[Outcome, str, bool] = ("failed", "", True)
 
     def begin(self, now: float) -> list[Instruction]:
-        """The first Open."""
+        """Sends the first Open."""
         return self._send(self._open(now), now)
 
     def handle(self, event: SenderEvent, now: float) -> list[Instruction]:
-        """One row of the table."""
+        """Applies the table's row for an event. Raises `IllegalMove` for one that only a wrong caller can cause."""
         match event, self.state:
             case Grant(), S.OPENING:
                 return self._stream(event, now)
@@ -153,7 +153,7 @@ class Sender:
             case ((Grant() | Abort()), S.CLOSED):
                 return answer_closed(event, (self._head["sender"], self._head["receiver"]))
             case ((LayerReady() | CommitHandoff() | AbortHandoff() | PeerDead()), S.ABORTING | S.CLOSED):
-                return []  # the engine had not heard yet
+                return []  # the engine had not heard yet that the handoff is over
             case ((LayerReady() | CommitHandoff() | PayloadLeft()), _):
                 raise IllegalMove(f"{type(event).__name__} in {self.state.name} of handoff {self.number}")
             case _:
@@ -161,7 +161,7 @@ class Sender:
                 return []
 
     def tick(self, now: float, offset: int) -> list[Instruction]:
-        """Deadlines, and repetition after silence; `offset` is the link's byte count."""
+        """Aborts what is past its deadline, and repeats a message after silence; `offset` counts the link's bytes."""
         if self.state in (S.OPENING, S.STREAMING, S.COMMITTED) and now >= self.opened.deadline:
             return self._abort("deadline", True, now)
         if self.state is S.OPENING and now >= self.since + self._config.grant_deadline:
@@ -171,7 +171,7 @@ class Sender:
         return self._send(self._repeated(now, offset), now)
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do, or None when the handoff is closed."""
+        """Returns when `tick` has something to do, or None when the handoff is closed."""
         if self.state is S.CLOSED:
             return None
         due = self._last_sent + self._config.repeat_ms / 1000
@@ -180,9 +180,10 @@ class Sender:
         return due if self.state is S.ABORTING else min(due, self.opened.deadline)
 
     def unanswered(self, now: float, heard: float, credited: float) -> str:
-        """Whether a peer that would have to answer in this state was silent for too long: the reason, or empty.
+        """Returns the reason to give a peer up that has to answer in this state and was silent for too long, or "".
 
-        Whatever is sent while STREAMING, a payload or a probe, is answered by a Credit.
+        Its last message came at `heard`, its last Credit at `credited`. Whatever is sent while STREAMING, a payload or
+        a probe, is answered by a Credit.
         """
         if self.state is S.STREAMING and now >= max(self.since, credited) + self._config.silence:
             return UNANSWERED
@@ -190,19 +191,19 @@ class Sender:
         return "peer_silent" if waits and now >= max(self.since, heard) + self._config.silence else ""
 
     def waits(self) -> bool:
-        """Whether a payload may leave, as far as this handoff goes."""
+        """Tells whether a payload may leave, as far as this handoff goes."""
         return self.state is S.STREAMING and self.payloads.waiting
 
     def head(self, frame: int) -> Payload | None:
-        """The next payload, of at most `frame` bytes or one block."""
+        """Returns the next payload, of at most `frame` bytes or one block; None if none may leave."""
         return self.payloads.head(frame) if self.state is S.STREAMING else None
 
     def sending(self) -> bool:
-        """Is a payload ready to leave, or has one left that the peer has not seen?"""
+        """Tells whether a payload is ready to leave, or has left and the peer has not seen it."""
         return self.waits() or self._end > self._seen
 
     def layer(self, payload: Payload, offset: int) -> Layer:
-        """The header of a payload."""
+        """Returns the header of a payload that begins at the link's byte `offset`."""
         return Layer(
             **self._head,
             number=self.sent,
@@ -331,7 +332,7 @@ class Sender:
 
 
 def answer_closed(message: Handoff, ends: tuple[str, str]) -> list[Instruction]:
-    """What a closed, or forgotten, handoff answers: it is over here."""
+    """Answers for a handoff that is closed or forgotten; `ends` are the epochs of the prefill and the decode worker."""
     head = _head(message.handoff, ends)
     match message:
         case Grant():
@@ -343,7 +344,7 @@ def answer_closed(message: Handoff, ends: tuple[str, str]) -> list[Instruction]:
 
 
 def _head(handoff: int, ends: tuple[str, str]) -> dict[str, Any]:
-    """What every message of a handoff begins with; `ends` are the epochs of the prefill and the decode worker."""
+    """Returns the fields with which every message of a handoff begins."""
     sender, receiver = ends
     return {"sender": sender, "receiver": receiver, "handoff": handoff}
 

@@ -1,4 +1,4 @@
-"""The prefill side of one link, pure: keeps all handoffs to one life of one decode worker, and their shared window."""
+"""Keeps, without I/O, the prefill side of one link: all handoffs to one life of a decode worker, and their window."""
 
 from core.config import Codec, TransferConfig, Transport
 from core.errors import IllegalMove
@@ -26,18 +26,19 @@ class Senders:
 
     def __init__(self, config: TransferConfig, epoch: str, peer_epoch: str, spec: KVSpec, trace: bool = False) -> None:
         self._config = config
-        self.ends = (epoch, peer_epoch)
+        self.ends = (epoch, peer_epoch)  # of the prefill and the decode worker
         self._spec = spec
         self._trace = trace
         self._turns = Turns()
-        self._heard = self._credited = self._ticked = self._opened = float("-inf")
+        self._heard = self._credited = float("-inf")  # when (s) the peer's last message, and last Credit, came
+        self._ticked = self._opened = float("-inf")  # when (s) `tick` and `open` were last called
         self.window = SendWindow()
         self._frame = config.frame
         self.rate = LinkRate(config.window // 2)
-        self.transport: Transport | None = None  # that payloads go over, once the link has a channel
+        self.transport: Transport | None = None  # over which payloads go, once the link has a channel
         self.sealed = False
         self.handoffs: dict[int, Sender] = {}
-        self.strays = 0  # messages of another epoch, or that the table does not have
+        self.strays = 0  # messages that were dropped: of another epoch, or without a row in the table
 
     def open(self, opened: OpenHandoff, now: float) -> list[Instruction]:
         """Starts a handoff. Raises `IllegalMove` if its number is in use."""
@@ -49,9 +50,12 @@ class Senders:
         return sender.begin(now)
 
     def handle(self, event: OfHandoff, now: float) -> list[Instruction]:
-        """Takes an event of the own worker, of the channel, or a message, to the handoff that it names."""
-        sender = self.handoffs.get(event.handoff)
-        return [] if sender is None else self._step(sender, event, now)  # none: the engine may not have heard yet
+        """Takes an event of the engine or the channel, or a message, to the handoff that it names.
+
+        Raises `IllegalMove` for an event that the handoff's state does not allow.
+        """
+        sender = self.handoffs.get(event.handoff)  # the engine may name one that is over: its `Closed` is under way
+        return [] if sender is None else self._step(sender, event, now)
 
     def _step(self, sender: Sender, event: SenderEvent, now: float) -> list[Instruction]:
         before = sender.dropped
@@ -67,7 +71,7 @@ class Senders:
         return instructions
 
     def receive(self, message: ToPrefill, now: float) -> list[Instruction]:
-        """A message of the peer. One from another epoch says that the peer's life is over."""
+        """Handles a message of the peer. One from another epoch says that the peer's life is over."""
         epoch, peer_epoch = self.ends
         if message.receiver != epoch:
             self.strays += 1
@@ -86,25 +90,25 @@ class Senders:
         if isinstance(message, Grant):
             self.window.credit(0, message.limit)
         if message.handoff in self.handoffs:
-            deaf = self._nothing_arrives(self.handoffs[message.handoff], message)
+            nothing_arrives = self._nothing_arrives(self.handoffs[message.handoff], message)
             instructions = self.handle(message, now)
-            return [*instructions, Lost(UNANSWERED)] if deaf else instructions
+            return [*instructions, Lost(UNANSWERED)] if nothing_arrives else instructions
         if not isinstance(message, Grant | Abort):
             self.strays += not isinstance(message, Accepted)
         return answer_closed(message, self.ends)
 
     def _nothing_arrives(self, sender: Sender, message: Handoff) -> bool:
-        """Does the peer miss what we send it all the time?"""
+        """Tells whether the peer takes us for silent while we stream, and has credited nothing since that began."""
         missed = isinstance(message, Abort) and message.reason == SILENT
         return missed and sender.state is SenderState.STREAMING and self._credited < sender.since
 
     def use(self, room: int, frame: int) -> None:
-        """The channel: bytes that may be under way in it, and those of a payload."""
+        """Takes the limits of the link's channel: `room` bytes may be under way in it, a payload has about `frame`."""
         self.window.room = room
         self._frame = frame
 
     def next_payload(self) -> tuple[Sender, Payload] | None:
-        """The payload whose turn it is, if the window is open for it."""
+        """Returns the payload whose turn it is, with its handoff, if the window is open for it."""
         number = self._turns.first()
         if number is None:
             return None
@@ -114,11 +118,11 @@ class Senders:
         return (sender, payload) if self.window.open_for(payload.size) else None
 
     def header(self, sender: Sender, payload: Payload) -> Layer:
-        """The message in front of the payload."""
+        """Returns the message that goes in front of the payload."""
         return sender.layer(payload, self.window.sent)
 
     def payload_left(self, sender: Sender, payload: Payload, digest: int, now: float) -> list[Instruction]:
-        """The channel took it: it counts against the window, and the next handoff has its turn."""
+        """Counts a payload that the channel took against the window, and gives the next handoff its turn."""
         self.window.send(payload.size)
         self.rate.left(self.window.sent, self.window.sent - self.window.seen, now)
         self._turns.turn()
@@ -126,7 +130,7 @@ class Senders:
         return self._step(sender, left, now)
 
     def tick(self, now: float) -> list[Instruction]:
-        """Deadlines and repetition of all handoffs, and the peer's silence; our own long pause is not the peer's."""
+        """Checks all deadlines, repeats messages, notices the peer's silence; a long pause of our own is not that."""
         if now - self._ticked > self._config.silence / 2:
             self._heard = self._credited = now
         self._ticked = now
@@ -141,26 +145,26 @@ class Senders:
         return instructions
 
     def lost(self, reason: str, now: float) -> list[Instruction]:
-        """The peer is dead and its socket closed: every handoff ends. Frames still report when they are done."""
+        """Ends every handoff: the peer is dead and its socket closed. Frames still report when they are done."""
         return self._to_all(PeerDead(reason), now)
 
     def next_deadline(self) -> float | None:
-        """When `tick` is to be called; None when all is closed. Often enough to tell our own pause from silence."""
+        """Returns when to call `tick`, often enough to tell our own pause from silence; None when all is closed."""
         dues = [due for sender in self.handoffs.values() if (due := sender.next_deadline()) is not None]
         return min(*dues, max(self._ticked, self._opened) + self._config.silence / 4) if dues else None
 
     def way(self) -> Way | None:
-        """How the next handoff's KV would go; None while there is no channel."""
+        """Tells how the next handoff's KV would go; None while there is no channel."""
         return self._way(self._codec())
 
     def _way(self, codec: Codec) -> Way | None:
         return None if self.transport is None else Way(self.transport, self.sealed, codec)
 
     def _codec(self) -> Codec:
-        """The deployment's, unless the link is known to be fast enough without, or not known to be slow."""
+        """Chooses the deployment's codec, unless that is for slow links only and this one is not known to be slow."""
         below = self._config.kv_codec_below
         slow = not below or 0 < self.rate.gigabytes_per_second < below
         return self._config.kv_codec if slow else "none"
 
     def _to_all(self, event: Covered | PeerDead, now: float) -> list[Instruction]:
-        return [move for sender in list(self.handoffs.values()) for move in self._step(sender, event, now)]
+        return [each for sender in list(self.handoffs.values()) for each in self._step(sender, event, now)]

@@ -1,4 +1,4 @@
-"""The decode side's end of a link's payloads: what was offered to its sender, and what makes its frames believed."""
+"""Keeps the decode side's end of a link's payloads: what was offered to the sender, and how its frames are checked."""
 
 import secrets
 from collections.abc import Sequence
@@ -11,23 +11,23 @@ from kvtransfer.ring import MARK, Ring
 from kvtransfer.seal import HALF, FrameOpener, seal_digest, session_key
 
 SEALED_FRAMES = 3
-"""Nonce, header, payload with its tag."""
+"""The message of a sealed payload has a nonce, a header, and the payload with its tag."""
 
 
 class Arrived:
-    """A header, its payload where it arrived, and what stands for it in the handoff's digest."""
+    """Holds a payload where it arrived, its header, and what stands for it in the handoff's digest."""
 
     __slots__ = ("_digest", "header", "payload", "size")
 
     def __init__(self, header: Layer, payload: Sequence[memoryview], digest: int | None = None) -> None:
         self.header = header
         self.payload = payload
-        self.size = sum(len(part) for part in payload)
+        self.size = sum(len(part) for part in payload)  # bytes
         self._digest = digest
 
     @property
     def digest(self) -> int:
-        """Computed when it is wanted: of what nobody waits for, it is not."""
+        """Computes the payload's digest when it is first asked for: a payload that is dropped needs none."""
         if self._digest is None:
             header = self.header
             self._digest = payload_digest(header.group, header.layer, header.first, self.payload)
@@ -35,31 +35,34 @@ class Arrived:
 
 
 class Session:
-    """Of one link, from its Join on."""
+    """Admits, checks and opens the payloads of one link, from its Join on."""
 
     def __init__(self, link: bytes, join: Join, epoch: str, secret: bytes, sealed: bool, ring: int) -> None:
-        """`ring`: bytes of one to offer, 0: none. Raises `MessageError` for a Join that cannot be meant."""
+        """Begins with a Join; `ring` is the size in bytes of a ring to offer, or 0.
+
+        Raises `MessageError` for a Join whose nonce has another size.
+        """
         if len(join.nonce) != HALF:
             raise MessageError(f"a nonce has {HALF} bytes")
         self.link = link
         self.sender = join.sender
-        self.nonce = join.nonce
-        self.half = secrets.token_bytes(HALF)
-        self.user = secrets.token_hex(16)
-        self.token = secrets.token_hex(16)
+        self.nonce = join.nonce  # the sender's half of the key's salt
+        self.half = secrets.token_bytes(HALF)  # our half of it
+        self.user = secrets.token_hex(16)  # the name by which payload sockets admit the sender
+        self.token = secrets.token_hex(16)  # its password there, and the mark of the ring
         self.ring = _made(ring, bytes.fromhex(self.token)) if ring and "shm" in join.transports else None
         key = session_key(secret, (join.nonce, self.half), (join.sender, epoch))
         self._opener = FrameOpener(key) if sealed else None
-        self.transport: Transport | None = None  # that the sender has chosen, as its first payload shows
-        self.codec: Codec = "none"  # of its last handoff
+        self.transport: Transport | None = None  # the sender's choice, as its first payload shows it
+        self.codec: Codec = "none"  # of the link's last handoff
 
     @property
     def sealed(self) -> bool:
-        """Whether payloads are sealed, over the transport that was chosen."""
+        """Tells whether payloads are sealed on the transport that the sender has chosen."""
         return self.transport == "tcp" and self._opener is not None
 
     def offer(self, epoch: str, tcp: int, ipc: str) -> Offer:
-        """With a port and a path of payload sockets that are there."""
+        """Returns what is offered to the sender. `tcp` and `ipc` are the payload sockets' port and endpoint, if any."""
         return Offer(
             sender=epoch,
             receiver=self.sender,
@@ -74,7 +77,7 @@ class Session:
         )
 
     def from_socket(self, transport: Transport, frames: Sequence[memoryview]) -> Arrived:
-        """What came over a payload socket. Raises `MessageError` or `SealError` for what is not this link's."""
+        """Reads what came over a payload socket. Raises `MessageError` or `SealError` for what is not this link's."""
         if transport == "tcp" and self._opener is not None:
             if len(frames) != SEALED_FRAMES:
                 raise MessageError("a sealed payload is a nonce, a header, and one frame")
@@ -86,7 +89,7 @@ class Session:
         return self._arrived(transport, Arrived(decode_layer(frames[0]), frames[1:]))
 
     def from_ring(self, header: Layer) -> Arrived:
-        """What the header says is in the ring. Raises `MessageError` if it cannot be."""
+        """Finds a payload in the ring, where its header says it is. Raises `MessageError` if it cannot be there."""
         if self.ring is None or not 0 <= header.size <= self.ring.size or header.offset < 0:
             raise MessageError("a payload in a ring that is not there, or too small")
         return self._arrived("shm", Arrived(header, self.ring.views(header.offset, header.size)))
@@ -98,7 +101,7 @@ class Session:
         return arrived
 
     def close(self) -> None:
-        """The ring's memory goes when the sender has closed it as well."""
+        """Closes the ring, if there is one. Its memory goes when the sender has closed it as well."""
         if self.ring is not None:
             self.ring.close()
 

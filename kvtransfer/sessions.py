@@ -1,4 +1,4 @@
-"""The sessions of all links of a decode worker. Bounded: by number, and by the time since a link was heard of."""
+"""Keeps the sessions of all links of a decode worker, bounded by number and by the time since a link was heard."""
 
 import logging
 
@@ -10,16 +10,16 @@ from core.records import KVLink
 from kvtransfer.payload_sockets import PayloadSockets
 from kvtransfer.session import Session
 
-MOST = 1024
+MOST = 1024  # sessions
 SHOWN = 64
-"""Links in a worker's record."""
+"""A worker's record lists so many links at most."""
 LONGEST_NAME = 32
-"""Of a sender, there: its name is its own to choose."""
+"""It shows so many characters of a sender's name, which the sender chooses itself."""
 log = logging.getLogger("baton.handoff")
 
 
 class Sessions:
-    """By link, and by the user that payload sockets know."""
+    """Finds a session by its link, and by the user that payload sockets know."""
 
     def __init__(self, config: TransferConfig, epoch: str, network: Network, sockets: PayloadSockets) -> None:
         self._config = config
@@ -27,14 +27,14 @@ class Sessions:
         self._secret = network.secret
         self._gatekeeper = network.gatekeeper
         self._payload_sockets = sockets
-        self._by_link: dict[bytes, tuple[Session, float]] = {}  # and when it was last heard
+        self._by_link: dict[bytes, tuple[Session, float]] = {}  # and when (s) the link was last heard
         self._by_user: dict[bytes, Session] = {}
 
     def join(self, link: bytes, join: Join, now: float) -> Offer:
-        """Begins a session, or renews it; what is offered to its sender.
+        """Begins a session, or renews it; returns what is offered to its sender.
 
-        That is nothing if the Join is for another life at this address, which our epoch says, or if there are too many
-        sessions. Raises `MessageError` for a Join that cannot be meant.
+        Nothing is offered if the Join is for another life at this address, which our epoch says, or if there are too
+        many sessions. Raises `MessageError` for a Join that cannot be meant.
         """
         nothing = Offer(sender=self._epoch, receiver=join.sender, security="sealed", nonce=b"", user="", token="")
         if join.receiver != self._epoch:
@@ -64,16 +64,16 @@ class Sessions:
         return session
 
     def of(self, link: bytes) -> Session | None:
-        """The session of a link, if it has joined."""
+        """Returns the session of a link, if it has joined."""
         known = self._by_link.get(link)
         return None if known is None else known[0]
 
     def of_user(self, user: bytes) -> Session | None:
-        """The session whose Offer named this user."""
+        """Returns the session whose Offer named this user, if there is one."""
         return self._by_user.get(user)
 
     def heard(self, link: bytes, now: float) -> None:
-        """The link lives."""
+        """Notes that a link, which must have a session, has just been heard."""
         self._by_link[link] = (self._by_link[link][0], now)
 
     def forget(self, link: bytes) -> None:
@@ -85,12 +85,12 @@ class Sessions:
             session.close()
 
     def asked(self, link: bytes, codec: Codec) -> None:
-        """A handoff was opened on the link, whose KV comes in this codec."""
+        """Notes that a handoff was opened on the link, whose KV comes in this codec."""
         if link in self._by_link:
             self._by_link[link][0].codec = codec
 
     def links(self) -> list[KVLink]:
-        """Those that have brought a payload, and so shown the transport that their senders have chosen."""
+        """Lists the links that have brought a payload, and so shown the transport that their senders have chosen."""
         sessions = [session for session, _ in self._by_link.values()]
         return [
             KVLink(each.sender[:LONGEST_NAME], each.transport, each.sealed, each.codec)
@@ -99,12 +99,12 @@ class Sessions:
         ][:SHOWN]
 
     def forget_old(self, now: float) -> None:
-        """Ends those of links that were not heard of for long. Called from time to time."""
+        """Ends the sessions of links that were not heard for long. Called from time to time."""
         kept = now - self._config.remember
         for link in [link for link, (_, heard) in self._by_link.items() if heard < kept]:
             self.forget(link)
 
     def close(self) -> None:
-        """Ends all."""
+        """Ends all sessions."""
         for link in list(self._by_link):
             self.forget(link)

@@ -1,4 +1,4 @@
-"""Payloads over a socket of their own, TCP or Unix: without copying from the pool, or sealed."""
+"""Sends payloads over a socket of their own, TCP or Unix: without copying from the pool, or sealed."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from kvtransfer.flow import FARTHEST
 from kvtransfer.seal import TAG, FrameSealer, seal_digest
 
 KEPT = 8
-"""Buffers that stay when nothing is under way."""
+"""So many buffers stay when nothing is under way."""
 
 
 class SendBuffers:
@@ -29,7 +29,7 @@ class SendBuffers:
         self._lent: deque[tuple[zmq.MessageTracker, memoryview]] = deque()
 
     def take(self, size: int) -> memoryview:
-        """At least `size` bytes that nobody reads any more."""
+        """Returns a buffer of at least `size` bytes, which nobody reads any more."""
         while len(self._lent) > KEPT and self._lent[0][0].done:
             self._lent.popleft()
         if self._lent and self._lent[0][0].done:
@@ -39,12 +39,12 @@ class SendBuffers:
         return np.empty(size, np.uint8).data
 
     def lend(self, buffer: memoryview, tracker: zmq.MessageTracker) -> None:
-        """The socket reads it until the tracker is done."""
+        """Keeps a buffer that the socket reads until the tracker is done, to use it again then."""
         self._lent.append((tracker, buffer))
 
 
 class SocketChannel:
-    """See `kvtransfer.channel.Channel`. Without a sealer frames leave as they are."""
+    """Is a `kvtransfer.channel.Channel`. Without a sealer frames leave as they are."""
 
     room = FARTHEST
 
@@ -60,7 +60,7 @@ class SocketChannel:
         self._buffers = SendBuffers()
 
     def send(self, header: Layer, views: Sequence[memoryview]) -> Sent | None:
-        """See `Channel`."""
+        """Sends a payload or a probe, as `Channel` says, sealed if there is a sealer."""
         if self._sealer is not None:
             return self._send_sealed(self._sealer, header, views)
         # First, so that the socket finds the bytes in a cache.
@@ -83,5 +83,5 @@ class SocketChannel:
         return Sent(seal_digest(frames[-1]), None)
 
     def close(self) -> None:
-        """See `Channel`."""
+        """Closes the socket, which tries for a moment to send what is still queued."""
         self._socket.close(FAREWELL_MS)

@@ -1,28 +1,28 @@
-"""Times one handoff on its prefill side, pure: moments go in, durations come out."""
+"""Times one handoff on its prefill side: moments (s) go in, durations (ms) come out."""
 
 from kvtransfer.events import HandoffTimes
 
 
 class Stopwatch:
-    """Runs from the handoff's opening. What has not happened yet takes no time."""
+    """Runs from the handoff's opening. A stage that was not reached takes no time."""
 
     def __init__(self, now: float) -> None:
         self._opened = now
         self._grant = 0.0  # seconds from Open to Grant
-        self._sent = 0.0  # seconds, of past times of sending
+        self._sent = 0.0  # seconds of sending, up to the last pause
         self._sending_since: float | None = None
         self._computed: float | None = None
 
     def granted(self, now: float) -> None:
-        """There is room on the decode worker."""
+        """Notes that the decode worker has granted room."""
         self._grant = now - self._opened
 
     def computed(self, now: float) -> None:
-        """The prompt is computed: from now on, the handoff is all that is waited for."""
+        """Notes that the prompt is computed: from now on, the handoff is all that is waited for."""
         self._computed = now
 
     def sending(self, active: bool, now: float) -> None:
-        """Whether any payload is ready to leave, or has left and was not seen by the peer yet."""
+        """Notes whether any payload is ready to leave, or has left and was not seen by the peer yet."""
         if active and self._sending_since is None:
             self._sending_since = now
         elif not active and self._sending_since is not None:
@@ -30,7 +30,7 @@ class Stopwatch:
             self._sending_since = None
 
     def read(self, now: float) -> HandoffTimes:
-        """The times up to now."""
+        """Returns the times up to now."""
         sending = 0.0 if self._sending_since is None else now - self._sending_since
         exposed = 0.0 if self._computed is None else now - self._computed
         return HandoffTimes(1000 * self._grant, 1000 * (self._sent + sending), 1000 * exposed)

@@ -1,4 +1,4 @@
-"""A map with two bounds: it forgets entries after a time, and the oldest first when there are too many."""
+"""Keeps a map within two bounds: it forgets entries after a time, and the oldest first when there are too many."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-MOST = 65536
+MOST = 65536  # entries
 
 
 class TTLMap(Generic[K, V]):
@@ -18,19 +18,19 @@ class TTLMap(Generic[K, V]):
         self._entries: OrderedDict[K, tuple[V, float]] = OrderedDict()  # oldest first
 
     def put(self, key: K, value: V, now: float) -> None:
-        """Remembers, or renews."""
+        """Remembers a key's value, or renews it."""
         self._entries.pop(key, None)
         self._entries[key] = (value, now + self._seconds)
         if len(self._entries) > self._most:
             self._entries.popitem(last=False)
 
     def get(self, key: K, now: float) -> V | None:
-        """The value, if it is not forgotten."""
+        """Returns a key's value, if it is not forgotten."""
         entry = self._entries.get(key)
         return entry[0] if entry is not None and entry[1] > now else None
 
     def forget_old(self, now: float) -> None:
-        """Drops what has run out."""
+        """Drops the entries whose time is over."""
         while self._entries:
             key = next(iter(self._entries))
             if self._entries[key][1] > now:
