@@ -1,4 +1,4 @@
-"""A pool in numpy arrays, one per layer, as the CPU engine has it: reads are views, writes are one copy."""
+"""Keeps a pool in numpy arrays, one per layer, as the CPU engine does: reads are views, writes are one copy."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,12 +11,12 @@ from core.kvspec import KVSpec, Piece
 
 
 class ArrayPool:
-    """A KVMemory whose layers have the shape [blocks, block_bytes], uint8."""
+    """Is a `KVMemory` whose layers have the shape [blocks, block_bytes], uint8."""
 
     def __init__(self, spec: KVSpec, blocks: int, seed: int | None = None) -> None:
         self.arrays: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}
-        self.writes = 0  # blocks
-        self.payloads = 0  # that were written
+        self.writes = 0  # blocks that were written
+        self.payloads = 0  # payloads that were written
         random = np.random.default_rng(seed)
         for at, group in enumerate(spec.groups):
             for layer in group.layers:
@@ -50,5 +50,5 @@ class ArrayPool:
 
 
 def _runs(blocks: Sequence[int]) -> list[int]:
-    """Where runs of adjacent blocks begin, and the end of the last."""
+    """Finds where runs of adjacent blocks begin, and the end of the last."""
     return [0, *(at for at in range(1, len(blocks)) if blocks[at] != blocks[at - 1] + 1), len(blocks)]

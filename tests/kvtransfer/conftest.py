@@ -1,4 +1,4 @@
-"""Every transport."""
+"""Gives tests of the handoff every transport."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.kvtransfer.pair import WAYS, Way
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Way:
-    """Every transport, and TCP with and without a seal."""
+    """Runs a test over every transport, and over TCP with and without a seal."""
     return WAYS[request.param]

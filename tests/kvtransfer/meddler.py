@@ -1,4 +1,4 @@
-"""An enemy between a sender and its socket: it drops, repeats, holds back, alters and cuts the payloads that pass."""
+"""Meddles between a sender and its socket: drops, repeats, holds back, alters and cuts the payloads that pass."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from kvtransfer.ring import Ring
 
 Frames = list[bytes]
 Fate = Callable[[Frames], list[Frames]]
-"""What leaves instead of a payload's frames."""
+"""Decides what leaves instead of a payload's frames."""
 
 
 class Meddler:
     """Stands in for the socket that a link's headers leave by. Payload messages count from 0, probes do not."""
 
     def __init__(self, link: OutboundLink, fates: dict[int, Fate], probes: bool = False) -> None:
-        """`probes`: they are lost as well."""
+        """Takes the socket's place. `fates` are by number of the payload; with `probes`, those are lost as well."""
         self._probes = probes
         channel: Any = link.channel
         self.ring: Ring | None = getattr(channel, "_ring", None)
@@ -31,7 +31,7 @@ class Meddler:
         setattr(channel, where, self)
 
     def send_multipart(self, frames: Sequence[Any], **options: Any) -> Any:
-        """Sends what becomes of these."""
+        """Sends what becomes of these frames."""
         plain = [bytes(frame.buffer) if isinstance(frame, zmq.Frame) else bytes(frame) for frame in frames]
         header = header_of(plain)
         if header is not None and header.count == 0 and self._probes:
@@ -45,7 +45,7 @@ class Meddler:
         return _done()
 
     def close(self, linger: int | None = None) -> None:
-        """As the socket."""
+        """Closes the socket."""
         self._socket.close(linger)
 
 
@@ -56,7 +56,7 @@ def _done() -> Any:
 
 
 def header_of(frames: Frames) -> Layer | None:
-    """The Layer among the first two frames: a nonce may be in front of it."""
+    """Finds the Layer among the first two frames: a nonce may be in front of it."""
     for frame in frames[:2]:
         try:
             return decode_layer(frame)
@@ -66,5 +66,5 @@ def header_of(frames: Frames) -> Layer | None:
 
 
 def keep(frames: Frames) -> list[Frames]:
-    """Nothing happens."""
+    """Lets a payload pass as it is."""
     return [frames]

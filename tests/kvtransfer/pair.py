@@ -1,4 +1,4 @@
-"""Both ends of the handoff in one process, over every transport: what tests of the drivers start from."""
+"""Runs both ends of the handoff in one process, over any transport: tests of the drivers start from here."""
 
 import asyncio
 import time
@@ -63,7 +63,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
 
 
 class Pair:
-    """A prefill and a decode side in one process, with an engine that grants at once unless told otherwise."""
+    """Runs a prefill and a decode side in one process, with an engine that grants at once unless told otherwise."""
 
     def __init__(self, network: Network, config: TransferConfig) -> None:
         self.source, self.target = ArrayPool(SPEC, 256, seed=1), ArrayPool(SPEC, 256)
@@ -80,11 +80,11 @@ class Pair:
         self.blocks: dict[int, list[int]] = {}
 
     def receiver(self, config: TransferConfig, epoch: str = DECODE) -> Inbound:
-        """A decode side; its host is this one."""
+        """Starts a decode side, on this host."""
         return Inbound(config, "127.0.0.1", epoch, SPEC, self.target, self.network, self.on_inbound, trace=True)
 
     def sender(self, config: TransferConfig, epoch: str = PREFILL) -> Outbound:
-        """A prefill side."""
+        """Starts a prefill side."""
         return Outbound(config, epoch, SPEC, self.source, self.network, self.out_events.append, trace=True)
 
     def on_inbound(self, event: ToDecodeEngine) -> None:
@@ -100,7 +100,7 @@ class Pair:
                 self.free += self.reserved.pop(key, [])
 
     def opened(self, number: int, blocks: list[int], **changes: Any) -> OpenHandoff:
-        """A handoff of these blocks, as the engine asks for it."""
+        """Makes the event with which the engine asks for a handoff of these blocks."""
         self.blocks[number] = blocks
         fields: dict[str, Any] = {"request": f"r{number}", "deadline": time.monotonic() + 60}
         fields |= {"decode_address": self.inbound.handoff_address}
@@ -117,15 +117,15 @@ class Pair:
         self.outbound.handle(CommitHandoff(number, TOKENS.branches, TOKENS.stages, time.monotonic()))
 
     def asking(self) -> set[int]:
-        """The handoffs that wait for room."""
+        """Lists the handoffs that wait for room."""
         return {number for number, state in self.states().items() if state is SenderState.OPENING}
 
     def unclosed(self) -> set[int]:
-        """The handoffs that have not ended on the prefill side."""
+        """Lists the handoffs that have not ended on the prefill side."""
         return {number for number, state in self.states().items() if state is not SenderState.CLOSED}
 
     def states(self) -> dict[int, SenderState]:
-        """Where each handoff stands on the prefill side, until nothing of it can be read."""
+        """Tells where each handoff stands on the prefill side, until nothing of it can be read."""
         sides = [link.side for link in self.outbound._links.values()]
         return {number: sender.state for side in sides for number, sender in side.handoffs.items()}
 
@@ -141,11 +141,11 @@ class Pair:
         await until(lambda: {e.handoff for e in self.of(Unpinned)} >= set(numbers), f"{numbers} stay pinned")
 
     def order(self, number: int) -> list[int]:
-        """At which place, among all that landed, this handoff did."""
+        """Tells at which place, among all that landed, this handoff did."""
         return [at for at, event in enumerate(self.of(Landed)) if event.key.handoff == number]
 
     async def kill_sender(self) -> None:
-        """Its sockets go without a word."""
+        """Closes the prefill side's sockets without a word to the other side."""
         for link in self.outbound._links.values():
             for task in (link.pump, link.reader):
                 task.cancel()

@@ -1,4 +1,4 @@
-"""What each side tells of its handoffs and links, over every transport."""
+"""Tests what each side tells of its handoffs and links, over every transport."""
 
 from msgspec.structs import replace
 
@@ -54,9 +54,9 @@ def test_a_handoff_that_does_not_pass_is_counted_by_its_reason_on_both_sides(way
 
 
 def test_a_word_that_only_a_peer_knows_is_no_reason_of_ours() -> None:
-    tally = Outcomes()
+    outcomes = Outcomes()
     for reason in ("gap", "no such word", "another", "gap"):
-        tally.given_up(reason)
-    tally.accepted(HandoffTimes(1000.0, 500.0, 250.0))
-    tally.accepted(HandoffTimes(1000.0, 500.0, 250.0))
-    assert tally.counts({"stray": 3}) == HandoffCounts(2.0, 1.0, 0.5, 0.0, {"gap": 2, OTHER: 2}, {"stray": 3})
+        outcomes.given_up(reason)
+    outcomes.accepted(HandoffTimes(1000.0, 500.0, 250.0))
+    outcomes.accepted(HandoffTimes(1000.0, 500.0, 250.0))
+    assert outcomes.counts({"stray": 3}) == HandoffCounts(2.0, 1.0, 0.5, 0.0, {"gap": 2, OTHER: 2}, {"stray": 3})

@@ -1,4 +1,4 @@
-"""Both drivers over every transport: bytes move, and every way to end leaves nothing held."""
+"""Tests both drivers over every transport: bytes move, and every way to end leaves nothing held."""
 
 import asyncio
 import os
@@ -37,19 +37,7 @@ from kvtransfer.events import (
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.outbound import Outbound
 from tests.kvtransfer.array_pool import ArrayPool
-from tests.kvtransfer.pair import (
-    CONFIG,
-    DECODE,
-    LAYERS,
-    PREFILL,
-    SPEC,
-    WAYS,
-    Pair,
-    Way,
-    bounded,
-    pair,
-    until,
-)
+from tests.kvtransfer.pair import CONFIG, DECODE, LAYERS, PREFILL, SPEC, WAYS, Pair, Way, bounded, pair, until
 from tests.kvtransfer.world import TOKENS, commit, layer, opened, opening
 from tests.network import KEYS, SECRET
 

@@ -1,4 +1,4 @@
-"""Forms of KV on the way: which are taken, what they weigh, and when a codec is used."""
+"""Tests the forms of KV on the way: which are taken, what they weigh, and when a codec is used."""
 
 import pytest
 from msgspec.structs import replace
@@ -61,7 +61,7 @@ def test_a_form_that_is_not_the_fingerprints_is_refused() -> None:
     [(0, 0, 0), (1, 0, 0), (3, 0, 0), (4, 1, 64), (5, 1, 64), (7, 2, None)],
 )
 def test_larger_blocks_come_whole_and_land_behind_what_is_held(held: int, theirs_held: int, first: int | None) -> None:
-    """Blocks of 64 tokens for a pool with blocks of 16, of a prompt of 100 tokens: two of theirs, seven of ours."""
+    """Blocks of 64 tokens come to a pool with blocks of 16. A prompt of 100 tokens has two of theirs, seven of ours."""
     theirs = SPEC.in_form(WireForm("fp32", 64))
     assert theirs is not None
     receivers = Receivers(TransferConfig(), DECODE, SPEC)
@@ -80,18 +80,14 @@ def test_larger_blocks_come_whole_and_land_behind_what_is_held(held: int, theirs
 
 def test_no_more_handoffs_wait_for_room_than_may() -> None:
     receivers = Receivers(TransferConfig(grants_waiting=2), DECODE, SPEC)
+    opens = [replace(open_of(SPEC, 20), handoff=number, request=f"r{number}") for number in range(5)]
     for number in (1, 2):
-        assert isinstance(
-            receivers.receive(LINK, replace(open_of(SPEC, 20), handoff=number, request=f"r{number}"), 0, 0)[0],
-            RoomWanted,
-        )
-    (send,) = receivers.receive(LINK, replace(open_of(SPEC, 20), handoff=3, request="r3"), 0, 0.0)
+        assert isinstance(receivers.receive(LINK, opens[number], 0, 0.0)[0], RoomWanted)
+    (send,) = receivers.receive(LINK, opens[3], 0, 0.0)
     assert isinstance(send, Send) and isinstance(send.message, Refused)
     assert (send.message.reason, send.message.retryable) == ("crowded", True)
     receivers.handle(RoomGranted(HandoffKey(PREFILL, 1), ([1, 2],), 0), 0.0)
-    assert isinstance(
-        receivers.receive(LINK, replace(open_of(SPEC, 20), handoff=4, request="r4"), 0, 0.0)[0], RoomWanted
-    )
+    assert isinstance(receivers.receive(LINK, opens[4], 0, 0.0)[0], RoomWanted)
 
 
 def test_only_a_busy_link_says_how_fast_it_is() -> None:

@@ -1,4 +1,4 @@
-"""Both sides over a link that drops, delays, reorders and repeats: equal bytes and one Accepted, or nothing held.
+"""Runs both sides over a link that drops, delays, reorders and repeats: equal bytes and one Accepted, or nothing held.
 
 The link has two stages. What the socket holds still refers to the sender's memory and leaves in order; what is on the
 way is a copy, and there anything may happen to it. Blocks are scribbled over as soon as the rules call them free.
@@ -36,17 +36,14 @@ NUMBERS = st.integers(0, HANDOFFS - 1)
 FATES = st.lists(st.sampled_from(["arrive"] * 9 + ["repeat", "repeat", "drop", "delay"]), min_size=1, max_size=10)
 AHEAD = st.lists(st.booleans(), min_size=1, max_size=6)
 TROUBLES = ((), ("cancel",), ("loss",), ("loss", "cancel"))
-CALAMITIES = (
-    "payload lost", "payload lost", "payload lost", "silence everywhere", "silence on the way there",
-    "silence on the way back",
-    "decode restarts", "decode restarts", "prefill restarts",
-)  # fmt: skip
+SILENCES = ["silence everywhere", "silence on the way there", "silence on the way back"]
+CALAMITIES = ["payload lost"] * 3 + SILENCES + ["decode restarts"] * 2 + ["prefill restarts"]
 T = TypeVar("T")
 
 
 @dataclass
 class Packet:
-    """One multipart message: bytes of the header, and the payload."""
+    """Holds one multipart message: bytes of the header, and the payload."""
 
     data: bytes
     link: bytes
@@ -75,16 +72,24 @@ class HandoffMachine(RuleBasedStateMachine):
         self.decode_lives = 0
 
     @initialize(
-        window=st.sampled_from([1, 20, 4096]), frame=st.sampled_from([1, 16, 64]), streaming=st.booleans(),
+        window=st.sampled_from([1, 20, 4096]),
+        frame=st.sampled_from([1, 16, 64]),
+        streaming=st.booleans(),
         cached=st.lists(st.integers(0, BLOCKS), min_size=HANDOFFS, max_size=HANDOFFS),
         samples=st.lists(st.integers(1, 3), min_size=HANDOFFS, max_size=HANDOFFS),
         troubles=st.sampled_from(TROUBLES),
         calamities=st.lists(st.tuples(st.sampled_from(CALAMITIES), st.integers(2, 25)), max_size=2),
-    )  # fmt: skip
+    )
     def begin(
-        self, window: int, frame: int, streaming: bool, cached: list[int], samples: list[int],
-        troubles: tuple[str, ...], calamities: list[tuple[str, int]],
-    ) -> None:  # fmt: skip
+        self,
+        window: int,
+        frame: int,
+        streaming: bool,
+        cached: list[int],
+        samples: list[int],
+        troubles: tuple[str, ...],
+        calamities: list[tuple[str, int]],
+    ) -> None:
         self.config = TransferConfig(window=window, frame=frame, grant_deadline=10.0)
         self.cached = cached  # blocks of each handoff that the decode side holds already
         self.samples = [tuple(range(count)) for count in samples]
@@ -102,7 +107,7 @@ class HandoffMachine(RuleBasedStateMachine):
                 self.layer_ready(number, 0, BLOCKS)
 
     def new_decode_life(self) -> None:
-        """Nothing is left of what an earlier one held."""
+        """Starts a decode side; nothing is left of what an earlier one held."""
         self.decode_lives += 1
         self.decode = f"decode-{self.decode_lives}"
         self.receivers = Receivers(self.config, self.decode, SPEC, trace=True)
@@ -112,7 +117,7 @@ class HandoffMachine(RuleBasedStateMachine):
         self.target_blocks, self.wanted = {}, []
 
     def new_prefill_life(self) -> None:
-        """The next attempt at every request, over a link of its own."""
+        """Starts a prefill side with the next attempt at every request, over a link of its own."""
         self.attempt += 1
         self.prefill = f"prefill-{self.attempt}"
         self.source = Pool(SPEC, 64, seed=1)
@@ -155,7 +160,7 @@ class HandoffMachine(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, ended=st.sets(st.integers(0, 2)))
     def finish(self, number: int, ended: set[int]) -> None:
-        """The first token is there, and was the last of the samples in `ended`."""
+        """Commits a handoff: the first token is there, and was the last of the samples in `ended`."""
         sender = self.senders.handoffs.get(number)
         if sender is not None and sender._going is None:
             for layer in LAYERS:
@@ -180,7 +185,7 @@ class HandoffMachine(RuleBasedStateMachine):
     @precondition(lambda self: "cancel" in self.troubles)
     @rule(number=NUMBERS, sample=st.integers(0, 2))
     def cancel_branch(self, number: int, sample: int) -> None:
-        """All but the last of a handoff's branches end without it."""
+        """Cancels a sample; the handoff ends with the last of its samples only."""
         if sample not in self.samples[number]:
             return
         self.dead.add(SampleKey(f"r{number}", sample))
@@ -221,7 +226,7 @@ class HandoffMachine(RuleBasedStateMachine):
 
     @rule(payloads=st.integers(0, 6), fates=FATES, ahead=AHEAD)
     def send(self, payloads: int, fates: Sequence[str], ahead: Sequence[bool] = (False,)) -> None:
-        """Payloads whose turn it is join the channel's queue; one packet per fate leaves it, or the socket's."""
+        """Queues payloads whose turn it is at the channel; one packet per fate leaves that queue, or the socket's."""
         for _ in range(payloads):
             turn = None if self.lost else self.senders.next_payload()
             if turn is not None:
@@ -247,7 +252,7 @@ class HandoffMachine(RuleBasedStateMachine):
 
     @rule(payloads=st.integers(0, 6), there=FATES, back=FATES, ahead=AHEAD)
     def round_trip(self, payloads: int, there: Sequence[str], back: Sequence[str], ahead: Sequence[bool]) -> None:
-        """All of the way in one rule: Hypothesis leaves rules out of an example, and without one nothing would move."""
+        """Goes all of the way in one rule: Hypothesis leaves rules out of an example, and then nothing would move."""
         self.send(payloads, there, ahead)
         self.deliver(len(self.out) or 1)
         while self.wanted:
@@ -256,7 +261,7 @@ class HandoffMachine(RuleBasedStateMachine):
 
     @invariant()
     def calamity(self) -> None:
-        """Those whose step has come."""
+        """Lets the calamities come whose step it is."""
         self.steps += 1
         due = [what for what, step in self.calamities if step <= self.steps]
         self.calamities = [(what, step) for what, step in self.calamities if step > self.steps]
@@ -272,7 +277,7 @@ class HandoffMachine(RuleBasedStateMachine):
                     self.silence(what)
 
     def payload_lost(self) -> None:
-        """The next payload leaves and never arrives; what is before and behind it does."""
+        """Loses the next payload that leaves; what is before and behind it arrives."""
         for number in range(HANDOFFS):
             self.layer_ready(number, 1, BLOCKS)
         if self.lost or self.senders.next_payload() is None:  # not granted yet, or the window is closed
@@ -284,7 +289,7 @@ class HandoffMachine(RuleBasedStateMachine):
         del self.out[lost]
 
     def silence(self, where: str) -> None:
-        """For six seconds nothing arrives in one direction, or in both."""
+        """Lets nothing arrive for six seconds in one direction, or in both."""
         self.mishaps += 1
         for _ in range(12):
             self.time_passes(0.5)
@@ -297,19 +302,19 @@ class HandoffMachine(RuleBasedStateMachine):
             self.deliver_back(["arrive"] * len(self.back))
 
     def decode_restarts(self) -> None:
-        """On the same address: what the socket holds still will reach the new life."""
+        """Restarts the decode side at the same address: what the socket still holds will reach the new life."""
         event("the decode side restarted")
         self.mishaps += 1
         self.out = []
         self.new_decode_life()
 
     def prefill_restarts(self) -> None:
-        """What is on the way to it, and from it, still arrives."""
+        """Restarts the prefill side; what is on the way to it, and from it, still arrives."""
         event("the prefill side restarted")
         self.new_prefill_life()
 
     def befall(self, packets: list[T], fates: Sequence[str]) -> list[T]:
-        """What becomes of each on the way; the delayed come last."""
+        """Decides what becomes of each packet on the way; the delayed come last."""
         arriving: list[T] = []
         late: list[T] = []
         for packet, drawn in zip(packets, fates, strict=False):
@@ -406,7 +411,7 @@ class HandoffMachine(RuleBasedStateMachine):
                     raise AssertionError(move)
 
     def land(self, landed: Landed) -> None:
-        """All bytes are there, and only those that moved are counted."""
+        """Checks that all bytes are there, and that only those that moved are counted."""
         key, number = landed.key, landed.key.handoff
         assert key not in self.landed and key not in self.dropped
         self.landed[key] = landed

@@ -1,4 +1,4 @@
-"""Links that break in part, are idle for long, or meet a peer of another host or of bad will."""
+"""Tests links that break in part, are idle for long, or meet a peer of another host or of bad will."""
 
 import asyncio
 import os
@@ -23,9 +23,7 @@ from tests.kvtransfer.test_transports import BLOCKS, QUICK, drop, joined
 from tests.kvtransfer.world import layer
 from tests.network import KEYS, guarded
 
-GOOD = Offer(
-    sender=DECODE, receiver=PREFILL, security="sealed", nonce=bytes(32), user="ab" * 16, token="cd" * 16
-)  # fmt: skip
+GOOD = Offer(sender=DECODE, receiver=PREFILL, security="sealed", nonce=bytes(32), user="ab" * 16, token="cd" * 16)
 NONSENSE = {
     "no way": GOOD,
     "a port that is none": replace(GOOD, tcp=-1),
@@ -50,7 +48,7 @@ def test_no_offer_ends_a_worker(offer: str) -> None:
 
 
 def test_a_directory_that_cannot_be_entered_is_no_way(tmp_path: Path) -> None:
-    """Root enters all, and so becomes another user for a moment."""
+    """Root may enter all directories, and so becomes another user for a moment."""
     me = os.geteuid()
     closed = tmp_path / "closed"
     closed.mkdir()
@@ -190,7 +188,7 @@ def test_a_ring_goes_round() -> None:
 
 
 def test_nobody_sends_under_another_ones_name() -> None:
-    """Who has joined is admitted to the payload socket, but its frames are its own, whatever its socket is called."""
+    """Who has joined is admitted to the payload socket, but cannot send for another, whatever its socket is called."""
 
     async def run() -> None:
         async with pair({"kv_transport": "auto"}, QUICK) as both:

@@ -1,4 +1,4 @@
-"""What the prefill side makes of the engine's events, over a real socket."""
+"""Tests what the prefill side makes of the engine's events, over a real socket."""
 
 import asyncio
 import time
@@ -16,8 +16,6 @@ from tests.network import KEYS, SECRET, guarded
 from tests.worker.roles import LIMITS, SAMPLING, SPEC
 
 SALT = "0af9" * 8
-
-
 PROMPT = Prompt(list(range(10)), 8, SALT, 3)
 
 

@@ -1,4 +1,4 @@
-"""The protocol is pure: importing it loads neither torch nor zmq."""
+"""Tests that the protocol is pure: importing it loads neither torch nor zmq."""
 
 import subprocess
 import sys

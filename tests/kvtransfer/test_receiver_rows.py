@@ -1,4 +1,4 @@
-"""Every row of the receiver's table, by its name."""
+"""Tests every row of the receiver's table, by its name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,10 +30,11 @@ DIGEST %= 2**64
 COMMIT = commit(4, 48, DIGEST)
 ABORT = to_decode(Abort, reason="cancelled")
 ONE = Branch(0, [7])
+SALTED = opening(prompt=prompt(10, "0af9" * 8, -3))
 
 
 class Side:
-    """Handoff number 1 of prefill-1, driven by hand; payloads are zeros and land at once, or when the test says."""
+    """Drives handoff number 1 of prefill-1 by hand; payloads are zeros and land at once, or when the test says."""
 
     def __init__(self) -> None:
         self.receivers = Receivers(QUICK, DECODE, SPEC)
@@ -79,7 +80,7 @@ def granted() -> Side:
 
 
 def landed() -> Side:
-    """GRANTED, with every payload in place."""
+    """Returns a handoff that is GRANTED, with every payload in place."""
     side = granted()
     for header in ALL:
         side.land(side.do(header))
@@ -87,7 +88,7 @@ def landed() -> Side:
 
 
 def verifying() -> Side:
-    """The last payload is missing."""
+    """Returns a handoff that is VERIFYING, as the last payload is missing."""
     side = granted()
     for header in ALL[:-1]:
         side.land(side.do(header))
@@ -114,9 +115,15 @@ def ended_once_owned() -> Side:
 
 
 STATES: dict[Callable[[], Side], ReceiverState] = {
-    none: S.NONE, waiting: S.WAITING, granted: S.GRANTED, landed: S.GRANTED, verifying: S.VERIFYING, owned: S.OWNED,
-    ended: S.NONE, ended_once_owned: S.NONE,
-}  # fmt: skip
+    none: S.NONE,
+    waiting: S.WAITING,
+    granted: S.GRANTED,
+    landed: S.GRANTED,
+    verifying: S.VERIFYING,
+    owned: S.OWNED,
+    ended: S.NONE,
+    ended_once_owned: S.NONE,
+}
 
 
 def kinds(moves: list[Instruction]) -> list[type]:
@@ -132,13 +139,7 @@ ROWS: list[tuple[str, Callable[[], Side], object, ReceiverState, list[type]]] = 
     ("NONE | Open of another epoch", none, opening(receiver="decode-0"), S.NONE, [Refused]),
     ("NONE | Open misfit", none, opening(fingerprint="other"), S.NONE, [Refused]),
     ("NONE | Open of another version", none, opening(version=VERSION + 1), S.NONE, [Refused]),
-    (
-        "NONE | Open with a salt and a priority",
-        none,
-        opening(prompt=prompt(10, "0af9" * 8, -3)),
-        S.WAITING,
-        [RoomWanted],
-    ),
+    ("NONE | Open with a salt and a priority", none, SALTED, S.WAITING, [RoomWanted]),
     ("ENDED | Open", ended, opening(), S.NONE, [Refused]),
     ("NONE | Open", none, opening(), S.WAITING, [RoomWanted]),
     ("WAITING | Open again", waiting, opening(), S.WAITING, []),
@@ -241,7 +242,7 @@ def test_verifying_ends_when_no_payload_has_come_for_long() -> None:
 
 
 def test_a_commit_waits_for_the_payloads_that_it_has_overtaken() -> None:
-    """As long as the link brings any, its own or another handoff's."""
+    """It waits as long as the link brings any payload, its own or another handoff's."""
     side = granted()
     side.do(COMMIT)
     side.land(side.do(ALL[0], 0.9))
@@ -271,7 +272,7 @@ def test_a_silent_sender_is_dead(start: Callable[[], Side]) -> None:
 
 
 def test_handoffs_of_a_link_that_brings_others_payloads_are_not_silent() -> None:
-    """Their probes wait behind those."""
+    """Their own probes wait behind those payloads."""
     side = granted()
     for tenth in range(100):
         assert side.receivers.tick(tenth / 10) == []
@@ -361,7 +362,7 @@ def test_a_bad_commit_ends_with_its_reason() -> None:
 
 
 def branched() -> Side:
-    """GRANTED for three samples, with every payload in place."""
+    """Returns a handoff that is GRANTED for three samples, with every payload in place."""
     side = none()
     side.do(opening(samples=(0, 1, 2)))
     side.do(GRANTED)
@@ -498,10 +499,10 @@ def test_what_is_over_is_forgotten_in_time() -> None:
 
 
 def test_memory_of_the_ended_is_bounded() -> None:
-    arrivals = Receivers(TransferConfig(), DECODE, SPEC)
+    receivers = Receivers(TransferConfig(), DECODE, SPEC)
     for number in range(70_000):
-        arrivals.receive(LINK, to_decode_numbered(number), 0, 0.0)
-    assert len(arrivals._ended) == 65_536
+        receivers.receive(LINK, to_decode_numbered(number), 0, 0.0)
+    assert len(receivers._ended) == 65_536
 
 
 def to_decode_numbered(number: int) -> Abort:

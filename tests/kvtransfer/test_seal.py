@@ -1,4 +1,4 @@
-"""Sealed frames open once, in order, in their own session, and as they were; of any size, probes among them."""
+"""Tests that sealed frames open once, in order, in their own session, and as they were, whatever their size."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every row of the sender's table, by its name."""
+"""Tests every row of the sender's table, by its name."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ ABORT = to_prefill(Abort, reason="bad_digest")
 
 
 class Side:
-    """One handoff with number 1, driven by hand."""
+    """Drives one handoff with number 1 by hand."""
 
     def __init__(self) -> None:
         self.senders = Senders(CONFIG, PREFILL, DECODE, SPEC)
@@ -72,16 +72,20 @@ def aborting() -> Side:
 
 
 def closed() -> Side:
-    """Closed, but a frame may still be read."""
+    """Returns a handoff that is CLOSED, but of which a frame may still be read."""
     side = flying()
     side.do(ABORT)
     return side
 
 
 STATES: dict[Callable[[], Side], SenderState] = {
-    opening: S.OPENING, streaming: S.STREAMING, flying: S.STREAMING, committed: S.COMMITTED, aborting: S.ABORTING,
+    opening: S.OPENING,
+    streaming: S.STREAMING,
+    flying: S.STREAMING,
+    committed: S.COMMITTED,
+    aborting: S.ABORTING,
     closed: S.CLOSED,
-}  # fmt: skip
+}
 
 
 def sent(moves: list[Instruction]) -> list[type]:
@@ -187,7 +191,7 @@ def test_silence_in_streaming_probes_with_the_link_offset() -> None:
 
 
 def ready(side: Side) -> Side:
-    """Every layer is, in two steps, as a prompt of two chunks is computed."""
+    """Reports every layer as ready, in two steps, as a prompt of two chunks is computed."""
     for upto in (2, 3):
         for layer in (0, 1):
             side.do(LayerReady(1, 0, layer, upto))
@@ -251,9 +255,8 @@ def test_layers_leave_in_order_of_readiness_and_once() -> None:
     side.do(LayerReady(1, 0, 0, 3))
     side.do(LayerReady(1, 0, 0, 2))  # an old one
     headers, _ = side.send_all()
-    assert [(h.number, h.layer, h.first, h.count, h.offset) for h in headers] == [
-        (0, 0, 0, 2, 0), (1, 0, 2, 1, 16), (2, 1, 0, 1, 24),
-    ]  # fmt: skip
+    left = [(h.number, h.layer, h.first, h.count, h.offset) for h in headers]
+    assert left == [(0, 0, 0, 2, 0), (1, 0, 2, 1, 16), (2, 1, 0, 1, 24)]
     side.do(LayerReady(1, 0, 0, 3))
     assert side.send_all()[0] == []
 
@@ -467,7 +470,7 @@ def test_turns_alternate_between_handoffs() -> None:
 
 
 def test_no_more_is_under_way_than_the_channel_has_room_for() -> None:
-    """Whatever the credit: what was not read from a ring must not be overwritten."""
+    """Whatever the credit is, what was not read from a ring must not be overwritten."""
     side = ready(streaming())
     side.senders.use(room=24, frame=8)
     headers, _ = side.send_all()

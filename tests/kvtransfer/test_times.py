@@ -1,4 +1,4 @@
-"""How long each stage of a handoff takes, by the moments of either side."""
+"""Tests how long each stage of a handoff takes, by the moments of either side."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ LAYER = 24  # bytes: three blocks of 8
 
 
 class Side:
-    """One handoff of two layers, opened at 1 s, whose payloads go over a ring."""
+    """Drives one handoff of two layers, opened at 1 s, whose payloads go over a ring."""
 
     def __init__(self) -> None:
         self.senders = Senders(CONFIG, PREFILL, DECODE, SPEC)
@@ -40,7 +40,7 @@ class Side:
         return moves
 
     def end(self, now: float) -> HandoffTimes:
-        """Accepted now."""
+        """Accepts the handoff; returns its times."""
         return times(self.hears(to_prefill(Accepted), now))
 
 
@@ -50,7 +50,7 @@ def times(moves: list[Instruction]) -> HandoffTimes:
 
 
 def told(moves: list[Instruction]) -> Stages:
-    """What Commit says."""
+    """Returns the times that Commit says."""
     (commit,) = [move.message for move in moves if isinstance(move, Send) and isinstance(move.message, Commit)]
     return commit.stages
 

@@ -1,4 +1,4 @@
-"""What goes wrong on the way, over every transport: no handoff is taken that is not whole, and none stays."""
+"""Tests what goes wrong on the way, over every transport: no handoff is taken that is not whole, and none stays."""
 
 import random
 from collections.abc import Callable
@@ -28,7 +28,7 @@ BLOCKS = [9, 3, 4, 5, 20, 21, 1, 30]  # two payloads for each layer
 
 
 async def joined(both: Pair) -> OutboundLink:
-    """The link, whose channel is open: a first handoff has passed."""
+    """Returns the link, after a first handoff has passed: its channel is open."""
     both.run(0, [200, 201])
     await both.unpinned(0)
     link = both.outbound._links[DECODE]
@@ -53,7 +53,7 @@ def without_payload(frames: Frames) -> list[Frames]:
 
 
 def swapped() -> dict[int, Fate]:
-    """Payload 2 arrives behind payload 3."""
+    """Lets payload 2 arrive behind payload 3."""
     held: list[Frames] = []
 
     def hold(frames: Frames) -> list[Frames]:
@@ -64,7 +64,7 @@ def swapped() -> dict[int, Fate]:
 
 
 def altered(number: int) -> Fate:
-    """One bit of the payload is another one, or of the header where the payload does not pass here."""
+    """Changes one bit of the payload, or of the header where the payload does not pass here."""
 
     def alter(frames: Frames) -> list[Frames]:
         spoiled = bytearray(frames[-1])
@@ -75,7 +75,7 @@ def altered(number: int) -> Fate:
 
 
 def another_header(frames: Frames) -> list[Frames]:
-    """The same payload for other blocks of the same size: the third layer's say they are the second's, and so on."""
+    """Claims that a payload is for other blocks of the same size: those of the next layer."""
     header = header_of(frames)
     assert header is not None
     at = frames.index(encode(header))
@@ -154,7 +154,7 @@ def test_repeated_payloads_are_dropped(way: Way) -> None:
 
 
 def test_payloads_of_an_earlier_handoff_are_dropped(way: Way) -> None:
-    """Replayed with their own headers, among those of another handoff."""
+    """They are replayed with their own headers, among those of another handoff."""
 
     async def run() -> None:
         async with pair(way, QUICK) as both:
@@ -172,7 +172,7 @@ def test_payloads_of_an_earlier_handoff_are_dropped(way: Way) -> None:
 
 
 def test_a_sealed_frame_of_another_session_is_refused() -> None:
-    """Even from a process that has the deployment's secret: each link has a key of its own."""
+    """That holds even for a process that has the deployment's secret: each link has a key of its own."""
 
     async def run() -> None:
         async with pair(WAYS["tcp, sealed"], QUICK) as both:
@@ -274,7 +274,7 @@ def test_a_pair_without_a_common_transport_fails_and_says_so(caplog: pytest.LogC
 
 
 def test_memory_that_is_overwritten_while_its_frame_is_queued_is_never_seen(way: Way) -> None:
-    """As if its block had been given away too early. What was copied when it left arrives as it was."""
+    """It is as if its block was given away too early. What was copied when it left arrives as it was."""
 
     async def run() -> None:
         async with pair(way, QUICK) as both:

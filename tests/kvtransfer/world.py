@@ -1,4 +1,4 @@
-"""A small KV layout, pools of plain bytes, and messages for it: what every test of the handoff starts from."""
+"""Makes a small KV layout, pools of plain bytes, and messages for it: every test of the handoff starts from here."""
 
 import math
 import random
@@ -19,11 +19,11 @@ CONFIG = TransferConfig(window=1024, frame=2 * BLOCK_BYTES)
 KEY = HandoffKey(PREFILL, 1)
 SAMPLING, LIMITS = Sampling(seed=1), Limits(max_tokens=8)
 TOKENS = CommitHandoff(1, [Branch(0, [7])], Stages(prefill_ms=1.0), computed_at=math.inf)
-"""The end of handoff 1's prompt, at whatever moment it is told."""
+"""Ends the computation of handoff 1's prompt, at whatever moment it is told."""
 
 
 class Pool:
-    """A KVMemory of a byte array per layer."""
+    """Is a `KVMemory` with a byte array per layer."""
 
     def __init__(self, spec: KVSpec, blocks: int, seed: int | None = None) -> None:
         self.spec = spec
@@ -59,12 +59,12 @@ class Pool:
         raise AssertionError("bytes are not numbers")
 
     def content(self, blocks: Sequence[Sequence[int]]) -> bytes:
-        """All bytes of a sequence: group by group, layer by layer, block by block."""
+        """Returns all bytes of a sequence: group by group, layer by layer, block by block."""
         return b"".join(part for (group, layer) in self.layers for part in self.read(group, layer, blocks[group]))
 
 
 def prompt(tokens: int = 10, salt: str = "", priority: int = 0) -> Prompt:
-    """Ten tokens are three blocks, the last of them not full."""
+    """Makes a prompt. Ten tokens are three blocks, the last of them not full."""
     return Prompt(list(range(tokens)), tokens, salt, priority)
 
 
@@ -79,7 +79,7 @@ def opened(
     priority: int = 0,
     **job: Any,
 ) -> OpenHandoff:
-    """A handoff of a prompt, as the engine asks for it; `job` are fields of its job."""
+    """Makes the event with which the engine asks for a handoff of a prompt; `job` are fields of its job."""
     fields: dict[str, Any] = {
         "request": "r",
         "attempt": 1,
@@ -149,12 +149,12 @@ def commit(payloads: int, size: int, digest: int, **changes: Any) -> Commit:
 
 
 def to_decode(kind: Any, **fields: Any) -> Any:
-    """Abort or Aborted of the prefill side."""
+    """Makes the prefill side's Abort or Aborted."""
     return kind(sender=PREFILL, receiver=DECODE, handoff=1, **fields)
 
 
 def to_prefill(kind: Any, **fields: Any) -> Any:
-    """Grant, Accepted, Refused, Abort or Aborted of the decode side."""
+    """Makes the decode side's Grant, Accepted, Refused, Abort or Aborted."""
     return kind(**({"sender": DECODE, "receiver": PREFILL, "handoff": 1} | fields))
 
 
