@@ -1,4 +1,4 @@
-"""Sends payloads through a ring of shared memory, and their headers over the control link."""
+"""Sends payloads through a ring of shared memory, and their headers over the control socket."""
 
 from collections.abc import Sequence
 
@@ -43,5 +43,5 @@ class RingChannel:
         return Sent(digest.intdigest(), None)
 
     def close(self) -> None:
-        """Closes the ring. The control link belongs to others."""
+        """Closes the ring. The control socket belongs to others."""
         self._ring.close()

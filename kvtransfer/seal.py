@@ -3,7 +3,7 @@
     key   = HKDF-SHA256(secret; salt: both ends' nonces; info: both ends' epochs)
     frame = nonce, header, AES-GCM(key, nonce; associated data: header; payload)
 
-Both halves of the salt pass over a CURVE link, so who records the frames and learns the secret later cannot open them.
+Both halves of the salt pass over a CURVE socket, so who records frames and learns the secret later cannot open them.
 The nonce counts the session's frames. The header names epochs, handoff, layer, blocks and number: a frame that was
 altered, moved, repeated, put behind a later one, or made for another session is refused.
 """
