@@ -35,7 +35,7 @@ class HandoffCounts(Struct, frozen=True):
     """Counts handoffs as a worker's transfer saw them: totals since the start. Those that passed are counted in `Load`.
 
     Seconds are sums over the handoffs that passed. A prefill worker knows the first three, exactly; a decode worker the
-    last. Reasons are a fixed set of words (`kvtransfer/outcomes.py`).
+    last. Reasons are a fixed set of words (`kvtransfer/protocol/outcomes.py`).
     """
 
     grant_seconds: float = 0.0  # from Open to Grant

@@ -2,7 +2,7 @@
 
 A handoff's digest is the sum modulo 2**64 over its payloads, so it does not depend on the order in which layers leave;
 the seed is the place, so two swapped payloads change it. It guards against mistakes, not against an enemy: where there
-may be one, payloads are sealed, and the seal's own tag takes the digest's place (`kvtransfer.seal`).
+may be one, payloads are sealed, and the seal's own tag takes the digest's place (`kvtransfer.transports.seal`).
 """
 
 from collections.abc import Sequence

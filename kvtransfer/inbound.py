@@ -24,13 +24,13 @@ from core.records import HandoffCounts, KVLink
 from core.sockets import router, send_now
 from core.strikes import Strikes
 from kvtransfer.events import Dropped, FromDecode, Landed, RoomWanted, ToDecodeEngine
-from kvtransfer.instructions import Instruction, Land, Send
 from kvtransfer.memory import KVMemory
-from kvtransfer.outcomes import Outcomes
-from kvtransfer.payload_sockets import PayloadSockets
-from kvtransfer.receivers import Receivers
-from kvtransfer.session import Arrived
-from kvtransfer.sessions import Sessions
+from kvtransfer.protocol.instructions import Instruction, Land, Send
+from kvtransfer.protocol.outcomes import Outcomes
+from kvtransfer.protocol.receivers import Receivers
+from kvtransfer.transports.payload_sockets import PayloadSockets
+from kvtransfer.transports.session import Arrived
+from kvtransfer.transports.sessions import Sessions
 
 BATCH = 16  # messages handled before other tasks have their turn
 CREDIT = 4  # messages handled before credit is sent, so that the sender does not wait for what was read long ago

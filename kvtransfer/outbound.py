@@ -16,12 +16,12 @@ from core.network import Network
 from core.records import HandoffCounts, KVLink
 from core.sockets import dealer
 from kvtransfer.events import CancelAttempt, Closed, FromPrefill, OpenHandoff, ToPrefillEngine, Unpinned
-from kvtransfer.joining import Joining
 from kvtransfer.memory import KVMemory
 from kvtransfer.outbound_link import OutboundLink
-from kvtransfer.outcomes import Outcomes
-from kvtransfer.sender import UNANSWERED
-from kvtransfer.senders import Senders
+from kvtransfer.protocol.outcomes import Outcomes
+from kvtransfer.protocol.sender import UNANSWERED
+from kvtransfer.protocol.senders import Senders
+from kvtransfer.transports.joining import Joining
 
 SHUNNED = 1024  # most peers whose broken transports are remembered
 log = logging.getLogger("baton.handoff")

@@ -18,13 +18,13 @@ import zmq.asyncio
 from core.errors import MessageError
 from core.messages import Addressed, Handoff, Join, Layer, Offer, decode_to_prefill, encode
 from core.sockets import send_now
-from kvtransfer.channel import Channel
 from kvtransfer.events import Closed, OpenHandoff, Tables, ToPrefillEngine, Unpinned
-from kvtransfer.instructions import Instruction, Joined, Lost, Send
-from kvtransfer.joining import Joining
 from kvtransfer.memory import KVMemory
-from kvtransfer.sender import FrameDone, OfHandoff, SenderState
-from kvtransfer.senders import Senders
+from kvtransfer.protocol.instructions import Instruction, Joined, Lost, Send
+from kvtransfer.protocol.sender import FrameDone, OfHandoff, SenderState
+from kvtransfer.protocol.senders import Senders
+from kvtransfer.transports.channel import Channel
+from kvtransfer.transports.joining import Joining
 
 COMPUTING = 0.0005  # seconds between looks at blocks that a device is still computing
 LOOK = 0.005  # seconds between looks at frames that keep a closed handoff pinned

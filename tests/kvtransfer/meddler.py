@@ -9,7 +9,7 @@ import zmq
 from core.errors import MessageError
 from core.messages import Layer, decode_layer
 from kvtransfer.outbound_link import OutboundLink
-from kvtransfer.ring import Ring
+from kvtransfer.transports.ring import Ring
 
 Frames = list[bytes]
 Fate = Callable[[Frames], list[Frames]]

@@ -27,8 +27,8 @@ from kvtransfer.events import (
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.inbound import Inbound
 from kvtransfer.outbound import Outbound
-from kvtransfer.ring_channel import FRAMES
-from kvtransfer.sender import SenderState
+from kvtransfer.protocol.sender import SenderState
+from kvtransfer.transports.ring_channel import FRAMES
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.world import TOKENS, opened
 from tests.network import SECRET

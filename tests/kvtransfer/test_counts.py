@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from core.records import HandoffCounts, KVLink
 from kvtransfer.events import AbortHandoff, Closed, HandoffTimes, Landed, RoomWanted
-from kvtransfer.outcomes import OTHER, Outcomes
+from kvtransfer.protocol.outcomes import OTHER, Outcomes
 from tests.kvtransfer.pair import CONFIG, DECODE, PREFILL, Way, bounded, pair, until
 from tests.kvtransfer.world import TOKENS
 

@@ -7,11 +7,11 @@ from core.config import Codec, TransferConfig
 from core.kvspec import KVGroup, KVSpec, Piece, WireForm
 from core.messages import Credit, Grant, Open, Refused
 from kvtransfer.events import LayerReady, RoomGranted, RoomWanted
-from kvtransfer.flow import LinkRate
 from kvtransfer.handoff import HandoffKey
-from kvtransfer.instructions import Land, Send
-from kvtransfer.receivers import Receivers
-from kvtransfer.senders import Senders
+from kvtransfer.protocol.flow import LinkRate
+from kvtransfer.protocol.instructions import Land, Send
+from kvtransfer.protocol.receivers import Receivers
+from kvtransfer.protocol.senders import Senders
 from tests.kvtransfer.world import DECODE, PREFILL, layer, opened, opening, prompt, to_prefill
 
 # Four vectors of eight numbers for each token.

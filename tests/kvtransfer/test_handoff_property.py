@@ -22,11 +22,11 @@ from core.messages import Addressed, Branch, Grant, Layer, decode_to_decode, dec
 from kvtransfer.digest import Place, payload_digest
 from kvtransfer.events import AbortHandoff, Closed, Dropped, Landed, LayerReady, RoomGranted, RoomWanted, Unpinned
 from kvtransfer.handoff import HandoffKey
-from kvtransfer.instructions import Instruction, Land, Lost, Send
-from kvtransfer.receiver import ReceiverState
-from kvtransfer.receivers import Receivers
-from kvtransfer.sender import FrameDone, Sender, SenderState
-from kvtransfer.senders import Senders
+from kvtransfer.protocol.instructions import Instruction, Land, Lost, Send
+from kvtransfer.protocol.receiver import ReceiverState
+from kvtransfer.protocol.receivers import Receivers
+from kvtransfer.protocol.sender import FrameDone, Sender, SenderState
+from kvtransfer.protocol.senders import Senders
 from tests.kvtransfer.world import BLOCK_BYTES, SPEC, TOKENS, Pool, opened
 
 HANDOFFS = 3

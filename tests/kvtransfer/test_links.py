@@ -14,9 +14,9 @@ from core.errors import ConfigError
 from core.messages import Join, Offer, decode_to_prefill, encode
 from core.sockets import dealer, payload_dealer
 from kvtransfer.events import Closed, LayerReady
-from kvtransfer.joining import Joining
-from kvtransfer.payload_sockets import NAME, PREFIX, PayloadSockets, sweep
-from kvtransfer.ring import Ring
+from kvtransfer.transports.joining import Joining
+from kvtransfer.transports.payload_sockets import NAME, PREFIX, PayloadSockets, sweep
+from kvtransfer.transports.ring import Ring
 from tests.kvtransfer.meddler import Meddler
 from tests.kvtransfer.pair import DECODE, PREFILL, Way, bounded, pair, until
 from tests.kvtransfer.test_transports import BLOCKS, QUICK, drop, joined

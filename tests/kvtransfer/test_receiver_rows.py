@@ -13,9 +13,9 @@ from core.messages import VERSION, Abort, Aborted, Accepted, Branch, Commit, Cre
 from kvtransfer.digest import payload_digest
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
-from kvtransfer.instructions import Instruction, Land, Send
-from kvtransfer.receiver import ReceiverState
-from kvtransfer.receivers import Receivers
+from kvtransfer.protocol.instructions import Instruction, Land, Send
+from kvtransfer.protocol.receiver import ReceiverState
+from kvtransfer.protocol.receivers import Receivers
 from tests.kvtransfer.world import CONFIG, DECODE, KEY, PREFILL, SPEC, commit, layer, opening, prompt, to_decode
 
 S = ReceiverState

@@ -3,8 +3,8 @@
 import pytest
 
 from core.errors import SealError
-from kvtransfer.seal import HALF, KEPT, NONCE, TAG, FrameOpener, FrameSealer, seal_digest, session_key
-from kvtransfer.socket_channel import SendBuffers
+from kvtransfer.transports.seal import HALF, KEPT, NONCE, TAG, FrameOpener, FrameSealer, seal_digest, session_key
+from kvtransfer.transports.socket_channel import SendBuffers
 
 KEY = session_key(b"a deployment's secret", (bytes(HALF), bytes(HALF)), ("p", "d"))
 HEADER = b"a header"

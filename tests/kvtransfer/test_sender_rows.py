@@ -9,9 +9,9 @@ from core.errors import IllegalMove
 from core.messages import Abort, Aborted, Accepted, Branch, Commit, Credit, Layer, Open, Refused
 from kvtransfer.digest import payload_digest
 from kvtransfer.events import AbortHandoff, Closed, LayerReady, Unpinned
-from kvtransfer.instructions import Instruction, Lost, Send
-from kvtransfer.sender import FrameDone, SenderState
-from kvtransfer.senders import Senders
+from kvtransfer.protocol.instructions import Instruction, Lost, Send
+from kvtransfer.protocol.sender import FrameDone, SenderState
+from kvtransfer.protocol.senders import Senders
 from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, opened, to_prefill
 
 S = SenderState

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from core.messages import Accepted, Commit, Credit, Refused, Stages, Way
 from kvtransfer.events import AbortHandoff, Closed, HandoffTimes, Landed, LayerReady
-from kvtransfer.instructions import Instruction, Send
-from kvtransfer.senders import Senders
+from kvtransfer.protocol.instructions import Instruction, Send
+from kvtransfer.protocol.senders import Senders
 from tests.kvtransfer.test_receiver_rows import ALL, COMMIT, GRANTED
 from tests.kvtransfer.test_receiver_rows import Side as DecodeSide
 from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, opened, opening, to_prefill

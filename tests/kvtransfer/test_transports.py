@@ -14,8 +14,8 @@ from core.sockets import dealer, payload_dealer
 from kvtransfer.events import AbortHandoff, Closed, Dropped, Landed, LayerReady, RoomWanted, Unpinned
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.outbound_link import OutboundLink
-from kvtransfer.receiver import ReceiverState
-from kvtransfer.sender import SenderState
+from kvtransfer.protocol.receiver import ReceiverState
+from kvtransfer.protocol.sender import SenderState
 from tests.kvtransfer.meddler import Fate, Frames, Meddler, header_of
 from tests.kvtransfer.pair import DECODE, LAYERS, PREFILL, WAYS, Pair, Way, bounded, pair, until
 from tests.kvtransfer.world import layer

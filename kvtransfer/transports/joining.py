@@ -12,11 +12,11 @@ from core.config import TransferConfig, Transport
 from core.messages import VERSION, Join, Offer
 from core.network import Network
 from core.sockets import payload_dealer
-from kvtransfer.channel import Channel
-from kvtransfer.ring import Ring
-from kvtransfer.ring_channel import RingChannel
-from kvtransfer.seal import HALF, FrameSealer, session_key
-from kvtransfer.socket_channel import SocketChannel
+from kvtransfer.transports.channel import Channel
+from kvtransfer.transports.ring import Ring
+from kvtransfer.transports.ring_channel import RingChannel
+from kvtransfer.transports.seal import HALF, FrameSealer, session_key
+from kvtransfer.transports.socket_channel import SocketChannel
 
 BEST_FIRST: tuple[Transport, ...] = ("shm", "ipc", "tcp")
 log = logging.getLogger("baton.handoff")

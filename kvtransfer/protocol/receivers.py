@@ -11,11 +11,11 @@ from core.ids import AttemptKey, SampleKey
 from core.kvspec import VALUE_BYTES, KVSpec
 from core.messages import VERSION, Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused
 from kvtransfer.events import CancelAttempt, FromDecode, HandoffOver
-from kvtransfer.flow import ReceiveWindow
 from kvtransfer.handoff import HandoffKey
-from kvtransfer.instructions import Instruction, Land, Send
-from kvtransfer.receiver import LayerArrived, PayloadLanded, Receiver, ReceiverEvent, ReceiverState, SenderDead
-from kvtransfer.ttl_map import TTLMap
+from kvtransfer.protocol.flow import ReceiveWindow
+from kvtransfer.protocol.instructions import Instruction, Land, Send
+from kvtransfer.protocol.receiver import LayerArrived, PayloadLanded, Receiver, ReceiverEvent, ReceiverState, SenderDead
+from kvtransfer.protocol.ttl_map import TTLMap
 
 FOREVER_MS = 1e12  # no request may take so long
 MOST_LINKS = 1024

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from core.messages import NO_ROOM, SILENT
 from core.records import HandoffCounts
 from kvtransfer.events import HandoffTimes
-from kvtransfer.sender import UNANSWERED
+from kvtransfer.protocol.sender import UNANSWERED
 
 OF_EITHER = {"cancelled", "superseded", "deadline", "draining", "closed", "engine", "capacity", "malformed", "done"}
 OF_PREFILL = {NO_ROOM, "bad_grant", "bad_address", "no_transport", "peer_silent", "peer_restarted", UNANSWERED}

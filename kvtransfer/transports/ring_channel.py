@@ -7,9 +7,9 @@ import zmq.asyncio
 from core.config import Transport
 from core.messages import Layer, encode
 from core.sockets import send_now
-from kvtransfer.channel import Sent
 from kvtransfer.digest import begin_digest
-from kvtransfer.ring import Ring
+from kvtransfer.transports.channel import Sent
+from kvtransfer.transports.ring import Ring
 
 PIECE = 256 << 10  # bytes that are copied and digested at a time
 FRAMES = 4
@@ -17,7 +17,7 @@ FRAMES = 4
 
 
 class RingChannel:
-    """Is a `kvtransfer.channel.Channel`. The link's window keeps what was not read from being overwritten."""
+    """Is a `Channel` of shared memory. The link's window keeps what was not read from being overwritten."""
 
     transport: Transport = "shm"
     sealed = False

@@ -16,9 +16,9 @@ from core.messages import NO_ROOM, Abort, Aborted, Accepted, Commit, Grant, Hand
 from kvtransfer.digest import HandoffDigest
 from kvtransfer.events import AbortHandoff, Closed, CommitHandoff, LayerReady, OpenHandoff, Outcome, Unpinned
 from kvtransfer.handoff import branches_fit
-from kvtransfer.instructions import Instruction, Send
-from kvtransfer.payloads import Payload, Payloads
-from kvtransfer.stopwatch import Stopwatch
+from kvtransfer.protocol.instructions import Instruction, Send
+from kvtransfer.protocol.payloads import Payload, Payloads
+from kvtransfer.protocol.stopwatch import Stopwatch
 
 
 class SenderState(Enum):

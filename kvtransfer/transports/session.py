@@ -7,8 +7,8 @@ from core.config import Codec, Transport
 from core.errors import MessageError
 from core.messages import Join, Layer, Offer, decode_layer
 from kvtransfer.digest import payload_digest
-from kvtransfer.ring import MARK, Ring
-from kvtransfer.seal import HALF, FrameOpener, seal_digest, session_key
+from kvtransfer.transports.ring import MARK, Ring
+from kvtransfer.transports.seal import HALF, FrameOpener, seal_digest, session_key
 
 SEALED_FRAMES = 3
 """The message of a sealed payload has a nonce, a header, and the payload with its tag."""

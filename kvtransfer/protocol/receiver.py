@@ -1,7 +1,7 @@
 """Decides, for the decode side of one handoff, what comes next: an event and the time go in, instructions come out.
 
 The cases of `Receiver.handle` stand in the order of the receiver's table in the protocol's description. NONE is a
-handoff that has no `Receiver`; `kvtransfer.receivers` has its rows, and those of handoffs that are over.
+handoff that has no `Receiver`; `kvtransfer.protocol.receivers` has its rows, and those of handoffs that are over.
 """
 
 from enum import Enum, auto
@@ -15,9 +15,9 @@ from core.kvspec import KVSpec, Piece
 from core.messages import SILENT, Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused
 from kvtransfer.digest import HandoffDigest
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
-from kvtransfer.flow import ReceiveWindow
 from kvtransfer.handoff import HandoffKey, branches_fit, handoff_blocks
-from kvtransfer.instructions import Instruction, Land, Send
+from kvtransfer.protocol.flow import ReceiveWindow
+from kvtransfer.protocol.instructions import Instruction, Land, Send
 
 
 class ReceiverState(Enum):

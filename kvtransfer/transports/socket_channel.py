@@ -10,10 +10,10 @@ import zmq.asyncio
 from core.config import Transport
 from core.messages import Layer, encode
 from core.sockets import FAREWELL_MS, Frame, send_now_tracked
-from kvtransfer.channel import Sent
 from kvtransfer.digest import payload_digest
-from kvtransfer.flow import FARTHEST
-from kvtransfer.seal import TAG, FrameSealer, seal_digest
+from kvtransfer.protocol.flow import FARTHEST
+from kvtransfer.transports.channel import Sent
+from kvtransfer.transports.seal import TAG, FrameSealer, seal_digest
 
 KEPT = 8
 """So many buffers stay when nothing is under way."""
@@ -44,7 +44,7 @@ class SendBuffers:
 
 
 class SocketChannel:
-    """Is a `kvtransfer.channel.Channel`. Without a sealer frames leave as they are."""
+    """Is a `kvtransfer.transports.channel.Channel`. Without a sealer frames leave as they are."""
 
     room = FARTHEST
 

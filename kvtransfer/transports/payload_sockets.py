@@ -13,7 +13,7 @@ from core.config import TransferConfig, Transport
 from core.errors import ConfigError
 from core.network import Network
 from core.sockets import payload_ipc_router, payload_router
-from kvtransfer.joining import transports
+from kvtransfer.transports.joining import transports
 
 PREFIX = "baton-kv-"
 NAME = "payloads"

@@ -7,8 +7,8 @@ from core.errors import MessageError
 from core.messages import Join, Offer
 from core.network import Network
 from core.records import KVLink
-from kvtransfer.payload_sockets import PayloadSockets
-from kvtransfer.session import Session
+from kvtransfer.transports.payload_sockets import PayloadSockets
+from kvtransfer.transports.session import Session
 
 MOST = 1024  # sessions
 SHOWN = 64

@@ -5,10 +5,10 @@ from core.errors import IllegalMove
 from core.kvspec import KVSpec
 from core.messages import SILENT, Abort, Accepted, Credit, Grant, Handoff, Layer, Offer, ToPrefill, Way
 from kvtransfer.events import OpenHandoff, Unpinned
-from kvtransfer.flow import LinkRate, SendWindow, Turns
-from kvtransfer.instructions import Instruction, Joined, Lost
-from kvtransfer.payloads import Payload
-from kvtransfer.sender import (
+from kvtransfer.protocol.flow import LinkRate, SendWindow, Turns
+from kvtransfer.protocol.instructions import Instruction, Joined, Lost
+from kvtransfer.protocol.payloads import Payload
+from kvtransfer.protocol.sender import (
     UNANSWERED,
     Covered,
     OfHandoff,
