@@ -430,7 +430,7 @@ class HandoffMachine(RuleBasedStateMachine):
     # the end ------------------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        if not hasattr(self, "departures"):
+        if not hasattr(self, "senders"):
             return
         self.troubles = ()
         calm_since = self.now
