@@ -259,6 +259,7 @@ class Sample:
         patience = GAP_AFTER if self._early else ASK_AFTER
         if now - self.asked >= patience and (self._early or now - self.heard >= patience):
             self.asked = now
+            self.unknown.clear()  # a handoff may have passed since the last answers: only those to one question agree
             return Due.ASK
         return None
 

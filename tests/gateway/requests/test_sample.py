@@ -186,6 +186,16 @@ def test_a_sequence_that_was_handed_off_and_is_unknown_there_is_lost(first: str)
     assert ask(D if first == P else P) is Fate.RETRY
 
 
+def test_a_handoff_that_passed_between_two_questions_is_not_lost() -> None:
+    sample = begun()
+    sample.emitted(P, said(0, [10]), 1.0)
+    assert sample.due(1.0 + ASK_AFTER) is Due.ASK
+    assert sample.failed(D, refusal("unknown"), 1.1 + ASK_AFTER) is Fate.NOTHING, "it has still to arrive"
+    assert sample.due(1.0 + 2 * ASK_AFTER) is Due.ASK
+    passed_on = Alive(sender=P, receiver="g", key=AttemptKey("r-1", 0, 1), state=HANDED_OFF)
+    assert sample.alive(P, passed_on, 1.1 + 2 * ASK_AFTER) is Fate.NOTHING, "the decode worker has not answered yet"
+
+
 def test_an_attempt_forgets_who_did_not_know_the_one_before() -> None:
     sample = begun()
     sample.started(P, 1, 1.0)
