@@ -14,7 +14,7 @@ NULL_BLOCK = 0
 
 
 class Work(Struct, frozen=True, array_like=True):
-    """Asks for one sequence's share of a step: compute `token_ids` at positions `start`, `start` + 1, …
+    """Asks for one sequence's share of a step: compute `token_ids` at positions from `start` on.
 
     A sequence with several samples gets no PENDING token before they were collected.
     """

@@ -1,4 +1,4 @@
-"""A worker's start and end: settings, model, threads, signals, exit status. Every failure is one sentence."""
+"""Starts and ends a worker: settings, model, threads, signals, exit status. Every failure is one sentence."""
 
 import asyncio
 import gc
@@ -29,7 +29,7 @@ from engine.device import dtype_name
 from engine.executor import Executor
 from engine.schedule.chunking import Chunking
 from engine.schedule.scheduler import Scheduler
-from engine.start.load import load_engine
+from engine.start.load import LoadedEngine, load_engine
 from worker.busy_page import BusyPage
 from worker.cores import available_cores
 from worker.engine_loop import EngineLoop
@@ -73,60 +73,23 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     if name == "prefill":  # computes no decodes
         config = structs.replace(config, engine=structs.replace(config.engine, decode_graphs="off"))
     engine = load_engine(config.engine, status.report)
-    pool = engine.pool
-    worth = partial(
-        worth_bringing_back,
-        block_bytes=pool.spec.block_bytes(),
-        block_tokens=config.engine.block_size,
-        rates=engine.rates,
-    )
-    blocks = BlockManager(pool.spec, pool.block_count, engine.host_slots, worth)
-    step_seconds = config.engine.step_ms / 1000 if name == "decode" else inf  # beside decodes only
-    scheduler = Scheduler(
-        blocks,
-        max_batch_tokens=config.engine.max_batch_tokens,
-        max_sequences=config.engine.max_sequences,
-        max_model_len=engine.model_config.max_model_len,
-        growth_reserve=ceil(GROWTH_SHARE * pool.block_count),
-        max_in_flight=engine.launch_depth,
-        chunking=Chunking(step_seconds, engine.rates.prompt_tokens_per_second),
-    )
+    blocks = _block_manager(config, engine)
+    scheduler = _scheduler(name, config, engine, blocks)
     busy = BusyPage(config.busy_page, available_cores(), torch.set_num_threads)
     life = Life(config, new_epoch(), ServerClock(), EngineStatus(), inbox, outbox, busy)
-    parts = Parts(life, pool.spec, pool, engine.model_config.vocab_size, scheduler, blocks)
+    parts = Parts(life, engine.pool.spec, engine.pool, engine.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
     executor = Executor(engine, engine.backend.layer_signal(layer_written, busy.divide))
-    record = WorkerRecord(
-        epoch=life.epoch,
-        role=name,
-        address="",
-        handoff_address="",
-        model=config.engine.model,  # as it was given: a hub's own directories are called by a hash
-        fingerprint=pool.spec.fingerprint(),
-        content=pool.spec.content(),
-        block_tokens=config.engine.block_size,
-        max_model_len=engine.model_config.max_model_len,
-        device=str(engine.backend.device),
-        dtype=dtype_name(engine.backend.dtype),
-        started_at=time.time(),
-        memory=engine.memory,
-        quantization=config.engine.quantization,
-    )
+    threads = partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize)
+    loop = EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth)
+
     life.status.load = policy.load()
-    io = IOThread(life, record, secret, make_transfer)
+    io = IOThread(life, _record(name, life, engine), secret, make_transfer)
     io.start()
     if not io.ready.wait(READY_SECONDS) or io.error:
         raise BatonError(f"the worker could not register: {io.error or 'no answer in time'}")
     status.ready(io.address)
-    log.info("ready: %s worker %s at %s, %d KV blocks", name, life.epoch, io.address, pool.block_count)
-    loop = EngineLoop(
-        life,
-        executor,
-        scheduler,
-        policy,
-        partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize),
-        engine.launch_depth,
-    )
+    log.info("ready: %s worker %s at %s, %d KV blocks", name, life.epoch, io.address, engine.pool.block_count)
     gc.collect()
     gc.freeze()  # the model stays: a full collection would look at all of it, for some 70 ms
     try:
@@ -139,6 +102,51 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         return 1
     log.info("stopped")
     return 0
+
+
+def _block_manager(config: WorkerConfig, engine: LoadedEngine) -> BlockManager:
+    spec = engine.pool.spec
+    worth = partial(
+        worth_bringing_back,
+        block_bytes=spec.block_bytes(),
+        block_tokens=config.engine.block_size,
+        rates=engine.rates,
+    )
+    return BlockManager(spec, engine.pool.block_count, engine.host_slots, worth)
+
+
+def _scheduler(name: RoleName, config: WorkerConfig, engine: LoadedEngine, blocks: BlockManager) -> Scheduler:
+    step_seconds = config.engine.step_ms / 1000 if name == "decode" else inf  # beside decodes only
+    return Scheduler(
+        blocks,
+        max_batch_tokens=config.engine.max_batch_tokens,
+        max_sequences=config.engine.max_sequences,
+        max_model_len=engine.model_config.max_model_len,
+        growth_reserve=ceil(GROWTH_SHARE * engine.pool.block_count),
+        max_in_flight=engine.launch_depth,
+        chunking=Chunking(step_seconds, engine.rates.prompt_tokens_per_second),
+    )
+
+
+def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
+    """Describes the worker, but for the addresses, which are known when its sockets are bound."""
+    config, spec = life.config.engine, engine.pool.spec
+    return WorkerRecord(
+        epoch=life.epoch,
+        role=name,
+        address="",
+        handoff_address="",
+        model=config.model,  # as it was given: a hub's own directories are called by a hash
+        fingerprint=spec.fingerprint(),
+        content=spec.content(),
+        block_tokens=config.block_size,
+        max_model_len=engine.model_config.max_model_len,
+        device=str(engine.backend.device),
+        dtype=dtype_name(engine.backend.dtype),
+        started_at=time.time(),
+        memory=engine.memory,
+        quantization=config.quantization,
+    )
 
 
 async def _check_store(url: str) -> None:

@@ -48,8 +48,7 @@ def bytes_of(form: WireForm, vectors: int, width: int) -> int:
 
 
 def landing_of(piece: Piece, count: int, block_tokens: int) -> Landing | None:
-    """Finds where a payload of `count` blocks lands in a pool of `block_tokens`; None where none of its tokens is
-    written."""
+    """Finds where a payload of `count` blocks lands in a pool of `block_tokens`; None where no token is written."""
     begin = max(piece.first, piece.held)
     end = min(piece.first + count * piece.form.block_tokens, len(piece.blocks) * block_tokens)
     if begin >= end:

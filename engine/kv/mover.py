@@ -10,8 +10,10 @@ WORD = torch.int64
 
 
 class BlockMover(Protocol):
-    """Moves blocks of pools `[layers, blocks, kv_heads, 2, block, head_dim]`; block numbers are int64 on the pool's
-    device."""
+    """Moves blocks of pools `[layers, blocks, kv_heads, 2, block, head_dim]`.
+
+    Block numbers are int64 on the pool's device.
+    """
 
     def gather(self, pool: Tensor, blocks: Tensor) -> Tensor:
         """Returns `[blocks, layers, words]`, each block of all layers in one piece."""
@@ -22,8 +24,7 @@ class BlockMover(Protocol):
         ...
 
     def copy(self, pool: Tensor, sources: Tensor, targets: Tensor) -> None:
-        """Copies all sources as they were before any target is written, or in order: no move reads an earlier one's
-        target."""
+        """Copies blocks onto others, in order or all at once: no move reads an earlier one's target."""
         ...
 
 

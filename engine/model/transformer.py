@@ -26,8 +26,10 @@ class Layers(Protocol[TakenStep]):
     """Runs all layers of the transformer on a step's tokens."""
 
     def forward(self, hidden: Tensor, batch: Batch, step: TakenStep, stored: Stored) -> Tensor:
-        """Computes the normed states `[rows, hidden]` of `batch.logit_rows` out of the embeddings `hidden`
-        `[tokens, hidden]`, which may be overwritten."""
+        """Computes the normed states `[rows, hidden]` of `batch.logit_rows`.
+
+        `hidden` `[tokens, hidden]`, the tokens' embeddings, may be overwritten.
+        """
         ...
 
 
