@@ -14,8 +14,13 @@ def test_a_hundred_streams_cut_midway_leave_no_block_in_use(system: System) -> N
 
     async def cut(client: httpx.AsyncClient, number: int) -> int:
         """Reads a few chunks of a long answer, or none, and goes away."""
-        body = {"model": system.model.name, "prompt": f"Story {number} " * (1 + number % 40), "max_tokens": 600,
-                "ignore_eos": True, "stream": True}  # fmt: skip
+        body = {
+            "model": system.model.name,
+            "prompt": f"Story {number} " * (1 + number % 40),
+            "max_tokens": 600,
+            "ignore_eos": True,
+            "stream": True,
+        }
         seen = 0
         async with client.stream("POST", "/v1/completions", json=body) as answer:
             assert answer.status_code == 200, await answer.aread()

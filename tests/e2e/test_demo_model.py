@@ -39,8 +39,9 @@ def reference_answers(questions: Sequence[str]) -> list[tuple[str, str, bool]]:
     for question in questions:
         chat = [{"role": "user", "content": question}]
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-        made = model.generate(**ids, max_new_tokens=TOKENS, do_sample=False, output_logits=True,
-                              return_dict_in_generate=True)  # fmt: skip
+        made = model.generate(
+            **ids, max_new_tokens=TOKENS, do_sample=False, output_logits=True, return_dict_in_generate=True
+        )
         logits = torch.stack(made.logits)[:, 0]  # [tokens, vocab]
         exact = model.double()(made.sequences[:, :-1]).logits[0, -len(logits) :]
         model.float()
@@ -61,9 +62,13 @@ def test_chat_gives_the_references_answers(client: openai.OpenAI) -> None:
         whole = client.chat.completions.create(model=model, messages=chat, temperature=0, max_tokens=TOKENS)
         assert whole.choices[0].message.content == text
         stream = client.chat.completions.create(
-            model=model, messages=chat, temperature=0, max_tokens=TOKENS, stream=True,
+            model=model,
+            messages=chat,
+            temperature=0,
+            max_tokens=TOKENS,
+            stream=True,
             stream_options={"include_usage": True},
-        )  # fmt: skip
+        )
         chunks = list(stream)
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == text
         assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] in ("stop", "length")

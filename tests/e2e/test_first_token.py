@@ -19,9 +19,13 @@ def test_a_client_has_its_first_token_before_a_byte_of_kv_has_moved(tmp_path: Pa
     worker = ["--dtype", "fp32", "--kv-memory", "64MiB"]
     with System(tmp_path, model, worker=worker) as system:
         body = {
-            "model": httpx.get(f"{system.gateway_url}/v1/models").json()["data"][0]["id"], "prompt": run.prompt,
-            "max_tokens": 8, "temperature": 0, "ignore_eos": True, "stream": True,
-        }  # fmt: skip
+            "model": httpx.get(f"{system.gateway_url}/v1/models").json()["data"][0]["id"],
+            "prompt": run.prompt,
+            "max_tokens": 8,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+        }
         decode = system.workers["decode-0"]
         decode.send_signal(signal.SIGSTOP)
         try:

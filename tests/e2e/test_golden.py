@@ -9,8 +9,9 @@ from launcher.gpus import visible_gpus
 from tests.e2e.golden import build_served_model, complete_all, references
 from tests.e2e.system import System
 
-LENGTHS = [1, 2, 15, 16, 17, 31, 33, 47, 64, 65, 97, 100, 128, 150, 199, 255, 256, 300, 333, 400, 511, 512, 513, 550,
-           577, 590, 595, 597, 598, 599, 600, 29]  # fmt: skip
+SHORT = [1, 2, 15, 16, 17, 31, 33, 47, 64, 65, 97, 100, 128, 150, 199]
+LONG = [255, 256, 300, 333, 400, 511, 512, 513, 550, 577, 590, 595, 597, 598, 599, 600]
+LENGTHS = [*SHORT, *LONG, 29]  # of prompts, in tokens
 CHUNK = 56  # tokens per step: divides none of the long prompts
 FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", str(CHUNK))
 

@@ -44,7 +44,14 @@ def test_one_request(system: System) -> None:
     assert record.prefill_worker in [link.peer for link in here[record.decode_worker].links]
 
     text = httpx.get(f"{system.gateway_url}/metrics", timeout=5).text
-    for name in ("handoff_seconds_total", "handoff_blocks", "handoff_links", "handoff_frames_dropped_total",
-                 "handoffs_given_up_total", "handoff_bytes_total", "request_handoff_grant_seconds_count",
-                 "request_handoff_exposed_seconds_count"):  # fmt: skip
+    for name in (
+        "handoff_seconds_total",
+        "handoff_blocks",
+        "handoff_links",
+        "handoff_frames_dropped_total",
+        "handoffs_given_up_total",
+        "handoff_bytes_total",
+        "request_handoff_grant_seconds_count",
+        "request_handoff_exposed_seconds_count",
+    ):
         assert f"baton:{name}" in text

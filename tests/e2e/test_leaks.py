@@ -53,9 +53,15 @@ async def everything(url: str, victims_at: dict[int, int]) -> Counter[str]:
 
     async def one(client: httpx.AsyncClient, number: int, draw: random.Random) -> None:
         own = [draw.randrange(320) for _ in range(draw.randrange(60))]
-        body = {"model": model, "prompt": draw.choice(common)[: draw.randrange(1, 210)] + own,
-                "max_tokens": draw.randrange(1, 40), "n": draw.choice([1, 1, 1, 2, 3]),
-                "temperature": draw.choice([0, 1]), "ignore_eos": True, "stream": True}  # fmt: skip
+        body = {
+            "model": model,
+            "prompt": draw.choice(common)[: draw.randrange(1, 210)] + own,
+            "max_tokens": draw.randrange(1, 40),
+            "n": draw.choice([1, 1, 1, 2, 3]),
+            "temperature": draw.choice([0, 1]),
+            "ignore_eos": True,
+            "stream": True,
+        }
         if draw.random() < 0.05:
             body["max_tokens"] = 600  # more than max_model_len leaves
         cut_after = draw.randrange(6) if draw.random() < 0.5 else -1

@@ -71,8 +71,14 @@ def sample_all(url: str, runs: list[Golden], n: int) -> list[list[list[int]]]:
     """Every prompt at once, with `n` greedy samples each: the tokens of each choice."""
 
     async def one(client: httpx.AsyncClient, model: str, run: Golden) -> list[list[int]]:
-        body = {"model": model, "prompt": run.prompt, "max_tokens": len(run.tokens), "temperature": 0,
-                "ignore_eos": True, "n": n}  # fmt: skip
+        body = {
+            "model": model,
+            "prompt": run.prompt,
+            "max_tokens": len(run.tokens),
+            "temperature": 0,
+            "ignore_eos": True,
+            "n": n,
+        }
         answer = await client.post("/v1/completions", json=body)
         assert answer.status_code == 200, answer.text
         choices: list[dict[str, Any]] = sorted(answer.json()["choices"], key=lambda choice: choice["index"])
