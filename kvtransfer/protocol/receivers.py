@@ -133,8 +133,10 @@ class Receivers:
         instructions: list[Instruction] = []
         paused, self._ticked = now - self._ticked > self._config.silence / 2, now
         for key, receiver in list(self.handoffs.items()):
-            known = self._links.get(receiver.link)  # on which handoffs' messages wait for each other
-            receiver.heard = now if paused else max(receiver.heard, known.heard if known is not None else 0.0)
+            if paused:
+                receiver.heard = now
+            elif (known := self._links.get(receiver.link)) is not None:
+                receiver.heard = max(receiver.heard, known.heard)  # its messages may wait behind another handoff's
             instructions += receiver.tick(now)
             if receiver.state is ReceiverState.OWNED and now >= receiver.deadline + self._config.silence:
                 receiver.handle(HandoffOver(key), now)
