@@ -15,7 +15,7 @@ from core.records import WorkerRecord
 from core.sealing import Sealer
 from core.sockets import router
 from core.store import connect
-from worker.events import Begin, Emit, Fail, Phase, Stop
+from worker.events import Stop, ToGateway
 from worker.gateway_connections import GatewayConnections
 from worker.heartbeat import Heartbeat
 from worker.intake import Intake
@@ -81,7 +81,7 @@ class IOThread(threading.Thread):
 
         def handle(event: Any) -> None:
             """Passes an event of the engine thread to the part that it concerns."""
-            (connections if isinstance(event, Begin | Emit | Fail | Phase) else transfer).handle(event)
+            (connections if isinstance(event, ToGateway) else transfer).handle(event)
 
         await life.clock.sync(store)
         await jobs.open()  # before the worker registers: nobody may add to a stream that is not there

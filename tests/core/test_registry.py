@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from msgspec import structs
 
 from core.errors import ConfigError, StoreUnavailable
 from core.queue import JobQueue
@@ -10,24 +11,11 @@ from core.records import FinishedRecord, GatewayRecord, Load, StatsSample, Worke
 from core.registry import FINISHED, STATS, TTL_MS, add_finished, add_stats, listed, publish, record_key, withdraw
 from core.sealing import Sealer
 from core.store import Outage, ServerClock, answered, check, connect, redacted
+from tests.core.test_records import RECORD
 
 
 def worker(epoch: str) -> WorkerRecord:
-    return WorkerRecord(
-        epoch,
-        "decode",
-        "tcp://127.0.0.1:1",
-        "tcp://127.0.0.1:2",
-        "demo",
-        "print",
-        "content",
-        16,
-        1024,
-        "cpu",
-        "fp32",
-        1.0,
-        load=Load(running=2),
-    )
+    return structs.replace(RECORD, epoch=epoch, load=Load(running=2))
 
 
 async def test_records_are_listed_until_withdrawn_or_expired(clean_redis: str) -> None:

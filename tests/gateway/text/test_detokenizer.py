@@ -15,7 +15,7 @@ CHARACTERS = st.text(st.sampled_from("ab zé漢字🙂👩‍👩‍👧\n<"), m
 
 
 def text_of(detokenizer: Detokenizer, tokens: list[int]) -> str:
-    """All of it at once."""
+    """Pushes every token, then the end, and returns the whole text."""
     return "".join([*map(detokenizer.push, tokens), detokenizer.flush()])
 
 
