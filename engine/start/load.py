@@ -28,15 +28,11 @@ from engine.model.transformer import Model
 from engine.model.weights import Checkpoint
 from engine.start.profiling import host_rate, prompt_rate
 from engine.start.sizing import (
-    available_memory,
-    cpu_spare,
-    cuda_spare,
+    blocks_that_fit,
     host_slots,
     longest_that_fits,
-    pool_blocks,
     refuse_impossible,
     refuse_large_weights,
-    refuse_more_than,
 )
 
 LOG = logging.getLogger(__name__)
@@ -83,7 +79,7 @@ def load_engine(
     progress("profiling", 0.0)
     tokens_per_second = prompt_rate(config, longest, device, loaded.with_pool)
     progress("making the KV pool", 0.0)
-    blocks = _blocks_that_fit(config, spec, device, longest)
+    blocks = blocks_that_fit(config, spec, device, longest)
     tier = _make_tier(config, spec, device, blocks)
     engine = loaded.with_pool(blocks, tier)
     pool, slots = engine.pool, tier.slots if tier is not None else 0
@@ -134,19 +130,6 @@ def _load_model(config: EngineConfig, progress: Progress, open_weights: Callable
     digest = checkpoint.digest(computation(model_config) + config.quantization.encode())
     spec = make_spec(model_config, dtype, config.block_size, digest)
     return LoadedModel(backend, model, model_config, spec, parameters)
-
-
-def _blocks_that_fit(config: EngineConfig, spec: KVSpec, device: torch.device, longest: int) -> int:
-    """Sizes the pool, after a profiling step has shown what the steps take.
-
-    Raises `ConfigError` where the memory that was asked for is not there, or is too small.
-    """
-    if device.type != "cuda":
-        refuse_more_than("kv_memory", config.kv_memory, available_memory(), "free beside the weights")
-        return pool_blocks(config, spec, cpu_spare(), longest)
-    whole = cuda_spare(device, 1.0)
-    refuse_more_than("kv_memory", config.kv_memory, whole, f"free on {device} beside weights and steps")
-    return pool_blocks(config, spec, cuda_spare(device, config.gpu_memory_utilization), longest)
 
 
 def _make_tier(config: EngineConfig, spec: KVSpec, device: torch.device, blocks: int) -> HostTier | None:

@@ -17,6 +17,7 @@ from core.kvspec import KVSpec
 from core.sizes import format_bytes
 from engine.device import dtype_name
 from engine.kv.pool import blocks_in, blocks_of_sequences
+from engine.start.device_memory import device_memory
 
 CPU_SHARE = 0.25
 CPU_CAP = 4 << 30
@@ -47,7 +48,7 @@ def refuse_large_weights(config: EngineConfig, parameters: int, dtype: torch.dty
     size, there = parameters * (1 if quantized else dtype.itemsize), available_memory()
     where = "free on this machine"
     if device.type == "cuda":
-        there, where = torch.cuda.mem_get_info(device)[0], f"free on {device}"
+        there, where = device_memory(device).free, f"free on {device}"
     if size > there:
         half = parameters * torch.bfloat16.itemsize
         other = f"; --dtype bf16 takes {format_bytes(half)}" if half < size else "; --model: a smaller one may fit"
@@ -103,6 +104,28 @@ def host_slots(config: EngineConfig, spec: KVSpec, pool_bytes: int) -> int:
             " give room for one at least, or 0 for none",
         )
     return slots
+
+
+def blocks_that_fit(config: EngineConfig, spec: KVSpec, device: torch.device, longest: int) -> int:
+    """Sizes the pool for texts of up to `longest` tokens, after a profiling step has shown what the steps take.
+
+    Raises `ConfigError` where the memory that was asked for is not there, or is too small.
+    """
+    if device.type != "cuda":
+        refuse_more_than("kv_memory", config.kv_memory, available_memory(), "free beside the weights")
+        return pool_blocks(config, spec, cpu_spare(), longest)
+    memory, share = device_memory(device), config.gpu_memory_utilization
+    refuse_more_than("kv_memory", config.kv_memory, memory.room(), f"free on {device} beside weights and steps")
+    spare = memory.spare(share)
+    if not config.kv_memory and blocks_in(spare, spec) < 2:
+        raise ConfigError(
+            "gpu_memory_utilization",
+            share,
+            f"{format_bytes(int(memory.total * share))} of {device}, where weights and steps take"
+            f" {format_bytes(memory.own())} and {format_bytes(memory.free)} are free: no room for KV blocks;"
+            " raise it, or put fewer workers on this GPU",
+        )
+    return pool_blocks(config, spec, spare, longest)
 
 
 def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, max_model_len: int) -> int:
@@ -163,16 +186,3 @@ def _group_left() -> int:
     except (OSError, ValueError):
         return 1 << 62
     return 1 << 62 if limit == "max" else max(0, int(limit) - used)
-
-
-def cuda_spare(device: torch.device, utilization: float) -> int:
-    """Returns the bytes for KV blocks, after profiling has shown how much the model's own work takes at its peak.
-
-    Memory of other processes counts as used; PyTorch's cache beyond the peak is given back first.
-    """
-    peak = torch.cuda.max_memory_allocated(device)
-    held = torch.cuda.memory_allocated(device)
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
-    outside = total - free - torch.cuda.memory_reserved(device)
-    return max(0, int(total * utilization) - outside - max(peak, held))

@@ -28,7 +28,7 @@ from engine.start.profiling import (
     prompts,
     widest_step,
 )
-from engine.start.sizing import host_slots, refuse_impossible
+from engine.start.sizing import blocks_that_fit, host_slots, refuse_impossible
 from tests.engine.drive import run, start
 from tests.engine.kv.test_kv_pool import CONFIG
 from tests.engine.test_golden import make_engine
@@ -105,10 +105,10 @@ def test_the_host_tier_has_whole_blocks(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert host_slots(on_disk, SPEC, 8 * BLOCK) == 20, "a file takes no memory from the pool"
 
 
-def test_a_pool_larger_than_what_the_weights_leave_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.start.load.available_memory", lambda: 2 << 20)
+def test_a_pool_larger_than_what_the_weights_leave_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.start.sizing.available_memory", lambda: 2 << 20)
     with pytest.raises(ConfigError, match=r"kv_memory: '4.0MiB': only 2.0MiB are free beside the weights"):
-        make_engine(model)
+        blocks_that_fit(settings(kv_memory=4 << 20), SPEC, CPU, 64)
 
 
 def test_weights_larger_than_memory_are_refused_with_what_would_fit(
