@@ -11,7 +11,6 @@ from core.records import Load
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.scheduler import Progress, Scheduler
 from engine.schedule.sequence import Sequence
-from worker.events import Stop
 from worker.life import Life
 
 IDLE_WAIT = 1.0  # s that an idle loop waits at most before it looks at deadlines again; an event ends it at once
@@ -89,7 +88,7 @@ class EngineLoop(Generic[E]):
                 self._receive()
                 now = self._life.clock.now()
                 self._policy.expired(self._scheduler.expired(now), now)
-                plan = self._scheduler.plan(now)
+                plan = self._plan(now)
                 if moves := self._scheduler.take_moves():
                     self._executor.move(moves)  # before bytes land in blocks that were given to others
                 self._policy.admitted(self._scheduler.take_admitted(), now)
@@ -113,30 +112,36 @@ class EngineLoop(Generic[E]):
         self._policy.leave()
         self._life.status.load = self._policy.load()
 
+    def _plan(self, now: float) -> Plan | None:
+        """Returns the next step, or None. A worker that leaves plans nothing, and so collects what is under way."""
+        leaves = self._leave_at is not None and now > self._leave_at
+        return None if self.error or leaves else self._scheduler.plan(now)
+
     def _receive(self) -> None:
         """Passes the events that are there to the policy; with nothing to compute, waits for one and uses no core."""
+        if self._life.inbox.stopping:
+            self._stop()  # before events are taken: those that were posted before it count
         wait = 0.0
         if self._idle:
             self._life.busy.leave()
-            wait = min(IDLE_WAIT, max(0.0, self._scheduler.next_deadline - self._life.clock.now()))
+            if not self._over():
+                wait = min(IDLE_WAIT, max(0.0, self._scheduler.next_deadline - self._life.clock.now()))
         events = self._life.inbox.take(wait)
         if not events and self._idle and not self._checked and not self._policy.busy():
             self._scheduler.check_invariants()  # a lost block shows as soon as there is time to look
             self._checked = True
             log.debug("idle after %d steps: all blocks are accounted for", self._scheduler.load().steps)
         for event in events:
-            if isinstance(event, Stop):
-                self._stop(event)
-            else:
-                self._policy.receive(event, self._life.clock.now())
+            self._policy.receive(event, self._life.clock.now())
 
-    def _stop(self, stop: Stop) -> None:
-        if stop.error:
-            self.error = stop.error
-        if self._leave_at is None:
-            log.info("stopping: what runs has %.0f s to end", self._life.config.drain_seconds)
-            self._leave_at = self._life.clock.now() + self._life.config.drain_seconds
-            self._life.status.draining = True
+    def _stop(self) -> None:
+        """Begins the drain, once; an error may come at any time, and ends it."""
+        self.error = self._life.inbox.error
+        if self._leave_at is not None:
+            return
+        log.info("stopping: what runs has %.0f s to end", self._life.config.drain_seconds)
+        self._leave_at = self._life.clock.now() + self._life.config.drain_seconds
+        self._life.status.draining = True
 
     def _over(self) -> bool:
         if self.error:

@@ -24,12 +24,6 @@ class Kill(Struct, frozen=True):
     reason: str  # for people
 
 
-class Stop(Struct, frozen=True):
-    """The worker is to stop: it takes nothing new and finishes what runs, or ends at once where there is an error."""
-
-    error: str = ""  # what broke; empty: the stop was asked for
-
-
 # to the I/O thread --------------------------------------------------------------------------------------------------
 
 

@@ -35,7 +35,7 @@ from core.messages import (
 from core.sockets import try_send
 from core.strikes import Strikes
 from kvtransfer.events import CancelAttempt
-from worker.events import Begin, Emit, Fail, Failure, Kill, Phase, Stop, ToGateway
+from worker.events import Begin, Emit, Fail, Failure, Kill, Phase, ToGateway
 from worker.ledger import Ledger, Verdict
 from worker.life import Life
 from worker.transfer import Transfer
@@ -126,7 +126,7 @@ class GatewayConnections:
                 if entry is not None and not entry.ended() and entry.state != HANDED_OFF:
                     self._life.inbox.post(Kill(entry.key, "ended"))
             case Drain():
-                self._life.inbox.post(Stop())
+                self._life.inbox.stop()
 
     async def _welcome(self, identity: bytes, hello: Hello) -> None:
         welcome = Welcome(**self._ends(hello.sender))

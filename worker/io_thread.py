@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from contextlib import AsyncExitStack
 from typing import Any
 
 from msgspec import structs
@@ -15,7 +16,7 @@ from core.records import WorkerRecord
 from core.sealing import Sealer
 from core.sockets import router
 from core.store import connect
-from worker.events import Stop, ToGateway
+from worker.events import ToGateway
 from worker.gateway_connections import GatewayConnections
 from worker.heartbeat import Heartbeat
 from worker.intake import Intake
@@ -60,16 +61,24 @@ class IOThread(threading.Thread):
 
     def _fail(self, error: str) -> None:
         self.error = error
-        self._life.inbox.post(Stop(error))
+        self._life.inbox.stop(error)
 
     async def _serve(self) -> None:
         """Makes all parts, registers the worker, works until the outbox is closed, and takes everything down."""
+        async with AsyncExitStack() as made:
+            await self._work(made)
+
+    async def _work(self, made: AsyncExitStack) -> None:
         life, config = self._life, self._life.config
         network = Network.of(self._secret)
+        made.push_async_callback(network.destroy)
         store = connect(config.store.redis)
-        transfer = self._make_transfer(network, life.inbox.post)
+        made.push_async_callback(store.aclose)
         socket, self.address = router(network.context, config.host, network.keys)
+        made.callback(socket.close, 0)
         network.gatekeeper.watch(socket)
+        transfer = self._make_transfer(network, life.inbox.post)
+        made.push_async_callback(transfer.close)
         jobs = JobQueue(store, Sealer(self._secret, PURPOSE), life.epoch)
         connections = GatewayConnections(life, socket, transfer)
         record = structs.replace(
@@ -96,16 +105,10 @@ class IOThread(threading.Thread):
             heartbeat.run(),
         )
         tasks = [network.gatekeeper.task, *map(asyncio.create_task, works)]
-        try:
-            await _until(delivering, tasks)
-            await connections.send_all(FLUSH_SECONDS)
-            await heartbeat.stop()
-        finally:
-            await end([*tasks, delivering])
-            await transfer.close()
-            socket.close(0)
-            await store.aclose()
-            await network.close()
+        made.push_async_callback(end, [*tasks, delivering])
+        await _until(delivering, tasks)
+        await connections.send_all(FLUSH_SECONDS)
+        await heartbeat.stop()
 
 
 async def _until(last: asyncio.Task[None], tasks: list[asyncio.Task[None]]) -> None:

@@ -17,11 +17,14 @@ class MailboxFull(BatonError):
 
 
 class Inbox(Generic[E]):
-    """Passes events to the engine thread. `post` is safe in any thread and in signal handlers."""
+    """Passes events to the engine thread. `post` and `stop` are safe in any thread and in signal handlers."""
 
     def __init__(self, bound: int) -> None:
-        self._queue: queue.SimpleQueue[E] = queue.SimpleQueue()  # its put may interrupt itself; queue.Queue's may not
+        # Its put may interrupt itself; queue.Queue's may not. None only wakes the reader.
+        self._queue: queue.SimpleQueue[E | None] = queue.SimpleQueue()
         self._bound = bound
+        self.stopping = False  # the engine thread is to stop
+        self.error = ""  # what broke, if that is why
 
     def post(self, event: E) -> None:
         """Adds an event without ever blocking. Raises `MailboxFull`."""
@@ -29,15 +32,21 @@ class Inbox(Generic[E]):
             raise MailboxFull(f"--inbox: {self._bound!r}: so many events wait for the engine thread")
         self._queue.put(event)
 
+    def stop(self, error: str = "") -> None:
+        """Tells the engine thread to stop, and ends its wait. A flag says so, for an inbox may be full just then."""
+        self.error = self.error or error
+        self.stopping = True
+        self._queue.put(None)
+
     def take(self, wait: float) -> list[E]:
-        """Returns all events that are there, in order; waits up to `wait` seconds for the first."""
-        events: list[E] = []
+        """Returns all events that are there, in order; waits up to `wait` seconds for the first, or for `stop`."""
+        taken: list[E | None] = []
         try:
-            events.append(self._queue.get(timeout=wait) if wait > 0 else self._queue.get_nowait())
+            taken.append(self._queue.get(timeout=wait) if wait > 0 else self._queue.get_nowait())
             while True:
-                events.append(self._queue.get_nowait())
+                taken.append(self._queue.get_nowait())
         except queue.Empty:
-            return events
+            return [event for event in taken if event is not None]
 
 
 class Outbox(Generic[E]):
@@ -51,6 +60,7 @@ class Outbox(Generic[E]):
         self._room = threading.Condition()
         self._reader: _Reader[E] | None = None
         self._closed = False
+        self._unread = False  # its reader has ended: nobody will read any more
         self._woken = False
 
     async def deliver(self, handle: Callable[[E], None]) -> None:
@@ -67,15 +77,22 @@ class Outbox(Generic[E]):
             await reader.over
         finally:
             with self._room:
-                self._reader = None  # later events are kept and never read
+                self._reader, self._unread = None, True
+                self._events.clear()
+                self._room.notify_all()
 
     def post(self, event: E) -> None:
-        """Adds an event; waits for room up to `PATIENCE` seconds. Raises `MailboxFull`."""
+        """Adds an event; waits for room up to `PATIENCE` seconds. Raises `MailboxFull`.
+
+        When the reader has ended, events are dropped: the engine thread, which learns of it by its inbox, may still
+        have some to post, and nothing would make room for them.
+        """
         with self._room:
-            if not self._room.wait_for(lambda: len(self._events) < self._bound, self.PATIENCE):
+            if not self._room.wait_for(lambda: self._unread or len(self._events) < self._bound, self.PATIENCE):
                 raise MailboxFull(f"--inbox: {self._bound!r}: so many events wait for the I/O thread")
-            self._events.append(event)
-            self._wake()
+            if not self._unread:
+                self._events.append(event)
+                self._wake()
 
     def close(self) -> None:
         """Ends `deliver`, once it has delivered what was posted before."""

@@ -34,7 +34,6 @@ from worker.busy_page import BusyPage
 from worker.cores import available_cores
 from worker.engine_loop import EngineLoop
 from worker.engine_status import EngineStatus
-from worker.events import Stop
 from worker.io_thread import IOThread
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
@@ -64,7 +63,7 @@ def serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Rol
 def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Role], status: StatusFile) -> int:
     inbox: Inbox[Any] = Inbox(config.inbox)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: inbox.post(Stop()))
+        signal.signal(number, lambda *_: inbox.stop())
     outbox: Outbox[Any] = Outbox(config.inbox)
     secret = load_secret(config.store.secret_file)
     status.report("connecting to Redis")

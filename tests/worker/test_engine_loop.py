@@ -10,14 +10,15 @@ from msgspec import structs
 
 from core.errors import DeviceError
 from core.messages import DecodeJob, Limits, Prompt
+from core.store import ServerClock
 from decode_service.policy import DecodePolicy
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.scheduler import Scheduler
 from tests.worker.roles import SAMPLING, Bench
 from worker.engine_loop import EngineLoop
 from worker.engine_status import EngineStatus
-from worker.events import Emit, Fail, Stop, Submit
-from worker.mailbox import Inbox
+from worker.events import Emit, Fail, Submit
+from worker.mailbox import Inbox, MailboxFull
 
 SECONDS = 20.0
 
@@ -28,12 +29,14 @@ class Sevens:
     def __init__(self) -> None:
         self.launched: deque[Plan] = deque()
         self.most = 0
+        self.steps = 0  # launched since the start
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Does nothing: every KV is the same here."""
 
     def launch(self, plan: Plan) -> None:
         self.launched.append(plan)
+        self.steps += 1
         self.most = max(self.most, len(self.launched))
 
     def collect(self) -> StepResult:
@@ -41,7 +44,18 @@ class Sevens:
         return StepResult(plan.step, [[7] if work.sampling is not None else [] for work in plan.works])
 
 
-def job(number: int) -> DecodeJob:
+class StepClock(ServerClock):
+    """Tells a time that passes only in steps: each takes a second."""
+
+    def __init__(self, runner: Sevens) -> None:
+        super().__init__()
+        self._runner = runner
+
+    def now(self) -> float:
+        return 1.0 + self._runner.steps
+
+
+def job(number: int, tokens: int = 5) -> DecodeJob:
     return DecodeJob(
         request=f"r{number}",
         attempt=1,
@@ -49,18 +63,24 @@ def job(number: int) -> DecodeJob:
         receiver="me",
         prompt=Prompt([1, 2, 3], 3),
         sampling=SAMPLING,
-        limits=Limits(5),
+        limits=Limits(tokens),
         deadline=1e12,
         queued_at=0.0,
     )
 
 
 def make_loop(
-    bench: Bench, runner: Sevens, inbox: Inbox[object], scheduler: Scheduler, status: EngineStatus, depth: int = 1
+    bench: Bench,
+    runner: Sevens,
+    inbox: Inbox[object],
+    scheduler: Scheduler,
+    status: EngineStatus,
+    depth: int = 1,
+    clock: ServerClock | None = None,
 ) -> EngineLoop[object]:
-    """Makes the loop of a decode worker."""
+    """Makes the loop of a decode worker, which has 60 s to drain."""
     config = structs.replace(bench.life.config, drain_seconds=60.0)
-    life = replace(bench.life, config=config, inbox=inbox, status=status)
+    life = replace(bench.life, config=config, inbox=inbox, status=status, clock=clock or bench.life.clock)
     policy = DecodePolicy(bench.parts._replace(life=life, scheduler=scheduler))
     return EngineLoop(life, runner, scheduler, policy, lambda tokens: 1, depth)
 
@@ -76,7 +96,7 @@ def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.Mo
     loop = make_loop(bench, runner, inbox, scheduler, status, depth)
     for number in range(3):
         inbox.post(Submit(job(number)))
-    inbox.post(Stop())  # ends when everything is done
+    inbox.stop()  # ends when everything is done
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
     thread.join(SECONDS)
@@ -88,12 +108,62 @@ def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.Mo
     assert bench.blocks.used_count == 0 and status.draining
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_past_the_drains_deadline_nothing_is_planned_and_what_flies_is_collected(depth: int) -> None:
+    bench = Bench(blocks=65)
+    scheduler = Scheduler(bench.blocks, max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=depth)
+    inbox: Inbox[object] = Inbox(100)
+    runner = Sevens()
+    loop = make_loop(bench, runner, inbox, scheduler, EngineStatus(), depth, StepClock(runner))
+    inbox.post(Submit(job(1, tokens=200)))
+    inbox.stop()
+    loop.run()
+    (failed,) = bench.heard(Fail)
+    assert (failed.failure.reason, failed.failure.retryable, loop.error) == ("draining", True, "")
+    assert runner.steps == 61 and not runner.launched, "60 s, and the step in which they ended"
+    tokens = [token for event in bench.heard(Emit) for emitted in event.emitted for token in emitted.token_ids]
+    assert len(tokens) == 61, "what was computed is delivered"
+    assert bench.blocks.used_count == 0
+
+
+class Flooded(Sevens):
+    """Has the other thread flood the inbox during the third step, and die of it."""
+
+    def __init__(self, inbox: Inbox[object]) -> None:
+        super().__init__()
+        self._inbox = inbox
+
+    def launch(self, plan: Plan) -> None:
+        super().launch(plan)
+        if self.steps == 3:
+            with pytest.raises(MailboxFull):
+                while True:
+                    self._inbox.post(Submit(job(1)))
+            self._inbox.stop("the I/O thread died")
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("drains", [False, True])
+def test_an_error_is_heard_though_the_inbox_is_full(depth: int, drains: bool) -> None:
+    bench = Bench(blocks=65)
+    scheduler = Scheduler(bench.blocks, max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=depth)
+    inbox: Inbox[object] = Inbox(10)
+    runner = Flooded(inbox)
+    loop = make_loop(bench, runner, inbox, scheduler, EngineStatus(), depth)
+    inbox.post(Submit(job(1, tokens=200)))
+    if drains:
+        inbox.stop()
+    loop.run()
+    assert (loop.error, runner.steps) == ("the I/O thread died", 3)
+    assert [event.failure.reason for event in bench.heard(Fail)] == ["draining"]
+
+
 def test_an_error_ends_the_loop_at_once_and_reports_what_was_running() -> None:
     bench = Bench()
     inbox: Inbox[object] = Inbox(100)
     loop = make_loop(bench, Sevens(), inbox, bench.scheduler, EngineStatus())
     inbox.post(Submit(job(1)))
-    inbox.post(Stop("the I/O thread died"))
+    inbox.stop("the I/O thread died")
     loop.run()
     assert loop.error == "the I/O thread died"
     assert [event.failure.reason for event in bench.heard(Fail)] == ["draining"]

@@ -54,6 +54,24 @@ def test_a_full_inbox_says_so() -> None:
         inbox.post(3)
 
 
+def test_a_full_inbox_can_be_stopped_and_says_why() -> None:
+    inbox: Inbox[int] = Inbox(1)
+    inbox.post(1)
+    inbox.stop()
+    inbox.stop("it broke")
+    inbox.stop()
+    assert (inbox.stopping, inbox.error, inbox.take(0.0)) == (True, "it broke", [1])
+
+
+def test_a_stop_wakes_the_reader() -> None:
+    inbox: Inbox[int] = Inbox(1)
+    stopper = threading.Thread(target=inbox.stop)
+    stopper.start()
+    while not inbox.stopping:
+        assert inbox.take(10.0) == []
+    stopper.join()
+
+
 def test_an_empty_inbox_does_not_wait_when_told_so() -> None:
     inbox: Inbox[int] = Inbox(2)
     assert inbox.take(0.0) == []
@@ -106,6 +124,21 @@ def test_an_event_that_cannot_be_handled_ends_the_outbox_and_says_why() -> None:
 
     asyncio.run(read())
     assert got == [0, 1]
+
+
+def test_an_outbox_whose_reader_has_ended_takes_what_is_posted_and_never_fills(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Outbox, "PATIENCE", 20.0)
+    outbox: Outbox[int] = Outbox(1)
+
+    def handle(event: int) -> None:
+        raise ValueError("one")
+
+    outbox.post(1)
+    with pytest.raises(ValueError, match="one"):
+        asyncio.run(outbox.deliver(handle))
+    post_all(outbox, range(5))
 
 
 def test_what_was_posted_before_the_close_is_delivered_before_the_end() -> None:
