@@ -3,6 +3,11 @@
 Completions of random token ids, all of one length, arrive as a Poisson process. For each server in turn the rate is
 doubled until fewer than 90% of the requests meet TTFT and TPOT, then bisected. Only one server runs at a time, on all
 cores, which it shares with the load generator. vLLM is installed as by `benchmarks.peers`.
+
+Baton runs twice: split (`baton`: a prefill and a decode worker) and unsplit (`baton-unsplit`: a decode worker that
+serves whole requests). When to split is seen from short prompts beside long ones, without vLLM:
+
+    python -m benchmarks.serve_peers --only baton,baton-unsplit --prompt-tokens 64,1024
 """
 
 import asyncio
@@ -29,6 +34,7 @@ from core.slo import SLO
 from engine.model.config import read_config
 from launcher.stages import Stages
 
+SERVERS = ("baton", "baton-unsplit", "vllm")
 TARGET = 1.5
 FEWEST = 10
 """Requests of a trial, however low its rate."""
@@ -41,10 +47,14 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
     directory: Annotated[
         str, Meta(description="where vLLM is installed, and the servers' logs; empty: this user's cache")
     ] = ""
-    only: Annotated[str, Meta(description="baton or vllm; empty: both")] = ""
+    only: Annotated[
+        str, Meta(description="servers, divided by commas: baton, baton-unsplit, vllm; empty: all of them")
+    ] = ""
     model: Annotated[str, Meta(description="directory of a model; empty: a random one of 135M parameters")] = ""
     dtype: Annotated[Literal["bf16", "fp32"], Meta(description="number format of weights: bf16 or fp32")] = "bf16"
-    prompt_tokens: Annotated[Positive, Meta(description="tokens of each prompt")] = 256
+    prompt_tokens: Annotated[
+        str, Meta(pattern=r"^[1-9]\d*(,[1-9]\d*)*$", description="tokens of each prompt; more lengths: 64,1024")
+    ] = "256"
     output_tokens: Annotated[Positive, Meta(description="tokens of each answer")] = 64
     first_rate: Annotated[float, Meta(gt=0, description="requests per second to begin with")] = 0.5
     seconds: Annotated[Seconds, Meta(description="seconds for which requests are sent at each rate")] = 30.0
@@ -54,17 +64,31 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
     vllm_threads: Annotated[int, Meta(ge=0, description="threads that vLLM computes with; 0: one for each core")] = 0
     seed: Annotated[int, Meta(ge=0, description="seed of prompts and arrivals")] = 0
 
+    def lengths(self) -> list[int]:
+        """Returns the prompts' lengths, each of which is a load of its own."""
+        return [int(length) for length in self.prompt_tokens.split(",")]
+
+    def servers(self) -> list[str]:
+        """Returns the names of the servers to measure, in order. Raises `ConfigError` for one that is none."""
+        names = self.only.split(",") if self.only else list(SERVERS)
+        for name in names:
+            if name not in SERVERS:
+                raise ConfigError("--only", name, f"is none of {', '.join(SERVERS)}")
+        return names
+
     def linger(self) -> float:
         """Returns the seconds after which no request can still meet the SLO: its whole time is over."""
         return (self.slo_ttft_ms + self.slo_tpot_ms * (self.output_tokens - 1)) / 1000
 
 
-def trials(url: str, config: ServeConfig, vocabulary: int, say: Callable[[str], None]) -> Iterable[Trial]:
-    """Searches for the goodput of a running server; `say` is told what is being done."""
+def trials(
+    url: str, config: ServeConfig, prompt_tokens: int, vocabulary: int, say: Callable[[str], None]
+) -> Iterable[Trial]:
+    """Searches for a running server's goodput with prompts of one length; `say` is told what is being done."""
     slo = SLO(config.slo_ttft_ms, config.slo_tpot_ms)
     fixed = LoadConfig(
         url=url,
-        prompt_tokens=config.prompt_tokens,
+        prompt_tokens=prompt_tokens,
         max_tokens=config.output_tokens,
         vocabulary=vocabulary,
     )
@@ -87,17 +111,17 @@ def trials(url: str, config: ServeConfig, vocabulary: int, say: Callable[[str], 
 
 def compare(config: ServeConfig, stages: Stages) -> None:
     """Starts, loads and stops each server, and prints. Raises a `BatonError` for what is wrong."""
-    if config.only not in ("", "baton", "vllm"):
-        raise ConfigError("--only", config.only, "is neither baton nor vllm")
+    names, lengths = config.servers(), config.lengths()
     directory = directory_of(config.directory)
-    if config.only != "baton":
+    if "vllm" in names:
         set_up(directory, VLLM, stages)
     model = Path(config.model).expanduser().resolve() if config.model else random_model(directory, stages)
     vocabulary = read_config(model).vocab_size
-    longest = config.prompt_tokens + config.output_tokens
+    longest = max(lengths) + config.output_tokens
     threads = config.vllm_threads or len(os.sched_getaffinity(0))
     makers: dict[str, Callable[[], Server]] = {
-        "baton": lambda: baton(directory, model, config.dtype, longest),
+        "baton": lambda: baton(directory, model, config.dtype, longest, prefill=1),
+        "baton-unsplit": lambda: baton(directory, model, config.dtype, longest, prefill=0),
         "vllm": lambda: vllm(directory, model, config.dtype, longest, threads),
     }
     print(machine())
@@ -105,38 +129,43 @@ def compare(config: ServeConfig, stages: Stages) -> None:
         f"load    {config.prompt_tokens}→{config.output_tokens} tokens, {config.dtype}, Poisson, {config.seconds:g} s "
         f"per rate; good: TTFT ≤ {config.slo_ttft_ms:g} ms and TPOT ≤ {config.slo_tpot_ms:g} ms"
     )
-    print("| server | requests/s | good | TTFT p50, p99 ms | TPOT p50, p99 ms | unanswered |")
-    print("| --- | --- | --- | --- | --- | --- |", flush=True)
-    found: dict[str, Trial | None] = {}
-    for name, make in makers.items():
-        if config.only not in ("", name):
-            continue
-        made = []
-        with serving(make(), stages) as url:
-            for trial in trials(url, config, vocabulary, partial(stages.show, name)):
-                made.append(trial)
-                stages.settle()  # the table goes on below
-                print(line(name, trial), flush=True)
-        found[name] = best(made)
-    print("\n".join(summary(found)))
+    print("| server | prompt | requests/s | good | TTFT p50, p99 ms | TPOT p50, p99 ms | unanswered |")
+    print("| --- " * 7 + "|", flush=True)
+    found: dict[str, dict[int, Trial | None]] = {}
+    for name in names:
+        with serving(makers[name](), stages) as url:
+            found[name] = {}
+            for length in lengths:
+                made = []
+                for trial in trials(url, config, length, vocabulary, partial(stages.show, name)):
+                    made.append(trial)
+                    stages.settle()  # the table goes on below
+                    print(line(name, length, trial), flush=True)
+                found[name][length] = best(made)
+    for length in lengths:
+        print("\n".join(summary(length, {name: each[length] for name, each in found.items()})))
 
 
-def line(name: str, trial: Trial) -> str:
+def line(name: str, length: int, trial: Trial) -> str:
     """Writes a row of the table."""
     ttft, tpot = (f"{p50:.0f}, {p99:.0f}" for p50, p99 in (trial.ttft, trial.tpot))
-    return f"| {name} | {trial.rate:.3f} | {100 * trial.attainment:.0f}% | {ttft} | {tpot} | {trial.errors} |"
+    return (
+        f"| {name} | {length} | {trial.rate:.3f} | {100 * trial.attainment:.0f}% | {ttft} | {tpot} | {trial.errors} |"
+    )
 
 
-def summary(found: dict[str, Trial | None]) -> Iterable[str]:
-    """Writes the goodput of each, and their ratio."""
+def summary(length: int, found: dict[str, Trial | None]) -> Iterable[str]:
+    """Writes the goodput of each with prompts of one length, and how ours compares."""
     for name, trial in found.items():
         if trial is None:
-            yield f"{name}: at no rate were {ATTAINMENT:.0%} of the requests good"
+            yield f"{length} tokens, {name}: at no rate were {ATTAINMENT:.0%} of the requests good"
         else:
-            yield f"{name}: goodput {trial.goodput:.2f} requests/s, at {trial.rate:.3f}/s"
-    ours, theirs = found.get("baton"), found.get("vllm")
+            yield f"{length} tokens, {name}: goodput {trial.goodput:.2f} requests/s, at {trial.rate:.3f}/s"
+    ours, unsplit, theirs = (found.get(name) for name in SERVERS)
+    if ours is not None and unsplit is not None:
+        yield f"{length} tokens, split ÷ unsplit: {ours.goodput / unsplit.goodput:.2f}"
     if ours is not None and theirs is not None:
-        yield f"ours ÷ vllm's: {ours.goodput / theirs.goodput:.2f} (target {TARGET})"
+        yield f"{length} tokens, ours ÷ vllm's: {ours.goodput / theirs.goodput:.2f} (target {TARGET})"
 
 
 def main() -> int:

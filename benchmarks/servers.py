@@ -33,12 +33,14 @@ class Server:
     log: Path
 
 
-def baton(directory: Path, model: Path, dtype: str, longest: int) -> Server:
-    """Describes a gateway, one prefill and one decode worker, from this checkout."""
+def baton(directory: Path, model: Path, dtype: str, longest: int, prefill: int) -> Server:
+    """Describes a gateway, one decode worker and `prefill` prefill workers, from this checkout."""
     port = check_port("--port", HOST, 0)
     command = [sys.executable, "-m", "launcher", "up", "--model", str(model), "--dtype", dtype, "--device", "cpu"]
     command += ["--host", HOST, "--port", str(port), "--dashboard-port", "0", "--max-model-len", str(longest)]
-    return Server("baton", tuple(command), {}, "/ready", port, directory / "baton-server.log")
+    command += ["--prefill", str(prefill)]
+    name = "baton" if prefill else "baton-unsplit"
+    return Server(name, tuple(command), {}, "/ready", port, directory / f"{name}-server.log")
 
 
 def vllm(directory: Path, model: Path, dtype: str, longest: int, threads: int) -> Server:

@@ -69,7 +69,9 @@ def split_system(
     secret.touch(mode=0o600)
     secret.write_text(new_secret())
     port = check_port("--port", HOST, 0)
-    config = UpConfig(model=model, device="cpu", port=port, dashboard_port=0, engine=engine, transfer=transfer)
+    config = UpConfig(
+        model=model, prefill=1, device="cpu", port=port, dashboard_port=0, engine=engine, transfer=transfer
+    )
     server, url = redis_service(directory)
     deployment = Deployment(config, directory, model, url, secret)
     settings = environment(os.environ, ROOT, directory)

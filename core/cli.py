@@ -54,7 +54,7 @@ def _add_options(parser: argparse.ArgumentParser, config: type[Struct]) -> None:
             _add_options(parser, field.type)
             continue
         meta = _meta(field.type)
-        default = "" if field.required or field.default in ("", 0) else f" (default {field.default})"
+        default = "" if field.required or field.default in ("", 0, None) else f" (default {field.default})"
         description = ((meta.description if meta else None) or field.name).replace("%", "%%")
         parser.add_argument(
             option(field.name), dest=field.name, metavar="VALUE", required=field.required, help=description + default

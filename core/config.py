@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 Bytes = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
 Seconds = Annotated[float, Meta(gt=0)]
 Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 BlockSize = Literal[8, 16, 32, 64]
 CPUBackend = Literal["auto", "native", "torch", "triton"]

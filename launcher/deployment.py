@@ -39,6 +39,7 @@ def environment(inherited: Mapping[str, str], root: Path, run: Path) -> dict[str
 
 def worker_names(config: UpConfig) -> list[str]:
     """Returns the workers' names: `prefill-0` and so on, then `decode-0` and so on."""
+    assert config.prefill is not None, "`up.check` decides it where nobody has"
     return [f"{role}-{i}" for role, n in (("prefill", config.prefill), ("decode", config.decode)) for i in range(n)]
 
 
@@ -77,7 +78,7 @@ class Deployment:
         return services
 
     def gateway(self) -> Service:
-        """Makes the gateway. It is ready when it accepts requests and knows workers of both roles."""
+        """Makes the gateway. It is ready when it accepts requests and knows a worker that can serve them."""
         config = self._config
         options = ["--host", config.host, "--port", str(config.port)]
         options += ["--max-model-len", str(config.engine.max_model_len)]

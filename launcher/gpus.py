@@ -30,19 +30,28 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> int:
     return min(present, end)
 
 
+def usable_gpus(device: str) -> int:
+    """Returns the number of GPUs that workers on `device` (cpu, cuda, auto) will use; 0: they compute on the CPU.
+
+    Raises `ConfigError` if GPUs are asked for and there are none.
+    """
+    if device == "cpu":
+        return 0
+    cpu_build = version("torch").endswith("+cpu")
+    gpus = 0 if cpu_build else visible_gpus()
+    if gpus == 0 and device == "cuda":
+        why = "the installed PyTorch is the CPU build" if cpu_build else "nvidia-smi shows no GPU on this host"
+        raise ConfigError("--device", device, why)
+    return gpus
+
+
 def worker_devices(device: str, workers: int) -> list[tuple[str, float | None]]:
     """Spreads workers over the GPUs in turn: for each its device, and its share of that memory (None on a CPU).
 
     Raises `ConfigError` if GPUs are asked for and there are none.
     """
-    if device == "cpu":
-        return [("cpu", None)] * workers
-    cpu_build = version("torch").endswith("+cpu")
-    gpus = 0 if cpu_build else visible_gpus()
+    gpus = usable_gpus(device)
     if gpus == 0:
-        if device == "auto":
-            return [("cpu", None)] * workers
-        why = "the installed PyTorch is the CPU build" if cpu_build else "nvidia-smi shows no GPU on this host"
-        raise ConfigError("--device", device, why)
+        return [("cpu", None)] * workers
     on_gpu = [worker % gpus for worker in range(workers)]
     return [(f"cuda:{gpu}", round(USABLE / on_gpu.count(gpu), 3)) for gpu in on_gpu]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from core.config import EngineOptions, LogLevel, Port, Positive, TransferOptions
+from core.config import Count, EngineOptions, LogLevel, Port, Positive, TransferOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO_MODEL = str(ROOT / "demo_model" / "weights")
@@ -21,7 +21,13 @@ class UpConfig(Struct, frozen=True, kw_only=True):
     model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id such as Qwen/Qwen3-0.6B")] = (
         DEMO_MODEL
     )
-    prefill: Annotated[Positive, Meta(description="number of prefill workers")] = 1
+    prefill: Annotated[
+        Count | None,
+        Meta(
+            description="number of prefill workers; 0: decode workers serve whole requests, which is the default on a "
+            "host with one GPU; elsewhere it is 1"
+        ),
+    ] = None  # which `up.check` replaces
     decode: Annotated[Positive, Meta(description="number of decode workers")] = 1
     device: Annotated[
         Literal["cpu", "cuda", "auto"], Meta(description="cpu, cuda or auto; cuda spreads the workers over the GPUs")

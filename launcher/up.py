@@ -14,7 +14,7 @@ from core.listening import http_url
 from core.sealing import load_secret, new_secret
 from launcher import greeting
 from launcher.deployment import Deployment, environment, stop_order
-from launcher.gpus import worker_devices
+from launcher.gpus import usable_gpus
 from launcher.model_directory import checked
 from launcher.options import ROOT, UpConfig
 from launcher.preflight import check_port, check_redis
@@ -26,38 +26,46 @@ from launcher.state_directory import Instance, new_log, record
 from launcher.supervisor import ServiceLost, StartFailed, StopAsked, Supervisor
 
 BAD_INPUT = 2
+WHOLE_REQUESTS = (
+    "one GPU: decode workers serve whole requests, because a prefill worker beside them would hold the weights a second"
+    " time and take turns with them; --prefill 1 splits"
+)
 
 
 def up(arguments: Sequence[str]) -> int:
     """Runs an instance and returns the exit status: 0 stopped as asked, 1 failed, 2 bad input."""
     try:
-        config, directory = check(parse(UpConfig, arguments, "baton up"))
+        asked = parse(UpConfig, arguments, "baton up")
+        config, directory = check(asked)
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
-    log = new_log()
+    log, stages = new_log(), Stages()
+    if asked.prefill is None and config.prefill == 0:
+        stages.say(WHOLE_REQUESTS)
     with Signals().installed() as signals, run_directory() as run:
-        return _run(config, directory, run, log, Stages(), signals)
+        return _run(config, directory, run, log, stages, signals)
 
 
 def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
     """Refuses what cannot work before anything is started, cheapest first.
 
-    Returns the options with a port in place of 0, and the model's directory, None for a hub id. Raises a `BatonError`
-    that names the option and its value.
+    Returns the options with a port in place of 0 and a number of prefill workers, and the model's directory, None for a
+    hub id. Raises a `BatonError` that names the option and its value.
     """
     port = check_port("--port", config.host, config.port)
     if config.dashboard_port:
         if config.dashboard_port == port:
             raise ConfigError("--dashboard-port", port, "is the same as --port")
         check_port("--dashboard-port", config.host, config.dashboard_port)
-    worker_devices(config.device, 1)
+    gpus = usable_gpus(config.device)
     if config.secret_file:
         load_secret(config.secret_file)
     directory = checked(config.model)
     if config.redis:
         check_redis(config.redis)
-    return replace(config, port=port), directory
+    prefill = (0 if gpus == 1 else 1) if config.prefill is None else config.prefill
+    return replace(config, port=port, prefill=prefill), directory
 
 
 def _run(config: UpConfig, directory: Path | None, run: Path, log: Path, stages: Stages, signals: Signals) -> int:

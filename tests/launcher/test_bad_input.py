@@ -32,7 +32,8 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--prefill", "0"], "error: --prefill: '0': "),
+        (["--prefill", "-1"], "error: --prefill: '-1': "),
+        (["--decode", "0"], "error: --decode: '0': "),
         (["--decode", "-1"], "error: --decode: '-1': "),
         (["--decode", "two"], "error: --decode: 'two': "),
         (["--device", "tpu"], "error: --device: 'tpu': "),

@@ -1,6 +1,8 @@
 """The command lines of the services: what the user chose reaches them, and the workers on a GPU share it."""
 
 import os
+from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from launcher.deployment import Deployment, environment, stop_order
 from launcher.gpus import visible_gpus, worker_devices
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
 from launcher.service import Service
+from launcher.stages import Stages
+from launcher.up import WHOLE_REQUESTS, check, up
 
 EVERYTHING = UpConfig(
     model="/m",
@@ -67,7 +71,7 @@ def test_workers_are_told_everything(deployment: Deployment, tmp_path: Path) -> 
 
 
 def test_a_directory_is_named_from_everywhere(tmp_path: Path) -> None:
-    config = UpConfig(device="cpu", engine=EngineOptions(host_kv_directory="blocks"))
+    config = UpConfig(prefill=1, device="cpu", engine=EngineOptions(host_kv_directory="blocks"))
     worker = Deployment(config, tmp_path, "/m", "unix:///r", tmp_path / "secret").workers()[0]
     there = parse(WorkerConfig, options(worker), "prefill_service").engine.host_kv_directory
     assert there == str(Path("blocks").resolve())
@@ -81,7 +85,7 @@ def test_the_gateway_and_the_dashboard_are_told_everything(deployment: Deploymen
 
 
 def test_the_demo_model_has_a_name(tmp_path: Path) -> None:
-    deployment = Deployment(UpConfig(), tmp_path, DEMO_MODEL, "unix:///r", tmp_path / "secret")
+    deployment = Deployment(UpConfig(prefill=1), tmp_path, DEMO_MODEL, "unix:///r", tmp_path / "secret")
     assert parse(GatewayConfig, options(deployment.gateway()), "gateway").model_name == DEMO_NAME
 
 
@@ -107,14 +111,28 @@ def test_urls_can_be_opened(host: str, url: str) -> None:
     assert http_url(host, 1) == url
 
 
+HasGPUs = Callable[[int], None]
+
+
 @pytest.fixture
-def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text('#!/bin/sh\nfor i in 0 1 2 3; do echo "GPU $i: a name (UUID: GPU-$i)"; done\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("launcher.gpus.version", lambda name: "2.13.0")
+def has_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HasGPUs:
+    """Makes the host one with so many GPUs, as the driver's program lists them."""
+
+    def have(count: int) -> None:
+        program = tmp_path / "nvidia-smi"
+        numbers = " ".join(map(str, range(count)))
+        program.write_text(f'#!/bin/sh\nfor i in {numbers}; do echo "GPU $i: a name (UUID: GPU-$i)"; done\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr("launcher.gpus.version", lambda name: "2.13.0")
+
+    return have
+
+
+@pytest.fixture
+def four_gpus(has_gpus: HasGPUs) -> None:
+    has_gpus(4)
 
 
 @pytest.mark.usefixtures("four_gpus")
@@ -135,3 +153,43 @@ def test_hidden_gpus_are_not_counted(chosen: str, count: int) -> None:
 def test_a_cpu_build_of_torch_does_not_use_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.gpus.version", lambda name: "2.13.0+cpu")
     assert worker_devices("auto", 1) == [("cpu", None)]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "roles"),
+    [
+        (1, (), ["decode-0"]),
+        (1, ("--prefill", "1"), ["prefill-0", "decode-0"]),
+        (2, (), ["prefill-0", "decode-0"]),
+        (2, ("--prefill", "0", "--decode", "2"), ["decode-0", "decode-1"]),
+        (0, (), ["prefill-0", "decode-0"]),
+        (1, ("--device", "cpu"), ["prefill-0", "decode-0"]),
+    ],
+)
+def test_prompts_have_workers_of_their_own_but_on_a_single_gpu(
+    gpus: int, asked: tuple[str, ...], roles: list[str], tmp_path: Path, has_gpus: HasGPUs
+) -> None:
+    has_gpus(gpus)
+    config, _ = check(parse(UpConfig, [*asked, "--port", "0", "--dashboard-port", "0"], "baton up"))
+    workers = Deployment(config, tmp_path, DEMO_MODEL, "unix:///r", tmp_path / "secret").workers()
+    assert [worker.name for worker in workers] == roles
+    assert stop_order(config)[1] == ["dashboard", *roles]
+    if roles == ["decode-0"]:
+        assert parse(WorkerConfig, options(workers[0]), "decode_service").engine.gpu_memory_utilization == 0.9
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"), [((), [WHOLE_REQUESTS]), (("--prefill", "0"), []), (("--prefill", "1"), [])]
+)
+def test_the_default_on_a_single_gpu_says_why_and_how_to_split(
+    asked: tuple[str, ...],
+    said: list[str],
+    has_gpus: HasGPUs,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_gpus(1)
+    output = StringIO()
+    monkeypatch.setattr("launcher.up.Stages", lambda: Stages(output))
+    monkeypatch.setattr("launcher.up._run", lambda *given: 0)  # nothing is started: there is no GPU
+    assert up([*asked, "--port", "0", "--dashboard-port", "0"]) == 0
+    assert output.getvalue().splitlines() == said

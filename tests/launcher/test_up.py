@@ -49,8 +49,8 @@ class Up:
 
 
 @pytest.fixture
-def up(tmp_path: Path) -> Iterator[Up]:
-    instance = Up(tmp_path, "--dashboard-port", "0")
+def up(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Up]:
+    instance = Up(tmp_path, "--dashboard-port", "0", *getattr(request, "param", ()))
     try:
         instance.wait_for("Try it:")
         yield instance
@@ -115,9 +115,12 @@ def test_answers_revives_a_worker_and_leaves_nothing(up: Up, own_directories: Pa
     assert "decode-0  | " in Path(log[1]).read_text()
 
 
-def test_a_killed_launcher_leaves_no_process(up: Up) -> None:
+@pytest.mark.parametrize("up", [("--prefill", "0")], indirect=True)
+def test_decode_workers_alone_answer_and_a_killed_launcher_leaves_no_process(up: Up) -> None:
+    assert content(paste(curl_line(up.text()))).strip()
     pids = up.pids()
-    assert pids
+    commands = b" ".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids)
+    assert b"decode_service" in commands and b"prefill_service" not in commands
     up.process.kill()
     up.process.wait()
     wait_until(lambda: not any(alive(pid) for pid in pids), "the children's end")
