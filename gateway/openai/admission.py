@@ -2,8 +2,9 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from core.config import GatewayConfig
 from core.messages import Limits, Prompt, Sampling
@@ -11,11 +12,12 @@ from gateway.errors import APIError, invalid
 from gateway.openai.schemas import ChatRequest, CompletionRequest, SamplingFields
 from gateway.requests.sample import AdmittedPrompt
 from gateway.requests.tenant import Tenants
-from gateway.text.tokenizer import ModelTokenizer
+from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
 
 COMPLETION_TOKENS = 16  # OpenAI's default limit for completions; chats may fill the context
-PROMPTS = 128  # that one completion request may have
-INLINE = 8192  # characters that are tokenized without leaving the event loop
+INLINE = 1024  # characters that are tokenized on the event loop, in half a millisecond
+LONG = 65536  # characters from which a prompt waits for its turn among the long ones, not among the others
+AT_ONCE = 2  # prompts that are tokenized at once, of the long ones and of the others
 RENDER_SECONDS = 10.0  # s in which a long prompt has to be rendered and tokenized
 SEED_BITS = 63
 
@@ -42,7 +44,9 @@ class Admission:
         self._tenants = tenants
         self._in_progress = in_progress
         self._workers_context = workers_context
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenizer")
+        self._admitting = 0  # answers whose prompts are on their way through here
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tokenizer")
+        self._long = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tokenizer of long prompts")
 
     def context(self) -> int:
         """Returns the longest prompt + answer in tokens, or 0 if nothing limits it."""
@@ -51,37 +55,56 @@ class Admission:
 
     async def chat(self, body: ChatRequest, authorization: str = "") -> AdmittedPrompt:
         """Returns the prompt of a chat; `authorization` is the header's value, or empty. Raises `APIError`."""
-        self._check(body, 1)
-        template = self.tokenizer.template
-        if template is None:
-            raise invalid(f"{self._model} has no chat template; use /v1/completions", "messages", "no_chat_template")
-        messages = [message.for_template() for message in body.messages]
+        with self._room(body, 1):
+            template = self.tokenizer.template
+            if template is None:
+                message = f"{self._model} has no chat template; use /v1/completions"
+                raise invalid(message, "messages", "no_chat_template")
+            messages = [message.for_template() for message in body.messages]
 
-        def tokenized() -> list[int]:
-            return self.tokenizer.encode(template.render(messages), special=False)
+            def tokenized(most: int | None) -> list[list[int]]:
+                return [self.tokenizer.encode(template.render(messages), special=False, most=most)]
 
-        size = sum(len(message["content"]) for message in messages)
-        prompt = await self._run(tokenized, size + 256 * len(messages), "messages")
-        return self._admit(body, prompt, "messages", None, self._sampling(body), authorization)
+            size = sum(len(message["content"]) for message in messages)
+            (prompt,) = await self._tokenized(tokenized, size + 256 * len(messages), "messages")
+            return self._admit(body, prompt, "messages", None, self._sampling(body), authorization)
 
     async def completion(self, body: CompletionRequest, authorization: str = "") -> list[AdmittedPrompt]:
         """Returns all its prompts; `authorization` is the header's value, or empty. Raises `APIError`."""
         prompts = body.prompts()
-        if len(prompts) > PROMPTS:
-            raise invalid(f"prompt: {len(prompts)} prompts are more than {PROMPTS}", "prompt")
-        self._check(body, len(prompts))
-        sampling = self._sampling(body)
-        admitted = []
-        for prompt in prompts:
-            ids = self._known(prompt) if isinstance(prompt, list) else await self._text(prompt)
-            admitted.append(self._admit(body, ids, "prompt", COMPLETION_TOKENS, sampling, authorization))
-        return admitted
+        with self._room(body, len(prompts)):
+            sampling = self._sampling(body)
+
+            def tokenized(most: int | None) -> list[list[int]]:
+                return [
+                    self._known(prompt, most)
+                    if isinstance(prompt, list)
+                    else self.tokenizer.encode(prompt, special=True, most=most)
+                    for prompt in prompts
+                ]
+
+            return [
+                self._admit(body, ids, "prompt", COMPLETION_TOKENS, sampling, authorization)
+                for ids in await self._tokenized(tokenized, sum(map(len, prompts)), "prompt")
+            ]
 
     def close(self) -> None:
         """Ends its threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._long):
+            threads.shutdown(wait=False, cancel_futures=True)
 
-    def _check(self, body: SamplingFields, prompts: int) -> None:
+    @contextmanager
+    def _room(self, body: SamplingFields, prompts: int) -> Iterator[None]:
+        """Checks what is known before a prompt is looked at, and keeps room for its answers meanwhile."""
+        answers = self._check(body, prompts)
+        self._admitting += answers
+        try:
+            yield
+        finally:
+            self._admitting -= answers
+
+    def _check(self, body: SamplingFields, prompts: int) -> int:
+        """Returns the number of answers that this asks for. Raises `APIError` if it cannot have them."""
         if body.model is not None and body.model != self._model:
             message = f"the model {body.model!r} does not exist; this server has {self._model!r}"
             raise APIError(404, message, param="model", code="model_not_found")
@@ -93,28 +116,38 @@ class Admission:
         if answers > most:
             what = "n" if body.samples() > 1 else "prompt"
             raise invalid(f"{what}: this asks for {answers} answers, and {most} are allowed at a time", what)
-        if len(self._in_progress) + answers > most:
-            message = f"{len(self._in_progress)} answers are in progress, and {most} are allowed"
+        present = len(self._in_progress) + self._admitting
+        if present + answers > most:
+            message = f"{present} answers are in progress, and {most} are allowed"
             raise APIError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=1.0)
+        return answers
 
-    def _known(self, ids: list[int]) -> list[int]:
-        """Returns token ids from a client, all of them in the vocabulary."""
+    def _known(self, ids: list[int], most: int | None) -> list[int]:
+        """Returns token ids from a client, few enough and all of them in the vocabulary."""
         size = self.tokenizer.vocabulary
-        wrong = next((token for token in ids if not 0 <= token < size), None)
+        if most is not None and len(ids) > most:
+            raise TooManyTokens(len(ids), counted=True)
+        wrong = next((token for token in (min(ids, default=0), max(ids, default=0)) if not 0 <= token < size), None)
         if wrong is not None:
             raise invalid(f"prompt: token id {wrong} is outside the vocabulary of {size}", "prompt", "invalid_token_id")
         return ids
 
-    async def _text(self, text: str) -> list[int]:
-        return await self._run(lambda: self.tokenizer.encode(text, special=True), len(text), "prompt")
+    async def _tokenized(self, work: Callable[[int | None], list[list[int]]], size: int, param: str) -> list[list[int]]:
+        """Does `work` here for short prompts, and for longer ones on a thread within a deadline.
 
-    async def _run(self, work: Callable[[], list[int]], size: int, param: str) -> list[int]:
-        """Does `work` here for short texts, and for long ones on a thread within a deadline."""
-        if size <= INLINE:
-            return work()
+        `work` is told how many tokens a prompt may have, so that it can refuse a text for its length; `size` is that of
+        all prompts, in characters or ids.
+        """
+        context = self.context()
+        most = context - 1 if context else None
         try:
+            if size <= INLINE:
+                return work(most)
+            threads = self._threads if size <= LONG else self._long
             async with asyncio.timeout(RENDER_SECONDS):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+                return await asyncio.get_running_loop().run_in_executor(threads, work, most)
+        except TooManyTokens as error:
+            raise _too_long(param, context, f"{'' if error.counted else 'at least '}{error.count}") from None
         except TimeoutError:
             raise invalid(f"{param} could not be tokenized within {RENDER_SECONDS:g} s", param, "too_long") from None
 
@@ -130,9 +163,8 @@ class Admission:
         context = self.context() or len(prompt) + (1 << 20)
         if not prompt:
             raise invalid(f"{param} has no tokens", param, "empty_prompt")
-        if len(prompt) >= context:
-            message = f"the context is {context} tokens long, and {param} alone has {len(prompt)}"
-            raise invalid(message, param, "context_length_exceeded")
+        if len(prompt) >= context:  # a worker with a shorter one has come meanwhile
+            raise _too_long(param, context, f"{len(prompt)}")
         room = context - len(prompt)
         limit = body.limit()
         if limit is not None and limit > room:
@@ -158,3 +190,8 @@ class Admission:
             top_k=max(0, int(pick("top_k", body.top_k, 0))),
             min_p=float(pick("min_p", body.min_p, 0.0)),
         )
+
+
+def _too_long(param: str, context: int, tokens: str) -> APIError:
+    message = f"the context is {context} tokens long, and {param} alone has {tokens}"
+    return invalid(message, param, "context_length_exceeded")

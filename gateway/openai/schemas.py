@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -11,6 +11,8 @@ from gateway.errors import APIError, invalid
 from gateway.openai.parameters import CHAT, COMPLETION, MESSAGE, implemented
 
 STOPS = 16  # stop strings that a request may have
+PROMPTS = 128  # that one completion request may have
+MESSAGES = 2048  # that one chat may have
 LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1  # priorities that a request may have
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 
@@ -100,12 +102,10 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
         """Returns its prompts, each as text or as token ids. Raises `APIError` for a list that mixes them."""
         if isinstance(self.prompt, str):
             return [self.prompt]
-        kinds = {type(entry) for entry in self.prompt}
+        kinds = set(map(type, self.prompt))
         if len(kinds) > 1:
             raise invalid("prompt: a list holds only texts, only token ids, or only lists of token ids", "prompt")
-        if int in kinds:
-            return [[entry for entry in self.prompt if isinstance(entry, int)]]
-        return [entry for entry in self.prompt if not isinstance(entry, int)]
+        return [cast(list[int], self.prompt)] if int in kinds else cast(list[str | list[int]], self.prompt)
 
 
 Body = TypeVar("Body", ChatRequest, CompletionRequest)
@@ -116,13 +116,19 @@ def parse_chat(body: bytes) -> ChatRequest:
     fields = implemented(_object(body), CHAT)
     messages = fields.get("messages")
     if isinstance(messages, list):
+        if len(messages) > MESSAGES:
+            raise invalid(f"messages: {len(messages)} messages are more than {MESSAGES}", "messages")
         fields["messages"] = [_message(number, message) for number, message in enumerate(messages)]
     return _convert(fields, ChatRequest)
 
 
 def parse_completion(body: bytes) -> CompletionRequest:
     """Returns the body of a completion. Raises `APIError` for whatever is wrong with it."""
-    return _convert(implemented(_object(body), COMPLETION), CompletionRequest)
+    fields = implemented(_object(body), COMPLETION)
+    prompt = fields.get("prompt")
+    if isinstance(prompt, list) and len(prompt) > PROMPTS and not isinstance(prompt[0], int):
+        raise invalid(f"prompt: {len(prompt)} prompts are more than {PROMPTS}", "prompt")
+    return _convert(fields, CompletionRequest)
 
 
 def _message(number: int, message: Any) -> Any:

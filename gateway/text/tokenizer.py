@@ -10,8 +10,18 @@ from core.errors import ModelError
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.detokenizer import BytePieces, Detokenizer, Window
 from gateway.text.model_files import chat_template, read_object
+from gateway.text.reach import UNKNOWN, reach
 
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class TooManyTokens(Exception):
+    """A text has more tokens than it may: `count`, or at least so many where its length alone says so."""
+
+    def __init__(self, count: int, counted: bool) -> None:
+        super().__init__(f"{count} tokens")
+        self.count = count
+        self.counted = counted
 
 
 class ModelTokenizer:
@@ -41,18 +51,27 @@ class ModelTokenizer:
         source = chat_template(directory, settings)
         self.template = ChatTemplate(source, named) if source is not None else None
         self._special = {key for key, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
-        decoder = json.loads(self._tokenizer.to_str()).get("decoder") or {}
+        made = json.loads(self._tokenizer.to_str())
+        self._reach = reach(made, self._tokenizer.get_vocab(with_added_tokens=True))
+        decoder = made.get("decoder") or {}
         self._byte_level = decoder.get("type") == "ByteLevel" or [
             part.get("type") for part in decoder.get("decoders", [])
         ] == ["ByteLevel"]
         self._pieces = BytePieces(self.piece)
 
-    def encode(self, text: str, special: bool) -> list[int]:
+    def encode(self, text: str, special: bool, most: int | None = None) -> list[int]:
         """Returns token ids. `special` adds what the tokenizer puts around a text, such as a beginning-of-text token.
 
-        Special tokens that are spelled out in the text become themselves, as with transformers.
+        Special tokens that are spelled out in the text become themselves, as with transformers. Other threads run
+        meanwhile. Raises `TooManyTokens` beyond `most`, where the text's length says so before any work.
         """
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+        if most is not None and (least := self._least(text)) > most:
+            raise TooManyTokens(least, counted=False)
+        # `encode` keeps Python's lock for as long as it takes, which `encode_batch_fast` gives back; the ids are equal.
+        found = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0]
+        if most is not None and len(found) > most:
+            raise TooManyTokens(len(found), counted=True)
+        ids: list[int] = found.ids
         return ids
 
     def piece(self, token: int) -> str | None:
@@ -68,6 +87,10 @@ class ModelTokenizer:
     def detokenizer(self) -> Detokenizer:
         """Returns a fresh detokenizer, for one answer."""
         return self._pieces.stream() if self._byte_level else Window(self.decode, self.piece)
+
+    def _least(self, text: str) -> int:
+        """Returns a number of tokens that the text has at least, from its length."""
+        return 0 if self._reach == UNKNOWN else -(-len(text) // self._reach)
 
     def _complete(self, named: dict[str, str], settings: dict[str, Any]) -> None:
         """Adds the special tokens that only the config knows, and switches off what belongs to training."""

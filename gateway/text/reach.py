@@ -1,0 +1,87 @@
+"""Derives from a tokenizer's file how much text one token may stand for, so that a length alone can refuse a prompt.
+
+Pure, and on the safe side: whatever could let text vanish or shrink without a bound makes the answer "unknown".
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+UNKNOWN = 0
+COMPOSED = 4  # code points that NFC and NFKC make one of, at most: no composed character decomposes into more
+BYTES = 256
+
+# Steps that keep every character, or make more of it.
+_KEEPING_NORMALIZERS = {"NFD", "NFKD", "Lowercase", "Prepend", "ByteLevel"}
+_KEEPING_PRE_TOKENIZERS = {"ByteLevel", "Metaspace", "Digits", "UnicodeScripts"}
+
+
+def reach(tokenizer: Mapping[str, Any], vocabulary: Iterable[str]) -> int:
+    """Returns the most characters of a text that one token stands for, or `UNKNOWN`.
+
+    `tokenizer` is `tokenizer.json` as it is in use, `vocabulary` all tokens as they are spelled, added ones among them.
+    A text of n characters has then at least n / reach tokens. A token in the byte-level alphabet stands for as many
+    bytes as it has characters, so for no more characters.
+    """
+    tokens = set(vocabulary)
+    shrinking = _normalizer(tokenizer.get("normalizer"))
+    whole = _keeps(tokenizer.get("pre_tokenizer")) and _knows_everything(tokenizer, tokens)
+    # A token that takes the white space beside it stands for any amount of that.
+    greedy = any(token.get("lstrip") or token.get("rstrip") for token in tokenizer.get("added_tokens") or ())
+    return shrinking * max(map(len, tokens), default=UNKNOWN) if whole and not greedy else UNKNOWN
+
+
+def _normalizer(step: Mapping[str, Any] | None) -> int:
+    """Returns into how few characters a normalizer turns many: the greatest such ratio, or `UNKNOWN`."""
+    if step is None:
+        return 1
+    match step["type"]:
+        case "Sequence":
+            ratio = 1
+            for one in step["normalizers"]:
+                ratio *= _normalizer(one)
+            return ratio
+        case "NFC" | "NFKC":
+            return COMPOSED
+        case "Replace":
+            replaced, by = step["pattern"].get("String"), step["content"]
+            return -(-len(replaced) // len(by)) if replaced and by else UNKNOWN
+        case kind:
+            return 1 if kind in _KEEPING_NORMALIZERS else UNKNOWN
+
+
+def _keeps(step: Mapping[str, Any] | None) -> bool:
+    """Tells whether a pre-tokenizer divides a text without dropping any of it."""
+    if step is None:
+        return True
+    match step["type"]:
+        case "Sequence":
+            return all(map(_keeps, step["pretokenizers"]))
+        case "Split" | "Punctuation":
+            return bool(step["behavior"] != "Removed")
+        case kind:
+            return kind in _KEEPING_PRE_TOKENIZERS
+
+
+def _knows_everything(tokenizer: Mapping[str, Any], tokens: set[str]) -> bool:
+    """Tells whether no character is dropped, or joined with others to one unknown token."""
+    model = tokenizer["model"]
+    if model["type"] not in ("BPE", "Unigram"):
+        return False  # WordPiece and WordLevel make one unknown token of a word, however long
+    if model.get("byte_fallback"):
+        return all(f"<0x{byte:02X}>" in tokens for byte in range(BYTES))
+    if _works_on_bytes(tokenizer.get("pre_tokenizer")) or _works_on_bytes(tokenizer.get("normalizer")):
+        return tokens.issuperset(_byte_alphabet())
+    return model["type"] == "BPE" and model.get("unk_token") is not None and not model.get("fuse_unk")
+
+
+def _works_on_bytes(step: Mapping[str, Any] | None) -> bool:
+    if step is None:
+        return False
+    parts = step.get("pretokenizers") or step.get("normalizers") or ()
+    return step["type"] == "ByteLevel" or any(map(_works_on_bytes, parts))
+
+
+def _byte_alphabet() -> set[str]:
+    """Returns GPT-2's 256 characters that stand for bytes: printable ones for themselves, others from U+0100 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    return {chr(byte) for byte in printable} | {chr(0x100 + number) for number in range(BYTES - len(printable))}

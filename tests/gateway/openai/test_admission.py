@@ -1,0 +1,76 @@
+"""What is refused before work is done for it, and how much of that work is done at once."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from gateway.openai.admission import AT_ONCE, INLINE, Admission
+from tests.gateway.models import CONTEXT
+from tests.gateway.running import Running, until
+
+Serve = Callable[..., Awaitable[Running]]
+WORDS = "a decode worker " * (INLINE // 16 + 1)  # is tokenized on a thread, and fits into the context
+PATH = "/v1/completions"
+
+
+def admission(running: Running) -> Admission:
+    assert running.gateway.admission is not None
+    return running.gateway.admission
+
+
+@contextmanager
+def busy(running: Running) -> Iterator[None]:
+    """Every thread that tokenizes is held up."""
+    threads, held = admission(running)._threads, threading.Event()
+    works = [threads.submit(held.wait) for _ in range(AT_ONCE)]
+    try:
+        yield
+    finally:
+        held.set()
+        for work in works:
+            work.result()
+
+
+async def test_prompts_that_wait_for_the_tokenizer_count_as_answers_in_progress(serve: Serve) -> None:
+    running = await serve("prefill", "decode", max_requests=2)
+    with busy(running):
+        waiting = [asyncio.create_task(running.post(PATH, prompt=WORDS, max_tokens=2)) for _ in range(2)]
+        await until(lambda: admission(running)._admitting == 2, "two prompts to wait")
+        refusal = await running.post(PATH, prompt="a")
+        assert (refusal.status_code, refusal.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert [(await answer).status_code for answer in waiting] == [200, 200]
+    assert (await running.post(PATH, prompt="a")).status_code == 200
+
+
+async def test_a_client_that_leaves_gives_its_room_back(serve: Serve) -> None:
+    running = await serve("prefill", "decode", max_requests=1)
+    with busy(running):
+        waiting = asyncio.create_task(running.post(PATH, prompt=WORDS))
+        await until(lambda: admission(running)._admitting == 1, "a prompt to wait")
+        waiting.cancel()
+    await until(lambda: admission(running)._admitting == 0, "the room to be given back")
+    await running.idle()
+
+
+async def test_a_prompt_is_refused_for_its_length_alone(serve: Serve) -> None:
+    running = await serve("prefill", "decode")
+    for path, body in (
+        (PATH, {"prompt": "z" * 1_000_000}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "z" * 1_000_000}]}),
+    ):
+        refusal = await running.post(path, **body)
+        error = refusal.json()["error"]
+        assert (refusal.status_code, error["code"]) == (400, "context_length_exceeded")
+        assert f"the context is {CONTEXT} tokens long" in error["message"] and "at least" in error["message"]
+
+
+async def test_short_prompts_do_not_wait_for_long_ones(serve: Serve) -> None:
+    running = await serve("prefill", "decode")
+    held = threading.Event()
+    for _ in range(AT_ONCE):
+        admission(running)._long.submit(held.wait)
+    try:
+        assert (await running.post(PATH, prompt=WORDS, max_tokens=2)).status_code == 200
+    finally:
+        held.set()
