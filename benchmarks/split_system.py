@@ -80,7 +80,9 @@ def split_system(
         for group in ([server], [*deployment.workers(), deployment.gateway()]):
             for service in group:
                 log = directory / f"{service.name}.log"
-                processes[service.name] = stack.enter_context(child(service.command, log, settings=settings))
+                processes[service.name] = stack.enter_context(
+                    child(service.command, log, settings={**settings, **service.settings})
+                )
             for service in group:
                 _wait(service, processes[service.name], directory / f"{service.name}.log")
         store = connect_blocking(url)

@@ -32,7 +32,7 @@ class Child:
         self._process = subprocess.Popen(
             service.command,
             cwd=directory,
-            env=environment,
+            env={**environment, **service.settings},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

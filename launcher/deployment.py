@@ -1,5 +1,6 @@
 """Writes the services of one instance as command lines, and says in which order they stop."""
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from msgspec.structs import asdict, replace
 
 from core.cli import option
 from core.listening import http_url
-from launcher.gpus import worker_devices
+from launcher.gpus import placements
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
 from launcher.service import Service, watch_both, watch_http, watch_status_file
 
@@ -71,10 +72,13 @@ class Deployment:
         options = [*chosen(engine), *chosen(config.transfer), "--busy-page", str(self._run / "busy")]
         names = worker_names(config)
         services = []
-        for name, (device, share) in zip(names, worker_devices(config.device, len(names)), strict=True):
-            placed = ["--device", device] + (["--gpu-memory-utilization", str(share)] if share else [])
+        for name, place in zip(names, placements(config.device, len(names)), strict=True):
+            placed = ["--device", place.device]
+            if place.share is not None:
+                placed += ["--gpu-memory-utilization", str(place.share)]
             role = name.partition("-")[0]
-            services.append(self._service(name, f"{role}_service", *self._serving, *options, *placed))
+            service = self._service(name, f"{role}_service", *self._serving, *options, *placed)
+            services.append(dataclasses.replace(service, settings=place.settings))
         return services
 
     def gateway(self) -> Service:

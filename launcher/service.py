@@ -2,8 +2,8 @@
 
 import http.client
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,6 +26,7 @@ class Service:
     watch: Watch
     restarts: bool = True
     status_file: Path | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)  # what its environment has beside the instance's
 
 
 def watch_status_file(path: Path) -> Watch:

@@ -64,7 +64,7 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
     directory = checked(config.model)
     if config.redis:
         check_redis(config.redis)
-    prefill = (0 if gpus == 1 else 1) if config.prefill is None else config.prefill
+    prefill = (0 if len(gpus) == 1 else 1) if config.prefill is None else config.prefill
     return replace(config, port=port, prefill=prefill), directory
 
 

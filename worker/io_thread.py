@@ -6,6 +6,7 @@ import threading
 from contextlib import AsyncExitStack
 from typing import Any
 
+import torch
 from msgspec import structs
 
 from core.ending import end
@@ -16,6 +17,7 @@ from core.records import WorkerRecord
 from core.sealing import Sealer
 from core.sockets import router
 from core.store import connect
+from engine.device import use_device
 from worker.events import ToGateway
 from worker.gateway_connections import GatewayConnections
 from worker.heartbeat import Heartbeat
@@ -31,13 +33,19 @@ log = logging.getLogger("baton.worker")
 class IOThread(threading.Thread):
     """Serves one life of a worker. `ready` is set once it is registered; an error ends the engine thread too."""
 
-    def __init__(self, life: Life, record: WorkerRecord, secret: bytes, make_transfer: MakeTransfer) -> None:
-        """Keeps what the thread needs. `record` lacks the addresses, which the sockets that it binds decide."""
+    def __init__(
+        self, life: Life, record: WorkerRecord, secret: bytes, make_transfer: MakeTransfer, device: torch.device
+    ) -> None:
+        """Keeps what the thread needs. `record` lacks the addresses, which the sockets that it binds decide.
+
+        KV lands on, and leaves from, `device`.
+        """
         super().__init__(name="io", daemon=True)
         self._life = life
         self._record = record
         self._secret = secret
         self._make_transfer = make_transfer
+        self._device = device
         self.ready = threading.Event()
         self.error = ""  # why the thread ended, unless it was asked to
         self.address = ""  # of the control socket, once it is bound
@@ -45,6 +53,7 @@ class IOThread(threading.Thread):
     def run(self) -> None:
         """Serves until `stop`. What goes wrong is kept in `error`, and stops the engine thread."""
         try:
+            use_device(self._device)
             asyncio.run(self._serve())
         except (BatonError, OSError) as error:
             self._fail(str(error))

@@ -25,7 +25,7 @@ from core.sealing import load_secret
 from core.status import StatusFile
 from core.store import ServerClock, check, connect
 from engine.blocks.manager import BlockManager
-from engine.device import dtype_name
+from engine.device import device_label, dtype_name
 from engine.executor import Executor
 from engine.schedule.chunking import Chunking
 from engine.schedule.scheduler import Scheduler
@@ -83,7 +83,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     loop = EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth)
 
     life.status.load = policy.load()
-    io = IOThread(life, _record(name, life, engine), secret, make_transfer)
+    io = IOThread(life, _record(name, life, engine), secret, make_transfer, engine.backend.device)
     io.start()
     if not io.ready.wait(READY_SECONDS) or io.error:
         raise BatonError(f"the worker could not register: {io.error or 'no answer in time'}")
@@ -140,7 +140,7 @@ def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
         content=spec.content(),
         block_tokens=config.block_size,
         max_model_len=engine.model_config.max_model_len,
-        device=str(engine.backend.device),
+        device=device_label(engine.backend.device),
         dtype=dtype_name(engine.backend.dtype),
         started_at=time.time(),
         memory=engine.memory,

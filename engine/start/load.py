@@ -18,7 +18,7 @@ from core.sizes import format_bytes
 from core.status import Progress
 from engine.backends.base import Backend
 from engine.backends.choice import choose
-from engine.device import choose_device, choose_dtype, device_errors, dtype_name
+from engine.device import choose_device, choose_dtype, device_errors, device_label, dtype_name, use_device
 from engine.executor import Engine
 from engine.kv.host_tier import HostTier
 from engine.kv.pool import KVPool, make_spec
@@ -110,8 +110,7 @@ def load_engine(
 
 def _load_model(config: EngineConfig, progress: Progress, open_weights: Callable[[Path], Checkpoint]) -> LoadedModel:
     device = choose_device(config.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # events are recorded on the stream of this thread's device
+    use_device(device)
     dtype = choose_dtype(config.dtype, device)
     refuse_impossible(config, device)
     directory = locate(config.model, progress)
@@ -169,7 +168,8 @@ def _log(engine: LoadedEngine, given: EngineConfig) -> None:
         speed = format_bytes(memory.host_bytes_per_second)
         tier = f"host tier {format_bytes(memory.host_tier_bytes)} ({engine.host_slots} blocks) at {speed}/s"
     LOG.info(
-        f"{config.name} on {backend.device} in {dtype_name(backend.dtype)}{quantized}, {backend.name} operators:"
+        f"{config.name} on {device_label(backend.device)} in {dtype_name(backend.dtype)}{quantized},"
+        f" {backend.name} operators:"
         f" weights {format_bytes(memory.weights_bytes)}, KV pool {format_bytes(memory.kv_pool_bytes)}"
         f" ({engine.pool.block_count} blocks of {given.block_size} tokens,"
         f" {format_bytes(memory.token_bytes)} per token)"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from core.errors import DeviceError
-from engine.device import device_errors
+from engine.device import device_errors, device_label
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,12 @@ def test_an_error_of_our_own_stays_what_it_is() -> None:
     with pytest.raises(RuntimeError, match="shapes differ") as raised, device_errors():
         raise RuntimeError("shapes differ")
     assert not isinstance(raised.value, DeviceError)
+
+
+def test_a_gpu_is_called_by_the_name_that_people_know() -> None:
+    """Each worker sees one GPU, and counts it as 0."""
+    gpu = torch.device("cuda", 0)
+    assert device_label(gpu, {}) == "cuda:0"
+    assert device_label(gpu, {"CUDA_VISIBLE_DEVICES": "3"}) == "cuda:0 (GPU 3)"
+    assert device_label(torch.device("cuda", 1), {"CUDA_VISIBLE_DEVICES": "3, 5"}) == "cuda:1 (GPU 5)"
+    assert device_label(torch.device("cpu"), {"CUDA_VISIBLE_DEVICES": "3"}) == "cpu"

@@ -12,7 +12,7 @@ from core.cli import parse
 from core.config import DashboardConfig, EngineOptions, GatewayConfig, TransferOptions, WorkerConfig
 from core.listening import http_url
 from launcher.deployment import Deployment, environment, stop_order
-from launcher.gpus import visible_gpus, worker_devices
+from launcher.gpus import Placement, placements, visible_gpus
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
 from launcher.service import Service
 from launcher.stages import Stages
@@ -137,22 +137,42 @@ def four_gpus(has_gpus: HasGPUs) -> None:
 
 @pytest.mark.usefixtures("four_gpus")
 def test_workers_spread_over_gpus_and_share_their_memory() -> None:
-    assert worker_devices("auto", 2) == [("cuda:0", 0.9), ("cuda:1", 0.9)]
-    assert [device for device, _ in worker_devices("cuda", 5)] == ["cuda:0", "cuda:1", "cuda:2", "cuda:3", "cuda:0"]
-    assert [share for _, share in worker_devices("cuda", 5)] == [0.45, 0.9, 0.9, 0.9, 0.45]
-    assert worker_devices("cpu", 2) == [("cpu", None)] * 2
+    assert [place.share for place in placements("auto", 2)] == [0.9, 0.9]
+    assert [place.share for place in placements("cuda", 5)] == [0.45, 0.9, 0.9, 0.9, 0.45]
+    assert [place.device for place in placements("cuda", 5)] == ["cuda"] * 5
+    assert placements("cpu", 2) == [Placement("cpu")] * 2
 
 
 @pytest.mark.usefixtures("four_gpus")
-@pytest.mark.parametrize(("chosen", "count"), [("0,2", 2), ("", 0), ("-1", 0), ("1,-1,2", 1), ("0,1,2,3,4", 4)])
-def test_hidden_gpus_are_not_counted(chosen: str, count: int) -> None:
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": chosen}) == count
+def test_each_worker_sees_one_gpu(tmp_path: Path) -> None:
+    """Or its process would hold a context on GPU 0 as well."""
+    config = UpConfig(prefill=2, decode=3)
+    workers = Deployment(config, tmp_path, "/m", "unix:///r", tmp_path / "secret").workers()
+    assert [worker.settings["CUDA_VISIBLE_DEVICES"] for worker in workers] == ["0", "1", "2", "3", "0"]
+    assert {worker.settings["CUDA_DEVICE_ORDER"] for worker in workers} == {"PCI_BUS_ID"}, "as nvidia-smi counts"
+    assert {parse(WorkerConfig, options(worker), "worker").engine.device for worker in workers} == {"cuda"}
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_a_users_choice_of_gpus_is_divided_as_it_is() -> None:
+    chosen = {"CUDA_VISIBLE_DEVICES": "GPU-3, GPU-1,-1,GPU-0"}
+    settings = [place.settings for place in placements("cuda", 3, chosen)]
+    assert settings == [{"CUDA_VISIBLE_DEVICES": name} for name in ("GPU-3", "GPU-1", "GPU-3")]
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    ("chosen", "seen"),
+    [("0,2", ["0", "2"]), ("", []), ("-1", []), ("1,-1,2", ["1"]), ("0,1,2,3,4", ["0", "1", "2", "3"])],
+)
+def test_hidden_gpus_are_not_seen(chosen: str, seen: list[str]) -> None:
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": chosen}) == seen
 
 
 @pytest.mark.usefixtures("four_gpus")
 def test_a_cpu_build_of_torch_does_not_use_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.gpus.version", lambda name: "2.13.0+cpu")
-    assert worker_devices("auto", 1) == [("cpu", None)]
+    assert placements("auto", 1) == [Placement("cpu")]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,15 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
             bench.supervisor.stop([])
             bench.log.close()
             assert not [pid for pid in bench.pids() if alive(pid)]
+
+
+def test_a_service_has_settings_of_its_own(bench: Bench) -> None:
+    """Beside those of the instance, which they go before."""
+    said = 'open("settings", "a").write(os.environ["OWN"] + " " + os.environ["HOME"] + "\\n")\n'
+    code = READY_THEN_SLEEP.replace("signal.signal(signal.SIGTERM, stop)", said + "signal.signal(signal.SIGTERM, stop)")
+    service = replace(bench.service("one", code), settings={"OWN": "kept", "HOME": "/its/own"})
+    bench.supervisor.start([service])
+    assert (bench.directory / "settings").read_text() == "kept /its/own\n"
 
 
 def later(action: threading.Thread) -> threading.Thread:
