@@ -3,9 +3,9 @@
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -63,8 +63,12 @@ def split_system(
     directory: Path,
     engine: EngineOptions = EXACT,
     transfer: TransferOptions = USUAL,
+    worker: Sequence[str] = (),
 ) -> Iterator[SplitSystem]:
-    """Starts the system on the CPU, and ends it on exit. Raises `BatonError` if a service does not start."""
+    """Starts the system on the CPU, and ends it on exit. `worker`: more words of both workers' command lines.
+
+    Raises `BatonError` if a service does not start.
+    """
     secret = directory / "secret"
     secret.touch(mode=0o600)
     secret.write_text(new_secret())
@@ -77,7 +81,8 @@ def split_system(
     settings = environment(os.environ, ROOT, directory)
     processes: dict[str, subprocess.Popen[str]] = {}
     with ExitStack() as stack:
-        for group in ([server], [*deployment.workers(), deployment.gateway()]):
+        workers = [replace(service, command=(*service.command, *worker)) for service in deployment.workers()]
+        for group in ([server], [*workers, deployment.gateway()]):
             for service in group:
                 log = directory / f"{service.name}.log"
                 processes[service.name] = stack.enter_context(

@@ -37,6 +37,27 @@ class AttemptKey(NamedTuple):
         return SampleKey(self.request, self.sample)
 
 
+class Ticket(NamedTuple):
+    """Names an entry of a job stream: its worker takes the lower of two first."""
+
+    milliseconds: int  # of the Redis server's clock, when it was added
+    number: int  # among those of the same millisecond
+
+    @staticmethod
+    def of(entry: bytes | str) -> "Ticket":
+        """Reads the id that Redis gives an entry, such as `1700000000000-0`."""
+        text = entry if isinstance(entry, str) else entry.decode()
+        milliseconds, _, number = text.partition("-")
+        return Ticket(int(milliseconds), int(number))
+
+
+NO_TICKET = Ticket(0, 0)
+"""Lower than every entry's."""
+
+LAST_TICKET = Ticket((1 << 63) - 1, 0)
+"""Higher than every entry's."""
+
+
 def new_epoch() -> str:
     """Makes a fresh epoch: 64 random bits as 16 hexadecimal digits."""
     return secrets.token_hex(8)

@@ -14,10 +14,10 @@ from msgspec import Meta, Struct
 
 from core.config import Codec, Security, Transport
 from core.errors import MessageError
-from core.ids import AttemptKey, Count, Name
+from core.ids import NO_TICKET, AttemptKey, Count, Name, Ticket
 from core.kvspec import WireForm
 
-VERSION = 4
+VERSION = 5
 """The version of the whole protocol. Peers of different versions refuse each other, naming both."""
 
 Finish = Literal["stop", "length"]
@@ -149,11 +149,16 @@ class Welcome(Addressed, frozen=True, kw_only=True, tag="welcome"):
 
 
 class Pong(Addressed, frozen=True, kw_only=True, tag="pong"):
-    """Answers a Ping: how many steps were done, and when the running one is overdue."""
+    """Answers a Ping: how many steps were done, when the running one is overdue, and how far the jobs were taken.
+
+    What is on the stream with a higher ticket than `taken` waits its turn. Everything else was answered by `Started`
+    before this left, or is lost.
+    """
 
     number: int
     steps: int  # since the worker's start
     step_due_ms: float  # remaining ms, negative once it is overdue; 0: no step runs
+    taken: Ticket = NO_TICKET
 
 
 class Started(Addressed, frozen=True, kw_only=True, tag="started"):

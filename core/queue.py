@@ -11,6 +11,7 @@ from typing import Any
 import redis
 
 from core.errors import MessageError, QueueClosed, SealError, StoreUnavailable
+from core.ids import LAST_TICKET, NO_TICKET, Ticket
 from core.messages import AnyJob, decode_job, encode
 from core.sealing import Sealer
 from core.store import PREFIX, STORE_SECONDS, Store, answered
@@ -27,8 +28,8 @@ def stream_of(worker: str) -> str:
 
 
 @answered()
-async def add_job(store: Store, sealer: Sealer, job: AnyJob) -> None:
-    """Puts `job` on its worker's stream.
+async def add_job(store: Store, sealer: Sealer, job: AnyJob) -> Ticket:
+    """Puts `job` on its worker's stream; returns its ticket there.
 
     Raises `QueueClosed` if that life of the worker is over, and `StoreUnavailable` if Redis is away.
     """
@@ -36,6 +37,7 @@ async def add_job(store: Store, sealer: Sealer, job: AnyJob) -> None:
     added = await store.xadd(key, {b"body": sealer.seal(encode(job), key)}, nomkstream=True)
     if added is None:
         raise QueueClosed(f"worker {job.receiver} takes no jobs any more")
+    return Ticket.of(added)
 
 
 class JobQueue:
@@ -46,6 +48,8 @@ class JobQueue:
         self._sealer = sealer
         self._key = stream_of(epoch)
         self.dropped = 0  # jobs that could not be read
+        self._last = NO_TICKET  # the highest that was delivered
+        self.taken = NO_TICKET  # nothing up to this one is on the stream any more: it was taken, or is lost
 
     @answered()
     async def open(self) -> None:
@@ -64,11 +68,12 @@ class JobQueue:
 
     async def take(self, most: int, wait_ms: int) -> list[AnyJob]:
         """Takes up to `most` jobs; waits up to `wait_ms` for the first. What cannot be read is dropped and counted."""
-        found = await self._read_group(most, wait_ms)
-        if found is None:
-            await self.open()  # it expired while Redis was out of reach
+        entries = await self._read_group(">", most, wait_ms)
+        if entries is None:
+            await self._open_anew()
             return []
-        entries = [entry for _, batch in found for entry in batch]
+        if not entries:  # what was delivered when no answer came through is not delivered again by itself
+            entries = await self._read_group("0", most)
         if not entries:
             return []
         try:
@@ -79,28 +84,43 @@ class JobQueue:
                 await pipe.execute()
         except StoreUnavailable as error:  # they are here, so they are taken
             log.warning("taken jobs stay on the stream: %s", error)
-        return [job for _, fields in entries if (job := self._read(fields)) is not None]
+        fresh = [fields for entry_id, fields in entries if Ticket.of(entry_id) > self._last]  # others were added again
+        self.taken = self._last = max(self._last, Ticket.of(entries[-1][0]))
+        return [job for fields in fresh if (job := self._read(fields)) is not None]
 
-    async def _read_group(self, most: int, wait_ms: int) -> Any:
-        """Reads entries that nobody has taken; returns None where stream or group is gone."""
+    async def _read_group(self, which: str, most: int, wait_ms: int = 0) -> list[Any] | None:
+        """Reads entries that were never delivered (`>`), or that were and are not acknowledged (`0`).
+
+        Returns None where stream or group is gone.
+        """
         async with answered(wait_ms / 1000 + STORE_SECONDS):
             try:
-                found = await self._store.xreadgroup(GROUP, GROUP, {self._key: ">"}, count=most, block=wait_ms)
+                block = wait_ms or None  # 0 would be for ever
+                found: Any = await self._store.xreadgroup(GROUP, GROUP, {self._key: which}, count=most, block=block)
             except redis.ResponseError as error:
                 if "NOGROUP" not in str(error):
                     raise
                 return None
-        return found or []
+        return [entry for _, batch in found or () for entry in batch]
+
+    @answered()
+    async def _open_anew(self) -> None:
+        """Makes a stream again that expired, or went with its server's memory. What it had is lost."""
+        seconds, microseconds = await self._store.time()
+        await self.open()
+        self._last = NO_TICKET
+        self.taken = Ticket(1000 * seconds + microseconds // 1000 + 1, 0)
 
     @answered()
     async def waiting(self) -> int:
         """Counts the jobs that nobody has taken yet."""
         return int(await self._store.xlen(self._key))
 
-    @answered()
     async def close(self) -> None:
         """Removes the stream, so that gateways which still add to it learn at once."""
-        await self._store.delete(self._key)
+        self.taken = LAST_TICKET
+        async with answered():
+            await self._store.delete(self._key)
 
     def _read(self, fields: dict[bytes, bytes]) -> AnyJob | None:
         try:

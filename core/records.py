@@ -132,6 +132,7 @@ class RequestRecord(Struct, frozen=True):
     output_tokens: int
     prefill_worker: str
     decode_worker: str
+    ahead: int = 0  # jobs of its gateway that stand before its own in line on its worker's stream
 
 
 class GatewayRecord(Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import Any
 import zmq.asyncio
 
 from core.errors import MessageError
-from core.ids import AttemptKey
+from core.ids import NO_TICKET, AttemptKey
 from core.messages import (
     HANDED_OFF,
     LANDING,
@@ -72,6 +72,7 @@ class GatewayConnections:
         self._owing = asyncio.Event()
         self._strikes: Strikes[bytes] = Strikes(life.config.transfer.malformed_rate, life.config.transfer.cut_off)
         self.dropped = 0  # messages that were not read, since the start
+        self.taken = NO_TICKET  # no job up to this one waits on the stream: each was answered by Started, or is lost
 
     # from gateways --------------------------------------------------------------------------------------------------
 
@@ -114,7 +115,11 @@ class GatewayConnections:
             case Ping(number=number):
                 status = self._life.status
                 pong = Pong(
-                    **self._ends(gateway), number=number, steps=status.load.steps, step_due_ms=status.step_due_ms()
+                    **self._ends(gateway),
+                    number=number,
+                    steps=status.load.steps,
+                    step_due_ms=status.step_due_ms(),
+                    taken=self.taken,
                 )
                 await self._say(gateway, pong)
             case Ask(key=key, next_index=next_index):

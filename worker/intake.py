@@ -51,6 +51,7 @@ class Intake:
                 if wanted:
                     self._life.inbox.post(Submit(structs.replace(job, samples=tuple(key.sample for key in wanted))))
                 await self._connections.started(job)
+            self._connections.taken = self._jobs.taken  # once a gateway hears this, it has heard every Started
         await self._close()
 
     async def _close(self) -> None:
@@ -59,3 +60,4 @@ class Intake:
             await self._jobs.close()
         except StoreUnavailable as error:
             log.warning("the job stream stays until it expires: %s", error)
+        self._connections.taken = self._jobs.taken

@@ -1,5 +1,6 @@
 """An attempt is one job on one pair of workers; the budget says how many may be repeated. Pure: time is an argument."""
 
+from core.ids import NO_TICKET, Ticket
 from gateway.workers.router import Route
 
 REFILL_SECONDS = 60.0  # s in which an empty budget fills up again
@@ -8,19 +9,25 @@ REFILL_SECONDS = 60.0  # s in which an empty budget fills up again
 class Attempt:
     """Holds one job and its route, shared by its samples: what is true of the job is true for all of them."""
 
-    __slots__ = ("added", "adds", "number", "route", "started")
+    __slots__ = ("added", "adds", "number", "route", "started", "ticket")
 
     def __init__(self, number: int, route: Route, now: float) -> None:
         self.number = number  # counted over the whole request, so that it names one job, whichever samples that has
         self.route = route
         self.adds = 0  # times that the job was put on its worker's stream
         self.added = now  # local time of the last of them, s
+        self.ticket = NO_TICKET  # of the last of them
         self.started = False  # whether a worker has taken the job
 
-    def add(self, now: float) -> None:
+    def add(self, now: float, ticket: Ticket) -> None:
         """Notes that the job is on its worker's stream, for the first time or again."""
         self.adds += 1
         self.added = now
+        self.ticket = ticket
+
+    def waits(self, taken: Ticket) -> bool:
+        """Tells whether the job is still in line on its worker's stream, of which all up to `taken` is gone."""
+        return not self.started and self.adds > 0 and self.ticket > taken
 
 
 class RetryBudget:

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from core.errors import QueueClosed, StoreUnavailable
-from core.ids import AttemptKey
+from core.ids import AttemptKey, Ticket
 from core.queue import add_job
 from core.sealing import Sealer
 from core.store import ServerClock, Store
@@ -80,6 +80,22 @@ class Dispatch:
         if not attempt.started and request.trying(attempt):
             await self._add(request, attempt)
 
+    def in_line(self, sample: Sample) -> bool:
+        """Tells whether its job waits on the stream of a worker that lives."""
+        attempt = sample.attempt
+        if attempt is None or attempt.started:
+            return False
+        worker = self._workers.get(attempt.route.first())
+        return worker is not None and attempt.waits(worker.taken)
+
+    def lines(self, samples: Iterable[Sample]) -> dict[str, list[Ticket]]:
+        """Returns the tickets of those of these samples' jobs that wait in line, sorted, by their workers' epochs."""
+        found: dict[str, set[Ticket]] = {}
+        for sample in samples:
+            if self.in_line(sample) and sample.attempt is not None:
+                found.setdefault(sample.route.first(), set()).add(sample.attempt.ticket)
+        return {worker: sorted(tickets) for worker, tickets in found.items()}
+
     def ask(self, sample: Sample) -> None:
         """Asks both workers of its attempt for the tokens behind those that have come."""
         assert sample.attempt is not None
@@ -148,8 +164,8 @@ class Dispatch:
             raise QueueClosed("the decode worker is gone")
         deadline = self._clock.now() + request.samples[0].deadline - time.monotonic()
         job = request.job(attempt, self._epoch, decode.record.handoff_address, deadline)
-        await add_job(self._store, self._sealer, job)
-        attempt.add(time.monotonic())
+        ticket = await add_job(self._store, self._sealer, job)
+        attempt.add(time.monotonic(), ticket)
 
     def _cancel(self, sample: Sample, attempt: Attempt) -> None:
         now = time.monotonic()

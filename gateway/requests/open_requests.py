@@ -59,7 +59,10 @@ class OpenRequests:
     def records(self) -> Iterator[RequestRecord]:
         """Describes the requests in progress, as Redis shows them."""
         now, server = time.monotonic(), self._clock.now()
-        return (request_record(request, server - (now - request.received)) for request in self._requests.values())
+        lines = self._dispatch.lines(stream.sample for stream in self._streams.values())
+        return (
+            request_record(request, server - (now - request.received), lines) for request in self._requests.values()
+        )
 
     # the client's side ----------------------------------------------------------------------------------------------
 
@@ -179,7 +182,7 @@ class OpenRequests:
         self._dispatch.send_cancels(now)
         for stream in list(self._streams.values()):
             sample = stream.sample
-            match sample.due(now):
+            match sample.due(now, self._dispatch.in_line(sample)):
                 case Due.DEADLINE:
                     self._fail(stream, timed_out(self._timeout))
                 case Due.RETRY:

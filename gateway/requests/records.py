@@ -1,7 +1,10 @@
 """Describes requests to others: in Redis while they run, in Redis when they have ended, and failures to clients."""
 
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
+from core.ids import NO_TICKET, Ticket
 from core.messages import Failed
 from core.records import FinishedRecord, Outcome, RequestRecord
 from core.records import State as RecordState
@@ -23,10 +26,14 @@ _OUTCOMES: dict[State, Outcome] = {
 _GRAVEST_FIRST = (State.FAILED, State.CANCELLED, State.FINISHED)
 
 
-def request_record(request: Request, since: float) -> RequestRecord:
-    """Describes a request in progress. `since` is its receipt, in the server's time, s."""
+def request_record(request: Request, since: float, lines: Mapping[str, Sequence[Ticket]]) -> RequestRecord:
+    """Describes a request in progress. `since` is its receipt, in the server's time, s.
+
+    `lines` are the sorted tickets of the gateway's jobs that no worker has taken yet, by the worker's epoch.
+    """
     living = [sample for sample in request.samples if not sample.ended]
     last = min(living, key=lambda sample: list(_STATES).index(sample.state))
+    ticket = last.attempt.ticket if last.attempt is not None else NO_TICKET
     return RequestRecord(
         request=request.id,
         state=_STATES[last.state],
@@ -35,6 +42,7 @@ def request_record(request: Request, since: float) -> RequestRecord:
         output_tokens=sum(len(sample.tokens) for sample in request.samples),
         prefill_worker=last.route.prefill,
         decode_worker=last.route.decode,
+        ahead=bisect_left(lines.get(last.route.first(), ()), ticket),
     )
 
 

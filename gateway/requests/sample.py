@@ -29,7 +29,7 @@ from gateway.requests.attempt import Attempt
 from gateway.workers.router import Route
 
 RETRIES = 4  # attempts after the first that may fail
-READD_AFTER = 1.0  # s until a job whose Started is late is added again; doubles each time
+READD_AFTER = 1.0  # s at least until a job that went without Started is added again; doubles each time
 ASK_AFTER = 2.0  # s of silence after which the workers are asked
 GAP_AFTER = 0.1  # s that a gap may last before they are asked
 GIVE_UP_AFTER = 10.0  # s without any news, though asked: the attempt has failed
@@ -245,12 +245,19 @@ class Sample:
 
     # time ---------------------------------------------------------------------------------------------------------
 
-    def due(self, now: float) -> Due | None:
-        """Returns what is due at `now`, if anything. After ADD call the attempt's `add`; ASK is noted here."""
+    def due(self, now: float, in_line: bool = False) -> Due | None:
+        """Returns what is due at `now`, if anything. After ADD call the attempt's `add`; ASK is noted here.
+
+        `in_line` says that its job waits on the stream of a worker that lives: nothing has failed, however long that
+        takes, and nothing is asked.
+        """
         attempt = self.attempt
         if now >= self.deadline:
             return Due.DEADLINE
         if attempt is None or attempt.adds == 0:
+            return None
+        if in_line:
+            self.heard = now
             return None
         if now - self.heard >= GIVE_UP_AFTER:
             return Due.RETRY

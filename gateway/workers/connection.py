@@ -13,7 +13,7 @@ from core.curve_keys import CurveKeys
 from core.ending import end
 from core.errors import MessageError
 from core.handshakes import Handshakes
-from core.ids import AttemptKey
+from core.ids import NO_TICKET, AttemptKey
 from core.messages import (
     VERSION,
     Alive,
@@ -75,6 +75,7 @@ class WorkerConnection(Worker):
         super().__init__(record)
         self.liveness = Liveness(time.monotonic())
         self.welcomed = False
+        self.taken = NO_TICKET  # jobs of higher tickets wait on its stream
         self._gateway = epoch
         self._listener = listener
         self._socket = dealer(context, record.address, keys)
@@ -144,8 +145,9 @@ class WorkerConnection(Worker):
             match message:
                 case Welcome(version=version):
                     self._greeted(version)
-                case Pong(step_due_ms=due):
+                case Pong(step_due_ms=due, taken=taken):
                     self.liveness.pong(due)
+                    self.taken = taken
                 case _:
                     self._listener.received(self, message)
 

@@ -7,7 +7,7 @@ import pytest
 
 from core.errors import QueueClosed
 from core.messages import DecodeJob, Limits, PrefillJob, Prompt, Sampling
-from core.queue import PURPOSE, TTL_MS, JobQueue, add_job, stream_of
+from core.queue import GROUP, PURPOSE, TTL_MS, JobQueue, add_job, stream_of
 from core.sealing import Sealer
 from core.store import Store, connect
 
@@ -66,6 +66,37 @@ async def test_a_worker_that_is_gone_takes_no_jobs(store: Store) -> None:
     await queue.close()
     with pytest.raises(QueueClosed):
         await add_job(store, SEALER, job(1))
+
+
+async def test_a_ticket_tells_when_its_job_is_not_in_line_any_more(store: Store) -> None:
+    queue = JobQueue(store, SEALER, "worker")
+    await queue.open()
+    tickets = [await add_job(store, SEALER, job(number)) for number in range(3)]
+    assert queue.taken < tickets[0] < tickets[1] < tickets[2]
+    await queue.take(2, 100)
+    assert queue.taken == tickets[1]
+    await store.delete(stream_of("worker"))
+    await queue.take(2, 100)
+    assert queue.taken > tickets[2], "it is lost with the stream"
+    later = await add_job(store, SEALER, job(4))
+    assert await queue.take(2, 100) == [job(4)] and queue.taken == later
+    await queue.close()
+    assert queue.taken > later
+
+
+async def test_jobs_whose_delivery_went_unheard_are_taken_once(store: Store) -> None:
+    queue = JobQueue(store, SEALER, "worker")
+    await queue.open()
+    await add_job(store, SEALER, job(1))
+    await store.xreadgroup(GROUP, GROUP, {stream_of("worker"): ">"})  # as if the answer had been lost on its way
+    assert await queue.take(9, 10) == [job(1)]
+    assert await queue.waiting() == 0
+    await add_job(store, SEALER, job(2))
+    await store.xreadgroup(GROUP, GROUP, {stream_of("worker"): ">"})
+    await add_job(store, SEALER, job(3))
+    assert await queue.take(9, 10) == [job(3)], "gateways learn by the ticket that job 2 is not in line any more"
+    assert await queue.take(9, 10) == [], "so they have added it again"
+    assert await queue.waiting() == 0
 
 
 async def test_a_stream_expires_with_its_worker(store: Store) -> None:

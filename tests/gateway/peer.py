@@ -17,7 +17,7 @@ from msgspec import structs
 from core.curve_keys import CurveKeys
 from core.ending import end
 from core.gatekeeper import Gatekeeper
-from core.ids import AttemptKey, SampleKey, new_epoch
+from core.ids import NO_TICKET, AttemptKey, SampleKey, new_epoch
 from core.messages import (
     Alive,
     AnyJob,
@@ -98,6 +98,7 @@ class Peer:
         self.holding: dict[SampleKey, Sequence] = {}
         self.load = Load(blocks_total=1000)
         self.links: list[KVLink] = []
+        self.taken = NO_TICKET
         self.decoders: dict[str, Peer] = {}
         self._redis, self._secret, self._model, self._answer = redis, secret, model, answer
         self._dead: dict[SampleKey, int] = {}
@@ -138,6 +139,12 @@ class Peer:
         await self._queue.refresh()
         await publish(self._store, self.record, time.time())
 
+    async def leave(self) -> None:
+        """Takes no job any more and removes its stream, as at the end of a drain; its record has not expired yet."""
+        await end(self._tasks[1:])
+        await self._queue.close()
+        self.taken = self._queue.taken
+
     async def die(self) -> None:
         """At once, without a word."""
         await end(self._tasks)
@@ -174,7 +181,8 @@ class Peer:
                     self._gateways[message.sender] = identity
                     await self.say(message.sender, Welcome(**ends))
                 case Ping(number=number):
-                    await self.say(message.sender, Pong(**ends, number=number, steps=0, step_due_ms=0))
+                    pong = Pong(**ends, number=number, steps=0, step_due_ms=0, taken=self.taken)
+                    await self.say(message.sender, pong)
                 case Cancel():
                     await self._cancelled(message)
                 case Ask():
@@ -218,7 +226,11 @@ class Peer:
 
     async def _take(self) -> None:
         while True:
-            for job in await self._queue.take(64, 500):
+            if self.faults.get("takes_nothing"):
+                await asyncio.sleep(STEP)
+                continue
+            jobs = await self._queue.take(64, 500)
+            for job in jobs:
                 self.jobs.append(job)
                 if self.faults.get("deaf_to_jobs", 0) >= len(self.jobs):
                     continue
@@ -237,6 +249,7 @@ class Peer:
                     held = self.holding.get(key)
                     if self._dead.get(key, 0) < job.attempt and (held is None or held.job.attempt < job.attempt):
                         self.begin(job, sample)
+            self.taken = self._queue.taken
 
     def begin(self, job: AnyJob, sample: int) -> None:
         """Computes this sample of it, as a task that ends with this peer."""

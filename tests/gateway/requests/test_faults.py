@@ -165,6 +165,28 @@ async def test_a_job_that_is_not_taken_is_added_again(serve: Serve) -> None:
     assert (await running.finished(1))[0].attempts == 1
 
 
+async def test_a_job_in_line_is_neither_added_again_nor_given_up(serve: Serve) -> None:
+    """A worker that lives and has not begun it has not failed, however long that takes."""
+    running = await serve("decode")
+    prefill = await running.add("prefill", takes_nothing=True)
+    tasks = [asyncio.create_task(content(running)) for _ in range(COUNT)]
+
+    def in_line() -> int:
+        attempts = [one.sample.attempt for one in _open(running)]
+        return sum(attempt is not None and attempt.adds > 0 for attempt in attempts)
+
+    await until(lambda: in_line() == COUNT, "all jobs on the stream")
+    for seconds in (2.0, 30.0, 500.0):
+        running.gateway.requests.look(time.monotonic() + seconds)
+    await until(lambda: not running.gateway.requests._tasks, "what the gateway does about it")
+    assert await running.jobs() == COUNT
+    assert sorted(record.ahead for record in running.gateway.requests.records()) == list(range(COUNT))
+    prefill.faults.clear()
+    assert Counter(await asyncio.gather(*tasks)) == {TEXT: COUNT}
+    assert {record.attempts for record in await running.finished(COUNT)} == {1}
+    assert len(prefill.jobs) == COUNT
+
+
 async def test_silence_ends_an_attempt(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample, "GIVE_UP_AFTER", 1.0)
     running = await serve("prefill")
@@ -276,8 +298,7 @@ async def test_a_message_for_another_life_is_dropped_and_counted(serve: Serve) -
 async def test_a_worker_whose_stream_is_gone(serve: Serve) -> None:
     """It has left, and its record has not expired yet."""
     running = await serve("prefill", "decode", "prefill")
-    await running.peers[0]._queue.close()
-    running.peers[0]._tasks[2].cancel()  # no heartbeat that would make it anew
+    await running.peers[0].leave()
     assert await many(running, 4) == {TEXT: 4}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.ids import SampleKey
+from core.ids import SampleKey, Ticket
 from core.messages import Emitted, Finish, Limits, Prompt, Sampling, Stages
 from core.slo import SLO
 from gateway.reports.metrics import Metrics
@@ -32,7 +32,7 @@ def request_of(samples: int) -> Request:
 def begun(samples: int = 3) -> tuple[Request, Attempt]:
     request = request_of(samples)
     attempt = request.begin(request.samples, BOTH, 0.0)
-    attempt.add(0.0)
+    attempt.add(0.0, Ticket(1, 0))
     return request, attempt
 
 
@@ -68,7 +68,7 @@ def test_a_job_that_was_taken_is_taken_for_all() -> None:
 def test_a_late_job_is_added_again_once_for_all() -> None:
     request, attempt = begun()
     assert {sample.due(READD_AFTER) for sample in request.samples} == {Due.ADD}
-    attempt.add(READD_AFTER)
+    attempt.add(READD_AFTER, Ticket(2, 0))
     assert {sample.due(READD_AFTER + 0.1) for sample in request.samples} == {None}
 
 
@@ -158,5 +158,5 @@ def test_a_request_in_progress_is_where_its_least_advanced_sample_is() -> None:
     say(request, 0, 1.0, tokens=4)
     end(request, 0, State.FINISHED, "stop")
     say(request, 1, 1.0, tokens=2)
-    record = request_record(request, 1.0)
+    record = request_record(request, 1.0, {})
     assert (record.state, record.output_tokens, record.prompt_tokens) == ("prefill", 6, 3)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import IllegalMove
-from core.ids import AttemptKey, SampleKey
+from core.ids import AttemptKey, SampleKey, Ticket
 from core.messages import (
     HANDED_OFF,
     Alive,
@@ -48,7 +48,7 @@ def begun(route: Route = BOTH) -> Sample:
     sample = Sample(SampleKey("r-1", 0), AdmittedPrompt(Prompt([5, 6, 7], 3), Sampling(1), Limits(100)), deadline=100.0)
     attempt = Attempt(1, route, 0.0)
     sample.begin(attempt, 0.0)
-    attempt.add(0.0)
+    attempt.add(0.0, Ticket(1, 0))
     return sample
 
 
@@ -211,7 +211,7 @@ def test_what_time_asks_for() -> None:
     assert sample.due(READD_AFTER - 0.01) is None
     assert sample.due(READD_AFTER) is Due.ADD
     assert sample.attempt is not None
-    sample.attempt.add(READD_AFTER)
+    sample.attempt.add(READD_AFTER, Ticket(2, 0))
     assert sample.due(2 * READD_AFTER) is None, "the second wait is longer"
     assert sample.due(3 * READD_AFTER) is Due.ADD
     sample.started(P, 1, 4.0)
@@ -219,6 +219,28 @@ def test_what_time_asks_for() -> None:
     assert sample.due(4.0 + ASK_AFTER) is None
     assert sample.due(4.0 + GIVE_UP_AFTER) is Due.RETRY
     assert sample.due(100.0) is Due.DEADLINE
+
+
+def test_a_job_in_line_has_not_failed_however_long_it_waits() -> None:
+    sample = begun()
+    attempt = sample.attempt
+    assert attempt is not None
+    for now in (READD_AFTER, GIVE_UP_AFTER, 5 * GIVE_UP_AFTER):
+        assert attempt.waits(Ticket(0, 9)) and sample.due(now, in_line=True) is None
+    assert not attempt.waits(Ticket(1, 0)), "its worker has taken it, and its Started is lost"
+    assert sample.due(5 * GIVE_UP_AFTER + 0.1) is Due.ADD
+    attempt.add(5 * GIVE_UP_AFTER + 0.1, Ticket(2, 0))
+    assert attempt.waits(Ticket(1, 7)), "it stands at the end of the line again"
+    assert sample.due(100.0, in_line=True) is Due.DEADLINE, "the request's own time is the only clock"
+
+
+def test_a_job_that_goes_again_and_again_without_a_word_has_failed() -> None:
+    sample = begun()
+    assert sample.attempt is not None
+    for adds in range(1, 4):
+        assert sample.due(READD_AFTER * (2**adds - 1)) is Due.ADD
+        sample.attempt.add(READD_AFTER * (2**adds - 1), Ticket(adds, 0))
+    assert sample.due(GIVE_UP_AFTER) is Due.RETRY
 
 
 def test_a_sample_without_a_route_waits_for_its_deadline_only() -> None:

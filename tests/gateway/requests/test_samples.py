@@ -10,6 +10,7 @@ import pytest
 
 from core import queue
 from core.errors import StoreUnavailable
+from core.ids import Ticket
 from core.messages import AnyJob, Started
 from core.records import Load
 from core.sealing import Sealer
@@ -202,8 +203,7 @@ async def test_a_job_that_is_not_taken_is_added_again_for_all_at_once(serve: Ser
 async def test_a_worker_that_has_left_costs_no_sample(serve: Serve) -> None:
     running = await serve("prefill", "decode", "prefill")
     running.texts = TEXTS
-    await running.peers[0]._queue.close()
-    running.peers[0]._tasks[2].cancel()  # no heartbeat that would make it anew
+    await running.peers[0].leave()
     for _ in range(2):
         assert await texts_of(running) == TEXTS
     assert {job.samples for job in running.peers[2].jobs} == {(0, 1, 2)}
@@ -214,7 +214,7 @@ async def test_a_worker_that_has_left_costs_no_sample(serve: Serve) -> None:
 async def test_samples_that_end_while_their_job_is_added(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     running = await serve("prefill", "decode", request_timeout=0.2)
 
-    async def add_job(*_: Any) -> None:
+    async def add_job(*_: Any) -> Ticket:
         await until(lambda: len(running.gateway.requests) == 0, "the deadline")
         raise StoreUnavailable("away")
 
@@ -230,11 +230,10 @@ async def test_a_worker_that_dies_while_its_job_is_added(serve: Serve, monkeypat
     running.texts = TEXTS
     added: list[AnyJob] = []
 
-    async def add_job(store: Store, sealer: Sealer, job: AnyJob) -> None:
+    async def add_job(store: Store, sealer: Sealer, job: AnyJob) -> Ticket:
         added.append(job)
         if len(added) > 1:
-            await queue.add_job(store, sealer, job)
-            return
+            return await queue.add_job(store, sealer, job)
         await next(peer for peer in running.peers if peer.epoch == job.receiver).die()
         await until(lambda: len(added) == 4, "a job for each sample")
         raise StoreUnavailable("away")

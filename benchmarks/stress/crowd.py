@@ -1,0 +1,87 @@
+"""Sends a crowd of requests at once to a split system, and counts what became of them."""
+
+import asyncio
+import random
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from redis import Redis
+
+from benchmarks.split_system import SplitSystem
+
+TOKENS = 256  # every model has as many
+TIME_OUT = 700.0  # s without a byte; the gateway's own is 600 s
+RETRIED = re.compile(r'^baton:attempts_retried_total\{.*reason="(.*?)"\} (\S+)$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Describes requests of random tokens that come at once: no two have a common beginning."""
+
+    requests: int
+    prompt: int  # tokens
+    answer: int  # tokens
+    samples: int = 1
+    seed: int = 0
+
+    def bodies(self, model: str) -> list[dict[str, Any]]:
+        """Writes the requests' bodies."""
+        chance = random.Random(self.seed)
+        shared = {"model": model, "max_tokens": self.answer, "n": self.samples, "temperature": 1.0, "ignore_eos": True}
+        return [
+            {**shared, "prompt": [chance.randrange(TOKENS) for _ in range(self.prompt)], "seed": number}
+            for number in range(self.requests)
+        ]
+
+
+@dataclass(frozen=True)
+class Came:
+    """Holds what a crowd came to."""
+
+    seconds: float  # from the first request to the last answer
+    answered: Counter[int]  # by status
+    said: Counter[str]  # sentences of the errors
+    entries: int  # that the job streams ever had
+    retries: Counter[str]  # by reason
+
+
+async def send(system: SplitSystem, crowd: Crowd) -> Came:
+    """Sends all requests at once, and waits for every answer."""
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=system.url, timeout=TIME_OUT, limits=limits) as client:
+        model = (await client.get("/v1/models")).json()["data"][0]["id"]
+        began = time.monotonic()
+        answers = await asyncio.gather(*(client.post("/v1/completions", json=body) for body in crowd.bodies(model)))
+        seconds = time.monotonic() - began
+        metrics = (await client.get("/metrics")).text
+    return Came(
+        seconds,
+        Counter(answer.status_code for answer in answers),
+        Counter(answer.json()["error"]["message"] for answer in answers if answer.status_code != httpx.codes.OK),
+        entries_of(system.store),
+        Counter({reason: int(float(count)) for reason, count in RETRIED.findall(metrics)}),
+    )
+
+
+def entries_of(store: Redis) -> int:
+    """Counts the entries that the job streams of living workers ever had."""
+    streams: list[bytes] = store.keys("baton:jobs:*")  # type: ignore[assignment]
+    infos: list[dict[str, Any]] = [store.xinfo_stream(name) for name in streams]
+    return sum(info["entries-added"] for info in infos)
+
+
+def lines(crowd: Crowd, came: Came) -> list[str]:
+    """Writes what a crowd came to, for people."""
+    answered = ", ".join(f"{count} with {status}" for status, count in sorted(came.answered.items()))
+    retries = ", ".join(f"{count} {reason}" for reason, count in came.retries.most_common()) or "none"
+    return [
+        f"{crowd.requests} requests of {crowd.samples} x {crowd.prompt} + {crowd.answer} tokens: {came.seconds:.1f} s",
+        f"answered: {answered}",
+        *(f"  {count} said: {sentence}" for sentence, count in came.said.most_common(5)),
+        f"entries added to the job streams: {came.entries}",
+        f"attempts tried again: {retries}",
+    ]

@@ -1,0 +1,98 @@
+"""Holds a worker's connections to gateways and the gateway's end of one, over real sockets and without an engine."""
+
+import asyncio
+from typing import Any
+
+import zmq.asyncio
+
+from core.config import EngineConfig, WorkerConfig
+from core.gatekeeper import Gatekeeper
+from core.ids import AttemptKey
+from core.messages import FromWorker, Hello, ToWorker, Welcome, decode_from_worker, encode
+from core.records import HandoffCounts, KVLink
+from core.sockets import dealer, router
+from core.store import ServerClock
+from kvtransfer.events import CancelAttempt
+from tests.network import KEYS
+from worker.busy_page import BusyPage
+from worker.engine_status import EngineStatus
+from worker.gateway_connections import GatewayConnections
+from worker.life import Life
+from worker.mailbox import Inbox, Outbox
+
+WORKER, GATEWAY = "worker", "gateway"
+SECONDS = 10.0
+
+
+class Landings:
+    """Stands for a transfer: knows the attempts in `landing`, and writes down which were cancelled."""
+
+    handoff_address = ""
+
+    def __init__(self) -> None:
+        self.landing: set[AttemptKey] = set()
+        self.cancelled: list[AttemptKey] = []
+
+    def handle(self, event: Any) -> None:
+        assert isinstance(event, CancelAttempt)
+        self.cancelled.append(event.key)
+
+    def knows(self, key: AttemptKey) -> bool:
+        return key in self.landing
+
+    def drain(self) -> None: ...
+
+    def counts(self) -> HandoffCounts:
+        return HandoffCounts()
+
+    def links(self) -> list[KVLink]:
+        return []
+
+    async def run(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def life(silence: float, jobs_ahead: int = 1024) -> Life:
+    config = WorkerConfig(engine=EngineConfig(model="m"), gateway_silence=max(silence, 1e-9), jobs_ahead=jobs_ahead)
+    busy = BusyPage("", 1, lambda threads: None)
+    return Life(config, WORKER, ServerClock(), EngineStatus(), Inbox(1000), Outbox(1000), busy)
+
+
+class Setting:
+    """Holds a worker's connections, and a gateway's end of one."""
+
+    def __init__(self, silence: float, jobs_ahead: int = 1024) -> None:
+        self.context = zmq.asyncio.Context()
+        self.life = life(silence, jobs_ahead)
+        self.transfer = Landings()
+        self.gatekeeper = Gatekeeper(self.context, KEYS)
+        self._socket, self.endpoint = router(self.context, "127.0.0.1", KEYS)
+        self.connections = GatewayConnections(self.life, self._socket, self.transfer)
+        self.ledger = self.connections._ledger
+        self.dealer = dealer(self.context, self.endpoint, KEYS)
+        self._task = asyncio.create_task(self.connections.run())
+
+    @property
+    def told(self) -> list[Any]:
+        """Takes the events that were posted to the engine thread since the last look."""
+        return self.life.inbox.take(0)
+
+    async def send(self, message: ToWorker | bytes) -> None:
+        data = message if isinstance(message, bytes) else encode(message)
+        await asyncio.wait_for(self.dealer.send(data), SECONDS)
+
+    async def receive(self) -> FromWorker:
+        return decode_from_worker(await asyncio.wait_for(self.dealer.recv(), SECONDS))
+
+    async def hello(self) -> None:
+        await self.send(Hello(sender=GATEWAY, receiver=WORKER))
+        assert isinstance(await self.receive(), Welcome)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self.gatekeeper.close()
+        self._socket.close(0)
+        self.dealer.close(0)
+        self.context.term()
