@@ -5,8 +5,10 @@ FROM python:3.13-slim
 WORKDIR /app
 ENV PYTHONPATH=/app PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
-# Triton compiles a part of itself on the host that it runs on, and a CPU's operators are compiled there.
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+# Triton compiles a part of itself on the host that it runs on, and a CPU's operators are compiled there. Triton's part
+# needs Python's headers too: this base image has them; where another takes Debian's own Python, add python3-dev.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/* \
+    && test -e "$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
 
 # The dependencies change seldom: a layer of their own, from the two files that decide them. Triton is not named here:
 # PyTorch's CUDA build asks for it.

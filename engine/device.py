@@ -1,8 +1,12 @@
 """Chooses where the model runs and in which number format, and names what goes wrong there."""
 
 import os
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,10 +101,25 @@ def device_errors() -> Iterator[None]:
         raise DeviceMemoryError(f"{_first_line(error)}; {ROOM}") from error
     except torch.AcceleratorError as error:
         raise DeviceError(_first_line(error)) from error
+    except subprocess.CalledProcessError as error:
+        raise DeviceError(f"Triton cannot launch: {compiler_problem(error)}") from error
     except RuntimeError as error:
         if not str(error).startswith(ERRORS):
             raise
         raise DeviceError(_first_line(error)) from error
+
+
+def compiler_problem(error: subprocess.CalledProcessError) -> str:
+    """Says in one clause why the host's compiler could not make the part of Triton that launches kernels."""
+    scheme = sysconfig.get_default_scheme()
+    include = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"]  # as Triton asks
+    if Path(include, "Python.h").exists():
+        return f"{Path(error.cmd[0]).name} ended with status {error.returncode}, and says above why"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return (
+        f"Python's headers are not installed: there is no {include}/Python.h;"
+        f" Debian's package is python{version}-dev, Fedora's python3-devel"
+    )
 
 
 def _first_line(error: BaseException) -> str:

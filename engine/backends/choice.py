@@ -6,6 +6,7 @@ operators serve otherwise, and wherever they are asked for.
 
 import ctypes
 import logging
+import subprocess
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from engine.backends.native.backend import NativeBackend
 from engine.backends.native.library import load
 from engine.backends.native.linear import prove
 from engine.backends.reference.backend import ReferenceBackend
+from engine.device import compiler_problem
 from engine.model.config import ModelConfig
 
 LOG = logging.getLogger(__name__)
@@ -62,6 +64,9 @@ def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, mode
             triton.runtime.driver.active.get_current_target()
         except (RuntimeError, AssertionError, OSError) as error:
             why = f"Triton cannot start: {error}; torch's operators need no compiler"
+            raise ConfigError(setting, value, why) from None
+        except subprocess.CalledProcessError as error:
+            why = f"Triton cannot start: {compiler_problem(error)}; torch's operators need neither"
             raise ConfigError(setting, value, why) from None
     why = backend.unsupported(model, dtype, config.block_size)
     if why:

@@ -1,17 +1,20 @@
 """The GPU's path through the engine, in Triton's interpreter where there is no GPU: tokens equal transformers'."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import triton
 from transformers import LlamaConfig
+from triton.runtime.build import compile_module_from_src
 
 from core.config import EngineConfig
-from core.errors import ConfigError
+from core.errors import ConfigError, DeviceError
 from engine.backends.choice import choose
 from engine.backends.triton.decode_graphs import ladder
 from engine.backends.triton.decode_inputs import KNOWN, NOWHERE, DecodeInputs, DeviceTables
+from engine.device import device_errors
 from engine.executor import Executor
 from engine.model.batch import Sampled
 from engine.model.config import read_config
@@ -72,6 +75,34 @@ def test_a_gpu_that_triton_does_not_start_on_is_refused(model: Path, monkeypatch
     why = "cuda_backend: 'auto': Triton cannot start: 0 active drivers.*; torch's operators need no compiler"
     with pytest.raises(ConfigError, match=f"^{why}$"):
         choose(settings, torch.device("cuda"), torch.bfloat16, read_config(model, 256))
+
+
+def test_missing_python_headers_are_one_sentence_with_the_packages_name(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton's own call of the real compiler, on a Python whose headers are elsewhere."""
+
+    class Active:
+        def get_current_target(self) -> None:
+            compile_module_from_src("#include <Python.h>\n", "no_headers")
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("sysconfig.get_paths", lambda scheme: {"include": "/no/include"})
+    monkeypatch.setattr(triton.runtime, "driver", SimpleNamespace(active=Active()))
+    settings = EngineConfig(model=str(model), device="cuda")
+    headers = (
+        r"Python's headers are not installed: there is no /no/include/Python\.h; Debian's package is"
+        r" python3\.\d+-dev, Fedora's python3-devel"
+    )
+    why = f"cuda_backend: 'auto': Triton cannot start: {headers}; torch's operators need neither"
+    with pytest.raises(ConfigError, match=f"^{why}$"):
+        choose(settings, torch.device("cuda"), torch.bfloat16, read_config(model, 256))
+    with pytest.raises(DeviceError, match=f"^Triton cannot launch: {headers}$"), device_errors():
+        Active().get_current_target()  # where only a later kernel's launcher is not in Triton's cache
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr("sysconfig.get_paths", lambda scheme: {"include": str(tmp_path)})
+    with pytest.raises(DeviceError, match=r"^Triton cannot launch: \S+ ended with status 1, and says"), device_errors():
+        compile_module_from_src("#error no\n", "broken")
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 100, 256, 257, 1000])
