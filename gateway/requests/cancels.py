@@ -1,5 +1,7 @@
 """Repeats cancellations until each worker has acknowledged them. Pure: time is an argument."""
 
+import heapq
+import itertools
 from typing import NamedTuple
 
 from core.ids import AttemptKey, SampleKey
@@ -16,10 +18,10 @@ class Target(NamedTuple):
 
 
 class _Pending:
-    __slots__ = ("due", "key", "until", "wait")
+    __slots__ = ("key", "target", "until", "wait")
 
-    def __init__(self, key: AttemptKey, now: float, until: float) -> None:
-        self.key, self.due, self.until, self.wait = key, now, until, REPEAT_AFTER
+    def __init__(self, target: Target, key: AttemptKey, until: float) -> None:
+        self.target, self.key, self.until, self.wait = target, key, until, REPEAT_AFTER
 
 
 class Cancels:
@@ -27,12 +29,20 @@ class Cancels:
 
     def __init__(self) -> None:
         self._pending: dict[Target, _Pending] = {}
+        # When each is due next, s; a number settles ties. What is not pending any more leaves when its turn comes.
+        self._turns: list[tuple[float, int, _Pending]] = []
+        self._numbers = itertools.count()
 
-    def add(self, worker: str, key: AttemptKey, now: float, until: float) -> None:
-        """Cancels attempts up to this one on a worker; repeats that until `until`."""
+    def add(self, worker: str, key: AttemptKey, now: float, until: float) -> AttemptKey:
+        """Cancels attempts up to this one on a worker, and returns up to which: to be sent now.
+
+        It is repeated until `until`.
+        """
         target = Target(worker, key.of)
         known = self._pending.get(target)
-        self._pending[target] = _Pending(max(key, known.key) if known else key, now, until)
+        one = self._pending[target] = _Pending(target, max(key, known.key) if known else key, until)
+        self._wait(one, now)
+        return one.key
 
     def acknowledged(self, worker: str, key: AttemptKey) -> bool:
         """Notes that the worker has answered for this attempt; returns False if nothing was cancelled there."""
@@ -49,15 +59,22 @@ class Cancels:
         self._pending = {target: one for target, one in self._pending.items() if target.worker != worker}
 
     def due(self, now: float) -> list[tuple[str, AttemptKey]]:
-        """Returns the cancellations to send now, each with its worker."""
+        """Returns the cancellations to repeat now, each with its worker."""
         found = []
-        for target, one in list(self._pending.items()):
+        while self._turns and self._turns[0][0] <= now:
+            one = heapq.heappop(self._turns)[2]
+            if self._pending.get(one.target) is not one:
+                continue  # it was acknowledged, or a later one has replaced it
             if now >= one.until:
-                del self._pending[target]
-            elif now >= one.due:
-                one.due, one.wait = now + one.wait, min(REPEAT_MOST, 2 * one.wait)
-                found.append((target.worker, one.key))
+                del self._pending[one.target]
+            else:
+                self._wait(one, now)
+                found.append((one.target.worker, one.key))
         return found
+
+    def _wait(self, one: _Pending, now: float) -> None:
+        heapq.heappush(self._turns, (min(now + one.wait, one.until), next(self._numbers), one))
+        one.wait = min(REPEAT_MOST, 2 * one.wait)
 
     def __contains__(self, target: Target) -> bool:
         return target in self._pending

@@ -128,7 +128,7 @@ class Dispatch:
     # cancellations --------------------------------------------------------------------------------------------------
 
     def send_cancels(self, now: float) -> None:
-        """Sends the cancellations that are due."""
+        """Repeats the cancellations that are due."""
         for epoch, key in self._cancels.due(now):
             if worker := self._workers.get(epoch):
                 worker.cancel(key)
@@ -172,8 +172,7 @@ class Dispatch:
         for worker in self._on(attempt.route):
             until = max(sample.deadline, now) + CANCEL_SECONDS
             key = AttemptKey(sample.key.request, sample.key.sample, attempt.number)
-            self._cancels.add(worker.epoch, key, now, until)
-        self.send_cancels(now)
+            worker.cancel(self._cancels.add(worker.epoch, key, now, until))
 
     def _uncount(self, sample: Sample, workers: set[str]) -> None:
         """Takes the sample out of the load of these workers."""
