@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from gateway.errors import APIError, failed, of_status
-from gateway.http.body import read_body
+from gateway.http.body import parsed, read_body
 from gateway.http.disconnect import ClientGone, until_gone
 from gateway.http.page import page
 from gateway.http.sse import EventStream
@@ -73,14 +73,14 @@ def make_app(gateway: Gateway) -> FastAPI:
     async def chat(request: Request) -> Response:
         received = time.monotonic()
         front = gateway.front()
-        body = parse_chat(await read_body(request, gateway.config.max_body))
+        body = await parsed(parse_chat, await read_body(request, gateway.config.max_body, front.values()))
         return await answer(request, "chat", body, [await front.chat(body, _authorization(request))], received)
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         received = time.monotonic()
         front = gateway.front()
-        body = parse_completion(await read_body(request, gateway.config.max_body))
+        body = await parsed(parse_completion, await read_body(request, gateway.config.max_body, front.values()))
         prompts = await front.completion(body, _authorization(request))
         return await answer(request, "completion", body, prompts, received)
 

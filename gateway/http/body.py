@@ -1,39 +1,80 @@
-"""Reads the body of a request, bounded in size and time."""
+"""Reads and parses the body of a request, bounded in size, in time, and in what it holds up."""
 
 import asyncio
+from collections.abc import Callable
+from email.message import Message
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from gateway.errors import APIError
+from gateway.errors import APIError, invalid
+from gateway.http.json_bounds import OBJECTS, PIECE, JSONCounts
 
 SECONDS = 30.0  # s in which a body has to be here
+INLINE = 16 << 10  # bytes that are parsed on the event loop, in half a millisecond
+CHARSETS = {"utf-8", "utf8", "us-ascii", "ascii"}  # JSON is UTF-8, of which ASCII is a part
+
+Body = TypeVar("Body")
 
 
-async def read_body(request: Request, most: int) -> bytes:
-    """Returns a body of up to `most` bytes.
+async def read_body(request: Request, most: int, values: int) -> bytes:
+    """Returns a body of up to `most` bytes, which is JSON in UTF-8 if it is anything, of up to `values` values.
 
-    Raises `APIError`: 415 for another content type, 413 for too many bytes, 408 for a slow sender, 400 for half a body.
+    Raises `APIError`: 415 for another type, charset or encoding, 413 for too many bytes, 400 for too many values or
+    half a body, 408 for a slow sender.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        # Also keeps web pages of other sites out: browsers ask before they send this type.
-        message = f"content-type is {kind or 'missing'!r}, expected application/json"
-        raise APIError(415, message, code="wrong_content_type")
+    _check_headers(request)
     length = request.headers.get("content-length", "0")
     if length.isdigit() and int(length) > most:
         raise _too_large(most)
-    body = bytearray()
+    body, counts = bytearray(), JSONCounts()
     try:
         async with asyncio.timeout(SECONDS):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > most:
                     raise _too_large(most)
+                await _count(chunk, counts, values)
     except TimeoutError:
         raise APIError(408, f"the body was not here within {SECONDS:g} s", code="body_timeout") from None
     except ClientDisconnect:
         raise APIError(400, "the body is incomplete", code="body_incomplete") from None
     return bytes(body)
+
+
+async def parsed(parse: Callable[[bytes], Body], body: bytes) -> Body:
+    """Returns what `parse` makes of a body: here of a small one, of a large one on a thread."""
+    return parse(body) if len(body) <= INLINE else await asyncio.to_thread(parse, body)
+
+
+def _check_headers(request: Request) -> None:
+    content = request.headers.get("content-type", "")
+    kind = content.partition(";")[0].strip().lower()
+    if kind != "application/json":
+        # Also keeps web pages of other sites out: browsers ask before they send this type.
+        message = f"content-type is {kind or 'missing'!r}, expected application/json"
+        raise APIError(415, message, code="wrong_content_type")
+    header = Message()
+    header["content-type"] = content
+    charset = header.get_content_charset() or "utf-8"
+    if charset not in CHARSETS:
+        raise APIError(415, f"the body's charset is {charset!r}, and JSON is UTF-8", code="wrong_charset")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", ""):
+        message = f"content-encoding is {encoding!r}; bodies are taken as they are, not compressed"
+        raise APIError(415, message, code="wrong_content_encoding")
+
+
+async def _count(chunk: bytes, counts: JSONCounts, values: int) -> None:
+    """Counts in pieces, between which others run. Raises `APIError` for more than there may be."""
+    for begin in range(0, len(chunk), PIECE):
+        counts.push(chunk[begin : begin + PIECE])
+        if counts.objects > OBJECTS:
+            raise invalid(f"the body has more than {OBJECTS} objects and lists", code="too_many_values")
+        if counts.values > values:
+            raise invalid(f"the body has more than {values} values", code="too_many_values")
+        if begin + PIECE < len(chunk):
+            await asyncio.sleep(0)
 
 
 def _too_large(most: int) -> APIError:

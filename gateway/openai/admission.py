@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from core.config import GatewayConfig
 from core.messages import Limits, Prompt, Sampling
 from gateway.errors import APIError, invalid
-from gateway.openai.schemas import ChatRequest, CompletionRequest, SamplingFields
+from gateway.openai.schemas import PROMPTS, ChatRequest, CompletionRequest, SamplingFields
 from gateway.requests.sample import AdmittedPrompt
 from gateway.requests.tenant import Tenants
 from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
@@ -17,6 +17,8 @@ from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
 COMPLETION_TOKENS = 16  # OpenAI's default limit for completions; chats may fill the context
 INLINE = 1024  # characters that are tokenized on the event loop, in half a millisecond
 LONG = 65536  # characters from which a prompt waits for its turn among the long ones, not among the others
+VALUES = 1 << 20  # that a body may have, whatever the context
+FEW_VALUES = 1 << 16  # that a body may have which are no token ids, such as the parts of messages
 AT_ONCE = 2  # prompts that are tokenized at once, of the long ones and of the others
 RENDER_SECONDS = 10.0  # s in which a long prompt has to be rendered and tokenized
 SEED_BITS = 63
@@ -52,6 +54,10 @@ class Admission:
         """Returns the longest prompt + answer in tokens, or 0 if nothing limits it."""
         limits = (self._config.max_model_len, self.tokenizer.context, self._workers_context())
         return min((limit for limit in limits if limit), default=0)
+
+    def values(self) -> int:
+        """Returns how many values the body of a request may have: the ids of all prompts, and a few more."""
+        return min(VALUES, PROMPTS * self.context() + FEW_VALUES) if self.context() else VALUES
 
     async def chat(self, body: ChatRequest, authorization: str = "") -> AdmittedPrompt:
         """Returns the prompt of a chat; `authorization` is the header's value, or empty. Raises `APIError`."""

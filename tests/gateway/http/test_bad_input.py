@@ -1,5 +1,6 @@
 """Whatever is wrong with a request: the right status, OpenAI's error shape, and nothing enqueued."""
 
+import gzip
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from gateway.openai.schemas import MESSAGES as MOST_MESSAGES
 from tests.gateway.models import CONTEXT
 from tests.gateway.running import Running, serving
 
@@ -55,7 +57,9 @@ RAW = {
     "-Infinity": (b'{"prompt": "a", "top_p": -Infinity}', 400, "invalid_json"),
     "an overflow": (b'{"prompt": "a", "temperature": 1e999}', 400, "invalid_value"),
     "half a surrogate": (b'{"prompt": "\\ud800"}', 400, "invalid_json"),
-    "nested": (b'{"prompt": ' + b"[" * 20000 + b"]" * 20000 + b"}", 400, "invalid_json"),
+    "nested": (b'{"prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400, "invalid_json"),
+    "nested without end": (b'{"prompt": ' + b"[" * 20000, 400, "too_many_values"),
+    "nothing but lists": (b'{"prompt": [' + b"[1]," * 20_000 + b"[1]]}", 400, "too_many_values"),
     "too large": (b'{"prompt": "' + b"a" * 200_000 + b'"}', 413, "body_too_large"),
 }
 
@@ -79,6 +83,26 @@ async def test_a_body_without_a_length_is_bounded_too(shared: Running) -> None:
 async def test_content_types(shared: Running, kind: str) -> None:
     body = json.dumps({"messages": MESSAGES}).encode()
     await check(shared, 415, "wrong_content_type", None, url=CHAT, content=body, headers={"content-type": kind})
+
+
+@pytest.mark.parametrize("charset", ["latin-1", "UTF-16", "windows-1252", "nonsense"])
+async def test_charsets(shared: Running, charset: str) -> None:
+    kind = {"content-type": f"application/json; charset={charset}"}
+    await check(shared, 415, "wrong_charset", None, url=CHAT, json={"messages": MESSAGES}, headers=kind)
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=UTF-8", 'Application/JSON;charset="utf-8"; x=1'])
+async def test_utf8_may_be_named(shared: Running, kind: str) -> None:
+    await check(
+        shared, 400, "empty_prompt", "prompt", url=COMPLETION, json={"prompt": ""}, headers={"content-type": kind}
+    )
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "gzip, identity"])
+async def test_encodings(shared: Running, encoding: str) -> None:
+    body = gzip.compress(json.dumps({"messages": MESSAGES}).encode())
+    encoded = {"content-encoding": encoding}
+    await check(shared, 415, "wrong_content_encoding", None, url=CHAT, content=body, headers=encoded)
 
 
 PATHS = [
@@ -197,6 +221,7 @@ async def test_parameters(shared: Running, row: str, path: str) -> None:
 ONLY_CHAT: dict[str, tuple[dict[str, Any], str, str]] = {
     "no messages": ({}, "missing_required_parameter", "messages"),
     "empty messages": ({"messages": []}, "invalid_value", "messages"),
+    "too many messages": ({"messages": MESSAGES * (MOST_MESSAGES + 1)}, "invalid_value", "messages"),
     "messages text": ({"messages": "Hi!"}, "invalid_type", "messages"),
     "message text": ({"messages": ["Hi!"]}, "invalid_type", "messages[0]"),
     "no role": ({"messages": [{"content": "a"}]}, "missing_required_parameter", "messages[0].role"),

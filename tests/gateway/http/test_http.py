@@ -12,7 +12,9 @@ import pytest
 
 from core.records import GatewayRecord, HandoffCounts, HeldBlocks, KVCounts, KVLink, Load
 from core.registry import listed
-from tests.gateway.models import byte_level
+from gateway.openai.admission import FEW_VALUES
+from gateway.openai.schemas import PROMPTS
+from tests.gateway.models import CONTEXT, byte_level
 from tests.gateway.running import Running, until
 
 Serve = Callable[..., Awaitable[Running]]
@@ -269,6 +271,16 @@ async def test_stats_while_redis_is_away(running: Running, monkeypatch: pytest.M
     error = refusal.json()["error"]
     assert (refusal.status_code, error["code"], error["param"]) == (503, "registry_unavailable", None)
     assert int(refusal.headers["retry-after"]) >= 1
+
+
+async def test_values_are_counted_before_they_are_decoded(running: Running) -> None:
+    ids = b'{"prompt": [' + b"1," * (PROMPTS * CONTEXT + FEW_VALUES) + b"1]}"
+    messages = b'{"messages": [' + b",".join([b'{"role": "user", "content": ""}'] * 100_000) + b"]}"
+    for path, body in (("/v1/completions", ids), ("/v1/chat/completions", messages)):
+        answer = await running.client.post(path, content=body, headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "too_many_values")
+    full = [[5] * (CONTEXT - 1)] * PROMPTS
+    assert (await running.post("/v1/completions", prompt=full)).status_code == 200
 
 
 async def test_a_slow_body_does_not_hold_others(running: Running) -> None:
