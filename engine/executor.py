@@ -114,7 +114,7 @@ class Executor:
             return engine.model.logits(hidden).float()
 
     def _run(self, plan: Plan) -> Launched:
-        self.engine.pool.begin_step(None if self._on_layer is None else plan.works)  # without it nobody reads
+        self.engine.pool.begin_step(plan.works, is_read=self._on_layer is not None)
         sampled = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
         logits = self._logits(plan)
         draws = [Draw(w.sampling, w.samples, w.output_index) for w in plan.works if w.sampling is not None]

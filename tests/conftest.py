@@ -20,9 +20,10 @@ if not visible_gpus():
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects the tests marked `gpu` on a machine without one; pytest's closing line counts them."""
-    marked = [item for item in items if item.get_closest_marker("gpu") is not None]
-    if marked and not visible_gpus():
+    """Deselects the tests that this machine cannot run, with a GPU or without; pytest's closing line counts them."""
+    wrong = "interpreted" if visible_gpus() else "gpu"
+    marked = [item for item in items if item.get_closest_marker(wrong) is not None]
+    if marked:
         config.hook.pytest_deselected(items=marked)
         items[:] = [item for item in items if item not in marked]
 

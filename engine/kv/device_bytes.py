@@ -12,6 +12,7 @@ from core.config import Codec
 from core.kvspec import Piece, blocks_for
 from engine.device import to_device
 from engine.kv.codec import BlockCodec, landing_of
+from engine.kv.landing_order import LandingOrder
 from engine.kv.mover import WORD, BlockMover, words_of
 from engine.kv.payload import Payload, scatter, size_of, view_of
 from engine.kv.write_order import WriteOrder
@@ -22,8 +23,9 @@ class DeviceBytes:
     """Implements `engine.kv.pool.PoolBytes`.
 
     Transfers run on a stream of their own, ordered against the steps by events: a read waits for the store of its
-    layer in the step, or for the moves, that have filled its blocks, and for nothing behind that; a step waits for what
-    has landed before it; what lands waits for the moves before it, which may still read the block that is written.
+    layer in the step, or for the moves, that have filled its blocks, and for nothing behind that; a step, or a move,
+    waits for what has landed in the blocks that it touches (`landing_order.py`); what lands waits for the moves before
+    it, which may still read the block that is written.
     """
 
     def __init__(self, tensor: Tensor, mover: BlockMover, codec: BlockCodec) -> None:
@@ -34,13 +36,22 @@ class DeviceBytes:
         self._block_tokens = tensor.shape[-2]
         cuda: Any = torch.cuda
         self._stream: torch.cuda.Stream = cuda.Stream(tensor.device, priority=-1)  # before the blocks of large grids
+        tensor.record_stream(self._stream)  # else its memory may be another's while a last transfer still writes
         self._order: WriteOrder[torch.cuda.Event] = WriteOrder(len(tensor), tensor.shape[1])
-        self._landed: torch.cuda.Event = cuda.Event()  # passes when all that has landed so far is in its blocks
-        self._moved: torch.cuda.Event = cuda.Event()  # passes when the newest moves are carried out
+        self._landings: LandingOrder[torch.cuda.Event] = LandingOrder(self._block_tokens)
+        self._moved = self._engine().record_event()  # passes when the newest moves are carried out; at first, zeros
+        self._order.begin(None)
+        self._order.recorded(range(len(tensor)), self._moved)
 
-    def begin_step(self, works: Sequence[Work] | None) -> None:
-        self._engine().wait_event(self._landed)
-        self._order.begin(None if works is None else list(chain.from_iterable(map(self._written_by, works))))
+    def begin_step(self, works: Sequence[Work] | None, *, is_read: bool) -> None:
+        self._wait(self._landings.of_any() if works is None else self._landings.of_step(works))
+        if works is None or not is_read:
+            self._order.begin(None)
+        else:
+            self._order.begin(list(chain.from_iterable(map(self._written_by, works))))
+
+    def begin_moves(self, blocks: Sequence[int]) -> None:
+        self._wait(self._landings.of_blocks(blocks))
 
     def written(self, layer: int) -> None:
         self._order.recorded((layer,), self._engine().record_event())
@@ -82,7 +93,7 @@ class DeviceBytes:
             self._stream.wait_event(self._moved)
             words = staging.to(self._tensor.device, non_blocking=True)
             self._mover.scatter(words, self._tensor[layer : layer + 1], self._index(blocks))
-            self._landed.record(self._stream)  # steps wait for it; the host does not
+            self._landings.landed(blocks, self._stream.record_event())  # steps wait for it; the host does not
 
     def convert(self, piece: Piece, count: int, payload: Payload) -> None:
         landing = landing_of(piece, count, self._block_tokens)
@@ -94,7 +105,11 @@ class DeviceBytes:
             self._stream.wait_event(self._moved)
             found = staging.to(self._tensor.device, non_blocking=True).view(count, -1)
             self._codec.decode(found, landing, self._tensor[piece.layer])
-            self._landed.record(self._stream)
+            self._landings.landed(landing.blocks, self._stream.record_event())
+
+    def _wait(self, landed: torch.cuda.Event | None) -> None:
+        if landed is not None:
+            self._engine().wait_event(landed)
 
     def _written_by(self, work: Work) -> list[int]:
         """Returns the blocks that a work stores KV in."""

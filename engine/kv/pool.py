@@ -45,8 +45,12 @@ def make_spec(config: ModelConfig, dtype: torch.dtype, block_tokens: int, weight
 class PoolBytes(Protocol):
     """Holds a pool's bytes: the engine's thread says what it does with blocks, the I/O thread takes and lands them."""
 
-    def begin_step(self, works: Sequence[Work] | None) -> None:
+    def begin_step(self, works: Sequence[Work] | None, *, is_read: bool) -> None:
         """See `KVPool.begin_step`."""
+        ...
+
+    def begin_moves(self, blocks: Sequence[int]) -> None:
+        """Says that moves are about to read or write these blocks: what has landed in them is there for that."""
         ...
 
     def written(self, layer: int) -> None:
@@ -128,7 +132,8 @@ class KVPool:
         """
         if not moves:
             return
-        self._bytes.begin_step(())
+        in_pool = [move.source for move in moves if move.kind != "in"]
+        self._bytes.begin_moves([*in_pool, *(move.target for move in moves if move.kind != "out")])
         for batch in batches(moves, max(1, STAGED // self.spec.block_bytes())):
             self._move(batch[0].kind, batch[0].group, [move.source for move in batch], [move.target for move in batch])
         self._bytes.moved([move.target for move in moves if move.kind != "out"])
@@ -160,12 +165,13 @@ class KVPool:
         """Says the same of all layers, for a step that is launched as a whole."""
         self._bytes.all_written()
 
-    def begin_step(self, works: Sequence[Work] | None = None) -> None:
-        """Says that the engine thread is about to launch a step: what has landed before is there for it.
+    def begin_step(self, works: Sequence[Work] | None = None, *, is_read: bool = True) -> None:
+        """Says that the engine thread is about to launch a step of `works`; None: it may touch any block.
 
-        A read waits for the step only if it may have written the blocks: those of `works`; None: any.
+        What has landed in its blocks before is there for it; it does not wait for what lands in others. A read waits
+        for the step only if it may have written the blocks; where nobody reads what it writes, that is not recorded.
         """
-        self._bytes.begin_step(works)
+        self._bytes.begin_step(works, is_read=is_read)
 
     def enter(self, blocks: Tensor) -> None:
         """Says that these blocks, on the pool's device, are about to get their first tokens."""

@@ -199,27 +199,35 @@ def test_tokens_land_in_their_places_and_nowhere_else(block_codec: str, device: 
     @settings(max_examples=80, deadline=None)
     @given(arrivals())
     def check(case: Arrival) -> None:
-        dtype = DTYPES[case.source]
-        sender = make_pool(dtype, case.source_block, BLOCK_CODECS[block_codec], device)
-        sender.layers[1][1:] = random_values(tuple(sender.layers[1][1:].shape), dtype, 1).to(device)
-        receiver = make_pool(DTYPES[case.target], case.target_block, BLOCK_CODECS[block_codec], device)
-        first = case.first_block * case.source_block
-        form = WireForm(case.source, case.source_block, case.codec)
-        payload = b"".join(sender.read(0, 1, case.sent, case.codec))
-        places = [0, *(len(payload) * cut // 1000 for cut in case.cuts), len(payload)]
-        frames = [payload[begin:end] for begin, end in pairwise(places)]
-        expected = receiver.layers[1].cpu().clone()
-        rows = decoded(sender.layers[1].cpu(), case)
-        for index, row in enumerate(rows):
-            token = first + index
-            block, offset = divmod(token, case.target_block)
-            if token >= case.held and block < len(case.table):
-                expected[case.table[block], :, :, offset] = row.to(expected.dtype)
-        receiver.convert(Piece(form, 0, 1, case.table, first, case.held), frames)
-        assert torch.equal(bits(receiver.layers[1].cpu()), bits(expected))
-        assert not receiver.layers[0][1:].ne(POISON_AS[case.target]).any(), "another layer was written"
+        send_and_land(BLOCK_CODECS[block_codec], device, case)
 
     check()
+
+
+def send_and_land(block_codec: BlockCodec, device: torch.device, case: Arrival) -> None:
+    """Converts one payload, and compares every value of both layers. On a GPU transfers have a stream of their own."""
+    dtype = DTYPES[case.source]
+    sender = make_pool(dtype, case.source_block, block_codec, device)
+    sender.layers[1][1:] = random_values(tuple(sender.layers[1][1:].shape), dtype, 1).to(device)
+    receiver = make_pool(DTYPES[case.target], case.target_block, block_codec, device)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # what was written here is there for transfers
+    first = case.first_block * case.source_block
+    form = WireForm(case.source, case.source_block, case.codec)
+    payload = b"".join(sender.read(0, 1, case.sent, case.codec))
+    places = [0, *(len(payload) * cut // 1000 for cut in case.cuts), len(payload)]
+    frames = [payload[begin:end] for begin, end in pairwise(places)]
+    expected = receiver.layers[1].cpu().clone()
+    rows = decoded(sender.layers[1].cpu(), case)
+    for index, row in enumerate(rows):
+        token = first + index
+        block, offset = divmod(token, case.target_block)
+        if token >= case.held and block < len(case.table):
+            expected[case.table[block], :, :, offset] = row.to(expected.dtype)
+    receiver.convert(Piece(form, 0, 1, case.table, first, case.held), frames)
+    receiver.begin_step()  # what follows comes behind what has landed
+    assert torch.equal(bits(receiver.layers[1].cpu()), bits(expected))
+    assert not receiver.layers[0][1:].ne(POISON_AS[case.target]).any(), "another layer was written"
 
 
 POISON_AS = {name: torch.tensor(POISON).to(dtype).item() for name, dtype in DTYPES.items()}

@@ -1,0 +1,59 @@
+"""Finds the event that a step has to wait for before it touches blocks that KV has landed in.
+
+Landings of many handoffs follow each other on one stream. A step that waited for the newest of them would stand behind
+bytes of sequences that nobody runs yet; it waits for those in its own blocks only, and for each of them once.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Generic, TypeVar
+
+from engine.plan import Work
+
+Event = TypeVar("Event")
+
+
+class LandingOrder(Generic[Event]):
+    """Remembers the newest landing in each block until a step or a move has waited for it.
+
+    One thread lands, another asks: both only put whole entries into one dictionary, and take them out.
+    """
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._landed: dict[int, tuple[int, Event]] = {}  # by block: the landing's number and its event
+        self._count = 0
+        self._ends: dict[int, int] = {}  # of each sequence of the step before, the position behind its last token
+
+    def landed(self, blocks: Iterable[int], event: Event) -> None:
+        """Takes note of an `event` that comes behind what has just landed in these blocks."""
+        self._count += 1
+        entry = (self._count, event)
+        for block in blocks:
+            self._landed[block] = entry
+
+    def of_step(self, works: Sequence[Work]) -> Event | None:
+        """Returns the event that covers all landings in blocks of these works that nobody has waited for; None: none.
+
+        A sequence that goes on where its work of the step before ended has blocks that were looked at then, but for
+        those that it writes now. Nothing lands in blocks that a sequence runs with.
+        """
+        if not self._count:
+            return None  # most prefill workers' steps
+        known, self._ends = self._ends, {work.sequence: work.start + len(work.token_ids) for work in works}
+        if not self._landed:
+            return None
+        return self.of_blocks(chain.from_iterable(self._touched(work, known) for work in works))
+
+    def of_blocks(self, blocks: Iterable[int]) -> Event | None:
+        """Returns the event that covers all landings in these blocks that nobody has waited for; None: none."""
+        found = [entry for block in blocks if (entry := self._landed.pop(block, None)) is not None]
+        return max(found, key=lambda entry: entry[0])[1] if found else None
+
+    def of_any(self) -> Event | None:
+        """Returns the event that covers all landings that nobody has waited for; None: none."""
+        return self.of_blocks(list(self._landed))
+
+    def _touched(self, work: Work, known: dict[int, int]) -> list[int]:
+        goes_on = known.get(work.sequence) == work.start
+        return work.blocks[0][work.start // self._block_tokens if goes_on else 0 :]

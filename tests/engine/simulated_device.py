@@ -1,0 +1,430 @@
+"""Simulates a GPU's streams on a CPU, and finds accesses to memory that nothing puts in order.
+
+What is simulated is order, not time: every stream, and the host, has a vector clock (Fidge, "Timestamps in
+message-passing systems that preserve the partial ordering", 1988; torch.cuda._sanitizer does the same on a GPU). A
+launch happens after what the host knows to be over; a recorded event carries its stream's clock to who waits for it.
+Two accesses to one cell of memory, one of them a write, must be in order: else a device is free to run them in either,
+however late or early each may be. Freed memory belongs to the stream that it was allocated on: what other streams still
+do with it must be over by then, unless the allocator was told of them (`record_stream`).
+
+Code under test runs as it is: PyTorch's operators compute on the CPU, Triton's kernels in their interpreter, which
+knows the address of each load and store. Tensors made on `cuda` say that they are there. A tensor given to `in_cells`
+is watched in cells of so many bytes, every other one as a whole.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
+
+CUDA = torch.device("cuda", 0)
+HOST = "host"
+ENGINE = "engine"
+"""The current stream where nobody has chosen one."""
+
+Clock = dict[str, int]
+
+
+def joined(left: Clock, right: Clock) -> Clock:
+    """What is behind both."""
+    return {each: max(left.get(each, 0), right.get(each, 0)) for each in {*left, *right}}
+
+
+@dataclass
+class Access:
+    """The newest accesses to one cell: (actor, its time, what)."""
+
+    written: tuple[str, int, str] | None = None
+    read: dict[str, tuple[int, str]] = field(default_factory=dict)  # by actor
+
+
+@dataclass
+class Memory:
+    """One allocation."""
+
+    name: str
+    alive: StorageWeakRef
+    begin: int  # address
+    size: int  # bytes
+    owner: str  # stream that it was allocated on, or the host
+    on_device: bool
+    cell: int  # bytes
+    cells: dict[int, Access] = field(default_factory=dict)
+    recorded: set[str] = field(default_factory=set)  # streams that the allocator was told of
+
+
+class SimulatedEvent:
+    """See `torch.cuda.Event`. One that was not recorded holds nobody up."""
+
+    def __init__(self, device: "SimulatedDevice", clock: Clock | None = None) -> None:
+        self._device = device
+        self.clock = clock or {}
+
+    def record(self, stream: "SimulatedStream | None" = None) -> None:
+        self.clock = dict((stream or self._device.current).clock)
+
+    def query(self) -> bool:
+        """As late as it may be: it has passed only if the host knows that."""
+        host = self._device.host
+        return all(host.get(actor, 0) >= time for actor, time in self.clock.items())
+
+    def synchronize(self) -> None:
+        if not self._device.forgets("synchronize"):
+            self._device.host = joined(self._device.host, self.clock)
+
+
+class SimulatedStream:
+    """See `torch.cuda.Stream`."""
+
+    def __init__(self, device: "SimulatedDevice", name: str) -> None:
+        self._device = device
+        self.name = name
+        self.clock: Clock = {name: 0}
+
+    def wait_event(self, event: SimulatedEvent) -> None:
+        if not self._device.forgets("wait_event"):
+            self.clock = joined(self.clock, event.clock)
+
+    def record_event(self, event: SimulatedEvent | None = None) -> SimulatedEvent:
+        event = event or SimulatedEvent(self._device)
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        if not self._device.forgets("synchronize"):
+            self._device.host = joined(self._device.host, self.clock)
+
+
+class SimulatedDevice:
+    """One GPU with its streams, and the host."""
+
+    def __init__(self) -> None:
+        self.host: Clock = {HOST: 0}
+        self.streams = [SimulatedStream(self, ENGINE)]
+        self.current = self.streams[0]
+        self.forgotten = ("", "")  # a kind of wait, and the function that it is left out of
+        self.races: list[str] = []
+        self._memory: dict[int, Memory] = {}  # by storage
+
+    def forgets(self, kind: str) -> bool:
+        """Whether whoever called, or whoever called that, leaves this wait out."""
+        frame: Any = sys._getframe(2)
+        return self.forgotten in [(kind, each.f_code.co_name) for each in (frame, frame.f_back)]
+
+    # what the code under test calls ---------------------------------------------------------------------------------
+
+    def make_stream(self, device: object = None, priority: int = 0) -> SimulatedStream:
+        self.streams.append(SimulatedStream(self, f"stream {len(self.streams)}"))
+        return self.streams[-1]
+
+    def make_event(self, **options: bool) -> SimulatedEvent:
+        return SimulatedEvent(self)
+
+    @contextmanager
+    def on(self, stream: SimulatedStream) -> Iterator[None]:
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def synchronize(self, device: object = None) -> None:
+        self.reclaim()
+        for stream in self.streams:
+            stream.synchronize()
+
+    # memory ---------------------------------------------------------------------------------------------------------
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor is on the device."""
+        found = self._memory.get(tensor.untyped_storage()._cdata)
+        return found is not None and found.on_device
+
+    def allocated(self, tensor: Tensor, name: str, *, on_device: bool) -> None:
+        """Watches a new tensor's memory, unless it is watched already."""
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._memory:
+            return
+        owner = self.current.name if on_device else HOST
+        reference = StorageWeakRef(storage)
+        size = max(1, storage.nbytes())
+        self._memory[storage._cdata] = Memory(name, reference, storage.data_ptr(), size, owner, on_device, size)
+
+    def in_cells(self, tensor: Tensor, size: int, name: str) -> None:
+        """Watches a tensor's memory in cells of `size` bytes."""
+        memory = self._memory[tensor.untyped_storage()._cdata]
+        so_far = memory.cells.get(0, Access())
+        memory.cell, memory.name = size, name
+        memory.cells = {cell: Access(so_far.written, dict(so_far.read)) for cell in range(-(-memory.size // size))}
+
+    def record(self, tensor: Tensor, stream: SimulatedStream) -> None:
+        """Tells the allocator that another stream uses this memory."""
+        self._memory[tensor.untyped_storage()._cdata].recorded.add(stream.name)
+
+    def reclaim(self) -> None:
+        """Takes back memory whose tensors are gone, and looks whether anybody may still use it."""
+        for key, memory in [*self._memory.items()]:
+            if not memory.alive.expired():
+                continue
+            del self._memory[key]
+            owner = next((stream.clock for stream in self.streams if stream.name == memory.owner), {})
+            known = joined(owner, self.host)
+            for access in memory.cells.values() if memory.on_device else ():
+                found = [(actor, time, what) for actor, (time, what) in access.read.items()]
+                found += [access.written] if access.written else []
+                for actor, time, what in found:
+                    if known.get(actor, 0) < time and actor not in memory.recorded:
+                        self.races.append(f"{memory.name} is freed while {what} on {actor} may still use it")
+
+    # accesses -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def launch(self) -> Iterator[None]:
+        """Inside, one launch on the current stream makes its accesses."""
+        self.reclaim()
+        stream = self.current
+        stream.clock = joined(stream.clock, self.host)
+        stream.clock[stream.name] += 1
+        yield
+
+    def touch(self, tensor: Tensor, cells: Sequence[int] | None, what: str, *, write: bool, by_host: bool) -> None:
+        """Notes an access to some of a watched tensor's cells; None: to all of its memory."""
+        memory = self._memory.get(tensor.untyped_storage()._cdata)
+        if memory is not None:
+            for cell in range(-(-memory.size // memory.cell)) if cells is None else cells:
+                self._touch(memory, cell, what, write=write, by_host=by_host)
+
+    def touch_address(self, addresses: NDArray[np.uint64], what: str, *, write: bool) -> None:
+        """Notes a kernel's accesses."""
+        if not addresses.size:
+            return
+        low, high = int(addresses.min()), int(addresses.max())
+        for memory in self._memory.values():
+            if high < memory.begin or low >= memory.begin + memory.size:
+                continue
+            inside = addresses[(addresses >= memory.begin) & (addresses < memory.begin + memory.size)]
+            for cell in np.unique((inside - np.uint64(memory.begin)) // np.uint64(memory.cell)).tolist():
+                self._touch(memory, int(cell), what, write=write, by_host=False)
+
+    def _touch(self, memory: Memory, cell: int, what: str, *, write: bool, by_host: bool) -> None:
+        actor, clock = (HOST, self.host) if by_host else (self.current.name, self.current.clock)
+        access = memory.cells.setdefault(cell, Access())
+        before = [access.written] if access.written else []
+        if write:
+            before += [(reader, time, done) for reader, (time, done) in access.read.items()]
+        for other, time, done in before:
+            if clock.get(other, 0) < time:
+                kind = "written" if write else "read"
+                self.races.append(f"{memory.name}[{cell}] is {kind} by {what} on {actor}, unordered with {done}")
+        if write:
+            access.written, access.read = (actor, clock[actor], f"{what} on {actor}"), {}
+        else:
+            access.read[actor] = (clock[actor], f"{what} on {actor}")
+
+    def cells_of(self, tensor: Tensor, index: Callable[[Tensor], Tensor] | None = None) -> list[int] | None:
+        """The cells that a view covers, or those of its elements that `index` takes; None: all of its memory."""
+        memory = self._memory.get(tensor.untyped_storage()._cdata)
+        if memory is None or memory.cell >= memory.size:
+            return None
+        of_elements = torch.arange(memory.size // tensor.itemsize) * tensor.itemsize // memory.cell
+        view = of_elements.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+        found: list[int] = (view if index is None else index(view)).unique().tolist()
+        return found
+
+
+UNFILLED = {"empty", "empty_strided", "new_empty", "new_empty_strided", "empty_like"}
+"""Operators that allocate memory and touch none."""
+SHAPED_ALIKE = {*UNFILLED, "new_zeros", "zeros_like", "new_ones", "ones_like", "new_full", "full_like"}
+"""Operators that take a tensor for its shape alone."""
+
+
+class Operators(TorchDispatchMode):
+    """Takes note of what PyTorch's operators read and write."""
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        device = self._device
+        device.reclaim()
+        result = func(*args, **kwargs)
+        if func.is_view:
+            return result
+        name = func.overloadpacket.__name__
+        found = [(each.alias_info, value) for each, value in zip(func._schema.arguments, args, strict=False)]
+        by_name = {each.name: each for each in func._schema.arguments}
+        found += [(by_name[key].alias_info, value) for key, value in kwargs.items()]
+        tensors = [(each, alias is not None and alias.is_write) for alias, value in found for each in _tensors(value)]
+        outputs = _tensors(result)
+        with _disable_current_modes():
+            on_device = any(map(device.holds, [each for each, _ in tensors]))
+            if on_device:
+                with device.launch():
+                    self._note(name, args, tensors, outputs, by_host=False)
+            else:
+                self._note(name, args, tensors, outputs, by_host=True)
+        return result
+
+    def _note(
+        self, name: str, args: Any, tensors: list[tuple[Tensor, bool]], outputs: list[Tensor], *, by_host: bool
+    ) -> None:
+        device = self._device
+        taken = _indexed(name, args)
+        for tensor, written in [] if name in SHAPED_ALIKE else tensors:
+            cells = device.cells_of(tensor, taken if tensor is args[0] else None)
+            device.touch(tensor, cells, name, write=written, by_host=by_host)
+        for output in outputs:
+            device.allocated(output, f"the result of {name}", on_device=not by_host)
+            if name not in UNFILLED and not any(output is tensor for tensor, _ in tensors):
+                device.touch(output, device.cells_of(output), name, write=True, by_host=by_host)
+
+
+def _indexed(name: str, args: Any) -> Callable[[Tensor], Tensor] | None:
+    """Which elements of its first argument an operator touches that is given their numbers."""
+    if name in ("index_select", "index_copy_", "index_fill_"):
+        return lambda view: view.index_select(args[1], args[2])
+    if name in ("index", "index_put_", "_index_put_impl_", "_unsafe_index"):
+        places = tuple(slice(None) if each is None else each for each in args[1])
+        return lambda view: view[places]
+    return None
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [each for each in tree_leaves(value) if isinstance(each, Tensor)]
+
+
+DEVICE_OF: Any = Tensor.device.__get__
+READS_HERE = {Tensor.tolist, Tensor.item, Tensor.numpy, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.cpu}
+
+
+class Pretence(TorchFunctionMode):
+    """Lets tensors be made on `cuda`, pinned and copied there and back, though all of them are the host's."""
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        device = self._device
+        if func == DEVICE_OF and device.holds(args[0]):
+            return CUDA
+        if func is Tensor.pin_memory:
+            return self._copied(args[0], "pinned memory", on_device=False)
+        if func is Tensor.to:
+            return self._to(*args, **kwargs)
+        if func in READS_HERE and device.holds(args[0]):
+            if func is Tensor.cpu:
+                return self._to(args[0], "cpu")
+            device.current.synchronize()
+        elif func in READS_HERE:
+            device.touch(args[0], None, func.__name__, write=False, by_host=True)
+        kwargs.pop("pin_memory", None)
+        place = kwargs.get("device")
+        there = place is not None and torch.device(place).type == "cuda"
+        if there:
+            kwargs["device"] = "cpu"
+        result = func(*args, **kwargs)
+        if there:
+            with _disable_current_modes():
+                self._made(result, func.__name__)
+        return result
+
+    def _made(self, result: Tensor, name: str) -> None:
+        """Takes a tensor that was made on the device over from the host, which has just made it there."""
+        device = self._device
+        device._memory.pop(result.untyped_storage()._cdata, None)
+        device.allocated(result, f"what {name} made", on_device=True)
+        if name not in UNFILLED:
+            with device.launch():
+                device.touch(result, None, name, write=True, by_host=False)
+
+    def _to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        device = self._device
+        place = next((each for each in (*args, kwargs.get("device")) if isinstance(each, torch.device | str)), None)
+        kind = torch.device(place).type if place is not None else ""
+        if kind == "cuda" and not device.holds(tensor):
+            return self._copied(tensor, "a copy on the device", on_device=True)
+        if kind == "cpu" and device.holds(tensor):
+            copy = self._copied(tensor, "a copy on the host", on_device=False)
+            device.current.synchronize()
+            return copy
+        with torch._C.DisableTorchFunction():
+            args = tuple("cpu" if each is place and place is not None else each for each in args)
+            found: Tensor = tensor.to(*args, **{**kwargs, **({"device": "cpu"} if "device" in kwargs else {})})
+            return found
+
+    def _copied(self, tensor: Tensor, name: str, *, on_device: bool) -> Tensor:
+        """Copies on the current stream; a copy between pinned memory and the device is one launch."""
+        device = self._device
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            result = tensor.clone(memory_format=torch.contiguous_format)
+            device.allocated(result, name, on_device=on_device)
+            by_host = not (on_device or device.holds(tensor))
+            with device.launch():
+                device.touch(tensor, device.cells_of(tensor), "a copy", write=False, by_host=by_host)
+                device.touch(result, None, "a copy", write=True, by_host=by_host)
+        return result
+
+
+@contextmanager
+def simulated_device() -> Iterator[SimulatedDevice]:
+    """Inside, PyTorch and Triton find a GPU that is simulated. What was made before is not watched."""
+    device = SimulatedDevice()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "Stream", device.make_stream)
+        patch.setattr(torch.cuda, "Event", device.make_event)
+        patch.setattr(torch.cuda, "stream", device.on)
+        patch.setattr(torch.cuda, "current_stream", lambda place=None: device.current)
+        patch.setattr(torch.cuda, "synchronize", device.synchronize)
+        patch.setattr(Tensor, "record_stream", lambda tensor, stream: device.record(tensor, stream))
+        patch.setattr("engine.backends.triton.decode_graphs.record", lambda step, place, memory: (step, None))
+        patch.setattr(torch.cuda, "get_device_name", lambda place: "a simulated GPU")
+        patch.setattr(torch.cuda, "get_device_properties", lambda place: SimpleNamespace(multi_processor_count=4))
+        _watch_kernels(device, patch)
+        with Operators(device), Pretence(device):
+            yield device
+            device.reclaim()
+
+
+def _watch_kernels(device: SimulatedDevice, patch: pytest.MonkeyPatch) -> None:
+    """Has Triton's interpreter tell each load and store."""
+    running: list[str] = []
+    call, load, store = (
+        GridExecutor.__call__,
+        InterpreterBuilder.create_masked_load,
+        InterpreterBuilder.create_masked_store,
+    )
+
+    def launched(self: Any, *args: Any, **kwargs: Any) -> None:
+        with _disable_current_modes(), torch._C.DisableTorchFunction(), device.launch():
+            running.append(self.fn.__name__)
+            call(self, *args, **kwargs)
+            running.pop()
+
+    def loaded(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
+        device.touch_address(pointers.data[mask.data.astype(bool)], running[-1], write=False)
+        return load(self, pointers, mask, *rest)
+
+    def stored(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        device.touch_address(pointers.data[mask.data.astype(bool)], running[-1], write=True)
+        return store(self, pointers, value, mask, *rest)
+
+    patch.setattr(GridExecutor, "__call__", launched)
+    patch.setattr(InterpreterBuilder, "create_masked_load", loaded)
+    patch.setattr(InterpreterBuilder, "create_masked_store", stored)

@@ -1,0 +1,221 @@
+"""Transfers, moves and steps on a simulated GPU: what touches the same block is in order, and nothing else waits."""
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from core.config import Codec
+from core.kvspec import Piece, WireForm
+from engine.backends.base import Backend
+from engine.backends.reference.backend import ReferenceBackend
+from engine.backends.reference.device_codec import DeviceCodec
+from engine.backends.triton.backend import TritonBackend
+from engine.executor import Engine, Executor
+from engine.kv.codec import bytes_of
+from engine.kv.host_tier import HostTier
+from engine.kv.pool import KVPool
+from engine.plan import PENDING, BlockMove, Plan, Work
+from engine.start.load import LoadedEngine
+from engine.start.profiling import warm_up
+from tests.engine.drive import GREEDY
+from tests.engine.kv.test_codec import Arrival, send_and_land
+from tests.engine.simulated_device import CUDA, SimulatedDevice, simulated_device
+from tests.engine.test_golden import make_engine
+from tests.reference import SIZES, build_model
+
+BLOCKS, SLOTS = 8, 4
+
+pytestmark = pytest.mark.interpreted
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedEngine:
+    """A model whose weights are there, with the GPU's operators."""
+    config = LlamaConfig(**{**SIZES, "num_hidden_layers": 2})
+    directory = build_model(tmp_path_factory.mktemp("streams") / "model", config)
+    return make_engine(
+        directory, cpu_backend="triton", decode_graphs="off", block_size=8, max_sequences=1, max_batch_tokens=8
+    )
+
+
+class Worker:
+    """A worker's engine on the simulated device, and what its I/O thread does beside it."""
+
+    def __init__(
+        self,
+        loaded: LoadedEngine,
+        device: SimulatedDevice,
+        make_backend: Callable[[torch.device, torch.dtype], Backend[Any, Any]] = TritonBackend,
+        *,
+        signals: bool = False,
+    ) -> None:
+        self.device = device
+        config, spec = loaded.model_config, loaded.pool.spec
+        backend = make_backend(CUDA, torch.float32)
+        tier = HostTier(SLOTS, spec, torch.device("cpu"))
+        self.pool = KVPool(config, spec, BLOCKS, CUDA, torch.float32, backend.mover, backend.codec, tier)
+        device.in_cells(self.pool.layers[0], spec.groups[0].block_bytes, "the pool")
+        attention = backend.attention(config, self.pool.layers)
+        decodes = None
+        if not signals:
+            decodes = backend.decode_steps(loaded.model, config, self.pool.layers, 2, lambda stage, percent: None)
+        self.engine = Engine(backend, loaded.model, config, self.pool, attention, backend.launch_depth, decodes)
+        self.layers = range(config.layers)
+        self.executor = Executor(self.engine, (lambda plan, group, layer: None) if signals else None)
+        self._step = 0
+
+    def launch(self, *works: Work) -> None:
+        self.executor.launch(Plan(self._step, list(works)))
+        self._step += 1
+
+    def read(self, blocks: Sequence[int], codec: Codec = "none") -> list[bytes]:
+        return [b"".join(self.pool.read(0, layer, blocks, codec)) for layer in self.layers]
+
+    def land(self, blocks: Sequence[int], codec: Codec = "none") -> None:
+        """The KV of whole blocks comes in, layer by layer."""
+        spec = self.pool.spec
+        for layer in self.layers:
+            if codec == "none":
+                self.pool.write(0, layer, blocks, [bytes(len(blocks) * spec.groups[0].block_bytes)])
+            else:
+                form = WireForm(spec.dtype, spec.groups[0].block_tokens, codec)
+                size = bytes_of(form, spec.groups[0].vectors, self.engine.model_config.head_dim)
+                self.pool.convert(Piece(form, 0, layer, list(blocks), 0, 0), [bytes(size * len(blocks))])
+
+
+def prompt(sequence: int, blocks: list[int], tokens: int, start: int = 0) -> Work:
+    return Work(sequence, start, [1] * tokens, (blocks,), GREEDY)
+
+
+def decode(sequence: int, blocks: list[int], start: int, token: int = 1) -> Work:
+    return Work(sequence, start, [token], (blocks,), GREEDY)
+
+
+def layers_leave_behind_their_step(worker: Worker) -> None:
+    """Two steps are under way; what the first has filled leaves, as it is and encoded."""
+    worker.launch(prompt(1, [1, 2], 9), prompt(2, [3], 3))
+    worker.launch(prompt(1, [1, 2, 4], 8, 9))
+    assert not worker.pool.ready(0, 0, [1])
+    worker.read([1, 3])
+    worker.read([2, 4], "fp8")
+    worker.executor.collect()
+    worker.executor.collect()
+
+
+def landed_sequences_run(worker: Worker) -> None:
+    """One after the other joins the batch; the first one's blocks are granted to another when it has ended."""
+    worker.land([1, 2])
+    worker.launch(decode(1, [1, 2], 10))
+    worker.land([3, 4], "int8")
+    worker.launch(decode(1, [1, 2], 11, PENDING), decode(2, [3, 4], 15))
+    worker.executor.collect()
+    worker.executor.collect()
+    worker.land([2, 1])
+    worker.launch(decode(2, [3, 4, 5], 16), decode(3, [2, 1], 9))
+    worker.executor.collect()
+
+
+def what_was_given_up_is_used_by_another(worker: Worker) -> None:
+    """A handoff ends while its bytes are still landing; its blocks go to sequences that run, and to moves."""
+    worker.launch(decode(1, [1], 6))
+    worker.executor.collect()
+    worker.land([2, 3])
+    worker.launch(decode(1, [1], 7))
+    worker.executor.collect()
+    worker.launch(decode(1, [1, 2], 8))  # it grows into one of them
+    worker.executor.collect()
+    worker.land([4, 5], "fp8")
+    worker.executor.move([BlockMove("copy", 0, 1, 4)])
+    worker.land([6])
+    worker.launch(prompt(2, [6], 2))
+    worker.executor.collect()
+
+
+def moved_blocks_make_room(worker: Worker) -> None:
+    """What was moved away is written over at once, what has come back is read at once, in a step and by a transfer."""
+    worker.launch(prompt(1, [1, 2], 9))
+    worker.executor.collect()
+    worker.executor.move([BlockMove("out", 0, 1, 0)])
+    worker.land([1])
+    worker.executor.move([BlockMove("copy", 0, 2, 5)])
+    worker.land([2], "fp8")
+    worker.executor.move([BlockMove("in", 0, 0, 6)])
+    worker.read([6, 5])
+    worker.launch(decode(1, [6, 5], 9), decode(2, [1, 2], 9))
+    worker.executor.collect()
+
+
+SCENES: dict[str, tuple[Callable[[Worker], None], bool]] = {
+    "a prefill worker": (layers_leave_behind_their_step, True),
+    "a decode worker": (landed_sequences_run, False),
+    "handoffs that end early": (what_was_given_up_is_used_by_another, False),
+    "moves": (moved_blocks_make_room, False),
+}
+
+
+def races(loaded: LoadedEngine, name: str, forgotten: tuple[str, str] = ("", "")) -> list[str]:
+    """What nothing puts in order in a scene, where a function leaves out a kind of wait."""
+    scene, signals = SCENES[name]
+    with simulated_device() as device:
+        worker = Worker(loaded, device, signals=signals)
+        device.forgotten = forgotten
+        scene(worker)
+    return device.races
+
+
+def test_the_pool_of_a_warm_up_is_not_given_away_while_it_is_written(loaded: LoadedEngine) -> None:
+    """A start drops it at once, with the last conversion still under way."""
+    with simulated_device() as device:
+        worker = Worker(loaded, device, ReferenceBackend, signals=True)
+        warm_up(worker.engine)
+        del worker
+        gc.collect()
+    assert device.races == []
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_nothing_races(name: str, loaded: LoadedEngine) -> None:
+    assert races(loaded, name) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "function", "found"),
+    [
+        ("a prefill worker", "wait_event", "read", "is read by _move on stream 1"),
+        ("a prefill worker", "synchronize", "read", "is read by numpy on host"),
+        ("a prefill worker", "synchronize", "collect", "is read by tolist on host"),
+        ("a decode worker", "wait_event", "begin_step", "is read by _attend_part on engine"),
+        ("handoffs that end early", "wait_event", "begin_step", "is written by _rope_and_store on engine"),
+        ("handoffs that end early", "wait_event", "begin_moves", "is written by _copy_words on engine"),
+        ("moves", "wait_event", "write", "is written by _move on stream 1"),
+        ("moves", "wait_event", "convert", "is written by index_put_ on stream 1"),
+    ],
+)
+def test_a_wait_that_is_left_out_shows(name: str, kind: str, function: str, found: str, loaded: LoadedEngine) -> None:
+    assert [race for race in races(loaded, name, (kind, function)) if found in race]
+
+
+def test_a_step_waits_for_what_it_reads_and_not_for_other_handoffs(loaded: LoadedEngine) -> None:
+    with simulated_device() as device:
+        worker = Worker(loaded, device)
+        engine, transfers = device.streams
+        worker.land([1, 2])
+        first = transfers.clock[transfers.name]
+        worker.land([3, 4])
+        worker.launch(decode(1, [1, 2], 9))
+        assert engine.clock.get(transfers.name) == first
+        worker.launch(decode(1, [1, 2], 10, PENDING), decode(2, [3, 4], 9))
+        assert engine.clock.get(transfers.name) == transfers.clock[transfers.name]
+
+
+@pytest.mark.parametrize("codec", ["none", "fp8"])
+def test_the_test_of_conversions_does_not_race(codec: Codec) -> None:
+    """What runs on a GPU: its tensors are written on one stream and read on another."""
+    with simulated_device() as device:
+        case = Arrival("bf16", "fp32", codec, 16, 8, [3, 1], [5, 2, 7], 0, 3, [])
+        send_and_land(DeviceCodec(), CUDA, case)
+    assert device.races == []
