@@ -165,6 +165,8 @@ def run_shape(given: argparse.Namespace) -> int:
     engine = Shaped(given.shape, given.device, given.dtype)
     print(engine.header())
     decoded, read = shaped_table.decodes(engine), shaped_table.reads(engine)
+    if given.profile:
+        shaped_table.kernels(decoded, read)
     if given.json:
         shaped_table.write_json(Path(given.json), engine, decoded, read)
     if given.plot:
@@ -198,7 +200,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--sweep", action="store_true", help="also batches of 1 to 64, and prompts of 128 to 4096")
     parser.add_argument("--plot", default="", metavar="FILE.svg", help="sweeps, and draws what came of it")
     parser.add_argument("--json", default="", metavar="FILE", help="with --shape: also write what was measured there")
-    parser.add_argument("--profile", action="store_true", help="also the share of time outside native operators")
+    profile = "also the share of time outside native operators; with --shape on a GPU, the time by kernel"
+    parser.add_argument("--profile", action="store_true", help=profile)
     return parser.parse_args()
 
 

@@ -1,189 +1,101 @@
-"""Runs everything that needs a GPU in one go, tests, tuning, tables, engines, on a machine that is lent for minutes.
+"""Runs what only a GPU can show, on a machine that is lent for minutes: tests, tables, tuning, engines.
 
-    python -m benchmarks.gpu --out DIR [--only PART …] [--again] [--minutes 9.5]
+    python -m benchmarks.gpu --out DIR [--part 1|2] [--only STAGE …] [--again STAGE …] [--minutes 9.5] [--list]
 
-Needs what `pyproject.toml` names for the engine and its tests (torch with CUDA, triton, transformers, safetensors,
-msgspec, pytest, hypothesis), and installs nothing. Parts run one after the other, each in a process of its own and
-within its time; one that fails does not stop the others. `results.json` keeps what is done, so a second call goes on
-with what is not; `results.md` has the tables, `log.txt` all that was said, `tuned.json` the kernels' measured configs.
-The status is 1 if a part has failed, or has not run for lack of time.
+`python benchmarks/gpu.py` is the same. Nothing is installed: `docs/operations.md` says which packages have to be there.
+The stages (`benchmarks/gpu_hour/stages.py`) run one after the other, each in a process of its own and within its time;
+one that fails, crashes or hangs costs only itself. A call begins no stage that may outlast it. `results.json` keeps
+what was done, so that the next call with the same DIR goes on: first with what has not run, then with what has not
+passed. `results.md` has the tables, `log.txt` all that was said, `tuned.json` the kernels' measured configs. What a
+call prints has fewer than 12,000 characters. The status is 1 if a stage has not passed, or has not run.
 """
 
 import argparse
-import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from types import FrameType
 
 ROOT = Path(__file__).resolve().parent.parent
+if not __package__:  # as a script, which finds the files beside it and not the packages
+    sys.path[0] = str(ROOT)
+
+from benchmarks.gpu_hour.results import WIDE, closing, load, save  # noqa: E402
+from benchmarks.gpu_hour.running import Outcome, run  # noqa: E402
+from benchmarks.gpu_hour.stages import PART_ONE, PART_TWO, STAGES, Stage  # noqa: E402
+
 TUNED = ROOT / "kernels" / "tuned.json"
 MINUTES = 9.5
-LEAST_SECONDS = 10.0
-"""A part that is left less is not begun."""
-SIDE_BY_SIDE = ("-n", "8") if find_spec("xdist") else ()
-"""Tests spend their time in the compiler, which is one thread's."""
-PYTEST = ("-m", "pytest", "-c", os.devnull, "--rootdir", str(ROOT), "-q", "-p", "no:cacheprovider", *SIDE_BY_SIDE)
-"""Without this project's settings: they ask for plugins that these tests do without."""
+PARTS = {"1": PART_ONE, "2": PART_TWO}
 
 
-@dataclass(frozen=True)
-class Part:
-    """Describes a command of this Python's; `{work}` in it is a directory for `result`, JSON, and `picture`."""
-
-    name: str
-    command: tuple[str, ...]
-    seconds: float
-    result: str = ""
-    picture: str = ""
+def to_run(stages: Sequence[Stage], outcomes: Mapping[str, Outcome], again: Sequence[str] = ()) -> list[Stage]:
+    """Orders what is left to do: what is wanted again, then what has never run, then what has not passed."""
+    repeated = [stage for stage in stages if stage.name in again]
+    others = [stage for stage in stages if stage.name not in again]
+    fresh = [stage for stage in others if stage.name not in outcomes]
+    return [*repeated, *fresh, *(each for each in others if each.name in outcomes and not outcomes[each.name].passed)]
 
 
-@dataclass
-class Outcome:
-    """Holds how a part went: `passed`, `failed` or `out of time`."""
-
-    status: str
-    seconds: float
-    last_line: str
-    tables: list[str] = field(default_factory=list)
-    result: Any = None
-
-
-def _engine(shape: str, seconds: float) -> Part:
-    files = ("--json", "{work}/result.json", "--plot", f"{{work}}/{shape}.svg")
-    command = ("-m", "benchmarks.engine", "--device", "cuda", "--shape", shape, *files)
-    return Part(shape, command, seconds, "result.json", f"{shape}.svg")
-
-
-KERNELS = ("-m", "benchmarks.kernels")
-PARTS = (
-    Part(
-        "tests",
-        (*PYTEST, "tests/kernels", "tests/benchmarks/test_device_time.py", "tests/benchmarks/test_idle.py"),
-        100,
-    ),
-    Part("golden", (*PYTEST, "-m", "gpu", "tests/engine"), 60),
-    Part("tune", (*KERNELS, "--tune", "--seconds", "100"), 125),
-    Part("kernels", (*KERNELS, "--seconds", "115", "--json", "{work}/result.json"), 140, "result.json"),
-    _engine("llama-3.1-8b", 85),
-    _engine("qwen3-0.6b", 55),
-)
-
-
-def run(part: Part, seconds: float, out: Path) -> Outcome:
-    """Runs a part, and ends it and all that it has started when its time is over."""
-    with TemporaryDirectory() as directory:
-        work, said = Path(directory), Path(directory) / "said.txt"
-        command = [sys.executable, *(each.replace("{work}", str(work)) for each in part.command)]
-        begin = time.monotonic()
-        status = _within(command, said, seconds)
-        spent = time.monotonic() - begin
-        text = said.read_text(errors="replace")
-        with (out / "log.txt").open("a") as log:
-            log.write(f"==== {part.name}: {' '.join(command)}\n{text}\n==== {status} after {spent:.0f} s\n")
-        if part.picture and (work / part.picture).exists():
-            shutil.copy(work / part.picture, out)
-        result = work / part.result
-        lines = [line for line in text.splitlines() if line.strip()]
-        return Outcome(
-            status,
-            round(spent, 1),
-            lines[-1] if lines else "it said nothing",
-            [line for line in lines if line.startswith("|")],
-            json.loads(result.read_text()) if part.result and result.exists() else None,
-        )
-
-
-def _within(command: Sequence[str], said: Path, seconds: float) -> str:
-    with said.open("w") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *_python_path()]), "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,
-        )
-        try:
-            return "failed" if process.wait(seconds) else "passed"
-        except subprocess.TimeoutExpired:
-            return "out of time"
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-
-
-def _python_path() -> list[str]:
-    """Returns where this machine has packages that were brought along."""
-    return [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-
-
-def load(out: Path) -> dict[str, Outcome]:
-    """Reads what earlier calls have done."""
-    place = out / "results.json"
-    return {name: Outcome(**kept) for name, kept in json.loads(place.read_text()).items()} if place.exists() else {}
-
-
-def save(out: Path, outcomes: dict[str, Outcome]) -> None:
-    """Writes the outcomes as JSON, and as a page of tables."""
-    (out / "results.json").write_text(
-        json.dumps({name: asdict(each) for name, each in outcomes.items()}, indent=1) + "\n"
-    )
-    page = ["# On the GPU", ""]
-    for name, outcome in outcomes.items():
-        page += [f"## {name}: {outcome.status}, {outcome.seconds:.0f} s", ""]
-        page += [*_tables(outcome.tables), ""] if outcome.tables else [outcome.last_line, ""]
-        if isinstance(outcome.result, dict) and "versions" in outcome.result:
-            page += [f"{outcome.result['versions']}; limits {outcome.result['limits']}", ""]
-    (out / "results.md").write_text("\n".join(page))
-
-
-def _tables(lines: Sequence[str]) -> list[str]:
-    """Returns the lines of tables, with an empty one before each head: the line before the one with dashes."""
-    separated: list[str] = []
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        separated += ["", line] if following.startswith("| ---") and separated else [line]
-    return separated
-
-
-def main(parts: Sequence[Part] = PARTS) -> int:
-    """Runs what is not done; returns 1 if something has failed or has not run."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results go, and are looked for")
-    parser.add_argument("--only", action="append", choices=[part.name for part in parts], help="may be given again")
-    parser.add_argument("--again", action="store_true", help="also what has passed before")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="for all of it")
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+def main(stages: Sequence[Stage] = STAGES) -> int:
+    """Runs what is left to do, as far as the time goes; returns 1 if something has not passed."""
+    given = options(stages)
+    wanted = [stage for stage in stages if stage.name in (given.only or [stage.name])]
+    if given.part:
+        wanted = [stage for stage in wanted if stage in PARTS[given.part]]
+    if given.list:
+        print("\n".join(f"{stage.name}: {stage.limit_s:.0f} s, needs {', '.join(stage.needs)}" for stage in wanted))
+        return 0
     end = time.monotonic() + 60 * given.minutes
+    signal.signal(signal.SIGTERM, _interrupt)
+    given.out.mkdir(parents=True, exist_ok=True)
     outcomes = load(given.out)
-    wanted = [part for part in parts if part.name in (given.only or [part.name])]
-    for part in wanted:
-        before = outcomes.get(part.name)
-        if before is not None and before.status == "passed" and not (given.again or given.only):
-            print(f"{part.name}: passed before")
-            continue
+    _bring_back_tuned(given.out, outcomes)
+    begun: list[str] = []
+    for stage in to_run(wanted, outcomes, given.again or given.only or ()):
         left = end - time.monotonic()
-        if left < LEAST_SECONDS:
-            print(f"{part.name}: no time is left", flush=True)
+        if left < stage.limit_s and (begun or left <= 0):
+            print(f"{stage.name}: for the next call, it may take {stage.limit_s:.0f} s of {max(0.0, left):.0f}")
             continue
-        outcomes[part.name] = outcome = run(part, min(part.seconds, left), given.out)
+        begun.append(stage.name)
+        outcomes[stage.name] = outcome = run(stage, min(stage.limit_s, left), given.out)
         save(given.out, outcomes)
         if TUNED.exists():
             shutil.copy(TUNED, given.out / "tuned.json")
-        print(f"{part.name}: {outcome.status} after {outcome.seconds:.0f} s: {outcome.last_line}", flush=True)
-    print(f"{given.out / 'results.md'} has the tables")
-    return int(any(part.name not in outcomes or outcomes[part.name].status != "passed" for part in wanted))
+        last = outcome.last_lines[-1] if outcome.last_lines else ""
+        print(f"{stage.name}: {outcome.status} after {outcome.seconds:.0f} s: {last}"[:WIDE], flush=True)
+    print(closing(begun, outcomes))
+    undone = [stage.name for stage in wanted if stage.name not in outcomes or not outcomes[stage.name].passed]
+    print(f"{len(wanted) - len(undone)} of {len(wanted)} stages have passed; {given.out / 'results.md'} has the tables")
+    return int(bool(undone))
+
+
+def _bring_back_tuned(out: Path, outcomes: Mapping[str, Outcome]) -> None:
+    """Puts configs where the kernels look for them, that an earlier call has measured on a machine that is gone."""
+    kept = out / "tuned.json"
+    if kept.exists() and not TUNED.exists() and "tune" in outcomes:
+        shutil.copy(kept, TUNED)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Ends us as Ctrl-C does: with the stage that runs."""
+    raise KeyboardInterrupt
+
+
+def options(stages: Sequence[Stage]) -> argparse.Namespace:
+    """Makes the parser of the command line."""
+    names = [stage.name for stage in stages]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("gpu-hour"), metavar="DIR", help="results, new and earlier")
+    parser.add_argument("--part", choices=list(PARTS), help="only the stages of this part")
+    parser.add_argument("--only", nargs="+", choices=names, metavar="STAGE", help="only these, also if they passed")
+    parser.add_argument("--again", nargs="+", choices=names, metavar="STAGE", help="these first, also if they passed")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="for all of it")
+    parser.add_argument("--list", action="store_true", help="print the stages, with their times and what they need")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

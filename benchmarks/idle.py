@@ -1,4 +1,7 @@
-"""Measures how long a device is idle while it decodes, by the profiler's record of every kernel and copy on it."""
+"""Looks at what a device does while it works, by the profiler's record of every kernel and copy on it.
+
+How long it is idle, and what takes its time.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -10,6 +13,14 @@ SHORT = 5e-6
 """s; shorter gaps are the device's own, between the kernels of one step."""
 
 
+class Ran(NamedTuple):
+    """Holds one kernel or copy, with its beginning and end in s."""
+
+    name: str
+    begin: float
+    end: float
+
+
 class Idle(NamedTuple):
     """Holds shares of the time from the first kernel to the end of the last: gaps that wait for the host, and all."""
 
@@ -17,9 +28,17 @@ class Idle(NamedTuple):
     all: float
 
 
-def idle_share(intervals: Iterable[tuple[float, float]]) -> Idle:
-    """Computes the share from the beginnings and ends of what ran, in s and any order; streams may overlap."""
-    ordered = sorted(intervals)
+class KernelTime(NamedTuple):
+    """Holds how often a kernel ran, and the seconds that it took in all."""
+
+    name: str
+    calls: int
+    seconds: float
+
+
+def idle_share(ran: Iterable[Ran]) -> Idle:
+    """Computes the share from what ran, in any order; streams may overlap."""
+    ordered = sorted((each.begin, each.end) for each in ran)
     first, busy_until = ordered[0]
     waiting = every = 0.0
     for begin, end in ordered:
@@ -31,12 +50,22 @@ def idle_share(intervals: Iterable[tuple[float, float]]) -> Idle:
     return Idle(waiting / span, every / span)
 
 
-def watched(work: Callable[[], object]) -> Idle | None:
-    """Watches `work` on a GPU, from an idle device to an idle device; None where the profiler may not look at it."""
+def by_kernel(ran: Iterable[Ran]) -> list[KernelTime]:
+    """Sums up what ran by its name, what took longest first."""
+    found: dict[str, tuple[int, float]] = {}
+    for each in ran:
+        calls, seconds = found.get(each.name, (0, 0.0))
+        found[each.name] = (calls + 1, seconds + each.end - each.begin)
+    times = (KernelTime(name, calls, seconds) for name, (calls, seconds) in found.items())
+    return sorted(times, key=lambda each: -each.seconds)
+
+
+def watched(work: Callable[[], object]) -> list[Ran]:
+    """Watches `work` on a GPU, from an idle device to an idle device; empty where the profiler may not look at it."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         work()
         torch.cuda.synchronize()
     events: Any = found.events()
-    ran = [event.time_range for event in events if event.device_type.name == "CUDA"]
-    return idle_share((each.start / 1e6, each.end / 1e6) for each in ran) if ran else None  # µs
+    ran = [event for event in events if event.device_type.name == "CUDA"]
+    return [Ran(event.name, event.time_range.start / 1e6, event.time_range.end / 1e6) for event in ran]  # µs

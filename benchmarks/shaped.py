@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.device_time import Limits, limits_of
 from benchmarks.floor import Work, work_of
-from benchmarks.idle import Idle, watched
+from benchmarks.idle import Idle, KernelTime, by_kernel, idle_share, watched
 from benchmarks.in_process import Loop, quiet, serve
 from benchmarks.random_weights import RandomWeights
 from benchmarks.shapes import SHAPES, write_config
@@ -44,15 +44,20 @@ MOST_OVER_FLOOR, LEAST_SHARE, MOST_IDLE, MEASURED_PROMPT = 1.2, 0.55, 0.05, 8192
 
 @dataclass(frozen=True)
 class Sizes:
-    """Says what is measured: decode steps of batches at a context, and prompts, in chunks of so many tokens."""
+    """Says what is measured: decode steps of batches, and prompts, in chunks of so many tokens.
 
-    context: int = 2048
+    A batch is measured at the first of the contexts at which its KV fits. KV of Llama-3.1-8B takes 128 KiB for each
+    token. So 256 sequences of 2,048 tokens, and what they grow by, take 66 GiB, and of 1,024 tokens 34 GiB: those fit
+    beside 15 GiB of weights in 80 GB.
+    """
+
+    contexts: tuple[int, ...] = (2048, 1024)
     batches: tuple[int, ...] = (1, 8, 32, 128, 256)
     prompts: tuple[int, ...] = tuple(1 << power for power in range(7, 16))
     chunk: int = 8192
 
 
-SIZES = {shape: Sizes() for shape in SHAPES} | {"tiny": Sizes(100, (1, 3), (16, 100), 64)}
+SIZES = {shape: Sizes() for shape in SHAPES} | {"tiny": Sizes((100, 50), (1, 3), (16, 100), 64)}
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class Decoded:
     seconds: float
     floor: float
     idle: Idle | None
+    kernels: tuple[KernelTime, ...] = ()  # of WATCHED steps
 
     @property
     def met(self) -> bool:
@@ -79,6 +85,7 @@ class Read:
     seconds: float
     share: float
     with_attention: float
+    kernels: tuple[KernelTime, ...] = ()  # of one such prompt, if anything is wanted of it
 
     @property
     def met(self) -> bool | None:
@@ -106,7 +113,7 @@ class Shaped:
                 model=directory,
                 device=device,
                 dtype=dtype,
-                max_model_len=max(*self.sizes.prompts, self.sizes.context) + HEADROOM,
+                max_model_len=max(*self.sizes.prompts, *self.sizes.contexts) + HEADROOM,
                 max_batch_tokens=self.sizes.chunk,
                 max_sequences=max(self.sizes.batches),
             )
@@ -117,12 +124,12 @@ class Shaped:
                 layer[1:].normal_()  # all but the null block
 
     def decode(self, batch: int) -> Decoded | None:
-        """Measures a decode step at the context and a few tokens more, in s; None where the pool is too small."""
-        context, tokens = self.sizes.context, self.executor.engine.pool.spec.groups[0].block_tokens
-        if batch * blocks_for(context + HEADROOM, tokens) >= self.executor.engine.pool.block_count:
+        """Measures a decode step at a context and a few tokens more, in s; None where the pool is too small."""
+        context = self.context_of(batch)
+        if context is None:
             return None
         loop = Loop(self.executor, self.config)
-        sequences = self._landed(loop, batch)
+        sequences = self._landed(loop, batch, context)
         for _ in range(WARM):
             loop.turn()
         before = sequences[0].emitted
@@ -131,12 +138,22 @@ class Shaped:
             loop.turn()
         seconds = (perf_counter() - begin) / STEPS
         assert all(each.emitted == before + STEPS for each in sequences), "a step without all sequences"
-        idle = watched(partial(_turns, loop)) if self.device.type == "cuda" else None
+        ran = watched(partial(_turns, loop)) if self.device.type == "cuda" else []
         for each in sequences:
             loop.scheduler.release(each)
         while loop.turn():
             pass
-        return Decoded(batch, context, seconds, self._floor(batch, context + WARM + STEPS // 2), idle)
+        floor, idle = self._floor(batch, context + WARM + STEPS // 2), idle_share(ran) if ran else None
+        return Decoded(batch, context, seconds, floor, idle, tuple(by_kernel(ran)))
+
+    def context_of(self, batch: int) -> int | None:
+        """Returns the context at which a batch is measured; None where the pool is too small for any."""
+        pool = self.executor.engine.pool
+        tokens = pool.spec.groups[0].block_tokens
+        fitting = (
+            each for each in self.sizes.contexts if batch * blocks_for(each + HEADROOM, tokens) < pool.block_count
+        )
+        return next(fitting, None)
 
     def read(self, tokens: int) -> Read:
         """Measures one prompt, in s: the median of `ROUNDS` after one that warms up."""
@@ -146,11 +163,14 @@ class Shaped:
             prompt = [random.randrange(config.vocab_size) for _ in range(tokens)]
             times.append(serve(self.executor, self.config, [prompt], 1)[0].total)
         seconds = median(times[1:])
+        ran = []
+        if self.device.type == "cuda" and tokens == MEASURED_PROMPT:
+            ran = watched(lambda: serve(self.executor, self.config, [prompt], 1))
         matrices = self.work.operations(tokens, 1)
         pairs = tokens * (tokens + 1) // 2
         attention = 4 * config.layers * config.heads * config.head_dim * pairs
         most = seconds * self.limits.multiply
-        return Read(tokens, seconds, matrices / most, (matrices + attention) / most)
+        return Read(tokens, seconds, matrices / most, (matrices + attention) / most, tuple(by_kernel(ran)))
 
     def header(self) -> str:
         """Writes what was measured where."""
@@ -165,9 +185,9 @@ class Shaped:
         read = self.work.bytes + batch * context * self.work.token_bytes
         return max(read / self.limits.copy, self.work.operations(batch, batch) / self.limits.multiply)
 
-    def _landed(self, loop: Loop, batch: int) -> list[Sequence]:
+    def _landed(self, loop: Loop, batch: int, context: int) -> list[Sequence]:
         """Makes sequences as a handoff leaves them: their KV is in the pool, and their first token is known."""
-        vocabulary, context = self.executor.engine.model_config.vocab_size, self.sizes.context
+        vocabulary = self.executor.engine.model_config.vocab_size
         sequences = [
             Sequence(
                 AttemptKey(str(number), 0, 1),

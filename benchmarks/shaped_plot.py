@@ -21,7 +21,7 @@ def _steps(decoded: Sequence[Decoded]) -> list[str]:
     wanted = [(batch, MOST_OVER_FLOOR * least) for batch, least in floor]
     x, y = _horizontal(measured, GAP), vertical([value for _, value in (*measured, *floor)])
     return [
-        *frame(x, y, f"ms of a decode step, context {decoded[0].context}", "sequences at once", 2),
+        *frame(x, y, f"ms of a decode step, context {_contexts(decoded)}", "sequences at once", 2),
         line(x, y, floor, LIMIT),
         line(x, y, wanted, LIMIT),
         line(x, y, measured, OURS),
@@ -29,6 +29,13 @@ def _steps(decoded: Sequence[Decoded]) -> list[str]:
         label(x, y, floor[-1], f"floor, and {MOST_OVER_FLOOR:g} x floor", LIMIT),
         label(x, y, measured[-1], "measured", OURS),
     ]
+
+
+def _contexts(decoded: Sequence[Decoded]) -> str:
+    """Names the contexts, and the batches that have another than the first."""
+    first = decoded[0].context
+    others = [f"{each.context} at {each.batch}" for each in decoded if each.context != first]
+    return ", ".join([str(first), *others])
 
 
 def _prompts(read: Sequence[Read]) -> list[str]:

@@ -1,12 +1,13 @@
 """Measures GB/s of a handoff, per transport, security and codec, beside pyzmq, memcpy, AES-GCM and XXH3 in one run.
 
-    python -m benchmarks.transfer [--megabytes 256] [--rounds 7]
+    python -m benchmarks.transfer [--megabytes 256] [--rounds 7] [--device cuda]
 
-Prefill and decode side are two processes on this host, with the engine's own pools, in bf16. A round measures each row
-once, in turn; a figure is the best of all rounds, in bytes of the pool, whatever a codec makes of them. *Raw pyzmq*
-sends frames of the same size without copying, and copies each once on arrival, as a handoff does. *Memory* is what the
-receiving process took at most beyond what it had when it had moved one block; the window bounds it. The sender's is the
-same, of all its links together.
+Prefill and decode side are two processes on this host, with the engine's own pools, in bf16; with `--device cuda` both
+pools are the same GPU's, and the rows that are no handoff are those of the host's memory all the same. A round measures
+each row once, in turn; a figure is the best of all rounds, in bytes of the pool, whatever a codec makes of them. *Raw
+pyzmq* sends frames of the same size without copying, and copies each once on arrival, as a handoff does. *Memory* is
+what the receiving process took at most beyond what it had when it had moved one block; the window bounds it. The
+sender's is the same, of all its links together.
 """
 
 import argparse
@@ -19,11 +20,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import torch
 import xxhash
 import zmq
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -64,12 +67,18 @@ class Row:
 class FarEnd:
     """Talks to a receiving process."""
 
-    def __init__(self, stack: ExitStack, directory: Path, name: str, size: int, config: TransferConfig | None) -> None:
-        command = [sys.executable, "-m", "benchmarks.transfer_ends", "--size", str(size)]
+    def __init__(
+        self, stack: ExitStack, directory: Path, name: str, size: int, device: str, config: TransferConfig | None
+    ) -> None:
+        command = [sys.executable, "-m", "benchmarks.transfer_ends", "--size", str(size), "--device", device]
         if config is not None:
             command += ["--config", msgspec.json.encode(config).decode()]
         self._process = stack.enter_context(child(command, directory / f"{name}.log", piped=True))
-        self.address = str(self._read()["address"])
+
+    @cached_property
+    def address(self) -> str:
+        """Waits until the process listens, and returns where. All of them start meanwhile."""
+        return str(self._read()["address"])
 
     def ask(self, what: str) -> dict[str, Any]:
         """Asks the process for the `peak` of its memory or the `sums` of its pool."""
@@ -84,21 +93,21 @@ class FarEnd:
         return found
 
 
-async def measure(megabytes: int, frame: int, rounds: int) -> tuple[list[Row], int]:
+async def measure(megabytes: int, frame: int, rounds: int, device: str = "cpu") -> tuple[list[Row], int]:
     """Measures all rows, round by round, and the sender's memory. Raises AssertionError if a byte arrives wrong."""
     size = megabytes << 20
-    source = pool(size, seed=1)
+    source = pool(size, 1, torch.device(device))
     rows = {name: Row(name) for name in ("memcpy", "AES-256-GCM", "XXH3", "raw pyzmq", *WAYS)}
     network = Network.of(SECRET)
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         logs = Path(directory)
-        raw_end = FarEnd(stack, logs, "raw", size, None)
-        raw = NearRaw(network.context, raw_end.address, source, frame)
+        raw_end = FarEnd(stack, logs, "raw", size, device, None)
         ends, near = {}, {}
         for name, way in WAYS.items():
             config = msgspec.structs.replace(way, frame=frame)
-            ends[name] = FarEnd(stack, logs, name.replace(", ", "-"), size, config)
+            ends[name] = FarEnd(stack, logs, name.replace(", ", "-"), size, device, config)
             near[name] = Near(config, network, source)
+        raw = NearRaw(network.context, raw_end.address, source, frame)
         try:
             work: dict[str, Callable[[], Awaitable[None]]] = {"raw pyzmq": lambda: raw.send(size)}
             for name in WAYS:
@@ -174,10 +183,12 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=256, help="MiB of one handoff")
     parser.add_argument("--frame", type=int, default=1 << 20, help="bytes of one payload")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where both pools are")
     options = parser.parse_args()
     end_on_termination()
-    rows, own = asyncio.run(measure(options.megabytes, options.frame, options.rounds))
-    print(f"{processor()}, Python {platform.python_version()}, pyzmq {zmq.__version__}, libzmq {zmq.zmq_version()}")
+    rows, own = asyncio.run(measure(options.megabytes, options.frame, options.rounds, options.device))
+    versions = f"Python {platform.python_version()}, pyzmq {zmq.__version__}, libzmq {zmq.zmq_version()}"
+    print(f"{processor()}, pools on {options.device}, {versions}")
     size = f"{options.megabytes} MiB in {LAYERS} layers, payloads of {options.frame >> 10} KiB"
     print(f"{size}; sender's memory {own / MIB:.0f} MiB over {len(WAYS)} links\n")
     print("\n".join(table(rows, options.megabytes << 20)))

@@ -29,6 +29,7 @@ from engine.backends.native.library import load
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.kv.codec import BlockCodec
+from engine.kv.mover import BlockMover
 from engine.kv.pool import KVPool, make_spec
 from engine.model.config import ModelConfig
 from engine.model.rope import Rope
@@ -68,18 +69,30 @@ SECRET = b"a secret of a benchmark"
 SECONDS = 60.0
 
 
-def pool(size: int, seed: int) -> KVPool:
+def pool(size: int, seed: int, device: torch.device) -> KVPool:
     """Makes a pool of `size` bytes and the null block, all pages touched: random numbers, or zeros for seed 0."""
     blocks = size // (LAYERS * BLOCK_BYTES) + 1
-    found = KVPool(MODEL, SPEC, blocks, torch.device("cpu"), torch.bfloat16, ReferenceMover(), _codec())
-    random = torch.Generator().manual_seed(seed)
+    found = KVPool(MODEL, SPEC, blocks, device, torch.bfloat16, *_carriers(device))
+    random = torch.Generator(device).manual_seed(seed)
     for layer in found.layers:
         layer.normal_(generator=random) if seed else layer.fill_(0)
         layer[0] = 0
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # a transfer waits for steps and moves, and this was neither
     return found
 
 
-def _codec() -> BlockCodec:
+def _carriers(device: torch.device) -> tuple[BlockMover, BlockCodec]:
+    """Makes what moves and converts the blocks of a worker on this device."""
+    if device.type == "cuda":
+        from engine.backends.triton.codec import TritonCodec
+        from engine.backends.triton.mover import TritonMover
+
+        return TritonMover(), TritonCodec()
+    return ReferenceMover(), _host_codec()
+
+
+def _host_codec() -> BlockCodec:
     """Makes the codec of a worker on this processor."""
     try:
         return NativeCodec(load())
@@ -163,7 +176,7 @@ def peak_bytes() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-async def _far(config: TransferConfig, size: int) -> None:
+async def _far(config: TransferConfig, size: int, device: torch.device) -> None:
     network = Network.of(SECRET)
 
     def on_inbound(event: ToDecodeEngine) -> None:
@@ -171,7 +184,7 @@ async def _far(config: TransferConfig, size: int) -> None:
             count = len(event.open.prompt.token_ids) // BLOCK_TOKENS
             inbound.handle(RoomGranted(event.key, (list(range(1, 1 + count)),), 0))
 
-    target = pool(size, seed=0)
+    target = pool(size, 0, device)
     inbound = Inbound(config, "127.0.0.1", "decode", SPEC, target, network, on_inbound)
     await _answer(inbound.handoff_address, lambda: sums(target))
     await inbound.close()
@@ -211,8 +224,10 @@ async def _answer(address: str, more: Callable[[], dict[str, Any]]) -> None:
 
 
 def layers_of(found: KVPool) -> list[npt.NDArray[np.uint8]]:
-    """Returns the bytes of each layer, without the null block."""
-    return [layer[1:].flatten().view(torch.uint8).numpy() for layer in found.layers]
+    """Returns the bytes of each layer, without the null block; of a GPU's pool, copies, with all that has landed."""
+    if found.layers[0].is_cuda:
+        torch.cuda.synchronize(found.layers[0].device)
+    return [layer[1:].flatten().view(torch.uint8).cpu().numpy() for layer in found.layers]
 
 
 def sums(found: KVPool) -> dict[str, float]:
@@ -228,9 +243,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.transfer_ends", description=__doc__)
     parser.add_argument("--config", default="", help="a TransferConfig as JSON; empty: bare frames")
     parser.add_argument("--size", type=int, required=True, help="bytes of the pool")
+    parser.add_argument("--device", default="cpu", help="where the pool is")
     options = parser.parse_args()
     if options.config:
-        asyncio.run(_far(msgspec.json.decode(options.config, type=TransferConfig), options.size))
+        config = msgspec.json.decode(options.config, type=TransferConfig)
+        asyncio.run(_far(config, options.size, torch.device(options.device)))
     else:
         asyncio.run(_far_raw(options.size))
 

@@ -80,6 +80,10 @@ ROOMS: dict[str, dict[str, set[str]]] = {
 
 # Imports inside functions, each with its reason: "file: module".
 LOCAL_IMPORTS = {
+    "benchmarks/gpu_hour/versions.py: torch": "what is missing is said, and not raised",
+    "benchmarks/gpu_hour/versions.py: triton": "the same",
+    "benchmarks/transfer_ends.py: engine.backends.triton.codec": "Triton, which only hosts with a GPU install",
+    "benchmarks/transfer_ends.py: engine.backends.triton.mover": "the same",
     "core/model_location.py: huggingface_hub": "half a second that a model in a directory does not need",
     "core/model_location.py: huggingface_hub.errors": "the same",
     "core/model_location.py: tqdm.auto": "the same",

@@ -67,15 +67,16 @@ def in_turns(wanted: list[Wanted]) -> list[Wanted]:
 
 
 def tune(wanted: list[Wanted], device: torch.device, seconds: float) -> int:
-    """Measures candidates until the time is over, and keeps the best of what was measured."""
-    tuner, end = Tuner(device), time.monotonic() + seconds
+    """Measures candidates until the time is over. The best are kept after every row: the next may not end."""
+    tuner, end, kept = Tuner(device), time.monotonic() + seconds, list[str]()
     for number, each in enumerate(wanted):
         if time.monotonic() > end:
             print(f"time is over: {len(wanted) - number} of {len(wanted)} rows were not measured")
             break
         print(f"{each.kernel}: {each.shape}", flush=True)
         tuner.add(each.kernel, each.shape.case(device, torch.bfloat16), MODULES[each.kernel].CANDIDATES)
-    print("\n".join(tuner.keep()))
+        kept = tuner.keep()
+    print("\n".join(kept))
     return 0
 
 

@@ -1,20 +1,29 @@
-"""Parts run one after the other, within their time, whatever becomes of the others; a second call goes on."""
+"""Stages run one after the other, within their time, whatever becomes of the others; a second call goes on."""
 
 import json
+import os
+import subprocess
 import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import gpu
-from benchmarks.gpu import PARTS, Part, main
+from benchmarks.gpu import main, to_run
+from benchmarks.gpu_hour import packages, results, running, small_kernels, versions
+from benchmarks.gpu_hour.results import closing
+from benchmarks.gpu_hour.running import Outcome
+from benchmarks.gpu_hour.stages import PART_ONE, PART_TWO, ROOT, STAGES, Stage
 
 TABLE = "print('| a | b |'); print('| --- | --- |'); print('| 1 | 2 |'); print('done')"
+SHOWN = 12_000
+"""Characters of a call's output that are read at most."""
 
 
-def python(name: str, code: str, seconds: float = 60.0, result: str = "") -> Part:
-    return Part(name, ("-c", code), seconds, result)
+def python(name: str, code: str, limit_s: float = 60.0, result: str = "", needs: tuple[str, ...] = ()) -> Stage:
+    return Stage(name, ("-c", code), limit_s, needs, result=result)
 
 
 @pytest.fixture(autouse=True)
@@ -22,57 +31,206 @@ def _tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "TUNED", tmp_path / "kernels-tuned.json")
 
 
-def run(out: Path, parts: list[Part], monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+def run(out: Path, stages: Sequence[Stage], monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
     monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", "--out", str(out), *options])
-    return main(parts)
+    return main(stages)
 
 
 def statuses(out: Path) -> dict[str, str]:
-    return {name: part["status"] for name, part in json.loads((out / "results.json").read_text()).items()}
+    return {name: stage["status"] for name, stage in json.loads((out / "results.json").read_text()).items()}
 
 
-def test_a_part_that_fails_or_hangs_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'])"
+def test_a_stage_that_fails_crashes_or_hangs_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that hangs has started a process, which is ended as well: it would hold the pipe, and this test."""
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    child = f"import os, subprocess, sys; os.set_inheritable({write}, True);"
+    child += "subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'], close_fds=False)"
     made = "import json, sys; json.dump({'versions': 'card A', 'limits': 7}, open('{work}/x.json', 'w'));" + TABLE
-    parts = [
+    stages = [
         python("fails", "import no_such_package"),
-        python("hangs", child, seconds=0.5),
+        python("crashes", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"),
+        python("hangs", child, limit_s=0.5),
+        python("half", "open('{work}/x.json', 'w').write('[1'); raise SystemExit(3)", result="x.json"),
         python("works", made, result="x.json"),
     ]
     (tmp_path / "kernels-tuned.json").write_text("{}")
     out = tmp_path / "out"
-    begin = time.monotonic()
-    assert run(out, parts, monkeypatch) == 1
-    assert time.monotonic() - begin < 60
-    assert statuses(out) == {"fails": "failed", "hangs": "out of time", "works": "passed"}
+    monkeypatch.setattr(subprocess, "Popen", _passing(subprocess.Popen, write))
+    assert run(out, stages, monkeypatch) == 1
+    os.close(write)
+    assert os.read(read, 1) == b""  # nobody has the other end any more
+    os.close(read)
+    assert statuses(out) == {
+        "fails": "failed with status 1",
+        "crashes": "crashed by SIGSEGV",
+        "hangs": "out of time",
+        "half": "failed with status 3",
+        "works": "passed",
+    }
     page = (out / "results.md").read_text()
     assert "ModuleNotFoundError: No module named 'no_such_package'" in page
     assert "| a | b |\n| --- | --- |\n| 1 | 2 |\n\ncard A; limits 7\n" in page
     assert "==== passed after" in (out / "log.txt").read_text() and (out / "tuned.json").read_text() == "{}"
 
 
-def test_a_second_call_runs_what_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = f"open({str(tmp_path / 'runs')!r}, 'a').write('x')"
-    flag = tmp_path / "flag"
-    parts = [python("once", count), python("later", f"open({str(flag)!r})")]
+def _passing(popen: type[subprocess.Popen[bytes]], write: int) -> object:
+    """Starts processes that inherit a pipe, to see when the last of them is gone."""
+
+    def started(*arguments: object, **settings: object) -> object:
+        return popen(*arguments, **settings, pass_fds=(write,))  # type: ignore[call-overload]
+
+    return started
+
+
+def test_a_second_call_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, flag = tmp_path / "runs", tmp_path / "flag"
+    count = f"open({str(runs)!r}, 'a').write('x')"
+    stages = [python("once", count), python("later", f"open({str(flag)!r})")]
     out = tmp_path / "out"
-    assert run(out, parts, monkeypatch) == 1
+    assert run(out, stages, monkeypatch) == 1
     flag.touch()
-    assert run(out, parts, monkeypatch) == 0
-    assert (tmp_path / "runs").read_text() == "x" and statuses(out) == {"once": "passed", "later": "passed"}
-    assert run(out, parts, monkeypatch, "--only", "once") == 0  # who asks for a part by name wants it again
-    assert (tmp_path / "runs").read_text() == "xx"
+    assert run(out, stages, monkeypatch) == 0
+    assert runs.read_text() == "x" and statuses(out) == {"once": "passed", "later": "passed"}
+    assert run(out, stages, monkeypatch, "--again", "once") == 0
+    assert runs.read_text() == "xx"
+    assert run(out, stages, monkeypatch, "--only", "once") == 0  # who asks for a stage by name wants it again
+    assert runs.read_text() == "xxx"
 
 
-def test_without_time_nothing_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(tmp_path, [python("late", "pass")], monkeypatch, "--minutes", "0.1") == 1
-    assert not (tmp_path / "results.json").exists()
+def test_what_never_ran_comes_before_what_did_not_pass() -> None:
+    """A stage that hangs in every call must not keep the others from their turn."""
+    stages = [python(name, "") for name in ("passed", "failed", "new", "wanted")]
+    outcomes = {"passed": Outcome("passed"), "failed": Outcome("out of time"), "wanted": Outcome("passed")}
+    assert [stage.name for stage in to_run(stages, outcomes, ["wanted"])] == ["wanted", "new", "failed"]
 
 
-def test_all_parts_together_fit_into_their_time() -> None:
-    assert sum(part.seconds for part in PARTS) <= 60 * gpu.MINUTES
+def test_a_stage_that_may_outlast_the_call_waits_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first of a call runs all the same: it might fit into none."""
+    stages = [python("long", TABLE, limit_s=600), python("longer", TABLE, limit_s=700), python("short", TABLE, 5)]
+    assert run(tmp_path, stages, monkeypatch, "--minutes", "1") == 1
+    assert statuses(tmp_path) == {"long": "passed", "short": "passed"}
+    assert "longer: for the next call, it may take 700 s of " in capsys.readouterr().out
+    assert run(tmp_path, stages, monkeypatch, "--minutes", "0", "--again", "short") == 1
+    assert [*statuses(tmp_path)] == ["long", "short"]
+
+
+def test_a_stage_whose_wheels_are_missing_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(packages.WHEELS, "some-wheel", "no_such_module")
+    without = python("without", TABLE, needs=("some-wheel",))
+    program = Stage("program", ("-c", TABLE), 60, (), programs=("no-such-program",))
+    assert run(tmp_path, [without, program], monkeypatch) == 1
+    assert statuses(tmp_path) == {
+        "without": "left out, not installed here: some-wheel",
+        "program": "left out, not installed here: no-such-program",
+    }
+
+
+def test_what_a_call_prints_is_short_and_shows_what_went_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noise = "[print('| cell ' * 20) for _ in range(60)]; [print('noise', 'y' * 500) for _ in range(60)]"
+    stages = [python(f"noisy-{number}", noise) for number in range(4)] + [python("wrong", f"{noise}; 1 / 0")]
+    monkeypatch.setattr(running, "LOGGED", 5000)
+    assert run(tmp_path, stages, monkeypatch) == 1
+    said = capsys.readouterr().out
+    assert len(said) < SHOWN and "\nwrong: failed with status 1\n" in said and "ZeroDivisionError" in said
+    assert "are in results.md alone\n" in said
+    log = (tmp_path / "log.txt").read_text()
+    assert len(log) < 5 * (5000 + 1000) and "characters …" in log and "ZeroDivisionError" in log
+
+
+def test_as_many_stages_as_there_are_print_little_enough() -> None:
+    """Were all of them to fail at length: a line for each, and the closing text."""
+    outcomes = {
+        stage.name: Outcome("failed with status 1", 1.0, ["x" * 500] * 40, ["|" * 300] * 80) for stage in STAGES
+    }
+    assert len(closing(outcomes, outcomes)) <= results.MOST
+    assert results.MOST + (len(STAGES) + 3) * (results.WIDE + 1) < SHOWN
+    assert closing(["a"], {"a": Outcome("passed", 1.0, ["done"], ["| x |"])}) == "\na\n| x |\n"
+
+
+def test_configs_that_were_measured_on_a_machine_that_is_gone_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, tuned = tmp_path / "out", tmp_path / "kernels-tuned.json"
+    stages = [python("tune", f"open({str(tuned)!r}, 'w').write('7')"), python("after", f"open({str(tuned)!r})")]
+    assert run(out, stages, monkeypatch, "--only", "tune") == 0
+    tuned.unlink()
+    assert run(out, stages, monkeypatch) == 0 and tuned.read_text() == "7"
+
+
+def test_a_part_fits_into_one_call() -> None:
+    for part in (PART_ONE, PART_TWO):
+        assert sum(stage.limit_s for stage in part) <= 60 * gpu.MINUTES
+    assert len({stage.name for stage in STAGES}) == len(STAGES)
+
+
+def test_every_kernel_has_a_stage_of_its_own_and_every_test_is_there() -> None:
+    named = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "kernels").glob("test_*.py")}
+    without_a_device = {"attention_tiles", "tuning"}
+    assert {stage.name for stage in STAGES if stage.name.startswith("kernel-")} == {
+        f"kernel-{name}" for name in named - without_a_device
+    }
+    for stage in STAGES:
+        for part in stage.command:
+            place, _, test = part.partition("::")
+            if place.startswith("tests/"):
+                assert (ROOT / place).exists(), part
+                assert not test or f"def {test.partition('[')[0]}(" in (ROOT / place).read_text(), part
+
+
+def test_it_runs_as_a_file_too() -> None:
+    """From anywhere, with nothing but the standard library."""
+    result = subprocess.run(
+        [sys.executable, "-S", str(ROOT / "benchmarks" / "gpu.py"), "--list", "--part", "1"],
+        cwd="/",
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert [line.partition(":")[0] for line in result.stdout.splitlines()] == [stage.name for stage in PART_ONE]
+
+
+def test_without_a_gpu_the_first_stage_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And what is there: most of it can be seen all the same."""
+
+    def hardware() -> None:
+        raise RuntimeError("no GPU")
+
+    monkeypatch.setattr(versions, "hardware", hardware)
+    assert versions.main() == 1
+    said = capsys.readouterr().out
+    assert "\n| torch | " in said and "\n| Python's headers | " in said
+    assert said.endswith("no GPU to run on: RuntimeError: no GPU\n")
+
+
+def test_small_kernels_run_in_the_interpreter_and_under_a_checker(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["small_kernels", "--device", "cpu", "--kernel", "silu_and_mul"])
+    assert small_kernels.main() == 0
+    assert capsys.readouterr().out.splitlines()[2:] == ["| silu_and_mul | 3 x 40 | float16 | right |"]
+    called: list[tuple[str, list[str], dict[str, str]]] = []
+
+    def replace(*call: Any) -> None:
+        called.append(call)
+        raise SystemExit
+
+    monkeypatch.setattr(os, "execvpe", replace)
+    monkeypatch.setattr(sys, "argv", ["small_kernels", "--memcheck", "--seconds", "5"])
+    with pytest.raises(SystemExit):
+        small_kernels.main()
+    ((program, command, settings),) = called
+    assert program == command[0] == "compute-sanitizer" and command[-2:] == ["--seconds", "5"]
+    assert settings["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1"
 
 
 def test_tables_are_apart() -> None:
     head, line = "| a |", "| --- |"
-    assert gpu._tables([head, line, "| 1 |", head, line]) == [head, line, "| 1 |", "", head, line]
+    assert results._apart([head, line, "| 1 |", head, line]) == [head, line, "| 1 |", "", head, line]

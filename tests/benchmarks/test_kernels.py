@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.device_time import Limits
-from benchmarks.kernels.__main__ import in_turns, main
+from benchmarks.kernels.__main__ import in_turns, main, tune
 from benchmarks.kernels.case import Case, Target, close
 from benchmarks.kernels.measure import Row, measure
 from benchmarks.kernels.rows import MODULES, rows
@@ -134,6 +134,17 @@ def test_the_fastest_right_candidate_is_kept(tmp_path: Path, monkeypatch: pytest
     tuner.keep()
     tuning._of_device.cache_clear()
     assert tuned("doubled", "fp32", torch.device("cuda"), candidates[0]) == candidates[2]
+    tuning._of_device.cache_clear()
+
+
+def test_what_was_measured_is_kept_before_the_next_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may be the one in which the time, or the device, ends."""
+    monkeypatch.setattr(tuning, "TUNED", tmp_path / "tuned.json")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Card A")
+    (first,) = rows("tiny", ["silu_and_mul"])
+    with pytest.raises(AttributeError, match="case"):
+        tune([first, first._replace(shape=None)], CPU, seconds=60.0)  # type: ignore[arg-type]
+    assert [*json.loads((tmp_path / "tuned.json").read_text())["Card A"]] == ["silu_and_mul"]
     tuning._of_device.cache_clear()
 
 

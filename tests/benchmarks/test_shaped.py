@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from benchmarks import shaped_plot
+from benchmarks import shaped_plot, shaped_table
 from benchmarks.engine import main
-from benchmarks.idle import Idle
+from benchmarks.idle import Idle, KernelTime
 from benchmarks.plot import GAP, WIDTH
 from benchmarks.random_weights import RandomWeights
-from benchmarks.shaped import SIZES, Decoded, Read, Shaped
+from benchmarks.shaped import HEADROOM, SIZES, Decoded, Read, Shaped
 from benchmarks.shapes import SHAPES, write_config
 from core.errors import ConfigError
 from engine.model.config import read_config
@@ -50,7 +50,29 @@ def test_tables_json_and_picture(
 
 
 def test_a_batch_that_does_not_fit_is_left_out(engine: Shaped) -> None:
-    assert engine.decode(engine.executor.engine.pool.block_count // (SIZES["tiny"].context // 16) + 1) is None
+    assert engine.decode(engine.executor.engine.pool.block_count // (SIZES["tiny"].contexts[-1] // 16) + 1) is None
+
+
+def test_a_large_batch_is_measured_at_a_shorter_context(engine: Shaped) -> None:
+    """At the first at which its KV and what it grows by fit."""
+    longest, shortest = SIZES["tiny"].contexts
+    blocks = engine.executor.engine.pool.block_count
+    most = [(blocks - 1) // -(-(context + HEADROOM) // 16) for context in (longest, shortest)]
+    assert [engine.context_of(batch) for batch in (1, most[0], most[0] + 1, most[1])] == [
+        *(longest, longest, shortest, shortest)
+    ]
+    assert engine.context_of(most[1] + 1) is None
+
+
+def test_where_the_time_goes_is_a_table_of_bounded_size(capsys: pytest.CaptureFixture[str]) -> None:
+    times = tuple(KernelTime(f"kernel {number}|" + "x" * 200, 16, 1e-3) for number in range(20))
+    decoded = Decoded(256, 1024, 1.0, 1.0, None, times)
+    shaped_table.kernels([decoded], [Read(8192, 1.0, 0.5, 0.6, times[:1]), Read(16, 1.0, 0.1, 0.1)])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert lines[0] == "| a decode step of 256 at context 1024 | calls | µs | % of the device's time |"
+    assert lines[2].startswith("| kernel 0/xxx") and lines[2].endswith("x | 2 | 125.0 | 5.0 |") and len(lines[2]) < 100
+    assert lines[14] == "| 8 others | 16 | 1000.0 | 40.0 |"
+    assert lines[15] == "| a prompt of 8192 tokens | calls | µs | % of the device's time |" and len(lines) == 18
 
 
 def test_the_floor_is_weights_and_kv_or_operations(engine: Shaped) -> None:
@@ -68,7 +90,7 @@ def test_shapes_are_models_that_the_engine_takes(shape: str, tmp_path: Path) -> 
     write_config(tmp_path, shape)
     sizes = {"llama-3.1-8b": 8.03e9, "qwen3-0.6b": 0.596e9, "tiny": 0.127e6}
     assert RandomWeights(tmp_path, CPU, torch.float32).parameters() == pytest.approx(sizes[shape], rel=0.05)
-    longest = max(*SIZES[shape].prompts, SIZES[shape].context)
+    longest = max(*SIZES[shape].prompts, *SIZES[shape].contexts)
     assert read_config(tmp_path).max_model_len > longest
 
 

@@ -78,7 +78,7 @@ def our_logits(executor: Executor, texts: list[list[int]], spoil_at: int = -1) -
         executor.launch(Plan(begin, works))
         executor.collect()
         begin = end
-    return torch.stack(rows, 1)
+    return torch.stack(rows, 1).cpu()
 
 
 def errors(found: Tensor, exact: Tensor) -> tuple[float, float]:

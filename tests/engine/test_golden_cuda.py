@@ -1,4 +1,7 @@
-"""Tokens equal transformers' greedy tokens in fp32 on a GPU, by its own kernels and graphs, launched ahead or not."""
+"""Tokens equal transformers' greedy tokens in fp32 on a GPU, by its own kernels and graphs, launched ahead or not.
+
+In bf16 logits are as close to the exact ones as transformers' own bf16 logits are: `test_bf16.py` derives the bounds.
+"""
 
 from pathlib import Path
 
@@ -6,6 +9,17 @@ import pytest
 
 from engine.executor import Executor
 from tests.engine.drive import run, start
+from tests.engine.test_bf16 import (
+    ALIKE,
+    FURTHEST,
+    LENGTH,
+    SEQUENCES,
+    UNIT,
+    build_rounded,
+    errors,
+    our_logits,
+    reference_logits,
+)
 from tests.engine.test_golden import make_engine
 from tests.reference import VARIANTS, build_model, golden, make_prompts
 
@@ -27,3 +41,18 @@ def test_every_architecture_gives_the_references_tokens(variant: str, tmp_path: 
         running = start(executor, [each.prompt for each in expected], NEW_TOKENS, stagger=1)
         found = run(executor, running, NEW_TOKENS, chunk=13, ahead=ahead)
         assert found == [each.tokens for each in expected], f"ahead: {ahead}"
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen3"])
+def test_in_bf16_logits_are_as_close_to_the_exact_ones_as_transformers(variant: str, tmp_path: Path) -> None:
+    config = VARIANTS[variant]()
+    directory = build_rounded(tmp_path / variant, config)
+    texts = make_prompts([LENGTH] * SEQUENCES, config.vocab_size)
+    exact, theirs = reference_logits(directory, texts)
+    their_error, their_furthest = errors(theirs, exact)
+    executor = Executor(make_engine(directory, device="cuda", dtype="bf16"))
+    error, furthest = errors(our_logits(executor, texts), exact)
+    print(f"{variant}: {error:.4f}, transformers {their_error:.4f}; {furthest:.4f}, {their_furthest:.4f}")
+    assert error <= ALIKE * their_error
+    assert error <= UNIT * (12 * config.num_hidden_layers + 3) ** 0.5
+    assert furthest <= FURTHEST * their_furthest

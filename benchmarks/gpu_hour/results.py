@@ -1,0 +1,67 @@
+"""Keeps what became of the stages: as JSON to go on from, as a page of tables, and as a text of bounded length."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.gpu_hour.running import Outcome
+
+MOST = 8_000
+"""Characters of a call's closing text: with a line for each stage before it, all that it prints stays below 12,000."""
+FAILED_LINES, WIDE = 15, 150
+
+
+def load(out: Path) -> dict[str, Outcome]:
+    """Reads what earlier calls have done."""
+    place = out / "results.json"
+    return {name: Outcome(**kept) for name, kept in json.loads(place.read_text()).items()} if place.exists() else {}
+
+
+def save(out: Path, outcomes: Mapping[str, Outcome]) -> None:
+    """Writes the outcomes as JSON, and as a page of tables. A call that is killed meanwhile loses neither."""
+    found = json.dumps({name: asdict(each) for name, each in outcomes.items()}, indent=1)
+    _replace(out / "results.json", found + "\n")
+    page = ["# On the GPU", ""]
+    for name, outcome in outcomes.items():
+        page += [f"## {name}: {outcome.status}, {outcome.seconds:.0f} s", ""]
+        page += [*_apart(outcome.tables), ""] if outcome.tables else []
+        page += ["```", *outcome.last_lines, "```", ""] if not outcome.tables or not outcome.passed else []
+        if isinstance(outcome.result, dict) and "versions" in outcome.result:
+            page += [f"{outcome.result['versions']}; limits {outcome.result['limits']}", ""]
+    _replace(out / "results.md", "\n".join(page))
+
+
+def _replace(place: Path, text: str) -> None:
+    half = place.with_suffix(".part")
+    half.write_text(text)
+    half.replace(place)
+
+
+def _apart(lines: Sequence[str]) -> list[str]:
+    """Returns the lines of tables, with an empty one before each head: the line before the one with dashes."""
+    separated: list[str] = []
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        separated += ["", line] if following.startswith("| ---") and separated else [line]
+    return separated
+
+
+def closing(names: Iterable[str], outcomes: Mapping[str, Outcome], most: int = MOST) -> str:
+    """Writes what the stages of a call have found, at most `most` characters: what went wrong first, then tables.
+
+    What does not fit is left out whole, and said to be.
+    """
+    ran = [(name, outcomes[name]) for name in names if name in outcomes]
+    wrong = [
+        f"\n{name}: {outcome.status}\n" + "\n".join(line[:WIDE] for line in outcome.last_lines[-FAILED_LINES:])
+        for name, outcome in ran
+        if not outcome.passed
+    ]
+    tables = [f"\n{name}\n" + "\n".join(_apart(outcome.tables)) for name, outcome in ran if outcome.tables]
+    text, left_out = "", 0
+    for part in (*wrong, *tables):
+        if len(text) + len(part) + 1 <= most - WIDE:  # there is always room for the last sentence
+            text += part + "\n"
+        else:
+            left_out += 1
+    return text + (f"\n{left_out} more are in results.md alone\n" if left_out else "")

@@ -1,0 +1,125 @@
+"""Runs one stage in a process of its own, within its time, and says what became of it.
+
+A kernel that reads where it should not takes its process' GPU context with it, and a kernel that never ends takes its
+process: so no two stages share one, and the one that hangs is killed with all that it has started.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.gpu_hour.packages import missing
+from benchmarks.gpu_hour.stages import ROOT, Stage
+
+PASSED = "passed"
+UNKILLABLE_S = 10.0
+"""Seconds that a killed process is waited for: one that waits for the driver may stay for ever."""
+KEPT_LINES = 40
+"""Of what a stage says last."""
+LOGGED = 200_000
+"""Characters of what a stage says that go to the log: its beginning and its end."""
+
+
+@dataclass
+class Outcome:
+    """Holds how a stage went."""
+
+    status: str  # `passed`, or what else became of it, in words
+    seconds: float = 0.0
+    last_lines: list[str] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
+    result: Any = None
+
+    @property
+    def passed(self) -> bool:
+        """Tells whether nothing is left to do."""
+        return self.status == PASSED
+
+
+def run(stage: Stage, seconds: float, out: Path) -> Outcome:
+    """Runs a stage for up to `seconds`. Its picture, and all that it says, go to the directory `out`."""
+    lacking = [*missing(stage.needs), *(program for program in stage.programs if shutil.which(program) is None)]
+    if lacking:
+        return Outcome(f"left out, not installed here: {', '.join(lacking)}")
+    with TemporaryDirectory() as directory:
+        work, said = Path(directory), Path(directory) / "said.txt"
+        command = [sys.executable, *(each.replace("{work}", str(work)) for each in stage.command)]
+        begin = time.monotonic()
+        status = _within(command, said, seconds)
+        spent = time.monotonic() - begin
+        text = said.read_text(errors="replace")
+        with (out / "log.txt").open("a") as log:
+            log.write(f"==== {stage.name}: {' '.join(command)}\n{_cut(text)}\n==== {status} after {spent:.0f} s\n")
+        if stage.picture and (work / stage.picture).exists():
+            shutil.copy(work / stage.picture, out)
+        lines = [line for line in text.splitlines() if line.strip()]
+        return Outcome(
+            status,
+            round(spent, 1),
+            [line for line in lines if not line.startswith("|")][-KEPT_LINES:],
+            [line for line in lines if line.startswith("|")],
+            _read(work / stage.result) if stage.result else None,
+        )
+
+
+def _read(place: Path) -> Any:
+    """Reads a stage's result; None where it was cut off before or while it was written."""
+    try:
+        return json.loads(place.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _cut(text: str) -> str:
+    half = LOGGED // 2
+    left_out = len(text) - 2 * half
+    return text if left_out <= 0 else f"{text[:half]}\n… {left_out} characters …\n{text[-half:]}"
+
+
+def _within(command: Sequence[str], said: Path, seconds: float) -> str:
+    """Runs a command, and ends it and all that it has started when its time is over, or ours."""
+    with said.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *_brought()]), "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return "out of time" if _killed(process) else "out of time, and could not be killed"
+        finally:
+            _killed(process)
+    if code < 0:
+        return f"crashed by {signal.Signals(-code).name}"
+    return PASSED if code == 0 else f"failed with status {code}"
+
+
+def _killed(process: "subprocess.Popen[bytes]") -> bool:
+    """Kills a process and what is left of its group; tells whether it has ended."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(UNKILLABLE_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _brought() -> list[str]:
+    """Returns where this machine has packages that were brought along."""
+    return [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]

@@ -1,0 +1,102 @@
+"""Lists the stages of a first hour with a GPU, in the order in which they tell most: two parts of ten minutes each.
+
+Part one: does it start, is it right, and where does the time go. Part two: what two processes do with one GPU, who
+reads where he should not, and what tuning brings. Limits are what a stage may take at most, on an H100 with a cold
+compiler cache; those of a part add up to one call's time.
+"""
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.gpu_hour.packages import ENGINE, HANDOFF, SYSTEM
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LARGE, SMALL = "llama-3.1-8b", "qwen3-0.6b"
+KERNELS = (
+    "rms_norm",
+    "silu_and_mul",
+    "rope_and_store",
+    "paged_decode_attention",
+    "attention_parts",
+    "prefill_attention",
+    "sample",
+    "score_floor",
+    "block_copy",
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Describes a command of this Python's, which runs in a process of its own.
+
+    `{work}` in the command is an empty directory, where the stage leaves `result`, JSON, and `picture`.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    limit_s: float
+    needs: tuple[str, ...] = ENGINE  # wheels, of `packages.WHEELS`
+    programs: tuple[str, ...] = ()  # on the PATH
+    result: str = ""
+    picture: str = ""
+
+
+def _pytest(name: str, limit_s: float, *tests: str, needs: tuple[str, ...] = ENGINE) -> Stage:
+    """Describes tests, without this project's settings: they ask for plugins that these tests do without."""
+    side_by_side = ("-n", "8") if find_spec("xdist") else ()  # they wait for the compiler, which is one thread's
+    options = ("-c", os.devnull, "--rootdir", str(ROOT), "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestWarning")
+    return Stage(name, ("-m", "pytest", *options, "-q", "--tb=short", *side_by_side, *tests), limit_s, needs)
+
+
+def _engine(name: str, shape: str, limit_s: float) -> Stage:
+    files = ("--json", "{work}/result.json", "--plot", f"{{work}}/{name}.svg")
+    command = ("-m", "benchmarks.engine", "--device", "cuda", "--shape", shape, "--profile", *files)
+    return Stage(name, command, limit_s, result="result.json", picture=f"{name}.svg")
+
+
+def _golden(variant: str) -> str:
+    return f"tests/engine/test_golden_cuda.py::test_every_architecture_gives_the_references_tokens[{variant}]"
+
+
+BF16 = "tests/engine/test_golden_cuda.py::test_in_bf16_logits_are_as_close_to_the_exact_ones_as_transformers"
+
+PART_ONE = (
+    Stage("versions", ("-m", "benchmarks.gpu_hour.versions"), 20, needs=()),
+    _engine("tiny", "tiny", 60),
+    _pytest("golden", 60, _golden("llama"), _golden("qwen3"), BF16),
+    _pytest("moves", 45, "-m", "gpu", "tests/engine/kv", "tests/engine/test_executor.py"),
+    _engine(LARGE, LARGE, 115),
+    *(_pytest(f"kernel-{name}", 30, f"tests/kernels/test_{name}.py") for name in KERNELS),
+)
+PART_TWO = (
+    Stage(
+        "handoff",
+        ("-m", "benchmarks.transfer", "--device", "cuda", "--megabytes", "512", "--rounds", "3"),
+        50,
+        needs=HANDOFF,
+    ),
+    _pytest("system", 65, "tests/e2e/test_golden.py::test_the_gpus_path_gives_the_references_tokens", needs=SYSTEM),
+    Stage(
+        "memcheck",
+        ("-m", "benchmarks.gpu_hour.small_kernels", "--memcheck", "--seconds", "65"),
+        75,
+        programs=("compute-sanitizer",),
+    ),
+    Stage("tune", ("-m", "benchmarks.kernels", "--tune", "--seconds", "85"), 105),
+    Stage(
+        "table",
+        ("-m", "benchmarks.kernels", "--seconds", "85", "--json", "{work}/result.json"),
+        100,
+        result="result.json",
+    ),
+    _engine(f"{LARGE}-tuned", LARGE, 75),
+    _engine(SMALL, SMALL, 50),
+    _pytest(
+        "architectures",
+        50,
+        *("-m", "gpu", "tests/engine", "tests/benchmarks/test_device_time.py", "tests/benchmarks/test_idle.py"),
+    ),
+)
+STAGES = (*PART_ONE, *PART_TWO)
