@@ -1,0 +1,156 @@
+"""The GPU hour imports nothing that its machine lacks, and no name that its versions of PyTorch and Triton have not."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu_hour import names
+from benchmarks.gpu_hour.packages import ENGINE, HANDOFF, PRESENT, SYSTEM, WHEELS
+from benchmarks.gpu_hour.stages import ROOT, STAGES, Stage
+from launcher.requirements import base_name
+
+PATIENCE = 100  # s
+GONE = {"asynchat", "asyncore", "distutils", "imp", "smtpd"}
+"""Modules that Python 3.12 has no more."""
+
+# Imports what it is given, and prints what goes wrong.
+PROBE = """
+import importlib, json, sys
+wrong = {}
+for name in json.loads(sys.argv[1]):
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        wrong[name] = repr(error)
+print(json.dumps(wrong))
+"""
+
+
+def name_of(requirement: str) -> str:
+    return re.sub(r"[-_.]+", "-", base_name(requirement))
+
+
+def with_requirements(packages: Iterable[str]) -> set[str]:
+    """These packages and all that they require, as far as it is installed here."""
+    found: set[str] = set()
+    left = list(packages)
+    while left:
+        name = name_of(left.pop())
+        if name in found:
+            continue
+        try:
+            required = distribution(name).requires or []
+        except PackageNotFoundError:
+            continue
+        found.add(name)
+        left += [each for each in required if "extra ==" not in each]
+    return found
+
+
+def lay_out(site: Path, packages: Iterable[str]) -> None:
+    """Makes a directory that has these packages, what they require, and nothing else."""
+    site.mkdir()
+    for name in with_requirements(packages):
+        found = distribution(name)
+        own = [part.parts for part in found.files or () if part.parts[0] not in ("..", "__pycache__")]
+        for top in sorted({parts[0] for parts in own}):
+            if not (site / top).exists():  # two packages may share a folder
+                (site / top).symlink_to(Path(str(found.locate_file(top))))
+
+
+def modules_of(stage: Stage) -> set[str]:
+    """What a stage's process imports first: a module that is run, or tests and what pytest reads beside them."""
+    assert stage.command[0] == "-m"
+    if stage.command[1] != "pytest":
+        package = (ROOT / stage.command[1].replace(".", "/")).is_dir()
+        return {stage.command[1] + (".__main__" if package else "")}
+    found = {ROOT / "tests" / "conftest.py"}
+    for part in stage.command:
+        if part.startswith("tests/"):
+            place = ROOT / part.partition("::")[0]
+            files = [place] if place.is_file() else [*place.rglob("test_*.py"), *place.rglob("conftest.py")]
+            found |= {*files, *(parent / "conftest.py" for parent in place.parents)}
+    return {".".join(each.relative_to(ROOT).with_suffix("").parts) for each in found if each.exists()}
+
+
+def probe(stages: Iterable[Stage], needs: Iterable[str], tmp_path: Path) -> dict[str, str]:
+    """What goes wrong where a machine has what it is taken to have, and the wheels that these stages need."""
+    lay_out(tmp_path / "site", (*PRESENT, *needs))
+    modules = sorted({"pytest", *(module for stage in stages for module in modules_of(stage))})
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", PROBE, json.dumps(modules)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path / "site")])},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert result.returncode == 0, result.stderr
+    found: dict[str, str] = json.loads(result.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("needs", [(), ENGINE, HANDOFF], ids=["nothing", "engine", "handoff"])
+def test_stages_import_what_is_there_and_what_they_say_they_need(needs: tuple[str, ...], tmp_path: Path) -> None:
+    stages = [stage for stage in STAGES if stage.needs == needs]
+    assert stages and probe(stages, needs, tmp_path) == {}
+
+
+def test_what_is_not_there_is_noticed(tmp_path: Path) -> None:
+    """The handoff without its wheels."""
+    found = probe([stage for stage in STAGES if stage.needs == HANDOFF], ENGINE, tmp_path)
+    assert {name: error.partition(": ")[0] for name, error in found.items()} == {
+        "benchmarks.transfer": "ModuleNotFoundError(\"No module named 'zmq'\")"
+    }
+
+
+def test_every_stage_says_what_it_needs() -> None:
+    """The whole system is not probed: it needs all wheels, and starts processes that import what this one does not."""
+    assert {stage.needs for stage in STAGES} == {(), ENGINE, HANDOFF, SYSTEM}
+
+
+def test_the_wheels_need_no_others() -> None:
+    assert with_requirements(WHEELS) <= with_requirements(PRESENT) | {*WHEELS}
+
+
+def test_used_names_are_known_in_the_oldest_versions() -> None:
+    unknown = sorted(names.used() - names.known())
+    assert not unknown, (
+        f"is this in torch 2.11 and triton 3.6? {', '.join(unknown)}; with those installed, "
+        "`python -m benchmarks.gpu_hour.names --write` says so and keeps it; or add it to oldest_names.txt by hand"
+    )
+
+
+def test_names_are_followed() -> None:
+    """Renamed modules, single names, and what stands for a module."""
+    code = (
+        "import torch, numpy\nimport triton.language as tl\nfrom torch.cuda import Event as Mark\n"
+        "cuda: Any = torch.cuda\ncuda.Stream().wait(tl.dot(numpy.sin(tl.constexpr)))\nMark.query\nother.torch.add\n"
+    )
+    assert names.used_in(ast.parse(code)) == {
+        *("torch", "triton.language", "torch.cuda", "torch.cuda.Event", "torch.cuda.Event.query"),
+        *("torch.cuda.Stream", "triton.language.dot", "triton.language.constexpr"),
+    }
+    assert names.is_there("torch.cuda.Event") and not names.is_there("torch.cuda.Evnt.query")
+
+
+def test_python_312_takes_the_sources_without_a_warning() -> None:
+    """What it warns of when it compiles, a newer Python than ours refuses; what it has no more is not imported."""
+    for folder in ("core", "kernels", "engine", "kvtransfer", "worker", "benchmarks", "tests"):
+        for path in (ROOT / folder).rglob("*.py"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                tree = ast.parse(path.read_text(), str(path))
+            for node in ast.walk(tree):
+                modules = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+                modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                assert not {module.partition(".")[0] for module in modules} & GONE, path
