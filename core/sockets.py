@@ -22,6 +22,8 @@ from core.errors import ConfigError
 
 CONTROL, PAYLOAD = "control", "kv"  # ZAP domains
 QUEUE = 4096  # messages per peer and direction; memory is bounded by credit, not by this
+TOKENS = 64  # messages of tokens per gateway, at either end; more wait in the worker's ledger, where they grow together
+TOKEN_BUFFER = 32 << 10  # bytes, of the system, for the same; else it holds megabytes of small messages
 LARGEST_MESSAGE = 8 << 20  # bytes, of a prompt of a million tokens; a larger one closes the connection
 LARGEST_PAYLOAD = 32 << 20  # bytes; settings allow half of it
 PAYLOADS = 256  # that may wait on a payload socket to be read
@@ -44,10 +46,25 @@ def router(context: zmq.asyncio.Context, host: str, keys: CurveKeys) -> tuple[zm
 
 def dealer(context: zmq.asyncio.Context, endpoint: str, keys: CurveKeys) -> zmq.asyncio.Socket:
     """Makes a control DEALER to one life of one peer, with an identity that was never used before."""
-    socket = _dealer(context, b"b" + os.urandom(15), LARGEST_MESSAGE)
-    socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
-    socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.client_public)
-    socket.setsockopt(zmq.CURVE_SECRETKEY, keys.client_secret)
+    return _connected(_curve_client(context, keys), endpoint)
+
+
+def token_router(context: zmq.asyncio.Context, host: str, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
+    """Makes a control ROUTER that sends tokens to gateways, soon full for one that falls behind. Raises `ConfigError`.
+
+    What waits in a queue leaves as it is, one message for each step; what waits in the ledger leaves as one message.
+    """
+    socket = _curve_server(context, keys)
+    socket.setsockopt(zmq.SNDHWM, TOKENS)
+    socket.setsockopt(zmq.SNDBUF, TOKEN_BUFFER)
+    return _bound_tcp(socket, host)
+
+
+def token_dealer(context: zmq.asyncio.Context, endpoint: str, keys: CurveKeys) -> zmq.asyncio.Socket:
+    """Makes the gateway's end of the same."""
+    socket = _curve_client(context, keys)
+    socket.setsockopt(zmq.RCVHWM, TOKENS)
+    socket.setsockopt(zmq.RCVBUF, TOKEN_BUFFER)
     return _connected(socket, endpoint)
 
 
@@ -118,6 +135,14 @@ def _curve_server(context: zmq.asyncio.Context, keys: CurveKeys) -> zmq.asyncio.
     socket = _router(context, CONTROL, LARGEST_MESSAGE)
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.server_secret)
+    return socket
+
+
+def _curve_client(context: zmq.asyncio.Context, keys: CurveKeys) -> zmq.asyncio.Socket:
+    socket = _dealer(context, b"b" + os.urandom(15), LARGEST_MESSAGE)
+    socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.client_public)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, keys.client_secret)
     return socket
 
 

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import deque
 from typing import Any
 
 import zmq.asyncio
@@ -41,7 +42,9 @@ from worker.life import Life
 from worker.transfer import Transfer
 
 RETRY = 0.01  # s after which a gateway whose queue was full is tried again
-BATCH = 16  # messages handled before other tasks have their turn
+BATCH = 16  # messages handled, or sent, before other tasks have their turn
+MOST = 256  # tokens in one message, so that a gateway handles one in a moment
+WAITING = 1024  # messages that may wait for one gateway's queue, tokens not among them; gateways repeat what is lost
 PEERS = 1024  # gateways that may be connected
 log = logging.getLogger("baton.worker")
 
@@ -52,6 +55,7 @@ class Peer:
     def __init__(self, identity: bytes) -> None:
         self.identity = identity
         self.heard = time.monotonic()  # s, when its last message came
+        self.waiting: deque[bytes] = deque()  # messages that its queue did not take yet
 
 
 class GatewayConnections:
@@ -143,7 +147,10 @@ class GatewayConnections:
         if hello.sender not in self._peers and len(self._peers) >= PEERS:
             self.dropped += 1
             return
-        self._peers[hello.sender] = Peer(identity)
+        peer = self._peers.get(hello.sender)
+        if peer is None or peer.identity != identity:
+            self._peers[hello.sender] = peer = Peer(identity)
+        peer.heard = time.monotonic()
         await self._say(hello.sender, welcome)
         await self._flush(hello.sender)
 
@@ -228,30 +235,54 @@ class GatewayConnections:
                 await self._flush(gateway)
             await asyncio.sleep(0.01)
 
-    async def _say(self, gateway: str, message: FromWorker) -> bool:
-        """Sends one message; returns False if that gateway is not connected or its queue is full."""
+    async def _say(self, gateway: str, message: FromWorker) -> None:
+        """Sends one message to a gateway that is connected; where its queue is full, as soon as it is not."""
         peer = self._peers.get(gateway)
-        return peer is not None and await try_send(self._socket, [peer.identity, encode(message)])
+        if peer is None:
+            return
+        data = encode(message)
+        if peer.waiting or not await try_send(self._socket, [peer.identity, data]):
+            if len(peer.waiting) < WAITING:
+                peer.waiting.append(data)
+            self._retry_soon(gateway)
 
     async def _flush(self, gateway: str) -> None:
-        """Sends one gateway what it is owed: all tokens in one message, each failure in its own."""
-        entries = self._ledger.owing(gateway)
-        failures = [entry for entry in entries if entry.failure is not None]
-        tokens = [entry for entry in entries if entry.sent < len(entry.tokens) or entry.finish is not None]
-        full = False
-        if tokens:
-            emitted = [entry.pending() for entry in tokens]
-            if await self._say(gateway, Tokens(**self._ends(gateway), emitted=emitted)):
-                self._ledger.sent([entry for entry in tokens if entry.failure is None])
-            else:
-                full = True
-        for entry in failures:
-            assert entry.failure is not None
-            if full or not await self._say(gateway, self._failed(gateway, entry.key, entry.failure)):
-                full = True
-                break
-            self._ledger.sent([entry])
-        if full and gateway in self._peers and gateway not in self._retries:
+        """Sends one gateway what it is owed: first what it was told, then tokens, then failures."""
+        peer = self._peers.get(gateway)
+        if peer is None:
+            return
+        for number in itertools.count(1):
+            if number % BATCH == 0:
+                await asyncio.sleep(0)  # while its queue has room, sending never suspends
+            taken = await self._send_next(gateway, peer)
+            if taken is None:
+                return
+            if not taken:
+                self._retry_soon(gateway)
+                return
+
+    async def _send_next(self, gateway: str, peer: Peer) -> bool | None:
+        """Sends the next message to a gateway; returns whether its queue took it, or None if there is none."""
+        if peer.waiting:
+            taken = await try_send(self._socket, [peer.identity, peer.waiting[0]])
+            if taken:
+                peer.waiting.popleft()
+        elif emitted := self._ledger.owed(gateway, MOST):
+            tokens = Tokens(**self._ends(gateway), emitted=emitted)
+            taken = await try_send(self._socket, [peer.identity, encode(tokens)])
+            if taken:
+                self._ledger.sent(emitted)
+        elif failed := self._ledger.failed(gateway):
+            key, failure = failed
+            taken = await try_send(self._socket, [peer.identity, encode(self._failed(gateway, key, failure))])
+            if taken:
+                self._ledger.failure_sent(key)
+        else:
+            return None
+        return taken
+
+    def _retry_soon(self, gateway: str) -> None:
+        if gateway not in self._retries:
             self._retries.add(gateway)
             asyncio.get_running_loop().call_later(RETRY, self._retry, gateway)
 

@@ -15,7 +15,7 @@ from core.network import Network
 from core.queue import PURPOSE, JobQueue
 from core.records import WorkerRecord
 from core.sealing import Sealer
-from core.sockets import router
+from core.sockets import token_router
 from core.store import connect
 from engine.device import use_device
 from worker.events import ToGateway
@@ -83,7 +83,7 @@ class IOThread(threading.Thread):
         made.push_async_callback(network.destroy)
         store = connect(config.store.redis)
         made.push_async_callback(store.aclose)
-        socket, self.address = router(network.context, config.host, network.keys)
+        socket, self.address = token_router(network.context, config.host, network.keys)
         made.callback(socket.close, 0)
         network.gatekeeper.watch(socket)
         transfer = self._make_transfer(network, life.inbox.post)

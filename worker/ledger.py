@@ -6,7 +6,7 @@ that a lost message is answered by moving the cursor back. Entries live until th
 
 import enum
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from core.ids import AttemptKey, SampleKey
 from core.messages import Emitted, Finish, Stages
@@ -61,9 +61,11 @@ class Entry:
         """Tells whether the gateway has not been sent everything."""
         return self.sent < len(self.tokens) or (self.ended() and not self.end_sent)
 
-    def pending(self) -> Emitted:
-        """Returns the tokens behind the cursor; the end rides with them."""
-        return Emitted(self.key, self.base + self.sent, self.tokens[self.sent :], self.finish, self.stages)
+    def pending(self, most: int) -> Emitted:
+        """Returns the tokens behind the cursor, up to `most` of them; the end rides with the last."""
+        tokens = self.tokens[self.sent : self.sent + most]
+        whole = self.sent + len(tokens) >= len(self.tokens)
+        return Emitted(self.key, self.base + self.sent, tokens, self.finish if whole else None, self.stages)
 
 
 class Ledger:
@@ -111,16 +113,40 @@ class Ledger:
         if entry is not None:
             entry.state = state
 
-    def owing(self, gateway: str) -> list[Entry]:
-        """Lists the entries of which this gateway has not been sent everything."""
-        return list(self._owing.get(gateway, {}).values())
+    def owed(self, gateway: str, most: int) -> list[Emitted]:
+        """Returns what to send this gateway next: up to `most` tokens, of those sequences first that wait longest.
 
-    def sent(self, entries: list[Entry]) -> None:
-        """Moves the cursors: everything that these entries had pending has left."""
-        for entry in entries:
-            entry.sent = len(entry.tokens)
-            entry.end_sent = entry.ended()
-            self._owing.get(entry.gateway, {}).pop(entry.key.of, None)
+        It is empty where nothing is owed but failures.
+        """
+        found: list[Emitted] = []
+        for entry in self._owing.get(gateway, {}).values():
+            if entry.sent < len(entry.tokens) or entry.finish is not None:
+                found.append(entry.pending(most))
+                most -= max(1, len(found[-1].token_ids))
+                if most <= 0:
+                    break
+        return found
+
+    def failed(self, gateway: str) -> tuple[AttemptKey, Failure] | None:
+        """Returns the first failure that this gateway has not been sent, or None; its tokens are to go before it."""
+        for entry in self._owing.get(gateway, {}).values():
+            if entry.failure is not None:
+                return entry.key, entry.failure
+        return None
+
+    def sent(self, emitted: Iterable[Emitted]) -> None:
+        """Moves the cursors of these entries behind what has left just now, as `owed` gave it."""
+        for each in emitted:
+            entry = self._entries[each.key.of]
+            entry.sent += len(each.token_ids)
+            entry.end_sent = each.finish is not None
+            self._settle(entry)
+
+    def failure_sent(self, key: AttemptKey) -> None:
+        """Notes that an entry's failure has left."""
+        entry = self._entries[key.of]
+        entry.end_sent = True
+        self._settle(entry)
 
     def ask(self, key: AttemptKey, next_index: int) -> Entry | None:
         """Moves the cursor back to `next_index` and returns the entry, or None if nothing is known of this attempt."""
@@ -193,6 +219,11 @@ class Ledger:
     def _owe(self, entry: Entry) -> str:
         self._owing.setdefault(entry.gateway, {})[entry.key.of] = entry
         return entry.gateway
+
+    def _settle(self, entry: Entry) -> None:
+        """Takes an entry off the list of those that owe something, if it does not any more."""
+        if not entry.owed():
+            self._owing.get(entry.gateway, {}).pop(entry.key.of, None)
 
     def _forget(self, entry: Entry) -> None:
         self._entries.pop(entry.key.of, None)

@@ -32,12 +32,13 @@ from core.messages import (
     encode,
 )
 from core.records import WorkerRecord
-from core.sockets import dealer, try_send
+from core.sockets import token_dealer, try_send
 from gateway.workers.liveness import Health, Liveness
 from gateway.workers.router import Worker
 
 OUTBOX = 8192  # messages that may wait to be written; more are dropped: all that matter are repeated
-BATCH = 16  # messages that are read before other tasks get a turn
+BATCH = 16  # messages that are read, or written, before other tasks get a turn …
+TURN = 0.001  # … or so many s of handling what was read
 FAILED = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL | zmq.Event.HANDSHAKE_FAILED_AUTH
 log = logging.getLogger("baton.gateway")
 
@@ -78,7 +79,7 @@ class WorkerConnection(Worker):
         self.taken = NO_TICKET  # jobs of higher tickets wait on its stream
         self._gateway = epoch
         self._listener = listener
-        self._socket = dealer(context, record.address, keys)
+        self._socket = token_dealer(context, record.address, keys)
         self._handshakes = Handshakes(self._socket, FAILED, self._refused)
         self._named_refusal = False
         self._outbox: asyncio.Queue[ToWorker] = asyncio.Queue(OUTBOX)
@@ -88,6 +89,11 @@ class WorkerConnection(Worker):
     def epoch(self) -> str:
         """Returns the worker's epoch."""
         return self.record.epoch
+
+    @property
+    def waiting(self) -> int:
+        """Counts the messages that are not written yet."""
+        return self._outbox.qsize()
 
     def look(self, now: float) -> None:
         """Pings when it is time, greets until welcomed, and settles whether the worker is usable; call it often."""
@@ -123,33 +129,43 @@ class WorkerConnection(Worker):
             self._outbox.put_nowait(message)
 
     async def _write(self) -> None:
-        while True:
+        for number in itertools.count(1):
+            if number % BATCH == 0:
+                await asyncio.sleep(0)  # while messages wait, writing them never suspends
             # It is lost where the worker is not connected or its queue is full: what matters is repeated.
             await try_send(self._socket, [encode(await self._outbox.get())])
 
     async def _read(self) -> None:
-        for number in itertools.count(1):
-            if number % BATCH == 0:
+        count, spent = 0, 0.0
+        while True:
+            if count >= BATCH or spent >= TURN:
                 await asyncio.sleep(0)  # while messages lie ready, reading them never suspends
+                count, spent = 0, 0.0
             frames = await self._socket.recv_multipart()
-            try:
-                message = decode_from_worker(frames[-1])
-            except MessageError as error:
-                log.warning("dropped a message from worker %s: %s", self.epoch, error)
-                self._listener.dropped()
-                continue
-            if message.receiver != self._gateway or message.sender != self.epoch:
-                self._listener.dropped()
-                continue
-            self.liveness.heard(time.monotonic())
-            match message:
-                case Welcome(version=version):
-                    self._greeted(version)
-                case Pong(step_due_ms=due, taken=taken):
-                    self.liveness.pong(due)
-                    self.taken = taken
-                case _:
-                    self._listener.received(self, message)
+            began = time.monotonic()
+            self._take(frames[-1], began)
+            count, spent = count + 1, spent + time.monotonic() - began
+
+    def _take(self, data: bytes, now: float) -> None:
+        """Handles a message; one that is malformed or meant for another life is dropped and counted."""
+        try:
+            message = decode_from_worker(data)
+        except MessageError as error:
+            log.warning("dropped a message from worker %s: %s", self.epoch, error)
+            self._listener.dropped()
+            return
+        if message.receiver != self._gateway or message.sender != self.epoch:
+            self._listener.dropped()
+            return
+        self.liveness.heard(now)
+        match message:
+            case Welcome(version=version):
+                self._greeted(version)
+            case Pong(step_due_ms=due, taken=taken):
+                self.liveness.pong(due)
+                self.taken = taken
+            case _:
+                self._listener.received(self, message)
 
     def _refused(self) -> None:
         """A worker with another secret ends every handshake, without a word; one that just dies may end one."""

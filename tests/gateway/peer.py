@@ -44,7 +44,7 @@ from core.queue import PURPOSE, JobQueue
 from core.records import KVLink, Load, Role, WorkerRecord
 from core.registry import publish
 from core.sealing import Sealer
-from core.sockets import router, try_send
+from core.sockets import token_router, try_send
 from core.store import connect
 
 STEP = 0.004  # s between tokens
@@ -111,7 +111,7 @@ class Peer:
         keys = CurveKeys.of(self._secret)
         self._context = zmq.asyncio.Context()
         self._gatekeeper = Gatekeeper(self._context, keys)
-        self._socket, address = router(self._context, "127.0.0.1", keys)
+        self._socket, address = token_router(self._context, "127.0.0.1", keys)
         self._store = connect(self._redis)
         self._queue = JobQueue(self._store, Sealer(self._secret, PURPOSE), self.epoch)
         await self._queue.open()

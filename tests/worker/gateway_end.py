@@ -10,7 +10,7 @@ from core.gatekeeper import Gatekeeper
 from core.ids import AttemptKey
 from core.messages import FromWorker, Hello, ToWorker, Welcome, decode_from_worker, encode
 from core.records import HandoffCounts, KVLink
-from core.sockets import dealer, router
+from core.sockets import token_dealer, token_router
 from core.store import ServerClock
 from kvtransfer.events import CancelAttempt
 from tests.network import KEYS
@@ -67,10 +67,10 @@ class Setting:
         self.life = life(silence, jobs_ahead)
         self.transfer = Landings()
         self.gatekeeper = Gatekeeper(self.context, KEYS)
-        self._socket, self.endpoint = router(self.context, "127.0.0.1", KEYS)
+        self._socket, self.endpoint = token_router(self.context, "127.0.0.1", KEYS)
         self.connections = GatewayConnections(self.life, self._socket, self.transfer)
         self.ledger = self.connections._ledger
-        self.dealer = dealer(self.context, self.endpoint, KEYS)
+        self.dealer = token_dealer(self.context, self.endpoint, KEYS)
         self._task = asyncio.create_task(self.connections.run())
 
     @property

@@ -24,10 +24,11 @@ from core.messages import (
 from core.sockets import dealer
 from tests.network import KEYS
 from tests.worker.gateway_end import GATEWAY, SECONDS, WORKER, Landings, Setting, life
-from worker.events import Failure, Kill
-from worker.gateway_connections import BATCH, GatewayConnections
+from worker.events import Emit, Failure, Kill
+from worker.gateway_connections import BATCH, MOST, GatewayConnections
 
 KEY = AttemptKey("gateway-1", 0, 1)
+COUNT = 8000  # tokens
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ async def test_a_failure_comes_after_the_tokens_before_it(setting: Setting) -> N
     assert isinstance(await setting.receive(), Tokens)
     failed = await setting.receive()
     assert isinstance(failed, Failed) and failed.message == "non-finite logits" and not failed.retryable
-    assert setting.ledger.owing(GATEWAY) == []
+    assert not list(setting.ledger.gateways())
 
 
 async def test_a_silent_gateways_sequences_are_freed() -> None:
@@ -173,6 +174,34 @@ async def test_a_silent_gateways_sequences_are_freed() -> None:
         assert len(setting.ledger) == 0
     finally:
         await setting.close()
+
+
+async def test_what_a_slow_gateway_is_owed_grows_together(setting: Setting) -> None:
+    """Tokens that come one by one, while nothing is read, leave in few messages, each of which is handled soon."""
+    await setting.hello()
+    setting.ledger.begin(KEY, GATEWAY, 0, 1e12)
+    tokens = list(range(COUNT))
+    for index in tokens:
+        setting.connections.handle(Emit([Emitted(KEY, index, [index], "length" if index == COUNT - 1 else None)]))
+        await setting.connections._flush(GATEWAY)
+    unknown = KEY._replace(request="gateway-1-2")
+    await setting.connections._answer(GATEWAY, unknown, 0)  # what it was told waits as well, and is not lost
+    got: list[int] = []
+    failed: list[Failed] = []
+    messages = 0
+    while len(got) < COUNT or not failed:
+        message = await setting.receive()
+        if isinstance(message, Failed):
+            failed.append(message)
+            continue
+        assert isinstance(message, Tokens) and sum(len(each.token_ids) for each in message.emitted) <= MOST
+        messages += 1
+        for each in message.emitted:
+            assert each.index == len(got)
+            got += each.token_ids
+            assert (each.finish is not None) == (len(got) == COUNT)
+    assert got == tokens and [each.key for each in failed] == [unknown]
+    assert messages < COUNT / 4, f"{messages} messages"
 
 
 class EndlessSocket:

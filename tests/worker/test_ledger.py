@@ -54,14 +54,13 @@ def test_a_cancel_that_comes_first_stops_the_job() -> None:
 def test_the_end_rides_with_the_last_token_and_is_repeated_on_asking() -> None:
     ledger = begun(base=5)
     ledger.emit(Emitted(KEY, 5, [1, 2]))
-    ledger.sent(ledger.owing("gateway"))
+    ledger.sent(ledger.owed("gateway", 10))
     ledger.emit(Emitted(KEY, 7, [3], "stop"))
-    (entry,) = ledger.owing("gateway")
-    assert entry.pending() == Emitted(KEY, 7, [3], "stop")
-    ledger.sent([entry])
-    assert not ledger.owing("gateway")
+    assert ledger.owed("gateway", 10) == [Emitted(KEY, 7, [3], "stop")]
+    ledger.sent(ledger.owed("gateway", 10))
+    assert not ledger.owed("gateway", 10)
     asked = ledger.ask(KEY, 6)
-    assert asked is not None and asked.pending() == Emitted(KEY, 6, [2, 3], "stop")
+    assert ledger.owed("gateway", 10) == [Emitted(KEY, 6, [2, 3], "stop")]
     assert ledger.acknowledged(KEY) is asked
     assert ledger.ask(KEY, 6) is None
 
@@ -71,8 +70,29 @@ def test_a_failure_is_owed_after_the_tokens() -> None:
     ledger.emit(Emitted(KEY, 0, [1]))
     assert ledger.fail(KEY, Failure("engine")) == "gateway"
     assert ledger.fail(KEY, Failure("deadline")) is None
-    (entry,) = ledger.owing("gateway")
-    assert entry.pending().token_ids == [1] and entry.failure is not None and entry.failure.reason == "engine"
+    (emitted,) = ledger.owed("gateway", 10)
+    assert emitted.token_ids == [1] and ledger.failed("gateway") == (KEY, Failure("engine"))
+    ledger.sent([emitted])
+    assert not ledger.owed("gateway", 10) and list(ledger.gateways()) == ["gateway"]
+    ledger.failure_sent(KEY)
+    assert ledger.failed("gateway") is None and not list(ledger.gateways())
+
+
+def test_a_message_holds_so_many_tokens_and_those_first_that_wait_longest() -> None:
+    ledger = begun()
+    second = KEY._replace(sample=1)
+    ledger.begin(second, "gateway", 0, 100.0)
+    ledger.emit(Emitted(KEY, 0, [1, 2, 3], "stop"))
+    ledger.emit(Emitted(second, 0, [7, 8]))
+    expected = [
+        [Emitted(KEY, 0, [1, 2])],
+        [Emitted(KEY, 2, [3], "stop"), Emitted(second, 0, [7])],
+        [Emitted(second, 1, [8])],
+    ]
+    for message in expected:
+        assert ledger.owed("gateway", 2) == message
+        ledger.sent(message)
+    assert not list(ledger.gateways())
 
 
 def test_what_nobody_acknowledges_is_dropped_after_its_deadline() -> None:
@@ -102,16 +122,15 @@ class Delivery(RuleBasedStateMachine):
         self.made += tokens
         self.finished = end
 
-    @rule(lost=st.booleans())
-    def flush(self, lost: bool) -> None:
-        entries = self.ledger.owing("gateway")
-        for entry in entries:
-            pending = entry.pending()
+    @rule(lost=st.booleans(), most=st.integers(1, 4))
+    def flush(self, lost: bool, most: int) -> None:
+        while emitted := self.ledger.owed("gateway", most):
+            (pending,) = emitted
+            self.ledger.sent(emitted)
             if lost or pending.index > len(self.got):
                 continue  # a gap: the gateway will ask
             self.got[pending.index :] = pending.token_ids
             self.seen_end = self.seen_end or pending.finish is not None
-        self.ledger.sent(entries)
 
     @rule()
     def ask(self) -> None:
@@ -124,7 +143,7 @@ class Delivery(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.ask()
-        self.flush(lost=False)
+        self.flush(lost=False, most=2)
         assert self.got == self.made and self.seen_end == self.finished
 
 

@@ -6,19 +6,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 import zmq.asyncio
 
 from core.curve_keys import CurveKeys
 from core.ids import AttemptKey
 from core.messages import Alive
-from gateway.workers.connection import BATCH, News, WorkerConnection
+from gateway.workers.connection import BATCH, TURN, News, WorkerConnection
 from tests.gateway.conftest import SECRET
 from tests.gateway.peer import Peer
 from tests.gateway.running import until
 
 GATEWAY = "a gateway"
-COUNT = 40 * BATCH
+COUNT = 3 * BATCH  # messages that wait to be read, without a queue being full
 
 
 class Listener:
@@ -83,3 +85,38 @@ async def test_what_is_meant_for_another_life_is_dropped_and_counted(redis_url: 
         await peer.say(GATEWAY, alive(peer, 1))
         await until(lambda: listener.news, "the other message")
         assert (listener.drops, len(listener.news)) == (1, 1)
+
+
+async def test_messages_that_take_long_to_handle_give_others_their_turns(
+    redis_url: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message of many tokens costs as much as many others, so turns are counted by time as well."""
+    async with connected(redis_url, model) as (peer, _, listener):
+        now = [time.monotonic()]
+        monkeypatch.setattr("gateway.workers.connection.time", SimpleNamespace(monotonic=lambda: now[0]))
+        heard = listener.received
+
+        def received(worker: WorkerConnection, news: News) -> None:
+            heard(worker, news)
+            now[0] += TURN
+
+        monkeypatch.setattr(listener, "received", received)
+        for number in range(BATCH):
+            await peer.say(GATEWAY, alive(peer, number))
+        turns = [0]
+        while turns[-1] < BATCH:
+            await asyncio.sleep(0)
+            turns.append(len(listener.news))
+        assert max(after - before for before, after in pairwise(turns)) == 1
+
+
+async def test_writing_gives_others_their_turns(redis_url: str, model: Path) -> None:
+    async with connected(redis_url, model) as (peer, connection, _):
+        for number in range(COUNT):
+            connection.ended(AttemptKey(f"r-{number}", 0, 1))
+        waiting = [connection.waiting]
+        while waiting[-1]:
+            await asyncio.sleep(0)
+            waiting.append(connection.waiting)
+        assert max(before - after for before, after in pairwise(waiting)) <= BATCH
+        await until(lambda: len(peer.ends) == COUNT, "what was written")
