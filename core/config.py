@@ -27,6 +27,13 @@ LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     Meta(description="least severe messages that are logged: debug, info, warning or error"),
 ]
+SpelledTokens = Annotated[
+    Literal["text", "tokens"],
+    Meta(
+        description="special tokens that a chat's messages spell out: text, so that no message can write turns, or "
+        "tokens, as transformers takes them"
+    ),
+]
 StatusPath = Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")]
 TTFTLimit = Annotated[float, Meta(gt=0, description="milliseconds in which a good request has its first token")]
 TPOTLimit = Annotated[float, Meta(gt=0, description="milliseconds that a good request's other tokens take on average")]
@@ -187,6 +194,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     max_requests: Annotated[Positive, Meta(description="answers in progress; more are refused with 429")] = 1024
     max_samples: Annotated[Positive, Meta(description="largest n: answers to one prompt")] = 16
     max_body: Annotated[Bytes, Meta(description="largest request body")] = 4 << 20
+    spelled_tokens: SpelledTokens = "text"
     slo_ttft_ms: TTFTLimit = 2000.0
     slo_tpot_ms: TPOTLimit = 100.0
 

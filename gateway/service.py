@@ -74,7 +74,7 @@ class Gateway:
         self._status.report("loading the tokenizer", 30.0)
         try:
             async with asyncio.timeout(LOAD_SECONDS):
-                tokenizer = await asyncio.to_thread(lambda: ModelTokenizer(locate_files(self.config.model)))
+                tokenizer = await asyncio.to_thread(self._tokenizer)
         except TimeoutError:
             raise ModelError(f"--model: {self.config.model!r} was not loaded within {LOAD_SECONDS:g} s") from None
         self.admission = Admission(
@@ -149,6 +149,9 @@ class Gateway:
             await self._publisher.close(self._record())
         await self.discovery.close()
         await self._store.aclose()
+
+    def _tokenizer(self) -> ModelTokenizer:
+        return ModelTokenizer(locate_files(self.config.model), self.config.spelled_tokens)
 
     def _request(self, prompt: AdmittedPrompt, received: float, streaming: bool) -> Request:
         assert self.admission is not None, "a prompt was admitted, so there is one"

@@ -85,7 +85,7 @@ class Deployment:
         """Makes the gateway. It is ready when it accepts requests and knows a worker that can serve them."""
         config = self._config
         options = ["--host", config.host, "--port", str(config.port)]
-        options += ["--max-model-len", str(config.engine.max_model_len)]
+        options += ["--max-model-len", str(config.engine.max_model_len), "--spelled-tokens", config.spelled_tokens]
         if config.model == DEMO_MODEL:
             options += ["--model-name", DEMO_NAME]
         service = self._service("gateway", "gateway", *self._serving, *options)

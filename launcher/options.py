@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from core.config import Count, EngineOptions, LogLevel, Port, Positive, TransferOptions
+from core.config import Count, EngineOptions, LogLevel, Port, Positive, SpelledTokens, TransferOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO_MODEL = str(ROOT / "demo_model" / "weights")
@@ -41,6 +41,7 @@ class UpConfig(Struct, frozen=True, kw_only=True):
     secret_file: Annotated[
         str, Meta(description="file with the secret that seals prompts and KV; empty: a new one for this instance")
     ] = ""
+    spelled_tokens: SpelledTokens = "text"
     log_level: LogLevel = "info"
     engine: EngineOptions = EngineOptions()  # of every worker
     transfer: TransferOptions = TransferOptions()  # of every worker

@@ -62,14 +62,13 @@ class Admission:
     async def chat(self, body: ChatRequest, authorization: str = "") -> AdmittedPrompt:
         """Returns the prompt of a chat; `authorization` is the header's value, or empty. Raises `APIError`."""
         with self._room(body, 1):
-            template = self.tokenizer.template
-            if template is None:
+            if self.tokenizer.template is None:
                 message = f"{self._model} has no chat template; use /v1/completions"
                 raise invalid(message, "messages", "no_chat_template")
             messages = [message.for_template() for message in body.messages]
 
             def tokenized(most: int | None) -> list[list[int]]:
-                return [self.tokenizer.encode(template.render(messages), special=False, most=most)]
+                return [self.tokenizer.chat(messages, most)]
 
             size = sum(len(message["content"]) for message in messages)
             (prompt,) = await self._tokenized(tokenized, size + 256 * len(messages), "messages")

@@ -2,15 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import AddedToken, Tokenizer
 
 from core.errors import ModelError
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.detokenizer import BytePieces, Detokenizer, Window
+from gateway.text.literal_tokenizer import LiteralTokenizer
 from gateway.text.model_files import chat_template, read_object
 from gateway.text.reach import UNKNOWN, reach
+from gateway.text.spelled_tokens import Messages, SpelledTokens
 
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -29,10 +31,10 @@ class ModelTokenizer:
 
     `vocabulary` counts the model's token ids, which may be more than the tokenizer knows. `context` is the model's own
     limit on prompt + answer, or 0. `stop_ids` end an answer. `defaults` are the sampling parameters that the model's
-    makers recommend.
+    makers recommend. Special tokens that a chat's messages spell out are what `spelled` says.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, spelled: Literal["text", "tokens"] = "text") -> None:
         config = read_object(directory, "config.json", required=True)
         config = {**config, **(config.get("text_config") or {})}
         settings = read_object(directory, "tokenizer_config.json")
@@ -53,6 +55,10 @@ class ModelTokenizer:
         self._special = {key for key, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
         made = json.loads(self._tokenizer.to_str())
         self._reach = reach(made, self._tokenizer.get_vocab(with_added_tokens=True))
+        self._literal: LiteralTokenizer | None = None
+        if spelled == "text" and not self._tokenizer.encode_special_tokens:
+            self._literal = LiteralTokenizer(self._tokenizer, _unknown_token(made["model"]))
+            self._spelled = SpelledTokens(self._literal.special)
         decoder = made.get("decoder") or {}
         self._byte_level = decoder.get("type") == "ByteLevel" or [
             part.get("type") for part in decoder.get("decoders", [])
@@ -65,14 +71,26 @@ class ModelTokenizer:
         Special tokens that are spelled out in the text become themselves, as with transformers. Other threads run
         meanwhile. Raises `TooManyTokens` beyond `most`, where the text's length says so before any work.
         """
-        if most is not None and (least := self._least(text)) > most:
-            raise TooManyTokens(least, counted=False)
-        # `encode` keeps Python's lock for as long as it takes, which `encode_batch_fast` gives back; the ids are equal.
-        found = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0]
-        if most is not None and len(found) > most:
-            raise TooManyTokens(len(found), counted=True)
-        ids: list[int] = found.ids
-        return ids
+        self._check_length(text, most)
+        return _token_ids(self._tokenizer, text, special, most)
+
+    def chat(self, messages: Messages, most: int | None = None) -> list[int]:
+        """Returns the token ids of a chat, which its template renders; special tokens are what `spelled` says.
+
+        Raises `APIError` if the template refuses, and `TooManyTokens` as `encode` does.
+        """
+        assert self.template is not None, "whoever has a chat has asked for the template"
+        if self._literal is None:
+            return self.encode(self.template.render(messages), special=False, most=most)
+        prompt = self._spelled.render(self.template.render, messages)
+        if not prompt.marks:
+            ids = self.encode(prompt.text, special=False, most=most)
+            if not self._literal.is_forged(prompt.text, ids):
+                return ids
+        self._check_length(prompt.text, most)
+        return self._literal.restored(
+            _token_ids(self._literal.tokenizer, self._literal.written(prompt), special=False, most=most)
+        )
 
     def piece(self, token: int) -> str | None:
         """Returns a token as the vocabulary spells it; None for special tokens and ids that it does not know."""
@@ -88,9 +106,11 @@ class ModelTokenizer:
         """Returns a fresh detokenizer, for one answer."""
         return self._pieces.stream() if self._byte_level else Window(self.decode, self.piece)
 
-    def _least(self, text: str) -> int:
-        """Returns a number of tokens that the text has at least, from its length."""
-        return 0 if self._reach == UNKNOWN else -(-len(text) // self._reach)
+    def _check_length(self, text: str, most: int | None) -> None:
+        """Raises `TooManyTokens` if a text has more than `most` tokens for its length alone."""
+        least = 0 if self._reach == UNKNOWN else -(-len(text) // self._reach)
+        if most is not None and least > most:
+            raise TooManyTokens(least, counted=False)
 
     def _complete(self, named: dict[str, str], settings: dict[str, Any]) -> None:
         """Adds the special tokens that only the config knows, and switches off what belongs to training."""
@@ -108,6 +128,15 @@ class ModelTokenizer:
         return tuple(sorted(found | ({own} if own is not None else set())))
 
 
+def _token_ids(tokenizer: Tokenizer, text: str, special: bool, most: int | None) -> list[int]:
+    # `encode` keeps Python's lock for as long as it takes, which `encode_batch_fast` gives back; the ids are equal.
+    found = tokenizer.encode_batch_fast([text], add_special_tokens=special)[0]
+    if most is not None and len(found) > most:
+        raise TooManyTokens(len(found), counted=True)
+    ids: list[int] = found.ids
+    return ids
+
+
 def _load(path: Path) -> Tokenizer:
     if not path.is_file():
         raise ModelError(f"--model: {path.parent} has no tokenizer.json")
@@ -115,6 +144,12 @@ def _load(path: Path) -> Tokenizer:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more specific
         raise ModelError(f"--model: {path} cannot be read: {error}") from None
+
+
+def _unknown_token(model: dict[str, Any]) -> str | None:
+    """Returns the token for characters that a vocabulary does not have, or None."""
+    name, place = model.get("unk_token"), model.get("unk_id")
+    return model["vocab"][place][0] if name is None and place is not None else name
 
 
 def _named_tokens(settings: dict[str, Any]) -> dict[str, str]:

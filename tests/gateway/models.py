@@ -19,10 +19,12 @@ CHATML = (
 CONTEXT = 256
 
 
-def byte_level(directory: Path, *, vocabulary: int = 0, template: str | None = CHATML, **config: Any) -> Path:
+def byte_level(
+    directory: Path, *, vocabulary: int = 0, template: str | None = CHATML, prefix_space: bool = False, **config: Any
+) -> Path:
     """A byte-level BPE tokenizer with ChatML tokens, as Qwen's. `vocabulary` 0: just what the tokenizer knows."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=400,
@@ -36,8 +38,14 @@ def byte_level(directory: Path, *, vocabulary: int = 0, template: str | None = C
     return _save(directory, tokenizer, settings, template, vocabulary, config)
 
 
-def llama_style(directory: Path, *, template: str | None = None, **config: Any) -> Path:
-    """A SentencePiece-like BPE tokenizer with byte fallback and a beginning-of-text token, as Llama 2's."""
+def llama_style(
+    directory: Path, *, template: str | None = None, metaspace: str = "", normalized: bool = False, **config: Any
+) -> Path:
+    """A SentencePiece-like BPE tokenizer with byte fallback and a beginning-of-text token, as Llama 2's.
+
+    `metaspace` is the prepend scheme of a pre-tokenizer in place of the normalizer, as newer models have; `normalized`
+    looks for special tokens in normalized text, as some older ones do.
+    """
     trained = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     trained.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     bytes_of = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -47,6 +55,16 @@ def llama_style(directory: Path, *, template: str | None = None, **config: Any) 
     trained.train_from_iterator(WORDS * 4, trainer)
     made = json.loads(trained.to_str())
     made["added_tokens"] = [token for token in made["added_tokens"] if not token["content"].startswith("<0x")]
+    for token in made["added_tokens"]:
+        token["normalized"] = normalized
+    if metaspace:
+        made["normalizer"] = None
+        made["pre_tokenizer"] = {
+            "type": "Metaspace",
+            "replacement": "▁",
+            "prepend_scheme": metaspace,
+            "split": False,
+        }
     tokenizer = Tokenizer.from_str(json.dumps(made))
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -55,6 +73,31 @@ def llama_style(directory: Path, *, template: str | None = None, **config: Any) 
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": {"content": "<s>", "__type": "AddedToken"},
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+    }
+    return _save(directory, tokenizer, settings, template, 0, config)
+
+
+def unigram(directory: Path, *, template: str | None = None, normalized: bool = False, **config: Any) -> Path:
+    """A SentencePiece-like Unigram tokenizer, whose model itself has special tokens among its pieces.
+
+    `normalized` looks for special tokens in normalized text, where a full-width sign is the plain one.
+    """
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    trainer = trainers.UnigramTrainer(
+        vocab_size=200,
+        special_tokens=[AddedToken(token, normalized=normalized) for token in ("<s>", "</s>", "<unk>")],
+        unk_token="<unk>",
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([*WORDS * 4, "<s / >"], trainer)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
         "eos_token": "</s>",
         "unk_token": "<unk>",
     }

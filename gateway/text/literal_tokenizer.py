@@ -1,0 +1,93 @@
+"""Encodes text so that its special tokens are those that a chat template wrote, and no text can become one.
+
+It is a second tokenizer beside the model's own, with the same model, normalizer and pre-tokenizer, and without its
+special tokens: those that are meant are replaced by placeholders, which nobody can guess. So all text between two
+special tokens is encoded at once, with what a client wrote and what the template wrote side by side, and gets the ids
+that it would get from the tokenizer itself.
+"""
+
+import secrets
+
+from tokenizers import AddedToken, Tokenizer
+
+from core.errors import ModelError
+from gateway.text.special_tokens import SpecialTokens
+from gateway.text.spelled_tokens import MarkedText
+
+PLACEHOLDER_BYTES = 16
+
+
+class LiteralTokenizer:
+    """Makes `tokenizer` from a model's `own`, whose vocabulary's memory it shares, and translates texts and ids for it.
+
+    `unknown` is the token for unknown characters, if there is one. Raises `ModelError` if the vocabulary leaves no ids
+    for placeholders.
+    """
+
+    def __init__(self, own: Tokenizer, unknown: str | None) -> None:
+        added = sorted(own.get_added_tokens_decoder().items())
+        special = {id: token.content for id, token in added if token.special and token.content.strip()}
+        self.special = SpecialTokens(special.values())
+        self._placeholders = {token: secrets.token_hex(PLACEHOLDER_BYTES) for token in self.special.tokens}
+        names = {id: self._placeholders.get(token.content, token.content) for id, token in added}
+        self.tokenizer = _bare(own)
+        self.tokenizer.add_tokens([_renamed(token, names[id]) for id, token in added])
+        fresh = [self.tokenizer.token_to_id(name) for name in self._placeholders.values()]
+        if any(own.model.id_to_token(id) is not None for id in fresh):
+            raise ModelError("--model: the vocabulary's ids have gaps, which only --spelled-tokens tokens can serve")
+        # The model's ids, of those that mean something else here.
+        self._ids = {self.tokenizer.token_to_id(name): [id] for id, name in names.items()}
+        for id, token in special.items():
+            if own.model.id_to_token(id) == token != unknown:
+                self._ids[id] = self._apart(token, set(special)) or [id]
+        normalized = {id for id, token in added if token.normalized}
+        self._normalized = {id: token for id, token in special.items() if id in normalized and token != unknown}
+
+    def written(self, prompt: MarkedText) -> str:
+        """Returns what `tokenizer` is to encode: placeholders for the template's special tokens, and all else as is."""
+        return prompt.unmarked(self.special.replaced(prompt.text, self._placeholders.__getitem__))
+
+    def restored(self, ids: list[int]) -> list[int]:
+        """Returns the ids that the model knows, of those that `tokenizer` has given."""
+        return [id for found in ids for id in self._ids.get(found, (found,))]
+
+    def is_forged(self, text: str, ids: list[int]) -> bool:
+        """Tells whether a tokenizer has found special tokens in a text that does not spell them out.
+
+        Some look for them in normalized text, in which other characters may have become theirs.
+        """
+        return any(ids.count(id) > text.count(token) for id, token in self._normalized.items())
+
+    def _apart(self, token: str, special: set[int]) -> list[int]:
+        """Returns ids that spell a special token in two pieces.
+
+        Some vocabularies (Unigram's, for one) hold special tokens as pieces of text: the model finds them by itself.
+        """
+        for cut in range(1, len(token)):
+            halves = token[:cut], token[cut:]
+            ids = [found.id for half in halves for found in self.tokenizer.model.tokenize(half)]
+            if special.isdisjoint(ids):
+                return ids
+        return []
+
+
+def _bare(tokenizer: Tokenizer) -> Tokenizer:
+    """Returns a tokenizer with the same model and steps before it, without added tokens."""
+    bare = Tokenizer(tokenizer.model)
+    if tokenizer.normalizer is not None:
+        bare.normalizer = tokenizer.normalizer
+    if tokenizer.pre_tokenizer is not None:
+        bare.pre_tokenizer = tokenizer.pre_tokenizer
+    return bare
+
+
+def _renamed(token: AddedToken, name: str) -> AddedToken:
+    """Returns a token that is found where the other is, under another name. None of them is special."""
+    return AddedToken(
+        name,
+        single_word=token.single_word and name == token.content,  # a placeholder stands where the template wrote it
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        normalized=token.normalized and name == token.content,
+        special=False,
+    )
