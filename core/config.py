@@ -177,6 +177,14 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     jobs_ahead: Annotated[Positive, Meta(description="jobs taken from the stream but not yet running")] = 1024
     gateway_silence: Annotated[Seconds, Meta(description="a gateway silent for so many seconds is dead")] = 5.0
     drain_seconds: Annotated[Seconds, Meta(description="seconds that running sequences get at a shutdown")] = 10.0
+    hang_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="seconds, or ten of the largest steps if that is more, after which a worker whose engine hangs "
+            "ends; 0: never",
+        ),
+    ] = 60.0
 
 
 class GatewayConfig(Struct, frozen=True, kw_only=True):

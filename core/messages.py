@@ -149,7 +149,7 @@ class Welcome(Addressed, frozen=True, kw_only=True, tag="welcome"):
 
 
 class Pong(Addressed, frozen=True, kw_only=True, tag="pong"):
-    """Answers a Ping: how many steps were done, when the running one is overdue, and how far the jobs were taken.
+    """Answers a Ping: how many steps were done, when the engine's round is overdue, and how far the jobs were taken.
 
     What is on the stream with a higher ticket than `taken` waits its turn. Everything else was answered by `Started`
     before this left, or is lost.
@@ -157,7 +157,7 @@ class Pong(Addressed, frozen=True, kw_only=True, tag="pong"):
 
     number: int
     steps: int  # since the worker's start
-    step_due_ms: float  # remaining ms, negative once it is overdue; 0: no step runs
+    step_due_ms: float  # remaining ms, negative once it is overdue; 0: the engine has nothing to do
     taken: Ticket = NO_TICKET
 
 

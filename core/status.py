@@ -1,11 +1,15 @@
 """Shows the start of a service to others: one line of JSON in a file, replaced as a whole."""
 
+import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+
+BEAT_SECONDS = 1.0  # between two signs of life
 
 Progress = Callable[[str, float], None]
 """Takes a stage and its percentage, 0 to 100."""
@@ -44,6 +48,17 @@ class StatusFile:
     def failed(self, error: str) -> None:
         """Reports that the service ends before it was ready."""
         self.report("failed", error=error)
+
+    async def beat(self) -> None:
+        """Renews the file's time for ever, so that a launcher sees this event loop run. Without a file it just waits.
+
+        The file may be gone, with the launcher's directory: that is nobody's error.
+        """
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            if self._path is not None:
+                with suppress(FileNotFoundError):
+                    os.utime(self._path)
 
 
 def read_status(path: Path) -> Status | None:

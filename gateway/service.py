@@ -80,7 +80,12 @@ class Gateway:
         self.admission = Admission(
             self.config, self.model, tokenizer, self._tenants, self.requests, self.workers.context
         )
-        running = (self.discovery.run(), self.requests.run(), self._publisher.run(self._record))
+        running = (
+            self.discovery.run(),
+            self.requests.run(),
+            self._publisher.run(self._record),
+            self._status.beat(),
+        )
         self._tasks = [asyncio.create_task(work) for work in running]
         self._status.ready(self._url)
         log.info("ready: %s serves %s", self._url, self.model)

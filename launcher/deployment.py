@@ -78,7 +78,7 @@ class Deployment:
                 placed += ["--gpu-memory-utilization", str(place.share)]
             role = name.partition("-")[0]
             service = self._service(name, f"{role}_service", *self._serving, *options, *placed)
-            services.append(dataclasses.replace(service, settings=place.settings))
+            services.append(dataclasses.replace(service, settings=place.settings, beats=True))
         return services
 
     def gateway(self) -> Service:
@@ -92,7 +92,7 @@ class Deployment:
         assert service.status_file is not None
         accepts = watch_http(f"{http_url(config.host, config.port)}/ready", "waiting for the workers")
         watch = watch_both(watch_status_file(service.status_file), accepts)
-        return Service(service.name, service.command, watch, status_file=service.status_file)
+        return dataclasses.replace(service, watch=watch, beats=True)
 
     def dashboard(self) -> Service:
         """Makes the dashboard. It is ready when Streamlit serves its page."""

@@ -43,6 +43,13 @@ class UpConfig(Struct, frozen=True, kw_only=True):
     ] = ""
     spelled_tokens: SpelledTokens = "text"
     log_level: LogLevel = "info"
+    silent_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="seconds after which a service that is stopped or silent is killed and started again; 0: never",
+        ),
+    ] = 15.0
     engine: EngineOptions = EngineOptions()  # of every worker
     transfer: TransferOptions = TransferOptions()  # of every worker
 

@@ -27,6 +27,7 @@ class Service:
     restarts: bool = True
     status_file: Path | None = None
     settings: Mapping[str, str] = field(default_factory=dict)  # what its environment has beside the instance's
+    beats: bool = False  # once it is ready, it renews its status file's time every second
 
 
 def watch_status_file(path: Path) -> Watch:

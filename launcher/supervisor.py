@@ -1,6 +1,7 @@
 """Keeps the services of one instance: starts them in order, watches them, restarts what died, stops them in order.
 
-One loop in one thread: it sleeps until a child writes, a child ends, a signal comes or a time is due.
+One loop in one thread: it sleeps until a child writes, a child ends, a signal comes or a time is due. Once a second it
+looks whether those that run also live.
 """
 
 import selectors
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from launcher.child import Child
+from launcher.pulse import Pulse
 from launcher.service import FAILED, READY, Service
 from launcher.signals import Signals
 from launcher.stages import Stages
 
 LOOK_SECONDS = 0.05  # between two looks at a starting service
+PULSE_SECONDS = 1.0  # between two looks at a service that runs
 GRACE_SECONDS = 12.0  # from SIGTERM to SIGKILL; a worker's drain fits in
 FIRST_DELAY = 1.0  # s before a restart; doubled by each early death
 LONGEST_DELAY = 30.0
@@ -40,6 +43,7 @@ class Kept:
 
     service: Service
     child: Child
+    pulse: Pulse
     born: float
     early_deaths: int = 0
     ready: bool = False
@@ -50,20 +54,28 @@ class Supervisor:
     """Owns the children of one instance from the first start to the last stop."""
 
     def __init__(
-        self, directory: Path, environment: Mapping[str, str], log: BinaryIO, stages: Stages, signals: Signals
+        self,
+        directory: Path,
+        environment: Mapping[str, str],
+        log: BinaryIO,
+        stages: Stages,
+        signals: Signals,
+        silent_seconds: float,
     ) -> None:
+        """Begins without children. `silent_seconds`: for so long a child may be stopped or silent; 0: for ever."""
         self._directory = directory
         self._environment = environment
         self._log = log
         self._stages = stages
         self._signals = signals
+        self._silent_seconds = silent_seconds
         self._kept: list[Kept] = []
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals.wakeup, selectors.EVENT_READ, None)
 
     def start(self, services: Iterable[Service]) -> None:
         """Starts services together and returns when all are ready. Raises `StartFailed` or `StopAsked`."""
-        starting = [Kept(service, self._spawn(service), time.monotonic()) for service in services]
+        starting = [self._keep(service) for service in services]
         self._kept += starting
         for kept in starting:
             self._stages.show(kept.service.name, "starting")
@@ -84,11 +96,13 @@ class Supervisor:
                         self._revive(kept, now)
                 elif kept.child.exit_status() is not None:
                     self._bury(kept, now)
+                elif (why := self._lifeless(kept, now)) is not None:
+                    self._bury(kept, now, why)
                 elif not kept.ready:
                     self._look_again(kept)
             starting = any(not kept.ready and kept.restart_at is None for kept in self._kept)
             due = [kept.restart_at - now for kept in self._kept if kept.restart_at is not None]
-            self._sleep(min([*due, 0.5]) if starting else min(due, default=None))
+            self._sleep(min([*due, 0.5 if starting else PULSE_SECONDS]))
 
     def stop(self, order: Sequence[Sequence[str]]) -> None:
         """Ends all children, group by group as `order` names them, then any other. A second signal ends the grace."""
@@ -110,6 +124,10 @@ class Supervisor:
         for kept in group:
             kept.child.kill()
             self._forget(kept.child)
+
+    def _keep(self, service: Service) -> Kept:
+        child = self._spawn(service)
+        return Kept(service, child, Pulse(service, child.pid), time.monotonic())
 
     def _spawn(self, service: Service) -> Child:
         child = Child(service, self._environment, self._directory, self._log)
@@ -156,11 +174,18 @@ class Supervisor:
             kept.ready = True
             self._stages.say(f"{kept.service.name} is ready again")
 
-    def _bury(self, kept: Kept, now: float) -> None:
-        """Notes a death, and when the next life starts."""
+    def _lifeless(self, kept: Kept, now: float) -> str | None:
+        """Returns a clause that says for how long a child has been stopped or silent, where that is too long."""
+        seconds, how = kept.pulse.look(now, kept.ready)
+        if not self._silent_seconds or seconds < self._silent_seconds:
+            return None
+        return f"{how} for {seconds:.0f} s, so it was killed: --silent-seconds {self._silent_seconds:g}"
+
+    def _bury(self, kept: Kept, now: float, why: str = "") -> None:
+        """Notes a death, and when the next life starts. `why`: a clause, where the child cannot say it itself."""
+        kept.child.kill()  # what it started must not meet its next life, nor must itself where it is only stopped
         self._forget(kept.child)
-        kept.child.kill()  # what it started must not meet its next life
-        name, why = kept.service.name, kept.child.why()
+        name, why = kept.service.name, why or kept.child.why()
         if not kept.service.restarts:
             raise ServiceLost(f"{name} died ({why}); nothing works without it")
         kept.early_deaths = kept.early_deaths + 1 if now - kept.born < EARLY_SECONDS else 0
@@ -171,5 +196,6 @@ class Supervisor:
 
     def _revive(self, kept: Kept, now: float) -> None:
         kept.child = self._spawn(kept.service)
+        kept.pulse = Pulse(kept.service, kept.child.pid)
         kept.born = now
         kept.restart_at = None

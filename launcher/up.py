@@ -72,7 +72,9 @@ def _run(config: UpConfig, directory: Path | None, run: Path, log: Path, stages:
     model = str(directory or config.model)
     began = time.monotonic()
     with log.open("ab") as output:
-        supervisor = Supervisor(ROOT, environment(os.environ, ROOT, run), output, stages, signals)
+        supervisor = Supervisor(
+            ROOT, environment(os.environ, ROOT, run), output, stages, signals, config.silent_seconds
+        )
         try:
             stages.show("log", str(log))
             redis = config.redis

@@ -83,34 +83,41 @@ class EngineLoop(Generic[E]):
 
     def run(self) -> None:
         """Repeats receive, plan, run, send until the end. A `DeviceError` ends it, and is kept in `error`."""
+        status = self._life.status
         try:
             while not self._over():
                 self._receive()
                 now = self._life.clock.now()
+                status.enters("planning")
                 self._policy.expired(self._scheduler.expired(now), now)
                 plan = self._plan(now)
                 if moves := self._scheduler.take_moves():
+                    status.enters("moving blocks")
                     self._executor.move(moves)  # before bytes land in blocks that were given to others
                 self._policy.admitted(self._scheduler.take_admitted(), now)
                 if plan is not None:
                     self._life.busy.enter(self._useful_threads(sum(len(work.token_ids) for work in plan.works)))
-                    self._life.status.step_started()
+                    status.enters("launching a step")
                     self._checked = False
                     self._executor.launch(plan)
                     self._flying.append(plan)
                 collected = bool(self._flying) and (plan is None or len(self._flying) == self._depth)
                 if collected:
+                    status.enters("collecting a step")
                     result = self._executor.collect()
                     self._flying.popleft()
-                    self._life.status.step_ended()
+                    status.step_ended()
+                    status.enters("sending what a step gave")
                     now = self._life.clock.now()
                     self._policy.progressed(self._scheduler.apply(result, now), now)
                 self._idle = plan is None and not collected  # what was collected may have made room for another plan
-                self._life.status.load = self._policy.load()
+                status.load = self._policy.load()
         except DeviceError as error:
             self.error = str(error)
+        status.enters("leaving")
         self._policy.leave()
-        self._life.status.load = self._policy.load()
+        status.load = self._policy.load()
+        status.rests()
 
     def _plan(self, now: float) -> Plan | None:
         """Returns the next step, or None. A worker that leaves plans nothing, and so collects what is under way."""
@@ -126,7 +133,9 @@ class EngineLoop(Generic[E]):
             self._life.busy.leave()
             if not self._over():
                 wait = min(IDLE_WAIT, max(0.0, self._scheduler.next_deadline - self._life.clock.now()))
+        self._life.status.rests()
         events = self._life.inbox.take(wait)
+        self._life.status.begins("taking events")
         if not events and self._idle and not self._checked and not self._policy.busy():
             self._scheduler.check_invariants()  # a lost block shows as soon as there is time to look
             self._checked = True

@@ -122,7 +122,7 @@ class GatewayConnections:
                     **self._ends(gateway),
                     number=number,
                     steps=status.load.steps,
-                    step_due_ms=status.step_due_ms(),
+                    step_due_ms=status.round_due_ms(),
                     taken=self.taken,
                 )
                 await self._say(gateway, pong)
@@ -155,15 +155,17 @@ class GatewayConnections:
         await self._flush(hello.sender)
 
     async def _answer(self, gateway: str, key: AttemptKey, next_index: int) -> None:
+        """Answers an Ask. Nobody is told that a sequence lives on while the engine that it needs is overdue."""
         entry = self._ledger.ask(key, next_index)
         if entry is not None and entry.owed():
             await self._flush(gateway)
-        elif entry is not None:
-            await self._say(gateway, Alive(**self._ends(gateway), key=key, state=entry.state))
-        elif self._transfer.knows(key):
-            await self._say(gateway, Alive(**self._ends(gateway), key=key, state=LANDING))
-        else:
+            return
+        if entry is None and not self._transfer.knows(key):
             await self._say(gateway, self._failed(gateway, key, Failure("unknown", retryable=True)))
+            return
+        state = entry.state if entry is not None else LANDING
+        if state == HANDED_OFF or self._life.status.round_due_ms() >= 0:
+            await self._say(gateway, Alive(**self._ends(gateway), key=key, state=state))
 
     async def _cancel(self, gateway: str, key: AttemptKey) -> None:
         news = not self._ledger.cancelled(key)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -16,8 +17,10 @@ from core.queue import PURPOSE, JobQueue
 from core.records import WorkerRecord
 from core.sealing import Sealer
 from core.sockets import token_router
+from core.status import StatusFile
 from core.store import connect
 from engine.device import use_device
+from worker.engine_watch import LOOK_SECONDS, EngineWatch
 from worker.events import ToGateway
 from worker.gateway_connections import GatewayConnections
 from worker.heartbeat import Heartbeat
@@ -49,9 +52,11 @@ class IOThread(threading.Thread):
         self.ready = threading.Event()
         self.error = ""  # why the thread ended, unless it was asked to
         self.address = ""  # of the control socket, once it is bound
+        self._watch = EngineWatch(life.status, life.config.hang_seconds)
+        self._left = threading.Event()  # the engine thread has left its loop
 
     def run(self) -> None:
-        """Serves until `stop`. What goes wrong is kept in `error`, and stops the engine thread."""
+        """Serves until `stop`. What goes wrong is kept in `error`, and stops the engine thread, or ends the process."""
         try:
             use_device(self._device)
             asyncio.run(self._serve())
@@ -62,9 +67,12 @@ class IOThread(threading.Thread):
             self._fail(f"{type(error).__name__}: {error}")
         finally:
             self.ready.set()
+        while not self._left.wait(LOOK_SECONDS):
+            self._watch.look(time.monotonic())
 
     def stop(self) -> None:
         """Ends the thread once gateways have been sent what they are owed; called from the engine thread."""
+        self._left.set()
         self._life.outbox.close()
         self.join(FLUSH_SECONDS + CLOSE_SECONDS)
 
@@ -112,6 +120,8 @@ class IOThread(threading.Thread):
             Intake(life, jobs, connections).run(),
             transfer.run(),
             heartbeat.run(),
+            StatusFile(config.status_file).beat(),
+            self._watch.run(),
         )
         tasks = [network.gatekeeper.task, *map(asyncio.create_task, works)]
         made.push_async_callback(end, [*tasks, delivering])

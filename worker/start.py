@@ -75,7 +75,9 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     blocks = _block_manager(config, engine)
     scheduler = _scheduler(name, config, engine, blocks)
     busy = BusyPage(config.busy_page, available_cores(), torch.set_num_threads)
-    life = Life(config, new_epoch(), ServerClock(), EngineStatus(), inbox, outbox, busy)
+    rate = engine.rates.prompt_tokens_per_second
+    engine_status = EngineStatus(config.engine.max_batch_tokens / rate if rate else 0.0)
+    life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy)
     parts = Parts(life, engine.pool.spec, engine.pool, engine.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
     executor = Executor(engine, engine.backend.layer_signal(layer_written, busy.divide))

@@ -20,7 +20,7 @@ def test_starts_serves_and_leaves_nothing(own_directories: Path, tmp_path: Path)
     with Signals().installed() as signals, run_directory() as run, (tmp_path / "log").open("ab") as log:
         service, url = redis_service(run)
         before = set(children(os.getpid()))  # of other tests, still running
-        supervisor = Supervisor(run, os.environ, log, Stages(), signals)
+        supervisor = Supervisor(run, os.environ, log, Stages(), signals, 0.0)
         try:
             supervisor.start([service])
             assert stat.S_IMODE(run.stat().st_mode) == 0o700

@@ -1,6 +1,7 @@
 """Real processes: what is started is stopped in order, what dies is started again, and nothing is left behind."""
 
 import io
+import itertools
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from core.status import Status
+from launcher.pulse import Pulse
 from launcher.service import Service, watch_status_file
 from launcher.signals import Signals
 from launcher.stages import Stages
@@ -48,13 +50,20 @@ class Bench:
         self.signals = signals
         self.log = (directory / "log").open("ab")
         self.shown = io.StringIO()
-        self.supervisor = Supervisor(directory, os.environ, self.log, Stages(self.shown), signals)
+        self.supervisor = self.supervise(silent_seconds=0.0)
 
-    def service(self, name: str, code: str = READY_THEN_SLEEP, restarts: bool = True) -> Service:
+    def supervise(self, silent_seconds: float) -> Supervisor:
+        """Makes another supervisor, for which the bench will care."""
+        self.supervisor = Supervisor(
+            self.directory, os.environ, self.log, Stages(self.shown), self.signals, silent_seconds
+        )
+        return self.supervisor
+
+    def service(self, name: str, code: str = READY_THEN_SLEEP, restarts: bool = True, beats: bool = False) -> Service:
         """A Python process that runs `code` with its name and its status file as arguments."""
         status = self.directory / f"{name}.status"
         command = (sys.executable, "-I", "-S", "-c", code, name, str(status))
-        return Service(name, command, watch_status_file(status), restarts, status)
+        return Service(name, command, watch_status_file(status), restarts, status, beats=beats)
 
     def pids(self) -> list[int]:
         """Every process that was ready once."""
@@ -139,6 +148,49 @@ def test_a_worker_that_dies_is_started_again(bench: Bench) -> None:
     first_again, second = bench.pids()
     assert (first_again, alive(first), alive(second)) == (first, False, True)
     assert "worker died (killed by SIGKILL); it is started again in" in bench.shown.getvalue()
+
+
+def test_a_child_that_is_stopped_or_silent_is_killed_and_started_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.supervisor.PULSE_SECONDS", 0.05)
+    supervisor = bench.supervise(silent_seconds=0.3)
+    supervisor.start([bench.service("stopped")])
+    supervisor.start([bench.service("silent", beats=True)])  # it says that it beats, and does not
+    supervisor.start([bench.service("quiet")])
+    stopped, silent, quiet = bench.pids()
+    os.kill(stopped, signal.SIGSTOP)
+
+    def wait_then_stop() -> None:
+        wait_until(lambda: bench.shown.getvalue().count("ready again") >= 2, "the second lives")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = later(threading.Thread(target=wait_then_stop))
+    supervisor.watch()
+    thread.join()
+    assert [alive(pid) for pid in (stopped, silent, quiet)] == [False, False, True]
+    for how in ("stopped", "silent"):
+        assert f"{how} died ({how} for 0 s, so it was killed: --silent-seconds 0.3)" in bench.shown.getvalue()
+
+
+def test_a_stopped_child_is_left_alone_where_the_setting_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.supervisor.PULSE_SECONDS", 0.001)
+    looks = itertools.count()
+    look = Pulse.look
+    monkeypatch.setattr(Pulse, "look", lambda self, now, ready: look(self, 1000.0 * next(looks), ready))
+    bench.supervisor.start([bench.service("worker", beats=True)])
+    (worker,) = bench.pids()
+    os.kill(worker, signal.SIGSTOP)
+
+    def wait_then_stop() -> None:
+        wait_until(lambda: next(looks) > 100, "some looks")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = later(threading.Thread(target=wait_then_stop))
+    bench.supervisor.watch()
+    thread.join()
+    assert alive(worker) and "died" not in bench.shown.getvalue()
+    os.kill(worker, signal.SIGCONT)  # so that it ends when it is asked to
 
 
 def test_an_instance_ends_with_a_service_that_it_needs(bench: Bench) -> None:

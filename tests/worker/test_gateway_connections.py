@@ -1,6 +1,7 @@
 """Tests connections over real sockets: no work before Hello, tokens again when asked for, nothing for the dead."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from core.ids import AttemptKey
 from core.messages import (
+    HANDED_OFF,
     VERSION,
     Alive,
     Ask,
@@ -24,6 +26,7 @@ from core.messages import (
 from core.sockets import dealer
 from tests.network import KEYS
 from tests.worker.gateway_end import GATEWAY, SECONDS, WORKER, Landings, Setting, life
+from worker.engine_status import Activity
 from worker.events import Emit, Failure, Kill
 from worker.gateway_connections import BATCH, MOST, GatewayConnections
 
@@ -101,6 +104,27 @@ async def test_what_is_landing_is_alive_though_the_engine_has_not_begun_it(setti
         await setting.send(Ask(**ends(), key=KEY._replace(attempt=attempt), next_index=0))
         answer = await setting.receive()
         assert (answer.state if isinstance(answer, Alive) else None) == state
+
+
+async def test_nothing_is_alive_that_waits_for_an_engine_that_hangs(setting: Setting) -> None:
+    """Only a handed-off sequence needs no engine. What comes first shows what was not answered."""
+    await setting.hello()
+    for sample, state in ((0, "decode"), (1, HANDED_OFF)):
+        setting.ledger.begin(KEY._replace(sample=sample), GATEWAY, 0, 1e12)
+        setting.ledger.note(KEY._replace(sample=sample), state)
+    setting.transfer.landing.add(KEY._replace(sample=2))
+    began = time.monotonic() - 1000.0
+    setting.life.status.activity = Activity(1, began, "moving blocks", began)
+    for sample in (0, 2, 1):
+        await setting.send(Ask(**ends(), key=KEY._replace(sample=sample), next_index=0))
+    alive = await setting.receive()
+    assert isinstance(alive, Alive) and alive.state == HANDED_OFF
+    await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=1))
+    pong = await setting.receive()
+    assert isinstance(pong, Pong) and pong.step_due_ms < 0
+    setting.life.status.activity = None
+    await setting.send(Ask(**ends(), key=KEY, next_index=0))
+    assert isinstance(await setting.receive(), Alive)
 
 
 async def test_every_cancel_is_answered_and_the_first_kills(setting: Setting) -> None:

@@ -41,8 +41,9 @@ def test_a_thread_that_dies_of_a_full_inbox_tells_the_engine_thread() -> None:
 
     thread = IOThread(life, RECORD, SECRET, make_transfer, torch.device("cpu"))
     thread.start()
-    thread.join(20)
-    assert not thread.is_alive() and thread.ready.is_set()
+    assert thread.ready.wait(20)
+    thread.stop()
+    assert not thread.is_alive()
     assert inbox.stopping and "--inbox: 1" in inbox.error and thread.error == inbox.error
 
 
@@ -57,5 +58,6 @@ def test_the_thread_begins_with_the_workers_gpu(monkeypatch: pytest.MonkeyPatch)
 
     thread = IOThread(Bench().life, RECORD, SECRET, make_transfer, torch.device("cuda", 1))
     thread.start()
-    thread.join(20)
+    assert thread.ready.wait(20)
+    thread.stop()
     assert seen == [("io", "cuda:1"), ("io", "makes its transfer")]

@@ -1,0 +1,187 @@
+"""Harms one service of an instance under load, and shows what clients lose, and when the service is back.
+
+    python -m benchmarks.stress.deaths hang|stop|redis [--seconds 100] [--streams 8]
+
+- `hang`: the engine thread of one of two decode workers hangs before a step; its I/O thread goes on.
+- `stop`: one of two decode workers is stopped by SIGSTOP.
+- `redis`: the embedded Redis server is killed.
+
+The services are those of `baton up --decode 2` on the demo model, kept by its supervisor. Clients repeat requests, one
+after the other, each a stream of 200 tokens. The first line says how many requests were answered whole and how many
+failed, the second the longest time that a client waited for its next token, the third when the service took work again.
+"""
+
+import argparse
+import dataclasses
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import redis
+
+from benchmarks.stress.hanging_worker import HANG_FILE
+from core.completions_client import Endpoint
+from core.config import EngineOptions
+from core.errors import GatewayError
+from core.listening import http_url
+from core.sealing import new_secret
+from core.status import read_status
+from core.store import connect_blocking
+from launcher.deployment import Deployment, environment, stop_order
+from launcher.options import ROOT, UpConfig
+from launcher.preflight import check_port
+from launcher.redis_server import redis_service
+from launcher.service import READY, Service, answers
+from launcher.signals import Signals
+from launcher.stages import Stages
+from launcher.supervisor import Supervisor
+
+BEFORE = 5.0  # s of load before the harm
+LOOK = 0.1
+TOKENS = 200
+VICTIM = "decode-0"
+
+
+@dataclass
+class Load:
+    """Keeps what clients met. Each client is a thread."""
+
+    url: str
+    over: threading.Event = field(default_factory=threading.Event)
+    whole: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    longest: float = 0.0  # s that a client waited for its next token, or its first
+
+    def client(self, number: int) -> None:
+        """Asks until it is over; a pause that lasts at the end counts too."""
+        endpoint = Endpoint(self.url)
+        body = {"model": "baton-demo", "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+        while not self.over.is_set():
+            at = time.monotonic()
+            try:
+                for _ in endpoint.stream("/v1/completions", {**body, "prompt": f"Story {number}."}):
+                    now = time.monotonic()
+                    self.longest, at = max(self.longest, now - at), now
+                    if self.over.is_set():
+                        return
+                self.whole += 1
+            except GatewayError as error:
+                self.longest = max(self.longest, time.monotonic() - at)
+                if self.over.is_set():
+                    return
+                self.failed[str(error)[:90]] += 1
+                self.over.wait(1.0)
+
+
+class Instance:
+    """Keeps the services of one instance, and harms one."""
+
+    def __init__(self, directory: Path, signals: Signals) -> None:
+        self.directory = directory
+        port = check_port("--port", "127.0.0.1", 0)
+        engine = EngineOptions(dtype="fp32", kv_memory=64 << 20)
+        self.config = UpConfig(device="cpu", port=port, dashboard_port=0, prefill=1, decode=2, engine=engine)
+        self.url = http_url(self.config.host, port)
+        self.server, self.redis_url = redis_service(directory)
+        self.status = directory / f"{VICTIM}.status"
+        self.hang_file = directory / "hang"
+        settings = environment({**os.environ, HANG_FILE: str(self.hang_file)}, ROOT, directory)
+        log = (directory / "log").open("ab")
+        self.supervisor = Supervisor(ROOT, settings, log, Stages(), signals, self.config.silent_seconds)
+
+    def services(self) -> list[Service]:
+        """Makes workers and gateway; the victim can hang."""
+        secret = self.directory / "secret"
+        secret.touch(mode=0o600)
+        secret.write_text(new_secret())
+        deployment = Deployment(self.config, self.directory, self.config.model, self.redis_url, secret)
+        made = []
+        for worker in deployment.workers():
+            words = [HANGING if word == "decode_service" else word for word in worker.command]
+            made.append(dataclasses.replace(worker, command=tuple(words)) if worker.name == VICTIM else worker)
+        return [*made, deployment.gateway()]
+
+    def harm(self, how: str) -> int:
+        """Does it, and returns the id of the process that was harmed."""
+        if how == "redis":
+            with connect_blocking(self.redis_url) as store:
+                pid = int(dict(store.info("server"))["process_id"])
+            os.kill(pid, signal.SIGKILL)
+            return pid
+        status = read_status(self.status)
+        assert status is not None
+        if how == "stop":
+            os.kill(status.pid, signal.SIGSTOP)
+        else:
+            self.hang_file.touch()
+        return status.pid
+
+    def is_back(self, how: str, harmed: int) -> bool:
+        """Tells whether another life of the service takes work."""
+        if how == "redis":
+            try:
+                with connect_blocking(self.redis_url) as store:
+                    return bool(store.ping()) and answers(f"{self.url}/ready")
+            except redis.RedisError:
+                return False
+        status = read_status(self.status)
+        return status is not None and status.stage == READY and status.pid != harmed
+
+
+HANGING = "benchmarks.stress.hanging_worker"
+
+
+def watch(instance: Instance, how: str, seconds: float, streams: int) -> None:
+    """Loads, harms, and prints what came of it; then asks this process to stop."""
+    load = Load(instance.url)
+    clients = [threading.Thread(target=load.client, args=[number], daemon=True) for number in range(streams)]
+    for client in clients:
+        client.start()
+    time.sleep(BEFORE)
+    began = time.monotonic()
+    harmed = instance.harm(how)
+    back = None
+    while time.monotonic() - began < seconds:
+        time.sleep(LOOK)
+        if back is None and instance.is_back(how, harmed):
+            back = time.monotonic() - began
+    load.over.set()
+    for client in clients:
+        client.join(5.0)
+    waits = sum(client.is_alive() for client in clients)
+    print(f"{how}: {load.whole} requests answered whole, {load.failed.total()} failed, {waits} clients still wait")
+    for reason, count in load.failed.most_common(3):
+        print(f"  {count} times: {reason}")
+    longest = max(load.longest, seconds if waits else 0.0)
+    print(f"  longest wait for a token: {longest:.1f} s{' or more' if waits else ''}")
+    print(f"  back after {back:.1f} s" if back is not None else f"  not back within {seconds:.0f} s", flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def main() -> None:
+    """Runs one experiment."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m benchmarks.stress.deaths", description=__doc__, formatter_class=form)
+    parser.add_argument("how", choices=["hang", "stop", "redis"])
+    parser.add_argument("--seconds", type=float, default=100.0, help="time that is watched after the harm")
+    parser.add_argument("--streams", type=int, default=8, help="clients at a time")
+    asked = parser.parse_args()
+    with Signals().installed() as signals, tempfile.TemporaryDirectory(prefix="baton-deaths-") as directory:
+        instance = Instance(Path(directory), signals)
+        try:
+            instance.supervisor.start([instance.server])
+            instance.supervisor.start(instance.services())
+            arguments = (instance, asked.how, asked.seconds, asked.streams)
+            threading.Thread(target=watch, args=arguments, daemon=True).start()
+            instance.supervisor.watch()
+        finally:
+            instance.supervisor.stop(stop_order(instance.config))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Measures how long something has not moved, for somebody who looks at it often. Pure: time is an argument."""
+
+from collections.abc import Hashable
+
+LONGEST_LOOK = 2.0  # s between two looks that count: who looked later was stopped too, or had no processor
+
+
+class Stillness:
+    """Sums up the time in which a mark has stayed the same.
+
+    What passes while nobody looks counts only up to `LONGEST_LOOK`: a host that was suspended, or an observer that was
+    stopped, proves nothing about what it observes.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._mark: Hashable = None
+        self._looked = 0.0  # s, when `look` was called last
+
+    def look(self, mark: Hashable, now: float) -> float:
+        """Returns the seconds for which `mark` has stayed the same; None is a mark of what need not move."""
+        if mark is None or mark != self._mark:
+            self.seconds = 0.0
+        else:
+            self.seconds += min(now - self._looked, LONGEST_LOOK)
+        self._mark, self._looked = mark, now
+        return self.seconds

@@ -1,0 +1,51 @@
+"""A pulse tells who is stopped or silent, from the system and from the status file, in the looker's own time."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.pulse import Pulse, is_stopped
+from launcher.service import Service, watch_status_file
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    status = tmp_path / "worker.status"
+    status.write_text('{"stage": "ready"}')
+    return Service("worker", (), watch_status_file(status), status_file=status, beats=True)
+
+
+def test_who_renews_its_file_is_not_silent(service: Service) -> None:
+    pulse = Pulse(service, os.getpid())
+    assert service.status_file is not None
+    for now in range(5):
+        os.utime(service.status_file, (now, now))
+        assert pulse.look(now, ready=True) == (0.0, "silent")
+    assert [pulse.look(now, ready=True)[0] for now in range(5, 8)] == [1.0, 2.0, 3.0]
+    os.utime(service.status_file, (100, 100))
+    assert pulse.look(8, ready=True) == (0.0, "silent")
+
+
+def test_a_start_may_be_silent(service: Service) -> None:
+    pulse = Pulse(service, os.getpid())
+    assert [pulse.look(now, ready=False)[0] for now in range(3)] == [0.0] * 3
+
+
+def test_who_is_stopped_and_goes_on_begins_anew(service: Service) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        try:
+            pulse = Pulse(service, child.pid)
+            assert pulse.look(0, ready=False)[1] == "silent"
+            child.send_signal(signal.SIGSTOP)
+            wait_until(lambda: is_stopped(child.pid), "the stop")
+            assert [pulse.look(now, ready=False) for now in (1, 2)] == [(0.0, "stopped"), (1.0, "stopped")]
+            child.send_signal(signal.SIGCONT)
+            wait_until(lambda: not is_stopped(child.pid), "its going on")
+            assert pulse.look(3, ready=False) == (0.0, "silent")
+        finally:
+            child.kill()
+    assert not is_stopped(child.pid), "nobody has this number any more"

@@ -1,0 +1,55 @@
+"""Ends the process when its engine thread hangs, so that whoever keeps the worker starts it again.
+
+A thread cannot be ended from outside, and what it hangs in (a driver, a file system) may never return. Meanwhile
+the worker would hold its requests, its blocks and its device, and answer for them.
+"""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from core.stillness import Stillness
+from worker.engine_status import EngineStatus
+
+LOOK_SECONDS = 0.5
+HUNG = 3  # exit status
+log = logging.getLogger("baton.worker")
+
+
+def end_process(error: str) -> NoReturn:
+    """Shows where every thread is, says why, and ends without another word: what hangs may hold any lock."""
+    faulthandler.dump_traceback(sys.stderr)
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    os._exit(HUNG)
+
+
+class EngineWatch:
+    """Sees that the engine thread's rounds end. `bound`: s that one may take at least; 0: as long as it likes."""
+
+    def __init__(self, status: EngineStatus, bound: float, end: Callable[[str], object] = end_process) -> None:
+        self._status = status
+        self._bound = bound
+        self._end = end
+        self._stillness = Stillness()
+
+    async def run(self) -> None:
+        """Looks for ever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Ends the process if the round that was seen last is still the same, and long overdue."""
+        activity = self._status.activity
+        seconds = self._stillness.look(activity.round if activity is not None else None, now)
+        allowed = max(self._bound, self._status.patience())
+        if activity is not None and self._bound and seconds > allowed:
+            self._end(
+                f"the engine thread hangs: it has been {activity.doing} for {now - activity.since:.0f} s, and a round "
+                f"may take {allowed:.0f} s (--hang-seconds {self._bound:g}); this worker ends"
+            )
