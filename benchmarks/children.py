@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from benchmarks.python_path import python_path
 from core.errors import BatonError, ConfigError, ModelError
 from launcher.child import die_with
-from launcher.options import ROOT
 from launcher.stages import Stages
 
 GRACE_SECONDS = 15.0
@@ -34,7 +34,7 @@ def child(
             stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
             stdout=subprocess.PIPE if piped else errors,
             stderr=errors,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(settings or {})},
+            env={**os.environ, "PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1", **(settings or {})},
             start_new_session=True,
             preexec_fn=die_with(os.getpid()),
             text=True,

@@ -20,8 +20,11 @@ from typing import Any
 
 from benchmarks.gpu_hour.packages import missing
 from benchmarks.gpu_hour.stages import ROOT, Stage
+from benchmarks.python_path import python_path
 
 PASSED = "passed"
+SETTINGS = {"PYTHONUNBUFFERED": "1", "TRITON_INTERPRET": "0"}
+"""Tests interpret the kernels where they see no GPU: what has run on the CPU must not pass for what was to run here."""
 UNKILLABLE_S = 10.0
 """Seconds that a killed process is waited for: one that waits for the driver may stay for ever."""
 KEPT_LINES = 40
@@ -95,7 +98,7 @@ def _within(command: Sequence[str], said: Path, seconds: float) -> str:
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *_brought()]), "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONPATH": python_path(), **SETTINGS},
             start_new_session=True,
         )
         try:
@@ -118,8 +121,3 @@ def _killed(process: "subprocess.Popen[bytes]") -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def _brought() -> list[str]:
-    """Returns where this machine has packages that were brought along."""
-    return [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]

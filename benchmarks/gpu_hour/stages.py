@@ -47,7 +47,8 @@ def _pytest(name: str, limit_s: float, *tests: str, needs: tuple[str, ...] = ENG
     """Describes tests, without this project's settings: they ask for plugins that these tests do without."""
     side_by_side = ("-n", "8") if find_spec("xdist") else ()  # they wait for the compiler, which is one thread's
     options = ("-c", os.devnull, "--rootdir", str(ROOT), "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestWarning")
-    return Stage(name, ("-m", "pytest", *options, "-q", "--tb=short", *side_by_side, *tests), limit_s, needs)
+    command = ("-m", "pytest", *options, "-q", "--tb=short", *side_by_side, *tests)
+    return Stage(name, command, limit_s, needs, programs=("nvidia-smi",))  # by which tests see that there is a GPU
 
 
 def _engine(name: str, shape: str, limit_s: float) -> Stage:

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.children import last_line
+from benchmarks.children import child, last_line
 from benchmarks.goodput import Trial
 from benchmarks.peer_setup import PeerError
 from benchmarks.serve_peers import ServeConfig, line, summary
@@ -31,6 +31,16 @@ def test_a_server_is_ready_when_it_answers_and_gone_afterwards(tmp_path: Path) -
         assert httpx.get(url).status_code == 200
     with pytest.raises(httpx.ConnectError):
         httpx.get(url)
+
+
+def test_a_child_finds_what_was_brought_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind this checkout: on a machine where nothing can be installed, packages are in a directory of their own."""
+    (tmp_path / "brought.py").touch()
+    (tmp_path / "core.py").write_text("raise ImportError('not ours')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    command = [sys.executable, "-c", "import brought, core.errors; print('both')"]
+    with child(command, tmp_path / "log", piped=True) as process:
+        assert process.stdout is not None and process.stdout.read() == "both\n", last_line(tmp_path / "log")
 
 
 def test_a_server_that_ends_says_why(tmp_path: Path) -> None:

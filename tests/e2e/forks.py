@@ -22,6 +22,7 @@ from typing import IO
 
 import msgspec
 
+from benchmarks.python_path import python_path
 from launcher.deployment import ENVIRONMENT
 from tests.e2e.host import Host
 
@@ -88,7 +89,7 @@ def _server() -> socket.socket:
     """What starts services when it is told to, from the first one until these tests end."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-    environment = {**ENVIRONMENT, **os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**ENVIRONMENT, **os.environ, "PYTHONPATH": python_path()}
     with theirs:
         server = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]

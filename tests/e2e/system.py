@@ -15,6 +15,7 @@ import httpx
 import msgspec
 import redis
 
+from benchmarks.python_path import python_path
 from core.records import FinishedRecord, StatsSample, WorkerRecord
 from core.registry import FINISHED, STATS, index_key, record_key
 from core.sealing import new_secret
@@ -58,7 +59,7 @@ class System:
         self._modules = {"prefill": "prefill_service", "decode": decode_module}
         self._options = {"prefill": list(worker), "decode": [*worker, *decode_only]}
         self._gateway, self._dashboard = list(gateway), dashboard
-        self._environment = {**ENVIRONMENT, **os.environ, **(environment or {}), "PYTHONPATH": str(ROOT)}
+        self._environment = {**ENVIRONMENT, **os.environ, **(environment or {}), "PYTHONPATH": python_path()}
         self._processes: list[subprocess.Popen[bytes] | Forked] = []
         self._log = (directory / "log").open("ab")
 
