@@ -11,6 +11,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
 from core.config import Codec, Security, Transport
 from core.errors import MessageError
@@ -23,6 +24,15 @@ VERSION = 5
 Finish = Literal["stop", "length"]
 Samples = Annotated[tuple[Count, ...], Meta(max_length=1024)]
 
+COLDEST = 2.0**-29
+"""The least temperature above 0, about 2e-9; lower ones are 0. All samplers compute logits / temperature in fp32.
+
+There, a largest logit of 1 or more leads every lower one by 2^-24 at least, so at this temperature by 32, which no noise
+can bridge: it spans less than 26, from -2.8 to 22.5. Below, a draw is the largest logit, then, and need not be computed.
+From here on the quotient is finite for all logits below `LARGEST_LOGIT`.
+"""
+LARGEST_LOGIT = 2.0**128 * COLDEST
+
 
 class Sampling(Struct, frozen=True, array_like=True):
     """Says how the next token is drawn. Randomness is keyed by (seed, sample, output index), so it survives a move."""
@@ -32,6 +42,11 @@ class Sampling(Struct, frozen=True, array_like=True):
     top_p: Annotated[float, Meta(ge=0, le=1)] = 1.0
     top_k: Count = 0  # 0 is off
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
+
+    def __post_init__(self) -> None:
+        """Makes a temperature that is below `COLDEST` 0, here, so that no two samplers can draw the line elsewhere."""
+        if self.temperature < COLDEST:
+            force_setattr(self, "temperature", 0.0)
 
 
 class Limits(Struct, frozen=True, array_like=True):

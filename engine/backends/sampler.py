@@ -3,7 +3,8 @@
 A token is the largest logit, or a draw by the Gumbel-max trick: argmax(logits / temperature + Gumbel noise) is a draw
 from softmax(logits / temperature), and needs neither a sum nor a sort. Filters are thresholds on the scaled logits, in
 transformers' order: top_k, then top_p of what top_k left, then min_p of what both left. Scores equal to a threshold
-pass, so ties do not depend on a sort's order. Of equal scores the lowest id is drawn.
+pass, so ties do not depend on a sort's order. Of equal scores the lowest id is drawn. A temperature is 0 or at least
+`core.messages.COLDEST`, so that scores are finite.
 """
 
 import math

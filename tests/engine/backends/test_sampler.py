@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from core.messages import Sampling
+from core.messages import COLDEST, LARGEST_LOGIT, Sampling
 from engine.backends.gumbel import gumbel_noise, keys
 from engine.backends.native.library import load
 from engine.backends.native.sampler import NativeSampler
@@ -212,6 +212,24 @@ def test_greedy_is_the_largest_and_seeds_do_not_matter(sampler: Sampler) -> None
     )
     assert tokens.tolist() == logits.argmax(-1).tolist() and finite.all()
     assert sampler.sample(logits.clone(), draws(Sampling(seed=1, top_k=1), rows))[0].tolist() == tokens.tolist()
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-46, 1e-45, 1e-38, 1e-30, COLDEST * 0.999, COLDEST, 2 * COLDEST])
+def test_a_tiny_temperature_is_greedy(sampler: Sampler, temperature: float) -> None:
+    """Below `COLDEST` that is what it means; there and above, neighbouring logits are still 16 units apart or more."""
+    rows = 2 if slow(sampler) else 16
+    kinds = [
+        Sampling(1, temperature),
+        Sampling(2, temperature, top_p=0.9, top_k=7),
+        Sampling(3, temperature, min_p=0.1),
+    ]
+    logits = -logits_of(rows).abs()
+    logits[:, 9], logits[:, 5] = 1.0, 1 - 2.0**-24
+    for scale in (1.0, 2.0**95):
+        assert float(logits.abs().max()) * scale < LARGEST_LOGIT
+        for kind in kinds[1:2] if slow(sampler) else kinds:
+            tokens, finite = sampler.sample(logits * scale, draws(kind, rows))
+            assert tokens.tolist() == [9] * rows and finite.all()
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])

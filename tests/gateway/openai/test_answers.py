@@ -139,7 +139,7 @@ async def test_a_setting_lets_messages_write_turns(serve: Callable[..., Awaitabl
 
 async def test_the_job_says_what_the_client_said(running: Running) -> None:
     await running.chat(
-        temperature=0, top_p=0.5, top_k=7, min_p=0.1, seed=-3, max_tokens=4, ignore_eos=True, priority=-7
+        temperature=1e-38, top_p=0.5, top_k=7, min_p=0.1, seed=-3, max_tokens=4, ignore_eos=True, priority=-7
     )
     job = running.peer("prefill").jobs[0]
     assert isinstance(job, PrefillJob)
