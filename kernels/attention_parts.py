@@ -14,7 +14,7 @@ from torch import Tensor
 from kernels.attention_tiles import LOWEST
 
 MAX_SPLITS, FEW_SPLITS = 64, 8
-"""The kernel that joins is compiled twice, for up to so many parts."""
+"""The kernel that joins parts is compiled twice, for up to so many."""
 SHORTEST_PART = 512
 """Positions. With fewer, the start of a part's program and its result are no longer small beside its keys."""
 
@@ -96,11 +96,62 @@ def _join(
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     part = tl.arange(0, SPLITS)
-    dims = tl.arange(0, PADDED)
     place = part * tl.num_programs(0).to(tl.int64) + row
-    summed = tl.load(sums + place, mask=part < splits, other=float("-inf"))
+    _store_joined(parts, sums, place, part < splits, output + row * DIM, DIM, PADDED)
+
+
+@triton.jit
+def _store_joined(
+    parts: tl.tensor,
+    sums: tl.tensor,
+    place: tl.tensor,  # [SPLITS] which rows of all parts are to be joined
+    kept: tl.tensor,  # [SPLITS] whether they are any
+    target: tl.tensor,  # where the result's first value goes
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+) -> None:
+    """Joins parts of one row, and stores it."""
+    dims = tl.arange(0, PADDED)
+    summed = tl.load(sums + place, mask=kept, other=float("-inf"))
     shares = tl.exp2(summed - tl.maximum(tl.max(summed, 0), LOWEST))
     inside = (shares > 0.0)[:, None] & (dims < DIM)[None, :]
     found = tl.load(parts + place[:, None] * DIM + dims[None, :], mask=inside, other=0.0)
     joined = tl.sum(found * shares[:, None], 0) / tl.maximum(tl.sum(shares, 0), 1.0)
-    tl.store(output + row * DIM + dims, joined.to(output.dtype.element_ty), mask=dims < DIM)
+    tl.store(target + dims, joined.to(target.dtype.element_ty), mask=dims < DIM)
+
+
+def join_pieces(parts: Tensor, sums: Tensor, starts: Tensor, output: Tensor) -> None:
+    """Joins the pieces of those sequences that were cut into several; the others' results are in `output` already.
+
+    Args:
+        parts: `[pieces, heads, dim]` fp32, each piece's attention.
+        sums: `[pieces, heads]` fp32, log-sum-exps of their scores, base 2; -infinity: the piece has no share.
+        starts: `[works + 1]` int32, the first piece of each sequence; at most `MAX_SPLITS` each.
+        output: `[works, heads, dim]`, contiguous; rows of sequences of several pieces are written.
+
+    Example: parts `[9, 32, 128]`, sums `[9, 32]`, starts `[0, 1, 9]`, output `[2, 32, 128]`: the second is joined.
+    """
+    works, heads, dim = output.shape
+    _join_pieces[(heads, works)](
+        parts, sums, starts, output, PIECES=MAX_SPLITS, DIM=dim, PADDED=triton.next_power_of_2(dim)
+    )
+
+
+@triton.jit(do_not_specialize_on_alignment=["starts"])
+def _join_pieces(
+    parts: tl.tensor,
+    sums: tl.tensor,
+    starts: tl.tensor,
+    output: tl.tensor,
+    PIECES: tl.constexpr,
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+) -> None:
+    head, heads = tl.program_id(0), tl.num_programs(0)
+    work = tl.program_id(1).to(tl.int64)
+    begin, end = tl.load(starts + work), tl.load(starts + work + 1)
+    if end - begin == 1:
+        return
+    piece = begin + tl.arange(0, PIECES)
+    place = piece.to(tl.int64) * heads + head
+    _store_joined(parts, sums, place, piece < end, output + (work * heads + head) * DIM, DIM, PADDED)

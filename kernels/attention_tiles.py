@@ -73,7 +73,7 @@ class Shape(NamedTuple):
         name = f"{str(self.dtype).removeprefix('torch.')},dim={self.dim},shared={self.shared}"
         return tuned(kernel, name, device, defaults.of(self.dtype, self.dim))
 
-    def options(self, config: Config, window: int, splits: int) -> dict[str, float]:
+    def options(self, config: Config, window: int, *, split: bool) -> dict[str, float]:
         """Returns the keyword arguments that every attention kernel is launched with."""
         return {
             "SCALE": self.dim**-0.5 * LOG2_E,
@@ -82,7 +82,7 @@ class Shape(NamedTuple):
             "PADDED": triton.next_power_of_2(self.dim),
             "BLOCK": self.block,
             "WINDOWED": window > 0,
-            "SPLIT": splits > 1,
+            "SPLIT": split,
             "STAGES": config.stages,
             **config.options(),
         }

@@ -7,7 +7,8 @@ steps are in attention_tiles.py). Its rows are padded to the 16 of the tensor co
 32 KiB of 64 positions of 128 values take one of its processors some 1,500 cycles to arrive, their products with 16 rows
 200 to 300. With up to four rows, multiplying and summing on the ordinary cores (`TENSOR_CORES: 0`) may be as good.
 
-Sequences are split, so that a long one fills the device too, and a second kernel joins the parts (attention_parts.py).
+Sequences are cut into pieces, so that a long one fills the device too, alone or among short ones (decode_pieces.py),
+and a second kernel joins them (attention_parts.py).
 """
 
 import torch
@@ -15,9 +16,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import attention_parts, prefill_attention
-from kernels.attention_parts import MAX_SPLITS, join_parts, parts_of, store_part
+from kernels import prefill_attention
+from kernels.attention_parts import join_pieces, store_part
 from kernels.attention_tiles import LOWEST, Defaults, attend_tiles, checked
+from kernels.decode_pieces import Pieces
 from kernels.tuning import Config
 
 DEFAULTS = Defaults(
@@ -37,13 +39,6 @@ CANDIDATES = (
 
 FEW_ROWS = 4
 """Up to which a config without tensor cores holds: products of more would not fit into the registers."""
-PROGRAMS = 4
-"""Programs to each processor: about three run there at a time, and the rest evens out sequences of unequal lengths."""
-
-
-def split_count(works: int, kv_heads: int, processors: int, longest: int) -> int:
-    """Returns how many parts to split sequences of up to `longest` tokens in, on a device with so many processors."""
-    return attention_parts.split_count(works * kv_heads, PROGRAMS * processors, longest)
 
 
 def paged_decode_attention(
@@ -52,20 +47,20 @@ def paged_decode_attention(
     block_tables: Tensor,
     kv_lengths: Tensor,
     *,
-    splits: int = 1,
+    pieces: Pieces | None = None,
     window: int = 0,
     config: Config | None = None,
 ) -> Tensor:
     """Attends with the newest token of each sequence to all of its tokens that are stored, itself among them.
 
-    The device reads the lengths, so a captured graph serves any.
+    The device reads lengths and pieces, so a captured graph serves any.
 
     Args:
         queries: `[works, heads, dim]` in the pool's format; rows may be strided.
         pool: one layer, `[blocks, kv_heads, 2, block, dim]`, contiguous.
         block_tables: `[works, width]` int32, the blocks of each sequence in order.
         kv_lengths: `[works]` int32, stored tokens of each sequence; 0 for padding.
-        splits: equal parts that each sequence is cut into, at most `MAX_SPLITS`.
+        pieces: how sequences are cut, of the same lengths and window; by default each is one piece.
         window: stored tokens, the newest ones, that a query sees; 0: all.
 
     Returns `[works, heads, dim]`, contiguous; zeros for a sequence of length 0.
@@ -75,7 +70,7 @@ def paged_decode_attention(
     """
     shape = checked(queries, pool, block_tables, kv_lengths)
     works = len(kv_lengths)
-    assert len(queries) == works and 1 <= splits <= MAX_SPLITS
+    assert len(queries) == works
     output = queries.new_empty(queries.shape)
     if not works:
         return output
@@ -83,13 +78,24 @@ def paged_decode_attention(
     config = config or shape.config("paged_decode_attention", queries.device, DEFAULTS)
     rows = triton.next_power_of_2(shape.shared)
     tensor_cores = bool(config.tiles["TENSOR_CORES"]) or rows > FEW_ROWS
-    options = shape.options(config, window, splits) | {"TENSOR_CORES": tensor_cores}
-    parts, sums = parts_of(output, splits)
-    _attend_part[(shape.kv_heads, works, splits)](
+    options = shape.options(config, window, split=pieces is not None) | {"TENSOR_CORES": tensor_cores}
+    count, parts, sums = works, output, output  # of one piece each: that is the result, and its log-sum-exp is not kept
+    owners, starts = kv_lengths, kv_lengths  # not read
+    if pieces is not None:
+        owners, starts = pieces.owners, pieces.starts
+        assert owners.dtype == starts.dtype == torch.int32 and starts.shape == (works + 1,)
+        assert owners.is_contiguous() and starts.is_contiguous()
+        count = len(owners)
+        parts = queries.new_empty((count, *queries.shape[1:]), dtype=torch.float32)
+        sums = parts.new_empty(parts.shape[:-1])
+    _attend_part[(shape.kv_heads, count)](
         queries,
         pool,
         block_tables,
         kv_lengths,
+        owners,
+        starts,
+        output,
         parts,
         sums,
         queries.stride(0),
@@ -99,21 +105,24 @@ def paged_decode_attention(
         ROWS=max(rows, 16) if tensor_cores else rows,
         **options,
     )
-    if splits > 1:
-        join_parts(parts, sums, output)
+    if pieces is not None:
+        join_pieces(parts, sums, starts, output)
     return output
 
 
 # What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.
 @triton.jit(
     do_not_specialize=["table_stride", "window"],
-    do_not_specialize_on_alignment=["block_tables", "kv_lengths"],
+    do_not_specialize_on_alignment=["block_tables", "kv_lengths", "owners", "starts"],
 )
 def _attend_part(
     queries: tl.tensor,
     pool: tl.tensor,
     block_tables: tl.tensor,
     kv_lengths: tl.tensor,
+    owners: tl.tensor,
+    starts: tl.tensor,
+    output: tl.tensor,
     parts: tl.tensor,
     sums: tl.tensor,
     query_stride: tl.tensor,
@@ -133,25 +142,28 @@ def _attend_part(
     TENSOR_CORES: tl.constexpr,
 ) -> None:
     head = tl.program_id(0)  # of the KV heads: neighbours read memory side by side
-    work = tl.program_id(1).to(tl.int64)
-    part = tl.program_id(2)
-    works, heads = tl.num_programs(1), tl.num_programs(0) * SHARED
+    piece = tl.program_id(1).to(tl.int64)
+    heads = tl.num_programs(0) * SHARED
+    work, part, count = piece, 0, 1
+    if SPLIT:
+        work = tl.load(owners + piece).to(tl.int64)
+        if work < 0:
+            return
+        begin = tl.load(starts + work)
+        part = piece - begin
+        count = tl.load(starts + work + 1) - begin
     length = tl.load(kv_lengths + work)
     row = tl.arange(0, ROWS)
     own = head * SHARED + row  # of the query heads
-    place = (part * works + work) * heads + own
     kept = row < SHARED
 
     # Whole tiles of what the query sees, in parts of equal numbers of them.
     left = 0
     if WINDOWED:
         left = tl.maximum(length - window, 0) // TILE * TILE
-    each = tl.cdiv(tl.cdiv(length - left, TILE), tl.num_programs(2)) * TILE
-    first = left + part * each
+    each = tl.cdiv(tl.cdiv(length - left, TILE), count) * TILE
+    first = (left + part * each).to(tl.int32)
     end = tl.minimum(first + each, length)
-    if SPLIT and first >= end:
-        tl.store(sums + place, tl.full([ROWS], float("-inf"), tl.float32), mask=kept)
-        return
 
     dims = tl.arange(0, PADDED)[None, :]
     inside = kept[:, None] & (dims < DIM)
@@ -177,7 +189,11 @@ def _attend_part(
         WINDOWED=WINDOWED,
         TENSOR_CORES=TENSOR_CORES,
     )
-    store_part(parts, sums, place, kept, weighted, highest, total, DIM, SPLIT)
+    # A piece that tiles leave nothing of has no share; one that is the whole sequence is the result.
+    if count > 1:
+        store_part(parts, sums, piece * heads + own, kept, weighted, highest, total, DIM, True)
+    else:
+        store_part(output, sums, work * heads + own, kept, weighted, highest, total, DIM, False)
 
 
 def reference(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Tensor, *, window: int = 0) -> Tensor:

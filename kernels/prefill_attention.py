@@ -93,7 +93,7 @@ def prefill_attention(
         seen = min(stored, tile + window) if window else stored
         splits = split_count(shape.kv_heads * tiles, processors(queries.device), seen)
     assert 1 <= splits <= MAX_SPLITS
-    options = shape.options(config, window, splits) | {"ROWS": rows, "num_warps": warps}
+    options = shape.options(config, window, split=splits > 1) | {"ROWS": rows, "num_warps": warps}
     parts, sums = parts_of(output, splits)
     _attend[(shape.kv_heads, tiles, splits)](
         queries,

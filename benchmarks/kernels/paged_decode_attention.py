@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.kernels.attention_peers import decode_peers
 from benchmarks.kernels.case import Case, Limit, Size, Target, close, random
 from benchmarks.kernels.paging import BLOCK, LLAMA, QWEN, Heads, paged, processors
-from kernels.paged_decode_attention import CANDIDATES, paged_decode_attention, reference, split_count
+from kernels.decode_pieces import cut, may_be_cut, pieces_of, room_for_pieces
+from kernels.paged_decode_attention import CANDIDATES, paged_decode_attention, reference
 from kernels.tuning import Config
 
 LIMIT: Limit = "copy"
@@ -40,11 +42,16 @@ class Decode:
         """Makes inputs, as `benchmarks.kernels.case.Shape` says."""
         kv = paged(self.batch, self.context, self.heads, self.block, device, dtype)
         queries = random((self.batch, self.heads.queries, self.heads.dim), device, dtype)
-        splits = split_count(self.batch, self.heads.keys, processors(device), self.context)
+        pieces = None
+        if may_be_cut(self.context, self.window):
+            room = room_for_pieces(processors(device), self.heads.keys)
+            lengths = np.full(self.batch, self.context)
+            planned = torch.from_numpy(cut(lengths, room, self.window)).to(device)
+            pieces = pieces_of(planned, self.batch, room)
 
         def run(config: Config | None) -> Tensor:
             return paged_decode_attention(
-                queries, kv.pool, kv.tables, kv.lengths, splits=splits, window=self.window, config=config
+                queries, kv.pool, kv.tables, kv.lengths, pieces=pieces, window=self.window, config=config
             )
 
         def check(config: Config | None) -> None:

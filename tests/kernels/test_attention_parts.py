@@ -5,7 +5,15 @@ from math import log
 import pytest
 import torch
 
-from kernels.attention_parts import FEW_SPLITS, MAX_SPLITS, SHORTEST_PART, join_parts, parts_of, split_count
+from kernels.attention_parts import (
+    FEW_SPLITS,
+    MAX_SPLITS,
+    SHORTEST_PART,
+    join_parts,
+    join_pieces,
+    parts_of,
+    split_count,
+)
 from tests.kernels.poison import poisoned
 
 
@@ -27,6 +35,27 @@ def test_parts_are_joined_by_their_shares(dtype: torch.dtype, device: torch.devi
     exact[1, 0] = 0
     error = (output.double() - exact).abs() / exact.clamp(min=1)
     assert error.max() <= torch.finfo(dtype).eps / 2 + 2 * splits * 2**-24 + 2 * 2**-22
+
+
+def test_pieces_of_one_sequence_are_joined_and_whole_ones_stay(dtype: torch.dtype, device: torch.device) -> None:
+    """As above; of the three sequences, the second is whole, and its result is there already."""
+    starts = torch.tensor([0, MAX_SPLITS, MAX_SPLITS + 1, MAX_SPLITS + 4], dtype=torch.int32, device=device)
+    with poisoned():
+        parts = torch.empty((MAX_SPLITS + 9, 2, 80), device=device)
+        sums = torch.empty(parts.shape[:2], device=device)
+        output = torch.empty((3, 2, 80), dtype=dtype, device=device)
+    output[1] = 7.0
+    for begin, end in ((0, MAX_SPLITS), (MAX_SPLITS + 1, MAX_SPLITS + 3)):  # the last piece has no share
+        parts[begin:end] = torch.rand((end - begin, 2, 80), device=device) + 1
+        sums[begin:end] = torch.rand((end - begin, 2), device=device) * 4 + 100
+    sums[MAX_SPLITS + 3] = float("-inf")
+    join_pieces(parts, sums, starts, output)
+    assert (output[1] == 7.0).all()
+    for work, begin, end in ((0, 0, MAX_SPLITS), (2, MAX_SPLITS + 1, MAX_SPLITS + 3)):
+        shares = (sums[begin:end].double() * log(2)).softmax(0)
+        exact = torch.einsum("sh,shd->hd", shares, parts[begin:end].double())
+        error = (output[work].double() - exact).abs() / exact.clamp(min=1)
+        assert error.max() <= torch.finfo(dtype).eps / 2 + 2 * MAX_SPLITS * 2**-24 + 2 * 2**-22
 
 
 def test_one_part_is_the_result_itself(dtype: torch.dtype, device: torch.device) -> None:

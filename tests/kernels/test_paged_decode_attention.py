@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention_parts import MAX_SPLITS
-from kernels.paged_decode_attention import paged_decode_attention, split_count
+from kernels.decode_pieces import NOBODY, Pieces, cut, pieces_of
+from kernels.paged_decode_attention import paged_decode_attention
 from kernels.paged_decode_attention import reference as decode_reference
 from kernels.prefill_attention import reference
 from kernels.tuning import Config
@@ -25,13 +26,27 @@ def _poisoned() -> Iterator[None]:
         yield
 
 
+def evenly(works: int, splits: int, device: torch.device) -> Pieces | None:
+    """Every sequence in as many pieces, whatever its length; behind them programs that nobody needs."""
+    if splits == 1:
+        return None
+    owners = [work for work in range(works) for _ in range(splits)] + [NOBODY, NOBODY]
+    starts = range(0, works * splits + 1, splits)
+    return Pieces(*(torch.tensor([*each], dtype=torch.int32, device=device) for each in (owners, starts)))
+
+
 def attend(problem: Paged, splits: int = 1, window: int = 0, config: Config | None = SMALL) -> Tensor:
+    pieces = evenly(len(problem.kv_lengths), splits, problem.queries.device)
+    return attend_in(pieces, problem, window, config)
+
+
+def attend_in(pieces: Pieces | None, problem: Paged, window: int, config: Config | None = SMALL) -> Tensor:
     return paged_decode_attention(
         problem.queries,
         problem.pool,
         problem.block_tables,
         problem.kv_lengths,
-        splits=splits,
+        pieces=pieces,
         window=window,
         config=config,
     )
@@ -83,7 +98,26 @@ def test_the_reference_is_prefills(device: torch.device) -> None:
     assert found.equal(reference(*arguments, problem.query_start, problem.kv_lengths))
 
 
-def test_a_long_sequence_is_split_to_fill_the_device() -> None:
-    assert split_count(works=1, kv_heads=8, processors=132, longest=32768) == MAX_SPLITS
-    assert split_count(works=32, kv_heads=8, processors=132, longest=4096) == 2
-    assert split_count(works=256, kv_heads=8, processors=132, longest=4096) == 1
+@pytest.mark.parametrize("window", [0, 40])
+@pytest.mark.parametrize(
+    "lengths",
+    [[601], [1, 601, 37, 0, 70], [0, 0, 513, 512], [300, 299, 17, 16, 15, 1]],
+    ids=["one", "a long one and short ones", "null rows", "odd lengths"],
+)
+def test_a_step_that_is_cut_by_its_lengths(
+    lengths: list[int], window: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As small a piece as 32 tokens, so that there are many."""
+    monkeypatch.setattr("kernels.decode_pieces.SHORTEST_PART", 32)
+    problem = paged_problem([(1, length) for length in lengths], torch.float32, device, heads=4, kv_heads=2)
+    for room in (1, 3, 50):
+        planned = torch.from_numpy(cut(np.array(lengths), room, window)).to(device)
+        found = attend_in(pieces_of(planned, len(lengths), room), problem, window)
+        assert_attends(found, problem, reference, window)
+
+
+def test_before_there_is_a_plan_nobody_does_anything(device: torch.device) -> None:
+    """A record runs once before it has inputs: zeros come out, whatever is in memory."""
+    problem = paged_problem([(1, 0), (1, 0)], torch.float32, device)
+    nothing = torch.full((2 + 5 + 3,), NOBODY, dtype=torch.int32, device=device)
+    assert not attend_in(pieces_of(nothing, 2, 5), problem, 0).any()

@@ -3,17 +3,20 @@
 A step of both begins with the single queries, as the scheduler plans it; one behind a chunk goes as a chunk.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.device import to_device
-from engine.model.batch import Batch
+from engine.model.batch import Batch, Ints
 from kernels.attention_parts import FEW_SPLITS, MAX_SPLITS
+from kernels.decode_pieces import Pieces, cut, may_be_cut, pieces_of, room_for_pieces, words_of_pieces
 from kernels.device import processors
-from kernels.paged_decode_attention import paged_decode_attention, split_count
+from kernels.paged_decode_attention import paged_decode_attention
 from kernels.prefill_attention import prefill_attention
 
 MANY = 1024
@@ -26,6 +29,14 @@ class Tables:
 
     blocks: Tensor  # [works, width] int32
     kv_lengths: Tensor  # [works] int32
+
+
+@dataclass(frozen=True)
+class Singles:
+    """Holds the works of one query each."""
+
+    tables: Tables
+    pieces: Mapping[int, Pieces]  # by window, how their sequences are cut; those of a window that is missing are whole
 
 
 @dataclass(frozen=True)
@@ -44,7 +55,7 @@ class TritonAttention:
         self._layers = layers
         self._windows = windows
         self.device, self.block = layers[0].device, layers[0].shape[3]
-        self._processors = processors(self.device)
+        self._room = room_for_pieces(processors(self.device), layers[0].shape[1])
 
     def begin(self, batch: Batch) -> "TritonAttentionStep":
         """Brings lengths and tables into the kernels' format."""
@@ -53,15 +64,37 @@ class TritonAttention:
         singles = works if tokens == works else int((lengths != 1).argmax())
         starts = np.zeros(works - singles + 1, np.int64)
         lengths[singles:].cumsum(out=starts[1:])
-        packed = to_device(np.concatenate((batch.kv_lengths, starts)).astype(np.int32), self.device)
+        cuts = self.windows_that_cut(int(batch.kv_lengths[:singles].max(initial=0)))
+        plan = self.plan(batch.kv_lengths[:singles], cuts)
+        packed = to_device(np.concatenate((batch.kv_lengths, starts, plan)).astype(np.int32), self.device)
         tables = Tables(batch.block_tables.int(), packed[:works])
         chunks = None
         if singles < works:
             rest = Tables(tables.blocks[singles:], tables.kv_lengths[singles:])
-            chunks = Chunks(rest, packed[works:], int(lengths[singles:].max()))
-        longest = int(batch.kv_lengths[:singles].max(initial=0))
+            chunks = Chunks(rest, packed[works : works + len(starts)], int(lengths[singles:].max()))
         first = Tables(tables.blocks[:singles], tables.kv_lengths[:singles])
-        return self.step(batch.slots, first, longest, chunks)
+        pieces = self.pieces(packed[works + len(starts) :], singles, cuts)
+        return self.step(batch.slots, Singles(first, pieces), chunks)
+
+    def windows_that_cut(self, longest: int) -> list[int]:
+        """Lists the windows of layers where sequences of up to `longest` tokens may be cut into pieces."""
+        return [window for window in dict.fromkeys(self._windows) if may_be_cut(longest, window)]
+
+    def words_of_plan(self, works: int, windows: list[int]) -> int:
+        """Returns how many numbers the `plan` of so many single queries has."""
+        return len(windows) * words_of_pieces(works, self._room)
+
+    def plan(self, lengths: Ints, windows: list[int]) -> NDArray[np.int32]:
+        """Cuts sequences of these `lengths`, one query each, into pieces; for each window one after the other."""
+        return np.concatenate([np.empty(0, np.int32), *(cut(lengths, self._room, window) for window in windows)])
+
+    def pieces(self, plan: Tensor, works: int, windows: list[int]) -> dict[int, Pieces]:
+        """Takes apart on the device what `plan` gave."""
+        words = words_of_pieces(works, self._room)
+        return {
+            window: pieces_of(plan[at * words : (at + 1) * words], works, self._room)
+            for at, window in enumerate(windows)
+        }
 
     def warm_up(self, heads: int) -> None:
         """Launches each variant of the kernels once, with one query of `heads` heads that sees the null block."""
@@ -70,19 +103,21 @@ class TritonAttention:
         table = torch.zeros((1, 1), dtype=torch.int32, device=self.device)
         lengths = torch.ones_like(table[0])
         starts = torch.arange(2, dtype=torch.int32, device=self.device)
-        for window in dict.fromkeys(self._windows):
+        windows = [*dict.fromkeys(self._windows)]
+        plan = to_device(self.plan(np.ones(1, np.int64), windows), self.device)
+        pieces = self.pieces(plan, 1, windows)
+        for window in windows:
+            for cuts in (None, pieces[window]):
+                paged_decode_attention(queries, pool, table, lengths, pieces=cuts, window=window)
             for splits in (1, FEW_SPLITS, MAX_SPLITS):
-                paged_decode_attention(queries, pool, table, lengths, splits=splits, window=window)
                 for longest in (1, MANY):
                     prefill_attention(
                         queries, pool, table, starts, lengths, longest=longest, splits=splits, window=window
                     )
 
-    def step(self, slots: Tensor, singles: Tables, longest: int, chunks: Chunks | None = None) -> "TritonAttentionStep":
-        """Makes a step whose first rows are the single queries, of texts of up to `longest` tokens."""
-        kv_heads = self._layers[0].shape[1]
-        splits = split_count(len(singles.kv_lengths), kv_heads, self._processors, longest) if longest else 1
-        return TritonAttentionStep(self._layers, self._windows, slots, singles, splits, chunks)
+    def step(self, slots: Tensor, singles: Singles, chunks: Chunks | None = None) -> "TritonAttentionStep":
+        """Makes a step whose first rows are the single queries."""
+        return TritonAttentionStep(self._layers, self._windows, slots, singles, chunks)
 
 
 class TritonAttentionStep:
@@ -93,15 +128,13 @@ class TritonAttentionStep:
         layers: list[Tensor],
         windows: tuple[int, ...],
         slots: Tensor,
-        singles: Tables,
-        splits: int,
+        singles: Singles,
         chunks: Chunks | None,
     ) -> None:
         self._layers = layers
         self._windows = windows
         self.slots = slots  # [tokens] int64, as a batch has them
         self._singles = singles
-        self._splits = splits
         self._chunks = chunks
 
     def pool(self, layer: int) -> Tensor:
@@ -115,13 +148,13 @@ class TritonAttentionStep:
         pool[self.slots // block, :, :, self.slots % block] = keys_values.view(-1, 2, kv_heads, dim).transpose(1, 2)
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
-        pool, window, singles = self._layers[layer], self._windows[layer], self._singles
-        count = len(singles.kv_lengths)
+        pool, window, tables = self._layers[layer], self._windows[layer], self._singles.tables
+        count = len(tables.kv_lengths)
         found = []
         if count:
-            own, splits = queries[:count], self._splits
+            own, pieces = queries[:count], self._singles.pieces.get(window)
             found.append(
-                paged_decode_attention(own, pool, singles.blocks, singles.kv_lengths, splits=splits, window=window)
+                paged_decode_attention(own, pool, tables.blocks, tables.kv_lengths, pieces=pieces, window=window)
             )
         if self._chunks is not None:
             own, starts, longest = queries[count:], self._chunks.query_start, self._chunks.longest

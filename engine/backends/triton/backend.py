@@ -4,6 +4,7 @@ Importing this module loads Triton, which only hosts with a GPU install.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -56,7 +57,8 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
     ) -> DecodeGraphs:
         attention, longest = self.attention(config, pool), config.max_model_len
         width = blocks_for(longest, attention.block)
-        inputs = DecodeInputs(most, width, attention.block, self.device, self.launch_depth)
+        plan = partial(attention.plan, windows=attention.windows_that_cut(longest))
+        inputs = DecodeInputs(most, width, attention.block, self.device, self.launch_depth, plan)
         return DecodeGraphs(model, attention, inputs, most, longest, progress)
 
     def layer_signal(self, written: OnLayer | None, divide: Callable[[], None]) -> OnLayer | None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from core.status import Progress
-from engine.backends.triton.attention import Tables, TritonAttention, TritonAttentionStep
+from engine.backends.triton.attention import Singles, Tables, TritonAttention, TritonAttentionStep
 from engine.backends.triton.decode_inputs import DecodeInputs
 from engine.model.batch import Batch, Sampled
 from engine.model.transformer import Model
@@ -73,6 +73,9 @@ class DecodeGraphs:
         """Computes hidden states `[rows, hidden]` in the order of the step's works."""
         inputs = self._inputs
         slots, tables = inputs.slots(rows), Tables(inputs.block_tables(rows), inputs.kv_lengths(rows))
+        cuts = self._attention.windows_that_cut(self._longest)
+        planned = inputs.planned(self._attention.words_of_plan(rows, cuts))
+        singles = Singles(tables, self._attention.pieces(planned, rows, cuts))
         every = torch.arange(rows, device=slots.device)
         batch = Batch(
             token_ids=inputs.token_ids(rows),
@@ -85,7 +88,7 @@ class DecodeGraphs:
             query_lengths=np.ones(rows, np.int64),
             kv_lengths=np.full(rows, self._longest, np.int64),
         )
-        hidden = self._model.forward(batch, self._attention.step(slots, tables, self._longest), lambda layer: None)
+        hidden = self._model.forward(batch, self._attention.step(slots, singles), lambda layer: None)
         return hidden[inputs.order(rows)]
 
 

@@ -1,17 +1,20 @@
 """Keeps what a decode step reads at places on the device that stay, so that a recorded step finds it there.
 
-A step is one row for each sequence: its token, position, slot and length travel in one copy from pinned memory. A
-sequence keeps its row from step to step, and with it its block table there. So rows are not in the order of a step's
-works; that order travels with them. Rows behind the last sequence are *null sequences*: their KV is stored nowhere, and
-they attend to nothing.
+A step is one row for each sequence: its token, position, slot and length travel in one copy from pinned memory, and
+with them how attention is divided between the device's programs, which the lengths of this step decide. A sequence
+keeps its row from step to step, and with it its block table there. So rows are not in the order of a step's works; that
+order travels with them. Rows behind the last sequence are *null sequences*: their KV is stored nowhere, and they attend
+to nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from core.kvspec import blocks_for
 from engine.device import to_device
 from engine.model.batch import Ints, Sampled, place_of_samples
 from engine.plan import PENDING, Work
@@ -20,28 +23,52 @@ TOKEN, POSITION, SLOT, KV_LENGTH, SOURCE, ORDER = range(6)
 KNOWN = -1
 """As a source: the token is known on the host, and not one that the step before has sampled."""
 NOWHERE = -1
+WORDS = 2
+"""Of a plan, to one number of the rest, with which they travel."""
+NOTHING = -1
+"""Stands all over a plan in which nobody does anything."""
+Words = NDArray[np.int32]
 NULL_SEQUENCE = np.array([[0], [0], [NOWHERE], [0], [KNOWN], [0]])
 
 
 class DecodeInputs:
     """Holds the inputs of up to `rows` sequences of up to `width` blocks."""
 
-    def __init__(self, rows: int, width: int, block_size: int, device: torch.device, in_flight: int) -> None:
-        """`in_flight` steps may be launched and not collected; each has a buffer on the host of its own."""
+    def __init__(
+        self,
+        rows: int,
+        width: int,
+        block_size: int,
+        device: torch.device,
+        in_flight: int,
+        plan: Callable[[Ints], Words] = lambda lengths: np.empty(0, np.int32),
+    ) -> None:
+        """`in_flight` steps may be launched and not collected; each has a buffer on the host of its own.
+
+        `plan` divides attention by the rows' lengths, into as many words for as many rows.
+        """
         self._block_size = block_size
+        self._plan = plan
         self._rows = DecodeRows()
         self._tables = DeviceTables(rows, width, device)
-        self._fields = torch.from_numpy(NULL_SEQUENCE).repeat(1, rows).to(device)
         self._previous = torch.zeros(rows, dtype=torch.int64, device=device)  # what the step before has sampled
+        fields = NULL_SEQUENCE.size * rows
+        size = fields + blocks_for(len(plan(np.zeros(rows, np.int64))), WORDS)
+        first = torch.full((size,), NOTHING, dtype=torch.int64)
+        first[:fields] = torch.from_numpy(NULL_SEQUENCE).repeat(1, rows).flatten()
+        self._sent = first.to(device)
+        self._fields = self._sent[:fields].view(-1, rows)
+        self._planned = self._sent[fields:].view(torch.int32)
         pinned = device.type == "cuda"
-        self._host = [torch.zeros(self._fields.shape, dtype=torch.int64, pin_memory=pinned) for _ in range(in_flight)]
+        self._host = [torch.zeros(size, dtype=torch.int64, pin_memory=pinned) for _ in range(in_flight)]
         self._steps = 0
 
     def fill(self, works: Sequence[Work], rows: int, before: Sampled | None) -> None:
         """Sends the inputs of `works`, one token each, and of null sequences up to `rows`."""
         staging = self._host[self._steps % len(self._host)]
         self._steps += 1
-        fields: Ints = staging.numpy()
+        host: Ints = staging.numpy()
+        fields = host[: self._fields.numel()].reshape(self._fields.shape)
         fields[:, :rows] = NULL_SEQUENCE
         own = np.array(self._rows.of([work.sequence for work in works]))
         starts = np.array([work.start for work in works])
@@ -51,7 +78,9 @@ class DecodeInputs:
         fields[KV_LENGTH, own] = starts + 1
         fields[TOKEN, own], fields[SOURCE, own] = self._find_tokens(works, before)
         fields[ORDER, : len(works)] = own
-        self._fields.copy_(staging, non_blocking=True)
+        planned = self._plan(fields[KV_LENGTH, :rows])
+        host[fields.size :].view(np.int32)[: len(planned)] = planned
+        self._sent.copy_(staging, non_blocking=True)
         self._tables.update(own.tolist(), [work.blocks[0] for work in works])
 
     def _find_tokens(self, works: Sequence[Work], before: Sampled | None) -> tuple[Ints, Ints]:
@@ -83,6 +112,10 @@ class DecodeInputs:
     def kv_lengths(self, rows: int) -> Tensor:
         """Returns `[rows]` int32, 0 for null sequences."""
         return self._fields[KV_LENGTH, :rows].int()
+
+    def planned(self, words: int) -> Tensor:
+        """Returns `[words]` int32, what `plan` gave; before the first step, `NOTHING`."""
+        return self._planned[:words]
 
     def order(self, rows: int) -> Tensor:
         """Returns `[rows]` int64: the row of each work of the step, in the works' order; 0 behind the last."""

@@ -1,7 +1,7 @@
 """Adds, norms, rotates and gates between a layer's matrix products, by one Triton kernel each.
 
-With attention a layer is five launches and four matrix products, six and four where attention is split: two norms, one
-rotation, one gate, and attention's kernel, behind which a second one joins the parts. A step of decodes and chunks
+With attention a layer is five launches and four matrix products, six and four where attention may be cut: two norms,
+one rotation, one gate, and attention's kernel, behind which a second one joins the parts. A step of decodes and chunks
 launches attention for either.
 
 Importing this module loads Triton.
