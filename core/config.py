@@ -149,7 +149,9 @@ class TransferConfig(TransferOptions, frozen=True, kw_only=True):
         ),
     ] = 1 << 20
     repeat_ms: Annotated[float, Meta(gt=0, description="milliseconds until an unanswered message is repeated")] = 200.0
-    grant_deadline: Annotated[Seconds, Meta(description="seconds to wait for room on the decode worker")] = 30.0
+    grant_deadline: Annotated[
+        Seconds, Meta(description="seconds without an answer of a decode worker that was asked for room")
+    ] = 30.0
     verify_deadline: Annotated[
         Seconds, Meta(description="seconds without a payload after which a handoff that was committed is given up")
     ] = 5.0

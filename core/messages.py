@@ -18,7 +18,7 @@ from core.errors import MessageError
 from core.ids import NO_TICKET, AttemptKey, Count, Name, Ticket
 from core.kvspec import WireForm
 
-VERSION = 5
+VERSION = 6
 """The version of the whole protocol. Peers of different versions refuse each other, naming both."""
 
 Finish = Literal["stop", "length"]
@@ -27,8 +27,8 @@ Samples = Annotated[tuple[Count, ...], Meta(max_length=1024)]
 COLDEST = 2.0**-29
 """The least temperature above 0, about 2e-9; lower ones are 0. All samplers compute logits / temperature in fp32.
 
-There, a largest logit of 1 or more leads every lower one by 2^-24 at least, so at this temperature by 32, which no noise
-can bridge: it spans less than 26, from -2.8 to 22.5. Below, a draw is the largest logit, then, and need not be computed.
+There, a largest logit of 1 or more leads every lower one by 2^-24 at least, so at this temperature by 32, which no
+noise can bridge: it spans less than 26, from -2.8 to 22.5. Below, then, a draw is the largest logit.
 From here on the quotient is finite for all logits below `LARGEST_LOGIT`.
 """
 LARGEST_LOGIT = 2.0**128 * COLDEST
@@ -234,7 +234,7 @@ LANDING = "landing"
 """A decode worker answers this state while the sequence's KV is on its way."""
 
 NO_ROOM = "grant_deadline"
-"""An attempt fails for this reason when it waited too long for room on the decode worker: nobody is to blame."""
+"""An attempt fails for this reason when a decode worker has long not answered the question for room: nobody failed."""
 
 SILENT = "sender_silent"
 """A decode worker ends a handoff for this reason when no message of its prefill worker has come for long."""
@@ -297,6 +297,10 @@ class Open(Handoff, frozen=True, kw_only=True, tag="open"):
         return [AttemptKey(self.request, sample, self.attempt) for sample in self.samples]
 
 
+class Remind(Handoff, frozen=True, kw_only=True, tag="remind"):
+    """Repeats, without its tokens, an Open that the decode worker has said it knows."""
+
+
 class Layer(Handoff, frozen=True, kw_only=True, tag="layer"):
     """Heads a payload: blocks `first` … `first + count - 1` of the sequence, of one layer, in order.
 
@@ -346,7 +350,7 @@ class Aborted(Handoff, frozen=True, kw_only=True, tag="aborted"):
     """Answers an Abort: nothing of this handoff is held here any more."""
 
 
-ToDecode = Join | Open | Layer | Commit | Abort | Aborted
+ToDecode = Join | Open | Remind | Layer | Commit | Abort | Aborted
 
 # decode -> prefill ------------------------------------------------------------------------------------------------
 
@@ -366,6 +370,10 @@ class Offer(Addressed, frozen=True, kw_only=True, tag="offer"):
     shm: Name = ""  # path of a ring in shared memory
     ring: Annotated[int, Meta(ge=0, le=1 << 40)] = 0  # bytes of that ring
     version: int = VERSION
+
+
+class Waiting(Handoff, frozen=True, kw_only=True, tag="waiting"):
+    """Answers a repeated Open, or a Remind: the handoff is known, and in the line for room."""
 
 
 class Grant(Handoff, frozen=True, kw_only=True, tag="grant"):
@@ -394,7 +402,7 @@ class Refused(Handoff, frozen=True, kw_only=True, tag="refused"):
     retryable: bool = True  # another attempt may do better
 
 
-ToPrefill = Offer | Grant | Credit | Accepted | Refused | Abort | Aborted
+ToPrefill = Offer | Waiting | Grant | Credit | Accepted | Refused | Abort | Aborted
 
 # codecs -----------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """Decides what a prefill worker does with a job: computes its prompt once, draws a token per sample, hands them over.
 
 Blocks of the prompt are held twice: by the stem until the handoff is closed, and by the transfer until no frame can be
-read from them any more. KV that waits for one decode worker holds at most a share of the pool; later prompts for that
-worker wait in a line of their own, and prompts for others pass them.
+read from them any more. KV that waits for one decode worker holds at most a share of the pool, and of several no more
+than an equal one, so that those that have no room for long leave room for the others. Later prompts for that worker
+wait in a line of their own, and prompts for others pass them.
 """
 
 import logging
@@ -105,7 +106,8 @@ class PrefillPolicy:
 
     def _fits(self, group: SequenceGroup) -> bool:
         held = self._held.get(group.job.decode_epoch, 0)
-        return held == 0 or held + self._need(group) <= self._share
+        peers = len(self._held.keys() | self._lines.keys())
+        return held == 0 or held + self._need(group) <= min(self._share, self._blocks.total // peers)
 
     def _need(self, group: SequenceGroup) -> int:
         return blocks_for(len(group.job.prompt.token_ids), self._block_tokens)

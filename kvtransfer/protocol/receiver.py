@@ -12,7 +12,20 @@ from msgspec import Struct
 from core.config import TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec, Piece
-from core.messages import SILENT, Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused
+from core.messages import (
+    SILENT,
+    Abort,
+    Aborted,
+    Accepted,
+    Commit,
+    Grant,
+    Handoff,
+    Layer,
+    Open,
+    Refused,
+    Remind,
+    Waiting,
+)
 from kvtransfer.digest import HandoffDigest
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey, branches_fit, handoff_blocks
@@ -54,7 +67,7 @@ class SenderDead(Struct, frozen=True):
 FromWorker = RoomGranted | RoomRefused | HandoffOver
 """Events of the own worker that name their handoff."""
 
-ReceiverEvent = Open | Commit | Abort | Aborted | FromWorker | LayerArrived | PayloadLanded | SenderDead
+ReceiverEvent = Open | Remind | Commit | Abort | Aborted | FromWorker | LayerArrived | PayloadLanded | SenderDead
 
 S = ReceiverState
 
@@ -103,17 +116,17 @@ class Receiver:
 
     def handle(self, event: ReceiverEvent, now: float) -> list[Instruction]:
         """Applies the table's row for an event. Raises `IllegalMove` for a grant that does not fit or comes twice."""
-        if isinstance(event, Open | Commit | LayerArrived):
+        if isinstance(event, Open | Remind | Commit | LayerArrived):
             self.heard = now
         match event, self.state:
-            case Open(), S.WAITING:
-                return []  # the sender repeats until we answer
+            case ((Open() | Remind()), S.WAITING):
+                return [self._message(Waiting)]  # so that the next repetition brings no tokens
             case RoomGranted(), S.WAITING:
                 return self._grant(event)
             case RoomRefused(), S.WAITING:
                 self.state = S.ENDED
                 return [self._refused(event)]
-            case Open(), S.GRANTED:
+            case ((Open() | Remind()), S.GRANTED):
                 return [self._grant_message()]
             case LayerArrived(), S.GRANTED | S.VERIFYING:
                 return self._arrive(event)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from core.config import TransferConfig
 from core.ids import AttemptKey, SampleKey
 from core.kvspec import VALUE_BYTES, KVSpec
-from core.messages import VERSION, Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused
+from core.messages import VERSION, Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused, Remind
 from kvtransfer.events import CancelAttempt, FromDecode, HandoffOver
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.protocol.flow import ReceiveWindow
@@ -20,7 +20,7 @@ from kvtransfer.protocol.ttl_map import TTLMap
 FOREVER_MS = 1e12  # no request may take so long
 MOST_LINKS = 1024
 SALT = re.compile(r"(?:[0-9a-f]{32})?")  # empty without a tenant
-FromSender = Open | Layer | Commit | Abort | Aborted
+FromSender = Open | Remind | Layer | Commit | Abort | Aborted
 
 
 class Ending(Struct, frozen=True):
@@ -224,11 +224,14 @@ class Receivers:
         head = self._head(key)
         abort = Send(Abort(**head, reason="ended"), link)
         match message:
-            case Open():  # to an earlier life: our epoch in the answer says so
+            case Open() | Remind() if message.receiver != self._epoch:  # our epoch in the answer says so
                 return [Send(Refused(**head, reason="stale", message="this worker has started anew"), link)]
+            case Remind() if ending.owned:
+                self.strays += 1  # a late repetition
+                return []
             case Commit() | Abort() if ending.owned:
                 return [Send(Accepted(**head), link)]
-            case Commit():
+            case Commit() | Remind():
                 return [abort]
             case Abort():
                 self._ended.put(key, ending, now)  # an Open that comes later still is too late

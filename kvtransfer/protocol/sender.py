@@ -12,7 +12,21 @@ from msgspec import Struct, structs
 from core.config import Codec, TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
-from core.messages import NO_ROOM, Abort, Aborted, Accepted, Commit, Grant, Handoff, Layer, Open, Refused, Way
+from core.messages import (
+    NO_ROOM,
+    Abort,
+    Aborted,
+    Accepted,
+    Commit,
+    Grant,
+    Handoff,
+    Layer,
+    Open,
+    Refused,
+    Remind,
+    Waiting,
+    Way,
+)
 from kvtransfer.digest import HandoffDigest
 from kvtransfer.events import AbortHandoff, Closed, CommitHandoff, LayerReady, OpenHandoff, Outcome, Unpinned
 from kvtransfer.handoff import branches_fit
@@ -59,12 +73,16 @@ class PeerDead(Struct, frozen=True):
     reason: str
 
 
-OfHandoff = Grant | Refused | Accepted | Abort | Aborted | LayerReady | CommitHandoff | AbortHandoff | FrameDone
+OfHandoff = (
+    Waiting | Grant | Refused | Accepted | Abort | Aborted | LayerReady | CommitHandoff | AbortHandoff | FrameDone
+)
 """Events that name their handoff: messages of the peer, the engine's events, and the channel's."""
 
 SenderEvent = OfHandoff | PayloadLeft | Covered | PeerDead
 UNANSWERED = "payloads_unanswered"
 """The reason of handoffs on a link whose payloads do not arrive, or whose peer is gone."""
+REMINDERS = 4
+"""How many fit into the silence after which the peer would take us for dead."""
 FINAL = frozenset({"done", "cancelled", "superseded"})
 """Reasons after which the request is not to be tried again."""
 
@@ -104,6 +122,8 @@ class Sender:
         self._end = self._seen = 0  # link offsets: the end of our last payload, and up to where the peer has seen
         self._way: Way | None = None
         self._last_sent = now
+        self._waiting: float | None = None  # when the peer said last that it has us in its line
+        self._patience = config.repeat_ms / 1000  # s of silence until a message is repeated
         self._going: CommitHandoff | None = None  # says which samples go on, once the prompt is computed
         self._commit: Commit | None = None
         self._outcome: tuple[Outcome, str, bool] = ("failed", "", True)
@@ -115,6 +135,9 @@ class Sender:
     def handle(self, event: SenderEvent, now: float) -> list[Instruction]:
         """Applies the table's row for an event. Raises `IllegalMove` for one that only a wrong caller can cause."""
         match event, self.state:
+            case Waiting(), S.OPENING:
+                self._waiting = now
+                return []
             case Grant(), S.OPENING:
                 return self._stream(event, now)
             case Refused(), S.OPENING:
@@ -164,20 +187,26 @@ class Sender:
         """Aborts what is past its deadline, and repeats a message after silence; `offset` counts the link's bytes."""
         if self.state in (S.OPENING, S.STREAMING, S.COMMITTED) and now >= self.opened.deadline:
             return self._abort("deadline", True, now)
-        if self.state is S.OPENING and now >= self.since + self._config.grant_deadline:
+        if self.state is S.OPENING and now >= self._answer_by():
             return self._abort(NO_ROOM, True, now)
-        if self.state is S.CLOSED or now < self._last_sent + self._config.repeat_ms / 1000:
+        if self.state is S.CLOSED or now < self._last_sent + self._patience:
             return []
+        if self._waiting is not None and self.state is S.OPENING:  # only a lost Grant is worth a question, and is rare
+            self._patience = min(2 * self._patience, self._config.silence / REMINDERS)
         return self._send(self._repeated(now, offset), now)
 
     def next_deadline(self) -> float | None:
         """Returns when `tick` has something to do, or None when the handoff is closed."""
         if self.state is S.CLOSED:
             return None
-        due = self._last_sent + self._config.repeat_ms / 1000
+        due = self._last_sent + self._patience
         if self.state is S.OPENING:
-            due = min(due, self.since + self._config.grant_deadline)
+            due = min(due, self._answer_by())
         return due if self.state is S.ABORTING else min(due, self.opened.deadline)
+
+    def _answer_by(self) -> float:
+        """Returns until when an Open waits for any answer: room is waited for as long as the peer says that we wait."""
+        return max(self.since, self._waiting or self.since) + self._config.grant_deadline
 
     def unanswered(self, now: float, heard: float, credited: float) -> str:
         """Returns the reason to give a peer up that has to answer in this state and was silent for too long, or "".
@@ -297,7 +326,7 @@ class Sender:
 
     def _repeated(self, now: float, offset: int) -> Handoff:
         if self.state is S.OPENING:
-            return self._open(now)
+            return self._open(now) if self._waiting is None else Remind(**self._head)
         if self.state is S.STREAMING:  # a probe: we are alive, and the link is at this offset
             return self.layer(Payload(0, 0, 0, 0, 0), offset)
         if self.state is S.COMMITTED:
@@ -329,6 +358,7 @@ class Sender:
     def _enter(self, state: SenderState, now: float) -> None:
         self.state = state
         self.since = now
+        self._patience = self._config.repeat_ms / 1000
 
 
 def answer_closed(message: Handoff, ends: tuple[str, str]) -> list[Instruction]:

@@ -276,17 +276,25 @@ def test_a_restarted_receiver_ends_the_old_handoffs(way: Way) -> None:
     bounded(run)
 
 
-def test_grant_deadline_and_waiting_blocks(way: Way) -> None:
+def test_room_is_waited_for_as_long_as_the_decode_side_says_that_it_is(way: Way) -> None:
     async def run() -> None:
-        async with pair(way, TransferConfig(grant_deadline=0.3, repeat_ms=50)) as both:
+        async with pair(way, TransferConfig(grant_deadline=0.3, repeat_ms=10, silence=0.4)) as both:
             both.granting = False
-            both.open(1, [1, 2])
-            assert both.asking() == both.unclosed() == {1}
+            both.run(1, [1, 2])
+            both.open(2, [3])
+            assert both.asking() == both.unclosed() == {1, 2}
+            (link,) = both.outbound._links.values()
+            waiting = link.side.handoffs[1]
+            await until(lambda: (waiting._waiting or 0) > waiting.since + 0.6, "the decode side does not say so")
+            assert both.asking() == {1, 2}
+            both.outbound.handle(AbortHandoff(2, "cancelled"))
+            await both.unpinned(2)
+            both.inbound.handle(RoomGranted(HandoffKey(PREFILL, 2), ([3],), 0))  # too late
+            both.granting = True
+            both.on_inbound(both.of(RoomWanted)[0])
             await both.unpinned(1)
-            (closed,) = both.of(Closed)
-            assert (closed.reason, closed.retryable) == ("grant_deadline", True)
-            both.inbound.handle(RoomGranted(HandoffKey(PREFILL, 1), ([1, 2],), 0))  # too late
-            assert both.inbound.side.handoffs == {}
+            assert {closed.handoff: closed.outcome for closed in both.of(Closed)} == {1: "accepted", 2: "failed"}
+            assert both.equal(1)
 
     bounded(run)
 

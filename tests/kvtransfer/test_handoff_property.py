@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from core.config import TransferConfig
 from core.ids import AttemptKey, SampleKey
-from core.messages import Addressed, Branch, Grant, Layer, decode_to_decode, decode_to_prefill, encode
+from core.messages import Addressed, Branch, Grant, Layer, Remind, decode_to_decode, decode_to_prefill, encode
 from kvtransfer.digest import Place, payload_digest
 from kvtransfer.events import AbortHandoff, Closed, Dropped, Landed, LayerReady, RoomGranted, RoomWanted, Unpinned
 from kvtransfer.handoff import HandoffKey
@@ -37,7 +37,7 @@ FATES = st.lists(st.sampled_from(["arrive"] * 9 + ["repeat", "repeat", "drop", "
 AHEAD = st.lists(st.booleans(), min_size=1, max_size=6)
 TROUBLES = ((), ("cancel",), ("loss",), ("loss", "cancel"))
 SILENCES = ["silence everywhere", "silence on the way there", "silence on the way back"]
-CALAMITIES = ["payload lost"] * 3 + SILENCES + ["decode restarts"] * 2 + ["prefill restarts"]
+CALAMITIES = ["payload lost"] * 3 + SILENCES + ["decode restarts"] * 2 + ["prefill restarts"] + ["room is short"] * 3
 T = TypeVar("T")
 
 
@@ -66,6 +66,7 @@ class HandoffMachine(RuleBasedStateMachine):
         self.pushed: dict[tuple[str, int], dict[Place, int]] = {}  # digests of the payloads that left
         self.free = list(range(1, 64))
         self.wanted: list[HandoffKey] = []
+        self.heard: set[HandoffKey] = set()  # whose Open has come to this life of the decode side
         self.landed: dict[HandoffKey, Landed] = {}
         self.dropped: dict[HandoffKey, Dropped] = {}
         self.attempt = 0  # of every handoff of this life of the prefill side
@@ -114,7 +115,7 @@ class HandoffMachine(RuleBasedStateMachine):
         for blocks in self.target_blocks.values():
             self.scribble(self.target, blocks)
             self.free += blocks
-        self.target_blocks, self.wanted = {}, []
+        self.target_blocks, self.wanted, self.heard = {}, [], set()
 
     def new_prefill_life(self) -> None:
         """Starts a prefill side with the next attempt at every request, over a link of its own."""
@@ -273,6 +274,8 @@ class HandoffMachine(RuleBasedStateMachine):
                     self.prefill_restarts()
                 case "payload lost":
                     self.payload_lost()
+                case "room is short":
+                    self.room_is_short()
                 case _:
                     self.silence(what)
 
@@ -287,6 +290,14 @@ class HandoffMachine(RuleBasedStateMachine):
         self.send(1, ["arrive"] * (len(self.socket) + len(self.channel) + 2))  # it may bring a Commit along
         lost = max(at for at, packet in enumerate(self.out) if packet.frames)
         del self.out[lost]
+
+    def room_is_short(self) -> None:
+        """Lets those wait that have asked, while all that is said arrives. This is no mishap: they have to succeed."""
+        for _ in range(5):
+            self.time_passes(0.3)
+            self.send(0, ["arrive"] * (len(self.socket) + len(self.channel)))
+            self.deliver(len(self.out))
+            self.deliver_back(["arrive"] * len(self.back))
 
     def silence(self, where: str) -> None:
         """Lets nothing arrive for six seconds in one direction, or in both."""
@@ -344,6 +355,10 @@ class HandoffMachine(RuleBasedStateMachine):
 
     def arrive(self, packet: Packet) -> None:
         message = decode_to_decode(packet.data)
+        if isinstance(message, Remind):
+            event(f"reminded: {'of this life' if message.receiver == self.decode else 'of another'}")
+            heard = {key.handoff for key in self.heard if key.sender == message.sender}
+            assert message.receiver != self.decode or message.handoff in heard, "its Open never came"
         size = sum(len(frame) for frame in packet.frames)
         for move in self.receivers.receive(packet.link, message, size, self.now):  # type: ignore[arg-type]
             if isinstance(move, Land):
@@ -398,6 +413,7 @@ class HandoffMachine(RuleBasedStateMachine):
                 case RoomWanted(key, wanted):
                     assert wanted.receiver == self.decode, "it was meant for another life"
                     self.wanted.append(key)
+                    self.heard.add(key)
                 case Landed():
                     self.land(move)
                 case Dropped(key, reason, owned):

@@ -9,7 +9,21 @@ from msgspec.structs import replace
 from core.config import TransferConfig
 from core.errors import IllegalMove
 from core.ids import AttemptKey
-from core.messages import VERSION, Abort, Aborted, Accepted, Branch, Commit, Credit, Grant, Layer, Prompt, Refused
+from core.messages import (
+    VERSION,
+    Abort,
+    Aborted,
+    Accepted,
+    Branch,
+    Commit,
+    Credit,
+    Grant,
+    Layer,
+    Prompt,
+    Refused,
+    Remind,
+    Waiting,
+)
 from kvtransfer.digest import payload_digest
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
@@ -29,6 +43,7 @@ DIGEST = sum(
 DIGEST %= 2**64
 COMMIT = commit(4, 48, DIGEST)
 ABORT = to_decode(Abort, reason="cancelled")
+REMIND = to_decode(Remind)
 ONE = Branch(0, [7])
 SALTED = opening(prompt=prompt(10, "0af9" * 8, -3))
 
@@ -142,7 +157,15 @@ ROWS: list[tuple[str, Callable[[], Side], object, ReceiverState, list[type]]] = 
     ("NONE | Open with a salt and a priority", none, SALTED, S.WAITING, [RoomWanted]),
     ("ENDED | Open", ended, opening(), S.NONE, [Refused]),
     ("NONE | Open", none, opening(), S.WAITING, [RoomWanted]),
-    ("WAITING | Open again", waiting, opening(), S.WAITING, []),
+    ("WAITING | Open again", waiting, opening(), S.WAITING, [Waiting]),
+    ("WAITING | Remind", waiting, REMIND, S.WAITING, [Waiting]),
+    ("GRANTED | Remind", granted, REMIND, S.GRANTED, [Grant]),
+    ("VERIFYING | Remind", verifying, REMIND, S.VERIFYING, []),
+    ("OWNED | Remind", owned, REMIND, S.OWNED, []),
+    ("NONE | Remind of another epoch", none, replace(REMIND, receiver="decode-0"), S.NONE, [Refused]),
+    ("ENDED | Remind", ended, REMIND, S.NONE, [Abort]),
+    ("ENDED, once OWNED | Remind", ended_once_owned, REMIND, S.NONE, []),
+    ("unknown | Remind", none, REMIND, S.NONE, [Abort]),
     ("WAITING | its turn", waiting, GRANTED, S.GRANTED, [Grant]),
     ("WAITING | declined", waiting, RoomRefused(KEY, "full", "no room", True), S.NONE, [Refused]),
     ("GRANTED | Open", granted, opening(), S.GRANTED, [Grant]),
@@ -279,11 +302,12 @@ def test_handoffs_of_a_link_that_brings_others_payloads_are_not_silent() -> None
         side.do(layer(tenth, 0, 0, 1, handoff=2, offset=8 * tenth), tenth / 10)
 
 
-def test_an_open_repeated_keeps_a_waiting_handoff() -> None:
+@pytest.mark.parametrize("message", [opening(), REMIND], ids=["Open", "Remind"])
+def test_an_open_repeated_keeps_a_waiting_handoff(message: object) -> None:
     side = waiting()
     for tenth in range(100):
         side.receivers.tick(tenth / 10)
-        side.do(opening(), tenth / 10)
+        side.do(message, tenth / 10)
     assert side.state is S.WAITING
 
 

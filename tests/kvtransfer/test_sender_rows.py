@@ -1,12 +1,13 @@
 """Tests every row of the sender's table, by its name."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
 
 from core.errors import IllegalMove
-from core.messages import Abort, Aborted, Accepted, Branch, Commit, Credit, Layer, Open, Refused
+from core.messages import Abort, Aborted, Accepted, Branch, Commit, Credit, Layer, Open, Refused, Remind, Waiting
 from kvtransfer.digest import payload_digest
 from kvtransfer.events import AbortHandoff, Closed, LayerReady, Unpinned
 from kvtransfer.protocol.instructions import Instruction, Lost, Send
@@ -16,6 +17,7 @@ from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant,
 
 S = SenderState
 ABORT = to_prefill(Abort, reason="bad_digest")
+WAITING = to_prefill(Waiting)
 
 
 class Side:
@@ -103,6 +105,11 @@ def test_states_are_reached(start: Callable[[], Side]) -> None:
 
 
 ROWS: list[tuple[str, Callable[[], Side], object, SenderState, list[type]]] = [
+    ("OPENING | Waiting", opening, WAITING, S.OPENING, []),
+    ("STREAMING | Waiting", streaming, WAITING, S.STREAMING, []),
+    ("COMMITTED | Waiting", committed, WAITING, S.COMMITTED, []),
+    ("ABORTING | Waiting", aborting, WAITING, S.ABORTING, []),
+    ("CLOSED | Waiting", closed, WAITING, S.CLOSED, []),
     ("OPENING | Grant", opening, grant(), S.STREAMING, []),
     ("OPENING | bad Grant", opening, grant(held=4), S.ABORTING, [Abort]),
     ("OPENING | Grant that holds less than nothing", opening, grant(held=-1), S.ABORTING, [Abort]),
@@ -154,7 +161,8 @@ def test_row(start: Callable[[], Side], event: object, state: SenderState, answe
 
 
 OWN = (LayerReady, AbortHandoff, type(TOKENS))  # of the own engine: ignored when late, but no strays
-DROPPED = [row for row in ROWS if row[3] is STATES[row[1]] and not row[4] and not isinstance(row[2], OWN)]
+QUIET = [row for row in ROWS if row[3] is STATES[row[1]] and not row[4] and not isinstance(row[2], OWN)]
+DROPPED = [row for row in QUIET if row[0] != "OPENING | Waiting"]
 
 
 @pytest.mark.parametrize("row", DROPPED, ids=lambda row: row[0])
@@ -180,6 +188,42 @@ def test_a_repeated_open_has_less_time() -> None:
     (move,) = opening().senders.tick(1.0)
     assert isinstance(move, Send) and isinstance(move.message, Open)
     assert move.message.remaining_ms == pytest.approx(59_000)
+
+
+def repetitions(side: Side, upto: float) -> list[tuple[float, type]]:
+    """Lets time pass; after every repetition of an Open the peer says that the handoff waits."""
+    found = []
+    while (due := side.senders.next_deadline()) is not None and due < upto:
+        for kind in sent(side.senders.tick(due)):
+            found.append((round(due, 3), kind))
+            side.do(WAITING, due)
+    return found
+
+
+def test_what_waits_is_repeated_without_its_tokens_and_ever_more_seldom() -> None:
+    found = repetitions(opening(), 20.0)
+    assert [kind for _, kind in found] == [Open] + [Remind] * (len(found) - 1)
+    pauses = [round(after - before, 3) for (before, _), (after, _) in pairwise(found)]
+    assert pauses == sorted(pauses) and pauses[:3] == [0.2, 0.4, 0.8]
+    assert pauses[-1] == CONFIG.silence / 4, "so that the peer knows us to live"
+
+
+def test_room_is_waited_for_as_long_as_the_peer_says_that_we_wait() -> None:
+    side = opening()
+    silent_since, _ = repetitions(side, 20.0)[-1]
+    due = silent_since
+    moves: list[Instruction] = []
+    while sent(moves) != [Abort]:
+        due = side.senders.next_deadline() or due
+        moves = side.senders.tick(due)
+    assert due == pytest.approx(silent_since + CONFIG.grant_deadline)
+
+
+def test_what_was_granted_is_repeated_as_soon_as_ever() -> None:
+    side = opening()
+    last, _ = repetitions(side, 10.0)[-1]
+    side.do(grant(), last)
+    assert side.senders.next_deadline() == pytest.approx(last + 0.2)
 
 
 def test_silence_in_streaming_probes_with_the_link_offset() -> None:

@@ -118,6 +118,18 @@ def test_what_can_never_fit_is_refused_with_both_numbers() -> None:
     assert not policy.busy()
 
 
+def test_decode_workers_that_have_no_room_for_long_leave_some_for_the_next() -> None:
+    bench = Bench(blocks=33, waiting_share=0.5)
+    policy = PrefillPolicy(bench.parts)
+    names = [f"{peer}{number}" for number in range(4) for peer in "abc"]
+    for at, name in enumerate(names):
+        policy.receive(Submit(job(at, tokens=16, peer=name[0], request=name, salt=f"{at:032x}")), 1.0)
+    while bench.step(policy) is not None:
+        pass
+    opened = [each.job.request for each in bench.heard(OpenHandoff)]
+    assert opened == ["a0", "b0", "c0", "a1", "b1", "c1"], "four blocks each, and at most ten for one of three"
+
+
 def test_a_misdirected_job_and_a_deadline_are_reported() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
