@@ -1,4 +1,8 @@
-"""Embeds Redis: a real Valkey server on a UNIX socket in the run directory, which no other user can enter."""
+"""Embeds Redis: a real Valkey server on a UNIX socket in the run directory, which no other user can enter.
+
+It keeps nothing on disk. One that is started again is empty, and is filled by those who use it: workers and gateways
+renew their records every second, workers make their job streams anew, and gateways add again what was lost.
+"""
 
 import shutil
 from pathlib import Path
@@ -23,7 +27,7 @@ def redis_service(run: Path) -> tuple[Service, str]:
     path = run / "redis.sock"
     config = run / "redis.conf"
     config.write_text(CONFIG.format(socket=path, directory=run))
-    service = Service("redis", (str(server_binary()), str(config)), watch_redis(path), restarts=False)
+    service = Service("redis", (str(server_binary()), str(config)), watch_redis(path))
     return service, f"unix://{path}"
 
 

@@ -1,4 +1,4 @@
-"""Describes a process that the launcher runs: its command, how it tells that it is ready, what its death means."""
+"""Describes a process that the launcher runs: its command, and how it tells that it is ready and lives."""
 
 import http.client
 import socket
@@ -19,12 +19,11 @@ Watch = Callable[[], Status | None]
 
 @dataclass(frozen=True)
 class Service:
-    """Describes one process. If it dies later it is started again; without `restarts` its death ends the instance."""
+    """Describes one process. If it dies after it was ready, it is started again."""
 
     name: str
     command: tuple[str, ...]
     watch: Watch
-    restarts: bool = True
     status_file: Path | None = None
     settings: Mapping[str, str] = field(default_factory=dict)  # what its environment has beside the instance's
     beats: bool = False  # once it is ready, it renews its status file's time every second

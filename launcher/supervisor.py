@@ -20,7 +20,7 @@ from launcher.stages import Stages
 LOOK_SECONDS = 0.05  # between two looks at a starting service
 PULSE_SECONDS = 1.0  # between two looks at a service that runs
 GRACE_SECONDS = 12.0  # from SIGTERM to SIGKILL; a worker's drain fits in
-FIRST_DELAY = 1.0  # s before a restart; doubled by each early death
+FIRST_DELAY = 1.0  # s before a restart after an early death; doubled by each that follows
 LONGEST_DELAY = 30.0
 EARLY_SECONDS = 60.0  # a life shorter than this was an early death
 
@@ -31,10 +31,6 @@ class StartFailed(Exception):
 
 class StopAsked(Exception):
     """A signal came while services were starting."""
-
-
-class ServiceLost(Exception):
-    """A service that the instance cannot go on without has died."""
 
 
 @dataclass
@@ -87,7 +83,7 @@ class Supervisor:
                 raise StopAsked
 
     def watch(self) -> None:
-        """Returns when a signal asks to stop; restarts what dies meanwhile. Raises `ServiceLost`."""
+        """Returns when a signal asks to stop; restarts what dies meanwhile."""
         while not self._signals.asked_to_stop:
             now = time.monotonic()
             for kept in self._kept:
@@ -186,13 +182,11 @@ class Supervisor:
         kept.child.kill()  # what it started must not meet its next life, nor must itself where it is only stopped
         self._forget(kept.child)
         name, why = kept.service.name, why or kept.child.why()
-        if not kept.service.restarts:
-            raise ServiceLost(f"{name} died ({why}); nothing works without it")
         kept.early_deaths = kept.early_deaths + 1 if now - kept.born < EARLY_SECONDS else 0
-        delay = min(FIRST_DELAY * 2**kept.early_deaths, LONGEST_DELAY)
+        delay = min(FIRST_DELAY * 2 ** (kept.early_deaths - 1), LONGEST_DELAY) if kept.early_deaths else 0.0
         kept.ready = False
         kept.restart_at = now + delay
-        self._stages.say(f"{name} died ({why}); it is started again in {delay:.0f} s")
+        self._stages.say(f"{name} died ({why}); it is started again {f'in {delay:.0f} s' if delay else 'at once'}")
 
     def _revive(self, kept: Kept, now: float) -> None:
         kept.child = self._spawn(kept.service)

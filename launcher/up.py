@@ -23,7 +23,7 @@ from launcher.run_directory import run_directory
 from launcher.signals import Signals
 from launcher.stages import Stages
 from launcher.state_directory import Instance, new_log, record
-from launcher.supervisor import ServiceLost, StartFailed, StopAsked, Supervisor
+from launcher.supervisor import StartFailed, StopAsked, Supervisor
 
 BAD_INPUT = 2
 WHOLE_REQUESTS = (
@@ -90,7 +90,7 @@ def _run(config: UpConfig, directory: Path | None, run: Path, log: Path, stages:
                 supervisor.watch()
         except StopAsked:
             pass
-        except (StartFailed, ServiceLost, BatonError) as failure:
+        except (StartFailed, BatonError) as failure:
             stages.settle()
             print(f"error: {failure} (log: {log})", file=sys.stderr, flush=True)
             return 1

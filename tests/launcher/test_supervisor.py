@@ -18,7 +18,7 @@ from launcher.pulse import Pulse
 from launcher.service import Service, watch_status_file
 from launcher.signals import Signals
 from launcher.stages import Stages
-from launcher.supervisor import ServiceLost, StartFailed, StopAsked, Supervisor
+from launcher.supervisor import StartFailed, StopAsked, Supervisor
 from tests.waiting import alive, wait_until
 
 READY_THEN_SLEEP = """
@@ -59,11 +59,11 @@ class Bench:
         )
         return self.supervisor
 
-    def service(self, name: str, code: str = READY_THEN_SLEEP, restarts: bool = True, beats: bool = False) -> Service:
+    def service(self, name: str, code: str = READY_THEN_SLEEP, beats: bool = False) -> Service:
         """A Python process that runs `code` with its name and its status file as arguments."""
         status = self.directory / f"{name}.status"
         command = (sys.executable, "-I", "-S", "-c", code, name, str(status))
-        return Service(name, command, watch_status_file(status), restarts, status, beats=beats)
+        return Service(name, command, watch_status_file(status), status, beats=beats)
 
     def pids(self) -> list[int]:
         """Every process that was ready once."""
@@ -150,6 +150,23 @@ def test_a_worker_that_dies_is_started_again(bench: Bench) -> None:
     assert "worker died (killed by SIGKILL); it is started again in" in bench.shown.getvalue()
 
 
+def test_who_lived_long_is_started_again_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.supervisor.EARLY_SECONDS", 0.0)
+    bench.supervisor.start([bench.service("redis"), bench.service("worker")])
+    for pid in bench.pids():
+        os.kill(pid, signal.SIGKILL)
+
+    def wait_then_stop() -> None:
+        wait_until(lambda: bench.shown.getvalue().count("ready again") == 2, "the second lives")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = later(threading.Thread(target=wait_then_stop))
+    bench.supervisor.watch()
+    thread.join()
+    for name in ("redis", "worker"):
+        assert f"{name} died (killed by SIGKILL); it is started again at once" in bench.shown.getvalue()
+
+
 def test_a_child_that_is_stopped_or_silent_is_killed_and_started_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,14 +208,6 @@ def test_a_stopped_child_is_left_alone_where_the_setting_says_so(bench: Bench, m
     thread.join()
     assert alive(worker) and "died" not in bench.shown.getvalue()
     os.kill(worker, signal.SIGCONT)  # so that it ends when it is asked to
-
-
-def test_an_instance_ends_with_a_service_that_it_needs(bench: Bench) -> None:
-    bench.supervisor.start([bench.service("redis", restarts=False), bench.service("worker")])
-    os.kill(bench.pids()[0], signal.SIGKILL)
-    os.kill(bench.pids()[1], signal.SIGKILL)
-    with pytest.raises(ServiceLost, match=r"redis died \(killed by SIGKILL\); nothing works without it"):
-        bench.supervisor.watch()
 
 
 def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import redis
 
+from core.completions_client import Endpoint
+from core.registry import index_key
 from launcher.is_ready import is_ready
-from launcher.options import ROOT
+from launcher.options import DEMO_NAME, ROOT
 from launcher.state_directory import running
 from tests.waiting import alive, children, wait_until
 
@@ -41,6 +44,11 @@ class Up:
 
     def pids(self) -> list[int]:
         return children(self.process.pid)
+
+    def pid_of(self, word: str) -> int:
+        """The one process in whose command line this word is."""
+        (pid,) = [pid for pid in self.pids() if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return pid
 
     def end(self, number: signal.Signals) -> int:
         """Sends the signal; the exit status."""
@@ -86,7 +94,23 @@ def content(answer: dict[str, object]) -> str:
     raise AssertionError(answer)
 
 
-def test_answers_revives_a_worker_and_leaves_nothing(up: Up, own_directories: Path) -> None:
+def lose_redis_while_it_answers(up: Up, url: str, runs: Path) -> None:
+    """Kills Redis in the middle of a stream, which goes on to its last token, and waits until all are back."""
+    body = {"model": DEMO_NAME, "prompt": "Once upon a time", "max_tokens": 600, "ignore_eos": True}
+    stream = Endpoint(url).stream("/v1/completions", body)
+    next(stream)
+    os.kill(up.pid_of("unixsocket:"), signal.SIGKILL)
+    assert [chunk.tokens for chunk in stream if chunk.tokens is not None][-1] == 600
+    up.wait_for("redis died (killed by SIGKILL)")
+    up.wait_for("redis is ready again")
+    (path,) = runs.glob("baton-run-*/redis.sock")
+    with redis.Redis(unix_socket_path=str(path)) as store:
+        wait_until(lambda: store.zcard(index_key("worker")) == 2, "the workers' records")
+        wait_until(lambda: store.zcard(index_key("gateway")) == 1, "the gateway's record")
+    wait_until(lambda: is_ready(f"{url}/ready"), "the gateway's finding them")
+
+
+def test_answers_revives_services_and_leaves_nothing(up: Up, own_directories: Path) -> None:
     assert content(paste(curl_line(up.text()))).strip()
     (instance,) = running()
     assert instance.pid == up.process.pid
@@ -97,11 +121,13 @@ def test_answers_revives_a_worker_and_leaves_nothing(up: Up, own_directories: Pa
     assert (said.returncode, said.stderr) == (0, "")
     assert said.stdout.strip()
 
-    (decode,) = [pid for pid in up.pids() if b"decode_service" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(decode, signal.SIGKILL)
+    os.kill(up.pid_of("decode_service"), signal.SIGKILL)
     up.wait_for("decode-0 died (killed by SIGKILL)")
     up.wait_for("decode-0 is ready again")
     wait_until(lambda: is_ready(f"{instance.url}/ready"), "the gateway's finding it")
+    assert content(paste(curl_line(up.text()))).strip()
+
+    lose_redis_while_it_answers(up, instance.url, own_directories)
     assert content(paste(curl_line(up.text()))).strip()
 
     pids = up.pids()
