@@ -227,6 +227,12 @@ class Tokens(Addressed, frozen=True, kw_only=True, tag="tokens"):
     emitted: list[Emitted]
 
 
+HANDING_OFF = "handing off"
+"""A prefill worker answers this state when its work is done, and the decode worker has not accepted the sequence yet.
+
+Until then the decode worker may not even know of it.
+"""
+
 HANDED_OFF = "handed off"
 """A prefill worker answers this state when the sequence is the decode worker's now."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from core.errors import CapacityError, MessageError
 from core.ids import AttemptKey, SampleKey
 from core.kvspec import blocks_for
-from core.messages import HANDED_OFF, AnyJob, Branch, Emitted, PrefillJob, Stages
+from core.messages import HANDED_OFF, HANDING_OFF, AnyJob, Branch, Emitted, PrefillJob, Stages
 from core.records import HeldBlocks, Load
 from engine.plan import Plan
 from engine.schedule.scheduler import Progress
@@ -136,8 +136,9 @@ class PrefillPolicy:
         if closed.outcome == "accepted":
             self._counts["handoffs"] += 1
             self._counts["bytes"] += closed.bytes
-            for key in list(group.living):
-                self._leave(group, key, "accepted")
+            for sample, sequence in list(group.living.items()):
+                self._tell_io(Phase(sequence.key, HANDED_OFF))
+                self._leave(group, sample, "accepted")
         else:
             reason = closed.reason
             self._fail(group, group.living.values(), reason, f"handoff: {reason}", retryable=closed.retryable)
@@ -209,7 +210,7 @@ class PrefillPolicy:
         going = {branch.sample for branch in branches}
         for each in group.living.values():
             if each.key.sample in going:
-                self._tell_io(Phase(each.key, HANDED_OFF))
+                self._tell_io(Phase(each.key, HANDING_OFF))
 
     def expired(self, sequences: list[Sequence], now: float) -> None:
         """Fails the groups of these sequences, whose deadline has passed: all samples of a group have the same one."""

@@ -13,6 +13,7 @@ from core.errors import MessageError
 from core.ids import NO_TICKET, AttemptKey
 from core.messages import (
     HANDED_OFF,
+    HANDING_OFF,
     LANDING,
     VERSION,
     Alive,
@@ -132,7 +133,7 @@ class GatewayConnections:
                 await self._cancel(gateway, key)
             case Ended(key=key):
                 entry = self._ledger.acknowledged(key)
-                if entry is not None and not entry.ended() and entry.state != HANDED_OFF:
+                if entry is not None and not entry.ended() and entry.state not in (HANDING_OFF, HANDED_OFF):
                     self._life.inbox.post(Kill(entry.key, "ended"))
             case Drain():
                 self._life.inbox.stop()

@@ -1,13 +1,13 @@
 """Tests a prefill worker's way with a sequence, event by event."""
 
 from core.ids import AttemptKey
-from core.messages import Branch, DecodeJob, Limits
+from core.messages import HANDED_OFF, HANDING_OFF, Branch, DecodeJob, Limits
 from core.records import HeldBlocks
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.prefill_service.jobs import closed, job
 from tests.worker.roles import Bench
-from worker.events import Emit, Fail, Kill, Submit
+from worker.events import Emit, Fail, Kill, Phase, Submit
 
 
 def test_a_sequence_opens_streams_commits_and_is_freed() -> None:
@@ -30,9 +30,11 @@ def test_a_sequence_opens_streams_commits_and_is_freed() -> None:
     (commit,) = bench.heard(CommitHandoff)
     assert (commit.handoff, commit.branches) == (1, [Branch(0, [7])])
     assert commit.computed_at == bench.life.clock.local(1.0)
+    assert bench.heard(Phase)[-1].state == HANDING_OFF, "the decode worker may not even know of it"
     assert bench.blocks.used_count == 7 and policy.busy()
     assert policy.load().held == HeldBlocks(pinned=7)
     policy.receive(closed(1, "accepted"), 2.0)
+    assert [phase.state for phase in bench.heard(Phase)] == [HANDED_OFF]
     assert bench.blocks.used_count == 7, "frames may still be read"
     assert policy.load().held == HeldBlocks(quarantined=7)
     policy.receive(Unpinned(1), 2.0)

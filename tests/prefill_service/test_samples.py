@@ -3,7 +3,7 @@
 import pytest
 
 from core.ids import AttemptKey
-from core.messages import Branch, DecodeJob, Limits
+from core.messages import HANDING_OFF, Branch, DecodeJob, Limits
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.prefill_service.jobs import closed, job
@@ -47,7 +47,7 @@ def test_all_samples_share_one_pass_and_one_handoff() -> None:
     (emit,) = bench.heard(Emit)
     assert [(each.key.sample, each.token_ids) for each in emit.emitted] == [(0, [3]), (1, [4]), (2, [5])]
     states = [(event.key.sample, event.state) for event in bench.heard(Phase)]
-    assert states == [(sample, state) for state in ("prefill", "handed off") for sample in range(3)]
+    assert states == [(sample, state) for state in ("prefill", HANDING_OFF) for sample in range(3)]
     assert bench.blocks.used_count == 3
     handed_over(bench, policy)
     assert not failed(bench) and policy.load().handoffs == 1

@@ -10,6 +10,7 @@ import pytest
 from core.ids import AttemptKey
 from core.messages import (
     HANDED_OFF,
+    HANDING_OFF,
     VERSION,
     Alive,
     Ask,
@@ -95,6 +96,18 @@ async def test_asking_repeats_from_an_index_or_says_how_it_stands(setting: Setti
     forgotten = await setting.receive()
     assert isinstance(forgotten, Failed) and forgotten.reason == "unknown"
     assert setting.told == []
+
+
+@pytest.mark.parametrize(("state", "killed"), [("prefill", True), (HANDING_OFF, False), (HANDED_OFF, False)])
+async def test_an_end_ends_what_is_still_computed_here(setting: Setting, state: str, killed: bool) -> None:
+    """The end of a sequence that is passed on was told by the other worker, and may be read before its `Accepted`."""
+    await setting.hello()
+    setting.ledger.begin(KEY, GATEWAY, 0, 1e12)
+    setting.ledger.note(KEY, state)
+    await setting.send(Ended(**ends(), key=KEY))
+    await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=1))
+    assert isinstance(await setting.receive(), Pong)
+    assert setting.told == ([Kill(KEY, "ended")] if killed else []) and len(setting.ledger) == 0
 
 
 async def test_what_is_landing_is_alive_though_the_engine_has_not_begun_it(setting: Setting) -> None:

@@ -8,6 +8,7 @@ from core.errors import IllegalMove
 from core.ids import AttemptKey, SampleKey, Ticket
 from core.messages import (
     HANDED_OFF,
+    HANDING_OFF,
     Alive,
     DecodeJob,
     Emitted,
@@ -184,6 +185,17 @@ def test_a_sequence_that_was_handed_off_and_is_unknown_there_is_lost(first: str)
 
     assert ask(first) is Fate.NOTHING
     assert ask(D if first == P else P) is Fate.RETRY
+
+
+def test_a_sequence_that_is_being_handed_off_is_not_lost_where_it_has_not_arrived() -> None:
+    """A decode worker under load reads the Open late; who has the sequence knows."""
+    sample = begun()
+    sample.emitted(P, said(0, [10]), 1.0)
+    for moment in (3.0, 5.0, 50.0):
+        assert sample.failed(D, refusal("unknown"), moment) is Fate.NOTHING
+        passing = Alive(sender=P, receiver="g", key=AttemptKey("r-1", 0, 1), state=HANDING_OFF)
+        assert sample.alive(P, passing, moment) is Fate.NOTHING
+        assert sample.due(moment + 1.0) is None
 
 
 def test_a_handoff_that_passed_between_two_questions_is_not_lost() -> None:
