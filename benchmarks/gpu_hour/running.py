@@ -4,6 +4,7 @@ A kernel that reads where it should not takes its process' GPU context with it, 
 process: so no two stages share one, and the one that hangs is killed with all that it has started.
 """
 
+import ctypes
 import json
 import os
 import shutil
@@ -22,6 +23,8 @@ from benchmarks.gpu_hour.packages import missing
 from benchmarks.gpu_hour.stages import ROOT, Stage
 from benchmarks.python_path import python_path
 
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 PASSED = "passed"
 SETTINGS = {"PYTHONUNBUFFERED": "1", "TRITON_INTERPRET": "0"}
 """Tests interpret the kernels where they see no GPU: what has run on the CPU must not pass for what was to run here."""
@@ -100,6 +103,7 @@ def _within(command: Sequence[str], said: Path, seconds: float) -> str:
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": python_path(), **SETTINGS},
             start_new_session=True,
+            preexec_fn=_die_with_us,
         )
         try:
             code = process.wait(seconds)
@@ -110,6 +114,11 @@ def _within(command: Sequence[str], said: Path, seconds: float) -> str:
     if code < 0:
         return f"crashed by {signal.Signals(-code).name}"
     return PASSED if code == 0 else f"failed with status {code}"
+
+
+def _die_with_us() -> None:
+    """Has the kernel kill a stage whose caller was killed: it would measure beside the stages of the next call."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _killed(process: "subprocess.Popen[bytes]") -> bool:

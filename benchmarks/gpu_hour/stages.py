@@ -14,17 +14,20 @@ from benchmarks.gpu_hour.packages import ENGINE, HANDOFF, SYSTEM
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LARGE, SMALL = "llama-3.1-8b", "qwen3-0.6b"
-KERNELS = (
-    "rms_norm",
-    "silu_and_mul",
-    "rope_and_store",
-    "paged_decode_attention",
-    "attention_parts",
-    "prefill_attention",
-    "sample",
-    "score_floor",
-    "block_copy",
-)
+KERNELS = {
+    "rms_norm": 20,
+    "silu_and_mul": 15,
+    "rope_and_store": 25,
+    "paged_decode_attention": 45,
+    "attention_parts": 20,
+    "prefill_attention": 50,
+    "sample": 30,
+    "score_floor": 30,
+    "block_copy": 35,
+}
+"""Seconds for the tests of each: they compile many variants."""
+MOST_TESTERS = 14
+"""Processes that tests run in, side by side; each has half a gigabyte of the GPU's memory for itself alone."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Stage:
 
 def _pytest(name: str, limit_s: float, *tests: str, needs: tuple[str, ...] = ENGINE) -> Stage:
     """Describes tests, without this project's settings: they ask for plugins that these tests do without."""
-    side_by_side = ("-n", "8") if find_spec("xdist") else ()  # they wait for the compiler, which is one thread's
+    testers = min(MOST_TESTERS, os.cpu_count() or 1)
+    side_by_side = ("-n", str(testers)) if find_spec("xdist") else ()  # they wait for the compiler, one thread each
     options = ("-c", os.devnull, "--rootdir", str(ROOT), "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestWarning")
     command = ("-m", "pytest", *options, "-q", "--tb=short", *side_by_side, *tests)
     return Stage(name, command, limit_s, needs, programs=("nvidia-smi",))  # by which tests see that there is a GPU
@@ -69,12 +73,12 @@ PART_ONE = (
     _pytest("golden", 60, _golden("llama"), _golden("qwen3"), BF16),
     _pytest("moves", 45, "-m", "gpu", "tests/engine/kv", "tests/engine/test_executor.py"),
     _engine(LARGE, LARGE, 115),
-    *(_pytest(f"kernel-{name}", 30, f"tests/kernels/test_{name}.py") for name in KERNELS),
+    *(_pytest(f"kernel-{name}", limit_s, f"tests/kernels/test_{name}.py") for name, limit_s in KERNELS.items()),
 )
 PART_TWO = (
     Stage(
         "handoff",
-        ("-m", "benchmarks.transfer", "--device", "cuda", "--megabytes", "512", "--rounds", "3"),
+        ("-m", "benchmarks.transfer", "--device", "cuda", "--megabytes", "256", "--rounds", "3"),
         50,
         needs=HANDOFF,
     ),

@@ -16,6 +16,7 @@ from benchmarks.gpu_hour import packages, results, running, small_kernels, versi
 from benchmarks.gpu_hour.results import closing
 from benchmarks.gpu_hour.running import Outcome
 from benchmarks.gpu_hour.stages import PART_ONE, PART_TWO, ROOT, STAGES, Stage
+from tests.waiting import alive, wait_until
 
 TABLE = "print('| a | b |'); print('| --- | --- |'); print('| 1 | 2 |'); print('done')"
 SHOWN = 12_000
@@ -40,27 +41,29 @@ def statuses(out: Path) -> dict[str, str]:
     return {name: stage["status"] for name, stage in json.loads((out / "results.json").read_text()).items()}
 
 
+def waits(pid: Path) -> str:
+    """A program that writes its number down, and waits for ever."""
+    half = pid.with_suffix(".half")
+    written = f"from pathlib import Path; half = Path({str(half)!r}); half.write_text(str(os.getpid()));"
+    return f"import os, signal; {written} half.rename({str(pid)!r}); signal.pause()"
+
+
 def test_a_stage_that_fails_crashes_or_hangs_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that hangs has started a process, which is ended as well: it would hold the pipe, and this test."""
-    read, write = os.pipe()
-    os.set_inheritable(write, True)
-    child = f"import os, subprocess, sys; os.set_inheritable({write}, True);"
-    child += "subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'], close_fds=False)"
+    """The one that hangs is ended with the process that it has started."""
+    pid = tmp_path / "pid"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {waits(pid)!r}])"
     made = "import json, sys; json.dump({'versions': 'card A', 'limits': 7}, open('{work}/x.json', 'w'));" + TABLE
     stages = [
         python("fails", "import no_such_package"),
         python("crashes", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"),
-        python("hangs", child, limit_s=0.5),
+        python("hangs", child, limit_s=4.0),
         python("half", "open('{work}/x.json', 'w').write('[1'); raise SystemExit(3)", result="x.json"),
         python("works", made, result="x.json"),
     ]
     (tmp_path / "kernels-tuned.json").write_text("{}")
     out = tmp_path / "out"
-    monkeypatch.setattr(subprocess, "Popen", _passing(subprocess.Popen, write))
     assert run(out, stages, monkeypatch) == 1
-    os.close(write)
-    assert os.read(read, 1) == b""  # nobody has the other end any more
-    os.close(read)
+    wait_until(lambda: not alive(int(pid.read_text())), "what the stage has started to be gone")
     assert statuses(out) == {
         "fails": "failed with status 1",
         "crashes": "crashed by SIGSEGV",
@@ -74,13 +77,20 @@ def test_a_stage_that_fails_crashes_or_hangs_costs_only_itself(tmp_path: Path, m
     assert "==== passed after" in (out / "log.txt").read_text() and (out / "tuned.json").read_text() == "{}"
 
 
-def _passing(popen: type[subprocess.Popen[bytes]], write: int) -> object:
-    """Starts processes that inherit a pipe, to see when the last of them is gone."""
-
-    def started(*arguments: object, **settings: object) -> object:
-        return popen(*arguments, **settings, pass_fds=(write,))  # type: ignore[call-overload]
-
-    return started
+def test_a_stage_ends_with_a_call_that_is_killed(tmp_path: Path) -> None:
+    """Nobody is left who could end it, and the next call measures on the same GPU."""
+    pid = tmp_path / "pid"
+    call = f"""
+import sys
+from benchmarks.gpu import main
+from benchmarks.gpu_hour.stages import Stage
+sys.argv = ["gpu", "--out", {str(tmp_path)!r}]
+main([Stage("waits", ("-c", {waits(pid)!r}), 60, ())])
+"""
+    with subprocess.Popen([sys.executable, "-c", call], cwd=ROOT) as process:
+        wait_until(pid.exists, "the stage to run")
+        process.kill()
+    wait_until(lambda: not alive(int(pid.read_text())), "the stage to be gone")
 
 
 def test_a_second_call_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
