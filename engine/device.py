@@ -7,7 +7,6 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -82,11 +81,12 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:
     """Copies an array to CUDA by way of pinned memory, so that the host does not wait; on a CPU it is shared."""
-    found: Any = torch.from_numpy(array)
+    found: Tensor = torch.from_numpy(array)
+    if device.type == "cpu":
+        return found
     if device.type == "cuda":
-        found = found.pin_memory().to(device, non_blocking=True)  # PyTorch keeps and reuses it once it was copied
-    result: Tensor = found
-    return result
+        found = found.pin_memory()  # PyTorch keeps and reuses it once it was copied
+    return found.to(device, non_blocking=True)
 
 
 @contextmanager

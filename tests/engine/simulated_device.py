@@ -61,6 +61,7 @@ class Memory:
     size: int  # bytes
     owner: str  # stream that it was allocated on, or the host
     on_device: bool
+    pinned: bool
     cell: int  # bytes
     cells: dict[int, Access] = field(default_factory=dict)
     recorded: set[str] = field(default_factory=set)  # streams that the allocator was told of
@@ -82,6 +83,7 @@ class SimulatedEvent:
         return all(host.get(actor, 0) >= time for actor, time in self.clock.items())
 
     def synchronize(self) -> None:
+        self._device.waits += 1
         if not self._device.forgets("synchronize"):
             self._device.host = joined(self._device.host, self.clock)
 
@@ -104,6 +106,7 @@ class SimulatedStream:
         return event
 
     def synchronize(self) -> None:
+        self._device.waits += 1
         if not self._device.forgets("synchronize"):
             self._device.host = joined(self._device.host, self.clock)
 
@@ -117,6 +120,7 @@ class SimulatedDevice:
         self.current = self.streams[0]
         self.forgotten = ("", "")  # a kind of wait, and the function that it is left out of
         self.races: list[str] = []
+        self.waits = 0  # of the host for the device
         self._memory: dict[int, Memory] = {}  # by storage
 
     def forgets(self, kind: str) -> bool:
@@ -153,7 +157,13 @@ class SimulatedDevice:
         found = self._memory.get(tensor.untyped_storage()._cdata)
         return found is not None and found.on_device
 
-    def allocated(self, tensor: Tensor, name: str, *, on_device: bool) -> None:
+    def copies_from(self, tensor: Tensor) -> None:
+        """Has the host wait where memory that is not pinned is copied to the device."""
+        found = self._memory.get(tensor.untyped_storage()._cdata)
+        if found is None or not (found.on_device or found.pinned):
+            self.waits += 1
+
+    def allocated(self, tensor: Tensor, name: str, *, on_device: bool, pinned: bool = False) -> None:
         """Watches a new tensor's memory, unless it is watched already."""
         storage = tensor.untyped_storage()
         if storage._cdata in self._memory:
@@ -161,7 +171,8 @@ class SimulatedDevice:
         owner = self.current.name if on_device else HOST
         reference = StorageWeakRef(storage)
         size = max(1, storage.nbytes())
-        self._memory[storage._cdata] = Memory(name, reference, storage.data_ptr(), size, owner, on_device, size)
+        begin = storage.data_ptr()
+        self._memory[storage._cdata] = Memory(name, reference, begin, size, owner, on_device, pinned, size)
 
     def in_cells(self, tensor: Tensor, size: int, name: str) -> None:
         """Watches a tensor's memory in cells of `size` bytes."""
@@ -274,6 +285,9 @@ class Operators(TorchDispatchMode):
         with _disable_current_modes():
             on_device = any(map(device.holds, [each for each, _ in tensors]))
             if on_device:
+                if name == "copy_":
+                    device.copies_from(args[1])
+                device.waits += name in ("index", "index_put_") and any(each.dtype == torch.bool for each, _ in tensors)
                 with device.launch():
                     self._note(name, args, tensors, outputs, by_host=False)
             else:
@@ -325,7 +339,7 @@ class Pretence(TorchFunctionMode):
         if func == DEVICE_OF and device.holds(args[0]):
             return CUDA
         if func is Tensor.pin_memory:
-            return self._copied(args[0], "pinned memory", on_device=False)
+            return self._copied(args[0], "pinned memory", on_device=False, pinned=True)
         if func is Tensor.to:
             return self._to(*args, **kwargs)
         if func in READS_HERE and device.holds(args[0]):
@@ -334,23 +348,23 @@ class Pretence(TorchFunctionMode):
             device.current.synchronize()
         elif func in READS_HERE:
             device.touch(args[0], None, func.__name__, write=False, by_host=True)
-        kwargs.pop("pin_memory", None)
+        pinned = kwargs.pop("pin_memory", False)
         place = kwargs.get("device")
         there = place is not None and torch.device(place).type == "cuda"
         if there:
             kwargs["device"] = "cpu"
         result = func(*args, **kwargs)
-        if there:
+        if there or pinned:
             with _disable_current_modes():
-                self._made(result, func.__name__)
+                self._made(result, func.__name__, on_device=there, pinned=pinned)
         return result
 
-    def _made(self, result: Tensor, name: str) -> None:
-        """Takes a tensor that was made on the device over from the host, which has just made it there."""
+    def _made(self, result: Tensor, name: str, *, on_device: bool, pinned: bool) -> None:
+        """Takes a tensor over from the host's own memory, where it was made."""
         device = self._device
         device._memory.pop(result.untyped_storage()._cdata, None)
-        device.allocated(result, f"what {name} made", on_device=True)
-        if name not in UNFILLED:
+        device.allocated(result, f"what {name} made", on_device=on_device, pinned=pinned)
+        if on_device and name not in UNFILLED:
             with device.launch():
                 device.touch(result, None, name, write=True, by_host=False)
 
@@ -359,6 +373,7 @@ class Pretence(TorchFunctionMode):
         place = next((each for each in (*args, kwargs.get("device")) if isinstance(each, torch.device | str)), None)
         kind = torch.device(place).type if place is not None else ""
         if kind == "cuda" and not device.holds(tensor):
+            device.copies_from(tensor)
             return self._copied(tensor, "a copy on the device", on_device=True)
         if kind == "cpu" and device.holds(tensor):
             copy = self._copied(tensor, "a copy on the host", on_device=False)
@@ -369,12 +384,12 @@ class Pretence(TorchFunctionMode):
             found: Tensor = tensor.to(*args, **{**kwargs, **({"device": "cpu"} if "device" in kwargs else {})})
             return found
 
-    def _copied(self, tensor: Tensor, name: str, *, on_device: bool) -> Tensor:
+    def _copied(self, tensor: Tensor, name: str, *, on_device: bool, pinned: bool = False) -> Tensor:
         """Copies on the current stream; a copy between pinned memory and the device is one launch."""
         device = self._device
         with _disable_current_modes(), torch._C.DisableTorchFunction():
             result = tensor.clone(memory_format=torch.contiguous_format)
-            device.allocated(result, name, on_device=on_device)
+            device.allocated(result, name, on_device=on_device, pinned=pinned)
             by_host = not (on_device or device.holds(tensor))
             with device.launch():
                 device.touch(tensor, device.cells_of(tensor), "a copy", write=False, by_host=by_host)

@@ -69,7 +69,9 @@ class Worker:
         self._step = 0
 
     def launch(self, *works: Work) -> None:
+        before = self.device.waits
         self.executor.launch(Plan(self._step, list(works)))
+        assert self.device.waits == before, "the host waits for the device, or copies from memory that is not pinned"
         self._step += 1
 
     def read(self, blocks: Sequence[int], codec: Codec = "none") -> list[bytes]:

@@ -1,0 +1,58 @@
+"""Makes an engine in the shape of a well-known model whose tensors have no memory: what a host does shows, alone.
+
+Tensors are on PyTorch's `meta` device: operators check formats and shapes, and compute nothing.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import torch
+
+from benchmarks.in_process import quiet
+from benchmarks.random_weights import RandomWeights
+from benchmarks.shapes import write_config
+from engine.backends.triton.backend import TritonBackend
+from engine.executor import Engine
+from engine.kv.pool import KVPool, make_spec
+from engine.model.config import read_config
+from engine.model.linear import LinearFactory
+from engine.model.transformer import Model
+
+META = torch.device("meta")
+BLOCK = 16
+UNBOUNDED = 1 << 30
+
+
+class WeightlessPool:
+    """Stands for a KV pool: nobody reads it, and nothing lands in it."""
+
+    def __init__(self, engine_spec: Any) -> None:
+        self.spec = engine_spec
+
+    def begin_step(self, works: object = None, *, is_read: bool = True) -> None: ...
+
+    def enter(self, blocks: object) -> None: ...
+
+    def written(self, layer: int) -> None: ...
+
+    def all_written(self) -> None: ...
+
+
+def weightless_engine(shape: str, blocks: int, rows: int, longest: int, dtype: torch.dtype = torch.bfloat16) -> Engine:
+    """Makes an engine with a pool of so many blocks, whose decode steps of up to `rows` texts of `longest` tokens run.
+
+    Its steps are launched and never collected.
+    """
+    with TemporaryDirectory() as directory:
+        write_config(Path(directory), shape)
+        config = read_config(Path(directory), longest)
+        weights = RandomWeights(Path(directory), META, dtype)
+    backend = TritonBackend(META, dtype)
+    with torch.inference_mode():
+        model: Model[Any] = Model(config, LinearFactory(weights, backend.linears, META, dtype), backend.layers, quiet)
+        shape_of_layer = (blocks, config.kv_heads, 2, BLOCK, config.head_dim)
+        layers = [torch.empty(shape_of_layer, dtype=dtype, device=META) for _ in range(config.layers)]
+        decodes = backend.decode_steps(model, config, layers, rows, quiet)
+    pool = cast(KVPool, WeightlessPool(make_spec(config, dtype, BLOCK, "none")))
+    return Engine(backend, model, config, pool, backend.attention(config, layers), UNBOUNDED, decodes)

@@ -1,0 +1,175 @@
+"""What a CUDA graph of an 8B model's decode step would hold: launches on the device alone, as many at every length.
+
+Checked without a GPU: operators run on tensors without memory, and Triton's launches are noted, and do nothing.
+"""
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from triton.runtime.interpreter import GridExecutor
+
+from benchmarks.weightless import BLOCK, META, weightless_engine
+from engine.backends.triton.decode_graphs import DecodeGraphs
+from engine.executor import Engine
+from engine.plan import Work
+from tests.engine.drive import GREEDY
+
+pytestmark = pytest.mark.interpreted
+LAYERS, LONGEST = 32, 131072
+FORBIDDEN_TAGS = {
+    torch.Tag.data_dependent_output: "the host asks the device for a value",
+    torch.Tag.dynamic_output_shape: "a shape that depends on data",
+    torch.Tag.nondeterministic_seeded: "random numbers of PyTorch's generator",
+}
+
+
+class CaptureLint(TorchDispatchMode):
+    """Notes launches, and what could not be part of a recorded step."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.launches: list[tuple[Any, ...]] = []
+        self.wrong: list[str] = []
+        self._made: dict[int, StorageWeakRef] = {}
+        self._from_outside: dict[int, tuple[str, StorageWeakRef]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        given = _tensors((args, kwargs))
+        if name in ("index", "index_put_"):  # by masks or by numbers
+            masked = any(each.dtype == torch.bool for each in given)
+            self.wrong += [f"{name}: a shape that depends on data"] if masked else []
+        else:
+            self.wrong += [f"{name}: {why}" for tag, why in FORBIDDEN_TAGS.items() if tag in func.tags]
+        result = func(*args, **(kwargs or {}))
+        found = _tensors(result)
+        self.wrong += [f"{name}: a tensor on the host" for each in (*given, *found) if each.device != META]
+        self._use(name, given)
+        same = {each.untyped_storage()._cdata for each in given}
+        new = [each.untyped_storage() for each in found if each.untyped_storage()._cdata not in same]
+        self._made |= {each._cdata: StorageWeakRef(each) for each in new}
+        if new or func._schema.is_mutable:  # else it is a view
+            scalars = tuple(each for each in tree_leaves(args) if isinstance(each, int | float))
+            self.launches.append((name, *(tuple(each.shape) for each in given), scalars))
+        return result
+
+    def triton(self, executor: Any, *args: Any, **kwargs: Any) -> None:
+        """Notes a launch of a kernel."""
+        name = executor.fn.__name__
+        given = _tensors(args)
+        self.wrong += [f"{name}: a tensor on the host" for each in given if each.device != META]
+        self._use(name, given)
+        scalars = tuple(each for each in tree_leaves((args, kwargs)) if isinstance(each, int | float))
+        self.launches.append((name, executor.grid, *(tuple(each.shape) for each in given), scalars))
+
+    def _use(self, name: str, given: Sequence[Tensor]) -> None:
+        for each in given:
+            storage = each.untyped_storage()
+            if storage._cdata not in self._made:
+                self._from_outside.setdefault(storage._cdata, (name, StorageWeakRef(storage)))
+
+    def check(self) -> None:
+        """Fails with all that is wrong, memory included that was made before the record and is gone behind it."""
+        gc.collect()
+        gone = [name for name, reference in self._from_outside.values() if reference.expired()]
+        assert self.wrong + [f"{name}: memory that does not stay" for name in gone] == []
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [each for each in tree_leaves(value) if isinstance(each, Tensor)]
+
+
+@contextmanager
+def linting() -> Iterator[CaptureLint]:
+    lint = CaptureLint()
+    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+        patch.setattr(GridExecutor, "__call__", lambda *args, **kwargs: lint.triton(*args, **kwargs))
+        with lint:
+            yield lint
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GridExecutor, "__call__", lambda *args, **kwargs: None)
+        patch.setattr("engine.backends.triton.attention.processors", lambda device: 132)
+        return weightless_engine("llama-3.1-8b", 20000, 64, LONGEST)
+
+
+def recorded(engine: Engine, rows: int) -> CaptureLint:
+    """What would be recorded for a batch of so many rows."""
+    assert isinstance(engine.decode_steps, DecodeGraphs)
+    with linting() as lint:
+        engine.decode_steps._step(rows)
+    return lint
+
+
+@pytest.mark.parametrize("rows", [1, 8, 40, 64])
+def test_a_decode_step_can_be_recorded(rows: int, engine: Engine) -> None:
+    recorded(engine, rows).check()
+
+
+def test_a_layer_is_six_kernels_and_four_products(engine: Engine) -> None:
+    launches = recorded(engine, 64).launches
+    kernels = Counter(name for name, *_ in launches if name.startswith("_"))
+    a_layer = {"_rms_norm": 2, "_rope_and_store": 1, "_attend_part": 1, "_join_pieces": 1, "_silu_and_mul": 1}
+    assert kernels == Counter({name: LAYERS * count for name, count in a_layer.items()}) + Counter(["_rms_norm"])
+    others = Counter(name for name, *_ in launches if not name.startswith("_") and "empty" not in name)
+    assert others.pop("linear") == 4 * LAYERS
+    inputs = {"to": 1, "eq": 1, "clamp": 1, "index": 1, "where": 1, "arange": 1, "embedding": 1}
+    assert others == Counter(inputs) + Counter(["index"]), "the last puts rows into the order of the works"
+
+
+def test_a_record_is_the_same_for_every_batch_but_for_its_rows(engine: Engine) -> None:
+    names = [[name for name, *_ in recorded(engine, rows).launches] for rows in (1, 8, 64)]
+    assert names[0] == names[1] == names[2]
+
+
+def test_what_is_recorded_does_not_depend_on_the_inputs(engine: Engine) -> None:
+    """One long text among short ones, or none: the same launches on the same numbers."""
+    assert isinstance(engine.decode_steps, DecodeGraphs)
+    records = []
+    for longest in (20, 100_000):
+        starts = [17] * 39 + [longest]
+        works = [Work(n, at, [7], ([1] * (at // BLOCK + 1),), GREEDY) for n, at in enumerate(starts)]
+        with linting():
+            engine.decode_steps._inputs.fill(works, 40, None)
+        records.append(recorded(engine, 40).launches)
+    assert records[0] == records[1]
+
+
+WRONG: dict[str, tuple[Callable[[Tensor], object], str]] = {
+    "a value": (lambda here: here.sum().item(), "the host asks the device for a value"),
+    "a copy": (lambda here: torch.zeros(4).to(META) + here, "a tensor on the host"),
+    "a mask": (lambda here: here[here > 0], "a shape that depends on data"),
+    "chance": (lambda here: torch.randn_like(here), "random numbers"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_lint_finds_what_a_graph_cannot_hold(name: str) -> None:
+    step, why = WRONG[name]
+    here = torch.zeros(4, device=META)
+    with linting() as lint, suppress(RuntimeError, NotImplementedError):  # without memory there is no value
+        step(here)
+    with pytest.raises(AssertionError, match=why):
+        lint.check()
+
+
+def test_the_lint_finds_memory_that_does_not_stay() -> None:
+    outside = [torch.zeros(4, device=META)]
+    with linting() as lint:
+        outside[0] + 1
+    lint.check()
+    outside.clear()
+    with pytest.raises(AssertionError, match="add: memory that does not stay"):
+        lint.check()
