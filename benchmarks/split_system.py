@@ -17,7 +17,7 @@ from core.config import EngineOptions, TransferOptions
 from core.errors import BatonError
 from core.listening import http_url
 from core.records import FinishedRecord, WorkerRecord
-from core.registry import FINISHED, index_key, record_key
+from core.registry import FINISHED, index_key, read_unchecked, record_key
 from core.sealing import new_secret
 from core.store import connect_blocking
 from launcher.deployment import Deployment, environment
@@ -48,7 +48,7 @@ class SplitSystem:
         epochs: list[bytes] = self.store.zrange(index_key("worker"), 0, -1)  # type: ignore[assignment]
         keys = [record_key("worker", epoch.decode()) for epoch in epochs]
         bodies: list[bytes | None] = self.store.mget(keys) if keys else []  # type: ignore[assignment]
-        records = [msgspec.json.decode(body, type=WorkerRecord) for body in bodies if body is not None]
+        records = [record for body in bodies if body and (record := read_unchecked(body, WorkerRecord))]
         return {record.role: record for record in records}
 
     def finished(self) -> list[FinishedRecord]:

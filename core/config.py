@@ -170,7 +170,12 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     transfer: TransferConfig = TransferConfig()
     host: Annotated[str, Meta(description="address to bind, and to be reached at by others")] = "127.0.0.1"
     announce: Annotated[
-        str, Meta(description="address that others reach this worker at, where it differs from --host")
+        str,
+        Meta(
+            pattern=r"^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?)?$",
+            max_length=253,
+            description="host name or IPv4 address that others reach this worker at, where it differs from --host",
+        ),
     ] = ""
     status_file: StatusPath = ""
     busy_page: Annotated[str, Meta(description="file shared by this host's workers to divide its cores")] = ""

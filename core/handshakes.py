@@ -20,6 +20,7 @@ class Handshakes:
         self._socket = socket
         self._failed = failed
         address = f"inproc://handshakes-{id(self)}"
+        # Raises `ZMQError` where no descriptor is left.
         socket.monitor(address, events)
         # ZeroMQ's thread waits where the queue of events is full, with a lock that closing the socket needs.
         self._events = socket.context.socket(zmq.PAIR)

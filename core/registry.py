@@ -2,14 +2,21 @@
 
 A missing heartbeat is only suspicion: whoever cares asks the worker directly before it calls it dead. Whatever asks
 Redis raises `StoreUnavailable` where it is away.
+
+Everybody who reaches Redis may read a record, but only the deployment's services make one that a gateway believes: it
+is signed with a key from the secret, for the key that it stands at and with the number of its heartbeat, so that a
+record can neither be made up, nor moved, nor put back where a later one was seen.
 """
 
-import logging
-from typing import Any, TypeVar
+import time
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from core.records import FinishedRecord, GatewayRecord, StatsSample, WorkerRecord
+from core.sealing import Signer
 from core.store import PREFIX, Store, answered
 
 BEAT = 1.0  # s between heartbeats
@@ -18,11 +25,26 @@ FINISHED = f"{PREFIX}finished"
 STATS = f"{PREFIX}stats"
 KEPT_FINISHED = 10_000  # entries, about
 KEPT_STATS = 20_000  # entries, about
-
-log = logging.getLogger("baton.registry")
+MOST = 4096  # records of a kind that are read at once: whoever fills Redis with more does not stop the reader
+PURPOSE = "registry records"
 
 Record = WorkerRecord | GatewayRecord
 R = TypeVar("R", WorkerRecord, GatewayRecord)
+
+
+class Published(Struct, frozen=True):
+    """Is what stands at a record's key, as JSON."""
+
+    record: msgspec.Raw
+    beat: int  # larger at each heartbeat of a life
+    signature: str
+
+
+class Found(NamedTuple, Generic[R]):
+    """Holds a record that one of the deployment's services has signed, and the number of its heartbeat."""
+
+    record: R
+    beat: int
 
 
 def kind_of(record: type[WorkerRecord] | type[GatewayRecord]) -> str:
@@ -41,11 +63,13 @@ def record_key(kind: str, epoch: str) -> str:
 
 
 @answered()
-async def publish(store: Store, record: Record, now: float) -> None:
+async def publish(store: Store, signer: Signer, record: Record, now: float) -> None:
     """Writes or renews a record. `now` is the server's time in seconds."""
     kind = kind_of(type(record))
+    key, body, beat = record_key(kind, record.epoch), msgspec.json.encode(record), time.monotonic_ns()
+    published = Published(msgspec.Raw(body), beat, signer.sign(body, _place(key, beat)))
     async with store.pipeline(transaction=True) as pipe:
-        pipe.set(record_key(kind, record.epoch), msgspec.json.encode(record), px=TTL_MS)
+        pipe.set(key, msgspec.json.encode(published), px=TTL_MS)
         pipe.zadd(index_key(kind), {record.epoch: now * 1000 + TTL_MS})
         pipe.zremrangebyscore(index_key(kind), "-inf", now * 1000 - 10 * TTL_MS)
         await pipe.execute()
@@ -62,22 +86,46 @@ async def withdraw(store: Store, record: Record) -> None:
 
 
 @answered()
-async def listed(store: Store, record: type[R]) -> list[R]:
-    """Returns the records whose heartbeat is not overdue; those of other versions are left out."""
+async def listed(
+    store: Store, signer: Signer, record: type[R], refused: Callable[[str], None] = lambda key: None
+) -> list[Found[R]]:
+    """Returns the records whose heartbeat is not overdue; those of other versions are left out.
+
+    So are those that nobody with this deployment's secret has signed for where they stand; `refused` gets their keys.
+    """
     kind = kind_of(record)
-    members: Any = await store.zrange(index_key(kind), 0, -1)
-    epochs = [member.decode() for member in members]
-    if not epochs:
+    members: list[bytes] = await store.zrange(index_key(kind), 0, MOST - 1)  # type: ignore[assignment]
+    keys = [record_key(kind, member.decode(errors="replace")) for member in members]
+    if not keys:
         return []
-    bodies = await store.mget([record_key(kind, epoch) for epoch in epochs])
-    found: list[R] = []
-    for epoch, body in zip(epochs, bodies, strict=True):
+    found: list[Found[R]] = []
+    for key, body in zip(keys, await store.mget(keys), strict=True):
+        if body is None:
+            continue
         try:
-            if body is not None:
-                found.append(msgspec.json.decode(body, type=record))
-        except msgspec.DecodeError as error:  # of another version
-            log.debug("%s %s has a record that cannot be read: %s", kind, epoch, error)
+            published = msgspec.json.decode(body, type=Published)
+            if not signer.signed(bytes(published.record), _place(key, published.beat), published.signature):
+                refused(key)
+                continue
+            found.append(Found(msgspec.json.decode(published.record, type=record), published.beat))
+        except msgspec.DecodeError:  # of another version
+            continue
     return found
+
+
+def read_unchecked(body: bytes, record: type[R]) -> R | None:
+    """Reads what stands at a record's key, for people; None where another version wrote something else.
+
+    Whoever can write to Redis may have made it up.
+    """
+    try:
+        return msgspec.json.decode(msgspec.json.decode(body, type=Published).record, type=record)
+    except msgspec.DecodeError:
+        return None
+
+
+def _place(key: str, beat: int) -> str:
+    return f"{key} {beat}"
 
 
 @answered()

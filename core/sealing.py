@@ -2,8 +2,10 @@
 
 HKDF-SHA256 (RFC 5869) derives one key per purpose; AES-256-GCM (NIST SP 800-38D) seals with a random 96-bit nonce in
 front of the ciphertext. The place that a body is meant for goes in as associated data, so that a body cannot be moved.
+What others may read is signed with HMAC-SHA256 (RFC 2104), bound to its place in the same way.
 """
 
+import hmac
 import os
 import secrets
 from pathlib import Path
@@ -41,6 +43,22 @@ class Sealer:
             return self._cipher.decrypt(sealed[:NONCE], sealed[NONCE:], place.encode())
         except (InvalidTag, ValueError):
             raise SealError(f"a body for {place} was not sealed with this deployment's secret") from None
+
+
+class Signer:
+    """Signs bodies that everybody may read, and tells whether a body was signed with the same secret."""
+
+    def __init__(self, secret: bytes, purpose: str) -> None:
+        self._key = derive_key(secret, purpose)
+
+    def sign(self, body: bytes, place: str) -> str:
+        """Returns 64 hexadecimal digits that fit this body at this place."""
+        named = place.encode()
+        return hmac.digest(self._key, len(named).to_bytes(4, "big") + named + body, "sha256").hex()
+
+    def signed(self, body: bytes, place: str, signature: str) -> bool:
+        """Tells whether `signature` was made of this body, for this place, with this deployment's secret."""
+        return hmac.compare_digest(self.sign(body, place).encode(), signature.encode())
 
 
 def new_secret() -> str:

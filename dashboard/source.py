@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from core.errors import StoreUnavailable
 from core.records import FinishedRecord, GatewayRecord, Load, Role, StatsSample, WorkerRecord
-from core.registry import FINISHED, KEPT_FINISHED, STATS, TTL_MS, index_key, record_key
+from core.registry import FINISHED, KEPT_FINISHED, STATS, TTL_MS, index_key, read_unchecked, record_key
 from core.store import connect_blocking, redacted
 
 FRESH = 0.8  # s that a reading serves all pages
@@ -25,6 +25,7 @@ PER_WORKER = 600  # load samples kept of one life
 
 WorkerState = Literal["ready", "draining", "silent"]
 T = TypeVar("T", bound=Struct)
+R = TypeVar("R", WorkerRecord, GatewayRecord)
 
 
 class WorkerView(Struct, frozen=True):
@@ -107,11 +108,13 @@ class Source:
         members: Any = self._client.zrange(index_key(kind), 0, -1, withscores=True)
         return {epoch.decode(): float(expiry) / 1000 for epoch, expiry in members}
 
-    def _records(self, record: type[T], kind: str, epochs: dict[str, float]) -> dict[str, T]:
+    def _records(self, record: type[R], kind: str, epochs: dict[str, float]) -> dict[str, R]:
         if not epochs:
             return {}
         bodies: Any = self._client.mget([record_key(kind, epoch) for epoch in epochs])
-        read = {epoch: _decoded(body, record) for epoch, body in zip(epochs, bodies, strict=True) if body is not None}
+        read = {
+            epoch: read_unchecked(body, record) for epoch, body in zip(epochs, bodies, strict=True) if body is not None
+        }
         return {epoch: found for epoch, found in read.items() if found is not None}
 
     def _workers(self, now: float) -> list[WorkerView]:

@@ -12,8 +12,9 @@ from core.errors import ModelError, StoreUnavailable
 from core.ids import SampleKey, new_epoch, request_ids
 from core.queue import PURPOSE
 from core.records import GatewayRecord, WorkerRecord
+from core.registry import PURPOSE as RECORDS
 from core.registry import listed
-from core.sealing import Sealer, load_secret
+from core.sealing import Sealer, Signer, load_secret
 from core.status import StatusFile
 from core.store import ServerClock, check, connect
 from gateway.errors import unavailable
@@ -56,11 +57,19 @@ class Gateway:
         self._tenants = Tenants(secret)
         self.workers = WorkerDirectory()
         self.metrics = Metrics(self.model, self.workers)
-        self._publisher = Publisher(self._store, self._clock)
+        self._signer = Signer(secret, RECORDS)
+        self._publisher = Publisher(self._store, self._signer, self._clock)
         dispatch = Dispatch(self._epoch, self._store, Sealer(secret, PURPOSE), self._clock, self.workers)
         self.requests = OpenRequests(config, self.model, self._clock, dispatch, self.metrics, self._publisher)
         self.discovery = Discovery(
-            self._store, self._clock, self._epoch, config.model, CurveKeys.of(secret), self.workers, self.requests
+            self._store,
+            self._signer,
+            self._clock,
+            self._epoch,
+            config.model,
+            CurveKeys.of(secret),
+            self.workers,
+            self.requests,
         )
         self.admission: Admission | None = None  # None until the tokenizer is loaded
         self._draining = False
@@ -133,10 +142,10 @@ class Gateway:
     async def stats(self) -> list[WorkerRecord]:
         """Returns what the workers say of themselves, in the order of their start. Raises `APIError` without Redis."""
         try:
-            records = await listed(self._store, WorkerRecord)
+            found = await listed(self._store, self._signer, WorkerRecord)
         except StoreUnavailable:
             raise unavailable("the registry is out of reach", "registry_unavailable", 2.0) from None
-        return sorted(records, key=lambda record: (record.started_at, record.epoch))
+        return sorted((record for record, _ in found), key=lambda record: (record.started_at, record.epoch))
 
     async def drain(self) -> None:
         """Takes nothing new; answers that are not finished within a bound end with an error."""

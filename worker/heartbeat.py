@@ -9,6 +9,7 @@ from core.errors import StoreUnavailable
 from core.queue import JobQueue
 from core.records import StatsSample, WorkerRecord
 from core.registry import BEAT, add_stats, publish, withdraw
+from core.sealing import Signer
 from core.store import Outage, Store
 from worker.gateway_connections import GatewayConnections
 from worker.life import Life
@@ -25,6 +26,7 @@ class Heartbeat:
         life: Life,
         record: WorkerRecord,
         store: Store,
+        signer: Signer,
         jobs: JobQueue,
         connections: GatewayConnections,
         transfer: Transfer,
@@ -33,6 +35,7 @@ class Heartbeat:
         self._life = life
         self._record = record
         self._store = store
+        self._signer = signer
         self._jobs = jobs
         self._connections = connections
         self._transfer = transfer
@@ -62,7 +65,7 @@ class Heartbeat:
         load = structs.replace(life.status.load, dropped=dropped, handoff=counts)
         record = structs.replace(self._record, draining=life.status.draining, load=load, links=self._transfer.links())
         now = life.clock.now()
-        await publish(self._store, record, now)
+        await publish(self._store, self._signer, record, now)
         await add_stats(self._store, StatsSample(now, record.epoch, record.role, load))
 
     async def stop(self) -> None:

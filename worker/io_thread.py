@@ -15,7 +15,8 @@ from core.errors import BatonError
 from core.network import Network
 from core.queue import PURPOSE, JobQueue
 from core.records import WorkerRecord
-from core.sealing import Sealer
+from core.registry import PURPOSE as RECORDS
+from core.sealing import Sealer, Signer
 from core.sockets import token_router
 from core.status import StatusFile
 from core.store import connect
@@ -103,7 +104,7 @@ class IOThread(threading.Thread):
             address=_announced(self.address, config.announce),
             handoff_address=_announced(transfer.handoff_address, config.announce),
         )
-        heartbeat = Heartbeat(life, record, store, jobs, connections, transfer)
+        heartbeat = Heartbeat(life, record, store, Signer(self._secret, RECORDS), jobs, connections, transfer)
 
         def handle(event: Any) -> None:
             """Passes an event of the engine thread to the part that it concerns."""

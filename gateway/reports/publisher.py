@@ -9,6 +9,7 @@ from collections.abc import Callable
 from core.errors import StoreUnavailable
 from core.records import FinishedRecord, GatewayRecord
 from core.registry import BEAT, add_finished, publish, withdraw
+from core.sealing import Signer
 from core.store import ServerClock, Store
 
 WAITING = 10_000  # records of ended requests that wait while Redis is away; the oldest are dropped first
@@ -20,8 +21,9 @@ log = logging.getLogger("baton.gateway")
 class Publisher:
     """Writes this gateway's records. While Redis is away it keeps the newest."""
 
-    def __init__(self, store: Store, clock: ServerClock) -> None:
+    def __init__(self, store: Store, signer: Signer, clock: ServerClock) -> None:
         self._store = store
+        self._signer = signer
         self._clock = clock
         self._ended: deque[FinishedRecord] = deque(maxlen=WAITING)
 
@@ -35,7 +37,7 @@ class Publisher:
         while True:
             try:
                 if time.monotonic() - beat >= BEAT:
-                    await publish(self._store, current(), self._clock.now())
+                    await publish(self._store, self._signer, current(), self._clock.now())
                     beat = time.monotonic()
                 await self.flush()
             except StoreUnavailable as error:

@@ -62,7 +62,8 @@ class WorkerListener(Protocol):
 class WorkerConnection(Worker):
     """Talks to one life of a worker, watches its health, and passes what it says of sequences to `listener`.
 
-    Made inside a running event loop; `epoch` is the gateway's.
+    Made inside a running event loop; `epoch` is the gateway's. Raises `ZMQError` where the record's address is none, or
+    the process has no descriptor left.
     """
 
     def __init__(
@@ -74,13 +75,18 @@ class WorkerConnection(Worker):
         listener: WorkerListener,
     ) -> None:
         super().__init__(record)
-        self.liveness = Liveness(time.monotonic())
+        self.since = time.monotonic()  # when it was made, s
+        self.liveness = Liveness(self.since)
         self.welcomed = False
         self.taken = NO_TICKET  # jobs of higher tickets wait on its stream
         self._gateway = epoch
         self._listener = listener
         self._socket = token_dealer(context, record.address, keys)
-        self._handshakes = Handshakes(self._socket, FAILED, self._refused)
+        try:
+            self._handshakes = Handshakes(self._socket, FAILED, self._refused)
+        except zmq.ZMQError:
+            self._socket.close(0)
+            raise
         self._named_refusal = False
         self._outbox: asyncio.Queue[ToWorker] = asyncio.Queue(OUTBOX)
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]

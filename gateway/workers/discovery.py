@@ -3,13 +3,16 @@
 import asyncio
 import logging
 import time
+from collections import OrderedDict
 
+import zmq
 import zmq.asyncio
 
 from core.curve_keys import CurveKeys
 from core.errors import StoreUnavailable
 from core.records import WorkerRecord
 from core.registry import listed
+from core.sealing import Signer
 from core.store import Outage, ServerClock, Store
 from gateway.workers.connection import WorkerConnection, WorkerListener
 from gateway.workers.directory import WorkerDirectory
@@ -18,7 +21,10 @@ from gateway.workers.liveness import Health
 POLL_EVERY = 0.5  # s between looks into the registry
 LOOK_EVERY = 0.05  # s between looks at the workers' health
 SYNC_EVERY = 10.0  # s between measurements of the server's clock
-BURIED_SECONDS = 10.0  # s for which a dead life is not connected to again
+BURIED_SECONDS = 10.0  # s for which a life that is dead, or out of reach, is not connected to again
+UNREACHED_SECONDS = 10.0  # s after which a life that has not answered once is out of reach
+LIVES = 4096  # lives whose last heartbeat is remembered, at least while they have a record
+NAMED = 1024  # names that the log tells at most
 log = logging.getLogger("baton.gateway")
 
 
@@ -33,6 +39,7 @@ class Discovery:
     def __init__(
         self,
         store: Store,
+        signer: Signer,
         clock: ServerClock,
         epoch: str,
         model: str,
@@ -41,6 +48,7 @@ class Discovery:
         listener: WorkerListener,
     ) -> None:
         self._store = store
+        self._signer = signer
         self._clock = clock
         self._epoch = epoch
         self._model = short_name(model)
@@ -49,7 +57,8 @@ class Discovery:
         self._listener = listener
         self._context = zmq.asyncio.Context(io_threads=1)
         self._buried: dict[str, float] = {}  # dead lives by epoch, with the local time until which they stay buried, s
-        self._misfits: set[str] = set()  # epochs of workers with another model, each named once in the log
+        self._beats: OrderedDict[str, int] = OrderedDict()  # number of the last heartbeat seen, by epoch
+        self._named: set[str] = set()  # what the log has named once: workers with another model, unsigned records
         self._synced = 0.0  # local time of the clock's last measurement, s
         self._closing: set[asyncio.Task[None]] = set()
         self.outage = Outage(log, "workers are neither found nor dropped")  # nobody is dead because Redis is away
@@ -70,8 +79,8 @@ class Discovery:
         if time.monotonic() - self._synced > SYNC_EVERY or not self._synced:
             await self._clock.sync(self._store)
             self._synced = time.monotonic()
-        records = await listed(self._store, WorkerRecord)
-        self._update({record.epoch: record for record in records if self._fits(record)})
+        found = await listed(self._store, self._signer, WorkerRecord, self._unsigned)
+        self._update({record.epoch: record for record, beat in found if self._fits(record) and self._new(record, beat)})
 
     def look(self) -> None:
         """Looks at every worker's health once, and buries the dead."""
@@ -80,9 +89,16 @@ class Discovery:
             worker.look(now)
             if worker.liveness.health is Health.DEAD:
                 log.warning("%s worker %s is dead", worker.record.role, worker.epoch)
-                self._buried[worker.epoch] = now + BURIED_SECONDS
-                self._drop(worker)
-                self._listener.died(worker)
+            elif not worker.welcomed and now - worker.since > UNREACHED_SECONDS:
+                log.warning(
+                    "%s worker %s is not reached at %s; it is tried again in %.0f s while its heartbeat goes on",
+                    *(worker.record.role, worker.epoch, worker.record.address, BURIED_SECONDS),
+                )
+            else:
+                continue
+            self._buried[worker.epoch] = now + BURIED_SECONDS
+            self._drop(worker)
+            self._listener.died(worker)
 
     async def _poll_for_ever(self) -> None:
         while True:
@@ -106,18 +122,53 @@ class Discovery:
             if known is not None:
                 known.renew(record)
             elif epoch not in self._buried:
-                log.info("found %s worker %s at %s", record.role, epoch, record.address)
-                self._directory.add(WorkerConnection(self._context, self._keys, self._epoch, record, self._listener))
+                self._connect(record, now)
         for worker in self._directory:
             worker.liveness.beating = worker.epoch in records
+
+    def _connect(self, record: WorkerRecord, now: float) -> None:
+        """Connects to a worker; one that this cannot be done with, whyever, harms no other."""
+        try:
+            connection = WorkerConnection(self._context, self._keys, self._epoch, record, self._listener)
+        except zmq.ZMQError as error:  # an address that is none, or no descriptor is left
+            self._buried[record.epoch] = now + BURIED_SECONDS
+            why = "%s worker %s at %r cannot be connected to: %s; it is tried again in %.0f s"
+            log.warning(why, record.role, record.epoch, record.address, error, BURIED_SECONDS)
+            return
+        log.info("found %s worker %s at %s", record.role, record.epoch, record.address)
+        self._directory.add(connection)
 
     def _fits(self, record: WorkerRecord) -> bool:
         if short_name(record.model) == self._model:
             return True
-        if record.epoch not in self._misfits:
-            self._misfits.add(record.epoch)
+        if self._first(record.epoch):
             log.warning("worker %s serves %r and not %r; it is not used", record.epoch, record.model, self._model)
         return False
+
+    def _new(self, record: WorkerRecord, beat: int) -> bool:
+        """Tells whether this is the life's latest record; an older one was put back, and says nothing.
+
+        A life that was dropped comes back only with a heartbeat that it had not shown before.
+        """
+        last = self._beats.get(record.epoch, -1)
+        if beat < last or (beat == last and self._directory.get(record.epoch) is None):
+            return False
+        self._beats[record.epoch] = beat
+        self._beats.move_to_end(record.epoch)
+        while len(self._beats) > LIVES:
+            self._beats.popitem(last=False)
+        return True
+
+    def _unsigned(self, key: str) -> None:
+        if self._first(key):
+            log.warning("the record at %r was not signed with this deployment's secret; it is not used", key)
+
+    def _first(self, name: str) -> bool:
+        """Tells whether the log is to name this now: once, and not more than can be read."""
+        if name in self._named or len(self._named) >= NAMED:
+            return False
+        self._named.add(name)
+        return True
 
     def _drop(self, worker: WorkerConnection) -> None:
         self._directory.remove(worker)

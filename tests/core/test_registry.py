@@ -2,16 +2,33 @@
 
 import logging
 
+import msgspec
 import pytest
 from msgspec import structs
 
 from core.errors import ConfigError, StoreUnavailable
 from core.queue import JobQueue
 from core.records import FinishedRecord, GatewayRecord, Load, StatsSample, WorkerRecord
-from core.registry import FINISHED, STATS, TTL_MS, add_finished, add_stats, listed, publish, record_key, withdraw
-from core.sealing import Sealer
+from core.registry import (
+    FINISHED,
+    PURPOSE,
+    STATS,
+    TTL_MS,
+    Published,
+    add_finished,
+    add_stats,
+    index_key,
+    listed,
+    publish,
+    read_unchecked,
+    record_key,
+    withdraw,
+)
+from core.sealing import Sealer, Signer
 from core.store import Outage, ServerClock, answered, check, connect, redacted
 from tests.core.test_records import RECORD
+
+SIGNER = Signer(b"the deployment's secret", PURPOSE)
 
 
 def worker(epoch: str) -> WorkerRecord:
@@ -22,16 +39,50 @@ async def test_records_are_listed_until_withdrawn_or_expired(clean_redis: str) -
     store = connect(clean_redis)
     try:
         for epoch in ("one", "two", "three"):
-            await publish(store, worker(epoch), now=100.0)
-        await publish(store, GatewayRecord("gate", "http://x", "demo", 1.0, 2000.0, 100.0), now=100.0)
-        assert {record.epoch for record in await listed(store, WorkerRecord)} == {"one", "two", "three"}
-        assert [record.epoch for record in await listed(store, GatewayRecord)] == ["gate"]
+            await publish(store, SIGNER, worker(epoch), now=100.0)
+        await publish(store, SIGNER, GatewayRecord("gate", "http://x", "demo", 1.0, 2000.0, 100.0), now=100.0)
+        assert {found.record.epoch for found in await listed(store, SIGNER, WorkerRecord)} == {"one", "two", "three"}
+        assert [found.record.epoch for found in await listed(store, SIGNER, GatewayRecord)] == ["gate"]
         await withdraw(store, worker("one"))
         assert 0 < await store.pttl(record_key("worker", "two")) <= TTL_MS
         await store.delete(record_key("worker", "two"))  # as its expiry does
-        assert await listed(store, WorkerRecord) == [worker("three")]
-        await publish(store, worker("three"), now=100.0 + TTL_MS)
+        assert [found.record for found in await listed(store, SIGNER, WorkerRecord)] == [worker("three")]
+        await publish(store, SIGNER, worker("three"), now=100.0 + TTL_MS)
         assert await store.zcard("baton:workers") == 1, "long expired epochs leave the index"
+    finally:
+        await store.aclose()
+
+
+async def test_only_what_the_deployment_signed_for_its_place_is_listed(clean_redis: str) -> None:
+    """Whoever can write to Redis can read a record, but not make one up, change one, or move one to another life."""
+    store = connect(clean_redis)
+    refused: list[str] = []
+
+    async def found() -> list[WorkerRecord]:
+        refused.clear()
+        return [each.record for each in await listed(store, SIGNER, WorkerRecord, refused.append)]
+
+    try:
+        await publish(store, SIGNER, worker("one"), now=100.0)
+        body = await store.get(record_key("worker", "one"))
+        assert isinstance(body, bytes)
+        assert await found() == [worker("one")] and read_unchecked(body, WorkerRecord) == worker("one")
+        published = msgspec.json.decode(body, type=Published)
+        elsewhere = msgspec.Raw(msgspec.json.encode(structs.replace(worker("one"), address="tcp://evil:1")))
+        await publish(store, Signer(b"another deployment", PURPOSE), worker("two"), now=100.0)
+        forged = {
+            "one": structs.replace(published, record=elsewhere),
+            "three": published,
+            "four": structs.replace(published, beat=published.beat + 1),
+        }
+        for epoch, each in forged.items():
+            await store.set(record_key("worker", epoch), msgspec.json.encode(each))
+            await store.zadd(index_key("worker"), {epoch: 1e15})
+        await store.zadd(index_key("worker"), {b"\xff": 1e15})
+        await store.set(record_key("worker", "five"), msgspec.json.encode(worker("five")))
+        await store.zadd(index_key("worker"), {"five": 1e15})
+        assert await found() == []
+        assert sorted(refused) == sorted(record_key("worker", epoch) for epoch in ("one", "two", "three", "four"))
     finally:
         await store.aclose()
 
@@ -87,7 +138,7 @@ async def test_redis_that_is_away_is_one_error(caplog: pytest.LogCaptureFixture)
     try:
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="Redis is away") as caught:
-                await publish(store, worker("one"), now=100.0)
+                await publish(store, SIGNER, worker("one"), now=100.0)
             outage.begins(caught.value)
             assert outage.lasts
         with pytest.raises(StoreUnavailable):

@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from core.records import FinishedRecord, GatewayRecord, KVCounts, Load, Memory, RequestRecord, StatsSample, WorkerRecord
-from core.registry import BEAT, add_finished, add_stats, publish
+from core.registry import BEAT, PURPOSE, add_finished, add_stats, publish
+from core.sealing import Signer
 from core.store import Store, connect
 
+SIGNER = Signer(b"a secret that the page does not have", PURPOSE)
 GATEWAY = "9f3a6c1be2d04477"
 PREFILL = "3fa2c1aa00112233"
 DECODE = "91bc44aa00112233"
@@ -114,7 +116,7 @@ def register(url: str, *records: WorkerRecord | GatewayRecord, ago: float = 0.0)
 
     async def action(store: Store) -> None:
         for record in records:
-            await publish(store, record, time.time() - ago)
+            await publish(store, SIGNER, record, time.time() - ago)
 
     write(url, action)
 

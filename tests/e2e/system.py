@@ -17,7 +17,7 @@ import redis
 
 from benchmarks.python_path import python_path
 from core.records import FinishedRecord, StatsSample, WorkerRecord
-from core.registry import FINISHED, STATS, index_key, record_key
+from core.registry import FINISHED, STATS, index_key, read_unchecked, record_key
 from core.sealing import new_secret
 from core.status import read_status
 from core.store import connect_blocking
@@ -139,7 +139,7 @@ class System:
         """The workers' own account of themselves, at most a heartbeat old."""
         epochs: list[bytes] = self.store.zrange(index_key("worker"), 0, -1)  # type: ignore[assignment]
         bodies: list[bytes | None] = self.store.mget([record_key("worker", each.decode()) for each in epochs])  # type: ignore[assignment]
-        return [msgspec.json.decode(body, type=WorkerRecord) for body in bodies if body is not None]
+        return [record for body in bodies if body and (record := read_unchecked(body, WorkerRecord))]
 
     def finished(self) -> list[FinishedRecord]:
         """The requests that ended."""

@@ -42,8 +42,9 @@ from core.messages import (
 )
 from core.queue import PURPOSE, JobQueue
 from core.records import KVLink, Load, Role, WorkerRecord
+from core.registry import PURPOSE as RECORDS
 from core.registry import publish
-from core.sealing import Sealer
+from core.sealing import Sealer, Signer
 from core.sockets import token_router, try_send
 from core.store import connect
 
@@ -137,7 +138,7 @@ class Peer:
         """Renews its record."""
         self.record = structs.replace(self.record, load=self.load, links=self.links)
         await self._queue.refresh()
-        await publish(self._store, self.record, time.time())
+        await publish(self._store, Signer(self._secret, RECORDS), self.record, time.time())
 
     async def leave(self) -> None:
         """Takes no job any more and removes its stream, as at the end of a drain; its record has not expired yet."""

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from core.records import GatewayRecord, HandoffCounts, HeldBlocks, KVCounts, KVLink, Load
-from core.registry import listed
+from core.registry import PURPOSE, listed
+from core.sealing import Signer
 from gateway.openai.admission import FEW_VALUES
 from gateway.openai.schemas import PROMPTS
+from tests.gateway.conftest import SECRET
 from tests.gateway.models import CONTEXT, byte_level
 from tests.gateway.running import Running, until
 
@@ -138,7 +140,7 @@ async def test_the_record_of_the_gateway(serve: Serve) -> None:
     seen: list[GatewayRecord] = []
 
     async def shown() -> bool:
-        seen[:] = await listed(running.store, GatewayRecord)
+        seen[:] = [record for record, _ in await listed(running.store, Signer(SECRET.encode(), PURPOSE), GatewayRecord)]
         return bool(seen and seen[0].requests and seen[0].requests[0].output_tokens == 3)
 
     async with asyncio.timeout(10):

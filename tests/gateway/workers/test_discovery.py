@@ -1,0 +1,160 @@
+"""What Redis shows is believed with care: a record that is no good harms no other, and nobody steers by writing one."""
+
+import logging
+import os
+import resource
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from msgspec import structs
+
+from core.curve_keys import CurveKeys
+from core.records import WorkerRecord
+from core.registry import PURPOSE, publish, record_key
+from core.sealing import Signer
+from core.store import ServerClock, Store, connect
+from gateway.workers.connection import News, WorkerConnection
+from gateway.workers.directory import WorkerDirectory
+from gateway.workers.discovery import BURIED_SECONDS, UNREACHED_SECONDS, Discovery
+from tests.gateway.conftest import SECRET
+from tests.gateway.peer import Peer
+from tests.gateway.running import until
+
+SIGNER = Signer(SECRET.encode(), PURPOSE)
+
+
+class Finder:
+    """A gateway's discovery, and what it hears."""
+
+    def __init__(self, redis_url: str, model: Path) -> None:
+        self.store: Store = connect(redis_url)
+        self.workers = WorkerDirectory()
+        self.dead: list[str] = []
+        keys = CurveKeys.of(SECRET.encode())
+        self.discovery = Discovery(
+            self.store, SIGNER, ServerClock(), "gateway", str(model), keys, self.workers, listener=self
+        )
+
+    def received(self, worker: WorkerConnection, news: News) -> None: ...
+
+    def dropped(self) -> None: ...
+
+    def died(self, worker: WorkerConnection) -> None:
+        self.dead.append(worker.epoch)
+
+    def known(self) -> set[str]:
+        """The lives that it is connected to."""
+        return {worker.epoch for worker in self.workers}
+
+    async def poll(self) -> set[str]:
+        """Looks into Redis once."""
+        await self.discovery.poll()
+        return self.known()
+
+    async def reach(self, peer: Peer) -> None:
+        """Returns when the peer takes requests."""
+
+        def usable() -> bool:
+            self.discovery.look()
+            worker = self.workers.get(peer.epoch)
+            return worker is not None and worker.usable
+
+        await until(usable, "the peer to be usable")
+
+
+@pytest.fixture
+async def finder(redis_url: str, model: Path) -> AsyncIterator[Finder]:
+    finder = Finder(redis_url, model)
+    await finder.store.flushall()
+    yield finder
+    await finder.discovery.close()
+    await finder.store.aclose()
+
+
+@pytest.fixture
+async def peer(redis_url: str, model: Path, finder: Finder) -> AsyncIterator[Peer]:
+    peer = await Peer("decode", redis_url, SECRET.encode(), str(model), lambda *_: []).start()
+    yield peer
+    await peer.die()
+
+
+def like(peer: Peer, epoch: str, address: str) -> WorkerRecord:
+    """The record of another life, as the deployment would sign it."""
+    return structs.replace(peer.record, epoch=epoch, address=address)
+
+
+@pytest.mark.parametrize("address", ["", "tcp://", "tcp://host", "tcp://host:notaport", "ipc://", "nonsense"])
+async def test_a_record_with_a_bad_address_harms_no_other(
+    finder: Finder, peer: Peer, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await publish(finder.store, SIGNER, like(peer, "bad", address), time.time())
+    assert await finder.poll() == {peer.epoch}
+    assert await finder.poll() == {peer.epoch}
+    (said,) = [record.getMessage() for record in caplog.records if "bad" in record.getMessage()]
+    assert repr(address) in said and "cannot be connected to" in said
+    await finder.reach(peer)
+
+
+async def test_a_gateway_without_descriptors_waits_for_one(
+    finder: Finder, peer: Peer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await finder.store.ping()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = os.dup(0)  # the lowest number that is free: from here on none is
+    os.close(spare)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare, limits[1]))
+    try:
+        assert await finder.poll() == set()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert "Too many open files" in caplog.text
+    monkeypatch.setattr("gateway.workers.discovery.BURIED_SECONDS", 0.0)
+    finder.discovery._buried.clear()  # as time does
+    await peer.beat()
+    assert await finder.poll() == {peer.epoch}
+    await finder.reach(peer)
+
+
+async def test_who_writes_to_redis_steers_nobody(finder: Finder, peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    forger = Signer(b"who has no secret but guesses", PURPOSE)
+    await publish(finder.store, forger, like(peer, "forged", "tcp://127.0.0.1:1"), time.time())
+    for _ in range(3):
+        assert await finder.poll() == {peer.epoch}
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(said) == 1 and record_key("worker", "forged") in said[0]
+
+
+async def test_an_old_record_that_is_put_back_says_nothing(finder: Finder, peer: Peer) -> None:
+    key = record_key("worker", peer.epoch)
+    await finder.poll()
+    old = await finder.store.get(key)
+    assert old is not None
+    peer.record = structs.replace(peer.record, draining=True)
+    await peer.beat()
+    await finder.poll()
+    worker = finder.workers.get(peer.epoch)
+    assert worker is not None and worker.record.draining
+    await finder.store.set(key, old)
+    await finder.poll()
+    assert worker.record.draining and not worker.liveness.beating
+
+
+async def test_a_life_that_never_answers_is_dropped_and_comes_back_with_a_new_heartbeat_only(
+    finder: Finder, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = 0.0
+    monkeypatch.setattr("gateway.workers.discovery.time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
+    gone = like(peer, "gone", "tcp://127.0.0.1:1")
+    await publish(finder.store, SIGNER, gone, time.time())
+    assert await finder.poll() == {peer.epoch, "gone"}
+    await finder.reach(peer)
+    later += UNREACHED_SECONDS + 1
+    finder.discovery.look()
+    assert (finder.known(), finder.dead) == ({peer.epoch}, ["gone"])
+    later += BURIED_SECONDS + 1
+    assert "gone" not in await finder.poll()
+    await publish(finder.store, SIGNER, gone, time.time())
+    assert "gone" in await finder.poll()
