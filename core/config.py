@@ -206,6 +206,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     status_file: StatusPath = ""
     log_level: LogLevel = "info"
     request_timeout: Annotated[Seconds, Meta(description="seconds that a request may take in all")] = 600.0
+    drain_seconds: Annotated[Seconds, Meta(description="seconds that answers in progress get at a shutdown")] = 10.0
     max_requests: Annotated[Positive, Meta(description="answers in progress; more are refused with 429")] = 1024
     max_samples: Annotated[Positive, Meta(description="largest n: answers to one prompt")] = 16
     max_body: Annotated[Bytes, Meta(description="largest request body")] = 4 << 20

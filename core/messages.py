@@ -242,6 +242,9 @@ LANDING = "landing"
 NO_ROOM = "grant_deadline"
 """An attempt fails for this reason when a decode worker has long not answered the question for room: nobody failed."""
 
+DRAINING = "draining"
+"""An attempt fails for this reason when a worker was told to stop: somebody has planned it, and nobody has failed."""
+
 SILENT = "sender_silent"
 """A decode worker ends a handoff for this reason when no message of its prefill worker has come for long."""
 

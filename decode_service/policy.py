@@ -207,9 +207,9 @@ class DecodePolicy:
                 text = "the request's deadline passed on the decode worker"
                 self._fail(group, [sample], "deadline", text, retryable=False)
 
-    def leave(self) -> None:
+    def leave(self, reason: str) -> None:
         """Fails all that is here, because the worker stops; another can go on. Prefill workers report what lands."""
-        reason, message = "draining", "the decode worker is leaving"
+        message = "the decode worker is leaving"
         for group in list(self._by_stem.values()):
             if group.landed:
                 self._fail(group, group.living, reason, message, retryable=True)

@@ -33,7 +33,6 @@ from gateway.workers.directory import WorkerDirectory
 from gateway.workers.discovery import Discovery, short_name
 
 LOAD_SECONDS = 3600.0  # s for tokenizer files, which may come from the hub
-DRAIN_SECONDS = 2.0  # s that open answers get at a shutdown
 log = logging.getLogger("baton.gateway")
 
 
@@ -72,7 +71,8 @@ class Gateway:
             self.requests,
         )
         self.admission: Admission | None = None  # None until the tokenizer is loaded
-        self._draining = False
+        self._draining = False  # no new request is admitted
+        self._drained = False  # and those that were cannot begin any more
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -124,6 +124,8 @@ class Gateway:
 
     async def open(self, prompts: list[AdmittedPrompt], received: float, streaming: bool) -> list[Request]:
         """Sends these prompts on their way, all or none; `received` is local time, s. Raises `APIError`."""
+        if self._drained:
+            raise unavailable("the server is shutting down", "shutting_down")
         requests: list[Request] = []
         try:
             for prompt in prompts:
@@ -148,12 +150,16 @@ class Gateway:
         return sorted((record for record, _ in found), key=lambda record: (record.started_at, record.epoch))
 
     async def drain(self) -> None:
-        """Takes nothing new; answers that are not finished within a bound end with an error."""
+        """Refuses new requests, lets answers in progress finish for `--drain-seconds`, and then fails the others."""
         self._draining = True
-        until = time.monotonic() + DRAIN_SECONDS
-        while len(self.requests) and time.monotonic() < until:
+        seconds = self.config.drain_seconds
+        log.info("shutting down: %d answers have %g s to end", self._in_progress(), seconds)
+        until = time.monotonic() + seconds
+        while self._in_progress() and time.monotonic() < until:
             await asyncio.sleep(0.02)
-        self.requests.fail_all(unavailable("the server is shutting down", "shutting_down"))
+        self._drained = True
+        message = f"the server is shutting down, and waits for no answer longer than {seconds:g} s (--drain-seconds)"
+        self.requests.fail_all(unavailable(message, "shutting_down"))
 
     async def close(self) -> None:
         """Ends everything."""
@@ -163,6 +169,10 @@ class Gateway:
             await self._publisher.close(self._record())
         await self.discovery.close()
         await self._store.aclose()
+
+    def _in_progress(self) -> int:
+        """Counts the answers that were asked for and have not ended, those whose prompts are tokenized among them."""
+        return len(self.requests) + (self.admission.admitting if self.admission is not None else 0)
 
     def _tokenizer(self) -> ModelTokenizer:
         return ModelTokenizer(locate_files(self.config.model), self.config.spelled_tokens)

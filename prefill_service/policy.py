@@ -219,10 +219,10 @@ class PrefillPolicy:
             if (group := self._by_number.get(sequence.id)) is not None:  # a stem
                 self._fail(group, group.living.values(), "deadline", text, retryable=False)
 
-    def leave(self) -> None:
+    def leave(self, reason: str) -> None:
         """Fails all that is here, because the worker stops; another one can compute it."""
         for group in dict.fromkeys(self._by_key.values()):
-            self._fail(group, group.living.values(), "draining", "the prefill worker is leaving", retryable=True)
+            self._fail(group, group.living.values(), reason, "the prefill worker is leaving", retryable=True)
 
     def busy(self) -> bool:
         """Tells whether any sample is here, or any block that a frame may still be read from."""

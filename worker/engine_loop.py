@@ -7,6 +7,7 @@ from collections.abc import Sequence as Moves
 from typing import Generic, Protocol, TypeVar
 
 from core.errors import DeviceError
+from core.messages import DRAINING
 from core.records import Load
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.scheduler import Progress, Scheduler
@@ -46,8 +47,8 @@ class Policy(Protocol[E]):
     def expired(self, sequences: list[Sequence], now: float) -> None:
         """Ends these sequences, whose deadline has passed."""
 
-    def leave(self) -> None:
-        """Reports whatever is still here as failed: the worker stops and will not finish it."""
+    def leave(self, reason: str) -> None:
+        """Reports whatever is still here as failed, for `reason`: the worker stops and will not finish it."""
 
     def busy(self) -> bool:
         """Tells whether anything is here that has not ended."""
@@ -115,7 +116,7 @@ class EngineLoop(Generic[E]):
         except DeviceError as error:
             self.error = str(error)
         status.enters("leaving")
-        self._policy.leave()
+        self._policy.leave("engine" if self.error else DRAINING)
         status.load = self._policy.load()
         status.rests()
 

@@ -98,6 +98,11 @@ class Admission:
         for threads in (self._threads, self._long):
             threads.shutdown(wait=False, cancel_futures=True)
 
+    @property
+    def admitting(self) -> int:
+        """Returns the number of answers whose prompts are being looked at."""
+        return self._admitting
+
     @contextmanager
     def _room(self, body: SamplingFields, prompts: int) -> Iterator[None]:
         """Checks what is known before a prompt is looked at, and keeps room for its answers meanwhile."""

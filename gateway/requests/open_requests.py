@@ -20,7 +20,7 @@ from gateway.requests.attempt import Attempt, RetryBudget
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.records import error_of, finished_record, request_record
 from gateway.requests.request import Request
-from gateway.requests.sample import Due, Fate, State
+from gateway.requests.sample import QUEUE_CLOSED, Due, Fate, State
 from gateway.requests.stream import Stream
 from gateway.workers.connection import News, WorkerConnection
 
@@ -202,7 +202,7 @@ class OpenRequests:
             await self._dispatch.add_again(request, attempt)
         except QueueClosed:
             for sample in request.trying(attempt) if not attempt.started else ():
-                self._retry(self._streams[sample.key], "queue closed")
+                self._retry(self._streams[sample.key], QUEUE_CLOSED)
         except StoreUnavailable as error:
             log.debug("a job could not be repeated: %s", error)
 
@@ -211,16 +211,17 @@ class OpenRequests:
         sample = stream.sample
         avoid = sample.attempt.route.workers() if sample.attempt is not None else ()
         self._dispatch.give_up(sample)
-        waits = reason == NO_ROOM  # short memory is waited for up to the deadline; nobody has failed
-        if not waits and (not sample.may_retry() or not self._budget.take(time.monotonic())):
+        pause = 0.0 if reason == NO_ROOM else sample.moves_on(reason)  # short memory is waited for up to the deadline
+        if pause is None and (not sample.may_retry() or not self._budget.take(time.monotonic())):
             self._fail(stream, failed(f"the request failed {sample.retries} times, last: {reason}", "retries_failed"))
             return
         log.info("request %s, sample %d: an attempt ended (%s), trying again", *sample.key, reason)
         self._metrics.retried(reason)
-        self._spawn(self._place_again(stream, avoid))
+        self._spawn(self._place_again(stream, avoid, pause or 0.0))
 
-    async def _place_again(self, stream: Stream, avoid: tuple[str, ...]) -> None:
+    async def _place_again(self, stream: Stream, avoid: tuple[str, ...], pause: float) -> None:
         sample = stream.sample
+        await asyncio.sleep(pause)
         if sample.ended:
             return
         try:

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 from core.errors import IllegalMove
 from core.ids import AttemptKey, SampleKey
 from core.messages import (
+    DRAINING,
     HANDED_OFF,
     Alive,
     DecodeJob,
@@ -29,6 +30,11 @@ from gateway.requests.attempt import Attempt
 from gateway.workers.router import Route
 
 RETRIES = 4  # attempts after the first that may fail
+QUEUE_CLOSED = "queue closed"  # why an attempt ends whose job's stream is gone
+PLANNED = frozenset({DRAINING, QUEUE_CLOSED})  # reasons for which an attempt ends and nobody has failed
+PLANNED_RETRIES = 16  # attempts that may end for these; further ones count as failed
+PLANNED_PAUSE = 0.05  # s before the second retry in a row for these, doubled each time: a worker's record says soon …
+LONGEST_PAUSE = 1.0  # … that it drains, and then it is not chosen any more
 READD_AFTER = 1.0  # s at least until a job that went without Started is added again; doubles each time
 ASK_AFTER = 2.0  # s of silence after which the workers are asked
 GAP_AFTER = 0.1  # s that a gap may last before they are asked
@@ -106,7 +112,8 @@ class Sample:
         self.deadline = deadline  # local clock, s
         self.state = State.QUEUED
         self.reason = ""  # of its end, a stable word
-        self.retries = 0
+        self.retries = 0  # attempts that failed
+        self.planned = 0  # attempts that ended because somebody had planned it
         self.attempt: Attempt | None = None  # None while it waits for a route
         self.route = Route("", "")  # of its last attempt
         self.counted: set[str] = set()  # epochs of the workers in whose load it is counted
@@ -155,6 +162,16 @@ class Sample:
         """Counts a retry; returns whether it is allowed. Attempts whose job was never added are not counted."""
         self.retries += 1
         return self.retries <= RETRIES
+
+    def moves_on(self, reason: str) -> float | None:
+        """Returns the s after which it may try again at no cost, because somebody planned what ended its attempt.
+
+        None where it has failed: for another reason, or for such ones too often.
+        """
+        if reason not in PLANNED or self.planned >= PLANNED_RETRIES:
+            return None
+        self.planned += 1
+        return min(PLANNED_PAUSE * 2.0 ** (self.planned - 2), LONGEST_PAUSE) if self.planned > 1 else 0.0
 
     def job(
         self, samples: tuple[int, ...], gateway: str, decode_address: str, deadline: float, queued_at: float

@@ -9,7 +9,20 @@ from msgspec import Struct
 from core.config import TransferConfig
 from core.ids import AttemptKey, SampleKey
 from core.kvspec import VALUE_BYTES, KVSpec
-from core.messages import VERSION, Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused, Remind
+from core.messages import (
+    DRAINING,
+    VERSION,
+    Abort,
+    Aborted,
+    Accepted,
+    Commit,
+    Credit,
+    Handoff,
+    Layer,
+    Open,
+    Refused,
+    Remind,
+)
 from kvtransfer.events import CancelAttempt, FromDecode, HandoffOver
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.protocol.flow import ReceiveWindow
@@ -215,7 +228,7 @@ class Receivers:
         if sum(each.state is ReceiverState.WAITING for each in self.handoffs.values()) >= self._config.grants_waiting:
             return "crowded", f"{self._config.grants_waiting} handoffs wait for room here already", True
         if self._draining:
-            return "draining", "this worker takes no new work", True
+            return DRAINING, "this worker takes no new work", True
         return "", "", True
 
     def _answer_unknown(self, link: bytes, key: HandoffKey, message: Handoff, now: float) -> list[Instruction]:

@@ -147,7 +147,7 @@ def test_deadlines_and_leaving_are_reported() -> None:
     policy.receive(wanted(0, handoff=6, request="r2"), 8.0)
     bench.step(policy, 8.0)
     bench.said.clear()
-    policy.leave()
+    policy.leave("draining")
     assert bench.heard(RoomRefused) == [RoomRefused(other, "draining", "the decode worker is leaving", True)], (
         "the prefill worker reports what has not landed"
     )

@@ -258,7 +258,7 @@ def test_failures_and_deadlines_are_reported_for_each_sample() -> None:
         elif trouble == "deadline":
             policy.expired(bench.scheduler.expired(101.0), 101.0)
         else:
-            policy.leave()
+            policy.leave("draining")
         assert failed(bench) == [(1, trouble), (2, trouble)]
         over(bench, policy)
 

@@ -162,7 +162,7 @@ def test_leaving_hands_everything_back() -> None:
     policy.receive(Submit(job(1)), 1.0)
     policy.receive(Submit(job(2)), 1.0)
     bench.step(policy)
-    policy.leave()
+    policy.leave("draining")
     assert {(event.key.request, event.failure.reason, event.failure.retryable) for event in bench.heard(Fail)} == {
         ("r1", "draining", True),
         ("r2", "draining", True),

@@ -184,7 +184,7 @@ def test_a_failure_is_reported_for_every_sample_that_is_here(trouble: str) -> No
     elif trouble == "deadline":
         policy.expired(bench.scheduler.expired(101.0), 101.0)
     elif trouble == "draining":
-        policy.leave()
+        policy.leave("draining")
     else:
         policy.receive(closed(1, "failed", trouble), 1.0)
     assert failed(bench) == [(1, trouble), (2, trouble)]

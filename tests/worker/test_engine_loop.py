@@ -155,7 +155,7 @@ def test_an_error_is_heard_though_the_inbox_is_full(depth: int, drains: bool) ->
         inbox.stop()
     loop.run()
     assert (loop.error, runner.steps) == ("the I/O thread died", 3)
-    assert [event.failure.reason for event in bench.heard(Fail)] == ["draining"]
+    assert [event.failure.reason for event in bench.heard(Fail)] == ["engine"]
 
 
 def test_an_error_ends_the_loop_at_once_and_reports_what_was_running() -> None:
@@ -166,7 +166,7 @@ def test_an_error_ends_the_loop_at_once_and_reports_what_was_running() -> None:
     inbox.stop("the I/O thread died")
     loop.run()
     assert loop.error == "the I/O thread died"
-    assert [event.failure.reason for event in bench.heard(Fail)] == ["draining"]
+    assert [event.failure.reason for event in bench.heard(Fail)] == ["engine"]
 
 
 class Broken(Sevens):
@@ -183,4 +183,4 @@ def test_a_device_that_fails_ends_the_loop_with_its_cause_and_others_can_go_on()
     inbox.post(Submit(job(1)))
     loop.run()
     assert loop.error == "CUDA error: an illegal memory access was encountered"
-    assert [(event.failure.reason, event.failure.retryable) for event in bench.heard(Fail)] == [("draining", True)]
+    assert [(event.failure.reason, event.failure.retryable) for event in bench.heard(Fail)] == [("engine", True)]

@@ -11,7 +11,7 @@ import pytest
 
 from core.ids import AttemptKey
 from core.messages import Emitted, Tokens
-from gateway import service
+from gateway.errors import APIError
 from gateway.http import sse
 from gateway.openai.schemas import parse_chat
 from gateway.requests import sample, stream
@@ -93,6 +93,26 @@ async def test_attempts_are_bounded(serve: Serve) -> None:
     answer = await running.chat()
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "retries_failed")
     assert [job.attempt for job in prefill.jobs] == list(range(1, sample.RETRIES + 2))
+
+
+async def test_a_planned_end_costs_no_attempt(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More workers are restarted, one after the other, than a request may lose."""
+    monkeypatch.setattr(sample, "LONGEST_PAUSE", 0.0)
+    running = await serve("decode")
+    prefill = await running.add("prefill", fails="draining")
+    task = asyncio.create_task(content(running))
+    await until(lambda: len(prefill.jobs) > sample.RETRIES + 1, "more attempts than may fail")
+    del prefill.faults["fails"]
+    assert await task == TEXT
+
+
+async def test_planned_ends_that_do_not_end_are_a_failure(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "LONGEST_PAUSE", 0.0)
+    running = await serve("decode")
+    prefill = await running.add("prefill", fails="draining")
+    answer = await running.chat()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "retries_failed")
+    assert len(prefill.jobs) == 1 + sample.PLANNED_RETRIES + sample.RETRIES
 
 
 async def test_room_on_a_decode_worker_is_waited_for_up_to_the_deadline(serve: Serve) -> None:
@@ -319,18 +339,72 @@ async def test_redis_away_is_nobodys_death(serve: Serve, monkeypatch: pytest.Mon
     assert await content(running) == TEXT
 
 
-async def test_a_shutdown_ends_open_streams_with_an_error(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "DRAIN_SECONDS", 0.2)
-    running = await serve("prefill")
+async def test_a_shutdown_lets_open_answers_end_and_takes_no_others(serve: Serve) -> None:
+    running = await serve("prefill", drain_seconds=60.0)
+    decode = await running.add("decode", stalls_at=3)
+    task = asyncio.create_task(running.chat(stream=True))
+    await until(lambda: any(len(one.sample.tokens) == 3 for one in _open(running)), "three tokens")
+    assert (await running.client.get("/ready")).status_code == 200
+    drain = asyncio.create_task(running.gateway.drain())
+    await asyncio.sleep(0)
+    ready, refused = await running.client.get("/ready"), await running.chat()
+    assert (ready.status_code, ready.json()["stage"]) == (503, "shutting down")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+    assert refused.headers["retry-after"] == "1"
+    assert not drain.done()
+    await decode.die()
+    await running.add("decode")  # another worker goes on; so may answers that have to be tried again
+    answer = await task
+    assert answer.text.endswith("data: [DONE]\n\n") and "error" not in answer.text
+    await drain
+    assert [record.outcome for record in await running.finished(1)] == ["finished"]
+
+
+async def test_a_shutdown_ends_what_takes_too_long_with_an_error_that_says_so(serve: Serve) -> None:
+    running = await serve("prefill", drain_seconds=0.2)
     decode = await running.add("decode", stalls_at=3)
     task = asyncio.create_task(running.chat(stream=True))
     await until(lambda: any(len(one.sample.tokens) == 3 for one in _open(running)), "three tokens")
     await running.gateway.drain()
     data = (await task).text.strip().split("\n\n")
-    assert json.loads(data[-2].removeprefix("data: "))["error"]["code"] == "shutting_down"
+    error = json.loads(data[-2].removeprefix("data: "))["error"]
+    assert error["code"] == "shutting_down" and "0.2 s (--drain-seconds)" in error["message"]
     assert data[-1] == "data: [DONE]"
     await until(lambda: decode.cancels, "the cancellation")
-    assert (await running.chat()).status_code == 503
+
+
+async def test_a_shutdown_waits_for_prompts_that_are_being_tokenized(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = await serve("prefill", "decode", drain_seconds=60.0)
+    admission = running.gateway.admission
+    assert admission is not None
+    go = asyncio.Event()
+    tokenized = admission._tokenized
+
+    async def slowly(*arguments: Any) -> Any:
+        await go.wait()
+        return await tokenized(*arguments)
+
+    monkeypatch.setattr(admission, "_tokenized", slowly)
+    task = asyncio.create_task(running.chat())
+    await until(lambda: admission.admitting, "the prompt")
+    drain = asyncio.create_task(running.gateway.drain())
+    await until(lambda: running.gateway.readiness()[0] == "shutting down", "the drain")
+    go.set()
+    answer = await task
+    assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, TEXT)
+    await drain
+
+
+async def test_nothing_begins_behind_a_shutdown(serve: Serve) -> None:
+    """A body that came slowly was let in before it."""
+    running = await serve("prefill", "decode", drain_seconds=0.01)
+    front = running.gateway.front()
+    await running.gateway.drain()
+    prompt = await front.chat(_question(), "")
+    with pytest.raises(APIError, match="shutting down"):
+        await running.gateway.open([prompt], time.monotonic(), True)
 
 
 async def test_silence_is_bridged_by_comments(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

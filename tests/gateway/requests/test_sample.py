@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from core.errors import IllegalMove
 from core.ids import AttemptKey, SampleKey, Ticket
 from core.messages import (
+    DRAINING,
     HANDED_OFF,
     HANDING_OFF,
     Alive,
@@ -25,6 +26,9 @@ from gateway.requests.sample import (
     ASK_AFTER,
     GAP_AFTER,
     GIVE_UP_AFTER,
+    LONGEST_PAUSE,
+    PLANNED_RETRIES,
+    QUEUE_CLOSED,
     READD_AFTER,
     RETRIES,
     AdmittedPrompt,
@@ -265,6 +269,20 @@ def test_a_sample_without_a_route_waits_for_its_deadline_only() -> None:
 def test_retries_are_bounded() -> None:
     sample = begun()
     assert [sample.may_retry() for _ in range(RETRIES + 1)] == [True] * RETRIES + [False]
+
+
+def test_what_somebody_planned_costs_no_retry_up_to_a_bound() -> None:
+    sample = begun()
+    pauses = [sample.moves_on(DRAINING) for _ in range(PLANNED_RETRIES)]
+    assert pauses[:4] == [0.0, 0.05, 0.1, 0.2] and pauses[-1] == LONGEST_PAUSE
+    assert sample.retries == 0
+    assert sample.moves_on(QUEUE_CLOSED) is None, "a loop is a failure"
+
+
+def test_a_failure_is_not_planned() -> None:
+    sample = begun()
+    assert [sample.moves_on(reason) for reason in ("engine", "handoff", "worker died", "silence")] == [None] * 4
+    assert sample.planned == 0
 
 
 @pytest.mark.parametrize("first", [State.FINISHED, State.FAILED, State.CANCELLED])
