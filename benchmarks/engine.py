@@ -36,6 +36,7 @@ from engine.device import dtype_name
 from engine.executor import Executor
 from engine.model.config import read_config
 from engine.start.load import load_engine
+from engine.start.sizing import step_tokens
 from launcher.deployment import ENVIRONMENT
 
 
@@ -77,7 +78,11 @@ class Bench:
         self._measured.append(self._measure())
         machine = Machine.best(self._measured[-2:])  # just before and just after
         middle = sorted(timings, key=lambda each: each.total)[len(timings) // 2]
-        return middle, floor(workload, machine, self.work, self._config.max_batch_tokens), median(outside)
+        return (
+            middle,
+            floor(workload, machine, self.work, step_tokens(self._config, self.executor.engine.backend.device)),
+            median(outside),
+        )
 
     @property
     def machine(self) -> Machine:
@@ -155,7 +160,9 @@ def main() -> int:
         print()
         points += table(bench, fitting(PROMPT_SWEEP, own), profile)
         if given.plot:
-            Path(given.plot).write_text(draw(points, bench.machine, bench.work, config.max_batch_tokens))
+            Path(given.plot).write_text(
+                draw(points, bench.machine, bench.work, step_tokens(config, bench.executor.engine.backend.device))
+            )
             print(f"\n{given.plot}: throughput over batch, and the roofline")
     return 0
 

@@ -10,6 +10,7 @@ from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
+from engine.start.sizing import step_tokens
 
 
 def quiet(stage: str, percent: float) -> None:
@@ -27,7 +28,7 @@ class Loop:
         self._flying = 0
         self.scheduler = Scheduler(
             BlockManager(engine.pool.spec, engine.pool.block_count),
-            max_batch_tokens=config.max_batch_tokens,
+            max_batch_tokens=step_tokens(config, engine.backend.device),
             max_sequences=config.max_sequences,
             max_model_len=engine.model_config.max_model_len,
             max_in_flight=self._depth,

@@ -25,10 +25,11 @@ from benchmarks.peer_setup import PEERS, Peer, directory_of, set_up
 from benchmarks.rounds import Results, run_rounds
 from benchmarks.workloads import TARGETS, WORKLOADS, Workload
 from core.cli import parse_or_exit
-from core.config import EngineConfig, Positive
+from core.config import Positive
 from core.errors import ConfigError
 from engine.device import DTYPES
 from engine.model.config import ModelConfig, read_config
+from engine.start.sizing import CPU_STEP
 from launcher.stages import Stages
 
 
@@ -105,7 +106,7 @@ def table(
     """Writes the lines that a person reads."""
     names = [system.name for system in systems]
     work = work_of(shape, DTYPES[config.dtype])
-    batch_tokens = EngineConfig(model="").max_batch_tokens
+    batch_tokens = CPU_STEP
     versions = "; ".join(
         f"{system.name} ({', '.join(f'{package} {version}' for package, version in system.versions.items())})"
         for system in systems

@@ -80,6 +80,9 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         str, Meta(description="directory to keep those blocks in, in a file without a name; empty: in memory")
     ] = ""
     block_size: Annotated[BlockSize, Meta(description="tokens per KV block: 8, 16, 32 or 64")] = 16
+    max_batch_tokens: Annotated[
+        Count, Meta(description="tokens per step, prompt chunks included; 0: 8192 on a GPU, 512 on a CPU")
+    ] = 0
     step_ms: Annotated[
         float,
         Meta(gt=0, description="milliseconds after which prompts' chunks beside decodes end a step; below the TPOT"),
@@ -98,7 +101,6 @@ class EngineConfig(EngineOptions, frozen=True, kw_only=True):
     gpu_memory_utilization: Annotated[
         float, Meta(gt=0, le=1, description="share of the GPU's memory that this worker may use")
     ] = 0.9
-    max_batch_tokens: Annotated[Positive, Meta(description="tokens per step, prompt chunks included")] = 512
     max_sequences: Annotated[Positive, Meta(description="sequences that run at once")] = 256
 
 

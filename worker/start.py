@@ -76,7 +76,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     scheduler = _scheduler(name, config, engine, blocks)
     busy = BusyPage(config.busy_page, available_cores(), torch.set_num_threads)
     rate = engine.rates.prompt_tokens_per_second
-    engine_status = EngineStatus(config.engine.max_batch_tokens / rate if rate else 0.0)
+    engine_status = EngineStatus(engine.step_tokens / rate if rate else 0.0)
     life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy)
     parts = Parts(life, engine.pool.spec, engine.pool, engine.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
@@ -120,7 +120,7 @@ def _scheduler(name: RoleName, config: WorkerConfig, engine: LoadedEngine, block
     step_seconds = config.engine.step_ms / 1000 if name == "decode" else inf  # beside decodes only
     return Scheduler(
         blocks,
-        max_batch_tokens=config.engine.max_batch_tokens,
+        max_batch_tokens=engine.step_tokens,
         max_sequences=config.engine.max_sequences,
         max_model_len=engine.model_config.max_model_len,
         growth_reserve=ceil(GROWTH_SHARE * engine.pool.block_count),

@@ -33,6 +33,7 @@ from engine.start.sizing import (
     longest_that_fits,
     refuse_impossible,
     refuse_large_weights,
+    step_tokens,
 )
 
 LOG = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class LoadedEngine(Engine):
     """Adds to an engine that is ready to serve what its start has found out."""
 
     parameters: int  # values in the model's weights
+    step_tokens: int  # at most
     host_slots: int  # blocks that the host tier holds; 0: there is none
     rates: Rates
     memory: Memory
@@ -76,6 +78,7 @@ def load_engine(
     """
     loaded = _load_model(config, progress, open_weights)
     backend, device, spec, longest = loaded.backend, loaded.backend.device, loaded.spec, loaded.config.max_model_len
+    config = structs.replace(config, max_batch_tokens=step_tokens(config, device))
     progress("profiling", 0.0)
     tokens_per_second = prompt_rate(config, longest, device, loaded.with_pool)
     progress("making the KV pool", 0.0)
@@ -100,6 +103,7 @@ def load_engine(
         launch_depth=engine.launch_depth,
         decode_steps=decode_steps,
         parameters=loaded.parameters,
+        step_tokens=config.max_batch_tokens,
         host_slots=slots,
         rates=rates,
         memory=_memory(loaded, blocks, model_config.max_model_len, tier, rates),

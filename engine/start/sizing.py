@@ -19,9 +19,17 @@ from engine.device import dtype_name
 from engine.kv.pool import blocks_in, blocks_of_sequences
 from engine.start.device_memory import device_memory
 
+CPU_STEP, GPU_STEP = 512, 8192
+"""Tokens of a step where nobody has decided. A GPU multiplies large matrices at its full rate, and its host prepares
+the next step meanwhile; a CPU does with small ones, and others wait for its threads."""
 CPU_SHARE = 0.25
 CPU_CAP = 4 << 30
 """Other workers and other people live on the same host; who wants more says so."""
+
+
+def step_tokens(config: EngineConfig, device: torch.device) -> int:
+    """Returns how many tokens a step has at most: as the user said, else what suits the device."""
+    return config.max_batch_tokens or (GPU_STEP if device.type == "cuda" else CPU_STEP)
 
 
 def refuse_impossible(config: EngineConfig, device: torch.device) -> None:

@@ -23,7 +23,7 @@ def test_nested_structs_become_flat_options() -> None:
         ("--kv-memory", "-1"),
         ("--device", "tpu"),
         ("--dtype", "fp8"),
-        ("--max-batch-tokens", "0"),
+        ("--max-batch-tokens", "-1"),
         ("--gpu-memory-utilization", "1.5"),
         ("--log-level", "loud"),
     ],

@@ -37,6 +37,7 @@ EVERYTHING = UpConfig(
         host_kv_memory=3 << 20,
         host_kv_directory="/blocks",
         block_size=32,
+        max_batch_tokens=77,
         step_ms=12.5,
     ),
     transfer=TransferOptions(kv_transport="tcp", kv_security="none", kv_codec="int8"),

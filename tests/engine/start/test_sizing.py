@@ -28,7 +28,7 @@ from engine.start.profiling import (
     prompts,
     widest_step,
 )
-from engine.start.sizing import blocks_that_fit, host_slots, refuse_impossible
+from engine.start.sizing import blocks_that_fit, host_slots, refuse_impossible, step_tokens
 from tests.engine.drive import run, start
 from tests.engine.kv.test_kv_pool import CONFIG
 from tests.engine.test_golden import make_engine
@@ -129,14 +129,23 @@ def test_weights_larger_than_memory_are_refused_with_what_would_fit(
 # what is measured
 
 
+def test_the_device_decides_how_much_a_step_takes_where_nobody_has(model: Path) -> None:
+    assert step_tokens(settings(), torch.device("cuda", 1)) == 8192 and step_tokens(settings(), CPU) == 512
+    assert {step_tokens(settings(max_batch_tokens=96), device) for device in (CPU, torch.device("cuda"))} == {96}
+    assert make_engine(model).step_tokens == 512 and make_engine(model, max_batch_tokens=96).step_tokens == 96
+
+
 def test_profiling_steps_are_bounded() -> None:
     config = settings(max_batch_tokens=100, max_sequences=3)
     assert largest_step(config, 40) == [40, 40, 20] and largest_step(config, 30) == [30, 30, 30]
     assert largest_step(config, 1000) == [100]
     assert widest_step(config) == [1] * min(config.max_sequences, 100)
     assert (first_step(config, 1000), first_step(config, 5)) == (16, 5)
-    assert longer_step(config, 1000, 1e9) == 100 and longer_step(settings(), 1000, 1e9) == LONGER_TOKENS
-    assert longer_step(settings(), 1000, 40.0) == int(40 * SECONDS)
+    assert (
+        longer_step(config, 1000, 1e9) == 100
+        and longer_step(settings(max_batch_tokens=512), 1000, 1e9) == LONGER_TOKENS
+    )
+    assert longer_step(settings(max_batch_tokens=512), 1000, 40.0) == int(40 * SECONDS)
     plan, blocks = prompts([5, 16, 17], 8, PLAIN)
     assert [work.blocks[0] for work in plan.works] == [[1], [2, 3], [4, 5, 6]] and blocks == 7
     assert [len(work.token_ids) for work in plan.works] == [5, 16, 17]
