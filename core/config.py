@@ -212,6 +212,10 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     max_requests: Annotated[Positive, Meta(description="answers in progress; more are refused with 429")] = 1024
     max_samples: Annotated[Positive, Meta(description="largest n: answers to one prompt")] = 16
     max_body: Annotated[Bytes, Meta(description="largest request body")] = 4 << 20
+    max_connections: Annotated[
+        Positive,
+        Meta(description="open connections; for one more an idle one is closed, or it is refused with 503"),
+    ] = 4096
     spelled_tokens: SpelledTokens = "text"
     slo_ttft_ms: TTFTLimit = 2000.0
     slo_tpot_ms: TPOTLimit = 100.0

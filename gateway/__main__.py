@@ -7,21 +7,25 @@ import socket
 import sys
 
 import uvloop
+from msgspec import structs
 
 from core.cli import parse_or_exit
 from core.config import GatewayConfig
+from core.descriptors import raise_limit
 from core.errors import BatonError
 from core.listening import listen, url_of
 from core.status import StatusFile
-from gateway.http.app import make_app
 from gateway.http.server import Server
 from gateway.service import Gateway
+
+DESCRIPTORS = 512  # that are left for workers, Redis and everything else
+log = logging.getLogger("baton.gateway")
 
 
 async def serve(config: GatewayConfig, listener: socket.socket, status: StatusFile) -> None:
     """Serves until a signal comes. Raises `BatonError` if the start fails."""
     gateway = Gateway(config, url_of(listener), status)
-    server = Server(make_app(gateway), gateway.drain)
+    server = Server(gateway)
     serving = asyncio.create_task(server.serve([listener]))
     running = asyncio.create_task(_run(gateway))
     try:
@@ -43,6 +47,20 @@ async def _run(gateway: Gateway) -> None:
     await gateway.watch()
 
 
+def _affordable(config: GatewayConfig, descriptors: int) -> GatewayConfig:
+    """Returns settings with no more connections than so many descriptors allow."""
+    most = max(1, descriptors - min(DESCRIPTORS, descriptors // 4))
+    if config.max_connections <= most:
+        return config
+    log.warning(
+        "--max-connections: %d: this process may open %d files (ulimit -n), so there are at most %d connections",
+        config.max_connections,
+        descriptors,
+        most,
+    )
+    return structs.replace(config, max_connections=most)
+
+
 def main() -> int:
     """Returns exit status 0 after a signal, 2 after a sentence that says what to change."""
     config = parse_or_exit(GatewayConfig, "python -m gateway")
@@ -50,6 +68,7 @@ def main() -> int:
     logging.basicConfig(stream=sys.stderr, level=config.log_level.upper(), format=form)
     status = StatusFile(config.status_file)
     status.report("starting")
+    config = _affordable(config, raise_limit())
     try:
         listener = listen(config.host, config.port)
         uvloop.run(serve(config, listener, status))

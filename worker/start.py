@@ -16,6 +16,7 @@ from msgspec import structs
 
 from core.config import WorkerConfig
 from core.costs import useful_threads, worth_bringing_back
+from core.descriptors import raise_limit
 from core.errors import BatonError
 from core.hub_kernels import notice
 from core.ids import new_epoch
@@ -51,6 +52,7 @@ def serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Rol
     )
     if theirs := notice():
         log.warning(theirs)
+    raise_limit()
     status = StatusFile(config.status_file)
     try:
         return _serve(name, config, make_role, status)

@@ -131,6 +131,11 @@ def parse_completion(body: bytes) -> CompletionRequest:
     return _convert(fields, CompletionRequest)
 
 
+def _whole(value: Any) -> Any:
+    """Returns a number that JSON writes with a fraction of zero as the integer that it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _message(number: int, message: Any) -> Any:
     return implemented(message, MESSAGE, f"messages[{number}].") if isinstance(message, dict) else message
 
@@ -154,7 +159,7 @@ def _object(body: bytes) -> Mapping[str, Any]:
 
 def _convert(fields: Mapping[str, Any], kind: type[Body]) -> Body:
     try:
-        return msgspec.convert(fields, kind)
+        return msgspec.convert({name: _whole(value) for name, value in fields.items()}, kind)
     except msgspec.ValidationError as error:
         raise _refusal(str(error)) from None
 

@@ -18,7 +18,6 @@ from core.records import FinishedRecord, Role
 from core.registry import FINISHED
 from core.status import StatusFile
 from core.store import Store, connect
-from gateway.http.app import make_app
 from gateway.http.server import Server
 from gateway.service import Gateway
 from gateway.text.tokenizer import ModelTokenizer
@@ -122,7 +121,7 @@ async def serving(redis: str, model: Path, secret_file: Path) -> AsyncIterator[C
             config = GatewayConfig(model=str(at), store=store, port=0, **settings)
             listener = listen(config.host, config.port)
             gateway = Gateway(config, url_of(listener), StatusFile(""))
-            server = Server(make_app(gateway), gateway.drain)
+            server = Server(gateway)
             task = asyncio.create_task(server.serve([listener]))
             running = Running(gateway, url_of(listener), redis, at, secret_file.read_bytes())
 

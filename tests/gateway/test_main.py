@@ -2,12 +2,14 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -24,11 +26,12 @@ def start(model: Path, redis_url: str, secret_file: Path) -> Iterator[Start]:
     """Starts gateways; what still runs after the test is killed."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(**changed: str) -> "subprocess.Popen[str]":
+    def run(files: tuple[int, int] | None = None, **changed: str) -> "subprocess.Popen[str]":
         options = {"model": str(model), "redis": redis_url, "secret-file": str(secret_file), "port": "0"} | changed
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         command = [sys.executable, "-m", "gateway", *words]
-        started.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
+        few = partial(resource.setrlimit, resource.RLIMIT_NOFILE, files) if files is not None else None
+        started.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=few))
         return started[-1]
 
     yield run
@@ -125,3 +128,30 @@ def test_neither_torch_nor_transformers_is_loaded(model: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=SECONDS
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_connections_are_as_many_as_descriptors_allow(start: Start, tmp_path: Path) -> None:
+    """The soft limit of few is raised, and the hard one is bowed to."""
+    status = tmp_path / "status"
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    start(files=(48, hard), **{"status-file": str(status), "max-connections": "100"})
+    url = ready(status)
+    host, port = url.removeprefix("http://").rsplit(":", 1)
+    idle = [socket.create_connection((host, int(port))) for _ in range(80)]
+    assert httpx.get(f"{url}/health").json()["stage"] == "waiting for workers"
+    for one in idle:
+        one.close()
+
+
+def test_a_limit_of_descriptors_is_named(start: Start, tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    process = start(files=(200, 200), **{"status-file": str(status), "max-connections": "5000"})
+    url = ready(status)
+    host, port = url.removeprefix("http://").rsplit(":", 1)
+    idle = [socket.create_connection((host, int(port))) for _ in range(300)]
+    assert httpx.get(f"{url}/health").status_code == 503
+    for one in idle:
+        one.close()
+    process.terminate()
+    _, said = process.communicate(timeout=20)
+    assert "--max-connections: 5000" in said and "at most 150 connections" in said, said
