@@ -137,7 +137,7 @@ class TransferConfig(TransferOptions, frozen=True, kw_only=True):
         float, Meta(ge=0, description="use the codec on links of fewer GB/s than this only; 0: on all")
     ] = 0.0
     grants_waiting: Annotated[
-        Positive, Meta(description="handoffs that may wait for room on a decode worker; more are refused")
+        Positive, Meta(description="handoffs that may wait for room on a decode worker; others ask again")
     ] = 1024
     malformed_rate: Annotated[Positive, Meta(description="malformed frames a second after which a peer is cut off")] = (
         64

@@ -245,6 +245,9 @@ NO_ROOM = "grant_deadline"
 DRAINING = "draining"
 """An attempt fails for this reason when a worker was told to stop: somebody has planned it, and nobody has failed."""
 
+CROWDED = "crowded"
+"""A decode worker refuses an Open for this reason while too many wait for room: it may be repeated later."""
+
 SILENT = "sender_silent"
 """A decode worker ends a handoff for this reason when no message of its prefill worker has come for long."""
 

@@ -18,7 +18,7 @@ from core.config import TransferConfig, Transport
 from core.errors import MessageError, SealError
 from core.ids import AttemptKey
 from core.kvspec import KVSpec, Piece
-from core.messages import Join, Layer, Open, Refused, ToDecode, decode_to_decode, encode
+from core.messages import CROWDED, Join, Layer, Open, Refused, ToDecode, decode_to_decode, encode
 from core.network import Network
 from core.records import HandoffCounts, KVLink
 from core.sockets import router, send_now
@@ -230,7 +230,7 @@ class Inbound:
             match instruction:
                 case Send(message, link):
                     send_now(self._socket, [link, encode(message)])  # a peer whose queue is full will ask again
-                    if isinstance(message, Refused):
+                    if isinstance(message, Refused) and message.reason != CROWDED:
                         self._outcomes.given_up(message.reason)
                 case RoomWanted() | Landed() | Dropped():
                     self._count(instruction)

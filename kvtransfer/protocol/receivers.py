@@ -10,6 +10,7 @@ from core.config import TransferConfig
 from core.ids import AttemptKey, SampleKey
 from core.kvspec import VALUE_BYTES, KVSpec
 from core.messages import (
+    CROWDED,
     DRAINING,
     VERSION,
     Abort,
@@ -226,7 +227,7 @@ class Receivers:
             if live is not None and live.open.attempt == message.attempt:
                 return "duplicate", f"attempt {message.attempt} is being handed off already", True
         if sum(each.state is ReceiverState.WAITING for each in self.handoffs.values()) >= self._config.grants_waiting:
-            return "crowded", f"{self._config.grants_waiting} handoffs wait for room here already", True
+            return CROWDED, f"{self._config.grants_waiting} handoffs wait for room here already", True
         if self._draining:
             return DRAINING, "this worker takes no new work", True
         return "", "", True

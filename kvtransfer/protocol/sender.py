@@ -13,6 +13,7 @@ from core.config import Codec, TransferConfig
 from core.errors import IllegalMove
 from core.kvspec import KVSpec
 from core.messages import (
+    CROWDED,
     NO_ROOM,
     Abort,
     Aborted,
@@ -122,7 +123,8 @@ class Sender:
         self._end = self._seen = 0  # link offsets: the end of our last payload, and up to where the peer has seen
         self._way: Way | None = None
         self._last_sent = now
-        self._waiting: float | None = None  # when the peer said last that it has us in its line
+        self._in_line: bool | None = None  # as the peer says; False: its line is full; None: it has not answered yet
+        self._answered = now  # when it said so
         self._patience = config.repeat_ms / 1000  # s of silence until a message is repeated
         self._going: CommitHandoff | None = None  # says which samples go on, once the prompt is computed
         self._commit: Commit | None = None
@@ -136,7 +138,10 @@ class Sender:
         """Applies the table's row for an event. Raises `IllegalMove` for one that only a wrong caller can cause."""
         match event, self.state:
             case Waiting(), S.OPENING:
-                self._waiting = now
+                self._in_line, self._answered = True, now
+                return []
+            case Refused(reason=reason), S.OPENING if reason == CROWDED:
+                self._in_line, self._answered = False, now
                 return []
             case Grant(), S.OPENING:
                 return self._stream(event, now)
@@ -191,7 +196,7 @@ class Sender:
             return self._abort(NO_ROOM, True, now)
         if self.state is S.CLOSED or now < self._last_sent + self._patience:
             return []
-        if self._waiting is not None and self.state is S.OPENING:  # only a lost Grant is worth a question, and is rare
+        if self._in_line is not None and self.state is S.OPENING:  # only a lost Grant is worth a question, and is rare
             self._patience = min(2 * self._patience, self._config.silence / REMINDERS)
         return self._send(self._repeated(now, offset), now)
 
@@ -206,7 +211,7 @@ class Sender:
 
     def _answer_by(self) -> float:
         """Returns until when an Open waits for any answer: room is waited for as long as the peer says that we wait."""
-        return max(self.since, self._waiting or self.since) + self._config.grant_deadline
+        return self._answered + self._config.grant_deadline
 
     def unanswered(self, now: float, heard: float, credited: float) -> str:
         """Returns the reason to give a peer up that has to answer in this state and was silent for too long, or "".
@@ -326,7 +331,7 @@ class Sender:
 
     def _repeated(self, now: float, offset: int) -> Handoff:
         if self.state is S.OPENING:
-            return self._open(now) if self._waiting is None else Remind(**self._head)
+            return Remind(**self._head) if self._in_line else self._open(now)
         if self.state is S.STREAMING:  # a probe: we are alive, and the link is at this offset
             return self.layer(Payload(0, 0, 0, 0, 0), offset)
         if self.state is S.COMMITTED:

@@ -1,11 +1,9 @@
 """Tests what each side tells of its handoffs and links, over every transport."""
 
-from msgspec.structs import replace
-
 from core.records import HandoffCounts, KVLink
 from kvtransfer.events import AbortHandoff, Closed, HandoffTimes, Landed, RoomWanted
 from kvtransfer.protocol.outcomes import OTHER, Outcomes
-from tests.kvtransfer.pair import CONFIG, DECODE, PREFILL, Way, bounded, pair, until
+from tests.kvtransfer.pair import DECODE, PREFILL, Way, bounded, pair, until
 from tests.kvtransfer.world import TOKENS
 
 
@@ -38,16 +36,17 @@ def test_both_sides_name_the_way_and_their_part_of_the_time(way: Way) -> None:
 
 def test_a_handoff_that_does_not_pass_is_counted_by_its_reason_on_both_sides(way: Way) -> None:
     async def run() -> None:
-        async with pair(way, replace(CONFIG, grants_waiting=1)) as both:
+        async with pair(way) as both:
             both.granting = False
             both.open(1, [1, 2])
             await until(lambda: both.of(RoomWanted), "nobody asks for room")
-            both.open(2, [3, 4])  # one waits already
-            await both.unpinned(2)
             both.outbound.handle(AbortHandoff(1, "cancelled"))
             await both.unpinned(1)
+            both.inbound.drain()
+            both.open(2, [3])
+            await both.unpinned(2)
             sent, here = both.outbound.counts(), both.inbound.counts()
-            assert sent.given_up == here.given_up == {"crowded": 1, "cancelled": 1}
+            assert sent.given_up == here.given_up == {"draining": 1, "cancelled": 1}
             assert sent.exposed_seconds == sent.grant_seconds == here.land_seconds == 0
 
     bounded(run)

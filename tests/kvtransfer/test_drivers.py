@@ -285,7 +285,7 @@ def test_room_is_waited_for_as_long_as_the_decode_side_says_that_it_is(way: Way)
             assert both.asking() == both.unclosed() == {1, 2}
             (link,) = both.outbound._links.values()
             waiting = link.side.handoffs[1]
-            await until(lambda: (waiting._waiting or 0) > waiting.since + 0.6, "the decode side does not say so")
+            await until(lambda: waiting._answered > waiting.since + 0.6, "the decode side does not say so")
             assert both.asking() == {1, 2}
             both.outbound.handle(AbortHandoff(2, "cancelled"))
             await both.unpinned(2)

@@ -75,6 +75,7 @@ class HandoffMachine(RuleBasedStateMachine):
     @initialize(
         window=st.sampled_from([1, 20, 4096]),
         frame=st.sampled_from([1, 16, 64]),
+        line=st.sampled_from([1, HANDOFFS]),
         streaming=st.booleans(),
         cached=st.lists(st.integers(0, BLOCKS), min_size=HANDOFFS, max_size=HANDOFFS),
         samples=st.lists(st.integers(1, 3), min_size=HANDOFFS, max_size=HANDOFFS),
@@ -85,13 +86,14 @@ class HandoffMachine(RuleBasedStateMachine):
         self,
         window: int,
         frame: int,
+        line: int,
         streaming: bool,
         cached: list[int],
         samples: list[int],
         troubles: tuple[str, ...],
         calamities: list[tuple[str, int]],
     ) -> None:
-        self.config = TransferConfig(window=window, frame=frame, grant_deadline=10.0)
+        self.config = TransferConfig(window=window, frame=frame, grant_deadline=10.0, grants_waiting=line)
         self.cached = cached  # blocks of each handoff that the decode side holds already
         self.samples = [tuple(range(count)) for count in samples]
         self.troubles = troubles
@@ -101,7 +103,7 @@ class HandoffMachine(RuleBasedStateMachine):
         if streaming:  # most troubles are worth more when payloads are on the way
             self.send(0, ["arrive"] * HANDOFFS)
             self.deliver(HANDOFFS)
-            for _ in range(HANDOFFS):
+            while self.wanted:
                 self.grant()
             self.deliver_back(["arrive"] * HANDOFFS)
             for number in range(HANDOFFS):

@@ -7,7 +7,20 @@ import pytest
 from msgspec.structs import replace
 
 from core.errors import IllegalMove
-from core.messages import Abort, Aborted, Accepted, Branch, Commit, Credit, Layer, Open, Refused, Remind, Waiting
+from core.messages import (
+    CROWDED,
+    Abort,
+    Aborted,
+    Accepted,
+    Branch,
+    Commit,
+    Credit,
+    Layer,
+    Open,
+    Refused,
+    Remind,
+    Waiting,
+)
 from kvtransfer.digest import payload_digest
 from kvtransfer.events import AbortHandoff, Closed, LayerReady, Unpinned
 from kvtransfer.protocol.instructions import Instruction, Lost, Send
@@ -18,6 +31,7 @@ from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant,
 S = SenderState
 ABORT = to_prefill(Abort, reason="bad_digest")
 WAITING = to_prefill(Waiting)
+CROWD = to_prefill(Refused, reason=CROWDED)
 
 
 class Side:
@@ -110,6 +124,8 @@ ROWS: list[tuple[str, Callable[[], Side], object, SenderState, list[type]]] = [
     ("COMMITTED | Waiting", committed, WAITING, S.COMMITTED, []),
     ("ABORTING | Waiting", aborting, WAITING, S.ABORTING, []),
     ("CLOSED | Waiting", closed, WAITING, S.CLOSED, []),
+    ("OPENING | Refused, the line is full", opening, CROWD, S.OPENING, []),
+    ("STREAMING | Refused, the line is full", streaming, CROWD, S.STREAMING, []),
     ("OPENING | Grant", opening, grant(), S.STREAMING, []),
     ("OPENING | bad Grant", opening, grant(held=4), S.ABORTING, [Abort]),
     ("OPENING | Grant that holds less than nothing", opening, grant(held=-1), S.ABORTING, [Abort]),
@@ -162,7 +178,7 @@ def test_row(start: Callable[[], Side], event: object, state: SenderState, answe
 
 OWN = (LayerReady, AbortHandoff, type(TOKENS))  # of the own engine: ignored when late, but no strays
 QUIET = [row for row in ROWS if row[3] is STATES[row[1]] and not row[4] and not isinstance(row[2], OWN)]
-DROPPED = [row for row in QUIET if row[0] != "OPENING | Waiting"]
+DROPPED = [row for row in QUIET if not (row[1] is opening and row[2] in (WAITING, CROWD))]
 
 
 @pytest.mark.parametrize("row", DROPPED, ids=lambda row: row[0])
@@ -217,6 +233,13 @@ def test_room_is_waited_for_as_long_as_the_peer_says_that_we_wait() -> None:
         due = side.senders.next_deadline() or due
         moves = side.senders.tick(due)
     assert due == pytest.approx(silent_since + CONFIG.grant_deadline)
+
+
+def test_a_line_that_is_full_is_asked_again_with_everything() -> None:
+    side = opening()
+    for answer, kind in ((CROWD, Open), (CROWD, Open), (WAITING, Remind), (CROWD, Open)):
+        side.do(answer, 0.0)
+        assert sent(side.senders.tick(side.senders.next_deadline() or 0.0)) == [kind]
 
 
 def test_what_was_granted_is_repeated_as_soon_as_ever() -> None:
