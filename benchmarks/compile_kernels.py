@@ -1,22 +1,28 @@
-"""Compiles every GPU kernel ahead of time, for sm_90, and prints what each takes. Needs no GPU.
+"""Compiles every GPU kernel ahead of time, for each kind of GPU, and prints what each takes. Needs no GPU.
 
-    python -m benchmarks.compile_kernels [--kernel NAME …] [--quick]
+    python -m benchmarks.compile_kernels [--kernel NAME …] [--sm 90 …] [--quick]
 
 The rows of `benchmarks.kernels`, and others with what else a model may make of a kernel, are launched through the
 kernels' own wrappers, with their default configs, on tensors without memory; the launches compile and end there. Every
 row is launched in bf16, and the first ones in fp16 and fp32 as well. Registers, spills and stack are what `ptxas -v`
-says, shared memory is what Triton asks the device for. The status is 1 if a kernel does not compile, or spills.
+says, shared memory is what Triton asks the device for, beside the most that a block of that device can have. The status
+is 1 if a kernel does not compile, spills, or takes more than that.
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 import torch
 
-from benchmarks.compile_only import HOPPER, VERSION, CompileOnly, compiling
+if importlib.util.find_spec("triton") is None:
+    sys.exit("error: Triton is not installed here: pip install -c constraints.txt triton")
+
+from benchmarks.compile_only import SHARED, VERSION, CompileOnly, compiling
 from benchmarks.kernels.rows import MODULES, Wanted, rows
 
 INTERPRET = "TRITON_INTERPRET"
@@ -24,11 +30,16 @@ META = torch.device("meta")
 OTHERS = (torch.float16, torch.float32)
 
 
+FEW_SPILLED = 16
+"""Bytes: some registers that are put aside once, where the assembler has reached a bound of its own; no loop's."""
+
+
 class Launch(NamedTuple):
-    """Holds a row, and the format that it is launched in."""
+    """Holds a row, the format that it is launched in, and the compute capability that it is compiled for."""
 
     wanted: Wanted
     dtype: torch.dtype
+    sm: int
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -36,49 +47,59 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def launches(kernels: list[str], quick: bool) -> Iterator[Launch]:
-    """Lists the launches of each kernel; `quick`: of its first row alone."""
+def launches(kernels: list[str], sm: int, quick: bool) -> Iterator[Launch]:
+    """Lists the launches of each kernel on one kind of GPU; `quick`: of its first row alone."""
     for kernel in kernels:
         full, more = list(rows("full", [kernel])), list(rows("compiled", [kernel]))
         for wanted in full[:1] if quick else full + more:
-            yield Launch(wanted, torch.bfloat16)
+            yield Launch(wanted, torch.bfloat16, sm)
         for wanted in [] if quick else full[:1] + more[:1]:
-            yield from (Launch(wanted, dtype) for dtype in OTHERS)
+            yield from (Launch(wanted, dtype, sm) for dtype in OTHERS)
 
 
 def compile_all(found: Iterable[Launch], driver: CompileOnly) -> tuple[int, int]:
-    """Prints a line for each specialization as it comes; returns how many there are, and how many failed or spill."""
+    """Prints a line for each specialization as it comes.
+
+    Returns how many there are, and how many failed, spill or take more shared memory than there is.
+    """
     count = bad = 0
-    print("| kernel | compiled for | warps | registers | spilled bytes | stack | shared bytes |\n" + "| --- " * 7 + "|")
+    print("| kernel | compiled for | sm | warps | registers | spilled bytes | stack | shared bytes | of |")
+    print("| --- " * 9 + "|")
     for launch in found:
-        wanted, dtype = launch
+        wanted, dtype, driver.sm = launch
         compiled, error = driver.launch(lambda: wanted.shape.case(META, dtype).run(None))  # noqa: B023 - it is run here
         for each in compiled:
-            spilled = f"**{each.spilled}**" if each.spilled else "0"
-            cells = (f"{wanted.kernel}.{each.name}", f"{wanted.shape}, {name_of(dtype)}", each.warps, each.registers)
-            print("|", *(f"{cell} |" for cell in (*cells, spilled, each.stack, each.shared)), flush=True)
-        if error:
-            print(f"| {wanted.kernel} | {wanted.shape}, {name_of(dtype)} | **failed**: {error} |||||", flush=True)
-        count += len(compiled) + bool(error)
-        bad += sum(each.spilled > 0 for each in compiled) + bool(error)
+            spilled = f"**{each.spilled}**" if each.spilled > FEW_SPILLED else str(each.spilled)
+            shared = str(each.shared) if each.fits else f"**{each.shared}**"
+            what = (f"{wanted.kernel}.{each.name}", f"{wanted.shape}, {name_of(dtype)}", each.sm, each.warps)
+            print("|", *(f"{cell} |" for cell in (*what, each.registers, spilled, each.stack, shared, SHARED[each.sm])))
+            sys.stdout.flush()
+        failed = bool(error) and all(each.fits for each in compiled)  # what is too large was told above
+        if failed:
+            print(f"| {wanted.kernel} | {wanted.shape}, {name_of(dtype)} | {launch.sm} | **failed**: {error} ||||||")
+        count += len(compiled) + failed
+        bad += sum(each.spilled > FEW_SPILLED or not each.fits for each in compiled) + failed
     return count, bad
 
 
 def main() -> int:
-    """Prints the table; returns 1 if a kernel does not compile, or spills."""
+    """Prints the table; returns 1 if a kernel does not compile, spills, or takes too much shared memory."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.compile_kernels", description=__doc__.partition("\n")[0]
     )
     parser.add_argument("--kernel", action="append", choices=list(MODULES), help="only this; may be given again")
+    parser.add_argument("--sm", action="append", type=int, choices=list(SHARED), help="only this; may be given again")
     parser.add_argument("--quick", action="store_true", help="one row of each kernel")
     given = parser.parse_args()
     if INTERPRET in os.environ:  # Triton reads it when a kernel is decorated: with it, nothing is compiled
         own = {name: value for name, value in os.environ.items() if name != INTERPRET}
         os.execve(sys.executable, [*sys.orig_argv], own)
-    print(f"triton {VERSION}, {HOPPER.backend} sm_{HOPPER.arch}\n")
+    print(f"triton {VERSION}\n")
+    kernels = given.kernel or list(MODULES)
     with compiling() as driver:
-        count, bad = compile_all(launches(given.kernel or list(MODULES), given.quick), driver)
-    print(f"\n{count} specializations, of which {bad} failed or spill")
+        wanted = chain.from_iterable(launches(kernels, sm, given.quick) for sm in given.sm or SHARED)
+        count, bad = compile_all(wanted, driver)
+    print(f"\n{count} specializations, of which {bad} failed, spill or do not fit")
     return int(bad > 0)
 
 

@@ -18,11 +18,12 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-HOPPER = GPUTarget("cuda", 90, 32)
-SHARED = 227 << 10
-"""Bytes of shared memory that a block can have there (CUDA C++ Programming Guide, compute capability 9.0)."""
-THREADS = 1024
-PROCESSORS = 132
+from kernels.device import assumed
+
+SHARED = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
+"""Bytes of shared memory that a block can have, by compute capability (CUDA C++ Programming Guide, its table of
+technical specifications; compute capability 10.0 and 12.0 as of its version 13)."""
+WARP, THREADS, PROCESSORS = 32, 1024, 132
 USED = re.compile(r"Used (\d+) registers")
 SPILLED = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 
@@ -32,26 +33,36 @@ class Compiled:
     """Holds what one specialization of a kernel takes, by `ptxas -v`: bytes, registers of a thread."""
 
     name: str
+    sm: int
     warps: int
     registers: int
     spilled: int
     stack: int
     shared: int
 
+    @property
+    def fits(self) -> bool:
+        """Tells whether the device has the shared memory."""
+        return self.shared <= SHARED[self.sm]
+
 
 class CompileOnly:
     """Offers as much of a driver as Triton asks for between a launch and the device."""
 
     def __init__(self) -> None:
+        self.sm = 90  # the device; what is compiled for one is not taken for another, as a process may have several
         self.utils = self
         self._compiled: list[Compiled] = []
         self._said = io.StringIO()
         self._last: Compiled | None = None
 
     def launch(self, work: Callable[[], object]) -> tuple[list[Compiled], str]:
-        """Returns what the launches in `work` compile for the first time, and what went wrong; empty: nothing."""
+        """Returns what the launches in `work` compile for the first time, and what went wrong; empty: nothing.
+
+        What takes more shared memory than the device has is in the list as well, and went wrong.
+        """
         before, error = len(self._compiled), ""
-        with redirect_stdout(self._said):
+        with redirect_stdout(self._said), assumed(*divmod(self.sm, 10)):
             try:
                 work()
             except Exception as failed:  # Triton's own classes among them
@@ -59,8 +70,8 @@ class CompileOnly:
         return self._compiled[before:], error
 
     def get_current_device(self) -> int:
-        """Returns the only device there is."""
-        return 0
+        """Returns the device's number, which is its compute capability here."""
+        return self.sm
 
     def get_current_stream(self, device: int) -> int:
         """Returns a stream that nothing is put on."""
@@ -68,22 +79,22 @@ class CompileOnly:
 
     def get_current_target(self) -> Any:
         """Returns what is compiled for."""
-        return HOPPER
+        return GPUTarget("cuda", self.sm, WARP)
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         """Returns the shared memory above which Triton refuses a kernel."""
-        return {"max_shared_mem": SHARED, "multiprocessor_count": PROCESSORS, "warpSize": HOPPER.warp_size}
+        return {"max_shared_mem": SHARED[device], "multiprocessor_count": PROCESSORS, "warpSize": WARP}
 
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
         """Is called once for each specialization, straight after it was compiled; returns what its launches call."""
-        self._last = Compiled(metadata.name, metadata.num_warps, *self._report(), metadata.shared)
+        self._last = Compiled(metadata.name, self.sm, metadata.num_warps, *self._report(), metadata.shared)
+        self._compiled.append(self._last)
         return lambda *arguments: None
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
         """Is called next, if the shared memory suffices."""
         found = self._last
         assert found is not None and found.name == name
-        self._compiled.append(found)
         return 1, 1, found.registers, found.spilled, THREADS
 
     def _report(self) -> tuple[int, int, int]:

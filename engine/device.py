@@ -16,6 +16,8 @@ from torch import Tensor
 from core.errors import ConfigError, DeviceError, DeviceMemoryError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+AMPERE = (8, 0)
+"""The compute capability from which on GPUs multiply bf16. PyTorch says that older ones support it: it emulates it."""
 ROOM = "a lower --gpu-memory-utilization or --max-batch-tokens leaves more to steps"
 ERRORS = ("CUDA", "Triton Error", "cuBLAS", "CUBLAS")
 """What errors of libraries below PyTorch begin with."""
@@ -54,15 +56,27 @@ def device_label(device: torch.device, environment: Mapping[str, str] = os.envir
     return f"{device} (GPU {visible.split(',')[device.index or 0].strip()})"
 
 
+def older_than_ampere(device: torch.device) -> str:
+    """Names a GPU that multiplies no bf16, and whose registers our kernels do not fit into; empty: it is none."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) >= AMPERE:
+        return ""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{device} ({torch.cuda.get_device_name(device)}, sm_{major}{minor})"
+
+
 def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
     """Finds the format that `fp32`, `bf16` or `fp16` names; `auto` is what the hardware multiplies fastest.
 
-    On CUDA that is bf16, or fp16 where it is not supported; on a CPU bf16 where it is multiplied, else fp32.
+    On CUDA that is bf16, or fp16 on GPUs older than Ampere, which have none; on a CPU bf16 where it is multiplied, else
+    fp32. Raises `ConfigError` where bf16 was asked for and the GPU has none.
     """
+    old = older_than_ampere(device)
+    if wanted == "bf16" and old:
+        raise ConfigError("dtype", wanted, f"{old} has no bf16; use fp16, fp32 or auto")
     if wanted != "auto":
         return DTYPES[wanted]
     if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        return torch.float16 if old else torch.bfloat16
     return torch.bfloat16 if cpu_multiplies_bf16() else torch.float32
 
 
@@ -107,6 +121,10 @@ def device_errors() -> Iterator[None]:
         if not str(error).startswith(ERRORS):
             raise
         raise DeviceError(_first_line(error)) from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "triton":  # its classes are known only where it is installed
+            raise
+        raise DeviceError(f"Triton: {_first_line(error)}; --cuda-backend torch needs no such kernel") from error
 
 
 def compiler_problem(error: subprocess.CalledProcessError) -> str:

@@ -1,5 +1,7 @@
 """Knows what a kernel's launch depends on beside its tensors: the device."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -14,3 +16,31 @@ def processors(device: torch.device) -> int:
     if device.type != "cuda":
         return INTERPRETED
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+GROUPS = (9, 10, 11)
+"""Major compute capabilities whose tensor cores take operands from shared memory: Hopper's products of warp groups, and
+those of Blackwell in data centers. That leaves registers to larger tiles; other devices keep operands there."""
+USUAL = (9, 0)
+_assumed: list[tuple[int, int]] = [USUAL]
+"""What devices without a compute capability, the interpreter among them, are taken for; the innermost is last."""
+
+
+def multiplies_by_groups(device: torch.device) -> bool:
+    """Tells whether the device's products leave registers to larger tiles: see `GROUPS`."""
+    return (_capability(device) if device.type == "cuda" else _assumed[-1])[0] in GROUPS
+
+
+@contextmanager
+def assumed(major: int, minor: int) -> Iterator[None]:
+    """Takes tensors without a GPU for those of a GPU of this compute capability meanwhile, for which is compiled."""
+    _assumed.append((major, minor))
+    try:
+        yield
+    finally:
+        _assumed.pop()
+
+
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kernels.attention_parts import MAX_SPLITS, join_parts, parts_of, split_count, store_part
 from kernels.attention_tiles import LOWEST, Defaults, attend_tiles, checked
-from kernels.device import processors
+from kernels.device import multiplies_by_groups, processors
 from kernels.tuning import Config
 
 DEFAULTS = Defaults(
@@ -28,12 +28,20 @@ DEFAULTS = Defaults(
     wide=Config({"ROWS": 128, "TILE": 32}, warps=8, stages=3),
     single=Config({"ROWS": 32, "TILE": 16}, warps=8, stages=2),
 )
+WITHOUT_GROUPS = Defaults(
+    usual=Config({"ROWS": 128, "TILE": 32}, warps=8, stages=3),
+    wide=Config({"ROWS": 64, "TILE": 32}, warps=8, stages=2),
+    single=DEFAULTS.single,
+)
+"""On devices whose products take their operands from registers: larger tiles would spill them, and those of wide heads
+need more than the 99 KiB of shared memory that sm_86, 89 and 120 have."""
 CANDIDATES = (
     DEFAULTS.usual,
     Config({"ROWS": 128, "TILE": 128}, warps=8, stages=2),
     Config({"ROWS": 64, "TILE": 64}, warps=4, stages=3),
     Config({"ROWS": 64, "TILE": 128}, warps=4, stages=2),
     DEFAULTS.wide,
+    WITHOUT_GROUPS.wide,
     DEFAULTS.single,
 )
 
@@ -83,7 +91,8 @@ def prefill_attention(
     if not tokens:
         return output
 
-    config = config or shape.config("prefill_attention", queries.device, DEFAULTS)
+    defaults = DEFAULTS if multiplies_by_groups(queries.device) else WITHOUT_GROUPS
+    config = config or shape.config("prefill_attention", queries.device, defaults)
     rows = min(config.tiles["ROWS"], max(FULL, triton.next_power_of_2(longest * shape.shared)))
     warps = max(4, config.warps * rows // config.tiles["ROWS"])
     tile = rows // shape.shared

@@ -113,6 +113,7 @@ SHAPES: Mapping[Size, Sequence[Prefill]] = {
     "compiled": [
         *(Prefill(512, 512, Heads(8, 2, dim)) for dim in (16, 32, 64, 80, 96, 128, 256)),
         *(Prefill(512, 512, heads) for heads in (LLAMA, QWEN, Heads(8, 8, 128), Heads(16, 1, 128))),
+        *(Prefill(4, 512, Heads(8, 2, dim)) for dim in (16, 128, 256)),  # a short prompt's smaller tile
         Prefill(512, 2048, LLAMA, window=1024),
         *(Prefill(512, 512, LLAMA, block=block) for block in (8, 32, 64)),
     ],

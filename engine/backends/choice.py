@@ -1,7 +1,7 @@
 """Chooses the backend that computes.
 
-It is Triton's kernels on CUDA, and on a CPU the native operators where they compile and know the shapes. PyTorch's
-operators serve otherwise, and wherever they are asked for.
+It is Triton's kernels on CUDA, from Ampere on, and on a CPU the native operators where they compile and know the
+shapes. PyTorch's operators serve otherwise, and wherever they are asked for.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from engine.backends.native.backend import NativeBackend
 from engine.backends.native.library import load
 from engine.backends.native.linear import prove
 from engine.backends.reference.backend import ReferenceBackend
-from engine.device import compiler_problem
+from engine.device import compiler_problem, older_than_ampere
 from engine.model.config import ModelConfig
 
 LOG = logging.getLogger(__name__)
@@ -28,8 +28,8 @@ LOG = logging.getLogger(__name__)
 def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: ModelConfig) -> Backend[Any, Any]:
     """Chooses a backend as configured.
 
-    What `auto` finds missing costs one line in the log on a CPU, and is refused on CUDA, where PyTorch's operators
-    would be several times slower.
+    What `auto` finds missing costs one line in the log on a CPU and on a GPU older than the kernels, and is refused on
+    other GPUs, where PyTorch's operators would be several times slower.
 
     Raises `ConfigError` where a backend was asked for by name and cannot be, and where int8 weights were, which are the
     native operators' only.
@@ -39,7 +39,12 @@ def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model
     if quantized and (device.type != "cpu" or wanted in ("torch", "triton")):
         found = device.type if device.type != "cpu" else f"{wanted}'s operators"
         raise ConfigError("quantization", config.quantization, f"only native operators on a CPU have it, not {found}")
-    if wanted == "torch":
+    old = older_than_ampere(device)
+    if old and wanted == "triton":
+        raise ConfigError("cuda_backend", wanted, f"{old} is older than Triton's kernels, which need sm_80; use auto")
+    if old and wanted == "auto":
+        LOG.warning("PyTorch's operators, not Triton's kernels: those need sm_80, and this is %s", old)
+    if wanted == "torch" or old:
         return ReferenceBackend(device, dtype)
     if device.type == "cuda" or wanted == "triton":
         return _triton(config, device, dtype, model)

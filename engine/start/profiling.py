@@ -63,11 +63,11 @@ def warm_up(engine: Engine) -> None:
     with torch.inference_mode(), device_errors():
         engine.backend.warm_up(engine.model_config, pool.layers)
         pool.move([BlockMove("copy", 0, 1, 2)])
-    pool.write(0, 0, [2], pool.read(0, 0, [1]))
-    codecs: tuple[Codec, ...] = get_args(Codec)
-    for codec in codecs:
-        form = WireForm(pool.spec.dtype, pool.spec.groups[0].block_tokens, codec)
-        pool.convert(Piece(form, 0, 0, [2], 0, 0), pool.read(0, 0, [1], codec))
+        pool.write(0, 0, [2], pool.read(0, 0, [1]))
+        codecs: tuple[Codec, ...] = get_args(Codec)
+        for codec in codecs:
+            form = WireForm(pool.spec.dtype, pool.spec.groups[0].block_tokens, codec)
+            pool.convert(Piece(form, 0, 0, [2], 0, 0), pool.read(0, 0, [1], codec))
 
 
 def host_rate(engine: Engine, slots: int) -> float:

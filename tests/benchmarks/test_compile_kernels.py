@@ -10,6 +10,23 @@ from launcher.options import ROOT
 
 PATIENCE = 110  # s
 
+HARDEST = """
+import sys, torch
+from benchmarks.compile_kernels import Launch, compile_all
+from benchmarks.compile_only import compiling
+from benchmarks.kernels.paged_decode_attention import Decode
+from benchmarks.kernels.paging import Heads
+from benchmarks.kernels.prefill_attention import Prefill
+from benchmarks.kernels.rows import Wanted
+
+WIDE = Heads(8, 2, 256)
+ROWS = [Wanted("prefill_attention", Prefill(512, 512, WIDE), "multiply")]
+ROWS += [Wanted("paged_decode_attention", Decode(8, 2048, WIDE), "copy")]
+with compiling() as driver:
+    found = [Launch(wanted, torch.bfloat16, sm) for sm in (86, 100, 120) for wanted in ROWS]
+    print(*compile_all(found, driver))
+"""
+
 SPILLS = """
 import torch, triton
 import triton.language as tl
@@ -31,6 +48,8 @@ with compiling() as driver:
     for n in (64, 64, 128):
         compiled, error = driver.launch(lambda: copied[(1,)](x, x, N=n))
         print([each.name for each in compiled], error)
+    driver.sm = 80
+    print([(each.sm, each.name) for each in driver.launch(lambda: copied[(1,)](x, x, N=64))[0]])
     print(driver.launch(lambda: copied[(1,)](x, x, N=100)))
     compiled, error = driver.launch(lambda: centred[(1,)](x, x, N=16384, num_warps=1))
     print(compiled[0].spilled > 0, error)
@@ -45,22 +64,36 @@ def run(*command: str) -> "subprocess.CompletedProcess[str]":
 
 def test_every_kernel_compiles_without_spilling() -> None:
     """Though these tests' environment asks for the interpreter."""
-    result = run("-m", "benchmarks.compile_kernels", "--quick")
+    result = run("-m", "benchmarks.compile_kernels", "--quick", "--sm", "90")
     assert result.returncode == 0, result.stdout + result.stderr
     compiled = [
         line.split(" | ") for line in result.stdout.splitlines() if line.startswith("| ") and "---" not in line
     ][1:]
     assert {line[0].removeprefix("| ").partition(".")[0] for line in compiled} == set(MODULES)
-    assert all(0 < int(line[3]) <= 255 and line[4] == "0" for line in compiled)
-    assert result.stdout.endswith(f"\n{len(compiled)} specializations, of which 0 failed or spill\n")
+    assert all(line[2] == "90" and 0 < int(line[4]) <= 255 and line[5] == "0" for line in compiled)
+    assert all(int(line[7]) <= int(line[8].removesuffix(" |")) == 227 << 10 for line in compiled)
+    assert result.stdout.endswith(f"\n{len(compiled)} specializations, of which 0 failed, spill or do not fit\n")
 
 
-def test_what_spills_or_does_not_compile_is_told(tmp_path: Path) -> None:
-    """And what was compiled before is not told again."""
-    script = tmp_path / "spills.py"
-    script.write_text(SPILLS)
+def test_what_takes_most_shared_memory_fits_into_each_kind_of_gpu(tmp_path: Path) -> None:
+    """Those with the least, with Blackwell's own products, and with neither: `benchmarks.compile_kernels` has all."""
+    result = compiled_by(HARDEST, tmp_path)
+    assert result.stdout.count("._attend") == 6 and result.stdout.endswith(" 0\n"), result.stdout + result.stderr
+
+
+def test_without_triton_it_ends_in_one_sentence() -> None:
+    hidden = "import runpy, sys; sys.modules['triton'] = None; sys.path.insert(0, ''); "
+    result = run("-c", hidden + "runpy.run_module('benchmarks.compile_kernels', run_name='__main__')")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "error: Triton is not installed here: pip install -c constraints.txt triton\n"
+
+
+def compiled_by(code: str, directory: Path) -> "subprocess.CompletedProcess[str]":
+    """Runs a script, as Triton reads a kernel's source from its file, with the compiler."""
+    script = directory / "script.py"
+    script.write_text(code)
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    result = subprocess.run(
+    return subprocess.run(
         [sys.executable, str(script)],
         cwd=ROOT,
         env={**environment, "PYTHONPATH": str(ROOT)},
@@ -68,7 +101,12 @@ def test_what_spills_or_does_not_compile_is_told(tmp_path: Path) -> None:
         text=True,
         timeout=PATIENCE,
     )
+
+
+def test_what_spills_or_does_not_compile_is_told(tmp_path: Path) -> None:
+    """And what was compiled before is not told again, but for another kind of GPU."""
+    result = compiled_by(SPILLS, tmp_path)
     lines = result.stdout.splitlines()
-    assert lines[:3] == ["['copied'] ", "[] ", "['copied'] "], result.stderr
-    assert lines[3].startswith("([], ") and "CompilationError" in lines[3] and "power of 2" in lines[3]
+    assert lines[:4] == ["['copied'] ", "[] ", "['copied'] ", "[(80, 'copied')]"], result.stderr
+    assert lines[4].startswith("([], ") and "CompilationError" in lines[4] and "power of 2" in lines[4]
     assert lines[-1] == "True "

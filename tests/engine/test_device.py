@@ -1,10 +1,18 @@
 """A device's failure has one name and its first line; other errors stay what they are."""
 
+import logging
+
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources
 
-from core.errors import DeviceError
-from engine.device import device_errors, device_label
+from core.config import EngineConfig
+from core.errors import ConfigError, DeviceError
+from engine.backends.choice import choose
+from engine.device import choose_dtype, device_errors, device_label
+from tests.engine.kv.test_kv_pool import CONFIG
+
+GPU = torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(
@@ -15,11 +23,12 @@ from engine.device import device_errors, device_label
             "CUDA error: un",
         ),
         (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), "Triton Error"),
+        (OutOfResources(131072, 101376, "shared memory"), "shared memory, Required: 131072, Hardware limit: 101376"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), "lower --gpu-memory-utilization"),
     ],
-    ids=["CUDA", "Triton", "memory"],
+    ids=["CUDA", "Triton", "resources", "memory"],
 )
-def test_what_a_device_reports_is_a_device_error(error: RuntimeError, told: str) -> None:
+def test_what_a_device_reports_is_a_device_error(error: Exception, told: str) -> None:
     with pytest.raises(DeviceError) as raised, device_errors():
         raise error
     assert told in str(raised.value) and "\n" not in str(raised.value)
@@ -33,8 +42,40 @@ def test_an_error_of_our_own_stays_what_it_is() -> None:
 
 def test_a_gpu_is_called_by_the_name_that_people_know() -> None:
     """Each worker sees one GPU, and counts it as 0."""
-    gpu = torch.device("cuda", 0)
-    assert device_label(gpu, {}) == "cuda:0"
-    assert device_label(gpu, {"CUDA_VISIBLE_DEVICES": "3"}) == "cuda:0 (GPU 3)"
+    assert device_label(GPU, {}) == "cuda:0"
+    assert device_label(GPU, {"CUDA_VISIBLE_DEVICES": "3"}) == "cuda:0 (GPU 3)"
     assert device_label(torch.device("cuda", 1), {"CUDA_VISIBLE_DEVICES": "3, 5"}) == "cuda:1 (GPU 5)"
     assert device_label(torch.device("cpu"), {"CUDA_VISIBLE_DEVICES": "3"}) == "cpu"
+
+
+@pytest.fixture
+def turing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU of sm_75, as PyTorch describes it: bf16 is supported, by emulation."""
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation=True: including_emulation)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "Tesla T4")
+
+
+@pytest.mark.usefixtures("turing")
+def test_a_gpu_without_bf16_computes_in_fp16() -> None:
+    assert choose_dtype("auto", GPU) == choose_dtype("fp16", GPU) == torch.float16
+    assert choose_dtype("fp32", GPU) == torch.float32
+    sentence = r"^dtype: 'bf16': cuda:0 \(Tesla T4, sm_75\) has no bf16; use fp16, fp32 or auto$"
+    with pytest.raises(ConfigError, match=sentence):
+        choose_dtype("bf16", GPU)
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)])
+def test_gpus_from_ampere_on_compute_in_bf16(capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
+    assert choose_dtype("auto", GPU) == choose_dtype("bf16", GPU) == torch.bfloat16
+
+
+@pytest.mark.usefixtures("turing")
+def test_a_gpu_older_than_the_kernels_has_pytorchs_operators(caplog: pytest.LogCaptureFixture) -> None:
+    """Triton would spill 50 KB of registers there, and take minutes to compile that."""
+    with caplog.at_level(logging.WARNING):
+        assert choose(EngineConfig(model="m", device="cuda"), GPU, torch.float16, CONFIG).name == "torch"
+    assert "not Triton's kernels: those need sm_80, and this is cuda:0 (Tesla T4, sm_75)" in caplog.text
+    with pytest.raises(ConfigError, match=r"^cuda_backend: 'triton': cuda:0 \(Tesla T4, sm_75\) is older than"):
+        choose(EngineConfig(model="m", device="cuda", cuda_backend="triton"), GPU, torch.float16, CONFIG)

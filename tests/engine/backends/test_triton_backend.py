@@ -8,6 +8,7 @@ import torch
 import triton
 from transformers import LlamaConfig
 from triton.runtime.build import compile_module_from_src
+from triton.runtime.errors import OutOfResources
 
 from core.config import EngineConfig
 from core.errors import ConfigError, DeviceError
@@ -76,6 +77,7 @@ def test_a_cpu_has_only_the_interpreter(model: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_gpu_that_triton_does_not_start_on_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(triton.runtime, "driver", type(triton.runtime.driver)())  # it remembers what it has found
     settings = EngineConfig(model=str(model), device="cuda")
     why = "cuda_backend: 'auto': Triton cannot start: 0 active drivers.*; torch's operators need no compiler"
@@ -94,6 +96,7 @@ def test_missing_python_headers_are_one_sentence_with_the_packages_name(
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("sysconfig.get_paths", lambda scheme: {"include": "/no/include"})
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(triton.runtime, "driver", SimpleNamespace(active=Active()))
     settings = EngineConfig(model=str(model), device="cuda")
     headers = (
@@ -170,6 +173,18 @@ def test_the_kernels_are_warmed_up_without_a_trace(model: Path) -> None:
     engine = make(model, decode_graphs="off", max_sequences=1).engine
     warm_up(engine)
     assert not any(layer.any() for layer in engine.pool.layers)
+
+
+def test_a_kernel_that_the_gpu_has_no_room_for_is_a_device_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OutOfResources(131072, 101376, "shared memory")
+
+    engine = make(model, decode_graphs="off", max_sequences=1).engine
+    monkeypatch.setattr(type(engine.backend.codec), "encode", refuse)
+    if DEVICE == "cpu":
+        monkeypatch.setattr(engine.pool, "read", refuse)  # a CPU's pool converts by PyTorch's operators
+    with pytest.raises(DeviceError, match=r"shared memory, Required: 131072, .*; --cuda-backend torch needs no such"):
+        warm_up(engine)
 
 
 def test_pending_tokens_are_those_of_the_step_before() -> None:
