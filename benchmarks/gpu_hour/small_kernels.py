@@ -9,8 +9,13 @@ one outside of an allocation. The status is 1 if a kernel is wrong, and 3 if the
 
 import argparse
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -20,20 +25,20 @@ from benchmarks.kernels.rows import MODULES, rows
 FOUND = 3
 SANITIZER = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", str(FOUND), "--print-limit", "20")
 OWN_ALLOCATIONS = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+HEAD = "| kernel | shape | format | found |\n| --- | --- | --- | --- |"
 DTYPES = {"cuda": (torch.bfloat16, torch.float32), "cpu": (torch.float16,)}
 """The interpreter's products are wrong in bf16."""
 
 
 def main() -> int:
-    """Prints a line for each row; returns 1 if one is wrong."""
+    """Prints a line for each row; returns 1 if one is wrong, and what the checker returns where that is more."""
     given = options()
-    own = [each for each in sys.argv[1:] if each != "--memcheck"]
+    kernels = given.kernel or list(MODULES)
+    print(HEAD, flush=True)
     if given.memcheck:
-        command = [*SANITIZER, sys.executable, "-m", "benchmarks.gpu_hour.small_kernels", *own]
-        os.execvpe(command[0], command, {**os.environ, **OWN_ALLOCATIONS})
+        return memcheck(kernels, ["--seconds", str(given.seconds), "--device", given.device])
     device, end, wrong = torch.device(given.device), time.monotonic() + given.seconds, 0
-    print("| kernel | shape | format | found |\n| --- | --- | --- | --- |")
-    for wanted in rows("tiny", given.kernel or list(MODULES)):
+    for wanted in rows("tiny", kernels):
         for dtype in DTYPES[device.type]:
             said = "not run, time is over"
             if time.monotonic() < end:
@@ -41,11 +46,29 @@ def main() -> int:
                 try:
                     case = wanted.shape.case(device, dtype)
                     measure(wanted.kernel, str(wanted.shape), wanted.limit, None, case, device, None)
-                except Exception as error:  # Triton's own classes among them; the next kernel is still of interest
+                except Exception as error:  # Triton's own classes among them; the next row is still of interest
                     said = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
                     wrong += 1
             print(f"| {wanted.kernel} | {wanted.shape} | {str(dtype).removeprefix('torch.')} | {said} |", flush=True)
     return int(wrong > 0)
+
+
+def memcheck(kernels: Sequence[str], more: Sequence[str]) -> int:
+    """Runs each kernel in a process of its own under the checker, all at once: most of their time they compile."""
+    with TemporaryDirectory() as directory, ExitStack() as stack:
+        running = []
+        for kernel in kernels:
+            said = stack.enter_context((Path(directory) / kernel).open("w+"))
+            command = [*SANITIZER, sys.executable, "-m", "benchmarks.gpu_hour.small_kernels", "--kernel", kernel, *more]
+            settings = {**os.environ, **OWN_ALLOCATIONS}
+            running.append((said, subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=settings)))
+        worst = 0
+        for said, process in running:
+            worst = max(worst, abs(process.wait()))
+            said.seek(0)
+            lines = [line for line in said.read().splitlines() if line not in HEAD.splitlines()]
+            print("\n".join(lines), flush=True)
+    return worst
 
 
 def options() -> argparse.Namespace:

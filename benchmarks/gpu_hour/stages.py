@@ -85,7 +85,7 @@ PART_TWO = (
     _pytest("system", 65, "tests/e2e/test_golden.py::test_the_gpus_path_gives_the_references_tokens", needs=SYSTEM),
     Stage(
         "memcheck",
-        ("-m", "benchmarks.gpu_hour.small_kernels", "--memcheck", "--seconds", "65"),
+        ("-m", "benchmarks.gpu_hour.small_kernels", "--memcheck", "--seconds", "50"),
         75,
         programs=("compute-sanitizer",),
     ),
