@@ -410,6 +410,7 @@ def simulated_device() -> Iterator[SimulatedDevice]:
         patch.setattr(Tensor, "record_stream", lambda tensor, stream: device.record(tensor, stream))
         patch.setattr("engine.backends.triton.decode_graphs.record", lambda step, place, memory: (step, None))
         patch.setattr(torch.cuda, "get_device_name", lambda place: "a simulated GPU")
+        patch.setattr(torch.cuda, "get_device_capability", lambda place: (9, 0))
         patch.setattr(torch.cuda, "get_device_properties", lambda place: SimpleNamespace(multi_processor_count=4))
         _watch_kernels(device, patch)
         with Operators(device), Pretence(device):
