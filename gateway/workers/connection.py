@@ -169,6 +169,7 @@ class WorkerConnection(Worker):
                 self._greeted(version)
             case Pong(step_due_ms=due, taken=taken):
                 self.liveness.pong(due)
+                self.overdue = due < 0
                 self.taken = taken
             case _:
                 self._listener.received(self, message)

@@ -182,7 +182,13 @@ class Peer:
                     self._gateways[message.sender] = identity
                     await self.say(message.sender, Welcome(**ends))
                 case Ping(number=number):
-                    pong = Pong(**ends, number=number, steps=0, step_due_ms=0, taken=self.taken)
+                    pong = Pong(
+                        **ends,
+                        number=number,
+                        steps=0,
+                        step_due_ms=self.faults.get("step_due_ms", 0.0),
+                        taken=self.taken,
+                    )
                     await self.say(message.sender, pong)
                 case Cancel():
                     await self._cancelled(message)

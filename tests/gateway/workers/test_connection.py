@@ -120,3 +120,15 @@ async def test_writing_gives_others_their_turns(redis_url: str, model: Path) -> 
             waiting.append(connection.waiting)
         assert max(before - after for before, after in pairwise(waiting)) <= BATCH
         await until(lambda: len(peer.ends) == COUNT, "what was written")
+
+
+async def test_a_pong_tells_whether_the_engine_is_overdue(redis_url: str, model: Path) -> None:
+    async with connected(redis_url, model) as (peer, connection, _):
+        for due in (-1.0, 1.0, 0.0):
+            peer.faults["step_due_ms"] = due
+
+            def said(overdue: bool = due < 0) -> bool:
+                connection.look(time.monotonic())
+                return connection.overdue == overdue
+
+            await until(said, f"what {due} ms mean")

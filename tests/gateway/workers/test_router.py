@@ -74,6 +74,14 @@ def test_a_full_pool_comes_last() -> None:
     assert Router().pick(workers, 16) == Route("p", "d1")
 
 
+def test_who_is_overdue_is_chosen_if_nobody_else_is_there() -> None:
+    workers = [worker("p", "prefill"), worker("d1", "decode"), worker("d2", "decode")]
+    workers[1].overdue = True
+    workers[2].ours = 50
+    assert {Router().pick(workers, 10) for _ in range(4)} == {Route("p", "d2")}
+    assert Router().pick(workers[:2], 10) == Route("p", "d1")
+
+
 def test_what_is_not_usable_is_skipped() -> None:
     workers = [worker("p", "prefill"), worker("d1", "decode", draining=True), worker("d2", "decode")]
     for _ in range(4):
