@@ -153,9 +153,10 @@ def _move_words(pool: Tensor, blocks: Tensor, staging: Tensor, config: Config | 
     )
 
 
-# Blocks may be slices of what is copied to the device at once: another kernel for each alignment, or number of moves,
+# Blocks may be slices of what is copied to the device at once, and pools differ in size, the one that a start warms up
+# from the one that serves: another kernel for each alignment, number of moves or size of a pool that is divisible by 16
 # would be compiled while a request waits.
-@triton.jit(do_not_specialize_on_alignment=["blocks"])
+@triton.jit(do_not_specialize=["pool_blocks"], do_not_specialize_on_alignment=["blocks"])
 def _move(
     pool: tl.tensor,
     blocks: tl.tensor,
@@ -176,7 +177,7 @@ def _move(
         tl.store(here, tl.load(there, mask=inside), mask=inside)
 
 
-@triton.jit(do_not_specialize=["moves"], do_not_specialize_on_alignment=["sources", "targets"])
+@triton.jit(do_not_specialize=["moves", "pool_blocks"], do_not_specialize_on_alignment=["sources", "targets"])
 def _copy_words(
     pool: tl.tensor,
     sources: tl.tensor,
