@@ -23,7 +23,7 @@ from benchmarks.shaped import (
     Shaped,
 )
 
-MOST_KERNELS, WIDEST_NAME = 12, 60
+MOST_KERNELS, WIDEST_NAME = 10, 48
 """Lines of a table by kernel, and characters of a name: cuBLAS' names have hundreds."""
 
 

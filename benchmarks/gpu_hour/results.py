@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from pathlib import Path
 
 from benchmarks.gpu_hour.running import Outcome
 
-MOST = 8_000
+MOST = 8_800
 """Characters of a call's closing text: with a line for each stage before it, all that it prints stays below 12,000."""
-FAILED_LINES, WIDE = 15, 150
+FAILED_LINES, WIDE = 15, 120
 
 
 def load(out: Path) -> dict[str, Outcome]:
@@ -49,19 +50,29 @@ def _apart(lines: Sequence[str]) -> list[str]:
 def closing(names: Iterable[str], outcomes: Mapping[str, Outcome], most: int = MOST) -> str:
     """Writes what the stages of a call have found, at most `most` characters: what went wrong first, then tables.
 
-    What does not fit is left out whole, and said to be.
+    Every stage has its share of the room, and what one does not need is the next ones'. A stage that says nothing but
+    that it was left out has said so before.
     """
     ran = [(name, outcomes[name]) for name in names if name in outcomes]
-    wrong = [
-        f"\n{name}: {outcome.status}\n" + "\n".join(line[:WIDE] for line in outcome.last_lines[-FAILED_LINES:])
-        for name, outcome in ran
-        if not outcome.passed
-    ]
-    tables = [f"\n{name}\n" + "\n".join(_apart(outcome.tables)) for name, outcome in ran if outcome.tables]
-    text, left_out = "", 0
-    for part in (*wrong, *tables):
-        if len(text) + len(part) + 1 <= most - WIDE:  # there is always room for the last sentence
-            text += part + "\n"
-        else:
-            left_out += 1
-    return text + (f"\n{left_out} more are in results.md alone\n" if left_out else "")
+    wrong = [(name, each) for name, each in ran if not each.passed and each.last_lines]
+    tables = [(name, each) for name, each in ran if each.tables]
+    text, left = "", len(wrong) + len(tables)
+    for name, each in wrong:
+        lines = [line[:WIDE] for line in each.last_lines[-FAILED_LINES:]]
+        shown = _fitting(lines[::-1], (most - len(text)) // left - len(name) - WIDE)[::-1]  # the end says why
+        text += "\n".join([f"\n{name}: {each.status}", *shown, ""])
+        left -= 1
+    for name, each in tables:
+        lines = _apart(each.tables)
+        shown = _fitting(lines, (most - len(text)) // left - len(name) - WIDE)
+        if len(shown) < len(lines):
+            shown = [*shown, f"… {len(lines) - len(shown)} lines more are in results.md"]
+        text += "\n".join([f"\n{name}", *shown, ""])
+        left -= 1
+    return text
+
+
+def _fitting(lines: Sequence[str], room: int) -> list[str]:
+    """Returns the first lines, as many as have room."""
+    ends = accumulate(len(line) + 1 for line in lines)
+    return [line for line, end in zip(lines, ends, strict=True) if end <= room]

@@ -155,7 +155,7 @@ def test_what_a_call_prints_is_short_and_shows_what_went_wrong(
     assert run(tmp_path, stages, monkeypatch) == 1
     said = capsys.readouterr().out
     assert len(said) < SHOWN and "\nwrong: failed with status 1\n" in said and "ZeroDivisionError" in said
-    assert "are in results.md alone\n" in said
+    assert said.count(" lines more are in results.md\n") == 5  # all have their share
     log = (tmp_path / "log.txt").read_text()
     assert len(log) < 5 * (5000 + 1000) and "characters …" in log and "ZeroDivisionError" in log
 
@@ -167,7 +167,14 @@ def test_as_many_stages_as_there_are_print_little_enough() -> None:
     }
     assert len(closing(outcomes, outcomes)) <= results.MOST
     assert results.MOST + (len(STAGES) + 3) * (results.WIDE + 1) < SHOWN
-    assert closing(["a"], {"a": Outcome("passed", 1.0, ["done"], ["| x |"])}) == "\na\n| x |\n"
+    some = {
+        "a": Outcome("passed", 1.0, ["done"], ["| x |"]),
+        "b": Outcome("left out"),
+        "c": Outcome("failed", 1, ["y"]),
+    }
+    assert closing(some, some) == "\nc: failed\ny\n\na\n| x |\n"
+    outcomes["versions"] = Outcome("passed", 1.0, [], ["| x |"] * 60)
+    assert closing(["tiny", "versions"], outcomes).count("| x |") == 60  # what one does not need is the next ones'
 
 
 def test_configs_that_were_measured_on_a_machine_that_is_gone_come_back(

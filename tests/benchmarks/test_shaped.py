@@ -71,8 +71,8 @@ def test_where_the_time_goes_is_a_table_of_bounded_size(capsys: pytest.CaptureFi
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
     assert lines[0] == "| a decode step of 256 at context 1024 | calls | µs | % of the device's time |"
     assert lines[2].startswith("| kernel 0/xxx") and lines[2].endswith("x | 2 | 125.0 | 5.0 |") and len(lines[2]) < 100
-    assert lines[14] == "| 8 others | 16 | 1000.0 | 40.0 |"
-    assert lines[15] == "| a prompt of 8192 tokens | calls | µs | % of the device's time |" and len(lines) == 18
+    assert lines[12] == "| 10 others | 20 | 1250.0 | 50.0 |"
+    assert lines[13] == "| a prompt of 8192 tokens | calls | µs | % of the device's time |" and len(lines) == 16
 
 
 def test_the_floor_is_weights_and_kv_or_operations(engine: Shaped) -> None:
