@@ -53,9 +53,10 @@ class Child:
         return self._process.poll()
 
     def terminate(self) -> None:
-        """Asks the process to end."""
+        """Asks the process to end; one that is stopped goes on, or it could not hear it."""
         if self.exit_status() is None:
             self._process.terminate()
+            self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Ends the process and everything that it started."""

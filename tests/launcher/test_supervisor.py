@@ -207,7 +207,8 @@ def test_a_stopped_child_is_left_alone_where_the_setting_says_so(bench: Bench, m
     bench.supervisor.watch()
     thread.join()
     assert alive(worker) and "died" not in bench.shown.getvalue()
-    os.kill(worker, signal.SIGCONT)  # so that it ends when it is asked to
+    bench.supervisor.stop([["worker"]])
+    assert bench.ends() == ["worker"], "it hears that it is to end"
 
 
 def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
