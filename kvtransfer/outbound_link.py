@@ -21,7 +21,7 @@ from core.sockets import send_now
 from kvtransfer.events import Closed, OpenHandoff, Tables, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost, Send
-from kvtransfer.protocol.sender import FrameDone, OfHandoff, SenderState
+from kvtransfer.protocol.sender import FrameDone, OfHandoff
 from kvtransfer.protocol.senders import Senders
 from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.joining import Joining
@@ -68,7 +68,6 @@ class OutboundLink:
         self._frames: deque[tuple[int, int, zmq.MessageTracker]] = deque()  # handoff, payload number; oldest first
         self._wake = asyncio.Event()
         self._lost_at: float | None = None
-        self._due: float | None = None  # when (s) `Senders.tick` has something to do
         self._retry = 0.0  # seconds; not 0 while the socket takes nothing
         self.pump = asyncio.create_task(self._pump())
         self.reader = asyncio.create_task(self._read())
@@ -77,9 +76,6 @@ class OutboundLink:
         """Starts a handoff. Raises `IllegalMove` if its number is in use."""
         self._blocks[opened.handoff] = opened.blocks
         self._carry_out(self.side.open(opened, self._clock()))
-        due = self.side.next_deadline()
-        assert due is not None, "a handoff was just opened"
-        self._due = due if self._due is None else min(self._due, due)
         self._wake.set()
 
     def handle(self, event: OfHandoff) -> None:
@@ -97,7 +93,7 @@ class OutboundLink:
             self.channel.close()
         self._socket.close(0)
         self._outbox.clear()
-        self._due, self._retry = None, 0.0
+        self._retry = 0.0
         self._lost(self)
         self._carry_out(self.side.lost(reason, self._clock()))
         self._wake.set()
@@ -124,9 +120,9 @@ class OutboundLink:
             self._outbox[Join, 0] = self._joining.join
             self._asked = now if self._asked is None else self._asked
             self._join_due = now + self._joining.pause(joined=False)
-        if self._due is not None and now >= self._due:
+        due = self.side.next_deadline()
+        if due is not None and now >= due:
             self._carry_out(self.side.tick(now))
-            self._due = self.side.next_deadline()  # whatever happens until then only puts deadlines off
 
     def _send_some(self) -> int:
         """Sends messages first, then payloads while the window is open; returns how many the socket took.
@@ -207,12 +203,11 @@ class OutboundLink:
         pauses = [self._retry] if self._retry else []
         if self._computing:
             pauses.append(COMPUTING)
-        closed = any(sender.state is SenderState.CLOSED for sender in self.side.handoffs.values())
-        if closed or self._lost_at is not None:
+        if self.side.pinned() or self._lost_at is not None:
             pauses.append(LOOK)
         if self._lost_at is None:
-            due = self._join_due if self._due is None else min(self._due, self._join_due)
-            pauses.append(max(0.0, due - self._clock()))
+            due = self.side.next_deadline()
+            pauses.append(max(0.0, (self._join_due if due is None else min(due, self._join_due)) - self._clock()))
         return min(pauses, default=None)
 
     def _look_at_frames(self) -> None:

@@ -1,4 +1,11 @@
-"""Keeps, without I/O, the prefill side of one link: all handoffs to one life of a decode worker, and their window."""
+"""Keeps, without I/O, the prefill side of one link: all handoffs to one life of a decode worker, and their window.
+
+A thousand of them may wait for room, so nothing that happens often looks at all: what is due stands in a heap, and what
+has been granted room, of which there are few, has a place of its own.
+"""
+
+import heapq
+from collections.abc import Iterable
 
 from core.config import Codec, TransferConfig, Transport
 from core.errors import IllegalMove
@@ -38,6 +45,9 @@ class Senders:
         self.transport: Transport | None = None  # over which payloads go, once the link has a channel
         self.sealed = False
         self.handoffs: dict[int, Sender] = {}
+        self._beyond: dict[int, Sender] = {}  # those of them that do not ask for room any more
+        self._dues: list[tuple[float, int]] = []  # when (s) which handoff is due, or earlier; a heap
+        self._due: dict[int, float] = {}  # of each handoff its entry there; others are void
         self.strays = 0  # messages that were dropped: of another epoch, or without a row in the table
 
     def open(self, opened: OpenHandoff, now: float) -> list[Instruction]:
@@ -47,7 +57,9 @@ class Senders:
         sender = Sender(self._config, self.ends[0], opened, self._spec, now, self._codec(), self._trace)
         self.handoffs[opened.handoff] = sender
         self._opened = now
-        return sender.begin(now)
+        instructions = sender.begin(now)
+        self._plan(sender)
+        return instructions
 
     def handle(self, event: OfHandoff, now: float) -> list[Instruction]:
         """Takes an event of the engine or the channel, or a message, to the handoff that it names.
@@ -68,7 +80,24 @@ class Senders:
             self._turns.leave(sender.number)
         if any(isinstance(instruction, Unpinned) for instruction in instructions):
             del self.handoffs[sender.number]
+        self._plan(sender)
         return instructions
+
+    def _plan(self, sender: Sender) -> None:
+        """Files a handoff by its state, and by when it is due, after anything that may have changed them."""
+        number = sender.number
+        if number not in self.handoffs:
+            self._beyond.pop(number, None)
+            self._due.pop(number, None)
+            return
+        if sender.state is not SenderState.OPENING:
+            self._beyond[number] = sender
+        due = sender.next_deadline()
+        if due is None:
+            self._due.pop(number, None)
+        elif due < self._due.get(number, float("inf")):  # a later one is found when the time of the entry comes
+            self._due[number] = due
+            heapq.heappush(self._dues, (due, number))
 
     def receive(self, message: ToPrefill, now: float) -> list[Instruction]:
         """Handles a message of the peer. One from another epoch says that the peer's life is over."""
@@ -84,7 +113,7 @@ class Senders:
             self._credited = now
             self.window.credit(message.seen, message.limit)
             self.rate.covered(self.window.seen, now)
-            return self._to_all(Covered(self.window.seen), now)
+            return self._to(self._beyond.values(), Covered(self.window.seen), now)
         if isinstance(message, Offer):
             return [Joined(message)]
         if isinstance(message, Grant):
@@ -134,24 +163,49 @@ class Senders:
         if now - self._ticked > self._config.silence / 2:
             self._heard = self._credited = now
         self._ticked = now
-        for sender in self.handoffs.values():
+        for sender in self._beyond.values():
             if reason := sender.unanswered(now, self._heard, self._credited):
                 return [Lost(reason)]
+        due: list[Sender] = []
+        while (at := self._next_due()) is not None and at <= now:
+            _, number = heapq.heappop(self._dues)
+            del self._due[number]
+            due.append(self.handoffs[number])
         instructions: list[Instruction] = []
-        for number, sender in list(self.handoffs.items()):
+        for sender in due:
             instructions += sender.tick(now, self.window.sent)
             if not sender.waits():
-                self._turns.leave(number)
+                self._turns.leave(sender.number)
+            self._plan(sender)
         return instructions
+
+    def _next_due(self) -> float | None:
+        """Returns when the first handoff is due, and puts its entry on top; None when none will be."""
+        while self._dues:
+            at, number = self._dues[0]
+            if self._due.get(number) != at:  # void
+                heapq.heappop(self._dues)
+                continue
+            due = self.handoffs[number].next_deadline()
+            if due == at:
+                return at
+            heapq.heappop(self._dues)
+            del self._due[number]
+            self._plan(self.handoffs[number])
+        return None
 
     def lost(self, reason: str, now: float) -> list[Instruction]:
         """Ends every handoff: the peer is dead and its socket closed. Frames still report when they are done."""
-        return self._to_all(PeerDead(reason), now)
+        return self._to(self.handoffs.values(), PeerDead(reason), now)
 
     def next_deadline(self) -> float | None:
         """Returns when to call `tick`, often enough to tell our own pause from silence; None when all is closed."""
-        dues = [due for sender in self.handoffs.values() if (due := sender.next_deadline()) is not None]
-        return min(*dues, max(self._ticked, self._opened) + self._config.silence / 4) if dues else None
+        due = self._next_due()
+        return None if due is None else min(due, max(self._ticked, self._opened) + self._config.silence / 4)
+
+    def pinned(self) -> bool:
+        """Tells whether frames may still be read of a handoff that is over."""
+        return any(sender.state is SenderState.CLOSED for sender in self._beyond.values())
 
     def way(self) -> Way | None:
         """Tells how the next handoff's KV would go; None while there is no channel."""
@@ -166,5 +220,5 @@ class Senders:
         slow = not below or 0 < self.rate.gigabytes_per_second < below
         return self._config.kv_codec if slow else "none"
 
-    def _to_all(self, event: Covered | PeerDead, now: float) -> list[Instruction]:
-        return [each for sender in list(self.handoffs.values()) for each in self._step(sender, event, now)]
+    def _to(self, senders: Iterable[Sender], event: Covered | PeerDead, now: float) -> list[Instruction]:
+        return [each for sender in list(senders) for each in self._step(sender, event, now)]

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
+from benchmarks.stress.waiting_for_room import Waiters
 from core.errors import IllegalMove
 from core.messages import (
     CROWDED,
@@ -26,6 +27,7 @@ from kvtransfer.events import AbortHandoff, Closed, LayerReady, Unpinned
 from kvtransfer.protocol.instructions import Instruction, Lost, Send
 from kvtransfer.protocol.sender import FrameDone, SenderState
 from kvtransfer.protocol.senders import Senders
+from tests.effort import lines_run
 from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, opened, to_prefill
 
 S = SenderState
@@ -233,6 +235,16 @@ def test_room_is_waited_for_as_long_as_the_peer_says_that_we_wait() -> None:
         due = side.senders.next_deadline() or due
         moves = side.senders.tick(due)
     assert due == pytest.approx(silent_since + CONFIG.grant_deadline)
+
+
+def test_waiting_costs_the_same_for_each_however_many_wait() -> None:
+    """A thousand may wait on one link, and its thread has tokens to send beside them."""
+
+    def effort(handoffs: int) -> float:
+        waiters = Waiters(handoffs, 16)
+        return lines_run(lambda: waiters.wait(5.0, 0.0)) / waiters.messages
+
+    assert effort(256) < 2 * effort(16)
 
 
 def test_a_line_that_is_full_is_asked_again_with_everything() -> None:

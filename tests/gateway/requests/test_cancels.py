@@ -1,12 +1,11 @@
 """Cancellations until they are acknowledged: pure, with time as an argument."""
 
-import sys
-from types import FrameType
-from typing import Any
+import pytest
 
 from benchmarks.stress.giving_up import given_up
 from core.ids import AttemptKey
 from gateway.requests.cancels import Cancels, Target
+from tests.effort import lines_run
 
 
 def test_a_cancellation_is_repeated_until_acknowledged() -> None:
@@ -36,26 +35,13 @@ def test_cancellations_end_with_the_worker_or_the_deadline() -> None:
     assert len(cancels) == 0
 
 
+@pytest.mark.parametrize("streams", [32, 512])
+def test_what_is_cancelled_is_sent_once_to_each_worker(streams: int) -> None:
+    _, cancelled = given_up(streams)
+    assert cancelled == 2 * streams
+
+
 def test_a_cancellation_costs_the_same_however_many_are_open() -> None:
     """A worker's death cancels all that it had at once, on the event loop."""
-    few, many = (lines_run(count) / count for count in (32, 512))
+    few, many = (lines_run(lambda count=count: given_up(count)) / count for count in (32, 512))  # type: ignore[misc]
     assert many < 2 * few
-
-
-def lines_run(streams: int) -> int:
-    """Gives streams up, and counts the lines that run for it: a clock would measure the machine."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        _, cancelled = given_up(streams)
-    finally:
-        sys.settrace(before)
-    assert cancelled == 2 * streams, "what is new, and nothing again"
-    return count
