@@ -26,6 +26,8 @@ KERNELS = {
     "block_copy": 35,
 }
 """Seconds for the tests of each: they compile many variants."""
+OPERATORS = ("attention", "elementwise_triton", "sampler_triton", "triton_backend")
+"""Tests of what the engine makes of the kernels: they take a GPU where there is one."""
 MOST_TESTERS = 14
 """Processes that tests run in, side by side; each has half a gigabyte of the GPU's memory for itself alone."""
 
@@ -79,25 +81,26 @@ PART_TWO = (
     Stage(
         "handoff",
         ("-m", "benchmarks.transfer", "--device", "cuda", "--megabytes", "256", "--rounds", "3"),
-        50,
+        45,
         needs=HANDOFF,
     ),
-    _pytest("system", 65, "tests/e2e/test_golden.py::test_the_gpus_path_gives_the_references_tokens", needs=SYSTEM),
+    _pytest("system", 60, "tests/e2e/test_golden.py::test_the_gpus_path_gives_the_references_tokens", needs=SYSTEM),
     Stage(
         "memcheck",
         ("-m", "benchmarks.gpu_hour.small_kernels", "--memcheck", "--seconds", "50"),
         75,
         programs=("compute-sanitizer",),
     ),
-    Stage("tune", ("-m", "benchmarks.kernels", "--tune", "--seconds", "85"), 105),
+    Stage("tune", ("-m", "benchmarks.kernels", "--tune", "--seconds", "75"), 95),
     Stage(
         "table",
-        ("-m", "benchmarks.kernels", "--seconds", "85", "--json", "{work}/result.json"),
-        100,
+        ("-m", "benchmarks.kernels", "--seconds", "75", "--json", "{work}/result.json"),
+        90,
         result="result.json",
     ),
     _engine(f"{LARGE}-tuned", LARGE, 75),
-    _engine(SMALL, SMALL, 50),
+    _engine(SMALL, SMALL, 45),
+    _pytest("operators", 35, *(f"tests/engine/backends/test_{name}.py" for name in OPERATORS)),
     _pytest(
         "architectures",
         50,
