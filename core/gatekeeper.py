@@ -20,9 +20,9 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from core.curve_keys import CurveKeys
-from core.ending import end
 from core.handshakes import Handshakes
 from core.sockets import CONTROL, PAYLOAD
+from core.tasks import Tasks
 
 ENDPOINT = "inproc://zeromq.zap.01"
 VERSION = b"1.0"
@@ -49,8 +49,9 @@ class Gatekeeper:
         self._socket = context.socket(zmq.REP)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(ENDPOINT)
-        self.task = asyncio.create_task(self._serve())
-        """Runs until `close`, or raises what it dies of; await it beside the context owner's other tasks."""
+        self.tasks = Tasks("the gatekeeper")
+        """Run until `close`; wait for their failure beside the context owner's other tasks."""
+        self.tasks.start(self._serve())
 
     def expect(self, user: str, token: str) -> None:
         """Admits a user to payload sockets, with this token only, until `forget`. Call it before the user connects."""
@@ -66,13 +67,13 @@ class Gatekeeper:
         def failed() -> None:
             self._refuse("handshake", str(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
 
-        self._watched.append(Handshakes(socket, zmq.Event.HANDSHAKE_FAILED_PROTOCOL, failed))
+        self._watched.append(Handshakes(socket, zmq.Event.HANDSHAKE_FAILED_PROTOCOL, failed, self.tasks))
 
     async def close(self) -> None:
         """Ends the service, before or after the watched sockets are closed."""
         for handshakes in self._watched:
             await handshakes.close()
-        await end([self.task])
+        await self.tasks.close()
         self._socket.close(0)
 
     async def _serve(self) -> None:

@@ -9,6 +9,7 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from core.ending import end
+from core.tasks import Tasks
 
 BATCH = 16
 
@@ -16,7 +17,8 @@ BATCH = 16
 class Handshakes:
     """Calls `failed` for each event of the socket that is one of `events`, until `close`. Needs the running loop."""
 
-    def __init__(self, socket: zmq.asyncio.Socket, events: zmq.Event, failed: Callable[[], None]) -> None:
+    def __init__(self, socket: zmq.asyncio.Socket, events: zmq.Event, failed: Callable[[], None], tasks: Tasks) -> None:
+        """Begins to watch, by one of its owner's `tasks`."""
         self._socket = socket
         self._failed = failed
         address = f"inproc://handshakes-{id(self)}"
@@ -26,7 +28,7 @@ class Handshakes:
         self._events = socket.context.socket(zmq.PAIR)
         self._events.setsockopt(zmq.RCVHWM, 0)
         self._events.connect(address)
-        self._task = asyncio.create_task(self._read())
+        self._task = tasks.start(self._read())
 
     async def close(self) -> None:
         """Stops watching, before or after the socket itself is closed."""

@@ -15,6 +15,7 @@ from core.descriptors import raise_limit
 from core.errors import BatonError
 from core.listening import listen, url_of
 from core.status import StatusFile
+from core.tasks import child
 from gateway.http.server import Server
 from gateway.service import Gateway
 
@@ -26,8 +27,8 @@ async def serve(config: GatewayConfig, listener: socket.socket, status: StatusFi
     """Serves until a signal comes. Raises `BatonError` if the start fails."""
     gateway = Gateway(config, url_of(listener), status)
     server = Server(gateway)
-    serving = asyncio.create_task(server.serve([listener]))
-    running = asyncio.create_task(_run(gateway))
+    serving = child(server.serve([listener]))
+    running = child(_run(gateway))
     try:
         await asyncio.wait({serving, running}, return_when=asyncio.FIRST_COMPLETED)
         server.stop()

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from core.config import GatewayConfig
 from core.curve_keys import CurveKeys
-from core.ending import end
 from core.errors import ModelError, StoreUnavailable
 from core.ids import SampleKey, new_epoch, request_ids
 from core.queue import PURPOSE
@@ -17,6 +16,7 @@ from core.registry import listed
 from core.sealing import Sealer, Signer, load_secret
 from core.status import StatusFile
 from core.store import ServerClock, check, connect
+from core.tasks import Tasks
 from gateway.errors import unavailable
 from gateway.openai.admission import Admission
 from gateway.reports.metrics import Metrics
@@ -73,7 +73,7 @@ class Gateway:
         self.admission: Admission | None = None  # None until the tokenizer is loaded
         self._draining = False  # no new request is admitted
         self._drained = False  # and those that were cannot begin any more
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks("the gateway")
 
     async def start(self) -> None:
         """Loads the tokenizer and looks for workers. Raises `BatonError` in one sentence if that cannot work."""
@@ -95,15 +95,14 @@ class Gateway:
             self._publisher.run(self._record),
             self._status.beat(),
         )
-        self._tasks = [asyncio.create_task(work) for work in running]
+        for work in running:
+            self._tasks.start(work)
         self._status.ready(self._url)
         log.info("ready: %s serves %s", self._url, self.model)
 
     async def watch(self) -> None:
         """Returns when one of its tasks fails, by raising what it raised."""
-        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        await self._tasks.wait()
 
     def readiness(self) -> tuple[str, float]:
         """Returns stage and percentage of the start; the stage is `ready` when a request would be served."""
@@ -163,7 +162,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Ends everything."""
-        await end(self._tasks)
+        await self._tasks.close()
         if self.admission is not None:
             self.admission.close()
             await self._publisher.close(self._record())

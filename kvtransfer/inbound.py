@@ -23,6 +23,7 @@ from core.network import Network
 from core.records import HandoffCounts, KVLink
 from core.sockets import router, send_now
 from core.strikes import Strikes
+from core.tasks import Tasks
 from kvtransfer.events import Dropped, FromDecode, Landed, RoomWanted, ToDecodeEngine
 from kvtransfer.memory import KVMemory
 from kvtransfer.protocol.instructions import Instruction, Land, Send
@@ -79,12 +80,11 @@ class Inbound:
         self._outcomes = Outcomes()
         self._wake = asyncio.Event()
         self._idle = True  # no handoff has a deadline, so the time keeper may sleep for long
-        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks = Tasks("the handoff from prefill workers")
         reading = [self._read(self._socket, self._receive)]
         reading += [self._read(each, self._payloads(name)) for name, each in self._payload_sockets.sockets.items()]
-        self._tasks = [asyncio.create_task(work) for work in (*reading, self._keep_time())]
-        for task in self._tasks:
-            task.add_done_callback(self._ended)
+        for work in (*reading, self._keep_time()):
+            self._tasks.start(work)
 
     def handle(self, event: FromDecode) -> None:
         """Takes an event of the engine. If its handoff is over meanwhile, its `Dropped` is under way.
@@ -113,13 +113,11 @@ class Inbound:
 
     async def run(self) -> None:
         """Waits until a task of ours dies, and raises its exception."""
-        await self._broken
+        await self._tasks.wait()
 
     async def close(self) -> None:
         """Closes the sockets; the senders of open handoffs will notice by our silence."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         self._socket.close(0)
         self._payload_sockets.close()
         self._sessions.close()
@@ -244,7 +242,3 @@ class Inbound:
                 self._outcomes.landed(event.land_ms)
             case Dropped(reason=reason, owned=False):
                 self._outcomes.given_up(reason)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and not self._broken.done():
-            self._broken.set_exception(error)

@@ -15,6 +15,7 @@ from core.messages import PrefillJob
 from core.network import Network
 from core.records import HandoffCounts, KVLink
 from core.sockets import dealer
+from core.tasks import Tasks
 from kvtransfer.events import CancelAttempt, Closed, FromPrefill, OpenHandoff, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
 from kvtransfer.outbound_link import OutboundLink
@@ -59,7 +60,7 @@ class Outbound:
         self._outcomes = Outcomes()
         self._past_malformed = 0
         self._past_strays = 0
-        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks = Tasks("the handoff to decode workers")
 
     def handle(self, event: FromPrefill) -> None:
         """Takes an event of the engine. If its handoff is over meanwhile, its `Closed` is under way.
@@ -96,7 +97,7 @@ class Outbound:
 
     async def run(self) -> None:
         """Waits until a task of a link dies, and raises its exception."""
-        await self._broken
+        await self._tasks.wait()
 
     async def close(self) -> None:
         """Ends every handoff and every socket; returns, in bounded time, when no frame can be read any more."""
@@ -131,9 +132,8 @@ class Outbound:
         ends = (self._epoch, peer)
         joining = Joining(self._config, ends, self._network, largest, socket, address, self._shunned.get(peer, ()))
         side = Senders(self._config, self._epoch, peer, self._spec, self._trace)
-        link = OutboundLink(side, socket, joining, self._memory, self._clock, self._report, self._forget)
-        for task in (link.pump, link.reader):
-            task.add_done_callback(self._ended)
+        link = OutboundLink(side, socket, joining, self._memory, self._clock, self._report, self._forget, self._tasks)
+        link.pump.add_done_callback(self._gone)
         return link
 
     def _report(self, event: ToPrefillEngine) -> None:
@@ -158,7 +158,5 @@ class Outbound:
                 del self._shunned[next(iter(self._shunned))]
             self._shunned.setdefault(peer, set()).add(link.channel.transport)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._closing = {link for link in self._closing if not link.pump.done()}
-        if not task.cancelled() and (error := task.exception()) is not None and not self._broken.done():
-            self._broken.set_exception(error)
+    def _gone(self, pump: asyncio.Task[None]) -> None:
+        self._closing = {link for link in self._closing if link.pump is not pump}

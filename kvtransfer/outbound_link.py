@@ -18,6 +18,7 @@ import zmq.asyncio
 from core.errors import MessageError
 from core.messages import Addressed, Handoff, Join, Layer, Offer, decode_to_prefill, encode
 from core.sockets import send_now
+from core.tasks import Tasks
 from kvtransfer.events import Closed, OpenHandoff, Tables, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost, Send
@@ -47,6 +48,7 @@ class OutboundLink:
         clock: Callable[[], float],
         report: Callable[[ToPrefillEngine], None],
         lost: Callable[["OutboundLink"], None],
+        tasks: Tasks,
     ) -> None:
         self.side = side
         self.malformed = 0
@@ -69,8 +71,8 @@ class OutboundLink:
         self._wake = asyncio.Event()
         self._lost_at: float | None = None
         self._retry = 0.0  # seconds; not 0 while the socket takes nothing
-        self.pump = asyncio.create_task(self._pump())
-        self.reader = asyncio.create_task(self._read())
+        self.pump = tasks.start(self._pump())
+        self.reader = tasks.start(self._read())
 
     def open(self, opened: OpenHandoff) -> None:
         """Starts a handoff. Raises `IllegalMove` if its number is in use."""

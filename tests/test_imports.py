@@ -220,3 +220,18 @@ for module in {pure!r}:
         [sys.executable, "-c", code], cwd=ROOT, env=dict(os.environ), capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_tasks_have_owners() -> None:
+    """A task that nobody owns dies unheard, and looks like a peer that is silent."""
+    bare = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for package in ALLOWED
+        if package not in ("tests", "benchmarks")
+        for path in sources(package)
+        if path != ROOT / "core" / "tasks.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute | ast.Name)
+        and (node.attr if isinstance(node, ast.Attribute) else node.id) in ("create_task", "ensure_future")
+    ]
+    assert bare == [], "core/tasks.py starts them"

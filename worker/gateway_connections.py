@@ -291,8 +291,7 @@ class GatewayConnections:
 
     def _retry(self, gateway: str) -> None:
         self._retries.discard(gateway)
-        task = asyncio.ensure_future(self._flush(gateway))
-        task.add_done_callback(lambda done: done.cancelled() or done.result())
+        self._owe({gateway})
 
     def _failed(self, gateway: str, key: AttemptKey, failure: Failure) -> Failed:
         return Failed(

@@ -20,6 +20,7 @@ from core.sealing import Sealer, Signer
 from core.sockets import token_router
 from core.status import StatusFile
 from core.store import connect
+from core.tasks import Tasks, child
 from engine.device import use_device
 from worker.engine_watch import LOOK_SECONDS, EngineWatch
 from worker.events import ToGateway
@@ -114,8 +115,10 @@ class IOThread(threading.Thread):
         await jobs.open()  # before the worker registers: nobody may add to a stream that is not there
         await heartbeat.beat()
         self.ready.set()
-        delivering = asyncio.create_task(life.outbox.deliver(handle))
+        tasks = Tasks("the I/O thread")
+        delivering = tasks.start(life.outbox.deliver(handle))
         works = (
+            network.gatekeeper.tasks.wait(),
             connections.run(),
             connections.send(),
             Intake(life, jobs, connections).run(),
@@ -124,20 +127,22 @@ class IOThread(threading.Thread):
             StatusFile(config.status_file).beat(),
             self._watch.run(),
         )
-        tasks = [network.gatekeeper.task, *map(asyncio.create_task, works)]
-        made.push_async_callback(end, [*tasks, delivering])
+        for work in works:
+            tasks.start(work)
+        made.push_async_callback(tasks.close)
         await _until(delivering, tasks)
         await connections.send_all(FLUSH_SECONDS)
         await heartbeat.stop()
 
 
-async def _until(last: asyncio.Task[None], tasks: list[asyncio.Task[None]]) -> None:
+async def _until(last: asyncio.Task[None], tasks: Tasks) -> None:
     """Waits for `last`; other tasks may end before, as the intake does. Raises what any of them raises."""
-    waiting = {last, *tasks}
-    while not last.done():
-        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+    failing = child(tasks.wait())
+    try:
+        await asyncio.wait({last, failing}, return_when=asyncio.FIRST_COMPLETED)
+        await (last if last.done() else failing)
+    finally:
+        await end([failing])
 
 
 def _announced(endpoint: str, announce: str) -> str:

@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
+from core.tasks import child
+
 T = TypeVar("T")
 
 
@@ -15,8 +17,8 @@ class ClientGone(Exception):
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Returns the result of `work`. When the client goes, cancels it and raises `ClientGone`."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnect(receive))
+    task = child(work)
+    gone = child(_disconnect(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from core.messages import Finish
+from core.tasks import child
 from gateway.openai.answers import Answers
 from gateway.requests.stream import Delta, Stream
 
@@ -23,7 +24,7 @@ def event(data: Mapping[str, Any]) -> bytes:
 
 async def deltas(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta] | None, None]:
     """Yields what comes, with the index of its choice, to the end of all; None after a silence. Raises `APIError`."""
-    reads = {asyncio.ensure_future(stream.read(KEEP_ALIVE)): index for index, stream in enumerate(streams)}
+    reads = {child(stream.read(KEEP_ALIVE)): index for index, stream in enumerate(streams)}
     try:
         while reads:
             done, _ = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
@@ -31,7 +32,7 @@ async def deltas(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta] 
                 index = reads.pop(read)
                 delta = read.result()
                 if delta is None or delta.finish is None:
-                    reads[asyncio.ensure_future(streams[index].read(KEEP_ALIVE))] = index
+                    reads[child(streams[index].read(KEEP_ALIVE))] = index
                 yield None if delta is None else (index, delta)
     finally:
         for read in reads:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 from core.config import GatewayConfig
@@ -13,6 +13,7 @@ from core.messages import NO_ROOM, Alive, Emitted, Failed, Started, Tokens
 from core.records import RequestRecord
 from core.slo import SLO
 from core.store import ServerClock
+from core.tasks import Tasks
 from gateway.errors import APIError, failed, timed_out
 from gateway.reports.metrics import Metrics
 from gateway.reports.publisher import Publisher
@@ -20,7 +21,7 @@ from gateway.requests.attempt import Attempt, RetryBudget
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.records import error_of, finished_record, request_record
 from gateway.requests.request import Request
-from gateway.requests.sample import QUEUE_CLOSED, Due, Fate, State
+from gateway.requests.sample import QUEUE_CLOSED, Due, Fate, Sample, State
 from gateway.requests.stream import Stream
 from gateway.workers.connection import News, WorkerConnection
 
@@ -50,7 +51,7 @@ class OpenRequests:
         self._budget = RetryBudget(config.max_requests, time.monotonic())
         self._requests: dict[str, Request] = {}
         self._streams: dict[SampleKey, Stream] = {}  # of the samples in progress
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("requests in progress")
 
     def __len__(self) -> int:
         """Returns the number of samples in progress."""
@@ -190,7 +191,9 @@ class OpenRequests:
                 case Due.ADD:
                     assert sample.attempt is not None
                     sample.attempt.added = now  # once for all its samples, and not again before this one is through
-                    self._spawn(self._add_again(self._requests[sample.key.request], sample.attempt))
+                    request = self._requests[sample.key.request]
+                    again = self._add_again(request, sample.attempt)
+                    self._tasks.start(self._guarded(again, request.trying(sample.attempt)))
                 case Due.ASK:
                     self._dispatch.ask(sample)
 
@@ -217,7 +220,8 @@ class OpenRequests:
             return
         log.info("request %s, sample %d: an attempt ended (%s), trying again", *sample.key, reason)
         self._metrics.retried(reason)
-        self._spawn(self._place_again(stream, avoid, pause or 0.0))
+        again = self._place_again(stream, avoid, pause or 0.0)
+        self._tasks.start(self._guarded(again, [sample]))
 
     async def _place_again(self, stream: Stream, avoid: tuple[str, ...], pause: float) -> None:
         sample = stream.sample
@@ -229,15 +233,15 @@ class OpenRequests:
         except APIError as error:
             self._fail(stream, error)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._spawned)
-
-    def _spawned(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.result()  # a programmer's error reaches the loop's handler
+    async def _guarded(self, work: Coroutine[Any, Any, None], samples: Sequence[Sample]) -> None:
+        """Does what these samples need; a bug in it ends them, for nothing else would before their deadline."""
+        try:
+            await work
+        except Exception:
+            log.exception("request %s fails by a bug", samples[0].key.request)
+            for sample in samples:
+                if (stream := self._streams.get(sample.key)) is not None:
+                    self._fail(stream, failed("the gateway failed; its log says why", "internal_error"))
 
     # ends -----------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ import zmq
 import zmq.asyncio
 
 from core.curve_keys import CurveKeys
-from core.ending import end
 from core.errors import MessageError
 from core.handshakes import Handshakes
 from core.ids import NO_TICKET, AttemptKey
@@ -33,6 +32,7 @@ from core.messages import (
 )
 from core.records import WorkerRecord
 from core.sockets import token_dealer, try_send
+from core.tasks import Tasks
 from gateway.workers.liveness import Health, Liveness
 from gateway.workers.router import Worker
 
@@ -81,20 +81,27 @@ class WorkerConnection(Worker):
         self.taken = NO_TICKET  # jobs of higher tickets wait on its stream
         self._gateway = epoch
         self._listener = listener
+        self._tasks = Tasks(f"the connection to worker {record.epoch}")
         self._socket = token_dealer(context, record.address, keys)
         try:
-            self._handshakes = Handshakes(self._socket, FAILED, self._refused)
+            self._handshakes = Handshakes(self._socket, FAILED, self._refused, self._tasks)
         except zmq.ZMQError:
             self._socket.close(0)
             raise
         self._named_refusal = False
         self._outbox: asyncio.Queue[ToWorker] = asyncio.Queue(OUTBOX)
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+        self._tasks.start(self._read())
+        self._tasks.start(self._write())
 
     @property
     def epoch(self) -> str:
         """Returns the worker's epoch."""
         return self.record.epoch
+
+    @property
+    def broken(self) -> bool:
+        """Tells whether a bug has ended its reading or writing; the log has it."""
+        return self._tasks.error is not None
 
     @property
     def waiting(self) -> int:
@@ -126,8 +133,8 @@ class WorkerConnection(Worker):
     async def close(self) -> None:
         """Closes the socket; what was not sent is lost."""
         self.usable = False
-        await end(self._tasks)
         await self._handshakes.close()
+        await self._tasks.close()
         self._socket.close(0)
 
     def _put(self, message: ToWorker) -> None:

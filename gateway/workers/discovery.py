@@ -14,6 +14,7 @@ from core.records import WorkerRecord
 from core.registry import listed
 from core.sealing import Signer
 from core.store import Outage, ServerClock, Store
+from core.tasks import Tasks
 from gateway.workers.connection import WorkerConnection, WorkerListener
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.liveness import Health
@@ -60,18 +61,18 @@ class Discovery:
         self._beats: OrderedDict[str, int] = OrderedDict()  # number of the last heartbeat seen, by epoch
         self._named: set[str] = set()  # what the log has named once: workers with another model, unsigned records
         self._synced = 0.0  # local time of the clock's last measurement, s
-        self._closing: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("finding workers")
         self.outage = Outage(log, "workers are neither found nor dropped")  # nobody is dead because Redis is away
 
     async def run(self) -> None:
         """Polls and watches until cancelled."""
-        await asyncio.gather(self._poll_for_ever(), self._look_for_ever())
+        await asyncio.gather(self._poll_for_ever(), self._look_for_ever(), self._tasks.wait())
 
     async def close(self) -> None:
         """Closes the connections to all workers."""
         for connection in self._directory:
             self._drop(connection)
-        await asyncio.gather(*self._closing)
+        await self._tasks.finished()
         self._context.term()
 
     async def poll(self) -> None:
@@ -89,6 +90,8 @@ class Discovery:
             worker.look(now)
             if worker.liveness.health is Health.DEAD:
                 log.warning("%s worker %s is dead", worker.record.role, worker.epoch)
+            elif worker.broken:
+                log.warning("%s worker %s is left: its connection broke here", worker.record.role, worker.epoch)
             elif not worker.welcomed and now - worker.since > UNREACHED_SECONDS:
                 log.warning(
                     "%s worker %s is not reached at %s; it is tried again in %.0f s while its heartbeat goes on",
@@ -161,7 +164,7 @@ class Discovery:
 
     def _unsigned(self, key: str) -> None:
         if self._first(key):
-            log.warning("the record at %r was not signed with this deployment's secret; it is not used", key)
+            log.warning("the record at %r was not signed with our secret (--secret-file); it is not used", key)
 
     def _first(self, name: str) -> bool:
         """Tells whether the log is to name this now: once, and not more than can be read."""
@@ -172,6 +175,4 @@ class Discovery:
 
     def _drop(self, worker: WorkerConnection) -> None:
         self._directory.remove(worker)
-        closing = asyncio.create_task(worker.close())
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        self._tasks.start(worker.close())

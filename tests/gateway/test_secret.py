@@ -21,7 +21,7 @@ async def test_a_worker_with_another_secret_is_named_and_gets_nothing(
     await running.gateway.discovery.poll()
     assert running.gateway.workers.get(other.epoch) is None, "its record is not signed as ours are"
     (sentence,) = [record.getMessage() for record in caplog.records if "secret" in record.getMessage()]
-    assert other.epoch in sentence and "not signed with this deployment's secret" in sentence
+    assert other.epoch in sentence and "not signed with our secret (--secret-file)" in sentence
     assert (await running.chat()).status_code == 503
     await running.add("decode")
     answers = await asyncio.gather(*(running.chat() for _ in range(4)))

@@ -169,9 +169,9 @@ async def pair(way: Way, config: TransferConfig = CONFIG) -> AsyncIterator[Pair]
     both = Pair(network, replace(config, **way))
     try:
         yield both
-        for part in (both.outbound._broken, both.inbound._broken):
-            if part.done():
-                part.result()
+        for part in (both.outbound, both.inbound):
+            if part._tasks.error is not None:
+                raise part._tasks.error
         await both.outbound.close()
         await both.inbound.close()
     finally:

@@ -356,7 +356,7 @@ def test_malformed_frames_are_counted_and_harm_nobody(way: Way) -> None:
             assert both.of(Closed)[0].outcome == "accepted" and both.equal(1)
             await until(lambda: both.inbound.refused["cut off"], "it was not cut off")
             assert both.inbound.refused["malformed"] == CONFIG.malformed_rate + 1
-            assert not both.inbound._broken.done()
+            assert both.inbound._tasks.error is None
             enemy.close(0)
             context.destroy(0)
 
@@ -373,7 +373,7 @@ def test_a_sender_survives_nonsense() -> None:
         link, _ = await socket.recv_multipart()
         assert send_now(socket, [link, b"\xc1nonsense"])
         await until(lambda: outbound.counts().dropped["malformed"] == 1, "it was not counted")
-        assert not outbound._broken.done()
+        assert outbound._tasks.error is None
         await outbound.close()
         assert [type(event) for event in events] == [Closed, Unpinned]
         socket.close(0)
@@ -483,7 +483,7 @@ def test_blocks_that_a_device_still_computes_are_not_waited_for(way: Way) -> Non
             await until(lambda: not both.asking(), "the Grants do not arrive")
             both.outbound.handle(AbortHandoff(2, "cancelled"))
             await both.unpinned(2)
-            assert both.target.payloads == 0 and not both.outbound._broken.done()
+            assert both.target.payloads == 0 and both.outbound._tasks.error is None
             there = True
             await both.unpinned(1)
             assert both.equal(1)

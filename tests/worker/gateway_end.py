@@ -6,6 +6,7 @@ from typing import Any
 import zmq.asyncio
 
 from core.config import EngineConfig, WorkerConfig
+from core.ending import end
 from core.gatekeeper import Gatekeeper
 from core.ids import AttemptKey
 from core.messages import FromWorker, Hello, ToWorker, Welcome, decode_from_worker, encode
@@ -71,7 +72,7 @@ class Setting:
         self.connections = GatewayConnections(self.life, self._socket, self.transfer)
         self.ledger = self.connections._ledger
         self.dealer = token_dealer(self.context, self.endpoint, KEYS)
-        self._task = asyncio.create_task(self.connections.run())
+        self._tasks = [asyncio.create_task(work) for work in (self.connections.run(), self.connections.send())]
 
     @property
     def told(self) -> list[Any]:
@@ -90,8 +91,7 @@ class Setting:
         assert isinstance(await self.receive(), Welcome)
 
     async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._tasks)
         await self.gatekeeper.close()
         self._socket.close(0)
         self.dealer.close(0)

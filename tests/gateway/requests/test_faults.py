@@ -422,3 +422,23 @@ def _open(running: Running) -> list[Any]:
 
 def _question() -> Any:
     return parse_chat(b'{"messages": [{"role": "user", "content": "Hi!"}], "stream": true}')
+
+
+async def test_a_bug_in_a_retry_ends_its_request_at_once(
+    serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would notice otherwise: without an attempt, only the deadline ends a sample."""
+    running = await serve("prefill", "decode")
+    running.peer("prefill").faults.update(fails="engine", retryable=True)
+    place: Any = running.gateway.requests._dispatch.place
+
+    async def bug(*args: Any, first: bool, **more: Any) -> None:
+        if not first:
+            raise ZeroDivisionError("a bug of the dispatch")
+        await place(*args, first=first, **more)
+
+    monkeypatch.setattr(running.gateway.requests._dispatch, "place", bug)
+    answer = await running.chat()
+    assert answer.status_code == 500 and answer.json()["error"]["code"] == "internal_error"
+    assert "a bug of the dispatch" in caplog.text and "Traceback" in caplog.text
+    assert not running.gateway.requests._tasks and not len(running.gateway.requests)

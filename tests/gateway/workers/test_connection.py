@@ -132,3 +132,19 @@ async def test_a_pong_tells_whether_the_engine_is_overdue(redis_url: str, model:
                 return connection.overdue == overdue
 
             await until(said, f"what {due} ms mean")
+
+
+async def test_a_bug_in_what_reads_is_logged_and_breaks_the_connection(
+    redis_url: str, model: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that it looks like a worker that is dead."""
+
+    def bug(worker: WorkerConnection, news: News) -> None:
+        raise ZeroDivisionError("a bug of the listener")
+
+    async with connected(redis_url, model) as (peer, connection, listener):
+        monkeypatch.setattr(listener, "received", bug)
+        assert not connection.broken
+        await peer.say(GATEWAY, alive(peer, 0))
+        await until(lambda: connection.broken, "the end of its reading")
+        assert peer.epoch in caplog.text and "a bug of the listener" in caplog.text and "Traceback" in caplog.text

@@ -12,6 +12,8 @@ import pytest
 from msgspec import structs
 
 from core.curve_keys import CurveKeys
+from core.ids import AttemptKey
+from core.messages import Alive
 from core.records import WorkerRecord
 from core.registry import PURPOSE, publish, record_key
 from core.sealing import Signer
@@ -140,6 +142,26 @@ async def test_an_old_record_that_is_put_back_says_nothing(finder: Finder, peer:
     await finder.store.set(key, old)
     await finder.poll()
     assert worker.record.draining and not worker.liveness.beating
+
+
+async def test_a_worker_whose_connection_broke_here_is_left_at_once(
+    finder: Finder, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(worker: WorkerConnection, news: News) -> None:
+        raise ZeroDivisionError("a bug of the listener")
+
+    monkeypatch.setattr(finder, "received", bug)
+    await finder.poll()
+    await finder.reach(peer)
+    key = AttemptKey("request-1", 0, 1)
+    await peer.say("gateway", Alive(sender=peer.epoch, receiver="gateway", key=key, state="running"))
+
+    def left() -> bool:
+        finder.discovery.look()
+        return finder.dead == [peer.epoch]
+
+    await until(left, "the worker to be left")
+    assert finder.known() == set()
 
 
 async def test_a_life_that_never_answers_is_dropped_and_comes_back_with_a_new_heartbeat_only(
