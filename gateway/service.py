@@ -21,6 +21,7 @@ from gateway.errors import unavailable
 from gateway.openai.admission import Admission
 from gateway.reports.metrics import Metrics
 from gateway.reports.publisher import Publisher
+from gateway.reports.refusals import Refusals
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.open_requests import OpenRequests
 from gateway.requests.request import Request
@@ -56,6 +57,7 @@ class Gateway:
         self._tenants = Tenants(secret)
         self.workers = WorkerDirectory()
         self.metrics = Metrics(self.model, self.workers)
+        self.refusals = Refusals(self.metrics)
         self._signer = Signer(secret, RECORDS)
         self._publisher = Publisher(self._store, self._signer, self._clock)
         dispatch = Dispatch(self._epoch, self._store, Sealer(secret, PURPOSE), self._clock, self.workers)
@@ -121,14 +123,22 @@ class Gateway:
             raise unavailable(f"the server is starting: {stage}, {percent:.0f}%", "starting", 2.0)
         return self.admission
 
-    async def open(self, prompts: list[AdmittedPrompt], received: float, streaming: bool) -> list[Request]:
-        """Sends these prompts on their way, all or none; `received` is local time, s. Raises `APIError`."""
+    def new_id(self) -> str:
+        """Returns an id for a request."""
+        return next(self._ids)
+
+    async def open(self, prompts: list[AdmittedPrompt], id: str, received: float, streaming: bool) -> list[Request]:
+        """Sends these prompts on their way, all or none; `received` is local time, s. Raises `APIError`.
+
+        The first one's request has the id, the others have new ones.
+        """
         if self._drained:
             raise unavailable("the server is shutting down", "shutting_down")
         requests: list[Request] = []
         try:
-            for prompt in prompts:
-                requests.append(self._request(prompt, received, streaming))
+            for number, prompt in enumerate(prompts):
+                name = self.new_id() if number else id
+                requests.append(self._request(prompt, name, received, streaming))
                 await self.requests.open(requests[-1])
         except BaseException:
             self.leave(requests)
@@ -176,9 +186,8 @@ class Gateway:
     def _tokenizer(self) -> ModelTokenizer:
         return ModelTokenizer(locate_files(self.config.model), self.config.spelled_tokens)
 
-    def _request(self, prompt: AdmittedPrompt, received: float, streaming: bool) -> Request:
+    def _request(self, prompt: AdmittedPrompt, name: str, received: float, streaming: bool) -> Request:
         assert self.admission is not None, "a prompt was admitted, so there is one"
-        name = next(self._ids)
         deadline = received + self.config.request_timeout
         samples = [Sample(SampleKey(name, number), prompt, deadline) for number in range(prompt.samples)]
         fresh = self.admission.tokenizer.detokenizer

@@ -69,7 +69,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "errors": set(),
         "text": {"errors"},
         "workers": set(),
-        "reports": {"workers"},
+        "reports": {"errors", "workers"},
         "requests": {"errors", "text", "workers", "reports"},
         "openai": {"errors", "text", "requests"},
         "service": {"errors", "text", "workers", "reports", "requests", "openai"},

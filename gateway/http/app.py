@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 from fastapi import FastAPI, Request
@@ -31,22 +32,28 @@ def make_app(gateway: Gateway) -> FastAPI:
     """Returns the application of one gateway life."""
     app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
 
-    def refuse(error: APIError) -> Response:
-        gateway.metrics.refused(error.status)
-        return _json(error.body(), error.status, error.headers())
+    def id_of(request: Request) -> str:
+        """Every request has an id, from its first mention to the last."""
+        if not hasattr(request.state, "id"):
+            request.state.id = gateway.new_id()
+        return str(request.state.id)
+
+    def refuse(request: Request, error: APIError) -> Response:
+        gateway.refusals.report(error, id_of(request))
+        return _json(error.body(), error.status, {"x-request-id": id_of(request), **error.headers()})
 
     async def on_api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, APIError)
-        return refuse(error)
+        return refuse(request, error)
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        refusal = refuse(of_status(error.status_code, request.url.path, request.method))
+        refusal = refuse(request, of_status(error.status_code, request.url.path, request.method))
         refusal.headers.update(error.headers or {})
         return refusal
 
     async def on_error(request: Request, error: Exception) -> Response:
-        return refuse(failed("the gateway failed; its log says why", "internal_error"))
+        return refuse(request, failed("the gateway failed; its log says why", "internal_error"))
 
     app.add_exception_handler(APIError, on_api_error)
     app.add_exception_handler(HTTPException, on_http_error)
@@ -55,13 +62,19 @@ def make_app(gateway: Gateway) -> FastAPI:
     async def answer(
         request: Request, kind: Kind, body: SamplingFields, prompts: list[AdmittedPrompt], received: float
     ) -> Response:
-        requests = await gateway.open(prompts, received, bool(body.stream))
+        requests = await gateway.open(prompts, id_of(request), received, bool(body.stream))
         streams = [stream for one in requests for stream in one.streams]
         options = body.stream_options
         answers = Answers(kind, gateway.model, requests, bool(options and options.include_usage))
         headers = {"x-request-id": answers.id}
         if body.stream:
-            return EventStream(events(streams, answers), headers, refuse, lambda: gateway.leave(requests))
+            return EventStream(
+                events(streams, answers),
+                headers,
+                refuse=partial(refuse, request),
+                broke=partial(gateway.refusals.report, request=id_of(request)),
+                leave=lambda: gateway.leave(requests),
+            )
         try:
             return _json(await until_gone(request.receive, collect(streams, answers)), 200, headers)
         except ClientGone:

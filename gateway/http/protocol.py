@@ -36,10 +36,10 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class ServerConfig(uvicorn.Config):
     """Holds uvicorn's settings and what all connections share."""
 
-    def __init__(self, app: ASGIApp, most: int, refused: Callable[[APIError], None], **settings: Any) -> None:
+    def __init__(self, app: ASGIApp, most: int, refused: Callable[[APIError], str], **settings: Any) -> None:
         super().__init__(app, http=Connection, ws="none", lifespan="off", **settings)
         self.open: Connections[Connection] = Connections(most)
-        self.refused = refused  # hears of what is refused before there is a request
+        self.refused = refused  # is told what is refused before there is a request, and gives it an id
 
 
 class Connection(HttpToolsProtocol):
@@ -219,10 +219,11 @@ class Connection(HttpToolsProtocol):
             if cycle.response_started:
                 self.transport.close()
                 return
+            headers = error.headers()  # the application tells of it
         else:
-            self._refused(error)
+            headers = {**error.headers(), "x-request-id": self._refused(error)}
         body = msgspec.json.encode(error.body())
-        more = "".join(f"{name}: {value}\r\n" for name, value in error.headers().items())
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n{more}"
         self.transport.write(f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
         self._drop(False, seconds)

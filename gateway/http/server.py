@@ -5,16 +5,25 @@ import contextlib
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
 
 import uvicorn
 
 from core.listening import BACKLOG
+from gateway.errors import APIError
 from gateway.http.app import make_app
 from gateway.http.protocol import ServerConfig
 from gateway.service import Gateway
 
 KEEP_ALIVE = 75  # s that an idle connection is kept
 CLOSE_SECONDS = 5  # s until connections that do not end are cut
+
+
+def _refused(gateway: Gateway, error: APIError) -> str:
+    """Tells of a refusal by a connection, and returns the id that it is told by."""
+    id = gateway.new_id()
+    gateway.refusals.report(error, id)
+    return id
 
 
 class Server(uvicorn.Server):
@@ -24,7 +33,7 @@ class Server(uvicorn.Server):
         config = ServerConfig(
             make_app(gateway),
             gateway.config.max_connections,
-            lambda error: gateway.metrics.refused(error.status),
+            partial(_refused, gateway),
             log_config=None,
             access_log=False,
             server_header=False,

@@ -20,6 +20,7 @@ class EventStream(Response):
     """Streams events until they or the client end; then calls `leave`, in every case.
 
     The status line waits for the first event, so that what fails before it gets a true status: `refuse` answers it.
+    What fails later ends the stream with an event, and `broke` hears of it.
     """
 
     media_type = "text/event-stream"
@@ -29,20 +30,24 @@ class EventStream(Response):
         events: AsyncGenerator[bytes, None],
         headers: Mapping[str, str],
         refuse: Callable[[APIError], Response],
+        broke: Callable[[APIError], None],
         leave: Callable[[], None],
     ) -> None:
         super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
         self._events = events
         self._refuse = refuse
+        self._broke = broke
         self._leave = leave
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, as ASGI calls a response."""
         try:
             await until_gone(receive, self._run(scope, receive, send))
-        except (ClientGone, TimeoutError) as error:
-            log.debug("a client left its stream: %s", type(error).__name__)
+        except ClientGone:
+            log.debug("a client left its stream")
+        except TimeoutError:
+            self._broke(APIError(408, f"the client read nothing for {SEND_SECONDS:g} s", code="client_too_slow"))
         finally:
             self._leave()
 
@@ -63,5 +68,6 @@ class EventStream(Response):
             if not started:
                 await self._refuse(error)(scope, receive, send)
                 return
+            self._broke(error)
             await write(event(error.body()) + DONE)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

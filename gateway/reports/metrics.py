@@ -53,7 +53,7 @@ class Metrics:
         self._bytes = counter("baton:handoff_bytes", "KV bytes that were passed", "transport", "sealed", "codec")
         self._retries = counter("baton:attempts_retried", "Attempts that were followed by another", "reason")
         self._dropped = counter("baton:messages_dropped", "Messages that were stale, unknown or malformed")
-        self._refused = counter("baton:requests_refused", "Requests answered with an error status", "status")
+        self._refused = counter("baton:requests_refused", "Requests answered with an error", "status", "code")
         in_progress = "baton:requests_in_progress"
         self._in_progress = Gauge(in_progress, "Of this gateway", ["model_name"], registry=self._registry)
         for unlabelled in (self._good, self._prompt, self._output, self._dropped, self._in_progress):
@@ -80,9 +80,9 @@ class Metrics:
         """Counts a message that was of no use."""
         self._dropped.labels(self._model).inc()
 
-    def refused(self, status: int) -> None:
-        """Counts a request that was answered with this error status."""
-        self._refused.labels(self._model, str(status)).inc()
+    def refused(self, status: int, code: str) -> None:
+        """Counts a request that was answered with this error."""
+        self._refused.labels(self._model, str(status), code).inc()
 
     def ended(self, record: FinishedRecord) -> None:
         """Counts a request that has ended."""

@@ -162,7 +162,7 @@ async def test_metrics(running: Running) -> None:
         'vllm:request_success_total{finished_reason="stop",model_name="tiny"} 1.0',
         'vllm:request_success_total{finished_reason="length",model_name="tiny"} 1.0',
         'baton:requests_good_total{model_name="tiny"} 2.0',
-        'baton:requests_refused_total{model_name="tiny",status="400"} 1.0',
+        'baton:requests_refused_total{code="invalid_value",model_name="tiny",status="400"} 1.0',
         'baton:requests_in_progress{model_name="tiny"} 0.0',
     ):
         assert line in text, text

@@ -1,0 +1,98 @@
+"""Whatever a client is refused stands in the log, with its id and its reason, and is counted."""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from gateway.errors import APIError, invalid, unavailable
+from gateway.reports.metrics import Metrics
+from gateway.reports.refusals import LINES, WINDOW, LineLimit, Refusals
+from tests.gateway.http.test_protocol import connected
+from tests.gateway.running import Running
+
+Serve = Callable[..., Awaitable[Running]]
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if " is answered " in record.getMessage()]
+
+
+async def counted(running: Running, status: int, code: str) -> bool:
+    text = (await running.client.get("/metrics")).text
+    return f'baton:requests_refused_total{{code="{code}",model_name="tiny",status="{status}"}} 1.0' in text
+
+
+@pytest.fixture(autouse=True)
+def listening(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "baton.gateway")
+
+
+async def test_a_refusal_has_a_line_with_its_id(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    running = await serve()
+    answer = await running.chat()
+    id = answer.headers["x-request-id"]
+    assert lines(caplog) == [f"request {id} is answered 503 no_workers: {answer.json()['error']['message']}"]
+    assert await counted(running, 503, "no_workers")
+
+
+async def test_no_word_of_a_client_is_in_the_log(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    for field in ({"model": "secret"}, {"secret": 1}, {"stop": ["secret"] * 17}, {"max_tokens": "secret"}):
+        assert (await running.chat(**field)).status_code >= 400
+    assert (await running.client.get("/secret")).status_code == 404
+    assert len(lines(caplog)) == 5 and "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_failure_has_a_line_with_its_id(serve: Serve, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+    running = await serve("decode", request_timeout=0.3)
+    running.peer("decode").faults["deaf_to_jobs"] = 1000
+    answer = await running.chat(stream=stream)
+    assert answer.status_code == 504
+    id = answer.headers["x-request-id"]
+    assert [line.split(":")[0] for line in lines(caplog)] == [f"request {id} is answered 504 deadline_exceeded"]
+    assert await counted(running, 504, "deadline_exceeded")
+
+
+async def test_an_error_within_a_stream_has_a_line(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    running = await serve("decode")
+    async with running.client.stream(
+        "POST", "/v1/chat/completions", json={"messages": [{"role": "user", "content": "Hi!"}], "stream": True}
+    ) as answer:
+        text = ""
+        async for piece in answer.aiter_text():
+            if not text:
+                running.gateway.requests.fail_all(unavailable("the server is shutting down", "shutting_down"))
+            text += piece
+    assert '"code":"shutting_down"' in text and text.endswith("data: [DONE]\n\n")
+    id = answer.headers["x-request-id"]
+    assert lines(caplog) == [f"request {id} is answered 503 shutting_down: the server is shutting down"]
+
+
+async def test_what_is_no_http_has_a_line(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    async with connected(running) as wire:
+        await wire.send(b"\x00\x01\r\n\r\n")
+        _, headers, _ = await wire.answer()
+    assert lines(caplog) == [f"request {headers[b'x-request-id'].decode()} is answered 400 invalid_http"]
+    assert await counted(running, 400, "invalid_http")
+
+
+def test_lines_are_limited_and_those_left_out_are_counted() -> None:
+    limit = LineLimit(2, 10.0)
+    assert [limit.take(now) for now in (0.0, 1.0, 2.0, 9.9)] == [0, 0, None, None]
+    assert [limit.take(now) for now in (10.0, 11.0, 12.0, 25.0)] == [2, 0, None, 1]
+
+
+def test_each_code_has_its_own_lines(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    refusals = Refusals(Metrics("tiny", []), lambda: now)
+    many, rare = APIError(429, "full", code="rate_limit_exceeded"), invalid("x")
+    for number in range(LINES + 5):
+        refusals.report(many, f"r{number}")
+    refusals.report(rare, "other")
+    assert len(lines(caplog)) == LINES + 1 and lines(caplog)[-1] == "request other is answered 400 invalid_value"
+    now = WINDOW
+    refusals.report(many, "last")
+    assert lines(caplog)[-1] == (
+        "request last is answered 429 rate_limit_exceeded: full (5 such lines were left out before)"
+    )
