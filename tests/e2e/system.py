@@ -80,9 +80,9 @@ class System:
 
     def _start(self) -> None:
         service, self.redis_url = redis_service(self.directory)
-        self._run(service.command)
+        self._redis_command = service.command
         self.store: redis.Redis = connect_blocking(self.redis_url)
-        wait_until(self._answers, "Redis")
+        self.start_redis()
         (self.directory / "secret").write_text(new_secret())
         shared = ["--redis", self.redis_url]
         serving = [*shared, "--model", str(self.model), "--secret-file", str(self.directory / "secret")]
@@ -93,12 +93,25 @@ class System:
                 self.workers[name] = self._serve(name, self._modules[role], options)
         for name in self.workers:
             self.address(name)
-        self._serve("gateway", "gateway", [*serving, "--port", "0", *self._gateway])
+        self.gateway = self._serve("gateway", "gateway", [*serving, "--port", "0", *self._gateway])
         self.gateway_url = self.address("gateway")
         wait_until(self._takes_requests, "the gateway to know its workers")
         if self._dashboard:
             self._serve("dashboard", "dashboard", [*shared, "--port", "0", "--gateway", self.gateway_url])
             self.dashboard_url = self.address("dashboard")
+
+    def start_redis(self) -> None:
+        """Starts the server, and waits until it answers: at the start, and where a test has ended it."""
+        self.redis = subprocess.Popen(
+            self._redis_command,
+            cwd=ROOT,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+        )
+        self._processes.insert(0, self.redis)  # the last to be stopped
+        wait_until(self._answers, "Redis")
 
     def _serve(self, name: str, module: str, options: list[str]) -> Forked:
         status = str(self.directory / f"{name}.status")
@@ -108,13 +121,6 @@ class System:
         )
         self._processes.append(process)
         return process
-
-    def _run(self, command: Sequence[str]) -> None:
-        self._processes.append(
-            subprocess.Popen(
-                command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
-            )
-        )
 
     def address(self, name: str) -> str:
         """Where a service is ready; waits for it."""
@@ -177,9 +183,13 @@ class System:
         with self.host_of("gateway").inside():
             if httpx.get(f"{self.gateway_url}/ready", timeout=5).status_code != 200:
                 return False
+        return self.usable() == len(self.workers)
+
+    def usable(self) -> int:
+        """How many workers the gateway sends work to."""
+        with self.host_of("gateway").inside():
             lines = httpx.get(f"{self.gateway_url}/metrics", timeout=5).text.splitlines()
-        usable = [line for line in lines if line.startswith("baton:worker_usable{") and line.endswith(" 1.0")]
-        return len(usable) == len(self.workers)
+        return len([line for line in lines if line.startswith("baton:worker_usable{") and line.endswith(" 1.0")])
 
     def _answers(self) -> bool:
         try:

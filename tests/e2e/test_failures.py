@@ -1,4 +1,4 @@
-"""A worker that dies costs no request: its sequences go on elsewhere, with the same tokens."""
+"""Whatever stops, dies, is emptied or leaves costs no request: sequences go on elsewhere, with the same tokens."""
 
 import signal
 import threading
@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.e2e.golden import build_served_model, complete_all, references
+from tests.e2e.streams import Streams
 from tests.e2e.system import System
 from tests.reference import Golden
 from tests.waiting import wait_until
@@ -49,3 +50,51 @@ def test_a_killed_worker_loses_no_request(tmp_path: Path, served: tuple[Path, li
         wait_until(lambda: len(system.records()) == 3, "the dead worker's record to expire")
         system.wait_until_idle()
         assert all(record.outcome == "finished" for record in system.finished())
+
+
+@pytest.mark.timeout(240)
+def test_disturbances_of_every_service_change_no_token(tmp_path: Path, served: tuple[Path, list[Golden]]) -> None:
+    """One after the other, each in the middle of streams; operators are PyTorch's, so that streams last long enough."""
+    model, runs = served
+    slow = (*FP32, "--cpu-backend", "torch")
+    with System(tmp_path, model, prefill=2, decode=3, worker=slow) as system:
+        streams = Streams(system.gateway_url, (runs + runs)[:24])
+        disturbed: list[int] = []  # streams that had not ended, at each disturbance
+        streams.begin_to_flow(6)
+        stopped = [system.workers["prefill-1"], system.workers["decode-1"]]
+        for worker in stopped:
+            worker.send_signal(signal.SIGSTOP)
+        disturbed.append(streams.flowing())
+        streams.begin(3)
+        streams.finish()  # on the others
+        for worker in stopped:
+            worker.send_signal(signal.SIGCONT)  # what they still say is of attempts that are over
+
+        streams.begin_to_flow(3)
+        system.gateway.send_signal(signal.SIGSTOP)
+        disturbed.append(streams.flowing())
+        system.wait_until_idle()  # the workers have made all tokens
+        system.gateway.send_signal(signal.SIGCONT)
+
+        streams.begin_to_flow(3)
+        system.redis.send_signal(signal.SIGSTOP)
+        disturbed.append(streams.flowing())
+        streams.finish()
+        system.redis.send_signal(signal.SIGCONT)
+
+        streams.begin_to_flow(2)
+        system.store.flushall()
+        disturbed.append(streams.flowing())
+        streams.begin_to_flow(2)
+        system.killed.add(system.redis.pid)
+        system.redis.kill()
+        system.redis.wait()
+        disturbed.append(streams.flowing())
+        system.start_redis()  # another one, which is empty
+        streams.begin_to_flow(3)
+        system.workers.pop("decode-2").send_signal(signal.SIGTERM)
+        disturbed.append(streams.flowing())
+        streams.begin(2)
+        assert streams.finish() == 24
+        system.wait_until_idle()
+        assert sum(map(bool, disturbed)) >= 4, disturbed

@@ -1,0 +1,63 @@
+"""Clients that read answers as they come, each in a thread, and compare them with the reference."""
+
+import threading
+from collections.abc import Iterator
+
+from core.completions_client import Endpoint
+from core.errors import GatewayError
+from tests.e2e.golden import tokens_of
+from tests.reference import Golden
+from tests.waiting import wait_until
+
+FIRST = 5
+SECONDS = 60.0  # in which an answer comes, whatever happens
+
+
+class Streams:
+    """Some of them begin whenever the test says so."""
+
+    def __init__(self, url: str, runs: list[Golden]) -> None:
+        self._endpoint = Endpoint(url, silence=SECONDS)
+        self._waiting: Iterator[Golden] = iter(runs)
+        self._begun: list[tuple[Golden, list[str], threading.Thread]] = []
+
+    def begin(self, count: int) -> None:
+        """Begins so many more."""
+        for _ in range(count):
+            run, texts = next(self._waiting), list[str]()
+            thread = threading.Thread(target=self._read, args=(run, texts))
+            self._begun.append((run, texts, thread))
+            thread.start()
+
+    def begin_to_flow(self, count: int) -> None:
+        """Begins so many more, and returns when each has some tokens, `FIRST` at least."""
+        self.begin(count)
+        wait_until(lambda: all(len(texts) >= FIRST for _, texts, _ in self._begun), "first tokens")
+
+    def flowing(self) -> int:
+        """How many have not ended."""
+        return sum(thread.is_alive() for _, _, thread in self._begun)
+
+    def finish(self) -> int:
+        """Returns how many have begun, when all of them have ended with the tokens of the reference."""
+        for run, texts, thread in self._begun:
+            thread.join(SECONDS)
+            assert tokens_of("".join(texts)) == run.tokens
+        return len(self._begun)
+
+    def _read(self, run: Golden, texts: list[str]) -> None:
+        """Asks until it is answered: while Redis is empty, workers are not known well enough for new requests."""
+        body = {"prompt": run.prompt, "max_tokens": len(run.tokens), "temperature": 0, "ignore_eos": True}
+
+        def answered() -> bool:
+            try:
+                for chunk in self._endpoint.stream("/v1/completions", body):
+                    if chunk.text:
+                        texts.append(chunk.text)
+            except GatewayError:
+                if texts:
+                    raise
+                return False
+            return True
+
+        wait_until(answered, "an answer", SECONDS)
