@@ -23,13 +23,18 @@ if importlib.util.find_spec("triton") is None:
     sys.exit("error: Triton is not installed here: pip install -c constraints.txt triton")
 
 from benchmarks.compile_only import SHARED, VERSION, CompileOnly, compiling
+from benchmarks.kernels.block_copy import Encode
+from benchmarks.kernels.case import Size
 from benchmarks.kernels.rows import MODULES, Wanted, rows
+from kernels.block_copy import unsupported
+from kernels.device import assumed
 
 INTERPRET = "TRITON_INTERPRET"
 META = torch.device("meta")
 OTHERS = (torch.float16, torch.float32)
 
 
+SIZES: tuple[Size, Size] = ("full", "compiled")
 FEW_SPILLED = 16
 """Bytes: some registers that are put aside once, where the assembler has reached a bound of its own; no loop's."""
 
@@ -47,10 +52,17 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def launched_on(sm: int, wanted: Wanted) -> bool:
+    """Tells whether a model launches this row on such a GPU: where there is no fp8, PyTorch's operators encode it."""
+    shape = wanted.shape
+    with assumed(*divmod(sm, 10)):
+        return not isinstance(shape, Encode) or not unsupported(shape.block, shape.heads.dim, shape.code, META)
+
+
 def launches(kernels: list[str], sm: int, quick: bool) -> Iterator[Launch]:
     """Lists the launches of each kernel on one kind of GPU; `quick`: of its first row alone."""
     for kernel in kernels:
-        full, more = list(rows("full", [kernel])), list(rows("compiled", [kernel]))
+        full, more = ([each for each in rows(size, [kernel]) if launched_on(sm, each)] for size in SIZES)
         for wanted in full[:1] if quick else full + more:
             yield Launch(wanted, torch.bfloat16, sm)
         for wanted in [] if quick else full[:1] + more[:1]:

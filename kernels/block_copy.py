@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.device import converts_fp8
 from kernels.tuning import Config, tuned
 
 CANDIDATES = (
@@ -42,8 +43,10 @@ ROUND = tl.constexpr(1.5 * 2.0**23)
 """Added to a number below 2^22 and taken away again, it leaves the nearest integer, and the even one of two."""
 
 
-def unsupported(block: int, dim: int) -> str:
-    """Says in one sentence why blocks of so many tokens and values cannot be encoded; empty: they can."""
+def unsupported(block: int, dim: int, code: Code, device: torch.device) -> str:
+    """Says in one sentence why blocks of so many tokens and values cannot be encoded on a device; empty: they can."""
+    if code == "fp8" and not converts_fp8(device):
+        return "block_copy converts to fp8 on GPUs that have instructions for it, from sm_89 on"
     if block * dim > MOST:
         return f"block_copy converts heads of up to {MOST} values per block, not {block} tokens of {dim}"
     return ""
@@ -102,7 +105,7 @@ def encode(layer: Tensor, blocks: Tensor, code: Code, *, config: Config | None =
     """
     _, kv_heads, sides, block, dim = layer.shape
     _check(layer, blocks)
-    assert not unsupported(block, dim)
+    assert not unsupported(block, dim, code, layer.device)
     dtype, largest = FORMATS[code]
     values = torch.empty((len(blocks), *layer.shape[1:]), dtype=dtype, device=layer.device)
     scales = torch.empty(values.shape[:-2], dtype=torch.float32, device=layer.device)

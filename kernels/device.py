@@ -21,6 +21,7 @@ def processors(device: torch.device) -> int:
 GROUPS = (9, 10, 11)
 """Major compute capabilities whose tensor cores take operands from shared memory: Hopper's products of warp groups, and
 those of Blackwell in data centers. That leaves registers to larger tiles; other devices keep operands there."""
+FIRST_FP8 = (8, 9)
 USUAL = (9, 0)
 _assumed: list[tuple[int, int]] = [USUAL]
 """What devices without a compute capability, the interpreter among them, are taken for; the innermost is last."""
@@ -28,7 +29,12 @@ _assumed: list[tuple[int, int]] = [USUAL]
 
 def multiplies_by_groups(device: torch.device) -> bool:
     """Tells whether the device's products leave registers to larger tiles: see `GROUPS`."""
-    return (_capability(device) if device.type == "cuda" else _assumed[-1])[0] in GROUPS
+    return _capability(device)[0] in GROUPS
+
+
+def converts_fp8(device: torch.device) -> bool:
+    """Tells whether the device has instructions for e4m3, as GPUs from Ada and Hopper on (sm_89) do."""
+    return _capability(device) >= FIRST_FP8
 
 
 @contextmanager
@@ -41,6 +47,10 @@ def assumed(major: int, minor: int) -> Iterator[None]:
         _assumed.pop()
 
 
-@cache
 def _capability(device: torch.device) -> tuple[int, int]:
+    return _of_gpu(device) if device.type == "cuda" else _assumed[-1]
+
+
+@cache
+def _of_gpu(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)

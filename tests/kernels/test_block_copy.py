@@ -20,9 +20,11 @@ from kernels.block_copy import (
     scatter,
     unsupported,
 )
+from kernels.device import assumed
 from kernels.tuning import Config
 from tests.kernels.poison import poisoned
 
+CPU = torch.device("cpu")
 CODES: tuple[Code, ...] = ("fp8", "int8")
 POOLS = [(3, 5, 2, 2, 8, 16), (2, 4, 3, 2, 16, 22), (1, 7, 1, 2, 24, 20)]
 """With layers, with an odd head size, and with one layer alone."""
@@ -195,6 +197,13 @@ def test_batches_of_moves_have_the_effect_of_one_after_the_other(seed: int, devi
 
 
 def test_what_is_too_large_is_refused_by_name() -> None:
-    assert unsupported(64, 256) == ""
+    assert unsupported(64, 256, "int8", CPU) == ""
     sentence = "block_copy converts heads of up to 16384 values per block, not 128 tokens of 256"
-    assert unsupported(128, 256) == sentence
+    assert unsupported(128, 256, "int8", CPU) == sentence
+
+
+@pytest.mark.parametrize(("capability", "has"), [((8, 0), False), ((8, 6), False), ((8, 9), True), ((12, 0), True)])
+def test_fp8_is_left_to_others_on_gpus_without_it(capability: tuple[int, int], has: bool) -> None:
+    with assumed(*capability):
+        assert (unsupported(16, 128, "fp8", CPU) == "") is has
+        assert unsupported(16, 128, "int8", CPU) == ""

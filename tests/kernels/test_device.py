@@ -21,7 +21,7 @@ def test_only_some_gpus_multiply_by_groups(
     with assumed(*capability):
         assert multiplies_by_groups(CPU) is groups
     assert multiplies_by_groups(CPU), "as Hopper, where nobody says"
-    monkeypatch.setattr("kernels.device._capability", lambda device: capability)
+    monkeypatch.setattr("kernels.device._of_gpu", lambda device: capability)
     assert multiplies_by_groups(torch.device("cuda", 0)) is groups
 
 

@@ -9,12 +9,13 @@ from kernels import block_copy
 
 
 class TritonCodec(DeviceCodec):
-    """See `engine.kv.codec.BlockCodec`. Heads that are too large for the kernel go PyTorch's way."""
+    """See `engine.kv.codec.BlockCodec`. What the kernel does not support goes PyTorch's way."""
 
     @torch.inference_mode()
     def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:
         assert codec != "none"
-        if block_copy.unsupported(*layer.shape[-2:]):
+        block, dim = layer.shape[-2:]
+        if block_copy.unsupported(block, dim, codec, layer.device):
             return super().encode(layer, blocks, codec)
         values, scales = block_copy.encode(layer, blocks, codec)
         return wire_form(scales.flatten(1), values.flatten(1))

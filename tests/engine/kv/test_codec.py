@@ -26,7 +26,9 @@ from engine.device import DTYPES, dtype_name
 from engine.kv.codec import BlockCodec, Landing, bytes_of
 from engine.kv.payload import tensor_over
 from engine.kv.pool import KVPool, make_spec
+from kernels import block_copy
 from kernels.block_copy import Code, reference_encode
+from kernels.device import assumed
 from tests.engine.kv.test_kv_pool import CONFIG
 
 ODD = structs.replace(CONFIG, layers=2, head_dim=22)
@@ -73,6 +75,15 @@ def make_pool(
 
 def forms(spec_dtype: str, block: int) -> list[WireForm]:
     return [WireForm(spec_dtype, block, codec) for codec in ("none", "fp8", "int8")]
+
+
+def test_fp8_goes_pytorchs_way_on_gpus_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel does not compile there: not before sm_89."""
+    monkeypatch.setattr(block_copy, "encode", lambda *given: pytest.fail("the kernel was launched"))
+    layer, blocks = random_values((3, ODD.kv_heads, 2, 16, WIDTH), torch.float16), torch.tensor([2, 1])
+    with assumed(8, 6):
+        found = TritonCodec().encode(layer, blocks, "fp8")
+    assert torch.equal(found, DeviceCodec().encode(layer, blocks, "fp8"))
 
 
 # Triton's interpreter does not round bf16 as a GPU does; on a GPU the kernels' own tests have it.
