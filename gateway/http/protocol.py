@@ -11,7 +11,7 @@ What uvicorn lacks, and is here:
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ DROP_SECONDS = 10.0  # s for which that goes on
 TURNED_AWAY_SECONDS = 1.0  # s for which that goes on where there is no room for the connection
 PROBE_SECONDS = (0.25, 1.0)  # s from the first look for a client that closed its half to the second, and between others
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+COMMENT = b": are you there?\n\n"  # between two events of a stream
 
 
 class ServerConfig(uvicorn.Config):
@@ -59,6 +60,7 @@ class Connection(HttpToolsProtocol):
         self._dropped = 0
         self._keeps_alive = True  # behind the answer that ended last
         self._messages = 0
+        self._between = b""  # what may be written in the middle of the answer and changes nothing
 
     # the connection -------------------------------------------------------------------------------------------------
 
@@ -171,6 +173,8 @@ class Connection(HttpToolsProtocol):
                 last = message["type"] == "http.response.body" and not message.get("more_body", False)
                 if cycle.waiting_for_100_continue:
                     cycle.keep_alive = False  # whether the body will come is not known then
+                if message["type"] == "http.response.start":
+                    self._between = _between(message["headers"], chunked=scope["http_version"] != "1.0")
                 if scope["http_version"] == "1.0":
                     # Neither chunks nor a length that uvicorn would check: the connection's end ends the body.
                     cycle.chunked_encoding = False
@@ -263,8 +267,9 @@ class Connection(HttpToolsProtocol):
         if self._idle() or self.transport.is_closing():
             return
         cycle = self.cycle
-        if not (cycle.response_started or self.pipeline or cycle.scope["http_version"] == "1.0"):
-            self.transport.write(CONTINUE)
+        if not (self.pipeline or self.flow.write_paused):
+            before = CONTINUE if cycle.scope["http_version"] != "1.0" else b""
+            self.transport.write(self._between if cycle.response_started else before)
         wait = PROBE_SECONDS[min(number, len(PROBE_SECONDS) - 1)]
         self._set_timer(self.loop.call_later(wait, self._probe, number + 1))
 
@@ -272,3 +277,10 @@ class Connection(HttpToolsProtocol):
         self._head += len(part)
         if self._head > HEAD:
             raise ValueError("headers too large")
+
+
+def _between(headers: Iterable[tuple[bytes, bytes]], chunked: bool) -> bytes:
+    """Returns a comment for an answer of server-sent events, which are written whole, and nothing for others."""
+    if not any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
+        return b""
+    return b"%x\r\n%b\r\n" % (len(COMMENT), COMMENT) if chunked else COMMENT
