@@ -1,5 +1,6 @@
 """`python -m gateway` as a process: its start, its end, and the sentence where it cannot start."""
 
+import asyncio
 import json
 import os
 import resource
@@ -14,6 +15,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from gateway.text.tokenizer import ModelTokenizer
+from tests.gateway.peer import Peer
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 40.0
@@ -63,6 +67,37 @@ def test_start_and_end(start: Start, tmp_path: Path, number: int) -> None:
     _, said = process.communicate(timeout=20)
     assert process.returncode == 0, said
     assert "Traceback" not in said
+
+
+async def test_sigterm_lets_an_open_stream_end_and_refuses_others(
+    start: Start, tmp_path: Path, model: Path, redis_url: str, secret_file: Path
+) -> None:
+    status = tmp_path / "status"
+    process = start(**{"status-file": str(status), "model-name": "m"})
+    letter, end = 40, ModelTokenizer(model).stop_ids[0]
+    secret = secret_file.read_bytes()
+    peer = await Peer("decode", redis_url, secret, str(model), lambda *_: [*[letter] * 100, end], step=0.03).start()
+    url = await asyncio.to_thread(ready, status)
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+            while (await client.get("/ready")).status_code != 200:
+                await asyncio.sleep(0.02)
+            body = {"prompt": "a", "stream": True, "max_tokens": 200}
+            async with client.stream("POST", "/v1/completions", json=body) as answer:
+                lines = answer.aiter_lines()
+                await anext(lines)
+                process.send_signal(signal.SIGTERM)
+                while (said := await client.get("/ready")).status_code == 200:
+                    await asyncio.sleep(0.01)
+                assert said.json()["stage"] == "shutting down"
+                refused = await client.post("/v1/completions", json={"prompt": "a"})
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+                rest = [line async for line in lines if line.startswith("data: ")]
+        assert rest[-1] == "data: [DONE]" and not any('"error"' in line for line in rest)
+        assert '"finish_reason":"stop"' in "".join(rest).replace(" ", "")
+        assert await asyncio.to_thread(process.wait, 20) == 0
+    finally:
+        await peer.die()
 
 
 def test_an_open_connection_does_not_hold_the_end(start: Start, tmp_path: Path) -> None:
