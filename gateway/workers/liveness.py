@@ -11,7 +11,7 @@ PING_EVERY = 0.5  # s, which also tells the worker that this gateway is alive
 REPEAT_AFTER = 0.2  # s until an unanswered ping is repeated
 SUSPECT_AFTER = 0.5  # s without an answer
 DEAD_AFTER = 1.0  # s of suspicion without an answer
-OVERDUE_MS = 30_000.0  # a step that should have ended so long ago hangs
+OVERDUE_MS = 10_000.0  # an engine hangs that should have answered so long ago: its worker allows ten largest steps
 PAUSE = 0.5  # s between two looks that cannot be this process's usual business
 
 
@@ -42,7 +42,7 @@ class Liveness:
             self.health = Health.ALIVE if self.beating else Health.SUSPECT
 
     def pong(self, step_due_ms: float) -> None:
-        """Takes the milliseconds until the running step should end; one that is long overdue hangs."""
+        """Takes the milliseconds until the engine should answer; one that is long overdue hangs."""
         if step_due_ms < -OVERDUE_MS:
             self.health = Health.DEAD
 
