@@ -120,8 +120,8 @@ def compare(config: ServeConfig, stages: Stages) -> None:
     longest = max(lengths) + config.output_tokens
     threads = config.vllm_threads or len(os.sched_getaffinity(0))
     makers: dict[str, Callable[[], Server]] = {
-        "baton": lambda: baton(directory, model, config.dtype, longest, prefill=1),
-        "baton-unsplit": lambda: baton(directory, model, config.dtype, longest, prefill=0),
+        "baton": lambda: baton(directory, model, config.dtype, longest, prefill=1, tpot_ms=config.slo_tpot_ms),
+        "baton-unsplit": lambda: baton(directory, model, config.dtype, longest, prefill=0, tpot_ms=config.slo_tpot_ms),
         "vllm": lambda: vllm(directory, model, config.dtype, longest, threads),
     }
     print(machine())

@@ -33,12 +33,15 @@ class Server:
     log: Path
 
 
-def baton(directory: Path, model: Path, dtype: str, longest: int, prefill: int) -> Server:
-    """Describes a gateway, one decode worker and `prefill` prefill workers, from this checkout."""
+def baton(directory: Path, model: Path, dtype: str, longest: int, prefill: int, tpot_ms: float) -> Server:
+    """Describes a gateway, one decode worker and `prefill` prefill workers, from this checkout.
+
+    Chunks of prompts end a decode worker's step after half of the TPOT that is wanted, as the manual advises.
+    """
     port = check_port("--port", HOST, 0)
     command = [sys.executable, "-m", "launcher", "up", "--model", str(model), "--dtype", dtype, "--device", "cpu"]
     command += ["--host", HOST, "--port", str(port), "--dashboard-port", "0", "--max-model-len", str(longest)]
-    command += ["--prefill", str(prefill)]
+    command += ["--prefill", str(prefill), "--step-ms", str(tpot_ms / 2)]
     name = "baton" if prefill else "baton-unsplit"
     return Server(name, tuple(command), {}, "/ready", port, directory / f"{name}-server.log")
 
