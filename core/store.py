@@ -15,6 +15,7 @@ import redis.asyncio
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
+from core.clock_offset import ClockOffset
 from core.errors import ConfigError, StoreUnavailable
 
 PREFIX = "baton:"
@@ -104,11 +105,15 @@ def redacted(url: str) -> str:
 
 
 class ServerClock:
-    """Tells the Redis server's time, in which deadlines are absolute: local monotonic time plus a measured offset."""
+    """Tells the Redis server's time, in which what is written to Redis is dated, and a count of it that never jumps.
+
+    `now` is that count, for everything in this process: it begins with the server's time and goes on with the local
+    monotonic clock, whatever becomes of the server's. What comes from Redis is brought over by `taken_over`.
+    """
 
     def __init__(self) -> None:
-        self._offset = time.time() - time.monotonic()
-        self._synced = False
+        self._first = time.time() - time.monotonic()  # s, the offset that `now` counts with
+        self._offset: ClockOffset | None = None  # None until it was measured
 
     @answered()
     async def sync(self, store: Store) -> None:
@@ -119,18 +124,35 @@ class ServerClock:
         before = time.monotonic()
         seconds, microseconds = await store.time()
         after = time.monotonic()
-        if after - before < SLOW or not self._synced:
-            self._offset = seconds + microseconds / 1e6 - (before + after) / 2
-            self._synced = True
+        offset = seconds + microseconds / 1e6 - (before + after) / 2
+        if self._offset is None:
+            self._first, self._offset = offset, ClockOffset(offset)
+        elif after - before < SLOW:
+            self._offset.measured(offset, after)
 
     def now(self) -> float:
-        """Returns the seconds since 1970 on the server."""
-        return time.monotonic() + self._offset
+        """Returns this process's count of the server's seconds since 1970: one that no setting of a clock moves."""
+        return time.monotonic() + self._first
+
+    def server_now(self) -> float:
+        """Returns the server's seconds since 1970, for what others read."""
+        return time.monotonic() + (self._offset.believed if self._offset is not None else self._first)
+
+    def taken_over(self, since: float, deadline: float) -> tuple[float, float]:
+        """Converts two moments that another process dated, in the server's time, into our count.
+
+        Where the server's clock was set between their dating and now, it is not known how long ago `since` was. Then it
+        counts as now, and the deadline is as far from it as the other process said.
+        """
+        behind = self._first - (self._offset.believed if self._offset is not None else self._first)
+        if not since <= self.server_now() < deadline:
+            behind = self.now() - since
+        return since + behind, deadline + behind
 
     def local(self, at: float) -> float:
-        """Converts a moment of the server's time (s) into one of `time.monotonic`, which no clock sync can move."""
-        return at - self._offset
+        """Converts a moment of our count (s) into one of `time.monotonic`."""
+        return at - self._first
 
     def remaining_ms(self, deadline: float) -> float:
-        """Returns the ms until `deadline` (server time, s), negative when it has passed."""
+        """Returns the ms until `deadline` (our count, s), negative when it has passed."""
         return (deadline - self.now()) * 1000

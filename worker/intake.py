@@ -6,6 +6,7 @@ import logging
 from msgspec import structs
 
 from core.errors import StoreUnavailable
+from core.messages import AnyJob
 from core.queue import JobQueue
 from core.store import Outage
 from worker.events import Submit
@@ -46,13 +47,18 @@ class Intake:
                 await asyncio.sleep(BACK_OFF)
                 continue
             outage.ends()
-            for job in taken:
+            for job in map(self._taken_over, taken):
                 wanted = self._connections.take(job)
                 if wanted:
                     self._life.inbox.post(Submit(structs.replace(job, samples=tuple(key.sample for key in wanted))))
                 await self._connections.started(job)
             self._connections.taken = self._jobs.taken  # once a gateway hears this, it has heard every Started
         await self._close()
+
+    def _taken_over(self, job: AnyJob) -> AnyJob:
+        """Returns the job with its times in this worker's count, which no setting of Redis's clock moves."""
+        queued_at, deadline = self._life.clock.taken_over(job.queued_at, job.deadline)
+        return structs.replace(job, queued_at=queued_at, deadline=deadline)
 
     async def _close(self) -> None:
         """Removes the stream, so that a gateway that adds a job learns at once that this worker takes none."""

@@ -37,7 +37,7 @@ class Publisher:
         while True:
             try:
                 if time.monotonic() - beat >= BEAT:
-                    await publish(self._store, self._signer, current(), self._clock.now())
+                    await publish(self._store, self._signer, current(), self._clock.server_now())
                     beat = time.monotonic()
                 await self.flush()
             except StoreUnavailable as error:

@@ -162,8 +162,8 @@ class Dispatch:
         decode = self._workers.get(attempt.route.decode)
         if decode is None:
             raise QueueClosed("the decode worker is gone")
-        deadline = self._clock.now() + request.samples[0].deadline - time.monotonic()
-        job = request.job(attempt, self._epoch, decode.record.handoff_address, deadline)
+        ahead = self._clock.server_now() - time.monotonic()  # of the server's clock
+        job = request.job(attempt, self._epoch, decode.record.handoff_address, ahead)
         ticket = await add_job(self._store, self._sealer, job)
         attempt.add(time.monotonic(), ticket)
 

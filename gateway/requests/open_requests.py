@@ -59,7 +59,7 @@ class OpenRequests:
 
     def records(self) -> Iterator[RequestRecord]:
         """Describes the requests in progress, as Redis shows them."""
-        now, server = time.monotonic(), self._clock.now()
+        now, server = time.monotonic(), self._clock.server_now()
         lines = self._dispatch.lines(stream.sample for stream in self._streams.values())
         return (
             request_record(request, server - (now - request.received), lines) for request in self._requests.values()
@@ -72,7 +72,7 @@ class OpenRequests:
         self._requests[request.id] = request
         self._streams.update({stream.sample.key: stream for stream in request.streams})
         self._metrics.opened()
-        request.queued_at = self._clock.now()
+        request.queued_at = time.monotonic()
         try:
             await self._dispatch.place(request, request.samples, first=True)
         except APIError as error:
@@ -260,6 +260,6 @@ class OpenRequests:
         request = self._requests[sample.key.request]
         if request.ended:
             del self._requests[request.id]
-            record = finished_record(request, self._model, self._slo, time.monotonic(), self._clock.now())
+            record = finished_record(request, self._model, self._slo, time.monotonic(), self._clock.server_now())
             self._metrics.ended(record)
             self._publisher.ended(record)

@@ -16,7 +16,7 @@ class Request:
         assert streams
         self.id = streams[0].sample.key.request
         self.received = streams[0].received  # local clock, s
-        self.queued_at = 0.0  # server's clock, s
+        self.queued_at = self.received  # local clock, s
         self.streams = tuple(streams)
         self.samples = tuple(stream.sample for stream in streams)
         self.attempts = 0
@@ -46,11 +46,12 @@ class Request:
 
         return [sample.key.sample for sample in self.samples if left(sample)]
 
-    def job(self, attempt: Attempt, gateway: str, decode_address: str, deadline: float) -> AnyJob:
-        """Returns the attempt's job, for the samples that still try it. `deadline` is of the server's clock, s."""
+    def job(self, attempt: Attempt, gateway: str, decode_address: str, ahead: float) -> AnyJob:
+        """Returns the attempt's job, for the samples that still try it. The server's clock is `ahead` of ours, s."""
         trying = self.trying(attempt)
         samples = tuple(sample.key.sample for sample in trying)
-        return trying[0].job(samples, gateway, decode_address, deadline, self.queued_at)
+        deadline = trying[0].deadline + ahead
+        return trying[0].job(samples, gateway, decode_address, deadline, self.queued_at + ahead)
 
     def started(self, sender: str, attempt: int, now: float) -> bool:
         """Notes that the job was taken. Returns False if none of the samples is with this attempt any more."""

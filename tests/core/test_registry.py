@@ -109,6 +109,7 @@ async def test_the_servers_clock_is_followed(clean_redis: str) -> None:
         await clock.sync(store)
         seconds, microseconds = await store.time()
         assert abs(clock.now() - seconds - microseconds / 1e6) < 0.5
+        assert abs(clock.server_now() - clock.now()) < 0.5
         assert 900 < clock.remaining_ms(clock.now() + 1) <= 1000
         await check(store, clean_redis)
     finally:
