@@ -55,6 +55,7 @@ class CompileOnly:
         self._compiled: list[Compiled] = []
         self._said = io.StringIO()
         self._last: Compiled | None = None
+        self.launched = 0  # kernels so far
 
     def launch(self, work: Callable[[], object]) -> tuple[list[Compiled], str]:
         """Returns what the launches in `work` compile for the first time, and what went wrong; empty: nothing.
@@ -89,7 +90,11 @@ class CompileOnly:
         """Is called once for each specialization, straight after it was compiled; returns what its launches call."""
         self._last = Compiled(metadata.name, self.sm, metadata.num_warps, *self._report(), metadata.shared)
         self._compiled.append(self._last)
-        return lambda *arguments: None
+
+        def nothing(*arguments: object) -> None:
+            self.launched += 1
+
+        return nothing
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
         """Is called next, if the shared memory suffices."""

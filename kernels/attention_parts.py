@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention_tiles import LOWEST
+from kernels.sizes import power_of_two
 
 MAX_SPLITS, FEW_SPLITS = 64, 8
 """The kernel that joins parts is compiled twice, for up to so many."""
@@ -80,7 +81,7 @@ def join_parts(parts: Tensor, sums: Tensor, output: Tensor) -> None:
         # Two kernels, not one for each number of splits: the next would be compiled while a request waits.
         SPLITS=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS,
         DIM=dim,
-        PADDED=triton.next_power_of_2(dim),
+        PADDED=power_of_two(dim),
     )
 
 
@@ -132,9 +133,7 @@ def join_pieces(parts: Tensor, sums: Tensor, starts: Tensor, output: Tensor) -> 
     Example: parts `[9, 32, 128]`, sums `[9, 32]`, starts `[0, 1, 9]`, output `[2, 32, 128]`: the second is joined.
     """
     works, heads, dim = output.shape
-    _join_pieces[(heads, works)](
-        parts, sums, starts, output, PIECES=MAX_SPLITS, DIM=dim, PADDED=triton.next_power_of_2(dim)
-    )
+    _join_pieces[(heads, works)](parts, sums, starts, output, PIECES=MAX_SPLITS, DIM=dim, PADDED=power_of_two(dim))
 
 
 @triton.jit(do_not_specialize_on_alignment=["starts"])

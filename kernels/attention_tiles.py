@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
 
 LOG2_E = 1.4426950408889634
@@ -79,7 +80,7 @@ class Shape(NamedTuple):
             "SCALE": self.dim**-0.5 * LOG2_E,
             "SHARED": self.shared,
             "DIM": self.dim,
-            "PADDED": triton.next_power_of_2(self.dim),
+            "PADDED": power_of_two(self.dim),
             "BLOCK": self.block,
             "WINDOWED": window > 0,
             "SPLIT": split,
@@ -99,6 +100,14 @@ def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Ten
     assert block_tables.stride(1) == 1 and len(block_tables) == len(kv_lengths) and kv_lengths.is_contiguous()
     assert block_tables.dtype == kv_lengths.dtype == torch.int32
     return Shape(pool.dtype, kv_heads, shared, dim, block)
+
+
+def result_of(queries: Tensor, output: Tensor | None) -> Tensor:
+    """Checks the `output` that a caller has given for `queries` `[tokens, heads, dim]`, or allocates one."""
+    if output is None:
+        return queries.new_empty(queries.shape)
+    assert output.shape == queries.shape and output.dtype == queries.dtype and output.is_contiguous()
+    return output
 
 
 @triton.jit

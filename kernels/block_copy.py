@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.device import converts_fp8
+from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
 CANDIDATES = (
@@ -86,7 +87,7 @@ def copy(pool: Tensor, sources: Tensor, targets: Tensor, *, config: Config | Non
     words = _words(pool, sources)
     assert targets.shape == sources.shape and targets.dtype == torch.int64 and targets.is_contiguous()
     options = (config or _measured("same", pool)).options()
-    _copy_words[(len(words), triton.cdiv(words.shape[2], options["TILE"]))](
+    _copy_words[(len(words), tile_count(words.shape[2], options["TILE"]))](
         words, sources, targets, len(sources), words.shape[1], WORDS=words.shape[2], **options
     )
 
@@ -117,7 +118,7 @@ def encode(layer: Tensor, blocks: Tensor, code: Code, *, config: Config | None =
         scales,
         LARGEST=largest,
         SIZE=block * dim,
-        TILE=triton.next_power_of_2(block * dim),
+        TILE=power_of_two(block * dim),
         enable_fp_fusion=False,  # a fused multiply-add would round once where the reference rounds twice
         num_warps=config.warps,
         num_stages=config.stages,
@@ -145,7 +146,7 @@ def _measured(form: str, pool: Tensor) -> Config:
 def _move_words(pool: Tensor, blocks: Tensor, staging: Tensor, config: Config | None, *, into_pool: bool) -> None:
     words = _words(pool, blocks)
     options = (config or _measured("same", pool)).options()
-    _move[(len(blocks), len(words), triton.cdiv(words.shape[2], options["TILE"]))](
+    _move[(len(blocks), len(words), tile_count(words.shape[2], options["TILE"]))](
         words,
         blocks,
         staging.flatten().view(WORD),

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from kernels import prefill_attention
 from kernels.attention_parts import join_pieces, store_part
-from kernels.attention_tiles import LOWEST, Defaults, attend_tiles, checked
+from kernels.attention_tiles import LOWEST, Defaults, attend_tiles, checked, result_of
 from kernels.decode_pieces import Pieces
+from kernels.sizes import power_of_two
 from kernels.tuning import Config
 
 DEFAULTS = Defaults(
@@ -49,6 +50,7 @@ def paged_decode_attention(
     *,
     pieces: Pieces | None = None,
     window: int = 0,
+    output: Tensor | None = None,
     config: Config | None = None,
 ) -> Tensor:
     """Attends with the newest token of each sequence to all of its tokens that are stored, itself among them.
@@ -62,6 +64,7 @@ def paged_decode_attention(
         kv_lengths: `[works]` int32, stored tokens of each sequence; 0 for padding.
         pieces: how sequences are cut, of the same lengths and window; by default each is one piece.
         window: stored tokens, the newest ones, that a query sees; 0: all.
+        output: where the result goes, as it is returned; by default it is allocated.
 
     Returns `[works, heads, dim]`, contiguous; zeros for a sequence of length 0.
 
@@ -71,12 +74,12 @@ def paged_decode_attention(
     shape = checked(queries, pool, block_tables, kv_lengths)
     works = len(kv_lengths)
     assert len(queries) == works
-    output = queries.new_empty(queries.shape)
+    output = result_of(queries, output)
     if not works:
         return output
 
     config = config or shape.config("paged_decode_attention", queries.device, DEFAULTS)
-    rows = triton.next_power_of_2(shape.shared)
+    rows = power_of_two(shape.shared)
     tensor_cores = bool(config.tiles["TENSOR_CORES"]) or rows > FEW_ROWS
     options = shape.options(config, window, split=pieces is not None) | {"TENSOR_CORES": tensor_cores}
     count, parts, sums = works, output, output  # of one piece each: that is the result, and its log-sum-exp is not kept

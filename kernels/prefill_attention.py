@@ -19,8 +19,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention_parts import MAX_SPLITS, join_parts, parts_of, split_count, store_part
-from kernels.attention_tiles import LOWEST, Defaults, attend_tiles, checked
+from kernels.attention_tiles import LOWEST, Defaults, attend_tiles, checked, result_of
 from kernels.device import multiplies_by_groups, processors
+from kernels.sizes import power_of_two
 from kernels.tuning import Config
 
 DEFAULTS = Defaults(
@@ -61,6 +62,7 @@ def prefill_attention(
     longest: int,
     window: int = 0,
     splits: int | None = None,
+    output: Tensor | None = None,
     config: Config | None = None,
 ) -> Tensor:
     """Attends with each query to the tokens of its work that are stored up to its position.
@@ -77,6 +79,7 @@ def prefill_attention(
         window: positions that a query sees, up to its own; 0: all.
         splits: equal parts that the keys of each tile are cut into; by default as many as the device has processors
             for, if sequences are as long as the tables are wide.
+        output: where the result goes, as it is returned; by default it is allocated.
 
     Returns `[tokens, heads, dim]`, contiguous; zeros for a work of length 0, undefined from query_start[works] on.
 
@@ -87,13 +90,13 @@ def prefill_attention(
     shape = checked(queries, pool, block_tables, kv_lengths)
     tokens, works = len(queries), len(kv_lengths)
     assert query_start.shape == (works + 1,) and query_start.is_contiguous() and query_start.dtype == torch.int32
-    output = queries.new_empty(queries.shape)
+    output = result_of(queries, output)
     if not tokens:
         return output
 
     defaults = DEFAULTS if multiplies_by_groups(queries.device) else WITHOUT_GROUPS
     config = config or shape.config("prefill_attention", queries.device, defaults)
-    rows = min(config.tiles["ROWS"], max(FULL, triton.next_power_of_2(longest * shape.shared)))
+    rows = min(config.tiles["ROWS"], max(FULL, power_of_two(longest * shape.shared)))
     warps = max(4, config.warps * rows // config.tiles["ROWS"])
     tile = rows // shape.shared
     tiles = tokens // tile + works

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
 
 CANDIDATES = (Config({}, warps=8), Config({}, warps=4), Config({}, warps=16))
@@ -65,7 +66,7 @@ def _normed(hidden: Tensor, change: Tensor | None, weight: Tensor, eps: float, c
         normed,
         eps,
         WIDTH=width,
-        TILE=triton.next_power_of_2(width),
+        TILE=power_of_two(width),
         ADD=change is not None,
         **config.options(),
     )

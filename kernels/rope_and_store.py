@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
 CANDIDATES = (
@@ -83,7 +84,7 @@ def rope_and_store(
     shape = f"{str(heads.dtype).removeprefix('torch.')},heads={count},dim={dim}"
     config = config or tuned("rope_and_store", shape, heads.device, CANDIDATES[0])
     options = config.options()
-    _rope_and_store[(tokens, triton.cdiv(count, options["HEADS"]))](
+    _rope_and_store[(tokens, tile_count(count, options["HEADS"]))](
         heads,
         positions,
         slots,
@@ -94,7 +95,7 @@ def rope_and_store(
         QUERY_HEADS=query_heads,
         KV_HEADS=kv_heads,
         DIM=dim,
-        PAIRS=triton.next_power_of_2(dim // 2),
+        PAIRS=power_of_two(dim // 2),
         BLOCK=block,
         NORM=norm_weight is not None,
         **options,

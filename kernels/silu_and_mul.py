@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
 CANDIDATES = (
@@ -35,7 +36,7 @@ def silu_and_mul(gate_up: Tensor, *, config: Config | None = None) -> Tensor:
     shape = f"{str(gate_up.dtype).removeprefix('torch.')},width={width}"
     config = config or tuned("silu_and_mul", shape, gate_up.device, CANDIDATES[0])
     options = config.options()
-    _silu_and_mul[(rows, triton.cdiv(width, options["TILE"]))](gate_up, gated, WIDTH=width, **options)
+    _silu_and_mul[(rows, tile_count(width, options["TILE"]))](gate_up, gated, WIDTH=width, **options)
     return gated
 
 

@@ -42,9 +42,11 @@ class DeviceBytes:
         self._moved = self._engine().record_event()  # passes when the newest moves are carried out; at first, zeros
         self._order.begin(None)
         self._order.recorded(range(len(tensor)), self._moved)
+        self._is_read = True  # what the newest step stores
 
     def begin_step(self, works: Sequence[Work] | None, *, is_read: bool) -> None:
         self._wait(self._landings.of_any() if works is None else self._landings.of_step(works))
+        self._is_read = is_read
         if works is None or not is_read:
             self._order.begin(None)
         else:
@@ -54,10 +56,12 @@ class DeviceBytes:
         self._wait(self._landings.of_blocks(blocks))
 
     def written(self, layer: int) -> None:
-        self._order.recorded((layer,), self._engine().record_event())
+        if self._is_read:
+            self._order.recorded((layer,), self._engine().record_event())
 
     def all_written(self) -> None:
-        self._order.recorded(range(len(self._tensor)), self._engine().record_event())
+        if self._is_read:
+            self._order.recorded(range(len(self._tensor)), self._engine().record_event())
 
     def moved(self, targets: Sequence[int]) -> None:
         self._moved = self._engine().record_event()

@@ -75,6 +75,7 @@ class SimulatedEvent:
         self.clock = clock or {}
 
     def record(self, stream: "SimulatedStream | None" = None) -> None:
+        self._device.recorded += 1
         self.clock = dict((stream or self._device.current).clock)
 
     def query(self) -> bool:
@@ -121,6 +122,7 @@ class SimulatedDevice:
         self.forgotten = ("", "")  # a kind of wait, and the function that it is left out of
         self.races: list[str] = []
         self.waits = 0  # of the host for the device
+        self.recorded = 0  # events
         self._memory: dict[int, Memory] = {}  # by storage
 
     def forgets(self, kind: str) -> bool:

@@ -221,3 +221,14 @@ def test_the_test_of_conversions_does_not_race(codec: Codec) -> None:
         case = Arrival("bf16", "fp32", codec, 16, 8, [3, 1], [5, 2, 7], 0, 3, [])
         send_and_land(DeviceCodec(), CUDA, case)
     assert device.races == []
+
+
+@pytest.mark.parametrize(("signals", "events"), [(False, 1), (True, 3)])
+def test_layers_are_recorded_for_those_who_read_them(signals: bool, events: int, loaded: LoadedEngine) -> None:
+    """One event is the answer's; a decode worker's layers are read by nobody."""
+    with simulated_device() as device:
+        worker = Worker(loaded, device, signals=signals)
+        before = device.recorded
+        worker.launch(prompt(1, [1], 2))
+        assert device.recorded - before == events
+        worker.executor.collect()

@@ -150,16 +150,28 @@ class TritonAttentionStep:
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         pool, window, tables = self._layers[layer], self._windows[layer], self._singles.tables
         count = len(tables.kv_lengths)
-        found = []
+        output = queries.new_empty(queries.shape)  # of both kernels: a place of its own for each would be copied
         if count:
-            own, pieces = queries[:count], self._singles.pieces.get(window)
-            found.append(
-                paged_decode_attention(own, pool, tables.blocks, tables.kv_lengths, pieces=pieces, window=window)
+            pieces = self._singles.pieces.get(window)
+            paged_decode_attention(
+                queries[:count],
+                pool,
+                tables.blocks,
+                tables.kv_lengths,
+                pieces=pieces,
+                window=window,
+                output=output[:count],
             )
         if self._chunks is not None:
-            own, starts, longest = queries[count:], self._chunks.query_start, self._chunks.longest
             tables = self._chunks.tables
-            found.append(
-                prefill_attention(own, pool, tables.blocks, starts, tables.kv_lengths, longest=longest, window=window)
+            prefill_attention(
+                queries[count:],
+                pool,
+                tables.blocks,
+                self._chunks.query_start,
+                tables.kv_lengths,
+                longest=self._chunks.longest,
+                window=window,
+                output=output[count:],
             )
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return output

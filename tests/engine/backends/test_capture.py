@@ -19,8 +19,8 @@ from triton.runtime.interpreter import GridExecutor
 
 from benchmarks.weightless import BLOCK, META, weightless_engine
 from engine.backends.triton.decode_graphs import DecodeGraphs
-from engine.executor import Engine
-from engine.plan import Work
+from engine.executor import Engine, Executor
+from engine.plan import Plan, Work
 from tests.engine.drive import GREEDY
 
 pytestmark = pytest.mark.interpreted
@@ -127,6 +127,19 @@ def test_a_layer_is_six_kernels_and_four_products(engine: Engine) -> None:
     assert others.pop("linear") == 4 * LAYERS
     inputs = {"to": 1, "eq": 1, "clamp": 1, "index": 1, "where": 1, "arange": 1, "embedding": 1}
     assert others == Counter(inputs) + Counter(["index"]), "the last puts rows into the order of the works"
+
+
+def test_a_mixed_step_is_seven_kernels_and_four_products_a_layer(engine: Engine) -> None:
+    """Attention's two kernels write to one place, and nothing is launched to join what they give."""
+    executor = Executor(engine)
+    decodes = [Work(n, 2000, [7], ([1] * 126,), GREEDY) for n in range(9)]
+    with linting() as lint:
+        executor.launch(Plan(0, [*decodes, Work(9, 0, [7] * 40, ([1] * 3,))]))
+    launched = Counter(name for name, *_ in lint.launches if "empty" not in name)
+    a_layer = {"_rms_norm": 2, "_rope_and_store": 1, "_attend_part": 1, "_join_pieces": 1, "_attend": 1}
+    for name, count in (a_layer | {"_silu_and_mul": 1, "linear": 4}).items():
+        assert launched.pop(name) - count * LAYERS in (0, 1), f"{name}: the norm and the head behind the last layer"
+    assert launched["cat"] == 0 and launched.total() < LAYERS, launched
 
 
 def test_a_record_is_the_same_for_every_batch_but_for_its_rows(engine: Engine) -> None:

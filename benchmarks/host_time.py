@@ -1,0 +1,200 @@
+"""Measures what a host does for a step on a GPU: Python's time until the last launch, without a GPU.
+
+    python -m benchmarks.host_time [--shapes llama-3.2-1b,llama-3.1-8b] [--rounds 40] [--profile mixed]
+
+The engine is a model's shape on tensors without memory. Its launches go through Triton's own code up to the driver, and
+end there: kernels are compiled for sm_90 once, and launched to do nothing. PyTorch's matrix products, joins and
+allocations are an allocation without memory: those of `meta` are written in Python, and slower than CUDA's. What cuBLAS
+takes, some 5 µs a product, and the driver, 2 to 4 µs a launch, is not in it.
+
+*mixed* is a step of a chunk of a prompt beside decodes, and *chunk* one of a chunk alone that signals its layers, as a
+prefill worker has them; neither is recorded. *decode* is a step whose launches are recorded: inputs, head and sampling
+remain. Times are ms of this thread's processor, so that a busy machine shows little. The last column is what an H100
+needs at least to read the weights (3.35 TB/s): a host that takes less does not hold up any step.
+"""
+
+import argparse
+import cProfile
+import gc
+import os
+import platform
+import pstats
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from time import thread_time
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from torch.nn import functional
+
+from benchmarks.compile_only import compiling
+from benchmarks.weightless import BLOCK, META, weightless_engine
+from core.messages import Sampling
+from engine.backends.triton.decode_graphs import DecodeGraphs
+from engine.executor import Executor
+from engine.plan import PENDING, Plan, Work
+
+DEVICE_READS = 3.35e12
+"""Bytes per second: NVIDIA H100 SXM, from its data sheet."""
+CHUNK, TEXT, LONGEST = 512, 2048, 8192
+"""Tokens of a chunk, of the texts that are there already, and of the longest text."""
+WARM = 3
+PROFILED = 10
+LISTED = 30
+GREEDY = Sampling(seed=0, temperature=0.0)
+Step = Callable[[], None]
+
+
+class Steps:
+    """Makes steps of one engine, each one token behind the one before."""
+
+    def __init__(self, shape: str, decodes: int) -> None:
+        blocks = (decodes + 1) * LONGEST // BLOCK + 1
+        engine = weightless_engine(shape, blocks, decodes, LONGEST)
+        assert isinstance(engine.decode_steps, DecodeGraphs)
+        _record(engine.decode_steps)
+        self.weights_bytes = engine.model.weights_bytes()
+        self._executor = Executor(engine)
+        self._signalling = Executor(replace(engine, decode_steps=None), lambda plan, group, layer: None)
+        self._decodes = decodes
+        self._at = 0
+        self._first = True  # of the steps that go on with each other's tokens
+        self._tables = [
+            list(range(1 + row * LONGEST // BLOCK, 1 + (row + 1) * LONGEST // BLOCK)) for row in range(decodes + 1)
+        ]
+
+    def by_name(self) -> dict[str, Step]:
+        """Returns what is measured."""
+        return {"mixed": self.mixed, "chunk": self.chunk, "decode": self.decode}
+
+    def mixed(self) -> None:
+        """Launches a chunk beside decodes."""
+        self._executor.launch(self._plan(chunk=True, decodes=self._decodes))
+
+    def chunk(self) -> None:
+        """Launches a chunk that tells of each layer."""
+        self._signalling.launch(self._plan(chunk=True, decodes=0))
+
+    def decode(self) -> None:
+        """Launches decodes, each of which goes on with the token of the step before."""
+        self._executor.launch(self._plan(chunk=False, decodes=self._decodes))
+
+    def _plan(self, *, chunk: bool, decodes: int) -> Plan:
+        at, self._at = self._at, self._at + 1
+        works = []
+        for row in range(decodes):
+            start = TEXT + at
+            table = self._tables[row][: start // BLOCK + 1]
+            works.append(Work(row, start, [7 if self._first else PENDING], (table,), GREEDY, (0,), at))
+        self._first = not decodes
+        if chunk:
+            table = self._tables[-1][: (TEXT + CHUNK) // BLOCK]
+            works.append(Work(self._decodes, TEXT, [7] * CHUNK, (table,), None))  # of which more is to come
+        return Plan(at, works)
+
+
+def _lighten() -> None:
+    """Replaces what on `meta` is Python, and would be measured, by what is not."""
+    join_columns: Any = torch.cat
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return torch.empty((len(x), len(weight)), dtype=x.dtype, device=META)
+
+    def new_empty(like: Tensor, size: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+        return torch.empty(tuple(size), dtype=dtype or like.dtype, device=META)
+
+    def empty_like(like: Tensor) -> Tensor:
+        return torch.empty(like.shape, dtype=like.dtype, device=META)
+
+    def join(parts: Sequence[Tensor], dim: int = 0) -> Any:
+        if dim:
+            return join_columns(parts, dim)
+        return torch.empty((sum(map(len, parts)), *parts[0].shape[1:]), dtype=parts[0].dtype, device=META)
+
+    lighter: tuple[Any, Any, Any] = torch, Tensor, functional
+    lighter[0].cat, lighter[0].empty_like, lighter[1].new_empty, lighter[2].linear = (
+        join,
+        empty_like,
+        new_empty,
+        product,
+    )
+
+
+def _record(graphs: DecodeGraphs) -> None:
+    """Makes replays what they are to a host on a GPU: one call, which gives tensors that are there."""
+    graphs._replays = {size: partial(_hidden, replay()) for size, replay in graphs._replays.items()}
+
+
+def _hidden(found: Tensor) -> Tensor:
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints a table. Returns the process's exit status."""
+    parser = argparse.ArgumentParser(prog="benchmarks.host_time", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--shapes", default="llama-3.2-1b,llama-3.1-8b", help="names in benchmarks/shapes.py")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--decodes", type=int, default=32, help="sequences that decode")
+    parser.add_argument("--profile", choices=("mixed", "chunk", "decode"), help="list where this step's time goes")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    _lighten()
+    python, cores = platform.python_version(), os.cpu_count()
+    print(
+        f"{platform.machine()}, {cores} cores, Python {python}, torch {torch.__version__}, triton {triton.__version__}"
+    )
+    print(f"{given.decodes} decodes behind {TEXT} tokens, chunks of {CHUNK}; ms on the host\n")
+    print("| shape | step | fastest | median | kernels launched | weights on an H100 |\n|" + " --- |" * 6)
+    with compiling() as driver, torch.inference_mode():
+        for shape in given.shapes.split(","):
+            made: list[Steps] = []
+            _, error = driver.launch(lambda: made.append(Steps(shape, given.decodes)))  # noqa: B023 - it is run here
+            if error:
+                print(f"{shape}: {error}", file=sys.stderr)
+                return 1
+            (steps,) = made
+            floor = steps.weights_bytes / DEVICE_READS * 1e3
+            for name, step in steps.by_name().items():
+                _, error = driver.launch(step)
+                if error:
+                    print(f"{shape}, {name}: {error}", file=sys.stderr)
+                    return 1
+                step()
+                before = driver.launched
+                step()
+                launched = driver.launched - before
+                best, middle = fastest_and_median(step, given.rounds)
+                print(f"| {shape} | {name} | {best:.2f} | {middle:.2f} | {launched} | {floor:.2f} |", flush=True)
+                if given.profile == name:
+                    profiled(step)
+    return 0
+
+
+def fastest_and_median(step: Step, rounds: int) -> tuple[float, float]:
+    """Measures milliseconds of a step, warm."""
+    gc.collect()
+    gc.freeze()  # as a worker does when it has started
+    times = []
+    for index in range(-WARM, rounds):
+        begin = thread_time()
+        step()
+        if index >= 0:
+            times.append((thread_time() - begin) * 1e3)
+    return min(times), median(times)
+
+
+def profiled(step: Step) -> None:
+    """Prints the functions that a step spends most time in."""
+    with cProfile.Profile() as profile:
+        for _ in range(PROFILED):
+            step()
+    pstats.Stats(profile).sort_stats("tottime").print_stats(LISTED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
