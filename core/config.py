@@ -212,6 +212,9 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     max_requests: Annotated[Positive, Meta(description="answers in progress; more are refused with 429")] = 1024
     max_samples: Annotated[Positive, Meta(description="largest n: answers to one prompt")] = 16
     max_body: Annotated[Bytes, Meta(description="largest request body")] = 4 << 20
+    body_memory: Annotated[
+        Bytes, Meta(description="bytes of bodies that are being read, of all requests; for more there is 503")
+    ] = 256 << 20
     max_connections: Annotated[
         Positive,
         Meta(description="open connections; for one more an idle one is closed, or it is refused with 503"),

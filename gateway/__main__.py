@@ -16,6 +16,7 @@ from core.errors import BatonError
 from core.listening import listen, url_of
 from core.status import StatusFile
 from core.tasks import child
+from gateway.heap import keep_large_buffers_apart
 from gateway.http.server import Server
 from gateway.service import Gateway
 
@@ -70,6 +71,7 @@ def main() -> int:
     status = StatusFile(config.status_file)
     status.report("starting")
     config = _affordable(config, raise_limit())
+    keep_large_buffers_apart()
     try:
         listener = listen(config.host, config.port)
         uvloop.run(serve(config, listener, status))

@@ -67,6 +67,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     },
     "gateway": {
         "errors": set(),
+        "heap": set(),
         "text": {"errors"},
         "workers": set(),
         "reports": {"errors", "workers"},
@@ -74,7 +75,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "openai": {"errors", "text", "requests"},
         "service": {"errors", "text", "workers", "reports", "requests", "openai"},
         "http": {"errors", "requests", "openai", "reports", "service"},
-        "__main__": {"service", "http"},
+        "__main__": {"heap", "service", "http"},
     },
 }
 

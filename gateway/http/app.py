@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from gateway.errors import APIError, failed, of_status
-from gateway.http.body import parsed, read_body
+from gateway.http.body import BodyRoom, parsed, read_body
 from gateway.http.disconnect import ClientGone, until_gone
 from gateway.http.page import page
 from gateway.http.sse import EventStream
@@ -31,6 +31,7 @@ log = logging.getLogger("baton.gateway")
 def make_app(gateway: Gateway) -> FastAPI:
     """Returns the application of one gateway life."""
     app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    room = BodyRoom(max(gateway.config.body_memory, gateway.config.max_body))
 
     def id_of(request: Request) -> str:
         """Every request has an id, from its first mention to the last."""
@@ -86,14 +87,14 @@ def make_app(gateway: Gateway) -> FastAPI:
     async def chat(request: Request) -> Response:
         received = time.monotonic()
         front = gateway.front()
-        body = await parsed(parse_chat, await read_body(request, gateway.config.max_body, front.values()))
+        body = await parsed(parse_chat, await read_body(request, gateway.config.max_body, front.values(), room))
         return await answer(request, "chat", body, [await front.chat(body, _authorization(request))], received)
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         received = time.monotonic()
         front = gateway.front()
-        body = await parsed(parse_completion, await read_body(request, gateway.config.max_body, front.values()))
+        body = await parsed(parse_completion, await read_body(request, gateway.config.max_body, front.values(), room))
         prompts = await front.completion(body, _authorization(request))
         return await answer(request, "completion", body, prompts, received)
 

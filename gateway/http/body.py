@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from gateway.errors import APIError, invalid
+from gateway.errors import APIError, invalid, unavailable
 from gateway.http.json_bounds import OBJECTS, PIECE, JSONCounts
 
 SECONDS = 30.0  # s in which a body has to be here
@@ -17,11 +17,30 @@ CHARSETS = {"utf-8", "utf8", "us-ascii", "ascii"}  # JSON is UTF-8, of which ASC
 Body = TypeVar("Body")
 
 
-async def read_body(request: Request, most: int, values: int) -> bytes:
+class BodyRoom:
+    """Counts the bytes of bodies that are being read, of all requests together."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.held = 0
+
+    def take(self, count: int) -> None:
+        """Counts bytes that have come. Raises `APIError` (503) if there is no room for them."""
+        if self.held + count > self._most:
+            message = f"bodies of {self.held} bytes are being read, and {self._most} are allowed"
+            raise unavailable(message, "too_many_bodies")
+        self.held += count
+
+    def give(self, count: int) -> None:
+        """Counts bytes that are held no longer."""
+        self.held -= count
+
+
+async def read_body(request: Request, most: int, values: int, room: BodyRoom) -> bytes:
     """Returns a body of up to `most` bytes, which is JSON in UTF-8 if it is anything, of up to `values` values.
 
     Raises `APIError`: 415 for another type, charset or encoding, 413 for too many bytes, 400 for too many values or
-    half a body, 408 for a slow sender.
+    half a body, 408 for a slow sender, 503 where others fill the room.
     """
     _check_headers(request)
     length = request.headers.get("content-length", "0")
@@ -31,14 +50,17 @@ async def read_body(request: Request, most: int, values: int) -> bytes:
     try:
         async with asyncio.timeout(SECONDS):
             async for chunk in request.stream():
-                body += chunk
-                if len(body) > most:
+                if len(body) + len(chunk) > most:
                     raise _too_large(most)
+                room.take(len(chunk))
+                body += chunk
                 await _count(chunk, counts, values)
     except TimeoutError:
         raise APIError(408, f"the body was not here within {SECONDS:g} s", code="body_timeout") from None
     except ClientDisconnect:
         raise APIError(400, "the body is incomplete", code="body_incomplete") from None
+    finally:
+        room.give(len(body))
     return bytes(body)
 
 

@@ -234,3 +234,23 @@ async def test_a_client_that_waits_for_leave_to_send_is_refused_at_once(serve: S
         status, headers, body = await wire.answer()
         assert (status, code(body), headers[b"connection"]) == (413, "body_too_large", b"close")
         assert await wire.rest() == b""
+
+
+async def test_bodies_that_are_being_read_have_a_bound_together(serve: Serve) -> None:
+    running = await serve("prefill", "decode", max_body=1000, body_memory=1500)
+    async with connected(running) as slow:
+        await slow.send(request(b" " * 900, length=1000))
+        async with connected(running) as other:
+            while True:  # until the first one's bytes are counted
+                await other.send(request(b" " * 700 + chat()))
+                status, headers, body = await other.answer()
+                if status != 200:
+                    break
+            assert (status, code(body), headers[b"retry-after"]) == (503, "too_many_bodies", b"1")
+            await other.send(request(chat()))
+            assert (await other.answer())[0] == 200
+    async with connected(running) as after:
+        while True:  # until the first one's end is known
+            await after.send(request(b" " * 700 + chat()))
+            if (await after.answer())[0] == 200:
+                break

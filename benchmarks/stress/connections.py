@@ -1,0 +1,146 @@
+"""Shows what a gateway's memory and its clients suffer from connections: `python -m benchmarks.stress.connections`.
+
+Ten thousand connections send half a head, then many send a large body but for its last byte, then many prompts of 4 MB
+are asked for at once. During each an honest client asks for /health on new connections; at the end all abuse stops, and
+the gateway's resident memory is watched while nothing happens. It should return to about what it was.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import http.client
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.children import exit_status
+from benchmarks.split_system import split_system
+from core.descriptors import raise_limit
+from launcher.options import DEMO_MODEL
+from launcher.stages import Stages
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+BODY = b'{"prompt": "' + b"Once upon a time. " * 222_000 + b'"}'
+HOLD_SECONDS = 5.0  # for which connections are left open
+HONEST_SECONDS = 5.0  # after which the honest client gives a try up
+REST_SECONDS = (0.0, 5.0, 15.0, 30.0)
+
+
+class Abuser:
+    """Opens connections to a gateway, and looks at what it does."""
+
+    def __init__(self, url: str, pid: int) -> None:
+        parts = urlsplit(url)
+        self._address = (parts.hostname or "", parts.port or 0)
+        self._pid = pid
+
+    def memory(self) -> float:
+        """Returns the gateway's resident memory, MiB."""
+        lines = Path(f"/proc/{self._pid}/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1]) / 1024
+
+    async def hold(self, count: int, said: bytes) -> None:
+        """Opens connections that say this and then nothing, holds them for a while, and drops them."""
+        writers: list[asyncio.StreamWriter] = []
+        waiting = asyncio.Semaphore(200)
+
+        async def open_one() -> None:
+            async with waiting:
+                with contextlib.suppress(OSError, TimeoutError):
+                    async with asyncio.timeout(HOLD_SECONDS):
+                        _, writer = await asyncio.open_connection(*self._address)
+                        writers.append(writer)
+                        writer.write(said)
+                        await writer.drain()
+
+        await asyncio.gather(*(open_one() for _ in range(count)))
+        await asyncio.sleep(HOLD_SECONDS)
+        for writer in writers:
+            writer.transport.abort()
+
+    async def ask(self, count: int) -> None:
+        """Asks for long prompts, all at once, and reads the answers."""
+
+        async def ask_one() -> None:
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection(*self._address)
+                writer.write(HEAD + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY)
+                await reader.read()
+                writer.close()
+
+        await asyncio.gather(*(ask_one() for _ in range(count)))
+
+    def honest(self, seen: list[float], done: threading.Event) -> None:
+        """Asks for /health until it is told to stop, each time on a new connection; notes the waits, s, or infinity."""
+        while not done.is_set():
+            client = http.client.HTTPConnection(*self._address, timeout=HONEST_SECONDS)
+            began = time.perf_counter()
+            try:
+                client.request("GET", "/health")
+                client.getresponse().read()
+                seen.append(time.perf_counter() - began)
+            except OSError:
+                seen.append(float("inf"))
+            client.close()
+            done.wait(0.05)
+
+    async def phase(self, name: str, abuse: Coroutine[Any, Any, None]) -> None:
+        """Runs one kind of abuse beside the honest client, and prints a row."""
+        seen: list[float] = []
+        done = threading.Event()
+        honest = asyncio.create_task(asyncio.to_thread(self.honest, seen, done))
+        work, most = asyncio.create_task(abuse), 0.0
+        while not work.done():
+            most = max(most, self.memory())
+            await asyncio.wait({work}, timeout=0.1)
+        done.set()
+        await honest
+        lost, waits = sum(wait == float("inf") for wait in seen), [wait for wait in seen if wait < float("inf")]
+        longest = f"{max(waits) * 1e3:.0f} ms" if waits else "-"
+        print(f"{name:34}{most:>8.0f} MiB at most   honest: {lost} of {len(seen)} lost, longest wait {longest}")
+
+
+async def _run(abuser: Abuser, connections: int, bodies: int) -> None:
+    print(f"{'before':34}{abuser.memory():>8.0f} MiB")
+    await abuser.phase(f"{connections} connections, half a head", abuser.hold(connections, HEAD))
+    unfinished = HEAD + b"content-length: %d\r\n\r\n" % (len(BODY) + 1) + BODY
+    await abuser.phase(f"{bodies} bodies of 4 MB, unfinished", abuser.hold(bodies, unfinished))
+    await abuser.phase(f"{bodies} prompts of 4 MB", abuser.ask(bodies))
+    began = time.monotonic()
+    for seconds in REST_SECONDS:
+        await asyncio.sleep(max(0.0, began + seconds - time.monotonic()))
+        print(f"{f'{seconds:.0f} s after all of it':34}{abuser.memory():>8.0f} MiB")
+
+
+@contextmanager
+def _system() -> Iterator[Abuser]:
+    with (
+        tempfile.TemporaryDirectory(prefix="baton-stress-") as directory,
+        split_system(DEMO_MODEL, Path(directory)) as system,
+    ):
+        yield Abuser(system.url, system.processes["gateway"].pid)
+
+
+def main() -> int:
+    """Prints a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stress.connections", description=__doc__)
+    parser.add_argument("--connections", type=int, default=10_000, help="connections with half a head (default 10000)")
+    parser.add_argument("--bodies", type=int, default=300, help="large bodies at once (default 300)")
+    given = parser.parse_args()
+    raise_limit()
+
+    def run(stages: Stages) -> None:
+        with _system() as abuser:
+            asyncio.run(_run(abuser, given.connections, given.bodies))
+
+    return exit_status(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
