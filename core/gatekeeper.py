@@ -64,7 +64,7 @@ class Gatekeeper:
     def watch(self, socket: zmq.asyncio.Socket) -> None:
         """Counts the peers of a bound socket that fail before ZeroMQ asks about them."""
 
-        def failed() -> None:
+        def failed(event: int) -> None:
             self._refuse("handshake", str(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
 
         self._watched.append(Handshakes(socket, zmq.Event.HANDSHAKE_FAILED_PROTOCOL, failed, self.tasks))

@@ -1,4 +1,4 @@
-"""Notices connections of a socket whose handshake failed: the other end has other keys, none, or is no ZeroMQ."""
+"""Notices what becomes of a socket's connections: a handshake that failed, as the other end has other keys; an end."""
 
 import asyncio
 import itertools
@@ -15,12 +15,14 @@ BATCH = 16
 
 
 class Handshakes:
-    """Calls `failed` for each event of the socket that is one of `events`, until `close`. Needs the running loop."""
+    """Calls `happened` with each event of the socket that is one of `events`, until `close`. Needs the running loop."""
 
-    def __init__(self, socket: zmq.asyncio.Socket, events: zmq.Event, failed: Callable[[], None], tasks: Tasks) -> None:
+    def __init__(
+        self, socket: zmq.asyncio.Socket, events: zmq.Event, happened: Callable[[int], None], tasks: Tasks
+    ) -> None:
         """Begins to watch, by one of its owner's `tasks`."""
         self._socket = socket
-        self._failed = failed
+        self._happened = happened
         address = f"inproc://handshakes-{id(self)}"
         # Raises `ZMQError` where no descriptor is left.
         socket.monitor(address, events)
@@ -43,4 +45,4 @@ class Handshakes:
                 await asyncio.sleep(0)  # while events lie ready, reading them never suspends
             event = parse_monitor_message(await self._events.recv_multipart())
             if event["event"] != zmq.EVENT_MONITOR_STOPPED:
-                self._failed()
+                self._happened(event["event"])

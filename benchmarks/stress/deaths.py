@@ -1,9 +1,10 @@
 """Harms one service of an instance under load, and shows what clients lose, and when the service is back.
 
-    python -m benchmarks.stress.deaths hang|stop|redis [--seconds 100] [--streams 8]
+    python -m benchmarks.stress.deaths hang|stop|kill|redis [--seconds 100] [--streams 8]
 
 - `hang`: the engine thread of one of two decode workers hangs before a step; its I/O thread goes on.
 - `stop`: one of two decode workers is stopped by SIGSTOP.
+- `kill`: one of two decode workers is killed by SIGKILL.
 - `redis`: the embedded Redis server is killed.
 
 The services are those of `baton up --decode 2` on the demo model, kept by its supervisor. Clients repeat requests, one
@@ -22,6 +23,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import redis
 
 from benchmarks.stress.hanging_worker import HANG_FILE
@@ -45,6 +47,7 @@ BEFORE = 5.0  # s of load before the harm
 LOOK = 0.1
 TOKENS = 200
 VICTIM = "decode-0"
+WORKERS = 3
 
 
 @dataclass
@@ -115,11 +118,16 @@ class Instance:
             return pid
         status = read_status(self.status)
         assert status is not None
-        if how == "stop":
-            os.kill(status.pid, signal.SIGSTOP)
+        if how in ("stop", "kill"):
+            os.kill(status.pid, signal.SIGSTOP if how == "stop" else signal.SIGKILL)
         else:
             self.hang_file.touch()
         return status.pid
+
+    def workers(self) -> int:
+        """Counts the workers that the gateway does not take for dead."""
+        lines = httpx.get(f"{self.url}/metrics", timeout=5).text.splitlines()
+        return sum(line.startswith("baton:worker_usable{") for line in lines)
 
     def is_back(self, how: str, harmed: int) -> bool:
         """Tells whether another life of the service takes work."""
@@ -146,8 +154,11 @@ def watch(instance: Instance, how: str, seconds: float, streams: int) -> None:
     began = time.monotonic()
     harmed = instance.harm(how)
     back = None
+    known = None
     while time.monotonic() - began < seconds:
         time.sleep(LOOK)
+        if known is None and how in ("stop", "kill") and instance.workers() < WORKERS:
+            known = time.monotonic() - began
         if back is None and instance.is_back(how, harmed):
             back = time.monotonic() - began
     load.over.set()
@@ -159,6 +170,8 @@ def watch(instance: Instance, how: str, seconds: float, streams: int) -> None:
         print(f"  {count} times: {reason}")
     longest = max(load.longest, seconds if waits else 0.0)
     print(f"  longest wait for a token: {longest:.1f} s{' or more' if waits else ''}")
+    if known is not None:
+        print(f"  known as dead after {known:.1f} s")
     print(f"  back after {back:.1f} s" if back is not None else f"  not back within {seconds:.0f} s", flush=True)
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -167,7 +180,7 @@ def main() -> None:
     """Runs one experiment."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m benchmarks.stress.deaths", description=__doc__, formatter_class=form)
-    parser.add_argument("how", choices=["hang", "stop", "redis"])
+    parser.add_argument("how", choices=["hang", "stop", "kill", "redis"])
     parser.add_argument("--seconds", type=float, default=100.0, help="time that is watched after the harm")
     parser.add_argument("--streams", type=int, default=8, help="clients at a time")
     asked = parser.parse_args()

@@ -84,7 +84,8 @@ class WorkerConnection(Worker):
         self._tasks = Tasks(f"the connection to worker {record.epoch}")
         self._socket = token_dealer(context, record.address, keys)
         try:
-            self._handshakes = Handshakes(self._socket, FAILED, self._refused, self._tasks)
+            events = FAILED | zmq.Event.DISCONNECTED
+            self._handshakes = Handshakes(self._socket, events, self._happened, self._tasks)
         except zmq.ZMQError:
             self._socket.close(0)
             raise
@@ -181,8 +182,11 @@ class WorkerConnection(Worker):
             case _:
                 self._listener.received(self, message)
 
-    def _refused(self) -> None:
+    def _happened(self, event: int) -> None:
         """A worker with another secret ends every handshake, without a word; one that just dies may end one."""
+        if event == zmq.Event.DISCONNECTED:
+            self.liveness.disconnected(time.monotonic())
+            return
         if not self._named_refusal:
             self._named_refusal = True
             log.error(
@@ -194,5 +198,6 @@ class WorkerConnection(Worker):
     def _greeted(self, version: int) -> None:
         if version == VERSION:
             self.welcomed = True
+            self.liveness.greeted()
         else:
             log.error("worker %s speaks protocol version %d, this gateway %d", self.epoch, version, VERSION)

@@ -1,7 +1,8 @@
 """Decides whether a worker is suspect or dead, from pings and heartbeats. Pure: time is an argument.
 
 A missing heartbeat is only suspicion; Redis may be away. Death is a ping that stays unanswered for a second of
-suspicion, or a step that is far overdue. A pause of this process itself is nobody's death.
+suspicion, a connection that ended and is not there again soon, or a step that is far overdue. A pause of this process
+itself is nobody's death.
 """
 
 import enum
@@ -12,6 +13,7 @@ REPEAT_AFTER = 0.2  # s until an unanswered ping is repeated
 SUSPECT_AFTER = 0.5  # s without an answer
 DEAD_AFTER = 1.0  # s of suspicion without an answer
 OVERDUE_MS = 10_000.0  # an engine hangs that should have answered so long ago: its worker allows ten largest steps
+CUT_AFTER = 0.5  # s in which a connection that ended, as a process that dies ends it, is there again, or never
 PAUSE = 0.5  # s between two looks that cannot be this process's usual business
 
 
@@ -33,13 +35,24 @@ class Liveness:
         self._looked = now  # when `look` was called last
         self._pinged = now  # when the last ping left
         self._unanswered: float | None = now  # when the first ping since the last answer left; at first, the Hello
+        self._cut: float | None = None  # when the connection ended that is not there again
         self._number = 0  # of the last ping
 
     def heard(self, now: float) -> None:
         """Notes a message, whichever it is: a sign of life."""
         self._unanswered = None
         if self.health is not Health.DEAD:
-            self.health = Health.ALIVE if self.beating else Health.SUSPECT
+            self.health = Health.ALIVE if self.beating and self._cut is None else Health.SUSPECT
+
+    def greeted(self) -> None:
+        """Notes that the worker has answered a Hello: the connection stands."""
+        self._cut = None
+
+    def disconnected(self, now: float) -> None:
+        """Notes that the connection ended. What came before may still be read, so that it is no sign of life."""
+        if self.health in (Health.ALIVE, Health.SUSPECT) and self._cut is None:
+            self._cut = now
+            self.health = Health.SUSPECT
 
     def pong(self, step_due_ms: float) -> None:
         """Takes the milliseconds until the engine should answer; one that is long overdue hangs."""
@@ -54,8 +67,13 @@ class Liveness:
             return None
         if pause > PAUSE and self._unanswered is not None:
             self._unanswered += pause  # answers may lie unread
+        if pause > PAUSE and self._cut is not None:
+            self._cut += pause
+        if self._cut is not None and now - self._cut >= CUT_AFTER:
+            self.health = Health.DEAD
+            return None
         silent = now - self._unanswered if self._unanswered is not None else 0.0
-        suspicious = silent >= SUSPECT_AFTER or not self.beating
+        suspicious = silent >= SUSPECT_AFTER or not self.beating or self._cut is not None
         if silent >= (DEAD_AFTER if not self.beating else SUSPECT_AFTER + DEAD_AFTER) and self._known():
             self.health = Health.DEAD
             return None
@@ -69,7 +87,7 @@ class Liveness:
         return self._number
 
     def _patience(self, suspicious: bool) -> float:
-        if self.health is Health.CONNECTING:
+        if self.health is Health.CONNECTING or self._cut is not None:
             return GREET_EVERY
         return REPEAT_AFTER if self._unanswered is not None or suspicious else PING_EVERY
 

@@ -15,11 +15,13 @@ from core.curve_keys import CurveKeys
 from core.ids import AttemptKey
 from core.messages import Alive
 from gateway.workers.connection import BATCH, TURN, News, WorkerConnection
+from gateway.workers.liveness import CUT_AFTER, Health
 from tests.gateway.conftest import SECRET
 from tests.gateway.peer import Peer
 from tests.gateway.running import until
 
 GATEWAY = "a gateway"
+STEP = 0.05  # s
 COUNT = 3 * BATCH  # messages that wait to be read, without a queue being full
 
 
@@ -148,3 +150,18 @@ async def test_a_bug_in_what_reads_is_logged_and_breaks_the_connection(
         await peer.say(GATEWAY, alive(peer, 0))
         await until(lambda: connection.broken, "the end of its reading")
         assert peer.epoch in caplog.text and "a bug of the listener" in caplog.text and "Traceback" in caplog.text
+
+
+async def test_a_worker_that_dies_is_known_by_its_socket(redis_url: str, model: Path) -> None:
+    """Silence would take seconds; here no time passes but what the system needs to tell."""
+    async with connected(redis_url, model) as (peer, connection, _):
+        await peer.die()
+        await until(lambda: connection.liveness.health is Health.SUSPECT, "the end of the connection")
+        now = time.monotonic()
+        connection.look(now)
+        assert not connection.usable
+        seen = []
+        for count in range(1, round(CUT_AFTER / STEP) + 2):
+            connection.look(now + count * STEP)
+            seen.append(connection.liveness.health)
+        assert seen[0] is Health.SUSPECT and seen[-1] is Health.DEAD

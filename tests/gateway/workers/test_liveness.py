@@ -2,7 +2,15 @@
 
 import pytest
 
-from gateway.workers.liveness import DEAD_AFTER, OVERDUE_MS, PING_EVERY, REPEAT_AFTER, SUSPECT_AFTER, Liveness
+from gateway.workers.liveness import (
+    CUT_AFTER,
+    DEAD_AFTER,
+    OVERDUE_MS,
+    PING_EVERY,
+    REPEAT_AFTER,
+    SUSPECT_AFTER,
+    Liveness,
+)
 
 STEP = 0.05
 
@@ -98,3 +106,30 @@ def test_a_step_that_is_far_overdue_is_death() -> None:
     assert health(liveness) == "DEAD"
     liveness.heard(1.0)
     assert health(liveness) == "DEAD"
+
+
+def test_a_connection_that_ended_and_is_not_there_again_is_death_soon() -> None:
+    liveness = alive()
+    liveness.disconnected(0.0)
+    assert health(liveness) == "SUSPECT"
+    liveness.heard(0.1)  # it was sent before
+    assert health(liveness) == "SUSPECT"
+    _, pings = run(liveness, 0.1, CUT_AFTER + STEP, answer=False)
+    assert health(liveness) == "DEAD" and len(pings) >= 5, "it was greeted all the while"
+
+
+def test_a_connection_that_is_there_again_is_alive() -> None:
+    liveness = alive()
+    liveness.disconnected(0.0)
+    now, _ = run(liveness, 0.0, CUT_AFTER - 2 * STEP, answer=False)
+    liveness.greeted()
+    liveness.heard(now)
+    run(liveness, now, 5.0, answer=True)
+    assert health(liveness) == "ALIVE"
+
+
+def test_a_pause_of_this_process_cuts_nobody_off() -> None:
+    liveness = alive()
+    liveness.disconnected(0.0)
+    liveness.look(30.0)
+    assert health(liveness) == "SUSPECT"
