@@ -138,13 +138,11 @@ def test_the_first_open_is_prompt(way: Way) -> None:
 @pytest.mark.parametrize("window", [1, 40 << 10, 100 << 10])
 def test_tiny_windows(way: Way, window: int) -> None:
     async def run() -> None:
-        async with pair(way, TransferConfig(frame=64 << 10, window=window)) as both:
-            begin = time.monotonic()
+        async with pair(way, replace(UNREPEATED, frame=64 << 10, window=window)) as both:
             for number in range(4):
                 both.run(number, [number * 8 + 1 + at for at in range(8)])
-            await both.unpinned(*range(4))
+            await both.unpinned(*range(4))  # credit that comes by probes only comes too late
             assert all(both.equal(number) for number in range(4))
-            assert time.monotonic() - begin < 3, "credit came by probes only"
 
     bounded(run)
 
@@ -261,7 +259,7 @@ def binds(socket: zmq.asyncio.Socket, address: str) -> bool:
 
 def test_a_restarted_receiver_ends_the_old_handoffs(way: Way) -> None:
     async def run() -> None:
-        async with pair(way) as both:
+        async with pair(way, replace(CONFIG, silence=60.0)) as both:  # silence is not what ends them
             both.granting = False
             both.open(1, [1, 2])
             await until(lambda: both.of(RoomWanted), "the Open does not arrive")

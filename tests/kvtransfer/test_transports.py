@@ -11,7 +11,16 @@ from msgspec.structs import replace
 from core.config import TransferConfig
 from core.messages import encode
 from core.sockets import dealer, payload_dealer
-from kvtransfer.events import AbortHandoff, Closed, Dropped, Landed, LayerReady, RoomWanted, Unpinned
+from kvtransfer.events import (
+    AbortHandoff,
+    Closed,
+    Dropped,
+    Landed,
+    LayerReady,
+    RoomWanted,
+    ToPrefillEngine,
+    Unpinned,
+)
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.outbound_link import OutboundLink
 from kvtransfer.protocol.receiver import ReceiverState
@@ -303,7 +312,11 @@ def test_memory_that_is_overwritten_while_its_frame_is_queued_is_never_seen(way:
 
 
 def test_blocks_stay_pinned_while_their_frames_are_read(way: Way) -> None:
-    """Nobody else may write into them: `Unpinned` comes after the last frame was read, or copied."""
+    """Nobody else may write into them: `Unpinned` comes after the last frame was read, or copied.
+
+    The socket's own record tells, or a Credit, whichever is first; frames that a Credit covers leave the list later, at
+    the next look.
+    """
 
     async def run() -> None:
         async with pair(way, QUICK) as both:
@@ -316,9 +329,20 @@ def test_blocks_stay_pinned_while_their_frames_are_read(way: Way) -> None:
             flying = dict(link.side.handoffs[1].flying)
             copied = link.channel is not None and (link.channel.sealed or link.channel.transport == "shm")
             assert (not flying) == copied
+            trackers, sent = [tracker for _, _, tracker in link._frames], link.side.window.sent
+            read: list[bool] = []  # whether all were, when `Unpinned` came
+            report = link._report
+
+            def reported(event: ToPrefillEngine) -> None:
+                if isinstance(event, Unpinned):
+                    read.append(link.side.window.seen >= sent or all(tracker.done for tracker in trackers))
+                report(event)
+
+            link._report = reported
             both.outbound.handle(AbortHandoff(1, "cancelled"))
             await both.unpinned(1)
-            assert not link.side.handoffs and not link._frames
+            assert read == [True] and not link.side.handoffs
+            await until(lambda: not link._frames, "frames stay listed")
 
     bounded(run)
 
