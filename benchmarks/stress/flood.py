@@ -79,10 +79,10 @@ def run(sequences: int, tokens: int, steps: float, stages: Stages) -> None:
         began = time.monotonic()
         pauses, failures = ask_all(base, sequences, tokens)
         seconds = time.monotonic() - began
+        deaths = (directory / "gateway.log").read_text().count(" is dead")
         flood.terminate()
         said, _ = flood.communicate(timeout=START_SECONDS)
         stages.settle()
-        deaths = (directory / "gateway.log").read_text().count(" is dead")
         report(msgspec.json.decode(said, type=Sent), pauses, failures, deaths, seconds)
 
 
