@@ -212,6 +212,7 @@ def test_a_silent_receiver_is_dead_after_a_while(way: Way) -> None:
             both.open(1, [1, 2])
             await until(lambda: both.of(RoomWanted), "the Open does not arrive")
             await until(lambda: not both.asking(), "the Grant does not arrive")
+            await until(both.outbound.links, "no channel opens")  # else it would end for want of one
             await both.inbound.close()
             both.run(2, [3, 4])
             both.compute(1)
