@@ -1,23 +1,28 @@
-"""Gives memory its pages a while before it is used, on a thread of the lowest priority.
+"""Gives memory its pages a while before it is used, on a thread that rests for most of the time.
 
 An anonymous mapping has no pages until they are touched. The kernel then clears one and, on a virtual machine, its host
 may have to find one first: 2 MiB were seen to take 5 ms. A step that enters new blocks would pay that in every layer,
 and with it everybody whose decode is in the step. So pages are made ahead of use, but not for all of a pool: what is
 never used should cost no memory. (madvise(2), MADV_POPULATE_WRITE, Linux 5.14; where it is missing, steps pay.)
+
+The thread has the priority of all others. With a lower one it would hold Python's lock, and the kernel's on the
+process's mappings, for as long as busier threads of the machine kept it from a processor: then nothing in the process
+goes on, and on a busy machine its peers took a worker for dead that had only begun to use its pool.
 """
 
 import ctypes
 import mmap
-import os
 import threading
-from contextlib import suppress
+import time
 
 AHEAD = 512 << 20
 """Bytes of all layers that get pages beyond the highest block in use."""
 STRETCH = 2 << 20
 """Bytes of a layer that one call asks for: the kernel keeps the mapping locked for so long."""
+REST = 3.0
+"""Times what a call has taken, that the thread rests behind it: it has a quarter of a processor at most."""
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python has no name for
-LOWEST_PRIORITY = 19
+_madvise = ctypes.CDLL(None).madvise  # `mmap.madvise` would hold Python's lock meanwhile
 
 
 class PagesAhead:
@@ -47,8 +52,6 @@ class PagesAhead:
                 self._worker.start()
 
     def _work(self) -> None:
-        with suppress(OSError):  # a wish, which a sandbox may refuse; Linux gives each thread its own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         while True:
             with self._lock:
                 first, last = self._done, min(self._goal, self._done + self._stretch)
@@ -62,5 +65,7 @@ class PagesAhead:
         """Makes the pages of blocks `first` … `last` - 1 of a layer; False: the kernel cannot, or has no memory."""
         begin = (layer * self._blocks + first) * self._block_bytes // mmap.PAGESIZE * mmap.PAGESIZE
         end = (layer * self._blocks + last) * self._block_bytes
-        madvise = ctypes.CDLL(None).madvise  # Python's own would hold its lock meanwhile
-        return bool(madvise(ctypes.c_void_p(self._address + begin), ctypes.c_size_t(end - begin), POPULATE_WRITE) == 0)
+        began = time.monotonic()
+        status = _madvise(ctypes.c_void_p(self._address + begin), ctypes.c_size_t(end - begin), POPULATE_WRITE)
+        time.sleep(REST * (time.monotonic() - began))
+        return bool(status == 0)

@@ -2,8 +2,10 @@
 
 import ctypes
 import mmap
+import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,3 +90,19 @@ def test_a_kernel_that_does_not_know_how_is_asked_once(monkeypatch: pytest.Monke
     ahead.reach(1000)
     settle()
     assert present(memory) == [0] * LAYERS
+
+
+def test_the_thread_that_makes_pages_holds_locks_at_nobodys_mercy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a lower priority than others it would keep Python's lock, and the mapping's, while they take its turns."""
+    seen: set[int] = set()
+    madvise = pages_ahead._madvise
+
+    def watched(*arguments: Any) -> int:
+        seen.add(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return int(madvise(*arguments))
+
+    monkeypatch.setattr(pages_ahead, "_madvise", watched)
+    _, ahead = make()
+    ahead.reach(1)
+    settle()
+    assert seen == {os.getpriority(os.PRIO_PROCESS, 0)}
