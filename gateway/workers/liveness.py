@@ -1,20 +1,20 @@
 """Decides whether a worker is suspect or dead, from pings and heartbeats. Pure: time is an argument.
 
-A missing heartbeat is only suspicion; Redis may be away. Death is a ping that stays unanswered for a second of
-suspicion, a connection that ended and is not there again soon, or a step that is far overdue. A pause of this process
-itself is nobody's death.
+A missing heartbeat is only suspicion; Redis may be away. Death is a ping that stays unanswered for a second, a
+connection that ended and is not there again soon, or a step that is far overdue. A pause of this process itself is
+nobody's death.
 """
 
 import enum
 
 GREET_EVERY = 0.05  # s until the first answer
-PING_EVERY = 0.5  # s, which also tells the worker that this gateway is alive
+PING_EVERY = 0.25  # s, which also tells the worker that this gateway is alive
 REPEAT_AFTER = 0.2  # s until an unanswered ping is repeated
-SUSPECT_AFTER = 0.5  # s without an answer
-DEAD_AFTER = 1.0  # s of suspicion without an answer
+SUSPECT_AFTER = 0.4  # s without an answer
+DEAD_AFTER = 1.0  # s without an answer; an I/O thread whose process has a processor answers in far less
 OVERDUE_MS = 10_000.0  # an engine hangs that should have answered so long ago: its worker allows ten largest steps
 CUT_AFTER = 0.5  # s in which a connection that ended, as a process that dies ends it, is there again, or never
-PAUSE = 0.5  # s between two looks that cannot be this process's usual business
+PAUSE = 0.2  # s between two looks that cannot be this process's usual business
 
 
 class Health(enum.Enum):
@@ -74,7 +74,7 @@ class Liveness:
             return None
         silent = now - self._unanswered if self._unanswered is not None else 0.0
         suspicious = silent >= SUSPECT_AFTER or not self.beating or self._cut is not None
-        if silent >= (DEAD_AFTER if not self.beating else SUSPECT_AFTER + DEAD_AFTER) and self._known():
+        if silent >= DEAD_AFTER and self._known():
             self.health = Health.DEAD
             return None
         if self._known():

@@ -49,9 +49,17 @@ def test_silence_is_suspicion_then_death() -> None:
     liveness = alive()
     now, _ = run(liveness, 0.0, PING_EVERY + SUSPECT_AFTER + 3 * STEP, answer=False)
     assert health(liveness) == "SUSPECT"
-    _, pings = run(liveness, now, DEAD_AFTER + 2 * STEP, answer=False)
+    rest = DEAD_AFTER - SUSPECT_AFTER
+    _, pings = run(liveness, now, rest, answer=False)
     assert health(liveness) == "DEAD"
-    assert len(pings) >= 0.6 * DEAD_AFTER / REPEAT_AFTER, "suspects are pinged more often"
+    assert len(pings) >= 0.6 * rest / REPEAT_AFTER, "suspects are pinged more often"
+
+
+def test_who_stops_is_dead_within_a_second_and_a_half() -> None:
+    liveness = alive()
+    _, pings = run(liveness, 0.0, 3.0, answer=True)
+    run(liveness, pings[-1] + STEP, 1.5, answer=False)
+    assert health(liveness) == "DEAD"
 
 
 def test_an_answer_ends_suspicion() -> None:
