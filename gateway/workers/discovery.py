@@ -126,8 +126,11 @@ class Discovery:
                 known.renew(record)
             elif epoch not in self._buried:
                 self._connect(record, now)
-        for worker in self._directory:
-            worker.liveness.beating = worker.epoch in records
+        connected = list(self._directory)
+        silent = [worker for worker in connected if worker.epoch not in records]
+        lost = 2 * len(silent) > len(connected)  # most at once: Redis has lost their records, and they beat again soon
+        for worker in connected:
+            worker.liveness.beating = lost or worker.epoch in records
 
     def _connect(self, record: WorkerRecord, now: float) -> None:
         """Connects to a worker; one that this cannot be done with, whyever, harms no other."""

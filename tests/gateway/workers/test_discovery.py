@@ -83,6 +83,15 @@ async def peer(redis_url: str, model: Path, finder: Finder) -> AsyncIterator[Pee
     await peer.die()
 
 
+@pytest.fixture
+async def peers(redis_url: str, model: Path, finder: Finder) -> AsyncIterator[list[Peer]]:
+    """Two more."""
+    more = [await Peer("decode", redis_url, SECRET.encode(), str(model), lambda *_: []).start() for _ in range(2)]
+    yield more
+    for each in more:
+        await each.die()
+
+
 def like(peer: Peer, epoch: str, address: str) -> WorkerRecord:
     """The record of another life, as the deployment would sign it."""
     return structs.replace(peer.record, epoch=epoch, address=address)
@@ -141,7 +150,22 @@ async def test_an_old_record_that_is_put_back_says_nothing(finder: Finder, peer:
     assert worker is not None and worker.record.draining
     await finder.store.set(key, old)
     await finder.poll()
-    assert worker.record.draining and not worker.liveness.beating
+    assert worker.record.draining
+
+
+async def test_records_that_vanish_together_make_nobody_suspect(finder: Finder, peer: Peer, peers: list[Peer]) -> None:
+    for one in (peer, *peers):
+        await one.beat()
+    await finder.poll()
+    for one in (peer, *peers):
+        await finder.reach(one)
+    await finder.store.flushall()
+    await finder.poll()
+    assert all(worker.liveness.beating for worker in finder.workers)
+    for one in peers:
+        await one.beat()
+    await finder.poll()
+    assert {worker.epoch for worker in finder.workers if not worker.liveness.beating} == {peer.epoch}
 
 
 async def test_a_worker_whose_connection_broke_here_is_left_at_once(
