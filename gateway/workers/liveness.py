@@ -2,7 +2,7 @@
 
 A missing heartbeat is only suspicion; Redis may be away. Death is a ping that stays unanswered for a second, a
 connection that ended and is not there again soon, or a step that is far overdue. A pause of this process itself is
-nobody's death.
+nobody's death: what passes while nobody looks counts only up to a bound.
 """
 
 import enum
@@ -14,7 +14,7 @@ SUSPECT_AFTER = 0.4  # s without an answer
 DEAD_AFTER = 1.0  # s without an answer; an I/O thread whose process has a processor answers in far less
 OVERDUE_MS = 10_000.0  # an engine hangs that should have answered so long ago: its worker allows ten largest steps
 CUT_AFTER = 0.5  # s in which a connection that ended, as a process that dies ends it, is there again, or never
-PAUSE = 0.2  # s between two looks that cannot be this process's usual business
+LONGEST_LOOK = 0.2  # s between two looks that count; who looked later may have left answers unread
 
 
 class Health(enum.Enum):
@@ -61,13 +61,13 @@ class Liveness:
 
     def look(self, now: float) -> int | None:
         """Decides on suspicion and death; returns the number of a ping to send now, or None. Call it often."""
-        pause = now - self._looked
+        pause = max(0.0, now - self._looked - LONGEST_LOOK)
         self._looked = now
         if self.health is Health.DEAD:
             return None
-        if pause > PAUSE and self._unanswered is not None:
-            self._unanswered += pause  # answers may lie unread
-        if pause > PAUSE and self._cut is not None:
+        if self._unanswered is not None:
+            self._unanswered += pause
+        if self._cut is not None:
             self._cut += pause
         if self._cut is not None and now - self._cut >= CUT_AFTER:
             self.health = Health.DEAD

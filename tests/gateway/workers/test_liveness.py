@@ -5,6 +5,7 @@ import pytest
 from gateway.workers.liveness import (
     CUT_AFTER,
     DEAD_AFTER,
+    LONGEST_LOOK,
     OVERDUE_MS,
     PING_EVERY,
     REPEAT_AFTER,
@@ -95,6 +96,13 @@ def test_a_pause_of_this_process_is_nobodys_death() -> None:
     liveness.heard(now + 30.01)
     liveness.look(now + 30.05)
     assert health(liveness) == "ALIVE"
+
+
+def test_a_gateway_that_looks_seldom_sees_the_dead_all_the_same() -> None:
+    liveness = alive()
+    for count in range(30):
+        liveness.look(count * 2.5 * LONGEST_LOOK)
+    assert health(liveness) == "DEAD"
 
 
 def test_a_worker_that_was_never_reached_is_dead_only_without_a_heartbeat() -> None:
