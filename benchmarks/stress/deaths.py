@@ -1,13 +1,14 @@
 """Harms one service of an instance under load, and shows what clients lose, and when the service is back.
 
-    python -m benchmarks.stress.deaths hang|stop|kill|redis [--seconds 100] [--streams 8]
+    python -m benchmarks.stress.deaths hang|stop|kill|redis [--victim decode-0] [--seconds 100] [--streams 8]
 
 - `hang`: the engine thread of one of two decode workers hangs before a step; its I/O thread goes on.
-- `stop`: one of two decode workers is stopped by SIGSTOP.
-- `kill`: one of two decode workers is killed by SIGKILL.
+- `stop`: a worker is stopped by SIGSTOP.
+- `kill`: a worker is killed by SIGKILL.
 - `redis`: the embedded Redis server is killed.
 
-The services are those of `baton up --decode 2` on the demo model, kept by its supervisor. Clients repeat requests, one
+The services are those of `baton up --decode 2` on the demo model, kept by its supervisor: one of the decode workers,
+or the prefill worker, is the victim. Clients repeat requests, one
 after the other, each a stream of 200 tokens. The first line says how many requests were answered whole and how many
 failed, the second the longest time that a client waited for its next token, the third when the service took work again.
 """
@@ -46,7 +47,8 @@ from launcher.supervisor import Supervisor
 BEFORE = 5.0  # s of load before the harm
 LOOK = 0.1
 TOKENS = 200
-VICTIM = "decode-0"
+CAN_HANG = "decode-0"
+VICTIMS = (CAN_HANG, "prefill-0")
 WORKERS = 3
 
 
@@ -55,6 +57,7 @@ class Load:
     """Keeps what clients met. Each client is a thread."""
 
     url: str
+    sentences: int  # of a prompt
     over: threading.Event = field(default_factory=threading.Event)
     whole: int = 0
     failed: Counter[str] = field(default_factory=Counter)
@@ -66,8 +69,9 @@ class Load:
         body = {"model": "baton-demo", "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
         while not self.over.is_set():
             at = time.monotonic()
+            prompt = " ".join([f"Story {number}."] + [f"It is part {self.whole}."] * (self.sentences - 1))
             try:
-                for _ in endpoint.stream("/v1/completions", {**body, "prompt": f"Story {number}."}):
+                for _ in endpoint.stream("/v1/completions", {**body, "prompt": prompt}):
                     now = time.monotonic()
                     self.longest, at = max(self.longest, now - at), now
                     if self.over.is_set():
@@ -84,21 +88,21 @@ class Load:
 class Instance:
     """Keeps the services of one instance, and harms one."""
 
-    def __init__(self, directory: Path, signals: Signals) -> None:
+    def __init__(self, directory: Path, signals: Signals, victim: str) -> None:
         self.directory = directory
         port = check_port("--port", "127.0.0.1", 0)
         engine = EngineOptions(dtype="fp32", kv_memory=64 << 20)
         self.config = UpConfig(device="cpu", port=port, dashboard_port=0, prefill=1, decode=2, engine=engine)
         self.url = http_url(self.config.host, port)
         self.server, self.redis_url = redis_service(directory)
-        self.status = directory / f"{VICTIM}.status"
+        self.status = directory / f"{victim}.status"
         self.hang_file = directory / "hang"
         settings = environment({**os.environ, HANG_FILE: str(self.hang_file)}, ROOT, directory)
         log = (directory / "log").open("ab")
         self.supervisor = Supervisor(ROOT, settings, log, Stages(), signals, self.config.silent_seconds)
 
     def services(self) -> list[Service]:
-        """Makes workers and gateway; the victim can hang."""
+        """Makes workers and gateway; one decode worker can hang."""
         secret = self.directory / "secret"
         secret.touch(mode=0o600)
         secret.write_text(new_secret())
@@ -106,7 +110,7 @@ class Instance:
         made = []
         for worker in deployment.workers():
             words = [HANGING if word == "decode_service" else word for word in worker.command]
-            made.append(dataclasses.replace(worker, command=tuple(words)) if worker.name == VICTIM else worker)
+            made.append(dataclasses.replace(worker, command=tuple(words)) if worker.name == CAN_HANG else worker)
         return [*made, deployment.gateway()]
 
     def harm(self, how: str) -> int:
@@ -144,9 +148,8 @@ class Instance:
 HANGING = "benchmarks.stress.hanging_worker"
 
 
-def watch(instance: Instance, how: str, seconds: float, streams: int) -> None:
+def watch(instance: Instance, load: Load, how: str, seconds: float, streams: int) -> None:
     """Loads, harms, and prints what came of it; then asks this process to stop."""
-    load = Load(instance.url)
     clients = [threading.Thread(target=load.client, args=[number], daemon=True) for number in range(streams)]
     for client in clients:
         client.start()
@@ -181,15 +184,20 @@ def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m benchmarks.stress.deaths", description=__doc__, formatter_class=form)
     parser.add_argument("how", choices=["hang", "stop", "kill", "redis"])
+    parser.add_argument("--victim", choices=VICTIMS, default=CAN_HANG, help="what is stopped or killed")
+    parser.add_argument("--sentences", type=int, default=1, help="of each prompt, some six tokens each")
     parser.add_argument("--seconds", type=float, default=100.0, help="time that is watched after the harm")
     parser.add_argument("--streams", type=int, default=8, help="clients at a time")
     asked = parser.parse_args()
+    if asked.how == "hang" and asked.victim != CAN_HANG:
+        parser.error(f"--victim: {asked.victim!r} cannot hang; {CAN_HANG} can")
     with Signals().installed() as signals, tempfile.TemporaryDirectory(prefix="baton-deaths-") as directory:
-        instance = Instance(Path(directory), signals)
+        instance = Instance(Path(directory), signals, asked.victim)
         try:
             instance.supervisor.start([instance.server])
             instance.supervisor.start(instance.services())
-            arguments = (instance, asked.how, asked.seconds, asked.streams)
+            load = Load(instance.url, asked.sentences)
+            arguments = (instance, load, asked.how, asked.seconds, asked.streams)
             threading.Thread(target=watch, args=arguments, daemon=True).start()
             instance.supervisor.watch()
         finally:
