@@ -48,6 +48,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, config: ServerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
+        self.access_log = False  # uvicorn goes by its logger, which is the process's, and a path is a client's words
         self._open = config.open
         self._refused = config.refused
         self._head = 0  # bytes of the head so far

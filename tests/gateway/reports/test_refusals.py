@@ -36,7 +36,10 @@ async def test_a_refusal_has_a_line_with_its_id(serve: Serve, caplog: pytest.Log
     assert await counted(running, 503, "no_workers")
 
 
-async def test_no_word_of_a_client_is_in_the_log(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_word_of_a_client_is_in_the_log(
+    running: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("uvicorn.access"), "propagate", True)  # as other libraries of a process may
     for field in ({"model": "secret"}, {"secret": 1}, {"stop": ["secret"] * 17}, {"max_tokens": "secret"}):
         assert (await running.chat(**field)).status_code >= 400
     assert (await running.client.get("/secret")).status_code == 404
