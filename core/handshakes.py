@@ -20,11 +20,10 @@ class Handshakes:
     def __init__(
         self, socket: zmq.asyncio.Socket, events: zmq.Event, happened: Callable[[int], None], tasks: Tasks
     ) -> None:
-        """Begins to watch, by one of its owner's `tasks`."""
+        """Begins to watch, by one of its owner's `tasks`. Raises `ZMQError` where no descriptor is left."""
         self._socket = socket
         self._happened = happened
         address = f"inproc://handshakes-{id(self)}"
-        # Raises `ZMQError` where no descriptor is left.
         socket.monitor(address, events)
         # ZeroMQ's thread waits where the queue of events is full, with a lock that closing the socket needs.
         self._events = socket.context.socket(zmq.PAIR)

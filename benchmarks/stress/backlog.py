@@ -6,44 +6,25 @@ Most jobs wait on their worker's stream for far longer than any step takes. A wo
 has not failed: as many entries as requests are right, with no attempt tried again and every answer 200.
 """
 
-import argparse
-import asyncio
 import sys
-import tempfile
-from pathlib import Path
 
-from benchmarks.children import end_on_termination
-from benchmarks.split_system import split_system
-from benchmarks.stress.crowd import Crowd, lines, send
-from core.config import EngineOptions
-from core.errors import BatonError
-from launcher.options import DEMO_MODEL
+from benchmarks.children import exit_status
+from benchmarks.stress.crowd import Crowd, crowd_options, crowded, lines
+from launcher.stages import Stages
 
 
 def main() -> int:
     """Prints what became of the requests, and returns the exit status: 2 for what cannot work."""
-    parser = argparse.ArgumentParser(prog="benchmarks.stress.backlog", description=__doc__)
-    parser.add_argument("--requests", type=int, default=150)
-    parser.add_argument("--prompt", type=int, default=256, help="tokens")
-    parser.add_argument("--answer", type=int, default=256, help="tokens")
+    parser = crowd_options("backlog", __doc__, requests=150)
     parser.add_argument("--jobs-ahead", type=int, default=4, help="jobs that a worker takes before it can begin them")
-    parser.add_argument("--kv-memory", type=int, default=4, help="MiB of KV blocks of each worker")
     options = parser.parse_args()
-    end_on_termination()
-    engine = EngineOptions(dtype="fp32", kv_memory=options.kv_memory << 20)
     crowd = Crowd(options.requests, options.prompt, options.answer)
-    ahead = ["--jobs-ahead", str(options.jobs_ahead)]
-    try:
-        with (
-            tempfile.TemporaryDirectory() as directory,
-            split_system(DEMO_MODEL, Path(directory), engine, worker=ahead) as system,
-        ):
-            came = asyncio.run(send(system, crowd))
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print("\n".join(lines(crowd, came)))
-    return 0
+
+    def run(stages: Stages) -> None:
+        with crowded(crowd, options.kv_memory, ["--jobs-ahead", str(options.jobs_ahead)]) as (_, came):
+            print("\n".join(lines(crowd, came)))
+
+    return exit_status(run)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,24 @@
 """Sends a crowd of requests at once to a split system, and counts what became of them."""
 
+import argparse
 import asyncio
 import random
 import re
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 from redis import Redis
 
-from benchmarks.split_system import SplitSystem
+from benchmarks.split_system import SplitSystem, split_system
+from core.config import EngineOptions
+from launcher.options import DEMO_MODEL
 
 TOKENS = 256  # every model has as many
 TIME_OUT = 700.0  # s without a byte; the gateway's own is 600 s
@@ -47,6 +54,30 @@ class Came:
     said: Counter[str]  # sentences of the errors
     entries: int  # that the job streams ever had
     retries: Counter[str]  # by reason
+
+
+def crowd_options(name: str, description: str | None, requests: int) -> argparse.ArgumentParser:
+    """Makes the options of an experiment with a crowd."""
+    parser = argparse.ArgumentParser(prog=f"benchmarks.stress.{name}", description=description)
+    parser.add_argument("--requests", type=int, default=requests)
+    parser.add_argument("--prompt", type=int, default=256, help="tokens")
+    parser.add_argument("--answer", type=int, default=256, help="tokens of each sample")
+    parser.add_argument("--kv-memory", type=int, default=4, help="MiB of KV blocks of each worker")
+    return parser
+
+
+@contextmanager
+def crowded(crowd: Crowd, kv_memory: int, worker: Sequence[str] = ()) -> Iterator[tuple[SplitSystem, Came]]:
+    """Starts a system with `kv_memory` MiB of KV blocks in each worker, and gives it once all requests have ended.
+
+    `worker`: more words of both workers' command lines. Raises `BatonError` if a service does not start.
+    """
+    engine = EngineOptions(dtype="fp32", kv_memory=kv_memory << 20)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        split_system(DEMO_MODEL, Path(directory), engine, worker=worker) as system,
+    ):
+        yield system, asyncio.run(send(system, crowd))
 
 
 async def send(system: SplitSystem, crowd: Crowd) -> Came:

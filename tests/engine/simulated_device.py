@@ -39,7 +39,7 @@ Clock = dict[str, int]
 
 
 def joined(left: Clock, right: Clock) -> Clock:
-    """What is behind both."""
+    """Returns the clock of somebody who has waited for both: of each actor the later time."""
     return {each: max(left.get(each, 0), right.get(each, 0)) for each in {*left, *right}}
 
 

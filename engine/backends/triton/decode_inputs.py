@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.kvspec import blocks_for
 from engine.device import to_device
 from engine.model.batch import Ints, Sampled, place_of_samples
 from engine.plan import PENDING, Work
@@ -53,7 +52,7 @@ class DecodeInputs:
         self._tables = DeviceTables(rows, width, device)
         self._previous = torch.zeros(rows, dtype=torch.int64, device=device)  # what the step before has sampled
         fields = NULL_SEQUENCE.size * rows
-        size = fields + blocks_for(len(plan(np.zeros(rows, np.int64))), WORDS)
+        size = fields + -(-len(plan(np.zeros(rows, np.int64))) // WORDS)
         first = torch.full((size,), NOTHING, dtype=torch.int64)
         first[:fields] = torch.from_numpy(NULL_SEQUENCE).repeat(1, rows).flatten()
         self._sent = first.to(device)
