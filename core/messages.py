@@ -17,12 +17,18 @@ from core.config import Codec, Security, Transport
 from core.errors import MessageError
 from core.ids import NO_TICKET, AttemptKey, Count, Name, Ticket
 from core.kvspec import WireForm
+from core.scores import MOST_TOP, Scores
 
-VERSION = 6
+VERSION = 7
 """The version of the whole protocol. Peers of different versions refuse each other, naming both."""
 
 Finish = Literal["stop", "length"]
 Samples = Annotated[tuple[Count, ...], Meta(max_length=1024)]
+
+TokenId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+TokenIds = tuple[TokenId, ...]
+TokenBiases = tuple[tuple[TokenId, Annotated[float, Meta(ge=-1e6, le=1e6)]], ...]
+Top = Annotated[int, Meta(ge=0, le=MOST_TOP)]
 
 COLDEST = 2.0**-29
 """The least temperature above 0, about 2e-9; lower ones are 0. All samplers compute logits / temperature in fp32.
@@ -42,6 +48,21 @@ class Sampling(Struct, frozen=True, array_like=True):
     top_p: Annotated[float, Meta(ge=0, le=1)] = 1.0
     top_k: Count = 0  # 0 is off
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Meta(gt=0, le=1e6)] = 1.0  # of tokens in prompt and output; 1 is off
+    presence_penalty: Annotated[float, Meta(ge=-1e6, le=1e6)] = 0.0  # of tokens in the output
+    frequency_penalty: Annotated[float, Meta(ge=-1e6, le=1e6)] = 0.0  # of each time that a token is in the output
+    logit_bias: TokenBiases = ()
+    allowed_token_ids: TokenIds | None = None  # no others are drawn; None: all
+    bad_words: tuple[TokenIds, ...] = ()  # token sequences of which none may come to be in the output
+    grammar: str = ""  # in Lark, as llguidance reads it: what the output has to be; empty: anything
+    logprobs: Top | None = None  # alternatives that are told of each output token; None: not even its own probability
+    prompt_logprobs: Top | None = None  # the same of the prompt's tokens, but for the first
+
+    @property
+    def looks_back(self) -> bool:
+        """Tells whether a draw depends on the tokens before it, and not only on their KV."""
+        penalties = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+        return penalties or bool(self.bad_words or self.grammar)
 
     def __post_init__(self) -> None:
         """Makes a temperature that is below `COLDEST` 0, here, so that no two samplers can draw the line elsewhere."""
@@ -53,7 +74,8 @@ class Limits(Struct, frozen=True, array_like=True):
     """Says when a sequence ends: the request's original limits, whatever attempt this is."""
 
     max_tokens: Count  # output tokens, over all attempts
-    stop_token_ids: tuple[int, ...] = ()  # empty when the client asked to ignore the end-of-text token
+    stop_token_ids: tuple[int, ...] = ()  # the end-of-text tokens, unless they are ignored, and the client's
+    min_tokens: Count = 0  # output tokens before which none of those is drawn
 
 
 class Prompt(Struct, frozen=True, array_like=True):
@@ -219,6 +241,8 @@ class Emitted(Struct, frozen=True, array_like=True):
     token_ids: list[int]
     finish: Finish | None = None  # how the last token ended the sequence, if it did
     stages: Stages | None = None
+    scores: Scores | None = None  # of these tokens, if the request wants them
+    prompt_scores: Scores | None = None  # of the prompt's tokens but the first: with output index 0 of a request
 
 
 class Tokens(Addressed, frozen=True, kw_only=True, tag="tokens"):
@@ -333,6 +357,7 @@ class Branch(Struct, frozen=True, array_like=True):
 
     sample: Count
     emitted: list[Count]  # every token of it that this attempt has emitted
+    scores: Scores | None = None  # of these tokens, if the request wants them
 
 
 class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
@@ -350,6 +375,7 @@ class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
     sampling: Sampling
     limits: Limits
     stages: Stages
+    prompt_scores: Scores | None = None  # as the first token's `Emitted` has them
 
 
 class Abort(Handoff, frozen=True, kw_only=True, tag="abort"):

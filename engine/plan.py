@@ -5,6 +5,7 @@ from typing import Literal
 from msgspec import Struct
 
 from core.messages import Sampling
+from core.scores import Scores
 
 PENDING = -1
 """A token id that stands for "the token sampled by the step before", which the host has not seen yet."""
@@ -26,6 +27,9 @@ class Work(Struct, frozen=True, array_like=True):
     sampling: Sampling | None = None  # how the last row is sampled; None: it is not
     samples: tuple[int, ...] = (0,)  # numbers of the samples, each drawn once from the same logits
     output_index: int = 0  # of the sampled token in its sequence's output: the randomness is keyed by it
+    tokens: list[int] | None = None  # if the draw looks back: the sequence's own list of all its tokens known so far
+    prompt_tokens: int = 0  # how many of `tokens` are the client's; the others are output
+    banned: tuple[int, ...] = ()  # ids that are not drawn now: the output is still too short to end
 
 
 class BlockMove(Struct, frozen=True, array_like=True):
@@ -52,3 +56,5 @@ class StepResult(Struct, frozen=True, array_like=True):
         list[int]
     ]  # of each work, in order, the tokens it sampled: one for each of its samples, in their order
     failed: list[int] = []  # indices of works whose logits were not finite
+    scores: dict[int, list[Scores]] = {}  # by index of a work that wants them, of its tokens: one for each sample
+    prompt_scores: dict[int, Scores] = {}  # by index of a work that wants them, of the tokens behind each of its own

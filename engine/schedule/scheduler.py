@@ -281,8 +281,8 @@ class Scheduler:
             length = sequence.length
             if length >= sequence.plan_length or length > sequence.capacity or sequence.forked:
                 continue  # its last token is under way, or it waits for a block
-            if sequence.branches and sequence.pending:
-                continue  # its branches are to begin first
+            if sequence.pending and (sequence.branches or sequence.sampling.grammar):
+                continue  # its branches are to begin first; a grammar has to see the token before the next one
             if length - sequence.planned == 1:
                 decodes.append(sequence)
             else:
@@ -343,14 +343,18 @@ class Scheduler:
         samples: tuple[int, ...] = (sequence.key.sample,)
         if sequence.branches:
             samples += tuple(branch.key.sample for branch in sequence.branches)
+        sampling, output_index = sequence.sampling, length - sequence.prompt_tokens
         work = Work(
             sequence=sequence.id,
             start=start,
             token_ids=sequence.tokens[start:end] or [PENDING],
             blocks=sequence.blocks,
-            sampling=sequence.sampling if sampled else None,
+            sampling=sampling if sampled else None,
             samples=samples,
-            output_index=length - sequence.prompt_tokens,
+            output_index=output_index,
+            tokens=sequence.tokens if sampled and sampling.looks_back else None,
+            prompt_tokens=sequence.prompt_tokens,
+            banned=sequence.limits.stop_token_ids if output_index < sequence.limits.min_tokens else (),
         )
         sequence.planned = end
         sequence.pending += sampled
