@@ -1,0 +1,46 @@
+"""Defines what an answer consists of, before any API gives it a shape: text, reasoning, and calls of tools."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Content(NamedTuple):
+    """Holds text of the answer itself."""
+
+    text: str
+
+
+class Reasoning(NamedTuple):
+    """Holds text that the model has thought before it answers."""
+
+    text: str
+
+
+class CallBegins(NamedTuple):
+    """Begins the call of a tool; its arguments follow."""
+
+    index: int  # counts the calls of an answer from 0
+    name: str
+
+
+class CallArguments(NamedTuple):
+    """Holds the next piece of a call's arguments; all pieces of a call are one JSON object."""
+
+    index: int
+    text: str
+
+
+Part = Content | Reasoning | CallBegins | CallArguments
+
+
+class OutputParser(Protocol):
+    """Takes one sample's text in pieces, and tells the parts of the answer as soon as they are known.
+
+    However the text is cut, the parts add up to the same. What is no call in the model's format is content.
+    """
+
+    def push(self, text: str) -> Sequence[Part]:
+        """Returns the parts that this text completes, often none."""
+
+    def flush(self) -> Sequence[Part]:
+        """Returns what was held back: the text has ended."""
