@@ -19,14 +19,14 @@ class Reasoning(NamedTuple):
 class CallBegins(NamedTuple):
     """Begins the call of a tool; its arguments follow."""
 
-    index: int  # counts the calls of an answer from 0
+    call: int  # counts the calls of an answer from 0
     name: str
 
 
 class CallArguments(NamedTuple):
     """Holds the next piece of a call's arguments; all pieces of a call are one JSON object."""
 
-    index: int
+    call: int
     text: str
 
 
@@ -41,6 +41,8 @@ class OutputParser(Protocol):
 
     def push(self, text: str) -> Sequence[Part]:
         """Returns the parts that this text completes, often none."""
+        ...
 
     def flush(self) -> Sequence[Part]:
         """Returns what was held back: the text has ended."""
+        ...
