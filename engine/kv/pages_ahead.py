@@ -17,7 +17,7 @@ import time
 
 AHEAD = 512 << 20
 """Bytes of all layers that get pages beyond the highest block in use."""
-STRETCH = 2 << 20
+STRETCH = 256 << 10
 """Bytes of a layer that one call asks for: the kernel keeps the mapping locked for so long."""
 REST = 3.0
 """Times what a call has taken, that the thread rests behind it: it has a quarter of a processor at most."""

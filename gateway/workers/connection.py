@@ -78,6 +78,7 @@ class WorkerConnection(Worker):
         self.since = time.monotonic()  # when it was made, s
         self.liveness = Liveness(self.since)
         self.welcomed = False
+        self._overdue = False  # its engine should have answered by now
         self.taken = NO_TICKET  # jobs of higher tickets wait on its stream
         self._gateway = epoch
         self._listener = listener
@@ -117,7 +118,8 @@ class WorkerConnection(Worker):
                 self._put(Hello(sender=self._gateway, receiver=self.epoch))  # it may have forgotten this gateway
             if self.welcomed:
                 self._put(Ping(sender=self._gateway, receiver=self.epoch, number=number))
-        self.usable = self.welcomed and self.liveness.health is Health.ALIVE
+        self.usable = self.welcomed and self.liveness.takes_work
+        self.late = self._overdue or self.liveness.health is Health.SUSPECT
 
     def ask(self, key: AttemptKey, next_index: int) -> None:
         """Asks for the tokens from output index `next_index`, or how the sequence stands."""
@@ -177,7 +179,7 @@ class WorkerConnection(Worker):
                 self._greeted(version)
             case Pong(step_due_ms=due, taken=taken):
                 self.liveness.pong(due)
-                self.overdue = due < 0
+                self._overdue = due < 0
                 self.taken = taken
             case _:
                 self._listener.received(self, message)

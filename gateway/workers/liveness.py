@@ -22,7 +22,7 @@ class Health(enum.Enum):
 
     CONNECTING = enum.auto()  # it has not answered yet
     ALIVE = enum.auto()
-    SUSPECT = enum.auto()  # a heartbeat or an answer is missing: no new work, but what it has stays there
+    SUSPECT = enum.auto()  # a heartbeat or an answer is missing; what it has stays there
     DEAD = enum.auto()
 
 
@@ -37,6 +37,15 @@ class Liveness:
         self._unanswered: float | None = now  # when the first ping since the last answer left; at first, the Hello
         self._cut: float | None = None  # when the connection ended that is not there again
         self._number = 0  # of the last ping
+
+    @property
+    def takes_work(self) -> bool:
+        """Tells whether new work may go there: it lives, and nothing but an answer to a ping is missing.
+
+        Where the machine is busy for a moment, that happens to workers that are well.
+        """
+        there = self.beating and self._cut is None
+        return self.health is Health.ALIVE or (self.health is Health.SUSPECT and there)
 
     def heard(self, now: float) -> None:
         """Notes a message, whichever it is: a sign of life."""

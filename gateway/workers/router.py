@@ -29,7 +29,7 @@ class Worker:
         self.record = record
         self.ours = 0  # sequences of this gateway in progress there
         self.usable = False  # whether requests may go there
-        self.overdue = False  # its engine should have answered by now: requests go there if nobody else is there
+        self.late = False  # it, or its engine, should have answered by now: requests go there if nobody else is there
         self._others = record.load.running + record.load.waiting  # sequences of other gateways
 
     def renew(self, record: WorkerRecord) -> None:
@@ -62,7 +62,7 @@ class Router:
     def pick(self, workers: Iterable[Worker], tokens: int, avoid: Collection[str] = ()) -> Route | None:
         """Returns a route for a prompt of `tokens` tokens, or None if there is none.
 
-        `avoid` holds epochs that are taken only if nobody else is there, as are those that are overdue. KV passes only
+        `avoid` holds epochs that are taken only if nobody else is there, as are those that are late. KV passes only
         between workers whose KV means the same. Where no prefill worker fits, a decode worker takes the whole request;
         without a decode worker there is no route.
         """
@@ -83,7 +83,7 @@ class Router:
     def _least_loaded(self, workers: Sequence[Worker], tokens: int, avoid: Collection[str]) -> Worker:
         def cost(worker: Worker) -> tuple[bool, bool, bool, int, float]:
             avoided = worker.record.epoch in avoid
-            return worker.overdue, avoided, worker.full(tokens), worker.load(), round(worker.kv_use(), 1)
+            return worker.late, avoided, worker.full(tokens), worker.load(), round(worker.kv_use(), 1)
 
         ordered = sorted(workers, key=lambda worker: worker.record.epoch)
         shift = self._turn % len(ordered)

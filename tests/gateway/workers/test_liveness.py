@@ -33,6 +33,10 @@ def health(liveness: Liveness) -> str:
     return liveness.health.name
 
 
+def takes_work(liveness: Liveness) -> bool:
+    return liveness.takes_work
+
+
 def alive() -> Liveness:
     liveness = Liveness(0.0)
     liveness.heard(0.0)
@@ -54,6 +58,24 @@ def test_silence_is_suspicion_then_death() -> None:
     _, pings = run(liveness, now, rest, answer=False)
     assert health(liveness) == "DEAD"
     assert len(pings) >= 0.6 * rest / REPEAT_AFTER, "suspects are pinged more often"
+
+
+def test_who_is_only_silent_still_takes_work() -> None:
+    """A busy machine makes it so for a moment; requests elsewhere find nobody, or a longer way."""
+    liveness = alive()
+    now, _ = run(liveness, 0.0, PING_EVERY + SUSPECT_AFTER + 3 * STEP, answer=False)
+    assert health(liveness) == "SUSPECT" and takes_work(liveness)
+    liveness.beating = False
+    assert not takes_work(liveness)
+    liveness.beating = True
+    liveness.disconnected(now)
+    assert not takes_work(liveness)
+
+
+def test_the_dead_take_no_work() -> None:
+    liveness = alive()
+    run(liveness, 0.0, 2.0, answer=False)
+    assert health(liveness) == "DEAD" and not takes_work(liveness)
 
 
 def test_who_stops_is_dead_within_a_second_and_a_half() -> None:

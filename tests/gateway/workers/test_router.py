@@ -74,9 +74,9 @@ def test_a_full_pool_comes_last() -> None:
     assert Router().pick(workers, 16) == Route("p", "d1")
 
 
-def test_who_is_overdue_is_chosen_if_nobody_else_is_there() -> None:
+def test_who_is_late_is_chosen_if_nobody_else_is_there() -> None:
     workers = [worker("p", "prefill"), worker("d1", "decode"), worker("d2", "decode")]
-    workers[1].overdue = True
+    workers[1].late = True
     workers[2].ours = 50
     assert {Router().pick(workers, 10) for _ in range(4)} == {Route("p", "d2")}
     assert Router().pick(workers[:2], 10) == Route("p", "d1")
