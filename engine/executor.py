@@ -1,17 +1,20 @@
-"""Runs plans on one device: plan → batch → forward → sample, launched now and collected later."""
+"""Runs plans on one device: plan → batch → forward → adjust → sample, launched now and collected later."""
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from core.kvspec import blocks_for
+from engine.backends.adjuster import FORBIDDEN, is_adjusted
 from engine.backends.base import Backend, DecodeSteps, OnLayer
 from engine.backends.sampler import Draw
-from engine.device import device_errors
+from engine.constraints import Constraints
+from engine.device import device_errors, to_device
 from engine.kv.pool import KVPool
 from engine.model.attention import Attention
 from engine.model.batch import BlockTables, Sampled, build_batch
@@ -33,26 +36,32 @@ class Engine:
     decode_steps: DecodeSteps | None  # runs steps of nothing but decodes; None: they are steps like any other
 
 
+NOT_FINITE, DRAWN, NONE_LEFT = range(3)
+"""What comes of a sample: its logits were not finite, it has its token, or all tokens were forbidden."""
+
+
 @dataclass(frozen=True)
 class Launched:
     """A step whose result is on its way to the host."""
 
     plan: Plan
     sampled_works: tuple[int, ...]  # indices of the plan's works that are sampled from
-    answer: Tensor  # [2, samples] int64 on the host: tokens, and 1 where the logits were finite
+    answer: Tensor  # [2, samples] int64 on the host: tokens, and what came of each
     done: torch.cuda.Event | None  # None: it is there
 
 
 class Executor:
     """Runs the plans of one engine. Used by one thread."""
 
-    def __init__(self, engine: Engine, on_layer: OnLayer | None = None) -> None:
+    def __init__(self, engine: Engine, on_layer: OnLayer | None = None, constraints: Constraints | None = None) -> None:
         """`on_layer(plan, group, layer)` is called when a step has stored that layer's KV, before the layer attends.
 
         It is called on the engine's thread; on CUDA the store is enqueued, ordered before what `KVPool.read` copies.
+        `constraints` computes the masks of grammars beside the forward pass; None: no work has one.
         """
         self.engine = engine
         self._on_layer = on_layer
+        self._constraints = constraints
         self._device = engine.backend.device
         self._block_size = engine.pool.spec.groups[0].block_tokens
         self._launched: deque[Launched] = deque()
@@ -82,19 +91,22 @@ class Executor:
         if step.done is not None:
             with device_errors():
                 step.done.synchronize()
-        found, finite = step.answer.tolist()
+        found, outcomes = step.answer.tolist()
         works = step.plan.works
         tokens: list[list[int]] = [[] for _ in works]
-        failed = []
+        failed, none_left = [], []
         begin = 0
         for work in step.sampled_works:
             end = begin + len(works[work].samples)
-            if all(finite[begin:end]):
-                tokens[work] = found[begin:end]
-            else:
+            of_work = outcomes[begin:end]
+            if NOT_FINITE in of_work:
                 failed.append(work)
+            elif NONE_LEFT in of_work:
+                none_left.append(work)
+            else:
+                tokens[work] = found[begin:end]
             begin = end
-        return StepResult(step.plan.step, tokens, failed)
+        return StepResult(step.plan.step, tokens, failed, none_left)
 
     def logits(self, token_ids: Sequence[int], start: int = 0) -> Tensor:
         """Returns `[tokens - start, vocab]` fp32, of every position of one text from `start` on; for measuring.
@@ -115,16 +127,31 @@ class Executor:
 
     def _run(self, plan: Plan) -> Launched:
         self.engine.pool.begin_step(plan.works, is_read=self._on_layer is not None)
+        if self._constraints is not None:
+            self._constraints.begin(plan)
         sampled = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
+        works = [plan.works[index] for index in sampled]
         logits = self._logits(plan)
-        draws = [Draw(w.sampling, w.samples, w.output_index) for w in plan.works if w.sampling is not None]
-        if not draws:
+        if not works:
             self._before = Sampled(torch.empty(0, dtype=torch.int64, device=self._device), [])
             return Launched(plan, (), torch.empty((2, 0), dtype=torch.int64), self._event())
-        tokens, finite = self.engine.backend.sampler.sample(logits, draws)
-        self._before = Sampled(tokens, [plan.works[work] for work in sampled])
-        answer = self._to_host(torch.stack((tokens, finite.long())))
+        adjusted = self._adjusted(logits, works)
+        draws = [Draw(work.sampling, work.samples, work.output_index) for work in works if work.sampling is not None]
+        tokens, finite = self.engine.backend.sampler.sample(logits if adjusted is None else adjusted, draws)
+        outcomes = finite.long() if adjusted is None else _outcomes(adjusted, works, tokens, finite)
+        self._before = Sampled(tokens, works)
+        answer = self._to_host(torch.stack((tokens, outcomes)))
         return Launched(plan, sampled, answer, self._event())
+
+    def _adjusted(self, logits: Tensor, works: Sequence[Work]) -> Tensor | None:
+        """Returns a step's logits with all that its works ask for before a token is drawn; None: nobody asks.
+
+        fp32 logits are changed in place.
+        """
+        if not any(map(is_adjusted, works)):  # who has a grammar looks back
+            return None
+        masks = self._constraints.masks(works) if self._constraints is not None else None
+        return self.engine.backend.adjuster.adjust(logits, works, self._before, masks)
 
     def _logits(self, plan: Plan) -> Tensor:
         """Computes a step's logits, `[sampled works, vocab]`, and stores its KV."""
@@ -156,3 +183,10 @@ class Executor:
         event: torch.cuda.Event = cuda.Event()
         event.record()
         return event
+
+
+def _outcomes(logits: Tensor, works: Sequence[Work], tokens: Tensor, finite: Tensor) -> Tensor:
+    """Returns what came of each sample, int64 `[samples]`: a forbidden token is drawn where there is no other."""
+    rows = to_device(np.repeat(np.arange(len(works)), [len(work.samples) for work in works]), logits.device)
+    forbidden = logits[rows, tokens] <= FORBIDDEN
+    return torch.where(finite & forbidden, NONE_LEFT, finite.long())

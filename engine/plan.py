@@ -56,5 +56,6 @@ class StepResult(Struct, frozen=True, array_like=True):
         list[int]
     ]  # of each work, in order, the tokens it sampled: one for each of its samples, in their order
     failed: list[int] = []  # indices of works whose logits were not finite
+    none_left: list[int] = []  # indices of works of which every token is forbidden
     scores: dict[int, list[Scores]] = {}  # by index of a work that wants them, of its tokens: one for each sample
     prompt_scores: dict[int, Scores] = {}  # by index of a work that wants them, of the tokens behind each of its own

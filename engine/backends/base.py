@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from core.status import Progress
+from engine.backends.adjuster import Adjuster
 from engine.backends.sampler import Sampler
 from engine.kv.codec import BlockCodec
 from engine.kv.mover import BlockMover
@@ -52,6 +53,7 @@ class Backend(ABC, Generic[OwnLinear, Step]):
 
     name: ClassVar[str]
     linears: Linears[OwnLinear]
+    adjuster: Adjuster
     sampler: Sampler
     mover: BlockMover
     codec: BlockCodec

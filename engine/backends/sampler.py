@@ -34,7 +34,7 @@ class Sampler(Protocol):
         """Returns tokens and whether their rows were finite, int64 and bool `[samples]`, of `logits` `[rows, vocab]`.
 
         `draws` has one entry for each row; the samples of a row are neighbours. A row that is not finite gives token 0,
-        and does not touch the others. The logits may be overwritten.
+        and does not touch the others. The logits stay as they are.
         """
         ...
 

@@ -27,6 +27,7 @@ from engine.schedule.lifecycle import Lifecycle, released
 from engine.schedule.sequence import Sequence, SequenceState
 
 NON_FINITE = "non-finite logits"
+NONE_LEFT = "every token is forbidden: by allowed_token_ids, bad_words, min_tokens or the grammar together"
 
 
 class Progress(Struct, frozen=True):
@@ -222,12 +223,12 @@ class Scheduler:
         self._chunking.learn(step.prompt_tokens, step.decodes, now - max(step.planned_at, self._applied_at))
         self._applied_at = now
         self._steps += 1
-        failed = frozenset(result.failed)
+        failed = dict.fromkeys(result.failed, NON_FINITE) | dict.fromkeys(result.none_left, NONE_LEFT)
         progress: list[Progress] = []
         shares = zip(step.plan.works, step.members, result.tokens, strict=True)
         for index, (work, sequence, tokens) in enumerate(shares):
             sequence.in_flight -= 1
-            if index in failed:
+            if failed.get(index) == NON_FINITE:
                 self._lifecycle.invalidate(sequence, work.start)
             if sequence.state is SequenceState.ENDED:
                 self._lifecycle.free(sequence)
@@ -235,7 +236,7 @@ class Scheduler:
             if work.start < sequence.admitted_length:
                 self._prompt_tokens += len(work.token_ids)
             if index in failed:
-                progress += self._fail(sequence)
+                progress += self._fail(sequence, failed[index])
                 continue
             sequence.computed += len(work.token_ids)
             if work.sampling is not None:
@@ -412,14 +413,14 @@ class Scheduler:
         sequence.first_token_at = sequence.first_token_at or now
         return Progress(sequence, before - sequence.prompt_tokens, tokens[before:], finish)
 
-    def _fail(self, sequence: Sequence) -> list[Progress]:
+    def _fail(self, sequence: Sequence, reason: str) -> list[Progress]:
         """Ends a sequence of which no token can be drawn, and the branches that waited for it."""
         members = [each for each in (*sequence.branches, sequence) if not released(each)]
         for branch in sequence.branches:
             self.release(branch)
         if sequence.state is not SequenceState.ENDED:
             self._lifecycle.end(sequence)
-        return [Progress(each, each.emitted, [], failed=NON_FINITE) for each in members]
+        return [Progress(each, each.emitted, [], failed=reason) for each in members]
 
 
 def _gives_way(sequence: Sequence) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from core.errors import ConfigError
-from core.messages import Sampling
+from core.messages import COLDEST, Sampling
 from engine.executor import Executor
 from engine.plan import PENDING, BlockMove, Plan, Work
 from tests.engine.drive import GREEDY, run, start
@@ -145,6 +145,23 @@ def test_nan_in_one_sequence_is_reported_and_stays_there(model: Path) -> None:
         executor.launch(Plan(4, [Work(3, 5, [PENDING], ([block],), GREEDY)]))
         answers.append([executor.collect(), executor.collect()])
     assert answers[0] == answers[1] and all(not answer.failed for answer in answers[0])
+
+
+def test_a_work_of_which_every_token_is_forbidden_fails_alone(model: Path) -> None:
+    executor = make_executor(model)
+    prompt = make_prompts([20], 320)[0]
+    free = Work(2, 0, prompt, ([3, 4],), Sampling(seed=3, temperature=2.0))
+    executor.launch(Plan(0, [free]))
+    clean = executor.collect()
+    for temperature in (0.0, COLDEST, 1e6):
+        sampling = Sampling(seed=0, temperature=temperature, allowed_token_ids=(5, 7))
+        stuck = Work(1, 0, prompt, ([1, 2],), sampling, (0, 1), banned=(5, 7))
+        executor.launch(Plan(1, [stuck, free]))
+        result = executor.collect()
+        assert result.none_left == [0] and result.failed == []
+        assert result.tokens == [[], *clean.tokens]
+        executor.launch(Plan(2, [structs.replace(stuck, banned=(5,)), free]))
+        assert executor.collect().tokens == [[7, 7], *clean.tokens]
 
 
 def test_a_seeded_answer_is_the_same_in_any_batch(model: Path) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from engine.backends.base import Backend
+from engine.backends.reference.adjuster import ReferenceAdjuster
 from engine.backends.reference.attention import ReferenceAttention
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.device_codec import DeviceCodec
@@ -29,6 +30,7 @@ class ReferenceBackend(Backend[Linear, AttentionStep]):
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(device, dtype)
         self.linears = ReferenceLinears(device, dtype)
+        self.adjuster = ReferenceAdjuster()
         self.sampler = ReferenceSampler()
         self.mover = ReferenceMover()
         self.codec = ReferenceCodec() if device.type == "cpu" else DeviceCodec()

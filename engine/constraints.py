@@ -1,0 +1,32 @@
+"""Says what an executor asks of grammars: packed masks of the tokens that may come next, while the step runs."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.plan import Plan, Work
+
+
+class Masks(NamedTuple):
+    """Says for some rows of a step's logits which tokens may be drawn."""
+
+    rows: Sequence[int]  # numbers of the masked rows, rising
+    bits: NDArray[np.int32]  # [masked rows, ceil(vocab / 32)]; bit i % 32 of word i // 32 is set: token i may be drawn
+
+
+class Constraints(Protocol):
+    """Computes the masks of works whose sampling has a grammar. Called on the engine's thread, once for each step."""
+
+    def begin(self, plan: Plan) -> None:
+        """Starts computing the masks of a step that is about to be launched; does not wait for them."""
+        ...
+
+    def masks(self, works: Sequence[Work]) -> Masks | None:
+        """Returns the masks of the step that has begun; None where no work has a grammar. May wait.
+
+        `works` are those of the plan that are sampled, in the order of the rows. The caller does not change the arrays,
+        and does not look at them after the next `begin`.
+        """
+        ...
