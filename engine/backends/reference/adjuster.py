@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.backends.adjuster import FORBIDDEN, is_adjusted
@@ -33,7 +34,7 @@ class ReferenceAdjuster:
         return logits
 
 
-def _adjusted(x: Tensor, work: Work, pending: Tensor | None, bits: np.ndarray | None) -> Tensor:  # type: ignore[type-arg]
+def _adjusted(x: Tensor, work: Work, pending: Tensor | None, bits: NDArray[np.int32] | None) -> Tensor:
     sampling, vocab, device = work.sampling, len(x), x.device
     assert sampling is not None
     given = x.clone()
