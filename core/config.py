@@ -219,6 +219,10 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
         Positive,
         Meta(description="open connections; for one more an idle one is closed, or it is refused with 503"),
     ] = 4096
+    allow_origins: Annotated[
+        str,
+        Meta(description="origins whose pages may ask from a browser, with commas; *: all; empty: none"),
+    ] = "*"
     spelled_tokens: SpelledTokens = "text"
     slo_ttft_ms: TTFTLimit = 2000.0
     slo_tpot_ms: TPOTLimit = 100.0

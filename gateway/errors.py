@@ -1,4 +1,4 @@
-"""Makes errors as clients see them: OpenAI's shape, the right status, a stable code."""
+"""Makes errors as clients see them: the right status, a stable code, and the shape of the API that was asked."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +7,18 @@ from core.errors import BatonError
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+ANTHROPIC = "/v1/messages"  # this path and those below are answered as Anthropic's API does
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 class APIError(BatonError):
@@ -31,14 +43,29 @@ class APIError(BatonError):
         self.retry_after = retry_after
 
     def body(self) -> dict[str, Any]:
-        """Returns the body of the answer: `{"error": {message, type, param, code}}`."""
+        """Returns the body of the answer as OpenAI has it: `{"error": {message, type, param, code}}`."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+    def anthropic_body(self, request: str) -> dict[str, Any]:
+        """Returns the body as Anthropic has it: `{"type": "error", "error": {type, message}, "request_id"}`."""
+        kind = _ANTHROPIC_TYPES.get(self.status, INVALID if self.status < 500 else "api_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}, "request_id": request}
+
+    def body_for(self, path: str, request: str) -> dict[str, Any]:
+        """Returns the body in the shape of the API that `path` belongs to; `request` is the request's id."""
+        return self.anthropic_body(request) if is_anthropic(path) else self.body()
 
     def headers(self) -> Mapping[str, str]:
         """Returns headers that tell clients when a retry can help, and where it cannot."""
         if self.retry_after is not None:
-            return {"retry-after": f"{max(1, round(self.retry_after))}"}
+            milliseconds = f"{max(1, round(1000 * self.retry_after))}"  # the official clients read this one first
+            return {"retry-after": f"{max(1, round(self.retry_after))}", "retry-after-ms": milliseconds}
         return {"x-should-retry": "false"} if self.status >= 500 else {}
+
+
+def is_anthropic(path: str) -> bool:
+    """Returns whether a path belongs to Anthropic's API, and not to OpenAI's."""
+    return path == ANTHROPIC or path.startswith(f"{ANTHROPIC}/")
 
 
 def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> APIError:

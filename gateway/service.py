@@ -45,7 +45,8 @@ class Gateway:
 
     def __init__(self, config: GatewayConfig, url: str, status: StatusFile) -> None:
         self.config = config
-        self.model = config.model_name or _own_name(config.model)
+        self.root = _own_name(config.model)
+        self.model = config.model_name or self.root
         self.created = int(time.time())  # s since 1970
         self._url = url
         self._status = status
@@ -158,13 +159,17 @@ class Gateway:
             raise unavailable("the registry is out of reach", "registry_unavailable", 2.0) from None
         return sorted((record for record, _ in found), key=lambda record: (record.started_at, record.epoch))
 
+    def in_progress(self) -> int:
+        """Counts the answers that were asked for and have not ended, those whose prompts are tokenized among them."""
+        return len(self.requests) + (self.admission.admitting if self.admission is not None else 0)
+
     async def drain(self) -> None:
         """Refuses new requests, lets answers in progress finish for `--drain-seconds`, and then fails the others."""
         self._draining = True
         seconds = self.config.drain_seconds
-        log.info("shutting down: %d answers have %g s to end", self._in_progress(), seconds)
+        log.info("shutting down: %d answers have %g s to end", self.in_progress(), seconds)
         until = time.monotonic() + seconds
-        while self._in_progress() and time.monotonic() < until:
+        while self.in_progress() and time.monotonic() < until:
             await asyncio.sleep(0.02)
         self._drained = True
         message = f"the server is shutting down, and waits for no answer longer than {seconds:g} s (--drain-seconds)"
@@ -178,10 +183,6 @@ class Gateway:
             await self._publisher.close(self._record())
         await self.discovery.close()
         await self._store.aclose()
-
-    def _in_progress(self) -> int:
-        """Counts the answers that were asked for and have not ended, those whose prompts are tokenized among them."""
-        return len(self.requests) + (self.admission.admitting if self.admission is not None else 0)
 
     def _tokenizer(self) -> ModelTokenizer:
         return ModelTokenizer(locate_files(self.config.model), self.config.spelled_tokens)

@@ -224,10 +224,13 @@ class Connection(HttpToolsProtocol):
             if cycle.response_started:
                 self.transport.close()
                 return
-            headers = error.headers()  # the application tells of it
+            id = cycle.scope["state"].get("id", "")  # the application tells of it
+            shaped = error.body_for(cycle.scope["path"], id)
         else:
-            headers = {**error.headers(), "x-request-id": self._refused(error)}
-        body = msgspec.json.encode(error.body())
+            id = self._refused(error)
+            shaped = error.body()
+        body = msgspec.json.encode(shaped)
+        headers = {**error.headers(), **({"x-request-id": id} if id else {})}
         more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n{more}"
         self.transport.write(f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)

@@ -16,11 +16,16 @@ SEND_SECONDS = 60.0  # s that a client may leave a chunk unread
 log = logging.getLogger("baton.gateway")
 
 
+def openai_end(error: APIError) -> bytes:
+    """Returns the last events of an OpenAI stream that has failed."""
+    return event(error.body()) + DONE
+
+
 class EventStream(Response):
     """Streams events until they or the client end; then calls `leave`, in every case.
 
-    The status line waits for the first event, so that what fails before it gets a true status: `refuse` answers it.
-    What fails later ends the stream with an event, and `broke` hears of it.
+    The status line and `headers` wait for the first event, so that what fails before it gets a true status: `refuse`
+    answers it. What fails later ends the stream with the events of `end`, and `broke` hears of it.
     """
 
     media_type = "text/event-stream"
@@ -28,15 +33,18 @@ class EventStream(Response):
     def __init__(
         self,
         events: AsyncGenerator[bytes, None],
-        headers: Mapping[str, str],
+        headers: Callable[[], Mapping[str, str]],
         refuse: Callable[[APIError], Response],
+        end: Callable[[APIError], bytes],
         broke: Callable[[APIError], None],
         leave: Callable[[], None],
     ) -> None:
-        super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no", **headers})
+        super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._events = events
+        self._late_headers = headers
         self._refuse = refuse
+        self._end = end
         self._broke = broke
         self._leave = leave
 
@@ -62,6 +70,7 @@ class EventStream(Response):
                 async for chunk in events:
                     if not started:
                         started = True
+                        self.headers.update(self._late_headers())
                         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                     await write(chunk)
         except APIError as error:
@@ -69,5 +78,5 @@ class EventStream(Response):
                 await self._refuse(error)(scope, receive, send)
                 return
             self._broke(error)
-            await write(event(error.body()) + DONE)
+            await write(self._end(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 
@@ -261,7 +260,7 @@ async def test_what_the_workers_say_of_themselves(running: Running) -> None:
 
 
 async def test_no_worker_says_nothing_of_itself(serve: Serve) -> None:
-    assert (await (await serve()).client.get("/stats")).json() == {"workers": []}
+    assert (await (await serve()).client.get("/stats")).json()["workers"] == []
 
 
 async def test_stats_while_redis_is_away(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,9 +296,3 @@ async def test_a_slow_body_does_not_hold_others(running: Running) -> None:
     request.cancel()
     await asyncio.gather(request, return_exceptions=True)
     assert await running.jobs() == 1
-
-
-async def test_no_header_allows_other_sites(running: Running) -> None:
-    answer = await running.client.get("/v1/models", headers={"origin": "http://evil.example"})
-    assert not any(name.startswith("access-control") for name in answer.headers)
-    assert isinstance(answer, httpx.Response) and "server" not in answer.headers

@@ -1,0 +1,27 @@
+"""Describes an endpoint once, for the router and for /openapi.json alike."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+JSON = "application/json"
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Endpoint(NamedTuple):
+    """Holds what one method of one path does, and the types of what it takes and gives.
+
+    Types are msgspec's, from which the schemas are made. `event` is that of each `data:` line of a stream.
+    """
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str  # as Starlette writes it: `/v1/models/{name:path}`
+    handle: Handler
+    summary: str
+    body: Any = None  # None: it takes none
+    answer: Any = None  # None: what it gives is no JSON, or has no fixed shape
+    event: Any = None  # None: it does not stream
+    media: str = JSON  # of the answer
+    shown: bool = True  # False: it is not in /openapi.json

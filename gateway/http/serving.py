@@ -1,0 +1,85 @@
+"""Holds what every endpoint needs: ids, bodies, errors, and the two ways of delivering an answer."""
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.errors import APIError
+from gateway.http.body import BodyRoom, parsed, read_body
+from gateway.http.disconnect import ClientGone, until_gone
+from gateway.http.sse import EventStream, openai_end
+from gateway.http.timing import server_timing
+from gateway.requests.request import Request as Open
+from gateway.service import Gateway
+
+GONE = 499  # the client closed the connection; nobody reads this status
+Body = TypeVar("Body")
+
+
+class Serving:
+    """Serves the endpoints of one gateway life."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self._room = BodyRoom(max(gateway.config.body_memory, gateway.config.max_body))
+
+    def id_of(self, request: Request) -> str:
+        """Returns the request's id, which it has from its first mention to the last."""
+        if not hasattr(request.state, "id"):
+            request.state.id = self.gateway.new_id()
+        return str(request.state.id)
+
+    async def read(self, request: Request, parse: Callable[[bytes], Body]) -> Body:
+        """Returns what `parse` makes of the body. Raises `APIError`, also while nobody can take the request."""
+        gateway = self.gateway
+        values = gateway.front().values()
+        return await parsed(parse, await read_body(request, gateway.config.max_body, values, self._room))
+
+    async def whole(self, request: Request, open: list[Open], answer: Coroutine[Any, Any, Any]) -> Response:
+        """Answers with what `answer` returns, at once, and ends what is open. Raises `APIError`."""
+        try:
+            body = await until_gone(request.receive, answer)
+            return reply(body, headers=server_timing(open))
+        except ClientGone:
+            return Response(status_code=GONE)
+        finally:
+            self.gateway.leave(open)
+
+    def stream(
+        self,
+        request: Request,
+        open: list[Open],
+        events: AsyncGenerator[bytes, None],
+        end: Callable[[APIError], bytes] = openai_end,
+    ) -> Response:
+        """Answers with events while they come, and ends what is open. `end` is what a stream ends with that fails."""
+        return EventStream(
+            events,
+            headers=partial(server_timing, open),
+            refuse=partial(self.refuse, request),
+            end=end,
+            broke=partial(self._report, request),
+            leave=lambda: self.gateway.leave(open),
+        )
+
+    def refuse(self, request: Request, error: APIError) -> Response:
+        """Answers with an error, in the shape of the API that was asked."""
+        self._report(request, error)
+        return reply(error.body_for(request.url.path, self.id_of(request)), error.status, error.headers())
+
+    def _report(self, request: Request, error: APIError) -> None:
+        self.gateway.refusals.report(error, self.id_of(request))
+
+
+def authorization(request: Request) -> str:
+    """Returns what says whose request this is, or an empty text."""
+    return request.headers.get("authorization", "")
+
+
+def reply(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns an answer of JSON."""
+    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")

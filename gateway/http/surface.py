@@ -1,0 +1,65 @@
+"""Does what is the same for every path: ids, HEAD and OPTIONS, and what browsers need to be told."""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.errors import is_anthropic
+from gateway.http.cross_origin import CrossOrigin, allow, is_preflight
+
+_OWN_ID = re.compile(r"[!-~]{1,128}")  # what a client may call its request: printable, and short
+log = logging.getLogger("baton.gateway")
+
+
+class Surface:
+    """Stands around the application. `methods` tells which methods a path takes."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        new_id: Callable[[], str],
+        cross_origin: CrossOrigin,
+        methods: Callable[[Scope], Sequence[str]],
+    ) -> None:
+        self._app = app
+        self._new_id = new_id
+        self._cross_origin = cross_origin
+        self._methods = methods
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request, as ASGI calls an application."""
+        asked, path = Headers(scope=scope), scope["path"]
+        id = scope.setdefault("state", {})["id"] = self._new_id()
+        shown = named_by_client(asked) or id
+        if shown != id:
+            log.info("request %s is %s to its client", id, shown)
+        headers = {"x-request-id": shown, **self._cross_origin.headers(path, asked)}
+        if is_anthropic(path):
+            headers["request-id"] = id
+
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(headers)
+            await send(message)
+
+        match scope["method"]:
+            case "HEAD":  # the server in front of this leaves the body out
+                await self._app({**scope, "method": "GET"}, receive, send_on)
+            case "OPTIONS" if is_preflight(asked):
+                await Response(status_code=204, headers=self._cross_origin.preflight(path, asked))(
+                    scope, receive, send_on
+                )
+            case "OPTIONS" if methods := self._methods(scope):
+                await Response(status_code=204, headers=allow(methods))(scope, receive, send_on)
+            case _:
+                await self._app(scope, receive, send_on)
+
+
+def named_by_client(asked: Headers) -> str | None:
+    """Returns what the client calls its request, if it says so in a way that can be repeated and logged."""
+    name = asked.get("x-request-id", "")
+    return name if _OWN_ID.fullmatch(name) else None
