@@ -244,6 +244,11 @@ class Emitted(Struct, frozen=True, array_like=True):
     scores: Scores | None = None  # of these tokens, if the request wants them
     prompt_scores: Scores | None = None  # of the prompt's tokens but the first: with output index 0 of a request
 
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for scores that are not of these tokens."""
+        if self.scores is not None and len(self.scores) != len(self.token_ids):
+            raise ValueError(f"{len(self.scores)} scores of {len(self.token_ids)} tokens")
+
 
 class Tokens(Addressed, frozen=True, kw_only=True, tag="tokens"):
     """Carries all tokens of one step for one gateway."""
@@ -358,6 +363,11 @@ class Branch(Struct, frozen=True, array_like=True):
     sample: Count
     emitted: list[Count]  # every token of it that this attempt has emitted
     scores: Scores | None = None  # of these tokens, if the request wants them
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for scores that are not of these tokens."""
+        if self.scores is not None and len(self.scores) != len(self.emitted):
+            raise ValueError(f"{len(self.scores)} scores of {len(self.emitted)} tokens")
 
 
 class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):

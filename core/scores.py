@@ -1,11 +1,10 @@
 """Holds log-probabilities of tokens, packed, on their way from an engine to a client."""
 
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Annotated, NamedTuple
 
-import numpy as np
 from msgspec import Meta, Struct
-from numpy.typing import NDArray
 
 MOST_TOP = 20
 """Alternatives that may be told of each token, at most."""
@@ -31,18 +30,23 @@ class Scores(Struct, frozen=True, array_like=True):
     top_ids: bytes  # int32 [tokens, top]
     tops: bytes  # fp32 [tokens, top], falling
 
+    def __post_init__(self) -> None:
+        """Raises `ValueError` where the parts are not of equally many tokens."""
+        tokens, rest = divmod(len(self.chosen), 4)
+        if rest or len(self.ranks) != 4 * tokens or not len(self.top_ids) == len(self.tops) == 4 * tokens * self.top:
+            raise ValueError(f"scores of {tokens} tokens whose parts have other lengths")
+
     @staticmethod
-    def of(
-        chosen: NDArray[np.float32], ranks: NDArray[np.int32], top_ids: NDArray[np.int32], tops: NDArray[np.float32]
-    ) -> "Scores":
-        """Packs arrays of these shapes: `[tokens]`, `[tokens]`, `[tokens, top]`, `[tokens, top]`."""
-        assert top_ids.shape == tops.shape == (len(chosen), top_ids.shape[1]) and len(chosen) == len(ranks)
+    def of(tokens: Sequence[TokenScore], top: int) -> "Scores":
+        """Packs what is known of these tokens, each with `top` alternatives."""
+        alternatives = [each for token in tokens for each in token.top]
+        assert len(alternatives) == top * len(tokens)
         return Scores(
-            top_ids.shape[1],
-            chosen.astype("<f4").tobytes(),
-            ranks.astype("<i4").tobytes(),
-            top_ids.astype("<i4").tobytes(),
-            tops.astype("<f4").tobytes(),
+            top,
+            struct.pack(f"<{len(tokens)}f", *[token.logprob for token in tokens]),
+            struct.pack(f"<{len(tokens)}i", *[token.rank for token in tokens]),
+            struct.pack(f"<{len(alternatives)}i", *[number for number, _ in alternatives]),
+            struct.pack(f"<{len(alternatives)}f", *[logprob for _, logprob in alternatives]),
         )
 
     @staticmethod
@@ -61,9 +65,9 @@ class Scores(Struct, frozen=True, array_like=True):
         return Scores(self.top, self.chosen[one], self.ranks[one], self.top_ids[many], self.tops[many])
 
     def __iter__(self) -> Iterator[TokenScore]:
-        chosen, ranks = np.frombuffer(self.chosen, "<f4").tolist(), np.frombuffer(self.ranks, "<i4").tolist()
-        shape = len(self), self.top
-        ids = np.frombuffer(self.top_ids, "<i4").reshape(shape).tolist()
-        tops = np.frombuffer(self.tops, "<f4").reshape(shape).tolist()
-        for logprob, rank, row, values in zip(chosen, ranks, ids, tops, strict=True):
-            yield TokenScore(logprob, rank, list(zip(row, values, strict=True)))
+        count, top = len(self), self.top
+        chosen, ranks = struct.unpack(f"<{count}f", self.chosen), struct.unpack(f"<{count}i", self.ranks)
+        ids, tops = struct.unpack(f"<{count * top}i", self.top_ids), struct.unpack(f"<{count * top}f", self.tops)
+        for place, (logprob, rank) in enumerate(zip(chosen, ranks, strict=True)):
+            own = slice(place * top, (place + 1) * top)
+            yield TokenScore(logprob, rank, list(zip(ids[own], tops[own], strict=True)))

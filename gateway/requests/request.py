@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from core.messages import AnyJob
+from core.scores import Scores
 from gateway.requests.attempt import Attempt
 from gateway.requests.sample import Sample
 from gateway.requests.stream import Stream
@@ -25,6 +28,11 @@ class Request:
     def ended(self) -> bool:
         """Returns whether every sample has had its end."""
         return all(sample.ended for sample in self.samples)
+
+    @property
+    def prompt_scores(self) -> Scores | None:
+        """Returns the scores of the prompt's tokens but the first, once they have come, if the client wants them."""
+        return next((sample.prompt_scores for sample in self.samples if sample.prompt_scores is not None), None)
 
     def begin(self, samples: Sequence[Sample], route: Route, now: float) -> Attempt:
         """Begins the next attempt, with these samples. Its number is used once, so that `Started` names one job."""
@@ -51,7 +59,10 @@ class Request:
         trying = self.trying(attempt)
         samples = tuple(sample.key.sample for sample in trying)
         deadline = trying[0].deadline + ahead
-        return trying[0].job(samples, gateway, decode_address, deadline, self.queued_at + ahead)
+        job = trying[0].job(samples, gateway, decode_address, deadline, self.queued_at + ahead)
+        if job.sampling.prompt_logprobs is None or (self.prompt_scores is None and not trying[0].tokens):
+            return job
+        return structs.replace(job, sampling=structs.replace(job.sampling, prompt_logprobs=None))  # they have come
 
     def started(self, sender: str, attempt: int, now: float) -> bool:
         """Notes that the job was taken. Returns False if none of the samples is with this attempt any more."""

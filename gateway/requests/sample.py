@@ -6,7 +6,7 @@ that were delivered.
 """
 
 import enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -19,14 +19,15 @@ from core.messages import (
     DecodeJob,
     Emitted,
     Failed,
-    Finish,
     Limits,
     PrefillJob,
     Prompt,
     Sampling,
     Stages,
 )
+from core.scores import Scores
 from gateway.requests.attempt import Attempt
+from gateway.requests.delivery import Delivery, Fresh
 from gateway.workers.router import Route
 
 RETRIES = 4  # attempts after the first that may fail
@@ -39,7 +40,6 @@ READD_AFTER = 1.0  # s at least until a job that went without Started is added a
 ASK_AFTER = 2.0  # s of silence after which the workers are asked
 GAP_AFTER = 0.1  # s that a gap may last before they are asked
 GIVE_UP_AFTER = 10.0  # s without any news, though asked: the attempt has failed
-EARLY = 256  # messages that may wait behind a gap
 
 
 class State(enum.Enum):
@@ -85,13 +85,6 @@ class Fate(enum.Enum):
     FAIL = enum.auto()
 
 
-class Fresh(NamedTuple):
-    """Holds tokens that nobody has seen before, and the reason of the end if they are the last."""
-
-    tokens: list[int]
-    finish: Finish | None
-
-
 class AdmittedPrompt(Struct, frozen=True):
     """Holds what the samples of a request share: the checked prompt, and how it is to be answered."""
 
@@ -100,6 +93,7 @@ class AdmittedPrompt(Struct, frozen=True):
     limits: Limits
     stops: tuple[str, ...] = ()  # strings that end an answer
     samples: int = 1  # answers that are wanted
+    stop_ids: tuple[int, ...] = ()  # the client's own of `limits.stop_token_ids`: it is told which one ended an answer
 
 
 class Sample:
@@ -120,14 +114,19 @@ class Sample:
         self.heard = 0.0  # local time of the last news of it from any worker of its attempt, s
         self.asked = 0.0  # local time of the last Ask, s
         self.unknown: set[str] = set()  # epochs of workers that have said, since the last news, that they lack it
-        self.tokens: list[int] = []  # delivered output tokens
         self.stages = Stages()
-        self._early: dict[int, Emitted] = {}  # messages behind a gap, by the index of their first token
+        self._delivery = Delivery()
+        self.tokens = self._delivery.tokens  # delivered output tokens
 
     @property
     def ended(self) -> bool:
         """Returns whether it has had its one end."""
         return self.state in _ENDS
+
+    @property
+    def prompt_scores(self) -> Scores | None:
+        """Returns what came of the prompt's scores with its first token; of several samples only one has them."""
+        return self._delivery.prompt_scores
 
     @property
     def attempt_key(self) -> AttemptKey:
@@ -150,7 +149,7 @@ class Sample:
         self.route = attempt.route
         self.heard = self.asked = now
         self.unknown.clear()
-        self._early.clear()
+        self._delivery.forget_early()
 
     def abandon(self) -> Attempt | None:
         """Gives its attempt up without an end; returns it, so that the workers can be told."""
@@ -230,15 +229,7 @@ class Sample:
             self.state = move(self.state, State.DECODE)
         elif self.state is State.QUEUED:
             self.state = move(self.state, State.PREFILL)
-        if emitted.index > len(self.tokens):
-            if len(self._early) < EARLY:
-                self._early[emitted.index] = emitted
-            return Fresh([], None)
-        fresh: list[int] = []
-        finish = self._take(emitted, fresh)
-        while finish is None and (ready := self._ready()) is not None:
-            finish = self._take(self._early.pop(ready), fresh)
-        return Fresh(fresh, finish)
+        return self._delivery.take(emitted)
 
     def failed(self, sender: str, failed: Failed, now: float) -> Fate:
         """Returns what a worker's `Failed` means for this sample."""
@@ -280,8 +271,8 @@ class Sample:
             return Due.RETRY
         if not attempt.started:
             return Due.ADD if now - attempt.added >= READD_AFTER * 2 ** (attempt.adds - 1) else None
-        patience = GAP_AFTER if self._early else ASK_AFTER
-        if now - self.asked >= patience and (self._early or now - self.heard >= patience):
+        patience = GAP_AFTER if self._delivery.gap else ASK_AFTER
+        if now - self.asked >= patience and (self._delivery.gap or now - self.heard >= patience):
             self.asked = now
             self.unknown.clear()  # a handoff may have passed since the last answers: only those to one question agree
             return Due.ASK
@@ -304,18 +295,6 @@ class Sample:
         self.attempt.started = True
         self.heard = now
         self.unknown.clear()
-
-    def _ready(self) -> int | None:
-        return next((index for index in sorted(self._early) if index <= len(self.tokens)), None)
-
-    def _take(self, emitted: Emitted, fresh: list[int]) -> Finish | None:
-        """Appends the unseen tail of `emitted` to `tokens` and `fresh`. The end counts only with its last token."""
-        unseen = emitted.token_ids[len(self.tokens) - emitted.index :]
-        if emitted.index + len(emitted.token_ids) < len(self.tokens):
-            return None  # a repetition of the past
-        self.tokens += unseen
-        fresh += unseen
-        return emitted.finish
 
 
 def merged(one: Stages, other: Stages) -> Stages:

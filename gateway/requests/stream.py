@@ -1,13 +1,18 @@
-"""Turns one sample's tokens into text on its way to the client, up to its end, and keeps its timings."""
+"""Turns one sample's tokens into text on its way to the client, up to its end, and keeps its timings.
+
+Text may come later than its tokens: part of a character, or of a stop string, waits for what follows.
+"""
 
 import asyncio
 from typing import NamedTuple
 
 from core.messages import Finish
+from core.scores import Scores
 from core.slo import Timings
 from gateway.errors import APIError
 from gateway.reports.metrics import Metrics
-from gateway.requests.sample import Fresh, Sample
+from gateway.requests.delivery import Fresh
+from gateway.requests.sample import Sample
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stop import StopStrings
 
@@ -15,10 +20,13 @@ UNREAD = 4096  # tokens that may wait for a client that streams; with more, it r
 
 
 class Delta(NamedTuple):
-    """Holds the text that came since the client's last read, and the reason of the end if it is the last."""
+    """Holds what came since the client's last read, and the reason of the end if it is the last."""
 
     text: str
     finish: Finish | None
+    token_ids: list[int]  # the one that ended the answer is among them
+    scores: Scores | None = None  # of these tokens, if the request wants them
+    stop_reason: int | str | None = None  # the client's stop token or stop string that ended the answer
 
 
 class Stream:
@@ -44,8 +52,10 @@ class Stream:
         self._first: float | None = None  # local time of its first token, s
         self._last = received  # local time of its last token, s
         self._text: list[str] = []  # not read by the client yet
-        self._unread = 0  # tokens not read by the client yet
+        self._tokens: list[int] = []  # not read by the client yet
+        self._scores: list[Scores] = []  # … of these tokens
         self._finish: Finish | None = None
+        self._stop_reason: int | str | None = None
         self._error: APIError | None = None
         self._news = asyncio.Event()
 
@@ -58,24 +68,37 @@ class Stream:
         """
         if fresh.tokens:
             self._clock(len(fresh.tokens), now)
-        stop_ids = self.sample.admitted.limits.stop_token_ids
-        first = len(self.sample.tokens) - len(fresh.tokens)
+        end = self.sample.admitted.limits.stop_token_ids if fresh.finish == "stop" else ()
         for place, token in enumerate(fresh.tokens):
             last = place == len(fresh.tokens) - 1
-            self._unread += 1
-            if last and fresh.finish == "stop" and token in stop_ids:
+            if last and token in end:
+                self._stop_reason = token if token in self.sample.admitted.stop_ids else None
                 break  # it ends the answer, and is no part of its text
-            text, met = self._stops.push(self._detokenizer.push(token))
-            self._text.append(text)
-            if met:
-                del self.sample.tokens[first + place + 1 :]
+            if self._say(self._detokenizer.push(token)):
+                self._keep(fresh, place + 1)
+                del self.sample.tokens[len(self.sample.tokens) - len(fresh.tokens) + place + 1 :]
                 return self._finished("stop"), not (last and fresh.finish)
+        self._keep(fresh, len(fresh.tokens))
         if fresh.finish is None:
             self._news.set()
             return None, False
-        text, met = self._stops.push(self._detokenizer.flush())  # what it held back may complete a stop string
-        self._text += [text, self._stops.flush()]
+        met = self._say(self._detokenizer.flush())  # what it held back may complete a stop string
+        self._text.append(self._stops.flush())
         return self._finished("stop" if met else fresh.finish), False
+
+    def _say(self, text: str) -> bool:
+        """Adds text for the client; returns whether it has met a stop string, before which the text ends."""
+        text, stop = self._stops.push(text)
+        self._text.append(text)
+        if stop:
+            self._stop_reason = stop
+        return bool(stop)
+
+    def _keep(self, fresh: Fresh, count: int) -> None:
+        """Keeps the first `count` of these tokens, and their scores, for the client's next read."""
+        self._tokens += fresh.tokens[:count]
+        if fresh.scores is not None:
+            self._scores.append(fresh.scores.part(0, count))
 
     def fail(self, error: APIError) -> None:
         """Ends the text with an error: what has come is not the whole answer."""
@@ -84,7 +107,7 @@ class Stream:
 
     def overrun(self) -> bool:
         """Returns whether its client has left too much unread."""
-        return self._bounded and self._unread > UNREAD
+        return self._bounded and len(self._tokens) > UNREAD
 
     def _finished(self, finish: Finish) -> Finish:
         self._finish = finish
@@ -102,13 +125,18 @@ class Stream:
             except TimeoutError:
                 return None
         self._news.clear()
-        text = "".join(self._text)
-        self._text, self._unread = [], 0
-        if self._error is not None and not text:
+        if self._error is not None and not self._tokens:
             raise self._error
         if self._error is not None:
             self._news.set()  # the failure is for the next read
-        return Delta(text, self._finish)
+        return self._unread()
+
+    def _unread(self) -> Delta:
+        """Takes what has not been read."""
+        text, tokens = "".join(self._text), self._tokens
+        scores = Scores.joined(self._scores) if self._scores else None
+        self._text, self._tokens, self._scores = [], [], []
+        return Delta(text, self._finish, tokens, scores, self._stop_reason)
 
     # timings --------------------------------------------------------------------------------------------------------
 

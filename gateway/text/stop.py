@@ -11,21 +11,22 @@ class StopStrings:
         self._stops = tuple(stops)
         self._held = ""
 
-    def push(self, text: str) -> tuple[str, bool]:
-        """Returns text that can be sent, and whether a stop string was met.
+    def push(self, text: str) -> tuple[str, str]:
+        """Returns text that can be sent, and the stop string that was met; empty: none.
 
         The text ends before the stop string that ends first, so it does not depend on how it was cut into pieces.
         """
         if not self._stops:
-            return text, False
+            return text, ""
         text = self._held + text
         met = [(place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0]
         if met:
             self._held = ""
-            return text[: min(met)[1]], True
+            end, begin = min(met)
+            return text[:begin], text[begin:end]
         keep = max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
-        return text[: len(text) - keep], False
+        return text[: len(text) - keep], ""
 
     def flush(self) -> str:
         """Returns what was held back: at the end of the answer it cannot become a stop string any more."""

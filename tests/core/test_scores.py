@@ -1,19 +1,20 @@
 """Scores keep their numbers when they are packed, parted and joined."""
 
+import msgspec
 import numpy as np
 import pytest
 
-from core.scores import Scores
+from core.errors import MessageError
+from core.ids import AttemptKey
+from core.messages import Branch, Emitted, Tokens, decode_from_worker, encode
+from core.scores import Scores, TokenScore
 
 
 def scores(tokens: int, top: int) -> Scores:
     draw = np.random.default_rng(tokens * 31 + top)
-    return Scores.of(
-        draw.normal(size=tokens).astype(np.float32),
-        draw.integers(1, 1000, tokens).astype(np.int32),
-        draw.integers(0, 1 << 17, (tokens, top)).astype(np.int32),
-        draw.normal(size=(tokens, top)).astype(np.float32),
-    )
+    ids, tops = draw.integers(0, 1 << 17, (tokens, top)), draw.normal(size=(tokens, top)).astype(np.float32)
+    places = [list(zip(*each, strict=True)) for each in zip(ids.tolist(), tops.tolist(), strict=True)]
+    return Scores.of([TokenScore(-0.5 * place, place + 1, each) for place, each in enumerate(places)], top)
 
 
 @pytest.mark.parametrize("top", [0, 1, 5])
@@ -28,6 +29,20 @@ def test_parts_that_are_joined_are_the_whole(top: int) -> None:
 
 
 def test_numbers_come_out_as_they_went_in() -> None:
-    ids, tops = np.array([[3, 4]], np.int32), np.array([[-0.25, -1.5]], np.float32)
-    packed = Scores.of(np.array([-1.5], np.float32), np.array([2], np.int32), ids, tops)
-    assert list(packed) == [(-1.5, 2, [(3, -0.25), (4, -1.5)])]
+    tokens = [TokenScore(-1.5, 2, [(3, -0.25), (4, -1.5)]), TokenScore(-0.125, 1, [(1 << 30, -0.125), (0, -2.5)])]
+    assert list(Scores.of(tokens, 2)) == tokens
+
+
+def test_scores_that_are_not_of_their_tokens_are_no_message() -> None:
+    key, whole = AttemptKey("r", 0, 1), scores(3, 2)
+    message = Tokens(sender="w", receiver="g", emitted=[Emitted(key, 0, [1, 2, 3], scores=whole)])
+    assert decode_from_worker(encode(message)) == message
+    for field in ("chosen", "ranks", "top_ids", "tops"):
+        with pytest.raises(ValueError, match="other lengths"):
+            msgspec.structs.replace(whole, **{field: getattr(whole, field)[:-4]})
+    data = encode(message)
+    assert data.count(b"\x93\x01\x02\x03") == 1
+    with pytest.raises(MessageError):
+        decode_from_worker(data.replace(b"\x93\x01\x02\x03", b"\x92\x01\x02"))
+    with pytest.raises(ValueError, match="3 scores of 1 tokens"):
+        Branch(0, [7], whole)

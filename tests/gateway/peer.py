@@ -1,6 +1,7 @@
 """A worker that speaks the real protocol over real sockets and a real queue, and whose tokens are known beforehand.
 
-It computes nothing: the tokens of a sample are given by a function of (job, sample). Faults are switched on by name;
+It computes nothing: the tokens of a sample are given by a function of (job, sample), and the scores that a job wants by
+its tokens (`tests.scores`). Faults are switched on by name;
 with `only`, those of computing strike these samples alone. It has both roles' duties at once: a prefill peer passes
 each sequence to its decode peer by a call, in place of the KV handoff.
 """
@@ -47,6 +48,7 @@ from core.registry import publish
 from core.sealing import Sealer, Signer
 from core.sockets import token_router, try_send
 from core.store import connect
+from tests.scores import scores_of
 
 STEP = 0.004  # s between tokens
 
@@ -304,7 +306,12 @@ class Peer:
         for first, behind, end_of in pieces:
             key, job = sequence.key, sequence.job
             attempt = AttemptKey(*key, job.attempt)
-            emitted = Emitted(attempt, first, sequence.answer[first:behind], end_of, stages)
+            tokens, sampling = sequence.answer[first:behind], job.sampling
+            scores = scores_of(tokens, sampling.logprobs) if sampling.logprobs is not None else None
+            prompt = None
+            if sampling.prompt_logprobs is not None and first == 0:
+                prompt = scores_of(job.prompt.token_ids[1:], sampling.prompt_logprobs)
+            emitted = Emitted(attempt, first, tokens, end_of, stages, scores, prompt)
             await self.say(job.sender, Tokens(sender=self.epoch, receiver=job.sender, emitted=[emitted]))
 
     async def _fail(self, sequence: Sequence, reason: str, retryable: bool) -> None:

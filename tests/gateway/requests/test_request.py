@@ -1,5 +1,7 @@
 """Samples that share a job, and the one record of them: without sockets or clocks."""
 
+from typing import Any
+
 import pytest
 
 from core.ids import SampleKey, Ticket
@@ -13,14 +15,16 @@ from gateway.requests.sample import ASK_AFTER, GIVE_UP_AFTER, READD_AFTER, Admit
 from gateway.requests.stream import Stream
 from gateway.text.detokenizer import BytePieces
 from gateway.workers.router import Route
+from tests.scores import scores_of
 
 P, D = "prefill", "decode"
 BOTH = Route(P, D)
 
 
-def request_of(samples: int) -> Request:
+def request_of(samples: int, prompt_logprobs: int | None = None) -> Request:
     metrics = Metrics("m", [])
-    prompt = AdmittedPrompt(Prompt([5, 6, 7], 3, "ab" * 16, 3), Sampling(1), Limits(100), samples=samples)
+    sampling = Sampling(1, prompt_logprobs=prompt_logprobs)
+    prompt = AdmittedPrompt(Prompt([5, 6, 7], 3, "ab" * 16, 3), sampling, Limits(100), samples=samples)
 
     def stream(number: int) -> Stream:
         sample = Sample(SampleKey("r-1", number), prompt, 100.0)
@@ -36,12 +40,12 @@ def begun(samples: int = 3) -> tuple[Request, Attempt]:
     return request, attempt
 
 
-def say(request: Request, sample: int, at: float, tokens: int = 1, finish: Finish | None = None) -> None:
+def say(request: Request, sample: int, at: float, tokens: int = 1, finish: Finish | None = None, **more: Any) -> None:
     """New tokens of a sample, from the worker that its attempt is with."""
     stream = request.streams[sample]
     index = len(stream.sample.tokens)
     ids = list(range(65 + index, 65 + index + tokens))
-    fresh = stream.sample.emitted(D, Emitted(stream.sample.attempt_key, index, ids, finish), at)
+    fresh = stream.sample.emitted(D, Emitted(stream.sample.attempt_key, index, ids, finish, **more), at)
     assert fresh is not None
     stream.take(fresh, at)
 
@@ -102,6 +106,21 @@ def test_a_retry_is_a_job_of_its_own_with_a_number_of_its_own() -> None:
     assert request.started(P, 2, 3.0)
     states = [sample.state for sample in request.samples]
     assert states == [State.PREFILL, State.PREFILL, State.QUEUED], "`Started` names one job"
+
+
+def test_prompt_scores_are_asked_for_until_one_sample_has_them() -> None:
+    request = request_of(2, prompt_logprobs=2)
+    attempts = [request.begin([sample], BOTH, 0.0) for sample in request.samples]
+
+    def wanted(sample: int) -> int | None:
+        return request.job(attempts[sample], "g", "tcp://d", 50.0).sampling.prompt_logprobs
+
+    say(request, 1, 1.0)
+    assert (wanted(0), wanted(1)) == (2, None), "they come with a first token, and sample 1 has had its own"
+    assert request.prompt_scores is None
+    say(request, 0, 1.0, prompt_scores=scores_of([6, 7]))
+    assert (wanted(0), wanted(1)) == (None, None)
+    assert request.prompt_scores == scores_of([6, 7])
 
 
 def test_what_is_added_again_is_for_those_that_still_try_it() -> None:

@@ -1,5 +1,7 @@
 """Delivery, attempts and ends of one sample, without sockets or clocks."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +24,7 @@ from core.messages import (
     Way,
 )
 from gateway.requests.attempt import Attempt
+from gateway.requests.delivery import Fresh
 from gateway.requests.sample import (
     ASK_AFTER,
     GAP_AFTER,
@@ -34,12 +37,12 @@ from gateway.requests.sample import (
     AdmittedPrompt,
     Due,
     Fate,
-    Fresh,
     Sample,
     State,
     merged,
 )
 from gateway.workers.router import Route
+from tests.scores import scores_of
 
 P, D = "prefill", "decode"
 BOTH = Route(P, D)
@@ -57,8 +60,8 @@ def begun(route: Route = BOTH) -> Sample:
     return sample
 
 
-def said(index: int, tokens: list[int], attempt: int = 1, finish: bool = False) -> Emitted:
-    return Emitted(AttemptKey("r-1", 0, attempt), index, tokens, "stop" if finish else None)
+def said(index: int, tokens: list[int], attempt: int = 1, finish: bool = False, **more: Any) -> Emitted:
+    return Emitted(AttemptKey("r-1", 0, attempt), index, tokens, "stop" if finish else None, **more)
 
 
 def refusal(reason: str, attempt: int = 1, retryable: bool = False) -> Failed:
@@ -67,7 +70,10 @@ def refusal(reason: str, attempt: int = 1, retryable: bool = False) -> Failed:
 
 @given(data=st.data(), length=st.integers(1, 12))
 def test_every_token_once_and_in_order(data: st.DataObject, length: int) -> None:
-    """Whatever is repeated, reordered or lost: what was delivered is right, and one full repetition completes it."""
+    """Whatever is repeated, reordered or lost: what was delivered is right, and one full repetition completes it.
+
+    Each token comes with its own scores, and the prompt's are kept from whichever first token was the first.
+    """
     sample = begun()
     delivered: list[int] = []
     finish = None
@@ -76,8 +82,13 @@ def test_every_token_once_and_in_order(data: st.DataObject, length: int) -> None
         if finish is not None:
             break
         tokens = list(range(100 + start, 100 + end))
-        fresh = sample.emitted(data.draw(st.sampled_from([P, D])), said(start, tokens, finish=end == length), 1.0)
+        prompt = scores_of([start, end]) if start == 0 else None
+        came = said(start, tokens, finish=end == length, scores=scores_of(tokens), prompt_scores=prompt)
+        before = sample.prompt_scores
+        fresh = sample.emitted(data.draw(st.sampled_from([P, D])), came, 1.0)
         assert fresh is not None
+        assert fresh.scores == (scores_of(fresh.tokens) if fresh.tokens else None)
+        assert sample.prompt_scores == (before or prompt) and bool(sample.prompt_scores) == bool(sample.tokens)
         delivered += fresh.tokens
         finish = fresh.finish
         assert delivered == list(range(100, 100 + len(delivered))) == sample.tokens

@@ -8,19 +8,20 @@ from gateway.text.stop import StopStrings
 TEXT = st.text("ab\n", max_size=20)
 
 
-def expected(text: str, stops: list[str]) -> tuple[str, bool]:
-    """The text before the stop string that ends first, found character by character."""
+def expected(text: str, stops: list[str]) -> tuple[str, str]:
+    """The text before the stop string that ends first, found character by character, and that string."""
     for end in range(1, len(text) + 1):
         met = [stop for stop in stops if text[:end].endswith(stop)]
         if met:
-            return text[: end - max(map(len, met))], True
-    return text, False
+            longest = max(met, key=len)
+            return text[: end - len(longest)], longest
+    return text, ""
 
 
 @given(pieces=st.lists(TEXT, max_size=8), stops=st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3))
 def test_any_split(pieces: list[str], stops: list[str]) -> None:
     stopper = StopStrings(stops)
-    sent, met = "", False
+    sent, met = "", ""
     for piece in pieces:
         text, met = stopper.push(piece)
         sent += text
@@ -45,7 +46,7 @@ def test_no_part_of_a_stop_string_leaves_early(text: str, stop: str) -> None:
 
 def test_held_text_leaves_as_soon_as_it_cannot_be_a_stop_string() -> None:
     stopper = StopStrings(["</end>"])
-    assert stopper.push("a</e") == ("a", False)
-    assert stopper.push("x") == ("</ex", False)
-    assert stopper.push("</end") == ("", False)
-    assert stopper.push("> never") == ("", True)
+    assert stopper.push("a</e") == ("a", "")
+    assert stopper.push("x") == ("</ex", "")
+    assert stopper.push("</end") == ("", "")
+    assert stopper.push("> never") == ("", "</end>")
