@@ -9,6 +9,9 @@ from msgspec import Meta, Struct
 MOST_TOP = 20
 """Alternatives that may be told of each token, at most."""
 
+MOST_PROMPT_SCORES = 1 << 19
+"""Log-probabilities that may be told of one prompt: tokens x (alternatives + 1). Packed, these are 4 MiB."""
+
 
 class TokenScore(NamedTuple):
     """Says how likely one token was, and which ones were the likeliest at its place, the first before the second."""
