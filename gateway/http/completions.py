@@ -8,8 +8,9 @@ from starlette.responses import Response
 from gateway.http.endpoint import Endpoint
 from gateway.http.serving import Serving, authorization
 from gateway.openai.answers import Answers, Kind
+from gateway.openai.bodies import parse_chat, parse_completion
 from gateway.openai.replies import collect, events
-from gateway.openai.schemas import ChatRequest, CompletionRequest, SamplingFields, parse_chat, parse_completion
+from gateway.openai.schemas import ChatRequest, CompletionRequest, SamplingFields
 from gateway.requests.sample import AdmittedPrompt
 
 

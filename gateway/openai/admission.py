@@ -12,6 +12,7 @@ from gateway.errors import APIError, invalid
 from gateway.openai.schemas import PROMPTS, ChatRequest, CompletionRequest, SamplingFields
 from gateway.requests.sample import AdmittedPrompt
 from gateway.requests.tenant import Tenants
+from gateway.text.chat import Chat
 from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
 
 COMPLETION_TOKENS = 16  # OpenAI's default limit for completions; chats may fill the context
@@ -65,13 +66,13 @@ class Admission:
             if self.tokenizer.template is None:
                 message = f"{self._model} has no chat template; use /v1/completions"
                 raise invalid(message, "messages", "no_chat_template")
-            messages = [message.for_template() for message in body.messages]
+            chat = Chat([message.for_template() for message in body.messages])
 
             def tokenized(most: int | None) -> list[list[int]]:
-                return [self.tokenizer.chat(messages, most)]
+                return [self.tokenizer.chat(chat, most)]
 
-            size = sum(len(message["content"]) for message in messages)
-            (prompt,) = await self._tokenized(tokenized, size + 256 * len(messages), "messages")
+            size = sum(map(len, chat.texts()))
+            (prompt,) = await self._tokenized(tokenized, size + 256 * len(chat.messages), "messages")
             return self._admit(body, prompt, "messages", None, self._sampling(body), authorization)
 
     async def completion(self, body: CompletionRequest, authorization: str = "") -> list[AdmittedPrompt]:

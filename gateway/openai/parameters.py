@@ -24,14 +24,6 @@ def _nothing(value: Any) -> bool:
     return False
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= 512
-
-
-def _labels(value: Any) -> bool:
-    return isinstance(value, dict) and len(value) <= 16 and all(isinstance(label, str) for label in value.values())
-
-
 _COMMON: dict[str, Neutral] = {
     "presence_penalty": _only(0),
     "frequency_penalty": _only(0),
@@ -59,10 +51,6 @@ _COMMON: dict[str, Neutral] = {
     "logits_processors": _empty,
     "kv_transfer_params": _nothing,  # where KV goes is decided by the server alone
     "request_id": _nothing,
-    "user": _text,  # a label
-    "safety_identifier": _text,
-    "prompt_cache_key": _text,
-    "metadata": _labels,
 }
 
 CHAT: Mapping[str, Neutral] = {
@@ -74,8 +62,6 @@ CHAT: Mapping[str, Neutral] = {
     "parallel_tool_calls": _only(True, False),
     "functions": _empty,
     "function_call": _only("none", "auto"),
-    "store": _only(False),
-    "service_tier": _only("auto", "default"),
     "modalities": _only(["text"]),
     "audio": _nothing,
     "prediction": _nothing,
@@ -100,19 +86,8 @@ COMPLETION: Mapping[str, Neutral] = {
     "prompt_embeds": _nothing,
 }
 
-MESSAGE: Mapping[str, Neutral] = {
-    "tool_calls": _empty,
-    "tool_call_id": _nothing,
-    "function_call": _nothing,
-    "refusal": _nothing,
-    "audio": _nothing,
-    "annotations": _empty,
-    "reasoning_content": _empty,
-    "reasoning": _empty,
-}
 
-
-def implemented(given: Mapping[str, Any], neutral: Mapping[str, Neutral], where: str = "") -> dict[str, Any]:
+def implemented(given: Mapping[str, Any], neutral: Mapping[str, Neutral]) -> dict[str, Any]:
     """Returns `given` without the neutral values of listed parameters; null is neutral. Raises `APIError` on others."""
     rest = {}
     for name, value in given.items():
@@ -120,6 +95,6 @@ def implemented(given: Mapping[str, Any], neutral: Mapping[str, Neutral], where:
         if accepts is None:
             rest[name] = value
         elif value is not None and not accepts(value):
-            message = f"{where}{name} is not supported with this value: it would change the answer"
-            raise invalid(message, where + name, "unsupported_parameter")
+            message = f"{name} is not supported with this value: it would change the answer"
+            raise invalid(message, name, "unsupported_parameter")
     return rest

@@ -1,27 +1,36 @@
-"""Parses the bodies of requests: strict types, every limit named, every unknown field refused by name."""
+"""Defines the bodies of /v1/chat/completions and /v1/completions: strict types, and every limit in its type."""
 
-import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Literal, cast
 
-import msgspec
 from msgspec import Meta, Struct
 
-from gateway.errors import APIError, invalid
-from gateway.openai.parameters import CHAT, COMPLETION, MESSAGE, implemented
+from core.scores import MOST_TOP
+from gateway.errors import invalid
+from gateway.openai.formats import Choices, GrammarText, JSONSchema, ResponseFormat, StructuredOutputs
+from gateway.openai.messages import Message
+from gateway.openai.tools import TOOLS, Function, FunctionChoice, Tool, ToolChoice
 
 STOPS = 16  # stop strings that a request may have
+STOP_IDS = 128  # token ids that end an answer
+BIASES = 1024  # tokens whose logits a request may change
+BAD_WORDS = 128
+ALLOWED = 16384  # token ids to which a request may restrict its answer
 PROMPTS = 128  # that one completion request may have
 MESSAGES = 2048  # that one chat may have
 LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1  # priorities that a request may have
+
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
+Label = Annotated[str, Meta(max_length=512)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Top = Annotated[int, Meta(ge=0, le=MOST_TOP)]
+KeywordText = Annotated[str, Meta(max_length=1024)]
 
 
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Says what a stream contains beside the answer."""
 
     include_usage: bool | None = None
-    continuous_usage_stats: Literal[False] | None = None
+    continuous_usage_stats: bool | None = None  # the usage so far, in every chunk
     include_obfuscation: Literal[False] | None = None
 
 
@@ -31,19 +40,45 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None  # 0 only beside `echo`
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=BIASES)] | None = None
+    allowed_token_ids: Annotated[list[int], Meta(min_length=1, max_length=ALLOWED)] | None = None
+    bad_words: Annotated[list[StopText], Meta(max_length=BAD_WORDS)] | None = None
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=STOPS)] | None = None
+    stop_token_ids: Annotated[list[int], Meta(max_length=STOP_IDS)] | None = None
+    include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
     n: Annotated[int, Meta(ge=1)] | None = None
     best_of: Annotated[int, Meta(ge=1)] | None = None
+    prompt_logprobs: Top | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: JSONSchema | str | None = None
+    guided_regex: GrammarText | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: GrammarText | None = None
     priority: Annotated[int, Meta(ge=LOWEST, le=HIGHEST)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    # Labels, which change nothing here.
+    user: Label | None = None
+    safety_identifier: Label | None = None
+    prompt_cache_key: Label | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
+    store: bool | None = None
+    metadata: Annotated[dict[str, Label], Meta(max_length=16)] | None = None
 
     def samples(self) -> int:
         """Returns the number of choices for each prompt. Raises `APIError` if `best_of` asks for more."""
@@ -64,39 +99,34 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         both = {value for value in (self.max_tokens, self.max_completion_tokens) if value is not None}
         if len(both) > 1:
             raise invalid("max_tokens and max_completion_tokens differ; give one of them", "max_completion_tokens")
-        return both.pop() if both else None
-
-
-class TextPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
-    """Holds a text part of a message. Other kinds of parts are refused by name."""
-
-    text: str
-
-
-class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds one message of a chat."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str | None = None
-
-    def for_template(self) -> dict[str, str]:
-        """Returns it as chat templates take it: parts joined by line breaks, `developer` by its old name `system`."""
-        content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-        role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": content} | ({"name": self.name} if self.name is not None else {})
+        limit = both.pop() if both else None
+        if limit == 0:
+            raise invalid("max_tokens is 0, and an answer has at least one token", "max_tokens")
+        return limit
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the body of /v1/chat/completions."""
+    """Holds the body of /v1/chat/completions. Other interfaces' bodies are translated into it."""
 
-    messages: Annotated[list[Message], Meta(min_length=1)]
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MESSAGES)]
+    tools: Annotated[list[Tool], Meta(max_length=TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Annotated[list[Function], Meta(max_length=TOOLS)] | None = None
+    function_call: FunctionChoice | None = None
+    logprobs: bool | None = None
+    top_logprobs: Top | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    chat_template_kwargs: dict[str, bool | int | float | KeywordText | None] | None = None
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Holds the body of /v1/completions. A prompt is text or token ids; of a list, each prompt has `n` choices."""
 
     prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+    suffix: str | None = None
+    echo: bool | None = None
+    logprobs: Top | None = None
 
     def prompts(self) -> list[str | list[int]]:
         """Returns its prompts, each as text or as token ids. Raises `APIError` for a list that mixes them."""
@@ -106,80 +136,3 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
         if len(kinds) > 1:
             raise invalid("prompt: a list holds only texts, only token ids, or only lists of token ids", "prompt")
         return [cast(list[int], self.prompt)] if int in kinds else cast(list[str | list[int]], self.prompt)
-
-
-Body = TypeVar("Body", ChatRequest, CompletionRequest)
-
-
-def parse_chat(body: bytes) -> ChatRequest:
-    """Returns the body of a chat. Raises `APIError` for whatever is wrong with it."""
-    fields = implemented(_object(body), CHAT)
-    messages = fields.get("messages")
-    if isinstance(messages, list):
-        if len(messages) > MESSAGES:
-            raise invalid(f"messages: {len(messages)} messages are more than {MESSAGES}", "messages")
-        fields["messages"] = [_message(number, message) for number, message in enumerate(messages)]
-    return _convert(fields, ChatRequest)
-
-
-def parse_completion(body: bytes) -> CompletionRequest:
-    """Returns the body of a completion. Raises `APIError` for whatever is wrong with it."""
-    fields = implemented(_object(body), COMPLETION)
-    prompt = fields.get("prompt")
-    if isinstance(prompt, list) and len(prompt) > PROMPTS and not isinstance(prompt[0], int):
-        raise invalid(f"prompt: {len(prompt)} prompts are more than {PROMPTS}", "prompt")
-    return _convert(fields, CompletionRequest)
-
-
-def _whole(value: Any) -> Any:
-    """Returns a number that JSON writes with a fraction of zero as the integer that it is."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _message(number: int, message: Any) -> Any:
-    return implemented(message, MESSAGE, f"messages[{number}].") if isinstance(message, dict) else message
-
-
-def _object(body: bytes) -> Mapping[str, Any]:
-    try:
-        body.decode()
-        found = msgspec.json.decode(body)
-    except UnicodeDecodeError as error:
-        raise invalid(f"the body is not UTF-8: byte {error.start} cannot be decoded", code="invalid_encoding") from None
-    except msgspec.ValidationError:
-        raise invalid("the body has a number that is out of range", code="invalid_value") from None
-    except msgspec.DecodeError as error:
-        raise invalid(f"the body is not JSON: {error}", code="invalid_json") from None
-    except RecursionError:
-        raise invalid("the body is nested too deeply", code="invalid_json") from None
-    if not isinstance(found, dict):
-        raise invalid("the body is not a JSON object", code="invalid_json")
-    return found
-
-
-def _convert(fields: Mapping[str, Any], kind: type[Body]) -> Body:
-    try:
-        return msgspec.convert({name: _whole(value) for name, value in fields.items()}, kind)
-    except msgspec.ValidationError as error:
-        raise _refusal(str(error)) from None
-
-
-_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
-_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
-_MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTALL)
-
-
-def _refusal(error: str) -> APIError:
-    """Returns msgspec's sentence as an error, with the field's name in front and as `param`."""
-    place = _PLACE.match(error)
-    assert place is not None
-    what, path = place["what"], (place["path"] or "").lstrip(".")
-    for pattern, sentence, code in (
-        (_UNKNOWN, "{} is not a parameter", "unknown_parameter"),
-        (_MISSING, "{} is missing", "missing_required_parameter"),
-    ):
-        if found := pattern.match(what):
-            name = f"{path}.{found['name']}" if path else found["name"]
-            return invalid(sentence.format(name), name, code)
-    code = "invalid_type" if " got " in what else "invalid_value"
-    return invalid(f"{path}: {what[0].lower()}{what[1:]}" if path else what, path or None, code)

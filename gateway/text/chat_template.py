@@ -5,7 +5,7 @@ and takes no arguments from clients.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -19,6 +19,7 @@ from jinja2.utils import Namespace
 
 from core.errors import ModelError
 from gateway.errors import invalid
+from gateway.text.chat import Chat
 
 
 class ChatTemplate:
@@ -41,15 +42,16 @@ class ChatTemplate:
             raise ModelError(f"the model's chat template is broken: {error}") from None
         self._special_tokens = dict(special_tokens)
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render(self, chat: Chat) -> str:
         """Returns the prompt, ending where the assistant's answer begins. Raises `APIError` if the template refuses."""
         try:
             return self._template.render(
-                messages=[dict(message) for message in messages],
-                tools=None,
+                **chat.options,
+                **self._special_tokens,
+                messages=[dict(message) for message in chat.messages],
+                tools=chat.tools,
                 documents=None,
                 add_generation_prompt=True,
-                **self._special_tokens,
             )
         except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
             said = str(error) if isinstance(error, jinja2.TemplateError) else type(error).__name__

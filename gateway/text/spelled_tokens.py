@@ -11,14 +11,13 @@ between. So it renders a second time, with every key marked, where nothing of a 
 If the special tokens are others now, the messages are refused.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gateway.errors import invalid
+from gateway.text.chat import Chat
 from gateway.text.special_tokens import SpecialTokens
 
-Messages = Sequence[Mapping[str, str]]
-TRUSTED = "role"  # the field of a message that is one of a few words, not a client's text
 MARKS = [chr(code) for code in (*range(0xFDD0, 0xFDF0), *range(0xE000, 0xE100))]
 """Unicode's noncharacters, which no text should have, and some of its private characters."""
 
@@ -37,27 +36,27 @@ class MarkedText(NamedTuple):
 
 
 class SpelledTokens:
-    """Renders messages so that special tokens in them are text."""
+    """Renders chats so that special tokens in what clients wrote are text."""
 
     def __init__(self, special: SpecialTokens) -> None:
         self._special = special
         self._keys = {token: _key(token) for token in special.tokens}
 
-    def render(self, render: Callable[[Messages], str], messages: Messages) -> MarkedText:
-        """Returns what `render` makes of messages. Raises `APIError` if it makes special tokens of what they say."""
-        texts = [text for message in messages for name, text in message.items() if name != TRUSTED]
+    def render(self, render: Callable[[Chat], str], chat: Chat) -> MarkedText:
+        """Returns what `render` makes of a chat. Raises `APIError` if it makes special tokens of what clients wrote."""
+        texts = list(chat.texts())
         keys = sorted({key for key in self._keys.values() if any(key in text for text in texts)})
         if not keys:
-            return MarkedText(render(messages), {})
+            return MarkedText(render(chat), {})
         free = [mark for mark in MARKS if not any(mark in text for text in texts)]
         if len(free) < len(keys):
             raise invalid(f"messages hold {len(MARKS) - len(free)} private characters of Unicode", "messages")
         marks = dict(zip(keys, free, strict=False))
-        marked = _each(messages, lambda text: self._spelled_marked(text, marks))
-        text, bare = render(marked), render(_each(messages, lambda text: _all_marked(text, marks)))
+        marked = chat.changed(lambda text: self._spelled_marked(text, marks))
+        text, bare = render(marked), render(chat.changed(lambda text: _all_marked(text, marks)))
         if self._special.found(text) != self._special.found(bare):
             raise invalid("the model's chat template makes special tokens of what these messages say", "messages")
-        return MarkedText(text, {mark: key for key, mark in marks.items()} if marked != messages else {})
+        return MarkedText(text, {mark: key for key, mark in marks.items()} if list(marked.texts()) != texts else {})
 
     def _spelled_marked(self, text: str, marks: Mapping[str, str]) -> str:
         def marked(token: str) -> str:
@@ -79,8 +78,3 @@ def _all_marked(text: str, marks: Mapping[str, str]) -> str:
     for key, mark in marks.items():
         text = text.replace(key, mark)
     return text
-
-
-def _each(messages: Messages, change: Callable[[str], str]) -> list[dict[str, str]]:
-    """Returns messages with every text of a client changed."""
-    return [{name: text if name == TRUSTED else change(text) for name, text in message.items()} for message in messages]

@@ -7,12 +7,13 @@ from typing import Any, Literal
 from tokenizers import AddedToken, Tokenizer
 
 from core.errors import ModelError
+from gateway.text.chat import Chat
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.detokenizer import BytePieces, Detokenizer, Window
 from gateway.text.literal_tokenizer import LiteralTokenizer
 from gateway.text.model_files import chat_template, read_object
 from gateway.text.reach import UNKNOWN, reach
-from gateway.text.spelled_tokens import Messages, SpelledTokens
+from gateway.text.spelled_tokens import SpelledTokens
 
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -74,15 +75,15 @@ class ModelTokenizer:
         self._check_length(text, most)
         return _token_ids(self._tokenizer, text, special, most)
 
-    def chat(self, messages: Messages, most: int | None = None) -> list[int]:
+    def chat(self, chat: Chat, most: int | None = None) -> list[int]:
         """Returns the token ids of a chat, which its template renders; special tokens are what `spelled` says.
 
         Raises `APIError` if the template refuses, and `TooManyTokens` as `encode` does.
         """
         assert self.template is not None, "whoever has a chat has asked for the template"
         if self._literal is None:
-            return self.encode(self.template.render(messages), special=False, most=most)
-        prompt = self._spelled.render(self.template.render, messages)
+            return self.encode(self.template.render(chat), special=False, most=most)
+        prompt = self._spelled.render(self.template.render, chat)
         if not prompt.marks:
             ids = self.encode(prompt.text, special=False, most=most)
             if not self._literal.is_forged(prompt.text, ids):

@@ -154,8 +154,8 @@ def test_neither_torch_nor_transformers_is_loaded(model: Path) -> None:
     """They cost seconds and hundreds of megabytes."""
     code = (
         "import sys; from pathlib import Path; import gateway.__main__;"
-        "from gateway.text.tokenizer import ModelTokenizer;"
-        f"t = ModelTokenizer(Path({str(model)!r})); t.template.render([dict(role='user', content='a')]);"
+        "from gateway.text.chat import Chat; from gateway.text.tokenizer import ModelTokenizer;"
+        f"t = ModelTokenizer(Path({str(model)!r})); t.template.render(Chat([dict(role='user', content='a')]));"
         "print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

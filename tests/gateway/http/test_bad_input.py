@@ -58,6 +58,7 @@ RAW = {
     "an overflow": (b'{"prompt": "a", "temperature": 1e999}', 400, "invalid_value"),
     "half a surrogate": (b'{"prompt": "\\ud800"}', 400, "invalid_json"),
     "nested": (b'{"prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400, "invalid_json"),
+    "nested a little": (b'{"prompt": ' + b"[" * 64 + b"]" * 64 + b"}", 400, "nested_too_deeply"),
     "nested without end": (b'{"prompt": ' + b"[" * 20000, 400, "too_many_values"),
     "nothing but lists": (b'{"prompt": [' + b"[1]," * 20_000 + b"[1]]}", 400, "too_many_values"),
     "too large": (b'{"prompt": "' + b"a" * 200_000 + b'"}', 413, "body_too_large"),
@@ -166,6 +167,9 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
     "stream text": ({"stream": "yes"}, "invalid_type", "stream"),
     "stream_options alone": ({"stream_options": {"include_usage": True}}, "invalid_value", "stream_options"),
     "stream_options unknown": ({"stream": True, "stream_options": {"x": 1}}, "unknown_parameter", "stream_options.x"),
+    "user number": ({"user": 5}, "invalid_type", "user"),
+    "metadata text": ({"metadata": "x"}, "invalid_type", "metadata"),
+    "metadata with a number": ({"metadata": {"x": 1}}, "invalid_type", "metadata[...]"),
     "ignore_eos number": ({"ignore_eos": 1}, "invalid_type", "ignore_eos"),
     "model number": ({"model": 1}, "invalid_type", "model"),
     "unknown": ({"temprature": 1}, "unknown_parameter", "temprature"),
@@ -186,8 +190,6 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
             "skip_special_tokens": False,
             "kv_transfer_params": {"do_remote_decode": True},
             "request_id": "mine",
-            "user": 5,
-            "metadata": "x",
             "use_beam_search": True,
         }.items()
     },
@@ -226,7 +228,6 @@ ONLY_CHAT: dict[str, tuple[dict[str, Any], str, str]] = {
     "message text": ({"messages": ["Hi!"]}, "invalid_type", "messages[0]"),
     "no role": ({"messages": [{"content": "a"}]}, "missing_required_parameter", "messages[0].role"),
     "unknown role": ({"messages": [{"role": "king", "content": "a"}]}, "invalid_value", "messages[0].role"),
-    "tool role": ({"messages": [{"role": "tool", "content": "a"}]}, "invalid_value", "messages[0].role"),
     "no content": ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
     "content null": ({"messages": [{"role": "user", "content": None}]}, "invalid_type", "messages[0].content"),
     "content number": ({"messages": [{"role": "user", "content": 5}]}, "invalid_type", "messages[0].content"),
@@ -235,15 +236,15 @@ ONLY_CHAT: dict[str, tuple[dict[str, Any], str, str]] = {
         "invalid_value",
         "messages[0].content[0].type",
     ),
-    "message with an unknown field": (
-        {"messages": [{"role": "user", "content": "a", "mood": 1}]},
-        "unknown_parameter",
-        "messages[0].mood",
+    "a part without a type": (
+        {"messages": [{"role": "user", "content": [{"text": "a"}]}]},
+        "missing_required_parameter",
+        "messages[0].content[0].type",
     ),
-    "message with tool calls": (
+    "a call of nothing": (
         {"messages": [{"role": "assistant", "content": "a", "tool_calls": [{"id": "1"}]}]},
-        "unsupported_parameter",
-        "messages[0].tool_calls",
+        "missing_required_parameter",
+        "messages[0].tool_calls[0].function",
     ),
     "too long": (
         {"messages": [{"role": "user", "content": "z" * 2000}]},

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from core.messages import AnyJob, PrefillJob
+from gateway.text.chat import Chat
 from tests.gateway.running import TEXT, Running, until
 
 QUESTION: Any = [{"role": "user", "content": "Hi!"}]
@@ -30,7 +31,7 @@ async def test_chat_with_the_official_client(running: Running) -> None:
     assert answer.choices[0].message.role == "assistant"
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage is not None
-    prompt = running.tokenizer.template.render(QUESTION) if running.tokenizer.template else ""
+    prompt = running.tokenizer.template.render(Chat(QUESTION)) if running.tokenizer.template else ""
     assert answer.usage.prompt_tokens == len(running.tokenizer.encode(prompt, special=False))
     assert answer.usage.completion_tokens == expected_tokens(running)
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens

@@ -13,7 +13,7 @@ from core.ids import AttemptKey
 from core.messages import Emitted, Tokens
 from gateway.errors import APIError
 from gateway.http import sse
-from gateway.openai.schemas import parse_chat
+from gateway.openai.bodies import parse_chat
 from gateway.requests import sample, stream
 from tests.gateway.running import SECONDS, TEXT, Running, until
 

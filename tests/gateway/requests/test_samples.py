@@ -17,7 +17,7 @@ from core.sealing import Sealer
 from core.store import Store
 from gateway.errors import APIError
 from gateway.http import sse
-from gateway.openai.schemas import parse_chat
+from gateway.openai.bodies import parse_chat
 from gateway.requests import dispatch, stream
 from gateway.workers.router import Route
 from tests.gateway.running import TEXT, Running, until

@@ -8,6 +8,7 @@ import pytest
 
 from core.errors import ModelError
 from gateway.errors import APIError
+from gateway.text.chat import Chat
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.models import byte_level
@@ -29,7 +30,7 @@ def test_a_template_in_the_tokenizers_config(tmp_path: Path, settings: dict[str,
     config = tmp_path / "tokenizer_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | settings))
     template = ModelTokenizer(tmp_path).template
-    assert template is not None and template.render([]) == "T"
+    assert template is not None and template.render(Chat([])) == "T"
 
 
 def test_a_model_without_a_template(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path, name: str, broken: st
 )
 def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
     with pytest.raises(APIError) as refusal:
-        ChatTemplate(source, {}).render([{"role": "user", "content": "x"}])
+        ChatTemplate(source, {}).render(Chat([{"role": "user", "content": "x"}]))
     assert refusal.value.status == 400
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from gateway.text.chat import Chat
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.models import CHATML, WORDS, byte_level, llama_style
 
@@ -68,7 +69,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_chat(both: tuple[ModelTokenizer, Any], chat: str) -> None:
     ours, theirs = both
     assert ours.template is not None
-    text = ours.template.render(CHATS[chat])
+    text = ours.template.render(Chat(CHATS[chat]))
     assert text == theirs.apply_chat_template(CHATS[chat], tokenize=False, add_generation_prompt=True)
     expected = theirs.apply_chat_template(CHATS[chat], add_generation_prompt=True, return_dict=False)
     assert ours.encode(text, special=False) == expected
