@@ -54,6 +54,17 @@ class HeldBlocks(Struct, frozen=True):
     quarantined: int = 0  # no sequence wants them any more, but they may still be read, or written to
 
 
+STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Tokens of a step, by which steps are counted: vLLM's bounds of `vllm:iteration_tokens_total`."""
+
+
+class StepTokens(Struct, frozen=True):
+    """Counts steps by their tokens, of prompts and of output together: totals since the start."""
+
+    steps: tuple[int, ...] = ()  # for each of `STEP_SIZES`, and for more, those above the one before and up to it
+    tokens: int = 0  # of all steps
+
+
 class Load(Struct, frozen=True):
     """Tells how busy a worker is: sequences and blocks now, and totals since its start."""
 
@@ -72,6 +83,7 @@ class Load(Struct, frozen=True):
     kv: KVCounts = KVCounts()
     handoff: HandoffCounts = HandoffCounts()
     held: HeldBlocks = HeldBlocks()
+    step_tokens: StepTokens = StepTokens()
 
     def with_counts(self, waiting: int, handoffs: int, handoff_bytes: int, held: HeldBlocks) -> "Load":
         """Returns the same with what only the worker's role knows."""

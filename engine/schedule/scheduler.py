@@ -10,6 +10,7 @@ moves. What decodes waits for blocks only, and the oldest of them is never preem
 their blocks until the service adopts or releases them, which their handoff's deadlines bound.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from msgspec import Struct
 
 from core.errors import CapacityError, IllegalMove
 from core.messages import Finish, Limits, Sampling
-from core.records import Load
+from core.records import STEP_SIZES, Load, StepTokens
 from engine.blocks.manager import BlockManager
 from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
 from engine.schedule.admission import Admission
@@ -87,6 +88,7 @@ class Scheduler:
         self._steps = 0
         self._prompt_tokens = 0
         self._output_tokens = 0
+        self._step_sizes = [0] * (len(STEP_SIZES) + 1)
 
     # sequences come and go ------------------------------------------------------------------------------------------
 
@@ -180,6 +182,7 @@ class Scheduler:
             output_tokens=self._output_tokens,
             preemptions=self._lifecycle.preemptions,
             kv=self._lifecycle.kv_counts(),
+            step_tokens=StepTokens(tuple(self._step_sizes), self._prompt_tokens + self._output_tokens),
         )
 
     # a step ---------------------------------------------------------------------------------------------------------
@@ -223,6 +226,7 @@ class Scheduler:
         self._chunking.learn(step.prompt_tokens, step.decodes, now - max(step.planned_at, self._applied_at))
         self._applied_at = now
         self._steps += 1
+        before = self._prompt_tokens + self._output_tokens
         failed = dict.fromkeys(result.failed, NON_FINITE) | dict.fromkeys(result.none_left, NONE_LEFT)
         progress: list[Progress] = []
         shares = zip(step.plan.works, step.members, result.tokens, strict=True)
@@ -242,6 +246,7 @@ class Scheduler:
             if work.sampling is not None:
                 sequence.pending -= 1
                 progress += self._accept(sequence, tokens, now)
+        self._step_sizes[bisect_left(STEP_SIZES, self._prompt_tokens + self._output_tokens - before)] += 1
         return progress
 
     def check_invariants(self) -> None:

@@ -7,6 +7,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from core.records import FinishedRecord, Load
+from gateway.reports.choice_metrics import ChoiceMetrics
+from gateway.reports.engine_metrics import engine_families
 from gateway.reports.handoff_metrics import handoff_families
 from gateway.workers.router import Worker
 
@@ -25,6 +27,7 @@ class Metrics:
     def __init__(self, model: str, workers: Iterable[Worker]) -> None:
         self._registry = CollectorRegistry()
         self._model = model
+        self.choices = ChoiceMetrics(model, self._registry)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
             return Histogram(name, text, ["model_name"], buckets=buckets, registry=self._registry)
@@ -98,6 +101,7 @@ class Metrics:
         self._success.labels(self._model, record.reason).inc()
         if record.good:
             self._good.labels(self._model).inc()
+        self.choices.request(record.samples)
         self._e2e.labels(self._model).observe(record.e2e_ms / 1000)
         self._queue.labels(self._model).observe(record.queue_ms / 1000)
         self._prefill.labels(self._model).observe(record.prefill_ms / 1000)
@@ -126,6 +130,7 @@ class _WorkerFigures(Collector):
             yield self._family(kind(name, text, labels=_LABELS), workers, map(of_worker, workers))
         for kind, name, text, of_load in _OF_LOAD:
             yield self._family(kind(name, text, labels=_LABELS), workers, (of_load(one.record.load) for one in workers))
+        yield from engine_families(self._model, workers)
         yield from handoff_families(self._model, workers)
 
     def _family(self, family: _Family, workers: Iterable[Worker], values: Iterable[float]) -> _Family:

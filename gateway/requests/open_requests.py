@@ -262,4 +262,7 @@ class OpenRequests:
             del self._requests[request.id]
             record = finished_record(request, self._model, self._slo, time.monotonic(), self._clock.server_now())
             self._metrics.ended(record)
+            for ended in request.streams:
+                if ended.sample.state is State.FINISHED:
+                    self._metrics.choices.finished(ended.shape())
             self._publisher.ended(record)

@@ -10,6 +10,7 @@ from core.messages import Finish
 from core.scores import Scores
 from core.slo import Timings
 from gateway.errors import APIError
+from gateway.reports.choice_metrics import ChoiceShape
 from gateway.reports.metrics import Metrics
 from gateway.requests.delivery import Fresh
 from gateway.requests.sample import Sample
@@ -146,6 +147,12 @@ class Stream:
         last = self._last if self._first is not None else now
         tokens = len(self.sample.tokens)
         return Timings((first - self.received) * 1000, (last - self.received) * 1000, tokens)
+
+    def shape(self) -> ChoiceShape:
+        """Returns how long it was, and how long it took from its first token to its last."""
+        sample, first = self.sample, self._first if self._first is not None else self._last
+        limit = sample.admitted.limits.max_tokens
+        return ChoiceShape(len(sample.prompt.token_ids), len(sample.tokens), limit, self._last - first)
 
     def _clock(self, tokens: int, now: float) -> None:
         if self._first is None:

@@ -563,3 +563,14 @@ def test_a_step_that_waited_for_the_one_before_counts_from_its_end() -> None:
         assert plan is not None
         of.apply(StepResult(plan.step, [[1] if work.sampling else [] for work in plan.works]), now)
     assert chunking.room(64) == 21  # a second for each token of both
+
+
+def test_steps_are_counted_by_their_tokens() -> None:
+    engine = scheduler(batch=8)
+    added(engine, job(12, max_tokens=3))
+    while busy(engine):
+        step(engine)
+    told = engine.load().step_tokens
+    # 8 of the prompt; 4 of it and the first token; the second; the third: vLLM's bounds are 1, 8, 16 …
+    assert told.steps[:3] == (2, 2, 0) and sum(told.steps) == engine.load().steps == 4
+    assert told.tokens == 12 + 3

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.records import GatewayRecord, HandoffCounts, HeldBlocks, KVCounts, KVLink, Load
+from core.records import GatewayRecord, HandoffCounts, HeldBlocks, KVCounts, KVLink, Load, StepTokens
 from core.registry import PURPOSE, listed
 from core.sealing import Signer
 from gateway.openai.admission import FEW_VALUES
@@ -296,3 +296,37 @@ async def test_a_slow_body_does_not_hold_others(running: Running) -> None:
     request.cancel()
     await asyncio.gather(request, return_exceptions=True)
     assert await running.jobs() == 1
+
+
+async def test_metrics_of_choices_are_vllms(running: Running) -> None:
+    running.texts = {0: "Hello", 1: "Hello, world!"}
+    answer = await running.chat(n=2, max_tokens=30)
+    prompt, output = (answer.json()["usage"][name] for name in ("prompt_tokens", "completion_tokens"))
+    lines = (await running.client.get("/metrics")).text.splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+    def value(name: str, more: str = "") -> float:
+        return float(values[f'vllm:request_{name}{{{more}model_name="tiny"}}'])
+
+    for name, total in (("prompt_tokens", 2 * prompt), ("generation_tokens", output), ("params_max_tokens", 60)):
+        assert (value(f"{name}_count"), value(f"{name}_sum")) == (2, total), name
+    assert (value("params_n_count"), value("params_n_sum")) == (1, 2)
+    assert value("params_max_tokens_bucket", 'le="20.0",') == 0 and value("params_max_tokens_bucket", 'le="50.0",') == 2
+    assert value("params_n_bucket", 'le="1.0",') == 0 and value("params_n_bucket", 'le="2.0",') == 1
+    assert value("decode_time_seconds_count") == 2 and 0 < value("decode_time_seconds_sum") < 20
+
+
+async def test_metrics_of_engines_are_vllms(running: Running) -> None:
+    peer = running.peer("decode")
+    peer.load = Load(blocks_total=1000, step_tokens=StepTokens((5, 3, *(0,) * 11, 2), 50_000))
+    await peer.beat()
+    await running.gateway.discovery.poll()
+    text = (await running.client.get("/metrics")).text
+    labels = f'engine="{peer.epoch}",'
+    rest = 'model_name="tiny",role="decode"'
+    assert "# TYPE vllm:iteration_tokens_total histogram\n" in text
+    for bound, count in (("1.0", 5), ("8.0", 8), ("16384.0", 8), ("+Inf", 10)):
+        assert f'vllm:iteration_tokens_total_bucket{{{labels}le="{bound}",{rest}}} {count}.0\n' in text, text
+    assert f"vllm:iteration_tokens_total_sum{{{labels}{rest}}} 50000.0\n" in text
+    told = f'block_size="16",cache_dtype="fp32",enable_prefix_caching="True",{labels}model_name="tiny",'
+    assert f'vllm:cache_config_info{{{told}num_gpu_blocks="1000",role="decode"}} 1.0\n' in text

@@ -1,0 +1,44 @@
+"""Counts how long requests and their answers are: vLLM's histograms, with vLLM's bounds."""
+
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Histogram
+
+_LENGTHS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))  # 1, 2, 5, 10 … 500,000
+_COUNTS = (1, 2, 5, 10, 20)
+# s; vLLM's, which begin far above what a small model needs
+_SECONDS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+
+
+class ChoiceShape(NamedTuple):
+    """Holds the lengths of one finished choice."""
+
+    prompt_tokens: int
+    output_tokens: int
+    max_tokens: int  # the limit that it had, whoever set it
+    decode_seconds: float  # from its first token to its last
+
+
+class ChoiceMetrics:
+    """Holds the histograms. As in vLLM, each finished choice counts, and `n` once for a request."""
+
+    def __init__(self, model: str, registry: CollectorRegistry) -> None:
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, text, ["model_name"], buckets=buckets, registry=registry).labels(model)
+
+        self._prompt = histogram("vllm:request_prompt_tokens", "Prompt tokens of a choice", _LENGTHS)
+        self._output = histogram("vllm:request_generation_tokens", "Output tokens of a choice", _LENGTHS)
+        self._limit = histogram("vllm:request_params_max_tokens", "Limit of a choice's output tokens", _LENGTHS)
+        self._n = histogram("vllm:request_params_n", "Choices that a request asked for", _COUNTS)
+        self._decode = histogram("vllm:request_decode_time_seconds", "First to last output token", _SECONDS)
+
+    def request(self, choices: int) -> None:
+        """Counts a finished request with so many choices."""
+        self._n.observe(choices)
+
+    def finished(self, shape: ChoiceShape) -> None:
+        """Counts a finished choice."""
+        self._prompt.observe(shape.prompt_tokens)
+        self._output.observe(shape.output_tokens)
+        self._limit.observe(shape.max_tokens)
+        self._decode.observe(shape.decode_seconds)
