@@ -34,6 +34,20 @@ SpelledTokens = Annotated[
         "tokens, as transformers takes them"
     ),
 ]
+ToolParser = Annotated[
+    Literal["auto", "none", "hermes"],
+    Meta(
+        description="format in which the model calls tools: auto (by its chat template), none (it calls none), or one "
+        "of hermes"
+    ),
+]
+ReasoningParser = Annotated[
+    Literal["auto", "none", "think"],
+    Meta(
+        description="format in which the model thinks before it answers: auto (by its chat template), none (thoughts "
+        "are part of the answer), or one of think"
+    ),
+]
 StatusPath = Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")]
 TTFTLimit = Annotated[float, Meta(gt=0, description="milliseconds in which a good request has its first token")]
 TPOTLimit = Annotated[float, Meta(gt=0, description="milliseconds that a good request's other tokens take on average")]
@@ -224,6 +238,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
         Meta(description="origins whose pages may ask from a browser, with commas; *: all; empty: none"),
     ] = "*"
     spelled_tokens: SpelledTokens = "text"
+    tool_parser: ToolParser = "auto"
+    reasoning_parser: ReasoningParser = "auto"
     slo_ttft_ms: TTFTLimit = 2000.0
     slo_tpot_ms: TPOTLimit = 100.0
 

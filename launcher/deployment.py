@@ -86,6 +86,7 @@ class Deployment:
         config = self._config
         options = ["--host", config.host, "--port", str(config.port)]
         options += ["--max-model-len", str(config.engine.max_model_len), "--spelled-tokens", config.spelled_tokens]
+        options += ["--tool-parser", config.tool_parser, "--reasoning-parser", config.reasoning_parser]
         if config.model == DEMO_MODEL:
             options += ["--model-name", DEMO_NAME]
         service = self._service("gateway", "gateway", *self._serving, *options)

@@ -5,7 +5,17 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from core.config import Count, EngineOptions, LogLevel, Port, Positive, SpelledTokens, TransferOptions
+from core.config import (
+    Count,
+    EngineOptions,
+    LogLevel,
+    Port,
+    Positive,
+    ReasoningParser,
+    SpelledTokens,
+    ToolParser,
+    TransferOptions,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO_MODEL = str(ROOT / "demo_model" / "weights")
@@ -42,6 +52,8 @@ class UpConfig(Struct, frozen=True, kw_only=True):
         str, Meta(description="file with the secret that seals prompts and KV; empty: a new one for this instance")
     ] = ""
     spelled_tokens: SpelledTokens = "text"
+    tool_parser: ToolParser = "auto"
+    reasoning_parser: ReasoningParser = "auto"
     log_level: LogLevel = "info"
     silent_seconds: Annotated[
         float,

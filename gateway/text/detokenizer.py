@@ -6,7 +6,7 @@ and without the new one, and the difference is new.
 """
 
 import codecs
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 Piece = Callable[[int], str | None]  # a token as the vocabulary spells it, None for special tokens
@@ -102,3 +102,23 @@ class Window:
             self._settled = len(self._window)
             self._broken = 0
         return fresh
+
+
+class WithMarkers:
+    """Writes some special tokens out, such as the markers of a format, which other detokenizers leave away."""
+
+    def __init__(self, fresh: Callable[[], Detokenizer], markers: Mapping[int, str]) -> None:
+        self._fresh = fresh
+        self._markers = markers
+        self._text = fresh()  # since the last marker
+
+    def push(self, token: int) -> str:
+        marker = self._markers.get(token)
+        if marker is None:
+            return self._text.push(token)
+        before = self._text.flush()
+        self._text = self._fresh()
+        return before + marker
+
+    def flush(self) -> str:
+        return self._text.flush()

@@ -1,6 +1,7 @@
 """Turns text into token ids as the model was trained on them: those of transformers, without loading it."""
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer
 from core.errors import ModelError
 from gateway.text.chat import Chat
 from gateway.text.chat_template import ChatTemplate
-from gateway.text.detokenizer import BytePieces, Detokenizer, Window
+from gateway.text.detokenizer import BytePieces, Detokenizer, Window, WithMarkers
 from gateway.text.literal_tokenizer import LiteralTokenizer
 from gateway.text.model_files import chat_template, read_object
 from gateway.text.reach import UNKNOWN, reach
@@ -52,8 +53,11 @@ class ModelTokenizer:
             if isinstance(generation.get(name), (int, float))
         }
         source = chat_template(directory, settings)
+        self.template_source = source
         self.template = ChatTemplate(source, named) if source is not None else None
-        self._special = {key for key, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special = {key for key, token in added.items() if token.special}
+        self._added = {token.content: key for key, token in added.items()}
         made = json.loads(self._tokenizer.to_str())
         self._reach = reach(made, self._tokenizer.get_vocab(with_added_tokens=True))
         self._literal: LiteralTokenizer | None = None
@@ -103,8 +107,16 @@ class ModelTokenizer:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
-    def detokenizer(self) -> Detokenizer:
-        """Returns a fresh detokenizer, for one answer."""
+    def token_id(self, text: str) -> int | None:
+        """Returns the id of the token that is added to the vocabulary for just this text, special or not, or None."""
+        return self._added.get(text)
+
+    def detokenizer(self, markers: Collection[str] = ()) -> Detokenizer:
+        """Returns a fresh detokenizer, for one answer. It writes special tokens out that are `markers`."""
+        written = {id: marker for marker in markers if (id := self._added.get(marker)) is not None}
+        return WithMarkers(self._plain_detokenizer, written) if written else self._plain_detokenizer()
+
+    def _plain_detokenizer(self) -> Detokenizer:
         return self._pieces.stream() if self._byte_level else Window(self.decode, self.piece)
 
     def _check_length(self, text: str, most: int | None) -> None:

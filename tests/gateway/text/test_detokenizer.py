@@ -84,3 +84,24 @@ def test_the_alphabet_is_the_tokenizers_own(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(byte_level(tmp_path) / "tokenizer.json"))
     for character, byte in byte_alphabet().items():
         assert tokenizer.decoder.decode([character]) == bytes([byte]).decode(errors="replace")
+
+
+@pytest.mark.parametrize("kind", ["bytes_like", "pieces_like"])
+def test_markers_are_written_out_and_other_special_tokens_are_not(kind: str, request: pytest.FixtureRequest) -> None:
+    tokenizer: ModelTokenizer = request.getfixturevalue(kind)
+    marker, other = ("<|im_start|>", "<|im_end|>") if kind == "bytes_like" else ("<s>", "</s>")
+    ids = tokenizer.encode(f"{marker}Hello,{other} 漢字{marker}{marker}dog{marker}", special=False)
+    assert text_of(tokenizer.detokenizer([marker]), ids) == f"{marker}Hello, 漢字{marker}{marker}dog{marker}"
+    assert text_of(tokenizer.detokenizer(["<no such token>"]), ids) == text_of(tokenizer.detokenizer(), ids)
+
+
+def test_a_marker_ends_a_character_that_stayed_incomplete(bytes_like: ModelTokenizer) -> None:
+    half = bytes_like.encode("🙂", special=False)[:1]
+    marker = bytes_like.token_id("<|im_end|>")
+    assert marker is not None
+    assert text_of(bytes_like.detokenizer(["<|im_end|>"]), [*half, marker, *half]) == "�<|im_end|>�"
+
+
+def test_ids_of_added_tokens_are_known_by_their_text(bytes_like: ModelTokenizer) -> None:
+    assert bytes_like.token_id("<tool call>") == bytes_like.encode("<tool call>", special=False)[0]
+    assert bytes_like.token_id("the") is None

@@ -1,0 +1,68 @@
+"""Settles how the answers of one model are read and constrained: its format of tools, and of thinking, together."""
+
+import re
+from collections.abc import Collection
+
+from core.config import ReasoningParser, ToolParser
+from gateway.output.families import FAMILIES, THINKINGS
+from gateway.output.family import Family
+from gateway.output.lark import TokenId
+from gateway.output.parts import OutputParser
+from gateway.output.reader import Reader, ReadingParser, Steps
+from gateway.output.thinking import Thinking
+from gateway.output.tools import ToolUse
+
+_TOOLS = re.compile(r"\btools\b")
+
+
+class AnswerFormat:
+    """Knows what a model's answers look like. `prompt` is always the rendered prompt, or its last few words.
+
+    `family` is None where tools cannot be called: requests with tools are to be refused.
+    """
+
+    def __init__(self, family: Family | None, thinking: Thinking | None, token_id: TokenId) -> None:
+        self.family = family
+        self.thinking = thinking
+        self._token_id = token_id
+
+    def markers(self, use: ToolUse | None) -> Collection[str]:
+        """Returns the special tokens whose text the parser has to see; others have none."""
+        called = self.family.markers if self.family is not None and use is not None else ()
+        return {*called, *(self.thinking.markers if self.thinking is not None else ())}
+
+    def parser(self, prompt: str, use: ToolUse | None) -> OutputParser:
+        """Returns the parser of one sample's text. Without `use`, there are no calls in it."""
+        reader = Reader()
+        return ReadingParser(reader, self._read(reader, prompt, use))
+
+    def calls(self, prompt: str, use: ToolUse) -> str:
+        """Returns the grammar of an answer that may call these tools, or has to."""
+        assert self.family is not None, "requests with tools were refused"
+        return self.after_thinking(prompt, self.family.grammar(use, self._token_id))
+
+    def after_thinking(self, prompt: str, grammar: str) -> str:
+        """Returns a grammar that holds for what follows the thinking, where the model thinks."""
+        return grammar if self.thinking is None else self.thinking.before(grammar, prompt, self._token_id)
+
+    def _read(self, reader: Reader, prompt: str, use: ToolUse | None) -> Steps[None]:
+        if self.thinking is not None:
+            yield from self.thinking.read(reader, prompt)
+        if self.family is not None and use is not None:
+            yield from self.family.read(reader, use)
+        else:
+            yield from reader.rest()
+
+
+def answer_format(
+    template: str | None, token_id: TokenId, tools: ToolParser = "auto", reasoning: ReasoningParser = "auto"
+) -> AnswerFormat:
+    """Returns the format of a model with this chat template. `tools` and `reasoning` name a format, or auto or none."""
+    source = template or ""
+    family = next((family for family in FAMILIES if family.name == tools), None)
+    if tools == "auto" and _TOOLS.search(source):
+        family = next((family for family in FAMILIES if family.recognises(source)), None)
+    thinking = next((thinking for thinking in THINKINGS if thinking.name == reasoning), None)
+    if reasoning == "auto":
+        thinking = next((thinking for thinking in THINKINGS if thinking.recognises(source)), None)
+    return AnswerFormat(family, thinking, token_id)

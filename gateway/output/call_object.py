@@ -1,0 +1,189 @@
+"""Reads calls that are written as JSON objects, `{"name": …, "arguments": {…}}`, while they arrive.
+
+Arguments leave as they are written, piece by piece. Of JSON only strings and brackets are looked at: whether all of it
+is well formed shows at its end alone, when most of it has left. So a call whose arguments turn out to be broken stays a
+call with broken arguments, as with OpenAI, whose clients are told to expect that; whatever breaks before the arguments
+begin makes it no call at all.
+"""
+
+import enum
+import json
+import re
+from collections.abc import Container, Generator
+
+from gateway.output.reader import Pieces, Reader, Steps, kept, told
+
+ARGUMENTS = ("arguments", "parameters")
+NO_ARGUMENTS = "{}"
+
+_OUTSIDE = re.compile(r'["{}\[\]]')
+_INSIDE = re.compile(r'["\\]')
+_SCALAR_END = re.compile(r"[\s,:\]}]")
+_CLOSING = {"{": "}", "[": "]"}
+
+
+class Found(enum.Enum):
+    """Says what was read."""
+
+    NOTHING = enum.auto()  # no call: nothing was told of it
+    CALL = enum.auto()
+    BROKEN = enum.auto()  # a call whose arguments break off, or go on in no way that JSON knows
+
+
+def call_object(reader: Reader, known: Container[str] | None = None) -> Steps[Found]:
+    """Reads a call from its opening brace on.
+
+    Calls of other tools than `known` are none; with None, whoever asked decides what an unknown name is.
+    """
+    if not (yield from reader.skip("{")):
+        return Found.NOTHING
+    name: str | None = None
+    early: str | None = None  # arguments that came before the name
+    begun = False
+    while True:
+        yield from reader.space()
+        key = yield from string(reader)
+        if key is None or not (yield from _colon(reader)):
+            return Found.CALL if begun else Found.NOTHING
+        if key == "name" and name is None:
+            name = yield from string(reader)
+            if not name or (known is not None and name not in known):
+                return Found.NOTHING
+        elif key in ARGUMENTS and not begun and early is None:
+            if name is not None and (yield from _opens(reader)):
+                yield reader.begin(name)
+                begun = True
+                if not (yield from told(value(reader), reader.arguments)):
+                    return Found.BROKEN
+            else:
+                early = yield from _whole_arguments(reader)
+                if early is None:
+                    return Found.NOTHING
+        else:  # an id, or what else a model adds
+            yield from kept(value(reader), [])
+        yield from reader.space()
+        if (yield from reader.skip(",")):
+            continue
+        closed = yield from reader.skip("}")
+        if not begun:
+            if name is None or (early is None and not closed):
+                return Found.NOTHING
+            yield reader.begin(name)
+            yield reader.arguments(early or NO_ARGUMENTS)
+        return Found.CALL
+
+
+def value(reader: Reader) -> Pieces[bool]:
+    """Yields the text of the JSON value that follows. Returns False if it breaks or the text ends within it."""
+    if not (yield from reader.more()):
+        return False
+    first = reader.text[reader.at]
+    if first in _CLOSING:
+        return (yield from _nested(reader))
+    if first == '"':
+        return (yield from _quoted(reader))
+    while True:  # a number, or a word
+        end = _SCALAR_END.search(reader.text, reader.at)
+        if (place := end.start() if end else len(reader.text)) > reader.at:
+            yield reader.take(place)
+        if end or not (yield from reader.more()):
+            return end is not None
+
+
+def string(reader: Reader) -> Generator[None, None, str | None]:
+    """Returns the JSON string that follows, or None if there is none."""
+    if not (yield from _opens(reader, '"')):
+        return None
+    pieces: list[str] = []
+    if not (yield from kept(_quoted(reader), pieces)):
+        return None
+    return _decoded("".join(pieces))
+
+
+def _decoded(text: str) -> str | None:
+    try:
+        found = json.loads(text, strict=False)  # models write line breaks as they are
+    except ValueError:
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _colon(reader: Reader) -> Generator[None, None, bool]:
+    yield from reader.space()
+    found = yield from reader.skip(":")
+    yield from reader.space()
+    return bool(found)
+
+
+def _opens(reader: Reader, sign: str = "{") -> Generator[None, None, bool]:
+    """Returns whether the text goes on with `sign`, which stays unread."""
+    return (yield from reader.more()) and reader.text[reader.at] == sign
+
+
+def _whole_arguments(reader: Reader) -> Generator[None, None, str | None]:
+    """Returns arguments that cannot leave piece by piece: without a name, null, or JSON in a string."""
+    pieces: list[str] = []
+    if not (yield from kept(value(reader), pieces)):
+        return None
+    text = "".join(pieces)
+    if text.startswith('"'):
+        text = (_decoded(text) or "").strip() or "null"
+    if text == "null":
+        return NO_ARGUMENTS
+    return text if text.startswith("{") else None
+
+
+def _nested(reader: Reader) -> Pieces[bool]:
+    """Yields an object or an array, up to the bracket that closes it."""
+    expected: list[str] = []
+    inside = escaped = False
+    while True:
+        text, at = reader.text, reader.at
+        while at < len(text):
+            if escaped:
+                at, escaped = at + 1, False
+                continue
+            found = (_INSIDE if inside else _OUTSIDE).search(text, at)
+            if found is None:
+                at = len(text)
+                break
+            at, sign = found.end(), found[0]
+            if sign == '"':
+                inside = not inside
+            elif sign == "\\":
+                escaped = True
+            elif sign in _CLOSING:
+                expected.append(_CLOSING[sign])
+            elif expected.pop() != sign:
+                at -= 1  # a bracket that closes nothing is not part of it
+                if at > reader.at:
+                    yield reader.take(at)
+                return False
+            elif not expected:
+                yield reader.take(at)
+                return True
+        yield reader.take(at)
+        if not (yield from reader.more()):
+            return False
+
+
+def _quoted(reader: Reader) -> Pieces[bool]:
+    """Yields a string with its quotation marks."""
+    yield reader.take(reader.at + 1)
+    escaped = False
+    while (yield from reader.more()):
+        text, at = reader.text, reader.at
+        while at < len(text):
+            if escaped:
+                at, escaped = at + 1, False
+                continue
+            found = _INSIDE.search(text, at)
+            if found is None:
+                at = len(text)
+                break
+            at, escaped = found.end(), found[0] == "\\"
+            if not escaped:
+                yield reader.take(at)
+                return True
+        yield reader.take(at)
+    return False

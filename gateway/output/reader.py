@@ -1,0 +1,258 @@
+"""Reads text that arrives in pieces, so that a format's parser can be written as if all of it were there.
+
+A parser is a generator over a `Reader`. Where it needs text that has not come yet, it yields None and goes on when more
+is there; everything else that it yields is a part of the answer. What is read is never looked at again, so the time is
+linear in the text, however it is cut: only the few characters that may be the beginning of a marker are held back.
+"""
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
+
+from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
+
+T = TypeVar("T")
+Steps = Generator[Part | None, None, T]  # parts of the answer, None where more text is needed; T: what was found
+Pieces = Generator[str | None, None, T]  # pieces of text, None where more is needed
+
+_NO_SPACE = re.compile(r"\S")
+
+
+class Marks:
+    """Holds the markers at which a stretch of text ends. None of them begins another one."""
+
+    def __init__(self, *marks: str) -> None:
+        assert not any(one != other and one.startswith(other) for one in marks for other in marks)
+        self._pattern = re.compile("|".join(map(re.escape, marks)))
+        self._beginnings = {mark[:size] for mark in marks for size in range(1, len(mark))}
+        self._longest = max(map(len, marks))
+
+    def find(self, text: str, at: int) -> re.Match[str] | None:
+        """Returns the first marker from `at` on."""
+        return self._pattern.search(text, at)
+
+    def begun(self, text: str, at: int) -> int:
+        """Returns where the end of the text begins that may be the beginning of a marker, or the text's length."""
+        first = max(at, len(text) - self._longest + 1)
+        return next((place for place in range(first, len(text)) if text[place:] in self._beginnings), len(text))
+
+
+class Reader:
+    """Holds text that has come and is not read yet, and counts the calls that were found in it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.at = 0  # what is before this place has been read
+        self.ended = False  # no more text comes
+        self.calls = 0  # that have begun
+        self._space: list[str] = []  # read behind the last content: not content if a call follows
+        self._read: list[str] | None = None  # since `attempt`
+
+    def push(self, text: str) -> None:
+        """Adds text."""
+        self.text = self.text[self.at :] + text
+        self.at = 0
+
+    # reading ----------------------------------------------------------------------------------------------------------
+
+    def take(self, end: int) -> str:
+        """Returns the text up to `end`, and has read it."""
+        taken = self.text[self.at : end]
+        self.at = end
+        if self._read is not None:
+            self._read.append(taken)
+        return taken
+
+    def more(self) -> Generator[None, None, bool]:
+        """Waits for text that is not read. Returns False if none comes any more."""
+        while self.at >= len(self.text):
+            if self.ended:
+                return False
+            yield None
+        return True
+
+    def until(self, marks: Marks) -> Pieces[str]:
+        """Yields the text before the next marker. Returns that marker, or "" at the end of the text."""
+        while True:
+            found = marks.find(self.text, self.at)
+            sure = len(self.text) if self.ended else marks.begun(self.text, self.at)
+            if found is not None and found.start() <= sure:
+                if found.start() > self.at:
+                    yield self.take(found.start())
+                return self.take(found.end())
+            if sure > self.at:
+                yield self.take(sure)
+            if self.ended:
+                return ""
+            yield None
+
+    def skip(self, *words: str) -> Generator[None, None, str]:
+        """Reads one of `words` if the text goes on with it. Returns it, or "" where the text goes on otherwise."""
+        while True:
+            for word in words:
+                if self.text.startswith(word, self.at):
+                    return self.take(self.at + len(word))
+            here = self.text[self.at : self.at + max(map(len, words))]
+            if self.ended or not any(word.startswith(here) for word in words):
+                return ""
+            yield None
+
+    def space(self) -> Generator[None, None, None]:
+        """Reads white space."""
+        while (yield from self.more()):
+            found = _NO_SPACE.search(self.text, self.at)
+            self.take(found.start() if found else len(self.text))
+            if found:
+                return
+
+    def hold_space(self) -> Generator[None, None, None]:
+        """Reads white space that is content unless a call follows."""
+        while (yield from self.more()):
+            found = _NO_SPACE.search(self.text, self.at)
+            if space := self.take(found.start() if found else len(self.text)):
+                self._space.append(space)
+            if found:
+                return
+
+    def drop_space(self) -> None:
+        """Forgets white space that was held back."""
+        self._space.clear()
+
+    # the answer -------------------------------------------------------------------------------------------------------
+
+    def content(self, marks: Marks) -> Steps[str]:
+        """Yields the text before the next marker as content. Returns that marker, or "" at the end of the text.
+
+        White space beside calls is part of the format, and no content.
+        """
+        pieces = self.until(marks)
+        while True:
+            try:
+                piece = next(pieces)
+            except StopIteration as stop:
+                if not stop.value and not self.calls:
+                    yield from self.space_as_content()
+                return str(stop.value)
+            if piece is None:
+                yield None
+                continue
+            words = piece.rstrip()
+            if words:
+                yield Content("".join([*self._space, words]))
+                self._space.clear()
+            if len(words) < len(piece):
+                self._space.append(piece[len(words) :])
+
+    def rest(self) -> Steps[None]:
+        """Yields all text as content."""
+        yield from self.space_as_content()
+        while (yield from self.more()):
+            yield Content(self.take(len(self.text)))
+
+    def space_as_content(self) -> Steps[None]:
+        """Yields white space that was held back because a call might have followed."""
+        if self._space:
+            yield Content("".join(self._space))
+            self._space.clear()
+
+    def attempt(self, marker: str) -> None:
+        """Remembers what is read from a marker on, in case that it turns out to be no call."""
+        self._read = [marker]
+
+    def give_up(self) -> Steps[None]:
+        """Yields what was read since `attempt` as content: it is no call."""
+        assert self._read is not None
+        yield Content("".join([*self._space, *self._read]))
+        self._space.clear()
+        self._read = None
+
+    def begin(self, name: str) -> CallBegins:
+        """Begins a call: what was read since `attempt` is part of it."""
+        self._read = None
+        self._space.clear()
+        self.calls += 1
+        return CallBegins(self.calls - 1, name)
+
+    def arguments(self, text: str) -> CallArguments:
+        """Returns a piece of the last call's arguments."""
+        return CallArguments(self.calls - 1, text)
+
+
+def told(pieces: Pieces[T], part: Callable[[str], Part]) -> Steps[T]:
+    """Yields each piece of text as a part of the answer."""
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        yield part(piece) if piece else None
+
+
+def kept(pieces: Pieces[T], into: list[str]) -> Generator[None, None, T]:
+    """Keeps each piece of text in a list."""
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        if piece is None:
+            yield None
+        else:
+            into.append(piece)
+
+
+class ReadingParser:
+    """Makes an `OutputParser` of a generator over a reader."""
+
+    def __init__(self, reader: Reader, steps: Steps[None]) -> None:
+        self._reader = reader
+        self._steps = steps
+
+    def push(self, text: str) -> Sequence[Part]:
+        """Returns the parts that this text completes."""
+        self._reader.push(text)
+        return self._told()
+
+    def flush(self) -> Sequence[Part]:
+        """Returns what was held back."""
+        self._reader.ended = True
+        return self._told()
+
+    def _told(self) -> list[Part]:
+        parts: list[Part] = []
+        for part in self._steps:
+            if part is None:
+                break
+            parts.append(part)
+        return joined(parts)
+
+
+def joined(parts: Sequence[Part]) -> list[Part]:
+    """Returns parts with neighbours of one kind, and of one call, joined."""
+    groups: list[list[Part]] = []
+    for part in parts:
+        if groups and not isinstance(part, CallBegins) and _kind(groups[-1][0]) == _kind(part):
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+    return [_one(group) for group in groups]
+
+
+def _kind(part: Part) -> tuple[type, int]:
+    return type(part), part.call if isinstance(part, CallArguments | CallBegins) else 0
+
+
+def _one(group: list[Part]) -> Part:
+    first = group[0]
+    if isinstance(first, CallBegins) or len(group) == 1:
+        return first
+    text = "".join(part.text for part in group if not isinstance(part, CallBegins))
+    match first:
+        case CallArguments():
+            return CallArguments(first.call, text)
+        case Reasoning():
+            return Reasoning(text)
+        case Content():
+            return Content(text)

@@ -1,0 +1,56 @@
+"""Recorded outputs of every family give the parts that stand beside them, however the text is cut."""
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.config import ReasoningParser, ToolParser
+from gateway.output.answer_format import answer_format
+from gateway.output.families import FAMILIES as KNOWN
+from gateway.output.families import THINKINGS
+from tests.gateway.output.recorded import FAMILIES, USE, Output, cuts, format_of, outputs, parsed, plain, template
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_there_are_thirty_outputs_of_each_family(family: str) -> None:
+    assert len({output.text for output in outputs(family)}) >= 30
+
+
+@pytest.mark.parametrize(
+    "output", [output for family in FAMILIES for output in outputs(family)], ids=lambda output: output.family
+)
+def test_a_recorded_output_has_its_parts_however_it_is_cut(output: Output) -> None:
+    known = format_of(output.family)
+    assert parsed(known.parser(output.prompt, USE), [output.text]) == output.parts
+    for pieces in cuts(output.text):
+        assert parsed(known.parser(output.prompt, USE), pieces) == output.parts, pieces
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_is_recognised_by_its_template(family: str) -> None:
+    found = format_of(family).family
+    assert found is not None
+    assert found.name == family
+
+
+def test_the_options_name_the_formats() -> None:
+    names = {
+        name: get_args(get_args(option)[0]) for name, option in (("tools", ToolParser), ("thinking", ReasoningParser))
+    }
+    assert names["tools"] == ("auto", "none", *(family.name for family in KNOWN))
+    assert names["thinking"] == ("auto", "none", *(thinking.name for thinking in THINKINGS))
+    assert FAMILIES == sorted(family.name for family in KNOWN)
+
+
+def test_a_template_without_tools_is_of_no_family() -> None:
+    assert answer_format("{{ messages }} <tool_call>", lambda text: None).family is None
+    assert answer_format(None, lambda text: None).family is None
+    assert answer_format("{{ tools }}", lambda text: None).family is None
+
+
+def test_options_come_before_the_template() -> None:
+    assert answer_format(template("hermes"), lambda text: None, tools="none").family is None
+    found = answer_format(None, lambda text: None, tools="hermes", reasoning="think")
+    assert (found.family, found.thinking) == (KNOWN[0], THINKINGS[0])
