@@ -43,7 +43,8 @@ class Thinking(NamedTuple):
         It has to come if the prompt has begun it, and may come otherwise.
         """
         first = "thought" if self.began(prompt) else "(opened thought)?"
-        opened = f"opened: SPACE? (opening | {mark(self.opening, token_id)})\nopening[lazy]: /[ \\n]{{0,2}}/ {text(self.opening)}\n"
+        lazy = f"opening[lazy]: /[ \\n]{{0,2}}/ {text(self.opening)}\n"
+        opened = f"opened: SPACE? (opening | {mark(self.opening, token_id)})\n{lazy}"
         return (
             f"%llguidance {{}}\nstart: {first} answer\nTEXT: /(.|\\n)*/\nSPACE: /[ \\n]{{1,2}}/\n"
             + ("" if self.began(prompt) else opened)

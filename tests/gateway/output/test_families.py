@@ -3,14 +3,12 @@
 from typing import get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from core.config import ReasoningParser, ToolParser
 from gateway.output.answer_format import answer_format
 from gateway.output.families import FAMILIES as KNOWN
 from gateway.output.families import THINKINGS
-from tests.gateway.output.recorded import FAMILIES, USE, Output, cuts, format_of, outputs, parsed, plain, template
+from tests.gateway.output.recorded import FAMILIES, USE, Output, cuts, format_of, outputs, parsed, template
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -41,7 +39,7 @@ def test_the_options_name_the_formats() -> None:
     }
     assert names["tools"] == ("auto", "none", *(family.name for family in KNOWN))
     assert names["thinking"] == ("auto", "none", *(thinking.name for thinking in THINKINGS))
-    assert FAMILIES == sorted(family.name for family in KNOWN)
+    assert sorted(family.name for family in KNOWN) == FAMILIES
 
 
 def test_a_template_without_tools_is_of_no_family() -> None:

@@ -90,7 +90,7 @@ def test_the_alphabet_is_the_tokenizers_own(tmp_path: Path) -> None:
 def test_markers_are_written_out_and_other_special_tokens_are_not(kind: str, request: pytest.FixtureRequest) -> None:
     tokenizer: ModelTokenizer = request.getfixturevalue(kind)
     marker, other = ("<|im_start|>", "<|im_end|>") if kind == "bytes_like" else ("<s>", "</s>")
-    ids = tokenizer.encode(f"{marker}Hello,{other} 漢字{marker}{marker}dog{marker}", special=False)
+    ids = tokenizer.encode(f"{marker}Hello, 漢字{marker}{marker}dog{other}{marker}", special=False)
     assert text_of(tokenizer.detokenizer([marker]), ids) == f"{marker}Hello, 漢字{marker}{marker}dog{marker}"
     assert text_of(tokenizer.detokenizer(["<no such token>"]), ids) == text_of(tokenizer.detokenizer(), ids)
 
