@@ -76,6 +76,8 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "reports": {"errors", "workers"},
         "requests": {"errors", "text", "workers", "reports"},
         "openai": {"errors", "text", "output", "requests"},
+        "anthropic": {"errors", "output", "openai"},
+        "responses": {"errors", "output", "requests", "openai"},
         "service": {"errors", "text", "workers", "reports", "requests", "openai"},
         "http": {"errors", "requests", "openai", "reports", "service"},
         "__main__": {"heap", "service", "http"},

@@ -1,0 +1,50 @@
+"""Parses the bodies of Anthropic's Messages API, and says by name what a model of text cannot take."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from gateway.anthropic.schemas import Block, CountTokensRequest, MessagesRequest
+from gateway.errors import invalid
+from gateway.openai.bodies import converted, json_object
+
+BLOCKS = {kind.__struct_config__.tag for kind in get_args(Block)}
+
+
+def parse_messages(body: bytes) -> MessagesRequest:
+    """Returns the body of a message. Raises `APIError` for whatever is wrong with it."""
+    return converted(_checked(json_object(body)), MessagesRequest)
+
+
+def parse_count(body: bytes) -> CountTokensRequest:
+    """Returns the body of a count of tokens. Raises `APIError` for whatever is wrong with it."""
+    return converted(_checked(json_object(body)), CountTokensRequest)
+
+
+def _checked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the fields as they are. Raises `APIError` for blocks and tools of other types than ours."""
+    for number, message in enumerate(_list(fields.get("messages"))):
+        for where, block in _blocks(message, f"messages[{number}]"):
+            kind = block.get("type")
+            if isinstance(kind, str) and kind not in BLOCKS:
+                name = f"{where}.type"
+                raise invalid(f"{name}: blocks of the type {kind[:64]!r} are not supported, only text is", name)
+    for number, tool in enumerate(_list(fields.get("tools"))):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and kind != "custom":
+            name = f"tools[{number}].type"
+            message = f"{name}: a tool of the type {kind[:64]!r} is not supported, only tools that the client runs are"
+            raise invalid(message, name, "unsupported_parameter")
+    return fields
+
+
+def _blocks(message: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the blocks of a message, and those of tools' results in it, each with its name."""
+    for number, block in enumerate(_list(message.get("content")) if isinstance(message, dict) else ()):
+        if isinstance(block, dict):
+            name = f"{where}.content[{number}]"
+            yield name, block
+            yield from _blocks(block, name)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,166 @@
+"""Defines the bodies of Anthropic's Messages API, as far as a model of text can follow them.
+
+Fields of blocks and tools that change nothing here, such as `cache_control`, are ignored, as its clients need; unknown
+ones of a body are refused by name, as Anthropic does.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from gateway.openai.schemas import MESSAGES, STOPS, StopText
+from gateway.openai.tools import TOOLS
+
+Id = Annotated[str, Meta(max_length=256)]
+ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+
+
+class TextBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    """Holds text."""
+
+    text: str
+
+
+class ThinkingBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="thinking"):
+    """Holds what the model has thought in an earlier turn."""
+
+    thinking: str
+    signature: str = ""
+
+
+class RedactedThinkingBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="redacted_thinking"):
+    """Holds thoughts that only another server can read; nothing comes of it."""
+
+    data: str
+
+
+class ToolUseBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_use"):
+    """Holds a call of a tool in an earlier turn."""
+
+    id: Id
+    name: ToolName
+    input: dict[str, Any]
+
+
+class ToolResultBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_result"):
+    """Holds what came of a call."""
+
+    tool_use_id: Id
+    content: str | list[TextBlock] | None = None
+    is_error: bool | None = None
+
+
+Block = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock
+
+
+class AnthropicMessage(Struct, frozen=True, kw_only=True):
+    """Holds one message of a conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block]
+
+
+class AnthropicTool(Struct, frozen=True, kw_only=True):
+    """Describes a tool that the client runs. Those that Anthropic runs have other types, and are refused by name."""
+
+    name: ToolName
+    input_schema: dict[str, Any]
+    description: str | None = None
+    type: Literal["custom"] | None = None
+    strict: bool | None = None
+
+
+class ChooseAny(Struct, frozen=True, kw_only=True, tag_field="type", tag="any"):
+    """Has some tool called."""
+
+    disable_parallel_tool_use: bool | None = None
+
+
+class ChooseAuto(Struct, frozen=True, kw_only=True, tag_field="type", tag="auto"):
+    """Leaves it to the model whether a tool is called."""
+
+    disable_parallel_tool_use: bool | None = None
+
+
+class ChooseTool(Struct, frozen=True, kw_only=True, tag_field="type", tag="tool"):
+    """Has this tool called."""
+
+    name: ToolName
+    disable_parallel_tool_use: bool | None = None
+
+
+class ChooseNone(Struct, frozen=True, kw_only=True, tag_field="type", tag="none"):
+    """Has no tool called."""
+
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingEnabled(Struct, frozen=True, kw_only=True, tag_field="type", tag="enabled"):
+    """Has the model think before it answers. Its budget is that of the whole answer."""
+
+    budget_tokens: Annotated[int, Meta(ge=1)] | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class ThinkingAdaptive(Struct, frozen=True, kw_only=True, tag_field="type", tag="adaptive"):
+    """Lets the model think before it answers."""
+
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class ThinkingBetweenTools(Struct, frozen=True, kw_only=True, tag_field="type", tag="between_tools"):
+    """Lets the model think, behind results of tools as well."""
+
+
+class ThinkingDisabled(Struct, frozen=True, kw_only=True, tag_field="type", tag="disabled"):
+    """Has the model answer at once, if its chat template can say that."""
+
+
+class JSONOutput(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
+    """Asks for JSON by a schema."""
+
+    schema: dict[str, Any]
+
+
+class OutputConfig(Struct, frozen=True, kw_only=True):
+    """Says what form the answer has to have, and how much thought it is worth."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JSONOutput | None = None
+
+
+class CountTokensRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Holds the body of /v1/messages/count_tokens: what makes up a prompt."""
+
+    messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=MESSAGES)]
+    model: str
+    system: str | list[TextBlock] | None = None
+    tools: Annotated[list[AnthropicTool], Meta(max_length=TOOLS)] | None = None
+    tool_choice: ChooseAny | ChooseAuto | ChooseTool | ChooseNone | None = None
+    thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingBetweenTools | ThinkingDisabled | None = None
+    output_config: OutputConfig | None = None
+    output_format: JSONOutput | None = None  # its name before it was in `output_config`
+    # What changes nothing here: labels, and what is about Anthropic's own cache, hosts and prices.
+    cache_control: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
+    speed: str | None = None
+    user_profile_id: str | None = None
+    workspace_id: str | None = None
+    betas: list[str] | None = None
+
+
+class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Holds the body of /v1/messages."""
+
+    max_tokens: Annotated[int, Meta(ge=1)]
+    stream: bool | None = None
+    stop_sequences: Annotated[list[StopText], Meta(max_length=STOPS)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    inference_geo: str | None = None
+    diagnostics: dict[str, Any] | None = None
+    container: Literal[""] | None = None
+    mcp_servers: Annotated[list[Any], Meta(max_length=0)] | None = None

@@ -1,0 +1,173 @@
+"""Translates bodies of Anthropic's Messages API into chats, which is what everything behind them understands."""
+
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from gateway.anthropic.schemas import (
+    AnthropicMessage,
+    AnthropicTool,
+    Block,
+    ChooseAny,
+    ChooseNone,
+    ChooseTool,
+    CountTokensRequest,
+    MessagesRequest,
+    TextBlock,
+    ThinkingBlock,
+    ThinkingDisabled,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from gateway.errors import invalid
+from gateway.openai.formats import JSONSchemaFormat, NamedSchema
+from gateway.openai.messages import Message, TextPart
+from gateway.openai.schemas import ChatRequest
+from gateway.openai.tools import CalledFunction, Function, FunctionName, NamedTool, Tool, ToolCall, ToolChoice
+
+
+def chat_of(body: CountTokensRequest) -> ChatRequest:
+    """Returns the chat that a body describes. Raises `APIError` for what cannot be said in a chat."""
+    chat = _prompt_of(body)
+    if not isinstance(body, MessagesRequest):
+        return chat
+    user = body.metadata.get("user_id") if body.metadata else None
+    return structs.replace(
+        chat,
+        stream=body.stream,
+        max_completion_tokens=body.max_tokens,
+        stop=body.stop_sequences,
+        temperature=body.temperature,
+        top_p=body.top_p or None,  # 0 leaves it to the likeliest token, as the temperature does
+        top_k=1 if body.top_p == 0 else body.top_k,
+        user=user[:512] if isinstance(user, str) else None,
+    )
+
+
+def _prompt_of(body: CountTokensRequest) -> ChatRequest:
+    """Returns what of a chat makes up its prompt."""
+    said = [message for given in body.messages for message in _messages(given)]
+    if said and said[-1].role == "assistant":
+        message = "messages: the last one is the assistant's; going on with a given beginning is not supported"
+        raise invalid(message, "messages", "unsupported_parameter")
+    system = [Message(role="system", content=_parts(body.system))] if body.system else []
+    choice = body.tool_choice
+    effort = body.output_config.effort if body.output_config is not None else None
+    thinks = None if body.thinking is None else not isinstance(body.thinking, ThinkingDisabled)
+    return ChatRequest(
+        model=body.model,
+        messages=[*system, *_joined(said)],
+        tools=[_tool(tool) for tool in body.tools] if body.tools else None,
+        tool_choice=_choice(body) if body.tools else None,
+        parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
+        response_format=_format(body),
+        reasoning_effort="xhigh" if effort == "max" else effort,
+        chat_template_kwargs=None if thinks is None else {"enable_thinking": thinks},
+    )
+
+
+def _messages(given: AnthropicMessage) -> Iterator[Message]:
+    """Yields one message of ours, or several: each result of a tool is a message of its own."""
+    if isinstance(given.content, str):
+        yield Message(role=given.role, content=given.content)
+        return
+    if given.role == "assistant":
+        yield _assistant(given.content)
+        return
+    texts: list[TextBlock] = []
+    for block in given.content:
+        if isinstance(block, TextBlock):
+            texts.append(block)
+        elif isinstance(block, ToolResultBlock):
+            if texts:
+                yield Message(role=given.role, content=_parts(texts))
+                texts = []
+            yield _result(block)
+        else:
+            raise invalid(f"messages: a block of the type {_type(block)!r} is the assistant's", "messages")
+    if texts or not given.content:
+        yield Message(role=given.role, content=_parts(texts))
+
+
+def _assistant(blocks: list[Block]) -> Message:
+    if any(isinstance(block, ToolResultBlock) for block in blocks):
+        raise invalid("messages: a block of the type 'tool_result' is the user's", "messages")
+    texts = [block for block in blocks if isinstance(block, TextBlock)]
+    thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
+    calls = [
+        ToolCall(id=block.id, function=CalledFunction(block.name, block.input))
+        for block in blocks
+        if isinstance(block, ToolUseBlock)
+    ]
+    return Message(
+        role="assistant",
+        content=_parts(texts) if texts else None,
+        tool_calls=calls or None,
+        reasoning_content="\n".join(thoughts) if any(thoughts) else None,
+    )
+
+
+def _result(block: ToolResultBlock) -> Message:
+    """Returns a tool's result as a message. One that failed without a word says that it failed."""
+    content = _parts(block.content or "")
+    if not content and block.is_error:
+        content = "error"
+    return Message(role="tool", content=content, tool_call_id=block.tool_use_id)
+
+
+def _joined(messages: list[Message]) -> Iterator[Message]:
+    """Joins neighbours of the user, and of the assistant, into one turn, as Anthropic does: templates want turns."""
+    last: Message | None = None
+    for message in messages:
+        if last is not None and last.role == message.role and message.role in ("user", "assistant"):
+            last = structs.replace(
+                last,
+                content=[*_list(last.content), *_list(message.content)] or None,
+                tool_calls=[*(last.tool_calls or ()), *(message.tool_calls or ())] or None,
+                reasoning_content="\n".join(filter(None, (last.reasoning_content, message.reasoning_content))) or None,
+            )
+            continue
+        if last is not None:
+            yield last
+        last = message
+    if last is not None:
+        yield last
+
+
+def _list(content: str | list[TextPart] | None) -> list[TextPart]:
+    return [TextPart(type="text", text=content)] if isinstance(content, str) else content or []
+
+
+def _parts(content: str | list[TextBlock]) -> str | list[TextPart]:
+    """Returns text as it is, and a single block as its text."""
+    if isinstance(content, str):
+        return content
+    if len(content) < 2:
+        return content[0].text if content else ""
+    return [TextPart(type="text", text=block.text) for block in content]
+
+
+def _tool(tool: AnthropicTool) -> Tool:
+    function = Function(name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict)
+    return Tool(type="function", function=function)
+
+
+def _choice(body: CountTokensRequest) -> ToolChoice | None:
+    match body.tool_choice:
+        case ChooseAny():
+            return "required"
+        case ChooseNone():
+            return "none"
+        case ChooseTool(name=name):
+            return NamedTool(type="function", function=FunctionName(name))
+    return None
+
+
+def _format(body: CountTokensRequest) -> JSONSchemaFormat | None:
+    wanted = body.output_config.format if body.output_config is not None else None
+    wanted = wanted or body.output_format
+    return None if wanted is None else JSONSchemaFormat(json_schema=NamedSchema(name="answer", schema=wanted.schema))
+
+
+def _type(block: Block) -> str:
+    return str(block.__struct_config__.tag)

@@ -1,0 +1,56 @@
+"""Parses the body of a response, and says by name what a model of text cannot take."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from gateway.errors import invalid
+from gateway.openai.bodies import converted, json_object
+from gateway.openai.parameters import implemented
+from gateway.responses.items import ContentPart, Item
+from gateway.responses.schemas import REFUSED, ResponsesRequest
+
+UNSUPPORTED = "unsupported_parameter"
+ITEMS = {kind.__struct_config__.tag for kind in get_args(Item)}
+PARTS = {kind.__struct_config__.tag for kind in get_args(ContentPart)}
+
+
+def parse_response(body: bytes) -> ResponsesRequest:
+    """Returns the body of a response. Raises `APIError` for whatever is wrong with it."""
+    fields = implemented(json_object(body), REFUSED)
+    if isinstance(fields.get("input"), list):
+        fields["input"] = [_item(item, f"input[{number}]") for number, item in enumerate(fields["input"])]
+    _check_kinds(fields.get("tools"), "tools", {"function"}, "a tool")
+    choice = fields.get("tool_choice")
+    _check_kinds([choice], "tool_choice", {"function"}, "a choice")
+    return converted(fields, ResponsesRequest)
+
+
+def _item(item: Any, where: str) -> Any:
+    """Returns an item with its type, which messages may leave out. Raises `APIError` for types that are not ours."""
+    if not isinstance(item, Mapping):
+        return item
+    if item.get("type") is None and "role" in item:
+        item = {**item, "type": "message"}
+    kind = item.get("type")
+    if isinstance(kind, str) and kind not in ITEMS:
+        more = "; give the item itself, or previous_response_id" if kind == "item_reference" else ""
+        raise invalid(f"{where}.type: items of the type {kind[:64]!r} are not supported{more}", f"{where}.type")
+    for field in ("content", "output"):
+        if kind in ("message", "function_call_output"):
+            _check_kinds(item.get(field), f"{where}.{field}", PARTS, "a part")
+    return item
+
+
+def _check_kinds(found: Any, where: str, known: set[Any], what: str) -> None:
+    """Raises `APIError` if one of these objects has a type that is not known."""
+    for name, kind in _kinds(found, where):
+        if isinstance(kind, str) and kind not in known:
+            message = f"{name}: {what} of the type {kind[:64]!r} is not supported, only of {', '.join(sorted(known))}"
+            raise invalid(message, name, UNSUPPORTED)
+
+
+def _kinds(found: Any, where: str) -> Iterator[tuple[str, Any]]:
+    for number, one in enumerate(found if isinstance(found, list) else ()):
+        if isinstance(one, dict):
+            place = where if where == "tool_choice" else f"{where}[{number}]"
+            yield f"{place}.type", one.get("type")

@@ -1,0 +1,119 @@
+"""Keeps responses with the conversations that led to them, so that a client can go on from one at any gateway."""
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct, structs
+
+from core.errors import StoreUnavailable
+from core.store import Outage
+from core.stored import TenantStore
+from gateway.errors import APIError, invalid, unavailable
+from gateway.requests.tenant import Tenants
+from gateway.responses.events import ItemList, ResponseAnswer
+from gateway.responses.items import InputText, Item, MessageItem, OutputText
+
+log = logging.getLogger("baton.gateway")
+
+
+class Conversation(Struct, frozen=True):
+    """Holds a response, and every item from the first of its conversation to the response's own last."""
+
+    response: ResponseAnswer
+    items: list[Item]
+
+    def listed(self, limit: int, descending: bool, after: str | None) -> ItemList:
+        """Returns what the response answers, from behind the item `after` on. Raises `APIError` if there is none."""
+        said = self.items[: len(self.items) - len(self.response.output)]
+        items = [_shown(item, f"{self.response.id}_{number}") for number, item in enumerate(said)]
+        if descending:
+            items.reverse()
+        if after is not None:
+            found = [number for number, item in enumerate(items) if item.id == after]
+            if not found:
+                raise invalid(f"after: this response has no input item {after[:256]!r}", "after")
+            items = items[found[0] + 1 :]
+        part = items[:limit]
+        ends = (part[0].id, part[-1].id) if part else (None, None)
+        return ItemList(data=part, first_id=ends[0], last_id=ends[1], has_more=len(items) > limit)
+
+
+class Conversations:
+    """Keeps conversations. Tenants are told apart by the token in the header `authorization`, which may be empty."""
+
+    def __init__(self, store: TenantStore, tenants: Tenants, now: Callable[[], float]) -> None:
+        """`now` returns the Redis server's time, s."""
+        self._store = store
+        self._tenants = tenants
+        self._now = now
+        self._outage = Outage(log, "responses are answered and not stored")
+
+    @property
+    def keeps(self) -> bool:
+        """Tells whether anything is kept."""
+        return self._store.keeps
+
+    async def keep(self, authorization: str, said: list[Item], response: ResponseAnswer) -> bool:
+        """Keeps a response behind what was said. Returns False where it cannot be kept: the answer is good anyway."""
+        body = msgspec.json.encode(Conversation(response, [*said, *response.output]))
+        try:
+            kept = await self._store.put(self._tenant(authorization), response.id, body, self._now())
+        except StoreUnavailable as error:
+            self._outage.begins(error)
+            return False
+        self._outage.ends()
+        return kept
+
+    async def get(self, authorization: str, id: str) -> Conversation:
+        """Returns what was kept. Raises `APIError`: 404 if there is nothing for this tenant, 503 without Redis."""
+        try:
+            body = await self._store.get(self._tenant(authorization), id)
+        except StoreUnavailable:
+            raise _away() from None
+        if body is None:
+            raise APIError(404, f"there is no stored response {id[:256]!r}", param="response_id", code="not_found")
+        return msgspec.json.decode(body, type=Conversation)
+
+    async def previous(self, authorization: str, id: str | None) -> list[Item]:
+        """Returns what was said up to a response, that included; nothing without an id. Raises `APIError`."""
+        if id is None:
+            return []
+        name = "previous_response_id"
+        if not self.keeps:
+            message = f"{name} is not supported: this server stores no responses (--store-ttl, --store-bytes)"
+            raise invalid(message, name, "unsupported_parameter")
+        try:
+            return (await self.get(authorization, id)).items
+        except APIError as error:
+            if error.status != 404:
+                raise
+        message = f"{name}: there is no stored response {id!r}; send the whole conversation as input"
+        raise invalid(message, name, "previous_response_not_found")
+
+    async def delete(self, authorization: str, id: str) -> None:
+        """Removes what was kept. Raises `APIError` as `get` does."""
+        try:
+            found = await self._store.delete(self._tenant(authorization), id)
+        except StoreUnavailable:
+            raise _away() from None
+        if not found:
+            raise APIError(404, f"there is no stored response {id[:256]!r}", param="response_id", code="not_found")
+
+    def _tenant(self, authorization: str) -> str:
+        return self._tenants.salt(authorization, "")
+
+
+def _away() -> APIError:
+    return unavailable("stored responses are out of reach", "store_unavailable", 2.0)
+
+
+def _shown(item: Item, id: str) -> Item:
+    """Returns an item as it is listed: with an id, and with text in a part."""
+    if not isinstance(item, MessageItem):
+        return structs.replace(item, id=item.id or id, status=item.status or "completed")
+    content = item.content
+    if isinstance(content, str):
+        part = OutputText(text=content) if item.role == "assistant" else InputText(text=content)
+        content = [part]
+    return structs.replace(item, id=item.id or id, status=item.status or "completed", content=content)

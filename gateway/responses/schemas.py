@@ -1,0 +1,114 @@
+"""Defines the body of the Responses API."""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from core.scores import MOST_TOP
+from gateway.openai.formats import JSONSchema
+from gateway.openai.schemas import MESSAGES, Label
+from gateway.openai.tools import TOOLS, ToolName
+from gateway.responses.items import Id, Item
+
+LOGPROBS = "message.output_text.logprobs"
+
+REFUSED: Mapping[str, Callable[[Any], bool]] = {
+    "background": lambda value: value is False,
+    "conversation": lambda value: False,
+    "prompt": lambda value: False,
+    "truncation": lambda value: value == "disabled",
+    "context_management": lambda value: value == [],
+    "moderation": lambda value: False,
+    "access_programs": lambda value: value == {},
+    "image": lambda value: value == {},
+}
+"""Parameters that are not implemented, each with a test for the values at which it changes nothing."""
+
+
+class FunctionTool(Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
+    """Describes a function that the client runs. Other kinds of tools are refused by name."""
+
+    name: ToolName
+    parameters: dict[str, Any] | None = None  # a JSON schema; None: it takes none
+    strict: bool | None = None
+    description: str | None = None
+
+
+class ChosenFunction(Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
+    """Has this function called."""
+
+    name: ToolName
+
+
+class PlainText(Struct, frozen=True, tag_field="type", tag="text"):
+    """Asks for any text."""
+
+
+class AnyObject(Struct, frozen=True, tag_field="type", tag="json_object"):
+    """Asks for any JSON object."""
+
+
+class BySchema(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
+    """Asks for JSON by a schema, which is kept to, strict or not."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    schema: JSONSchema
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Says what form the answer has to have."""
+
+    format: PlainText | AnyObject | BySchema | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ReasoningConfig(Struct, frozen=True, kw_only=True):
+    """Says how much the model has to think. Summaries are not made: thoughts are given whole."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ResponsesStreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Says what a stream contains beside the answer."""
+
+    include_obfuscation: Literal[False] | None = None
+
+
+class ResponsesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Holds the body of /v1/responses."""
+
+    input: str | Annotated[list[Item], Meta(max_length=MESSAGES)]
+    model: str | None = None
+    instructions: str | None = None
+    previous_response_id: Id | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponsesStreamOptions | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenFunction | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    include: Annotated[list[str], Meta(max_length=16)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MOST_TOP)] | None = None
+    # Labels, and what is about other servers' tools, caches and prices: they change nothing here.
+    metadata: Annotated[dict[str, Label], Meta(max_length=16)] | None = None
+    user: Label | None = None
+    safety_identifier: Label | None = None
+    prompt_cache_key: Label | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Tells whether the answer says how likely its tokens were."""
+        return bool(self.top_logprobs) or LOGPROBS in (self.include or ())

@@ -1,0 +1,135 @@
+"""Translates bodies of the Responses API into chats, which is what everything behind them understands."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import structs
+
+from gateway.errors import invalid
+from gateway.openai.formats import JSONObjectFormat, JSONSchemaFormat, NamedSchema, ResponseFormat
+from gateway.openai.messages import Message, TextPart
+from gateway.openai.schemas import MESSAGES, ChatRequest
+from gateway.openai.tools import CalledFunction, Function, FunctionName, NamedTool, Tool, ToolCall, ToolChoice
+from gateway.responses.items import (
+    ContentPart,
+    FunctionCallItem,
+    FunctionOutputItem,
+    Item,
+    MessageItem,
+    ReasoningItem,
+    Refusal,
+)
+from gateway.responses.schemas import AnyObject, BySchema, ChosenFunction, FunctionTool, ResponsesRequest
+
+
+def items_of(body: ResponsesRequest) -> list[Item]:
+    """Returns what the client says, as items."""
+    return [MessageItem(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+
+
+def chat_of(body: ResponsesRequest, conversation: Sequence[Item]) -> ChatRequest:
+    """Returns the chat that a body describes; `conversation` is everything that was said, its own input at the end.
+
+    Raises `APIError` for what cannot be said in a chat.
+    """
+    if len(conversation) > MESSAGES:
+        raise invalid(f"input: {len(conversation)} items are more than {MESSAGES}", "input")
+    instructions = [Message(role="system", content=body.instructions)] if body.instructions else []
+    messages = [*instructions, *_messages(conversation)]
+    if not messages:
+        raise invalid("input has no items", "input", "empty_prompt")
+    return ChatRequest(
+        model=body.model,
+        messages=messages,
+        stream=body.stream,
+        max_completion_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        tools=[_tool(tool) for tool in body.tools] if body.tools else None,
+        tool_choice=_choice(body) if body.tools else None,
+        parallel_tool_calls=body.parallel_tool_calls if body.tools else None,
+        response_format=_format(body),
+        reasoning_effort=body.reasoning.effort if body.reasoning is not None else None,
+        logprobs=True if body.wants_logprobs else None,
+        top_logprobs=body.top_logprobs if body.wants_logprobs else None,
+        user=body.user,
+    )
+
+
+def _messages(items: Iterable[Item]) -> Iterator[Message]:
+    """Yields messages. What the model did in one turn (thoughts, words and calls) is one message."""
+    turn: Message | None = None
+    for item in items:
+        said = _said(item)
+        if said.role == "assistant" and turn is not None and not (turn.tool_calls and said.content is not None):
+            turn = structs.replace(
+                turn,
+                content=said.content if turn.content is None else _both(turn.content, said.content),
+                tool_calls=[*(turn.tool_calls or ()), *(said.tool_calls or ())] or None,
+                reasoning_content="\n".join(filter(None, (turn.reasoning_content, said.reasoning_content))) or None,
+            )
+            continue
+        if turn is not None:
+            yield turn
+            turn = None
+        if said.role == "assistant":
+            turn = said
+        else:
+            yield said
+    if turn is not None:
+        yield turn
+
+
+def _said(item: Item) -> Message:
+    """Returns what one item says."""
+    match item:
+        case MessageItem(role=role, content=content):
+            return Message(role=role, content=content if isinstance(content, str) else _parts(content))
+        case FunctionCallItem(call_id=id, name=name, arguments=arguments):
+            call = ToolCall(id=id, function=CalledFunction(name, arguments))
+            return Message(role="assistant", tool_calls=[call])
+        case FunctionOutputItem(call_id=id, output=output):
+            content = output if isinstance(output, str) else "\n".join(part.text for part in output)
+            return Message(role="tool", content=content, tool_call_id=id)
+        case ReasoningItem():
+            thoughts = [part.text for part in item.content or item.summary]
+            return Message(role="assistant", reasoning_content="\n".join(thoughts) or None)
+
+
+def _parts(parts: list[ContentPart]) -> list[TextPart]:
+    return [
+        TextPart(type="refusal", refusal=part.refusal)
+        if isinstance(part, Refusal)
+        else TextPart(type="text", text=part.text)
+        for part in parts
+    ]
+
+
+def _both(first: str | list[TextPart], second: str | list[TextPart] | None) -> list[TextPart]:
+    return [part for content in (first, second) for part in _list(content)]
+
+
+def _list(content: str | list[TextPart] | None) -> list[TextPart]:
+    return [TextPart(type="text", text=content)] if isinstance(content, str) else content or []
+
+
+def _tool(tool: FunctionTool) -> Tool:
+    function = Function(name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict)
+    return Tool(type="function", function=function)
+
+
+def _choice(body: ResponsesRequest) -> ToolChoice | None:
+    if isinstance(body.tool_choice, ChosenFunction):
+        return NamedTool(type="function", function=FunctionName(body.tool_choice.name))
+    return body.tool_choice
+
+
+def _format(body: ResponsesRequest) -> ResponseFormat | None:
+    wanted = body.text.format if body.text is not None else None
+    match wanted:
+        case AnyObject():
+            return JSONObjectFormat()
+        case BySchema(name=name, schema=schema, description=description, strict=strict):
+            return JSONSchemaFormat(
+                json_schema=NamedSchema(name=name, schema=schema, description=description, strict=strict)
+            )
+    return None
