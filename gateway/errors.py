@@ -95,3 +95,9 @@ def of_status(status: int, path: str, method: str) -> APIError:
     if status == 405:
         return APIError(405, f"{path} does not take {method}", code="method_not_allowed")
     return APIError(status, f"{method} {path} was refused", kind=SERVER if status >= 500 else INVALID, code="refused")
+
+
+def not_offered(path: str, what: str) -> APIError:
+    """Returns a 404 to a path that other servers of this API have, for `what`."""
+    message = f"this server does not offer {what} ({path}): it answers chats and completes texts"
+    return APIError(404, message, code="not_offered")

@@ -7,14 +7,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Scope
 
-from gateway.errors import APIError, failed, of_status
-from gateway.http import completions, facts
+from gateway.errors import APIError, failed, not_offered, of_status
+from gateway.http import completions, facts, tokens
+from gateway.http.absent import absent
 from gateway.http.cross_origin import CrossOrigin, allow
 from gateway.http.serving import Serving
 from gateway.http.surface import Surface
 from gateway.service import Gateway
 
-PARTS = (completions.endpoints, facts.endpoints)
+PARTS = (completions.endpoints, tokens.endpoints, facts.endpoints)
 
 
 def make_app(gateway: Gateway) -> ASGIApp:
@@ -29,7 +30,10 @@ def make_app(gateway: Gateway) -> ASGIApp:
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        refusal = serving.refuse(request, of_status(error.status_code, request.url.path, request.method))
+        path = request.url.path
+        if error.status_code == 404 and (what := absent(path)) is not None:
+            return serving.refuse(request, not_offered(path, what))
+        refusal = serving.refuse(request, of_status(error.status_code, path, request.method))
         if error.status_code == 405:
             refusal.headers.update(allow(taken(routes, request.scope)))
         return refusal

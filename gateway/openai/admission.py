@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 from core.config import GatewayConfig
 from core.messages import Limits, Prompt, Sampling
@@ -23,6 +24,8 @@ FEW_VALUES = 1 << 16  # that a body may have which are no token ids, such as the
 AT_ONCE = 2  # prompts that are tokenized at once, of the long ones and of the others
 RENDER_SECONDS = 10.0  # s in which a long prompt has to be rendered and tokenized
 SEED_BITS = 63
+
+T = TypeVar("T")
 
 
 class Admission:
@@ -62,26 +65,28 @@ class Admission:
 
     async def chat(self, body: ChatRequest, authorization: str = "") -> AdmittedPrompt:
         """Returns the prompt of a chat; `authorization` is the header's value, or empty. Raises `APIError`."""
-        with self._room(body, 1):
-            if self.tokenizer.template is None:
-                message = f"{self._model} has no chat template; use /v1/completions"
-                raise invalid(message, "messages", "no_chat_template")
-            chat = Chat([message.for_template() for message in body.messages])
-
-            def tokenized(most: int | None) -> list[list[int]]:
-                return [self.tokenizer.chat(chat, most)]
-
-            size = sum(map(len, chat.texts()))
-            (prompt,) = await self._tokenized(tokenized, size + 256 * len(chat.messages), "messages")
+        with self.room(body, 1):
+            prompt = await self.chat_tokens(body, self._most())
             return self._admit(body, prompt, "messages", None, self._sampling(body), authorization)
+
+    async def chat_tokens(self, body: ChatRequest, most: int | None) -> list[int]:
+        """Returns the tokens of a chat's prompt, `most` or fewer if it says so. Raises `APIError`."""
+        if self.tokenizer.template is None:
+            message = f"{self._model} has no chat template; use /v1/completions"
+            raise invalid(message, "messages", "no_chat_template")
+        chat = Chat([message.for_template() for message in body.messages])
+        size = sum(map(len, chat.texts())) + 256 * len(chat.messages)
+        return await self.tokenized(lambda: self.tokenizer.chat(chat, most), size, "messages")
 
     async def completion(self, body: CompletionRequest, authorization: str = "") -> list[AdmittedPrompt]:
         """Returns all its prompts; `authorization` is the header's value, or empty. Raises `APIError`."""
         prompts = body.prompts()
-        with self._room(body, len(prompts)):
+        with self.room(body, len(prompts)):
             sampling = self._sampling(body)
 
-            def tokenized(most: int | None) -> list[list[int]]:
+            most = self._most()
+
+            def tokenized() -> list[list[int]]:
                 return [
                     self._known(prompt, most)
                     if isinstance(prompt, list)
@@ -91,8 +96,24 @@ class Admission:
 
             return [
                 self._admit(body, ids, "prompt", COMPLETION_TOKENS, sampling, authorization)
-                for ids in await self._tokenized(tokenized, sum(map(len, prompts)), "prompt")
+                for ids in await self.tokenized(tokenized, sum(map(len, prompts)), "prompt")
             ]
+
+    async def tokenized(self, work: Callable[[], T], size: int, param: str) -> T:
+        """Does `work` here for short prompts, and for longer ones on a thread within a deadline. Raises `APIError`.
+
+        `size` is that of all prompts, in characters or ids. `TooManyTokens` is said to be about `param`.
+        """
+        try:
+            if size <= INLINE:
+                return work()
+            threads = self._threads if size <= LONG else self._long
+            async with asyncio.timeout(RENDER_SECONDS):
+                return await asyncio.get_running_loop().run_in_executor(threads, work)
+        except TooManyTokens as error:
+            raise _too_long(param, self.context(), f"{'' if error.counted else 'at least '}{error.count}") from None
+        except TimeoutError:
+            raise invalid(f"{param} could not be tokenized within {RENDER_SECONDS:g} s", param, "too_long") from None
 
     def close(self) -> None:
         """Ends its threads."""
@@ -105,7 +126,7 @@ class Admission:
         return self._admitting
 
     @contextmanager
-    def _room(self, body: SamplingFields, prompts: int) -> Iterator[None]:
+    def room(self, body: SamplingFields, prompts: int) -> Iterator[None]:
         """Checks what is known before a prompt is looked at, and keeps room for its answers meanwhile."""
         answers = self._check(body, prompts)
         self._admitting += answers
@@ -143,24 +164,9 @@ class Admission:
             raise invalid(f"prompt: token id {wrong} is outside the vocabulary of {size}", "prompt", "invalid_token_id")
         return ids
 
-    async def _tokenized(self, work: Callable[[int | None], list[list[int]]], size: int, param: str) -> list[list[int]]:
-        """Does `work` here for short prompts, and for longer ones on a thread within a deadline.
-
-        `work` is told how many tokens a prompt may have, so that it can refuse a text for its length; `size` is that of
-        all prompts, in characters or ids.
-        """
-        context = self.context()
-        most = context - 1 if context else None
-        try:
-            if size <= INLINE:
-                return work(most)
-            threads = self._threads if size <= LONG else self._long
-            async with asyncio.timeout(RENDER_SECONDS):
-                return await asyncio.get_running_loop().run_in_executor(threads, work, most)
-        except TooManyTokens as error:
-            raise _too_long(param, context, f"{'' if error.counted else 'at least '}{error.count}") from None
-        except TimeoutError:
-            raise invalid(f"{param} could not be tokenized within {RENDER_SECONDS:g} s", param, "too_long") from None
+    def _most(self) -> int | None:
+        """Returns how many tokens a prompt may have, None if nothing limits it."""
+        return self.context() - 1 if self.context() else None
 
     def _admit(
         self,

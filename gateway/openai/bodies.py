@@ -32,14 +32,19 @@ def parse_completion(body: bytes) -> CompletionRequest:
 def chat_request(given: Mapping[str, Any]) -> ChatRequest:
     """Returns a chat that is there as plain data. Raises `APIError` for whatever is wrong with it."""
     fields = implemented(given, CHAT)
-    messages = fields.get("messages")
-    if isinstance(messages, list):
-        if len(messages) > MESSAGES:
-            raise invalid(f"messages: {len(messages)} messages are more than {MESSAGES}", "messages")
-        for number, message in enumerate(messages):
-            if isinstance(message, dict):
-                _check_message(message, f"messages[{number}]")
+    check_messages(fields.get("messages"))
     return converted(fields, ChatRequest)
+
+
+def check_messages(messages: Any) -> None:
+    """Raises `APIError` for what is wrong with messages and types cannot say. What is no list of them is let pass."""
+    if not isinstance(messages, list):
+        return
+    if len(messages) > MESSAGES:
+        raise invalid(f"messages: {len(messages)} messages are more than {MESSAGES}", "messages")
+    for number, message in enumerate(messages):
+        if isinstance(message, dict):
+            _check_message(message, f"messages[{number}]")
 
 
 def json_object(body: bytes) -> dict[str, Any]:

@@ -107,6 +107,15 @@ class ModelTokenizer:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
+    def written(self, ids: list[int]) -> str:
+        """Returns the text of token ids as it was, special tokens spelled out. Other threads run meanwhile."""
+        text: str = self._tokenizer.decode_batch([ids], skip_special_tokens=False)[0]
+        return text
+
+    def names(self, ids: list[int]) -> list[str]:
+        """Returns each token as the vocabulary spells it, empty for ids that it does not know."""
+        return [self._tokenizer.id_to_token(token) or "" for token in ids]
+
     def token_id(self, text: str) -> int | None:
         """Returns the id of the token that is added to the vocabulary for just this text, special or not, or None."""
         return self._added.get(text)

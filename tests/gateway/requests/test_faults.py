@@ -380,13 +380,13 @@ async def test_a_shutdown_waits_for_prompts_that_are_being_tokenized(
     admission = running.gateway.admission
     assert admission is not None
     go = asyncio.Event()
-    tokenized = admission._tokenized
+    tokenized = admission.tokenized
 
     async def slowly(*arguments: Any) -> Any:
         await go.wait()
         return await tokenized(*arguments)
 
-    monkeypatch.setattr(admission, "_tokenized", slowly)
+    monkeypatch.setattr(admission, "tokenized", slowly)
     task = asyncio.create_task(running.chat())
     await until(lambda: admission.admitting, "the prompt")
     drain = asyncio.create_task(running.gateway.drain())

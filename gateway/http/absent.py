@@ -1,0 +1,32 @@
+"""Says by name what other servers of these APIs offer and this one does not."""
+
+import re
+
+ABSENT = {
+    "embeddings": "v1/embeddings|embeddings|v2/embed|v1/embed|pooling|v1/pooling",
+    "classification": "classify|v1/classify",
+    "reranking": "rerank|v1/rerank|v2/rerank",
+    "scoring of texts": "score|v1/score",
+    "images": "v1/images(/.*)?",
+    "videos": "v1/videos(/.*)?",
+    "audio": "v1/audio(/.*)?",
+    "realtime sessions": "v1/realtime(/.*)?",
+    "files": "v1/(files|uploads)(/.*)?",
+    "moderations": "v1/moderations",
+    "fine-tuning": "v1/fine_tuning(/.*)?|v1/fine-tunes(/.*)?",
+    "batches": "v1/batches(/.*)?|v1/messages/batches(/.*)?",
+    "assistants": "v1/(assistants|threads)(/.*)?",
+    "vector stores": "v1/vector_stores(/.*)?",
+    "containers": "v1/containers(/.*)?",
+    "evaluations": "v1/evals(/.*)?",
+    "conversations": "v1/conversations(/.*)?",
+    "stored chat completions": "v1/chat/completions/.+",
+    "adapters": "v1/(load|unload)_lora_adapter",
+    "Anthropic's text completions": "v1/complete",
+}
+_PATHS = {what: re.compile(f"/({paths})/?") for what, paths in ABSENT.items()}
+
+
+def absent(path: str) -> str | None:
+    """Returns what a path would be for, in words, if it is one of another server's."""
+    return next((what for what, paths in _PATHS.items() if paths.fullmatch(path)), None)

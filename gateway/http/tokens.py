@@ -1,0 +1,39 @@
+"""Serves /tokenize and /detokenize, at vLLM's paths and below /v1."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.http.endpoint import Endpoint
+from gateway.http.serving import Serving, reply
+from gateway.openai.tokens import (
+    Detokenize,
+    Detokenized,
+    TokenizeChat,
+    Tokenized,
+    TokenizeText,
+    detokenized,
+    parse_detokenize,
+    parse_tokenize,
+    tokenized,
+)
+
+
+def endpoints(serving: Serving) -> list[Endpoint]:
+    """Returns the endpoints."""
+
+    async def tokenize(request: Request) -> Response:
+        body = await serving.read(request, parse_tokenize)
+        return reply(await tokenized(serving.gateway.front(), body))
+
+    async def detokenize(request: Request) -> Response:
+        body = await serving.read(request, parse_detokenize)
+        return reply(await detokenized(serving.gateway.front(), body))
+
+    found = []
+    for base in ("", "/v1"):
+        to_tokens = "Turns a text or a chat into token ids."
+        found += [
+            Endpoint("POST", f"{base}/tokenize", tokenize, to_tokens, TokenizeText | TokenizeChat, Tokenized),
+            Endpoint("POST", f"{base}/detokenize", detokenize, "Turns ids into text.", Detokenize, Detokenized),
+        ]
+    return found

@@ -1,0 +1,99 @@
+"""Turns texts and chats into token ids and back for /tokenize and /detokenize, as vLLM does."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from gateway.errors import invalid
+from gateway.openai.admission import Admission
+from gateway.openai.bodies import check_messages, converted, json_object
+from gateway.openai.messages import Message
+from gateway.openai.schemas import MESSAGES, ChatRequest, CompletionRequest
+from gateway.openai.tools import TOOLS, Tool
+
+MOST = 1 << 17  # ids that one answer or question may have: more would hold up the event loop
+
+
+class TokenizeText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Holds a text that is to be tokenized."""
+
+    prompt: str
+    model: str | None = None
+    add_special_tokens: bool | None = None  # those that the tokenizer puts around a text; true where it is absent
+    return_token_strs: bool | None = None
+
+
+class TokenizeChat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Holds a chat that is to be rendered by the model's template, and tokenized."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MESSAGES)]
+    tools: Annotated[list[Tool], Meta(max_length=TOOLS)] | None = None
+    model: str | None = None
+    add_special_tokens: Literal[False] | None = None  # the template has them
+    add_generation_prompt: Literal[True] | None = None
+    continue_final_message: Literal[False] | None = None
+    return_token_strs: bool | None = None
+
+
+class Detokenize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Holds token ids that are to become text."""
+
+    tokens: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=MOST)]
+    model: str | None = None
+
+
+class Tokenized(Struct, frozen=True):
+    """Holds the token ids of a text or a chat."""
+
+    count: int
+    max_model_len: int | None  # null: no limit is known
+    tokens: list[int]
+    token_strs: list[str] | None  # as the vocabulary spells them, where that was asked for
+
+
+class Detokenized(Struct, frozen=True):
+    """Holds the text of token ids, special tokens spelled out."""
+
+    prompt: str
+
+
+def parse_tokenize(body: bytes) -> TokenizeText | TokenizeChat:
+    """Returns the body of /tokenize. Raises `APIError` for whatever is wrong with it."""
+    fields = json_object(body)
+    if "prompt" in fields and "messages" in fields:
+        raise invalid("messages: give a prompt or messages, not both", "messages")
+    check_messages(fields.get("messages"))
+    return converted(fields, TokenizeChat) if "messages" in fields else converted(fields, TokenizeText)
+
+
+def parse_detokenize(body: bytes) -> Detokenize:
+    """Returns the body of /detokenize. Raises `APIError` for whatever is wrong with it."""
+    return converted(json_object(body), Detokenize)
+
+
+async def tokenized(front: Admission, body: TokenizeText | TokenizeChat) -> Tokenized:
+    """Returns the tokens of a text or chat, which may be longer than the context is. Raises `APIError`."""
+    most = max(MOST, front.context())
+    if isinstance(body, TokenizeChat):
+        chat = ChatRequest(model=body.model, messages=body.messages, tools=body.tools)
+        with front.room(chat, 1):
+            ids = await front.chat_tokens(chat, most)
+    else:
+        text, special = body.prompt, body.add_special_tokens is not False
+        with front.room(CompletionRequest(model=body.model, prompt=text), 1):
+            ids = await front.tokenized(lambda: front.tokenizer.encode(text, special, most), len(text), "prompt")
+    names = None
+    if body.return_token_strs:
+        names = await front.tokenized(lambda: front.tokenizer.names(ids), len(ids), "prompt")
+    return Tokenized(len(ids), front.context() or None, ids, names)
+
+
+async def detokenized(front: Admission, body: Detokenize) -> Detokenized:
+    """Returns the text of token ids. Raises `APIError`."""
+    size = front.tokenizer.vocabulary
+    if (largest := max(body.tokens, default=0)) >= size:
+        raise invalid(f"tokens: id {largest} is outside the vocabulary of {size}", "tokens", "invalid_token_id")
+    with front.room(CompletionRequest(model=body.model, prompt=[*body.tokens]), 1):
+        return Detokenized(
+            await front.tokenized(lambda: front.tokenizer.written(body.tokens), len(body.tokens), "tokens")
+        )
