@@ -18,6 +18,7 @@ from core.status import StatusFile
 from core.store import ServerClock, check, connect
 from core.tasks import Tasks
 from gateway.errors import unavailable
+from gateway.grammar.checks import GrammarChecks
 from gateway.openai.admission import Admission
 from gateway.reports.metrics import Metrics
 from gateway.reports.publisher import Publisher
@@ -86,11 +87,18 @@ class Gateway:
         self._status.report("loading the tokenizer", 30.0)
         try:
             async with asyncio.timeout(LOAD_SECONDS):
-                tokenizer = await asyncio.to_thread(self._tokenizer)
+                directory = await asyncio.to_thread(locate_files, self.config.model)
+                tokenizer = await asyncio.to_thread(ModelTokenizer, directory, self.config.spelled_tokens)
         except TimeoutError:
             raise ModelError(f"--model: {self.config.model!r} was not loaded within {LOAD_SECONDS:g} s") from None
         self.admission = Admission(
-            self.config, self.model, tokenizer, self._tenants, self.requests, self.workers.context
+            self.config,
+            self.model,
+            tokenizer,
+            GrammarChecks(directory, tokenizer.vocabulary),
+            self._tenants,
+            self.requests,
+            self.workers.context,
         )
         running = (
             self.discovery.run(),
@@ -179,13 +187,10 @@ class Gateway:
         """Ends everything."""
         await self._tasks.close()
         if self.admission is not None:
-            self.admission.close()
+            await self.admission.close()
             await self._publisher.close(self._record())
         await self.discovery.close()
         await self._store.aclose()
-
-    def _tokenizer(self) -> ModelTokenizer:
-        return ModelTokenizer(locate_files(self.config.model), self.config.spelled_tokens)
 
     def _request(self, prompt: AdmittedPrompt, name: str, received: float, streaming: bool) -> Request:
         assert self.admission is not None, "a prompt was admitted, so there is one"

@@ -10,6 +10,7 @@ from typing import TypeVar
 from core.config import GatewayConfig
 from core.messages import Limits, Prompt, Sampling
 from gateway.errors import APIError, invalid
+from gateway.grammar.checks import GrammarChecks
 from gateway.openai.schemas import PROMPTS, ChatRequest, CompletionRequest, SamplingFields
 from gateway.requests.sample import AdmittedPrompt
 from gateway.requests.tenant import Tenants
@@ -40,11 +41,13 @@ class Admission:
         config: GatewayConfig,
         model: str,
         tokenizer: ModelTokenizer,
+        grammars: GrammarChecks,
         tenants: Tenants,
         in_progress: Sized,
         workers_context: Callable[[], int],
     ) -> None:
         self.tokenizer = tokenizer
+        self.grammars = grammars
         self._config = config
         self._model = model
         self._tenants = tenants
@@ -115,10 +118,11 @@ class Admission:
         except TimeoutError:
             raise invalid(f"{param} could not be tokenized within {RENDER_SECONDS:g} s", param, "too_long") from None
 
-    def close(self) -> None:
-        """Ends its threads."""
+    async def close(self) -> None:
+        """Ends its threads, and the processes that check grammars."""
         for threads in (self._threads, self._long):
             threads.shutdown(wait=False, cancel_futures=True)
+        await self.grammars.close()
 
     @property
     def admitting(self) -> int:

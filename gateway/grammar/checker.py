@@ -1,0 +1,161 @@
+"""Checks grammars in processes of its own: `python -m gateway.grammar.checker DIRECTORY VOCABULARY`.
+
+It reads the model's tokenizer once. For each check it forks a child, which compiles the grammar as a worker would,
+within limits of memory and of processor time that the kernel keeps. So whatever a grammar does, it ends soon, this
+process stays sound, and nothing has to be read again. It has one thread, and lives until its input ends.
+"""
+
+import os
+import random
+import resource
+import signal
+import struct
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.gbnf_to_lark import any_to_lark
+
+from core.errors import ModelError
+from core.grammars import GRAMMAR_BYTES, GrammarError, compiled, first_sentence, read_tokenizer, refuse_error
+from gateway.grammar.frames import LENGTH, Check, Verdict
+
+STEPS = 32  # tokens of a text that are written
+SECONDS = 0.3  # of a processor that a check may take
+MEMORY = 512 << 20  # bytes that it may take beyond what the tokenizer has
+TOO_LARGE = (
+    "too large",
+    "too complex",
+    "too deeply",
+    "too many",
+    "recursion limit",
+    "fuel",
+    "limit exceeded",
+    "budget",
+)
+
+
+def serve(tokenizer: LLTokenizer, incoming: int, outgoing: int) -> None:
+    """Answers checks, one after the other, until `incoming` ends."""
+    while (body := _read(incoming)) is not None:
+        child = os.fork()
+        if child == 0:
+            _answer(tokenizer, body, outgoing)
+        if os.waitpid(child, 0)[1] != 0:
+            message = f"it takes more than {SECONDS:g} s or {MEMORY >> 20} MiB to compile"
+            _write(outgoing, Verdict("grammar_too_complex", message))
+
+
+def _answer(tokenizer: LLTokenizer, body: bytes, outgoing: int) -> NoReturn:
+    status = 1
+    try:
+        _bound()
+        verdict = check(tokenizer, msgspec.json.decode(body, type=Check))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        _write(outgoing, verdict)
+        status = 0
+    except MemoryError:
+        pass  # is told as the kernel's own end of a process is
+    finally:
+        os._exit(status)
+
+
+def check(tokenizer: LLTokenizer, asked: Check) -> Verdict:
+    """Compiles a grammar, and begins a text by it."""
+    try:
+        grammar = _lark(asked)
+        _walk(compiled(tokenizer, grammar), tokenizer)
+    except GrammarError as error:
+        large = any(words in str(error) for words in TOO_LARGE)
+        return Verdict("grammar_too_complex" if large else "invalid_grammar", str(error))
+    if len(grammar.encode()) > GRAMMAR_BYTES:
+        return Verdict("grammar_too_complex", f"in Lark it has more than {GRAMMAR_BYTES} bytes")
+    return Verdict(grammar=grammar if asked.written == "any" else "")
+
+
+def _walk(matcher: LLMatcher, tokenizer: LLTokenizer) -> None:
+    """Writes a text that the grammar allows. Raises `GrammarError` where the limits on a token's work do not.
+
+    A grammar that is ambiguous without end compiles at once, and shows it only now.
+    """
+    chance = random.Random(0)
+    for _ in range(STEPS):
+        bits = int.from_bytes(matcher.compute_bitmask(), "little")
+        refuse_error(matcher)
+        for end in tokenizer.eos_tokens:
+            bits &= ~(1 << end)
+        if not bits:
+            return  # the text is complete
+        skipped = chance.randrange(tokenizer.vocab_size)
+        above = bits >> skipped
+        matcher.consume_token(skipped + _lowest(above) if above else _lowest(bits))
+        refuse_error(matcher)
+
+
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+def _lark(asked: Check) -> str:
+    """Returns a grammar in Lark. Raises `GrammarError` if it is no GBNF either."""
+    if asked.written == "lark":
+        return asked.grammar
+    try:
+        return any_to_lark(asked.grammar)
+    except MemoryError:
+        raise
+    except Exception as error:  # the library raises nothing more specific
+        raise GrammarError(f"neither Lark, which has a rule `start:`, nor GBNF: {first_sentence(str(error))}") from None
+
+
+def _bound() -> None:
+    """Bounds what this process may take; the kernel ends it with a signal beyond that."""
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _read(incoming: int) -> bytes | None:
+    """Returns the next frame's body, or None at the end of the input."""
+    head = _exactly(incoming, LENGTH)
+    return _exactly(incoming, struct.unpack("<I", head)[0]) if head is not None else None
+
+
+def _exactly(incoming: int, size: int) -> bytes | None:
+    parts = []
+    while size:
+        part = os.read(incoming, size)
+        if not part:
+            return None
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _write(outgoing: int, verdict: Verdict) -> None:
+    body = msgspec.json.encode(verdict)
+    left = memoryview(struct.pack("<I", len(body)) + body)
+    while left:
+        left = left[os.write(outgoing, left) :]
+
+
+def main() -> int:
+    """Returns exit status 0 when its input ends, 2 for a model whose grammars cannot be compiled."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the gateway decides
+    directory, vocabulary = sys.argv[1:]
+    try:
+        tokenizer = read_tokenizer(Path(directory), int(vocabulary))
+    except ModelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    serve(tokenizer, sys.stdin.fileno(), sys.stdout.fileno())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

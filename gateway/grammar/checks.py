@@ -1,0 +1,139 @@
+"""Checks grammars before their requests are queued, in a few processes beside the gateway, and remembers verdicts."""
+
+import asyncio
+import hashlib
+import logging
+import os
+import struct
+import sys
+from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from core.grammars import GRAMMAR_BYTES
+from core.tasks import Tasks
+from gateway.errors import invalid, unavailable
+from gateway.grammar.frames import LENGTH, Check, Verdict
+
+PROCESSES = 2
+WAITING = 256  # grammars that may wait to be checked, each for any number of requests
+SECONDS = 10.0  # s until a check is given up, the start of its process included: it may get little of a processor
+KNOWN = 1024  # verdicts that are remembered
+KNOWN_BYTES = 8 << 20  # that they may take
+log = logging.getLogger("baton.gateway")
+
+
+class GrammarChecks:
+    """Checks grammars for one model. `directory` has its tokenizer.json, `vocabulary` counts its ids.
+
+    The processes are started when they are first needed. A check goes on when its client leaves, for a process that is
+    ended in the middle of one has to read the tokenizer again.
+    """
+
+    def __init__(self, directory: Path, vocabulary: int) -> None:
+        self._checkers = [_Checker(directory, vocabulary) for _ in range(PROCESSES)]
+        self._idle: asyncio.LifoQueue[_Checker] = asyncio.LifoQueue(PROCESSES)
+        for checker in self._checkers:
+            self._idle.put_nowait(checker)
+        self._tasks = Tasks("checking grammars")
+        self._under_way: dict[bytes, asyncio.Task[Verdict | None]] = {}
+        self._known: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._known_bytes = 0
+
+    async def checked(self, grammar: str, param: str, written: Literal["lark", "any"] = "lark") -> str:
+        """Returns a grammar in Lark that workers can compile. `written`: "any" is Lark or GBNF.
+
+        Raises `APIError`: a 400 with the code `invalid_grammar` or `grammar_too_complex` that names `param`, or a 503
+        where too many wait to be checked, or one took too long for want of a processor.
+        """
+        size = len(grammar.encode())
+        if size > GRAMMAR_BYTES:
+            message = f"{param}: {size} bytes of grammar are more than {GRAMMAR_BYTES}"
+            raise invalid(message, param, "grammar_too_complex")
+        key = hashlib.sha256(f"{written} {grammar}".encode()).digest()
+        verdict = self._known.get(key) or await self._verdict(key, Check(grammar, written))
+        if verdict is None:
+            raise unavailable("the grammar could not be checked: too many others are", "grammar_checks_busy")
+        if verdict.refused:
+            raise invalid(f"{param}: {verdict.message}", param, verdict.refused)
+        return verdict.grammar or grammar
+
+    async def close(self) -> None:
+        """Ends the checks and the processes."""
+        await self._tasks.close()
+        for checker in self._checkers:
+            await checker.close()
+
+    async def _verdict(self, key: bytes, asked: Check) -> Verdict | None:
+        """Returns the verdict on a grammar that is not known yet; None: it could not be had."""
+        task = self._under_way.get(key)
+        if task is None:
+            if len(self._under_way) >= WAITING:
+                return None
+            task = self._under_way[key] = self._tasks.start(self._check(key, asked))
+            task.add_done_callback(lambda _: self._under_way.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _check(self, key: bytes, asked: Check) -> Verdict | None:
+        try:
+            async with asyncio.timeout(SECONDS):
+                checker = await self._idle.get()
+                try:
+                    verdict = await checker.check(asked)
+                finally:
+                    self._idle.put_nowait(checker)
+        except TimeoutError:
+            return None
+        if verdict is not None:
+            self._known[key] = verdict
+            self._known_bytes += len(verdict.grammar)
+            while len(self._known) > KNOWN or self._known_bytes > KNOWN_BYTES:
+                self._known_bytes -= len(self._known.popitem(last=False)[1].grammar)
+        return verdict
+
+
+class _Checker:
+    """Keeps one process, which is started when it is first needed, and again when it has died."""
+
+    def __init__(self, directory: Path, vocabulary: int) -> None:
+        self._command = [sys.executable, "-m", "gateway.grammar.checker", str(directory), str(vocabulary)]
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def check(self, asked: Check) -> Verdict | None:
+        """Returns the verdict, or None if the process dies. Whoever gives up the wait ends the process."""
+        try:
+            process = await self._living()
+            assert process.stdin is not None and process.stdout is not None
+            body = msgspec.json.encode(asked)
+            process.stdin.write(struct.pack("<I", len(body)) + body)
+            await process.stdin.drain()
+            (size,) = struct.unpack("<I", await process.stdout.readexactly(LENGTH))
+            return msgspec.json.decode(await process.stdout.readexactly(size), type=Verdict)
+        except (OSError, asyncio.IncompleteReadError) as error:
+            log.error("the process that checks grammars has died: %s", type(error).__name__)
+            await self.close()
+            return None
+        except asyncio.CancelledError:
+            await self.close()  # its answer would be taken for another's
+            raise
+
+    async def close(self) -> None:
+        """Ends the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _living(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            )
+        return self._process

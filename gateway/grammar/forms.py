@@ -1,0 +1,58 @@
+"""Says what form an answer is to have, and makes a grammar of it."""
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from core.grammars import GRAMMAR_BYTES
+from gateway.errors import invalid
+from gateway.grammar.checks import GrammarChecks
+from gateway.grammar.texts import (
+    JSONSchema,
+    of_choices,
+    of_json_object,
+    of_json_schema,
+    of_regex,
+)
+
+
+class Form(NamedTuple):
+    """Asks for a form of answer. `param` is the field of the request that does, as errors name it."""
+
+    kind: Literal["json_object", "json_schema", "regex", "choice", "grammar"]
+    value: str | JSONSchema | list[str] = (
+        ""  # a schema, or its text; a regex; the choices; a grammar in Lark or as GBNF
+    )
+    param: str = "response_format"
+    whitespace: str | None = None  # a regex of what stands between the tokens of JSON; None: what people write
+
+
+async def grammar_of(form: Form, checks: GrammarChecks) -> str:
+    """Returns the grammar of a form, in Lark, alone or for a part of another: it is still to be checked, as a whole.
+
+    Raises `APIError` for a schema that is no JSON, and for a grammar in which no Lark can be found.
+    """
+    match form.kind, form.value:
+        case "json_object", _:
+            return of_json_object(form.whitespace)
+        case "json_schema", str(text):
+            return of_json_schema(_parsed(text, form.param), form.whitespace)
+        case "json_schema", (dict() | bool()) as schema:
+            return of_json_schema(schema, form.whitespace)
+        case "regex", str(pattern):
+            return of_regex(pattern)
+        case "choice", list(choices):
+            return of_choices(choices)
+        case "grammar", str(text):
+            return await checks.checked(text, form.param, "any")
+    raise AssertionError(f"a {form.kind} is not said by a {type(form.value).__name__}")
+
+
+def _parsed(text: str, param: str) -> JSONSchema:
+    if len(text) > GRAMMAR_BYTES:
+        message = f"{param}: {len(text)} characters of schema are more than {GRAMMAR_BYTES}"
+        raise invalid(message, param, "grammar_too_complex")
+    try:
+        return msgspec.json.decode(text, type=dict | bool)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise invalid(f"{param}: the schema is not JSON: {error}", param, "invalid_grammar") from None

@@ -1,0 +1,22 @@
+"""Defines what a gateway and a process that checks grammars tell each other: frames of JSON behind their lengths."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+LENGTH = 4  # bytes of a frame's length, little-endian
+
+
+class Check(Struct, frozen=True):
+    """Asks whether a grammar can be compiled; `written` says in what."""
+
+    grammar: str
+    written: Literal["lark", "any"]  # "any": in Lark or as GBNF
+
+
+class Verdict(Struct, frozen=True):
+    """Answers a check."""
+
+    refused: Literal["", "invalid_grammar", "grammar_too_complex"] = ""  # why, as an error's code; empty: it is good
+    message: str = ""  # the same in words
+    grammar: str = ""  # in Lark, where it was asked for in anything else

@@ -1,0 +1,124 @@
+"""Writes `oneOf` in a JSON schema as `anyOf` where that means the same: no value fits two of its schemas.
+
+llguidance takes `oneOf` only where it can tell so, and does not look behind `$ref`, as generated schemas of tagged
+unions need it. What cannot be told stays, and is refused.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+from typing import Any
+
+MOST_NODES = 4096  # of a schema; a larger one stays as it is: its walk would keep the event loop
+MOST_BRANCHES = 32
+MOST_HOPS = 16  # from $ref to $ref
+
+_ONE = ("additionalProperties", "items", "not", "propertyNames", "contains", "if", "then", "else")
+_MANY = ("anyOf", "allOf", "oneOf", "prefixItems")
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_TYPES = {"string": str, "boolean": bool, "null": type(None), "object": dict, "array": list}
+
+
+def with_any_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schema, or a changed copy."""
+    return _OneOf(schema).rewritten()
+
+
+class _OneOf:
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._nodes = 0
+
+    def rewritten(self) -> dict[str, Any]:
+        found = self._walk(self._root)
+        return found if isinstance(found, dict) and self._nodes <= MOST_NODES else self._root
+
+    def _walk(self, schema: Any) -> Any:
+        self._nodes += 1
+        if not isinstance(schema, dict) or self._nodes > MOST_NODES:
+            return schema
+        found = {}
+        for key, value in schema.items():
+            if key in _ONE and isinstance(value, dict):
+                value = self._walk(value)
+            elif key in _MANY and isinstance(value, list):
+                value = [self._walk(each) for each in value]
+            elif key in _NAMED and isinstance(value, dict):
+                value = {name: self._walk(each) for name, each in value.items()}
+            found[key] = value
+        branches = found.get("oneOf")
+        if isinstance(branches, list) and "anyOf" not in found and self._exclusive(branches):
+            found = {"anyOf" if key == "oneOf" else key: value for key, value in found.items()}
+        return found
+
+    def _exclusive(self, branches: list[Any]) -> bool:
+        if len(branches) > MOST_BRANCHES:
+            return False
+        resolved = [self._resolved(branch) for branch in branches]
+        return all(self._apart(one, other) for one, other in combinations(resolved, 2))
+
+    def _apart(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        """Tells whether certainly no value fits both schemas."""
+        types, others = _types(one), _types(other)
+        if types is not None and others is not None and not types & others:
+            return True
+        values, theirs = _values(one), _values(other)
+        if values is not None and theirs is not None and not values & theirs:
+            return True
+        return types == others == {"object"} and any(
+            self._tag_differs(one, other, name) for name in set(_names(one)) & set(_names(other))
+        )
+
+    def _tag_differs(self, one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> bool:
+        values = [_values(self._resolved(each["properties"].get(name))) for each in (one, other)]
+        return None not in values and not set.intersection(*[value for value in values if value is not None])
+
+    def _resolved(self, schema: Any) -> dict[str, Any]:
+        """Follows a schema's `$ref` within its document; what leads nowhere allows everything."""
+        for _ in range(MOST_HOPS):
+            if not isinstance(schema, dict):
+                return {}
+            reference = schema.get("$ref")
+            if not isinstance(reference, str):
+                return schema
+            schema = self._at(reference)
+        return {}
+
+    def _at(self, reference: str) -> Any:
+        if not reference.startswith("#/"):
+            return None
+        found: Any = self._root
+        for part in reference[2:].split("/"):
+            found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+        return found
+
+
+def _types(schema: Mapping[str, Any]) -> set[str] | None:
+    """Returns the types of values that may fit, with numbers as one type; None: any."""
+    told = schema.get("type")
+    names: Iterable[Any] | None = [told] if isinstance(told, str) else told if isinstance(told, list) else None
+    if names is None:
+        values = _values(schema)
+        return None if values is None else {name for name, _ in values}
+    return {"number" if name == "integer" else str(name) for name in names}
+
+
+def _values(schema: Mapping[str, Any]) -> set[tuple[str, str]] | None:
+    """Returns the values that may fit, each with its type; None: there is no such list."""
+    if "const" in schema:
+        return {_value(schema["const"])}
+    if isinstance(schema.get("enum"), list):
+        return {_value(value) for value in schema["enum"]}
+    return None
+
+
+def _value(value: Any) -> tuple[str, str]:
+    name = next((name for name, kind in _TYPES.items() if type(value) is kind), "number")
+    return name, repr(float(value)) if name == "number" else repr(value)
+
+
+def _names(schema: Mapping[str, Any]) -> list[str]:
+    """Returns the names of properties that a fitting object always has, and that the schema says something about."""
+    required, properties = schema.get("required"), schema.get("properties")
+    if not isinstance(required, list) or not isinstance(properties, dict):
+        return []
+    return [name for name in required if isinstance(name, str) and name in properties]

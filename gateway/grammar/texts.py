@@ -1,0 +1,74 @@
+"""Writes grammars: what an answer has to be, as one Lark text that workers compile.
+
+Each function returns a whole text, with a rule `start`. A whole text becomes a part of another by `nested`, with names
+of its own, so that texts of different origin never collide:
+
+    of_json_schema(schema) → 'start: %json {…}'
+    f'start: "<tool_call>" {nested(of_json_schema(schema))} "</tool_call>"'
+
+None of them checks anything: `gateway/grammar/checks.py` does, in processes of their own.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.grammar.one_of import with_any_of
+
+WHITESPACE = r"[ \t]{1,2}|\r?\n[ \t]{0,40}"
+"""Between the tokens of JSON, as people and models indent it; bounded, so that no answer is lost in it."""
+
+JSONSchema = dict[str, Any] | bool
+"""A JSON schema, parsed."""
+
+
+def of_json_schema(schema: JSONSchema, whitespace: str | None = None) -> str:
+    """Returns the grammar of JSON by a schema, whose keywords all count; `whitespace` is a regex, "" for none."""
+    if isinstance(schema, bool):
+        schema = {} if schema else {"enum": []}
+    options: dict[str, Any] = {"whitespace_pattern": WHITESPACE if whitespace is None else whitespace}
+    if whitespace == "":
+        options = {"whitespace_flexible": False}
+    told = schema.get("x-guidance")
+    schema = {**with_any_of(schema), "x-guidance": {**options, **(told if isinstance(told, dict) else {})}}
+    return f"start: %json {msgspec.json.encode(schema).decode()}"
+
+
+def of_json_object(whitespace: str | None = None) -> str:
+    """Returns the grammar of any JSON object."""
+    return of_json_schema({"type": "object"}, whitespace)
+
+
+def of_regex(pattern: str) -> str:
+    """Returns the grammar of texts that a regex matches from their first character to their last."""
+    return f"start: /{_escaped(pattern)}/"
+
+
+def of_choices(choices: Sequence[str]) -> str:
+    """Returns the grammar of a few texts of which the answer is one."""
+    return "start: " + " | ".join(literal(choice) for choice in choices)
+
+
+def literal(text: str) -> str:
+    """Returns a text as it is written in a rule; it must not be empty."""
+    return msgspec.json.encode(text).decode()
+
+
+def nested(grammar: str) -> str:
+    """Returns a whole grammar as a part of a rule."""
+    return f"%lark {{\n{grammar}\n}}"
+
+
+def _escaped(pattern: str) -> str:
+    """Returns a regex as it stands between slashes."""
+    written, escaped = [], False
+    for character in pattern:
+        if character == "/" and not escaped:
+            written.append("\\/")
+        elif character == "\n":
+            written.append("n" if escaped else "\\n")
+        else:
+            written.append(character)
+        escaped = character == "\\" and not escaped
+    return "".join(written)

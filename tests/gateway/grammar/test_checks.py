@@ -1,0 +1,181 @@
+"""What would cost too much is refused by name, soon, in a process of its own, and takes nothing with it."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.grammars import GRAMMAR_BYTES
+from gateway.errors import APIError
+from gateway.grammar import checks as checks_module
+from gateway.grammar.checks import GrammarChecks
+from gateway.grammar.forms import Form, grammar_of
+
+Test = Callable[[GrammarChecks], Awaitable[None]]
+
+DEEP: Any = {}
+for _ in range(300):
+    DEEP = {"type": "object", "properties": {"a": DEEP}}
+PATTERNS = {
+    "properties": {f"k{i}": {"type": "string", "pattern": f"^[a-z]{{1,{i % 50 + 1}}}x{i}$"} for i in range(3000)}
+}
+
+CHAIN = [f"r{i}: r{i + 1} r{i + 1} | r{i + 1}" for i in range(9000)]
+BOMBS = {
+    "nesting": Form("json_schema", DEEP),
+    "nesting as text": Form("json_schema", '{"items":' * 40000 + "{}" + "}" * 40000),
+    "a million states": Form("json_schema", {"enum": [f"{i:x}" * 8 for i in range(20000)]}),
+    "many patterns": Form("json_schema", PATTERNS),
+    "bytes": Form("regex", "a" * (GRAMMAR_BYTES + 1)),
+    "parentheses": Form("regex", "(" * 5000 + "a" + ")" * 5000),
+    "rules": Form("grammar", "\n".join(["start: r0", *CHAIN, 'r9000: "a"'])),
+    "ambiguity": Form("grammar", 'start: e\ne: e e e | e e | /./ | ""'),
+    "GBNF": Form("grammar", "root ::= " + "(" * 20000 + '"a"' + ")" * 20000),
+}  # fmt: skip
+WRONG = {
+    "a keyword that cannot be kept": (Form("json_schema", {"type": "array", "uniqueItems": True}), "uniqueItems"),
+    "a format that is not known": (Form("json_schema", {"type": "string", "format": "phone"}), "phone"),
+    "nothing fits": (Form("json_schema", False), "nsatisfiable"),
+    "a wrong type of keyword": (Form("json_schema", {"minLength": "3"}), "3"),
+    "not JSON": (Form("json_schema", "{type: object}"), "not JSON"),
+    "a reference to nothing": (Form("json_schema", {"$ref": "#/$defs/none"}), "none"),
+    "a reference to elsewhere": (Form("json_schema", {"$ref": "http://127.0.0.1/schema"}), "127.0.0.1"),
+    "a backreference": (Form("regex", r"(a)\1"), "backreferences"),
+    "a look around": (Form("regex", r"(?=a)b"), "look-ahead"),
+    "an open parenthesis": (Form("regex", r"(a"), "unclosed group"),
+    "a rule that is not there": (Form("grammar", "start: a"), '"a"'),
+    "neither Lark nor GBNF": (Form("grammar", "hello!"), "neither Lark"),
+}
+
+
+DEMO = Path(__file__).resolve().parents[3] / "demo_model" / "weights"
+
+
+def checked(model: Path, test: Test, vocabulary: int = 443) -> None:
+    """Runs a test with the checks of a model, and ends them."""
+
+    async def run() -> None:
+        checks = GrammarChecks(model, vocabulary)
+        try:
+            await test(checks)
+        finally:
+            await checks.close()
+
+    asyncio.run(run())
+
+
+async def admitted(form: Form, checks: GrammarChecks) -> str:
+    """The grammar that a request's workers get."""
+    return await checks.checked(await grammar_of(form, checks), form.param)
+
+
+async def refusal(checks: GrammarChecks, form: Form) -> APIError:
+    with pytest.raises(APIError) as found:
+        await admitted(form, checks)
+    return found.value
+
+
+def test_what_cannot_be_kept_to_is_refused_with_the_reason(model: Path) -> None:
+    async def test(checks: GrammarChecks) -> None:
+        for name, (form, words) in WRONG.items():
+            error = await refusal(checks, form)
+            assert (error.status, error.param, error.code) == (400, "response_format", "invalid_grammar"), name
+            assert words in error.message and len(error.message) < 400, name
+
+    checked(model, test)
+
+
+def test_bombs_are_refused_and_the_next_grammar_is_not() -> None:
+    """Each takes less of a processor than the limit; how long that is on a busy machine is measured elsewhere."""
+
+    async def test(checks: GrammarChecks) -> None:
+        spent = os.times()
+        for name, form in BOMBS.items():
+            error = await refusal(checks, form)
+            assert (error.status, error.param) == (400, "response_format"), name
+            assert error.code in ("grammar_too_complex", "invalid_grammar"), name
+            assert await admitted(Form("json_object"), checks)
+        assert os.times().user - spent.user < 1.5, "of this process, whose event loop is everybody's"
+
+    checked(DEMO, test, 2048)
+
+
+def test_forms_become_grammars_of_what_they_say(model: Path) -> None:
+    async def test(checks: GrammarChecks) -> None:
+        gbnf = 'root ::= greeting " " name\ngreeting ::= "hi" | "hello"\nname ::= [a-z]+'
+        assert "start:" in await admitted(Form("grammar", gbnf, "guided_grammar"), checks)
+        lark = 'start: "a"+'
+        assert await admitted(Form("grammar", lark), checks) == lark
+        assert json.loads((await admitted(Form("json_schema", '{"type":"null"}'), checks)).partition("%json")[2])
+        assert "[ab]" in await admitted(Form("regex", "[ab]"), checks)
+        assert '"x"' in await admitted(Form("choice", ["x", "y"]), checks)
+
+    checked(model, test)
+
+
+def test_equal_grammars_are_checked_once(model: Path) -> None:
+    async def test(checks: GrammarChecks) -> None:
+        form = BOMBS["many patterns"]
+        errors = await asyncio.gather(*[refusal(checks, form) for _ in range(20)])
+        assert {error.code for error in errors} == {"grammar_too_complex"}
+        began = time.monotonic()
+        await refusal(checks, form)
+        assert time.monotonic() - began < checks_module.SECONDS, "it is known"
+        assert len(checks._known) == 1
+
+    checked(model, test)
+
+
+def test_a_client_that_leaves_takes_no_process_with_it(model: Path) -> None:
+    async def test(checks: GrammarChecks) -> None:
+        await admitted(Form("json_object"), checks)
+        (process,) = [each._process for each in checks._checkers if each._process is not None]
+        asking = asyncio.ensure_future(refusal(checks, BOMBS["many patterns"]))
+        await asyncio.sleep(0)
+        asking.cancel()
+        assert await admitted(Form("choice", ["a"]), checks)
+        assert (await refusal(checks, BOMBS["many patterns"])).code == "grammar_too_complex"
+        assert process.returncode is None
+
+    checked(model, test)
+
+
+def test_a_process_that_dies_is_told_and_replaced(model: Path) -> None:
+    async def test(checks: GrammarChecks) -> None:
+        await admitted(Form("json_object"), checks)
+        (process,) = [each._process for each in checks._checkers if each._process is not None]
+        os.kill(process.pid, signal.SIGSTOP)
+        asking = asyncio.ensure_future(refusal(checks, Form("choice", ["a"])))
+        while not checks._under_way:
+            await asyncio.sleep(0)
+        os.kill(process.pid, signal.SIGKILL)
+        error = await asking
+        assert (error.status, error.code) == (503, "grammar_checks_busy")
+        assert await admitted(Form("choice", ["a"]), checks)
+
+    checked(model, test)
+
+
+def test_a_grammar_that_nobody_can_check_now_is_not_blamed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a processor to spare says so, and asks again later; and too many at a time are turned away."""
+    monkeypatch.setattr(checks_module, "SECONDS", 0.0)
+
+    async def slow(checks: GrammarChecks) -> None:
+        assert (await refusal(checks, Form("json_object"))).status == 503
+
+    checked(model, slow)
+    monkeypatch.setattr(checks_module, "SECONDS", 60.0)
+    monkeypatch.setattr(checks_module, "WAITING", 2)
+
+    async def many(checks: GrammarChecks) -> None:
+        asked = [admitted(Form("choice", [f"{i}"]), checks) for i in range(4)]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert [isinstance(each, APIError) and each.status for each in found] == [False, False, 503, 503]
+
+    checked(model, many)
