@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from core.config import GatewayConfig
 from core.curve_keys import CurveKeys
@@ -136,7 +136,7 @@ class Gateway:
         """Returns an id for a request."""
         return next(self._ids)
 
-    async def open(self, prompts: list[AdmittedPrompt], id: str, received: float, streaming: bool) -> list[Request]:
+    async def open(self, prompts: Sequence[AdmittedPrompt], id: str, received: float, streaming: bool) -> list[Request]:
         """Sends these prompts on their way, all or none; `received` is local time, s. Raises `APIError`.
 
         The first one's request has the id, the others have new ones.

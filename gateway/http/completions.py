@@ -7,39 +7,38 @@ from starlette.responses import Response
 
 from gateway.http.endpoint import Endpoint
 from gateway.http.serving import Serving, authorization
-from gateway.openai.answers import Answers, Kind
 from gateway.openai.bodies import parse_chat, parse_completion
-from gateway.openai.replies import collect, events
-from gateway.openai.schemas import ChatRequest, CompletionRequest, SamplingFields
-from gateway.requests.sample import AdmittedPrompt
+from gateway.openai.chat_shape import ChatShape
+from gateway.openai.completion_shape import CompletionShape
+from gateway.openai.schemas import ChatRequest, CompletionRequest
+from gateway.requests.request import Request as Open
 
 
 def endpoints(serving: Serving) -> list[Endpoint]:
     """Returns the endpoints."""
     gateway = serving.gateway
 
-    async def answer(
-        request: Request, kind: Kind, body: SamplingFields, prompts: list[AdmittedPrompt], received: float
-    ) -> Response:
-        requests = await gateway.open(prompts, serving.id_of(request), received, bool(body.stream))
-        streams = [stream for one in requests for stream in one.streams]
-        options = body.stream_options
-        answers = Answers(kind, gateway.model, requests, bool(options and options.include_usage))
-        if body.stream:
-            return serving.stream(request, requests, events(streams, answers))
-        return await serving.whole(request, requests, collect(streams, answers))
-
     async def chat(request: Request) -> Response:
         received = time.monotonic()
         body = await serving.read(request, parse_chat)
-        prompt = await gateway.front().chat(body, authorization(request))
-        return await answer(request, "chat", body, [prompt], received)
+        front = gateway.front()
+        admitted = await front.chat(body, authorization(request))
+
+        def shape(requests: list[Open]) -> ChatShape:
+            return ChatShape(gateway.model, body, requests, front.tokenizer.bytes_of, None)
+
+        return await serving.answer(request, admitted, received, bool(body.stream), shape)
 
     async def completion(request: Request) -> Response:
         received = time.monotonic()
         body = await serving.read(request, parse_completion)
-        prompts = await gateway.front().completion(body, authorization(request))
-        return await answer(request, "completion", body, prompts, received)
+        front = gateway.front()
+        admitted = await front.completion(body, authorization(request))
+
+        def shape(requests: list[Open]) -> CompletionShape:
+            return CompletionShape(gateway.model, body, requests, front.tokenizer)
+
+        return await serving.answer(request, admitted, received, bool(body.stream), shape)
 
     return [
         Endpoint("POST", "/v1/chat/completions", chat, "Answers a chat.", body=ChatRequest),

@@ -13,6 +13,8 @@ from gateway.http.body import BodyRoom, parsed, read_body
 from gateway.http.disconnect import ClientGone, until_gone
 from gateway.http.sse import EventStream, openai_end
 from gateway.http.timing import server_timing
+from gateway.openai.admitted import Admitted
+from gateway.openai.replies import Shaper, collect, events
 from gateway.requests.request import Request as Open
 from gateway.service import Gateway
 
@@ -38,6 +40,23 @@ class Serving:
         gateway = self.gateway
         values = gateway.front().values()
         return await parsed(parse, await read_body(request, gateway.config.max_body, values, self._room))
+
+    async def answer(
+        self,
+        request: Request,
+        admitted: Admitted,
+        received: float,
+        streaming: bool,
+        shape: Callable[[list[Open]], Shaper],
+        end: Callable[[APIError], bytes] = openai_end,
+    ) -> Response:
+        """Answers what was admitted, at once or with events, in the shape that `shape` makes. Raises `APIError`."""
+        open = await self.gateway.open(admitted.prompts, self.id_of(request), received, streaming)
+        streams = [stream for one in open for stream in one.streams]
+        parsers = [admitted.parser() for _ in streams]
+        if streaming:
+            return self.stream(request, open, events(streams, parsers, shape(open)), end)
+        return await self.whole(request, open, collect(streams, parsers, shape(open)))
 
     async def whole(self, request: Request, open: list[Open], answer: Coroutine[Any, Any, Any]) -> Response:
         """Answers with what `answer` returns, at once, and ends what is open. Raises `APIError`."""

@@ -11,7 +11,9 @@ from core.config import GatewayConfig
 from core.messages import Limits, Prompt, Sampling
 from gateway.errors import APIError, invalid
 from gateway.grammar.checks import GrammarChecks
+from gateway.openai.admitted import Admitted
 from gateway.openai.schemas import PROMPTS, ChatRequest, CompletionRequest, SamplingFields
+from gateway.output.plain import PlainText
 from gateway.requests.sample import AdmittedPrompt
 from gateway.requests.tenant import Tenants
 from gateway.text.chat import Chat
@@ -66,11 +68,12 @@ class Admission:
         """Returns how many values the body of a request may have: the ids of all prompts, and a few more."""
         return min(VALUES, PROMPTS * self.context() + FEW_VALUES) if self.context() else VALUES
 
-    async def chat(self, body: ChatRequest, authorization: str = "") -> AdmittedPrompt:
-        """Returns the prompt of a chat; `authorization` is the header's value, or empty. Raises `APIError`."""
+    async def chat(self, body: ChatRequest, authorization: str = "") -> Admitted:
+        """Returns what a chat asks for; `authorization` is the header's value, or empty. Raises `APIError`."""
         with self.room(body, 1):
             prompt = await self.chat_tokens(body, self._most())
-            return self._admit(body, prompt, "messages", None, self._sampling(body), authorization)
+            admitted = self._admit(body, prompt, "messages", None, self._sampling(body), authorization)
+            return Admitted([admitted], PlainText)
 
     async def chat_tokens(self, body: ChatRequest, most: int | None) -> list[int]:
         """Returns the tokens of a chat's prompt, `most` or fewer if it says so. Raises `APIError`."""
@@ -81,7 +84,7 @@ class Admission:
         size = sum(map(len, chat.texts())) + 256 * len(chat.messages)
         return await self.tokenized(lambda: self.tokenizer.chat(chat, most), size, "messages")
 
-    async def completion(self, body: CompletionRequest, authorization: str = "") -> list[AdmittedPrompt]:
+    async def completion(self, body: CompletionRequest, authorization: str = "") -> Admitted:
         """Returns all its prompts; `authorization` is the header's value, or empty. Raises `APIError`."""
         prompts = body.prompts()
         with self.room(body, len(prompts)):
@@ -97,10 +100,11 @@ class Admission:
                     for prompt in prompts
                 ]
 
-            return [
+            admitted = [
                 self._admit(body, ids, "prompt", COMPLETION_TOKENS, sampling, authorization)
                 for ids in await self.tokenized(tokenized, sum(map(len, prompts)), "prompt")
             ]
+            return Admitted(admitted, PlainText)
 
     async def tokenized(self, work: Callable[[], T], size: int, param: str) -> T:
         """Does `work` here for short prompts, and for longer ones on a thread within a deadline. Raises `APIError`.
@@ -188,6 +192,8 @@ class Admission:
             raise _too_long(param, context, f"{len(prompt)}")
         room = context - len(prompt)
         limit = body.limit()
+        if limit == 0:
+            raise invalid("max_tokens is 0, and an answer has at least one token", "max_tokens")
         if limit is not None and limit > room:
             name = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
             message = f"the context is {context} tokens long; {param} has {len(prompt)} and {name} asks for {limit}"

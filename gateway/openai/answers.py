@@ -1,87 +1,118 @@
-"""Shapes answers as OpenAI does, whole and in chunks."""
+"""Holds what all of OpenAI's answers have: a head, the usage, figures, and the scores that clients ask for."""
 
 import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
-from core.messages import Finish
+from gateway.openai.logprobs import Scored, TokenNames, of_prompt
+from gateway.openai.replies import Answer
+from gateway.openai.schemas import SamplingFields, StreamOptions
 from gateway.requests.request import Request
+from gateway.requests.stream import Delta, Stream
+from gateway.text.token_bytes import TokenBytes
 
-Kind = Literal["chat", "completion"]
-_OBJECTS = {"chat": "chat.completion", "completion": "text_completion"}
+NO_OPTIONS = StreamOptions()
 
 
 class Answers:
-    """Shapes one answer. Its choices are the samples of `requests`, of which there is one for each prompt, in order."""
+    """Describes one answer. Its choices are the samples of `requests`, of which there is one for each prompt, in order.
 
-    def __init__(self, kind: Kind, model: str, requests: Sequence[Request], include_usage: bool = False) -> None:
-        self._kind = kind
-        self._requests = requests
-        self._streams = [stream for request in requests for stream in request.streams]
-        self._include_usage = include_usage
-        self._shared = {
-            "id": f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{self.id}",
+    `kind` is the answer's `object`. `made` is False where no tokens were asked for, and one was made all the same.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        model: str,
+        body: SamplingFields,
+        requests: Sequence[Request],
+        tokens: TokenBytes,
+        made: bool = True,
+    ) -> None:
+        self._head = {
+            "id": f"{name}-{requests[0].id}",
+            "object": kind,
             "created": int(time.time()),
             "model": model,
             "system_fingerprint": None,
         }
+        self._requests = requests
+        self._streams: list[Stream] = []
+        self._request_of: list[Request] = []  # of each choice
+        for request in requests:
+            self._streams += request.streams
+            self._request_of += [request] * len(request.streams)
+        self._prompt_top = body.prompt_logprobs
+        self._made = made
+        options = body.stream_options or NO_OPTIONS
+        self._include_usage = bool(options.include_usage)
+        self._continuous = bool(options.continuous_usage_stats)
+        self.names = TokenNames(tokens, bool(body.return_tokens_as_token_ids))
+        self.wants_ids = bool(body.return_token_ids)
+        self.wants_all = self.wants_ids or self._continuous  # a token without text gives a chunk too
+        self.choices = len(self._streams)
 
-    @property
-    def id(self) -> str:
-        """Returns the id of the (first) request, under which the records have it."""
-        return self._requests[0].id
+    def chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """Returns a chunk with this choice."""
+        chunk = {**self._head, "choices": [choice]}
+        if self._continuous:
+            chunk["usage"] = self._usage_so_far(choice["index"])
+        elif self._include_usage:
+            chunk["usage"] = None
+        return chunk
 
-    def whole(self, texts: Sequence[str], finishes: Sequence[Finish]) -> dict[str, Any]:
-        """Returns the whole answer at once."""
-        choices = []
-        for index, (text, finish) in enumerate(zip(texts, finishes, strict=True)):
-            content: dict[str, Any]
-            if self._kind == "chat":
-                content = {"message": {"role": "assistant", "content": text, "refusal": None}}
-            else:
-                content = {"text": text}
-            choices.append({"index": index, **content, "logprobs": None, "finish_reason": finish})
-        return {**self._head(""), "choices": choices, "usage": self.usage(), "metrics": self._metrics()}
+    def finish(self, choice: dict[str, Any], delta: Delta, reason: str, last: bool) -> dict[str, Any]:
+        """Returns the last chunk of a choice. That of a stream carries figures for `vllm bench serve`."""
+        choice |= {"finish_reason": reason, "stop_reason": delta.stop_reason}
+        more = {"metrics": self._metrics()} if last and not self._include_usage else {}
+        return self.chunk(choice) | more
 
-    def first(self, index: int) -> dict[str, Any] | None:
-        """Returns the chunk before all text, or None: a chat's names the role."""
-        return self._chunk(index, {"role": "assistant", "content": ""}, None) if self._kind == "chat" else None
-
-    def text(self, index: int, text: str) -> dict[str, Any]:
-        """Returns a chunk of a choice's text."""
-        return self._chunk(index, {"content": text} if self._kind == "chat" else text, None)
-
-    def finish(self, index: int, finish: Finish, last: bool) -> dict[str, Any]:
-        """Returns the end of a choice. The last chunk of a stream carries figures for `vllm bench serve`."""
-        chunk = self._chunk(index, {} if self._kind == "chat" else "", finish)
-        return chunk | {"metrics": self._metrics()} if last and not self._include_usage else chunk
-
-    def last(self) -> dict[str, Any] | None:
+    def last(self, thoughts: int | None = None) -> dict[str, Any] | None:
         """Returns the chunk with the usage, or None if the client does not want it."""
         if not self._include_usage:
             return None
-        return {**self._head(".chunk"), "choices": [], "usage": self.usage(), "metrics": self._metrics()}
+        return {**self._head, "choices": [], "usage": self._usage(thoughts), "metrics": self._metrics()}
 
-    def usage(self) -> dict[str, Any]:
+    def whole(self, choices: list[dict[str, Any]], thoughts: int | None = None) -> dict[str, Any]:
+        """Returns the whole answer with these choices."""
+        return {**self._head, "choices": choices, "usage": self._usage(thoughts), "metrics": self._metrics()}
+
+    def ids(self, token_ids: Sequence[int]) -> dict[str, Any]:
+        """Returns a choice's field `token_ids` if the client wants it."""
+        return {"token_ids": token_ids} if self.wants_ids else {}
+
+    def prompt_ids(self, choice: int) -> list[int]:
+        """Returns the token ids of a choice's prompt."""
+        return self._request_of[choice].samples[0].prompt.token_ids
+
+    def prompt_scored(self, choice: int) -> Scored:
+        """Returns the tokens of a choice's prompt with their scores: all but the first."""
+        return Scored(self.prompt_ids(choice)[1:], self._request_of[choice].prompt_scores)
+
+    async def prompt_logprobs(self, choice: int) -> dict[str, Any]:
+        """Returns the field `prompt_logprobs` if the client wants it."""
+        if self._prompt_top is None:
+            return {}
+        return {"prompt_logprobs": await of_prompt(self.prompt_scored(choice), self._prompt_top, self.names)}
+
+    def _usage(self, thoughts: int | None) -> dict[str, Any]:
         """Counts tokens: those of each prompt once, however many samples it has, and those of all choices."""
         prompt = sum(len(request.samples[0].prompt.token_ids) for request in self._requests)
-        output = sum(len(stream.sample.tokens) for stream in self._streams)
+        output = sum(len(stream.sample.tokens) for stream in self._streams) if self._made else 0
         cached = sum(max(sample.stages.cached_tokens for sample in request.samples) for request in self._requests)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": output,
             "total_tokens": prompt + output,
             "prompt_tokens_details": {"cached_tokens": cached},
-        }
+        } | ({} if thoughts is None else {"completion_tokens_details": {"reasoning_tokens": thoughts}})
 
-    def _chunk(self, index: int, content: Any, finish: Finish | None) -> dict[str, Any]:
-        name = "delta" if self._kind == "chat" else "text"
-        choice = {"index": index, name: content, "logprobs": None, "finish_reason": finish}
-        return {**self._head(".chunk"), "choices": [choice]} | ({"usage": None} if self._include_usage else {})
-
-    def _head(self, suffix: str) -> dict[str, Any]:
-        # A chunk of a completion is called a completion.
-        return {"object": _OBJECTS[self._kind] + (suffix if self._kind == "chat" else ""), **self._shared}
+    def _usage_so_far(self, choice: int) -> dict[str, Any]:
+        """Counts the tokens of one choice and its prompt."""
+        sample = self._streams[choice].sample
+        prompt, output = len(sample.prompt.token_ids), len(sample.tokens) if self._made else 0
+        return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 
     def _metrics(self) -> dict[str, float]:
         now = time.monotonic()
@@ -89,3 +120,8 @@ class Answers:
             "queue_time_ms": round(max(stream.sample.stages.queue_ms for stream in self._streams), 3),
             "time_to_first_token_ms": round(min(stream.timings(now).ttft_ms for stream in self._streams), 3),
         }
+
+
+def ended(answer: Answer) -> dict[str, Any]:
+    """Returns how a whole answer ended."""
+    return {"finish_reason": answer.finish, "stop_reason": answer.stop_reason}

@@ -1,20 +1,92 @@
-"""Turns streams into answers: everything at once, or server-sent events while it comes."""
+"""Turns streams into answers: everything at once, or events while it comes. A shaper gives them the shape of an API."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from core.messages import Finish
+from core.scores import Scores
 from core.tasks import child
-from gateway.openai.answers import Answers
+from gateway.output.parts import CallArguments, CallBegins, Content, OutputParser, Part, Reasoning
 from gateway.requests.stream import Delta, Stream
 
 KEEP_ALIVE = 12.0  # s of silence after which a comment keeps proxies from closing the connection
 COMMENT = b": still working\n\n"
 DONE = b"data: [DONE]\n\n"
+
+
+class Call(NamedTuple):
+    """Holds a whole call of a tool."""
+
+    name: str
+    arguments: str
+
+
+class Answer:
+    """Holds what has come of one choice, in the end all of it."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.token_ids: list[int] = []
+        self.scores: Scores | None = None  # of these tokens, if the request wants them
+        self.finish: Finish | None = None
+        self.stop_reason: int | str | None = None
+        self._scores: list[Scores] = []
+
+    def add(self, parts: Iterable[Part], delta: Delta) -> None:
+        """Adds what a read has brought."""
+        self.parts += parts
+        self.token_ids += delta.token_ids
+        if delta.scores is not None:
+            self._scores.append(delta.scores)
+        if delta.finish is not None:
+            self.finish, self.stop_reason = delta.finish, delta.stop_reason
+            self.scores = Scores.joined(self._scores) if self._scores else None
+
+    @property
+    def content(self) -> str:
+        """Returns the text of the answer itself."""
+        return "".join(part.text for part in self.parts if isinstance(part, Content))
+
+    @property
+    def reasoning(self) -> str:
+        """Returns what was thought."""
+        return "".join(part.text for part in self.parts if isinstance(part, Reasoning))
+
+    @property
+    def calls(self) -> list[Call]:
+        """Returns the calls of tools, in order."""
+        names: dict[int, str] = {}
+        arguments: dict[int, list[str]] = {}
+        for part in self.parts:
+            if isinstance(part, CallBegins):
+                names[part.call], arguments[part.call] = part.name, []
+            elif isinstance(part, CallArguments):
+                arguments[part.call].append(part.text)
+        return [Call(name, "".join(arguments[call])) for call, name in names.items()]
+
+
+class Shaper(Protocol):
+    """Gives one request's answers the shape of an API. Choices are numbered over all prompts of the request."""
+
+    def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> AsyncIterator[bytes]:
+        """Yields the events for what has come of a choice, often none; `last`: nothing more comes of any choice."""
+        ...
+
+    def alive(self) -> bytes:
+        """Returns what keeps a silent connection open."""
+        ...
+
+    def end(self) -> AsyncIterator[bytes]:
+        """Yields the last events of the stream."""
+        ...
+
+    async def whole(self, answers: Sequence[Answer]) -> Any:
+        """Returns the body that has all answers."""
+        ...
 
 
 def event(data: Mapping[str, Any]) -> bytes:
@@ -40,39 +112,37 @@ async def deltas(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta] 
         await asyncio.gather(*reads, return_exceptions=True)
 
 
-async def collect(streams: Sequence[Stream], answers: Answers) -> dict[str, Any]:
+def parsed(parser: OutputParser, delta: Delta) -> Sequence[Part]:
+    """Returns the parts that a delta completes, at the end all that are left."""
+    parts = parser.push(delta.text)
+    return parts if delta.finish is None else [*parts, *parser.flush()]
+
+
+async def collect(streams: Sequence[Stream], parsers: Sequence[OutputParser], shaper: Shaper) -> Any:
     """Returns the whole answer. Raises `APIError`."""
-    texts: list[list[str]] = [[] for _ in streams]
-    finishes: dict[int, Finish] = {}
+    answers = [Answer() for _ in streams]
     async with aclosing(deltas(streams)) as coming:
         async for item in coming:
-            if item is None:
-                continue
-            index, delta = item
-            texts[index].append(delta.text)
-            if delta.finish is not None:
-                finishes[index] = delta.finish
-    return answers.whole(["".join(parts) for parts in texts], [finishes[index] for index in range(len(streams))])
+            if item is not None:
+                index, delta = item
+                answers[index].add(parsed(parsers[index], delta), delta)
+    return await shaper.whole(answers)
 
 
-async def events(streams: Sequence[Stream], answers: Answers) -> AsyncGenerator[bytes, None]:
+async def events(
+    streams: Sequence[Stream], parsers: Sequence[OutputParser], shaper: Shaper
+) -> AsyncGenerator[bytes, None]:
     """Yields the answer's events while it comes. Raises `APIError`."""
-    begun: set[int] = set()
     open_choices = len(streams)
     async with aclosing(deltas(streams)) as coming:
         async for item in coming:
             if item is None:
-                yield COMMENT
+                yield shaper.alive()
                 continue
             index, delta = item
-            if index not in begun and (first := answers.first(index)) is not None:
-                yield event(first)
-            begun.add(index)
-            if delta.text:
-                yield event(answers.text(index, delta.text))
-            if delta.finish is not None:
-                open_choices -= 1
-                yield event(answers.finish(index, delta.finish, last=open_choices == 0))
-    if (usage := answers.last()) is not None:
-        yield event(usage)
-    yield DONE
+            open_choices -= delta.finish is not None
+            parts = parsed(parsers[index], delta)
+            async for chunk in shaper.chunks(index, parts, delta, last=open_choices == 0):
+                yield chunk
+    async for chunk in shaper.end():
+        yield chunk

@@ -99,10 +99,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         both = {value for value in (self.max_tokens, self.max_completion_tokens) if value is not None}
         if len(both) > 1:
             raise invalid("max_tokens and max_completion_tokens differ; give one of them", "max_completion_tokens")
-        limit = both.pop() if both else None
-        if limit == 0:
-            raise invalid("max_tokens is 0, and an answer has at least one token", "max_tokens")
-        return limit
+        return both.pop() if both else None
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,6 +124,10 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
     suffix: str | None = None
     echo: bool | None = None
     logprobs: Top | None = None
+
+    def only_echo(self) -> bool:
+        """Tells whether only the prompt is wanted, with its scores: no token behind it."""
+        return bool(self.echo) and self.max_tokens == 0
 
     def prompts(self) -> list[str | list[int]]:
         """Returns its prompts, each as text or as token ids. Raises `APIError` for a list that mixes them."""

@@ -15,6 +15,7 @@ from gateway.text.literal_tokenizer import LiteralTokenizer
 from gateway.text.model_files import chat_template, read_object
 from gateway.text.reach import UNKNOWN, reach
 from gateway.text.spelled_tokens import SpelledTokens
+from gateway.text.token_bytes import TokenBytes
 
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -69,6 +70,7 @@ class ModelTokenizer:
             part.get("type") for part in decoder.get("decoders", [])
         ] == ["ByteLevel"]
         self._pieces = BytePieces(self.piece)
+        self.bytes_of = TokenBytes(self._tokenizer.id_to_token, added.__contains__, self._byte_level)
 
     def encode(self, text: str, special: bool, most: int | None = None) -> list[int]:
         """Returns token ids. `special` adds what the tokenizer puts around a text, such as a beginning-of-text token.

@@ -74,7 +74,8 @@ async def test_the_wire_format_of_a_stream(running: Running) -> None:
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert {chunk["id"] for chunk in chunks} == {f"chatcmpl-{answer.headers['x-request-id']}"}
     assert not any("usage" in chunk for chunk in chunks)
-    assert chunks[-1]["choices"][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}
+    end = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length", "stop_reason": None}
+    assert chunks[-1]["choices"][0] == end
     assert chunks[-1]["metrics"]["time_to_first_token_ms"] > 0
     assert chunks[-1]["metrics"]["queue_time_ms"] == 1.5
 

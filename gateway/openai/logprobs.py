@@ -1,0 +1,118 @@
+"""Shapes log-probabilities as OpenAI and vLLM do. Long ones are shaped in pieces, between which others have their turn.
+
+Each token's becomes JSON at once: a prompt's may be half a million numbers, which take less memory, and the encoder
+less time, as bytes.
+"""
+
+import asyncio
+import codecs
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from core.scores import Scores, TokenScore
+from gateway.text.token_bytes import TokenBytes
+
+LEAST = -9999.0  # stands for what is less, as in vLLM: JSON has no infinity
+PIECE = 256  # alternatives that are shaped in one turn, in about half a millisecond
+
+encode = msgspec.json.Encoder().encode
+
+
+class TokenNames:
+    """Names tokens: by their text, or as `token_id:…` where the client asks for that."""
+
+    def __init__(self, tokens: TokenBytes, as_ids: bool) -> None:
+        self.tokens = tokens
+        self._as_ids = as_ids
+
+    def of(self, token: int) -> str:
+        """Returns a token's name."""
+        return f"token_id:{token}" if self._as_ids else self.tokens.name(token)
+
+
+class Scored(NamedTuple):
+    """Holds tokens and their scores, which are as many."""
+
+    token_ids: Sequence[int]
+    scores: Scores | None  # None where there are no tokens
+
+    async def in_turns(self) -> AsyncIterator[tuple[int, TokenScore]]:
+        """Yields each token with its score, and lets others run in between."""
+        if self.scores is None:
+            return
+        size = max(1, PIECE // (self.scores.top + 1))
+        for begin in range(0, len(self.token_ids), size):
+            if begin:
+                await asyncio.sleep(0)
+            tokens = self.token_ids[begin : begin + size]
+            for one in zip(tokens, self.scores.part(begin, begin + len(tokens)), strict=True):
+                yield one
+
+
+async def of_chat(scored: Scored, top: int, names: TokenNames) -> dict[str, Any]:
+    """Returns the object `logprobs` of a chat's choice, with `top` alternatives of each token."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        return {"token": names.of(token), "logprob": max(logprob, LEAST), "bytes": list(names.tokens.of(token))}
+
+    content = []
+    async for token, score in scored.in_turns():
+        alternatives = [entry(*one) for one in score.top[:top]]
+        content.append(Raw(encode(entry(token, score.logprob) | {"top_logprobs": alternatives})))
+    return {"content": content, "refusal": None}
+
+
+class CompletionLogprobs:
+    """Makes the objects `logprobs` of one completion's chunks, with `top` alternatives; offsets run through all."""
+
+    def __init__(self, top: int, names: TokenNames, has_text: Callable[[int], bool]) -> None:
+        self._top = top
+        self._names = names
+        self._has_text = has_text
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._offset = 0  # characters of the text before the next token
+
+    async def of(self, scored: Scored, first: int | None = None) -> dict[str, Any]:
+        """Returns the object for the next tokens, behind a prompt's `first`, whose score nobody knows."""
+        tokens: list[str] = []
+        logprobs: list[float | None] = []
+        alternatives: list[Raw | None] = []
+        offsets: list[int] = []
+        if first is not None:
+            tokens, logprobs, alternatives = [self._names.of(first)], [None], [None]
+            offsets.append(self._passed(first))
+        async for token, score in scored.in_turns():
+            name = self._names.of(token)
+            top = {name: max(score.logprob, LEAST)}
+            for other, logprob in score.top[: self._top]:
+                top.setdefault(self._names.of(other), max(logprob, LEAST))
+            tokens.append(name)
+            logprobs.append(top[name])
+            alternatives.append(Raw(encode(top)))
+            offsets.append(self._passed(token))
+        return {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": alternatives, "text_offset": offsets}
+
+    def _passed(self, token: int) -> int:
+        """Returns where a token begins in the text, and goes on behind it."""
+        offset = self._offset
+        if self._has_text(token):
+            self._offset += len(self._decoder.decode(self._names.tokens.of(token)))
+        return offset
+
+
+async def of_prompt(scored: Scored, top: int, names: TokenNames) -> list[Raw | None]:
+    """Returns vLLM's `prompt_logprobs`: nothing for the first token, which is not among these."""
+    found: list[Raw | None] = [None]
+    async for token, score in scored.in_turns():
+        told = {token: _entry(token, score.logprob, score.rank, names)}
+        for rank, (other, logprob) in enumerate(score.top[:top], 1):
+            told.setdefault(other, _entry(other, logprob, rank, names))
+        found.append(Raw(encode(told)))
+    return found
+
+
+def _entry(token: int, logprob: float, rank: int, names: TokenNames) -> dict[str, Any]:
+    return {"logprob": max(logprob, LEAST), "rank": rank, "decoded_token": names.of(token)}
