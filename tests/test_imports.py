@@ -70,6 +70,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     },
     "gateway": {
         "errors": set(),
+        "error_types": set(),
         "heap": set(),
         "text": {"errors"},
         "output": {"errors"},
@@ -81,7 +82,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "anthropic": {"errors", "output", "openai"},
         "responses": {"errors", "output", "requests", "openai"},
         "service": {"errors", "text", "grammar", "workers", "reports", "requests", "openai"},
-        "http": {"errors", "requests", "openai", "reports", "service"},
+        "http": {"errors", "error_types", "requests", "openai", "reports", "service"},
         "__main__": {"heap", "service", "http"},
     },
 }
