@@ -49,6 +49,17 @@ ReasoningParser = Annotated[
     ),
 ]
 StatusPath = Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")]
+StoreTTL = Annotated[
+    float, Meta(ge=0, description="seconds for which /v1/responses stores a response for its client; 0: not at all")
+]
+StoreBytes = Annotated[
+    int,
+    Meta(
+        ge=0,
+        extra={"unit": "bytes"},
+        description="responses that are stored in Redis, sealed, of all tenants; one may have a quarter; 0: none",
+    ),
+]
 TTFTLimit = Annotated[float, Meta(gt=0, description="milliseconds in which a good request has its first token")]
 TPOTLimit = Annotated[float, Meta(gt=0, description="milliseconds that a good request's other tokens take on average")]
 
@@ -238,6 +249,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
         Meta(description="origins whose pages may ask from a browser, with commas; *: all; empty: none"),
     ] = "*"
     spelled_tokens: SpelledTokens = "text"
+    store_ttl: StoreTTL = 86400.0
+    store_bytes: StoreBytes = 256 << 20
     tool_parser: ToolParser = "auto"
     reasoning_parser: ReasoningParser = "auto"
     slo_ttft_ms: TTFTLimit = 2000.0

@@ -1,6 +1,8 @@
 """Makes errors as clients see them: the right status, a stable code, and the shape of the API that was asked."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from core.errors import BatonError
@@ -66,6 +68,29 @@ class APIError(BatonError):
 def is_anthropic(path: str) -> bool:
     """Returns whether a path belongs to Anthropic's API, and not to OpenAI's."""
     return path == ANTHROPIC or path.startswith(f"{ANTHROPIC}/")
+
+
+@contextmanager
+def named(names: Mapping[str, str]) -> Iterator[None]:
+    """Has errors inside name fields as another API calls them: `names` has the names there by those here."""
+    try:
+        yield
+    except APIError as error:
+        path = error.param or ""
+        field = re.match(r"\w*", path)
+        assert field is not None
+        if field[0] not in names:
+            raise
+        other = names[field[0]]
+        message = re.sub(rf"\b{field[0]}\b", other, error.message)
+        raise APIError(
+            error.status,
+            message,
+            kind=error.kind,
+            param=other + path[field.end() :],
+            code=error.code,
+            retry_after=error.retry_after,
+        ) from None
 
 
 def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> APIError:

@@ -16,6 +16,7 @@ from core.registry import listed
 from core.sealing import Sealer, Signer, load_secret
 from core.status import StatusFile
 from core.store import ServerClock, check, connect
+from core.stored import TenantStore
 from core.tasks import Tasks
 from gateway.errors import unavailable
 from gateway.grammar.checks import GrammarChecks
@@ -29,6 +30,7 @@ from gateway.requests.request import Request
 from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.requests.stream import Stream
 from gateway.requests.tenant import Tenants
+from gateway.responses.conversations import Conversations
 from gateway.text.model_files import locate_files
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.workers.directory import WorkerDirectory
@@ -60,6 +62,8 @@ class Gateway:
         self.workers = WorkerDirectory()
         self.metrics = Metrics(self.model, self.workers)
         self.refusals = Refusals(self.metrics)
+        kept = TenantStore(self._store, secret, config.store_ttl, config.store_bytes)
+        self.conversations = Conversations(kept, self._tenants, self._clock.server_now)
         self._signer = Signer(secret, RECORDS)
         self._publisher = Publisher(self._store, self._signer, self._clock)
         dispatch = Dispatch(self._epoch, self._store, Sealer(secret, PURPOSE), self._clock, self.workers)

@@ -87,6 +87,7 @@ class Deployment:
         options = ["--host", config.host, "--port", str(config.port)]
         options += ["--max-model-len", str(config.engine.max_model_len), "--spelled-tokens", config.spelled_tokens]
         options += ["--tool-parser", config.tool_parser, "--reasoning-parser", config.reasoning_parser]
+        options += ["--store-ttl", str(config.store_ttl), "--store-bytes", str(config.store_bytes)]
         if config.model == DEMO_MODEL:
             options += ["--model-name", DEMO_NAME]
         service = self._service("gateway", "gateway", *self._serving, *options)

@@ -13,6 +13,8 @@ from core.config import (
     Positive,
     ReasoningParser,
     SpelledTokens,
+    StoreBytes,
+    StoreTTL,
     ToolParser,
     TransferOptions,
 )
@@ -52,6 +54,8 @@ class UpConfig(Struct, frozen=True, kw_only=True):
         str, Meta(description="file with the secret that seals prompts and KV; empty: a new one for this instance")
     ] = ""
     spelled_tokens: SpelledTokens = "text"
+    store_ttl: StoreTTL = 86400.0
+    store_bytes: StoreBytes = 256 << 20
     tool_parser: ToolParser = "auto"
     reasoning_parser: ReasoningParser = "auto"
     log_level: LogLevel = "info"

@@ -38,11 +38,15 @@ class MessageShape:
     `whole` is what the events add up to, because it is put together from the same blocks.
     """
 
-    def __init__(self, request: str, model: str, hides_thoughts: bool = False) -> None:
-        """`request` is the request's id; with `hides_thoughts`, blocks of thoughts have no text."""
+    def __init__(self, request: str, model: str, hides_thoughts: bool = False, ends_with_context: bool = False) -> None:
+        """`request` is the request's id; with `hides_thoughts`, blocks of thoughts have no text.
+
+        With `ends_with_context`, it is the context that cuts an answer off, and not the client's limit.
+        """
         self._request = request
         self._model = model
         self._hides_thoughts = hides_thoughts
+        self._limit: StopReason = "model_context_window_exceeded" if ends_with_context else "max_tokens"
         self._blocks: list[AnswerBlock] = []
         self._pieces: list[str] = []  # of the last block: its text, thoughts or input
         self._open = False  # whether the last block goes on
@@ -122,7 +126,7 @@ class MessageShape:
     def _stopped(self, finish: Finish, stop: str | None) -> Stopped:
         reason: StopReason = "end_turn"
         if finish == "length":
-            reason = "max_tokens"
+            reason = self._limit
         elif stop is not None:
             reason = "stop_sequence"
         elif any(isinstance(block, ToolUseAnswer) for block in self._blocks):

@@ -25,6 +25,15 @@ from gateway.openai.messages import Message, TextPart
 from gateway.openai.schemas import ChatRequest
 from gateway.openai.tools import CalledFunction, Function, FunctionName, NamedTool, Tool, ToolCall, ToolChoice
 
+NAMES = {
+    "max_completion_tokens": "max_tokens",
+    "stop": "stop_sequences",
+    "response_format": "output_config.format",
+    "chat_template_kwargs": "thinking",
+    "reasoning_effort": "output_config.effort",
+}
+"""What a chat calls a field, and what it is called here: errors name the client's."""
+
 
 def chat_of(body: CountTokensRequest) -> ChatRequest:
     """Returns the chat that a body describes. Raises `APIError` for what cannot be said in a chat."""

@@ -8,21 +8,20 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Scope
 
 from gateway.errors import APIError, failed, not_offered, of_status
-from gateway.http import completions, docs, facts, tokens
+from gateway.http import completions, facts, messages, responses, tokens
 from gateway.http.absent import absent
 from gateway.http.cross_origin import CrossOrigin, allow
 from gateway.http.serving import Serving
 from gateway.http.surface import Surface
 from gateway.service import Gateway
 
-PARTS = (completions.endpoints, tokens.endpoints, facts.endpoints)
+PARTS = (completions.endpoints, responses.endpoints, messages.endpoints, tokens.endpoints, facts.endpoints)
 
 
 def make_app(gateway: Gateway) -> ASGIApp:
     """Returns the application of one gateway life. Raises `ConfigError` for a bad setting."""
     serving = Serving(gateway)
-    described = [endpoint for part in PARTS for endpoint in part(serving)]
-    endpoints = described + docs.endpoints(serving, described)
+    endpoints = [endpoint for part in PARTS for endpoint in part(serving)]
     routes = [Route(one.path, one.handle, methods=[one.method]) for one in endpoints]
 
     async def on_api_error(request: Request, error: Exception) -> Response:

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
+from msgspec import structs
+
 from core.config import GatewayConfig
 from core.messages import Limits, Prompt, Sampling
 from gateway.errors import APIError, invalid
@@ -68,10 +70,15 @@ class Admission:
         """Returns how many values the body of a request may have: the ids of all prompts, and a few more."""
         return min(VALUES, PROMPTS * self.context() + FEW_VALUES) if self.context() else VALUES
 
-    async def chat(self, body: ChatRequest, authorization: str = "") -> Admitted:
-        """Returns what a chat asks for; `authorization` is the header's value, or empty. Raises `APIError`."""
+    async def chat(self, body: ChatRequest, authorization: str = "", cuts: bool = False) -> Admitted:
+        """Returns what a chat asks for; `authorization` is the header's value, or empty. Raises `APIError`.
+
+        With `cuts`, a limit of tokens that the context has no room for is cut down to that room, and not refused.
+        """
         with self.room(body, 1):
             prompt = await self.chat_tokens(body, self._most())
+            if cuts and (limit := body.limit()) and 0 < self.context() - len(prompt) < limit:
+                body = structs.replace(body, max_tokens=None, max_completion_tokens=self.context() - len(prompt))
             admitted = self._admit(body, prompt, "messages", None, self._sampling(body), authorization)
             return Admitted([admitted], PlainText)
 

@@ -64,12 +64,12 @@ class ResponseShape:
 
     def take(self, parts: Iterable[Part], logprobs: Sequence[Logprob] = ()) -> Sequence[Event]:
         """Returns the events of these parts, often none; log-probabilities are those of the text among them."""
-        self._logprobs += logprobs
         fresh = list(logprobs)
         events: list[Event] = []
         for part in parts:
             for event in self._taken(part):
                 if isinstance(event, TextDelta):
+                    self._logprobs += fresh
                     event.logprobs, fresh = fresh, []
                 events.append(event)
         return self._numbered(events)

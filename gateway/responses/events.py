@@ -96,6 +96,13 @@ class Deleted(Struct, frozen=True, kw_only=True):
     deleted: Literal[True] = True
 
 
+class InputTokens(Struct, frozen=True, kw_only=True):
+    """Says how many tokens a prompt has."""
+
+    input_tokens: int
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+
+
 class ItemList(Struct, frozen=True, kw_only=True):
     """Lists what a response answers."""
 

@@ -20,6 +20,9 @@ from gateway.responses.items import (
 )
 from gateway.responses.schemas import AnyObject, BySchema, ChosenFunction, FunctionTool, ResponsesRequest
 
+NAMES = {"messages": "input", "max_completion_tokens": "max_output_tokens", "response_format": "text.format"}
+"""What a chat calls a field, and what it is called here: errors name the client's."""
+
 
 def items_of(body: ResponsesRequest) -> list[Item]:
     """Returns what the client says, as items."""

@@ -137,10 +137,14 @@ def test_a_stream_that_fails_ends_with_what_was_done() -> None:
 def test_log_probabilities_come_with_their_text_once() -> None:
     shape = ResponseShape("1a-2", EMPTY)
     scores = [Logprob(token=word, bytes=list(word.encode()), logprob=-0.5, top_logprobs=[]) for word in "abcd"]
-    made = [*shape.take([Content("a"), Content("b")], scores[:2]), *shape.take([Content("cd")], scores[2:])]
-    deltas = [event["logprobs"] for event in msgspec.to_builtins(made) if event["type"].endswith("text.delta")]
+    made = [
+        *shape.take([Reasoning("hm")]),
+        *shape.take([Content("a"), Content("b")], scores[:2]),
+        *shape.take([Content("cd")], scores[2:]),
+    ]
+    deltas = [event["logprobs"] for event in msgspec.to_builtins(made) if "output_text.delta" in event["type"]]
     assert [[one["token"] for one in some] for some in deltas] == [["a", "b"], [], ["c", "d"]]
-    (item,) = msgspec.to_builtins(shape.whole("stop", USAGE))["output"]
+    _, item = msgspec.to_builtins(shape.whole("stop", USAGE))["output"]
     assert item["content"][0]["logprobs"] == msgspec.to_builtins(scores)
 
 

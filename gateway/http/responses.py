@@ -1,0 +1,95 @@
+"""Serves the Responses API."""
+
+import time
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.errors import APIError, invalid, named
+from gateway.http.endpoint import Endpoint
+from gateway.http.serving import Serving, authorization, reply
+from gateway.openai.tokens import MOST
+from gateway.requests.request import Request as Open
+from gateway.responses.bodies import parse_response
+from gateway.responses.events import Deleted, Event, InputTokens, ItemList, ResponseAnswer
+from gateway.responses.schemas import ResponsesRequest
+from gateway.responses.shaper import ResponseShaper
+from gateway.responses.translation import NAMES, chat_of, items_of
+
+LISTED = 100  # input items that one answer lists, at most
+USUAL = 20  # … where the client does not say
+
+
+def endpoints(serving: Serving) -> list[Endpoint]:
+    """Returns the endpoints."""
+    gateway = serving.gateway
+    conversations = gateway.conversations
+
+    async def create(request: Request) -> Response:
+        received = time.monotonic()
+        body = await serving.read(request, parse_response)
+        front, whose = gateway.front(), authorization(request)
+        said = [*await conversations.previous(whose, body.previous_response_id), *items_of(body)]
+        with named(NAMES):
+            admitted = await front.chat(chat_of(body, said), whose)
+        stores = body.store is not False and conversations.keeps
+        keep = partial(conversations.keep, whose, said) if stores else None
+        shapers: list[ResponseShaper] = []
+
+        def shape(requests: list[Open]) -> ResponseShaper:
+            bytes_of, end = front.tokenizer.bytes_of, None
+            shapers.append(ResponseShaper(gateway.model, body, requests[0], bytes_of, end, keep))
+            return shapers[0]
+
+        def failure(error: APIError) -> bytes:
+            return shapers[0].failure(error)
+
+        return await serving.answer(request, admitted, received, bool(body.stream), shape, failure)
+
+    async def count(request: Request) -> Response:
+        body = await serving.read(request, parse_response)
+        front = gateway.front()
+        said = [*await conversations.previous(authorization(request), body.previous_response_id), *items_of(body)]
+        with named(NAMES):
+            chat = chat_of(body, said)
+            with front.room(chat, 1):
+                ids = await front.chat_tokens(chat, max(MOST, front.context()))
+        return reply(InputTokens(input_tokens=len(ids)))
+
+    async def retrieve(request: Request) -> Response:
+        if request.query_params.get("stream", "false") != "false":
+            raise invalid("stream is not supported here: a stored response is given whole", "stream")
+        found = await conversations.get(authorization(request), request.path_params["id"])
+        return reply(found.response)
+
+    async def delete(request: Request) -> Response:
+        id = request.path_params["id"]
+        await conversations.delete(authorization(request), id)
+        return reply(Deleted(id=id))
+
+    async def cancel(request: Request) -> Response:
+        await conversations.get(authorization(request), request.path_params["id"])
+        message = "this response is done; one in progress is cancelled by closing its connection"
+        raise invalid(message, "response_id", "not_cancellable")
+
+    async def input_items(request: Request) -> Response:
+        query = request.query_params
+        limit, order = query.get("limit", f"{USUAL}"), query.get("order", "desc")
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= LISTED):
+            raise invalid(f"limit: {limit[:64]!r} is no number from 1 to {LISTED}", "limit")
+        if order not in ("asc", "desc"):
+            raise invalid(f"order: {order[:64]!r} is neither 'asc' nor 'desc'", "order")
+        found = await conversations.get(authorization(request), request.path_params["id"])
+        return reply(found.listed(int(limit), order == "desc", query.get("after")))
+
+    path, one = "/v1/responses", "/v1/responses/{id}"
+    counts, lists = "Counts the tokens of a response's prompt.", "Lists what a stored response answers."
+    return [
+        Endpoint("POST", path, create, "Makes a response.", ResponsesRequest, ResponseAnswer, Event),
+        Endpoint("POST", f"{path}/input_tokens", count, counts, ResponsesRequest, InputTokens),
+        Endpoint("GET", one, retrieve, "Gives a stored response.", answer=ResponseAnswer),
+        Endpoint("DELETE", one, delete, "Deletes a stored response.", answer=Deleted),
+        Endpoint("POST", f"{one}/cancel", cancel, "Refuses: nothing runs in the background.", answer=ResponseAnswer),
+        Endpoint("GET", f"{one}/input_items", input_items, lists, answer=ItemList),
+    ]

@@ -1,0 +1,149 @@
+"""Anthropic's official client, with its defaults, against a gateway whose workers' tokens are known beforehand."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anthropic
+import httpx
+import pytest
+
+from gateway.openai import replies
+from tests.gateway.running import TEXT, Running
+from tests.waiting import DEADLINE
+
+HI: list[Any] = [{"role": "user", "content": "Hi!"}]
+
+
+@pytest.fixture
+async def client(running: Running) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with anthropic.AsyncAnthropic(
+        base_url=running.url, api_key="mine", max_retries=0, timeout=DEADLINE
+    ) as client:
+        yield client
+
+
+def model(running: Running) -> str:
+    return running.gateway.model
+
+
+async def test_a_message(running: Running, client: anthropic.AsyncAnthropic) -> None:
+    message = await client.messages.create(model=model(running), max_tokens=200, messages=HI)
+    (block,) = message.content
+    assert block.type == "text" and block.text == TEXT
+    assert message.role == "assistant" and message.model == model(running)
+    assert (message.stop_reason, message.stop_sequence) == ("end_turn", None)
+    tokens = len(running.tokenizer.encode(TEXT, special=False)) + 1
+    assert message.usage.output_tokens == tokens
+    counted = await client.messages.count_tokens(model=model(running), messages=HI)
+    assert message.usage.input_tokens == counted.input_tokens > 0
+
+
+async def test_a_stream_adds_up_to_the_message(running: Running, client: anthropic.AsyncAnthropic) -> None:
+    whole = await client.messages.create(model=model(running), max_tokens=200, messages=HI)
+    texts, kinds = [], []
+    async with client.messages.stream(model=model(running), max_tokens=200, messages=HI) as stream:
+        async for event in stream:
+            kinds.append(event.type)
+            if event.type == "text":
+                texts.append(event.text)
+        message = await stream.get_final_message()
+    assert "".join(texts) == TEXT and len(texts) > 5
+    assert kinds[:2] == ["message_start", "content_block_start"]
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    apart = {"id", "parsed_output"}
+    assert _without(message.to_dict(), apart) == _without(whole.to_dict(), apart)
+
+
+async def test_why_it_ended(running: Running, client: anthropic.AsyncAnthropic) -> None:
+    short = await client.messages.create(model=model(running), max_tokens=3, messages=HI)
+    assert short.stop_reason == "max_tokens" and short.usage.output_tokens == 3
+    stopped = await client.messages.create(
+        model=model(running), max_tokens=99, messages=HI, stop_sequences=["fox", "no"]
+    )
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "fox")
+    running.text = "word " * 400
+    filled = await client.messages.create(model=model(running), max_tokens=32_000, messages=HI)
+    assert filled.stop_reason == "model_context_window_exceeded", "agents ask for more than a small model has"
+    usage = filled.usage
+    assert usage.input_tokens + usage.output_tokens == 256
+
+
+async def test_the_prompt_has_system_and_turns(running: Running, client: anthropic.AsyncAnthropic) -> None:
+    turns: list[Any] = [
+        *HI,
+        {"role": "assistant", "content": [{"type": "text", "text": "Hello."}]},
+        {"role": "user", "content": [{"type": "text", "text": "And?", "cache_control": {"type": "ephemeral"}}]},
+    ]
+    system: list[Any] = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+    await client.messages.create(model=model(running), max_tokens=3, messages=turns, system=system)
+    told = await running.post(
+        "/v1/chat/completions",
+        messages=[
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hi!"},
+            {"role": "assistant", "content": "Hello."},
+            {"role": "user", "content": "And?"},
+        ],
+    )
+    assert told.status_code == 200
+    first, second = running.peer("prefill").jobs
+    assert first.prompt.token_ids == second.prompt.token_ids
+
+
+async def test_a_key_in_its_header_is_the_tenants(running: Running, client: anthropic.AsyncAnthropic) -> None:
+    await client.messages.create(model=model(running), max_tokens=3, messages=HI)
+    mine = {"authorization": "Bearer mine"}
+    await running.client.post("/v1/chat/completions", json={"messages": HI}, headers=mine)
+    await running.chat()
+    salts = [job.prompt.salt for job in running.peer("prefill").jobs]
+    assert salts[0] == salts[1] != salts[2]
+
+
+async def test_errors_have_its_form(running: Running, client: anthropic.AsyncAnthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        await client.messages.create(model="another", max_tokens=3, messages=HI)
+    body: Any = missing.value.body
+    assert body["type"] == "error" and body["error"]["type"] == "not_found_error"
+    assert "another" in body["error"]["message"] and missing.value.request_id
+    image: list[Any] = [{"role": "user", "content": [{"type": "image"}]}]
+    with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\]\.content\[0\]\.type"):
+        await client.messages.create(model=model(running), max_tokens=3, messages=image)
+    long: list[Any] = [{"role": "user", "content": "word " * 999}]
+    with pytest.raises(anthropic.BadRequestError, match="256"):
+        await client.messages.create(model=model(running), max_tokens=3, messages=long)
+
+
+async def test_a_stream_that_fails_says_so(running: Running, client: anthropic.AsyncAnthropic) -> None:
+    running.peer("decode").faults |= {"fails": "broken", "retryable": False}
+    with pytest.raises(anthropic.APIStatusError, match="a sentence") as caught:
+        async with client.messages.stream(model=model(running), max_tokens=99, messages=HI) as stream:
+            async for _ in stream:
+                pass
+    body: Any = caught.value.body
+    assert body["type"] == "error" and body["error"]["type"] == "api_error" and body["request_id"]
+
+
+async def test_a_silent_stream_pings(
+    running: Running, client: anthropic.AsyncAnthropic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replies, "KEEP_ALIVE", 0.05)
+    running.peer("decode").faults["step"] = 0.2
+    body = {"model": model(running), "max_tokens": 3, "messages": HI, "stream": True}
+    async with running.client.stream("POST", "/v1/messages", json=body) as answer:
+        text = (await answer.aread()).decode()
+    assert 'event: ping\ndata: {"type":"ping"}\n\n' in text
+    assert isinstance(answer, httpx.Response) and answer.headers["content-type"].startswith("text/event-stream")
+    async with client.messages.stream(model=model(running), max_tokens=3, messages=HI) as stream:
+        assert (await stream.get_final_message()).stop_reason == "max_tokens"
+
+
+async def test_a_count_of_tokens_may_be_beyond_the_context(running: Running, client: anthropic.AsyncAnthropic) -> None:
+    turns: list[Any] = [{"role": "user", "content": "word " * 999}]
+    counted = await client.messages.count_tokens(model=model(running), messages=turns, system="Be brief.")
+    assert counted.input_tokens > 999 and await running.jobs() == 0
+
+
+def _without(value: Any, names: set[str]) -> Any:
+    if isinstance(value, dict):
+        return {name: _without(one, names) for name, one in value.items() if name not in names}
+    return [_without(one, names) for one in value] if isinstance(value, list) else value

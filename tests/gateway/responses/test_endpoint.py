@@ -1,0 +1,198 @@
+"""OpenAI's official client on the Responses API, against a gateway whose workers' tokens are known beforehand."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import openai
+import pytest
+
+from core.stored import ALL
+from gateway.openai import replies
+from tests.gateway.running import TEXT, Running, until
+
+Serve = Callable[..., Awaitable[Running]]
+
+
+async def test_a_response(running: Running) -> None:
+    response = await running.openai.responses.create(model=running.gateway.model, input="Hi!", metadata={"a": "b"})
+    assert response.output_text == TEXT and response.status == "completed" and response.error is None
+    assert response.id.startswith("resp_") and response.metadata == {"a": "b"}
+    assert response.model == running.gateway.model and response.completed_at is not None
+    assert response.usage is not None
+    assert response.usage.output_tokens == len(running.tokenizer.encode(TEXT, special=False)) + 1
+    counted = await running.openai.responses.input_tokens.count(model=running.gateway.model, input="Hi!")
+    assert response.usage.input_tokens == counted.input_tokens > 0
+
+
+async def test_a_stream_adds_up_to_the_response(running: Running) -> None:
+    kinds, texts = [], []
+    async with running.openai.responses.stream(model=running.gateway.model, input="Hi!") as stream:
+        async for event in stream:
+            kinds.append(event.type)
+            if event.type == "response.output_text.delta":
+                texts.append(event.delta)
+        response = await stream.get_final_response()
+    assert "".join(texts) == response.output_text == TEXT and len(texts) > 5
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[-4:] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    stored = await running.openai.responses.retrieve(response.id)
+    assert stored.output_text == TEXT and stored.id == response.id, "it is there when the stream ends"
+
+
+async def test_what_is_cut_off_is_incomplete(running: Running) -> None:
+    response = await running.openai.responses.create(model=running.gateway.model, input="Hi!", max_output_tokens=3)
+    assert response.status == "incomplete" and response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+    stream: Any = await running.openai.responses.create(
+        model=running.gateway.model, input="Hi!", max_output_tokens=3, stream=True
+    )
+    assert [event.type async for event in stream][-1] == "response.incomplete"
+
+
+async def test_another_gateway_goes_on_from_a_response(serve: Serve) -> None:
+    one, two = await serve("prefill", "decode"), await serve()
+    await two.gateway.discovery.poll()
+    await until(lambda: two.gateway.readiness()[0] == "ready", "the other gateway to know the workers")
+    name = one.gateway.model
+    one.text = "Hello."
+    first = await one.openai.responses.create(model=name, input="Hi!", instructions="Be brief.", max_output_tokens=100)
+    second = await two.openai.responses.create(model=name, input="And?", previous_response_id=first.id)
+    assert second.previous_response_id == first.id
+    said = [
+        {"role": "user", "content": "Hi!"},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "And?"},
+    ]
+    await two.post("/v1/chat/completions", messages=said)
+    _, second_job, told = one.peer("prefill").jobs
+    assert second_job.prompt.token_ids == told.prompt.token_ids, "instructions are of one response only"
+    items = await one.openai.responses.input_items.list(second.id, order="asc")
+    texts = [item.content[0].text for item in items.data]  # type: ignore[union-attr,index]
+    assert texts == ["Hi!", "Hello.", "And?"] and len({item.id for item in items.data}) == 3
+    newest = [item async for item in two.openai.responses.input_items.list(second.id, limit=1)]
+    assert [item.content[0].text for item in newest] == ["And?", "Hello.", "Hi!"]  # type: ignore[union-attr,index]
+
+
+async def test_another_tenant_does_not_find_it(running: Running) -> None:
+    mine = running.openai
+    other = mine.with_options(api_key="another")
+    response = await mine.responses.create(model=running.gateway.model, input="Hi!")
+    with pytest.raises(openai.NotFoundError, match="no stored response"):
+        await other.responses.retrieve(response.id)
+    with pytest.raises(openai.BadRequestError) as caught:
+        await other.responses.create(model=running.gateway.model, input="And?", previous_response_id=response.id)
+    assert (caught.value.code, caught.value.param) == ("previous_response_not_found", "previous_response_id")
+    with pytest.raises(openai.NotFoundError):
+        await other.responses.delete(response.id)
+    assert (await mine.responses.retrieve(response.id)).output_text == TEXT
+
+
+async def test_a_response_can_be_deleted(running: Running) -> None:
+    response = await running.openai.responses.create(model=running.gateway.model, input="Hi!")
+    with pytest.raises(openai.BadRequestError, match="is done"):
+        await running.openai.responses.cancel(response.id)
+    answer = await running.client.delete(f"/v1/responses/{response.id}", headers={"authorization": "Bearer none"})
+    assert answer.json() == {"id": response.id, "object": "response", "deleted": True}
+    for ask in (running.openai.responses.retrieve, running.openai.responses.delete, running.openai.responses.cancel):
+        with pytest.raises(openai.NotFoundError):
+            await ask(response.id)
+
+
+async def test_what_is_not_to_be_stored_is_not(running: Running) -> None:
+    response = await running.openai.responses.create(model=running.gateway.model, input="Hi!", store=False)
+    assert response.to_dict()["store"] is False
+    assert await running.store.keys(f"{ALL}*") == []
+
+
+async def test_storing_can_be_switched_off(serve: Serve) -> None:
+    running = await serve("prefill", "decode", store_ttl=0)
+    response = await running.openai.responses.create(model=running.gateway.model, input="Hi!")
+    assert response.output_text == TEXT and response.to_dict()["store"] is False
+    with pytest.raises(openai.BadRequestError) as caught:
+        await running.openai.responses.create(
+            model=running.gateway.model, input="And?", previous_response_id=response.id
+        )
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "previous_response_id")
+
+
+async def test_a_response_that_is_too_large_is_answered_and_not_stored(serve: Serve) -> None:
+    running = await serve("prefill", "decode", store_bytes=16 * 4096)
+    running.text = "x" * 20
+    small = await running.openai.responses.create(model=running.gateway.model, input="Hi!")
+    assert small.to_dict()["store"] is True
+    large = await running.openai.responses.create(
+        model=running.gateway.model, input="Hi!", metadata={str(n): "x" * 500 for n in range(16)}
+    )
+    assert large.output_text == running.text and large.to_dict()["store"] is False
+    assert len(await running.store.keys(f"{ALL}:*:*")) == 1
+
+
+async def test_redis_shows_nothing_of_a_stored_response(running: Running) -> None:
+    mine = running.openai.with_options(api_key="my-own-key")
+    response = await mine.responses.create(model=running.gateway.model, input="My elephant is purple.")
+    keys: list[Any] = await running.store.keys("*")
+    found: list[Any] = list(keys)
+    for key in keys:
+        kind = await running.store.type(key)
+        if kind == b"string":
+            found.append(await running.store.get(key))
+        elif kind == b"zset":
+            found += await running.store.zrange(key, 0, -1)
+    dump = b"\n".join(found)
+    assert dump.count(ALL.encode()) > 3
+    secrets = (b"elephant", b"quick brown", response.id.encode(), b"my-own-key")
+    assert [secret for secret in secrets if secret in dump] == []
+
+
+async def test_an_id_tells_of_no_other(running: Running) -> None:
+    first, second = [await running.openai.responses.create(model=running.gateway.model, input="Hi!") for _ in range(2)]
+    assert first.id.rpartition("_")[2] != second.id.rpartition("_")[2]
+
+
+async def test_a_stream_that_fails_says_so(running: Running) -> None:
+    running.peer("decode").faults |= {"fails": "broken", "retryable": False}
+    stream: Any = await running.openai.responses.create(model=running.gateway.model, input="Hi!", stream=True)
+    *_, last = [event async for event in stream]
+    assert last.type == "response.failed" and last.response.status == "failed"
+    assert last.response.error.code == "server_error" and last.response.error.message
+    assert await running.store.keys(f"{ALL}*") == []
+
+
+async def test_a_silent_stream_is_kept_open(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "KEEP_ALIVE", 0.05)
+    running.peer("decode").faults["step"] = 0.2
+    body = {"input": "Hi!", "max_output_tokens": 3, "stream": True}
+    async with running.client.stream("POST", "/v1/responses", json=body) as answer:
+        assert replies.COMMENT in await answer.aread()
+    stream: Any = await running.openai.responses.create(
+        model=running.gateway.model, input="Hi!", max_output_tokens=3, stream=True
+    )
+    assert [event.type async for event in stream][-1] == "response.incomplete"
+
+
+async def test_errors_name_the_clients_field(running: Running) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await running.openai.responses.create(model=running.gateway.model, input="word " * 999)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
+    with pytest.raises(openai.BadRequestError) as caught:
+        await running.openai.responses.create(model=running.gateway.model, input="Hi!", max_output_tokens=300)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "max_output_tokens")
+    assert "max_output_tokens" in caught.value.message and "completion" not in caught.value.message
+    for query in ({"limit": "0"}, {"limit": "x"}, {"order": "up"}, {"after": "nobody"}):
+        response = await running.openai.responses.create(model=running.gateway.model, input="Hi!")
+        headers = {"authorization": "Bearer none"}
+        path = f"/v1/responses/{response.id}/input_items"
+        answer = await running.client.get(path, params=query, headers=headers)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == next(iter(query))
+    answer = await running.client.get(f"/v1/responses/{response.id}", params={"stream": "true"}, headers=headers)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "stream"
