@@ -201,7 +201,7 @@ class Gateway:
         deadline = received + self.config.request_timeout
         samples = [Sample(SampleKey(name, number), prompt, deadline) for number in range(prompt.samples)]
         fresh = self.admission.tokenizer.detokenizer
-        return Request([Stream(sample, fresh(), received, streaming, self.metrics) for sample in samples])
+        return Request([Stream(sample, fresh(prompt.markers), received, streaming, self.metrics) for sample in samples])
 
     def _record(self) -> GatewayRecord:
         return GatewayRecord(

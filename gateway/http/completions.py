@@ -25,7 +25,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         admitted = await front.chat(body, authorization(request))
 
         def shape(requests: list[Open]) -> ChatShape:
-            return ChatShape(gateway.model, body, requests, front.tokenizer.bytes_of, None)
+            return ChatShape(gateway.model, body, requests, front.tokenizer.bytes_of, front.thought_end)
 
         return await serving.answer(request, admitted, received, bool(body.stream), shape)
 

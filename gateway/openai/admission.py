@@ -1,24 +1,33 @@
 """Turns a parsed body into prompts that may be queued, or refuses it: lengths, limits, token ids, and room."""
 
 import asyncio
-import secrets
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Collection, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 from msgspec import structs
 
 from core.config import GatewayConfig
-from core.messages import Limits, Prompt, Sampling
+from core.messages import Prompt, Sampling, TokenIds
 from gateway.errors import APIError, invalid
 from gateway.grammar.checks import GrammarChecks
+from gateway.grammar.forms import Form, grammar_of
+from gateway.grammar.texts import nested
 from gateway.openai.admitted import Admitted
+from gateway.openai.forms import form_of
+from gateway.openai.sampling import bad_sequences, check_ids, check_prompt, limits_of, samples_of, sampling_of
 from gateway.openai.schemas import PROMPTS, ChatRequest, CompletionRequest, SamplingFields
+from gateway.openai.template_options import template_options
+from gateway.openai.tool_choice import functions_of, no_tools, tool_use_of
+from gateway.output.answer_format import answer_format
 from gateway.output.plain import PlainText
+from gateway.output.tools import ToolUse
 from gateway.requests.sample import AdmittedPrompt
 from gateway.requests.tenant import Tenants
 from gateway.text.chat import Chat
+from gateway.text.infill import Infill
 from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
 
 COMPLETION_TOKENS = 16  # OpenAI's default limit for completions; chats may fill the context
@@ -28,7 +37,7 @@ VALUES = 1 << 20  # that a body may have, whatever the context
 FEW_VALUES = 1 << 16  # that a body may have which are no token ids, such as the parts of messages
 AT_ONCE = 2  # prompts that are tokenized at once, of the long ones and of the others
 RENDER_SECONDS = 10.0  # s in which a long prompt has to be rendered and tokenized
-SEED_BITS = 63
+TAIL = 32  # tokens of a prompt in which it shows whether thinking has begun
 
 T = TypeVar("T")
 
@@ -53,6 +62,9 @@ class Admission:
         self.tokenizer = tokenizer
         self.grammars = grammars
         self._config = config
+        self._format = answer_format(
+            tokenizer.template_source, tokenizer.token_id, config.tool_parser, config.reasoning_parser
+        )
         self._model = model
         self._tenants = tenants
         self._in_progress = in_progress
@@ -76,18 +88,29 @@ class Admission:
         With `cuts`, a limit of tokens that the context has no room for is cut down to that room, and not refused.
         """
         with self.room(body, 1):
+            use, form = tool_use_of(body), form_of(body)
             prompt = await self.chat_tokens(body, self._most())
             if cuts and (limit := body.limit()) and 0 < self.context() - len(prompt) < limit:
                 body = structs.replace(body, max_tokens=None, max_completion_tokens=self.context() - len(prompt))
-            admitted = self._admit(body, prompt, "messages", None, self._sampling(body), authorization)
-            return Admitted([admitted], PlainText)
+            tail = self._tail(prompt)
+            grammar = await self._grammar(body, use, form, tail)
+            sampling = sampling_of(body, self.tokenizer, await self._bad_words(body), grammar)
+            markers = self._format.markers(use)
+            admitted = self._admit(body, prompt, "messages", None, sampling, authorization, markers)
+            if use is None and self._format.thinking is None:
+                return Admitted([admitted], PlainText)
+            return Admitted([admitted], partial(self._format.parser, tail, use))
 
     async def chat_tokens(self, body: ChatRequest, most: int | None) -> list[int]:
         """Returns the tokens of a chat's prompt, `most` or fewer if it says so. Raises `APIError`."""
         if self.tokenizer.template is None:
             message = f"{self._model} has no chat template; use /v1/completions"
             raise invalid(message, "messages", "no_chat_template")
-        chat = Chat([message.for_template() for message in body.messages])
+        functions = functions_of(body) if body.tool_choice != "none" and body.function_call != "none" else []
+        if functions and self._format.family is None:
+            raise no_tools(body, self._model)
+        tools = [{"type": "function", "function": function.for_template()} for function in functions] or None
+        chat = Chat([message.for_template() for message in body.messages], tools, template_options(body))
         size = sum(map(len, chat.texts())) + 256 * len(chat.messages)
         return await self.tokenized(lambda: self.tokenizer.chat(chat, most), size, "messages")
 
@@ -95,22 +118,25 @@ class Admission:
         """Returns all its prompts; `authorization` is the header's value, or empty. Raises `APIError`."""
         prompts = body.prompts()
         with self.room(body, len(prompts)):
-            sampling = self._sampling(body)
-
-            most = self._most()
+            form, most = form_of(body), self._most()
+            infill = self._infill(body)
 
             def tokenized() -> list[list[int]]:
                 return [
                     self._known(prompt, most)
                     if isinstance(prompt, list)
+                    else infill.tokens(prompt, body.suffix or "", most)
+                    if infill is not None
                     else self.tokenizer.encode(prompt, special=True, most=most)
                     for prompt in prompts
                 ]
 
-            admitted = [
-                self._admit(body, ids, "prompt", COMPLETION_TOKENS, sampling, authorization)
-                for ids in await self.tokenized(tokenized, sum(map(len, prompts)), "prompt")
-            ]
+            size = sum(map(len, prompts)) + len(body.suffix or "")
+            tokens = await self.tokenized(tokenized, size, "prompt")
+            grammar = await self._grammar(body, None, form, None)
+            sampling = sampling_of(body, self.tokenizer, await self._bad_words(body), grammar)
+            default = 1 if body.only_echo() else COMPLETION_TOKENS
+            admitted = [self._admit(body, ids, "prompt", default, sampling, authorization) for ids in tokens]
             return Admitted(admitted, PlainText)
 
     async def tokenized(self, work: Callable[[], T], size: int, param: str) -> T:
@@ -136,6 +162,12 @@ class Admission:
         await self.grammars.close()
 
     @property
+    def thought_end(self) -> int | None:
+        """Returns the token behind the model's thoughts, if there is one."""
+        thinking = self._format.thinking
+        return self.tokenizer.token_id(thinking.closing) if thinking is not None else None
+
+    @property
     def admitting(self) -> int:
         """Returns the number of answers whose prompts are being looked at."""
         return self._admitting
@@ -157,11 +189,13 @@ class Admission:
             raise APIError(404, message, param="model", code="model_not_found")
         if body.stream_options is not None and not body.stream:
             raise invalid("stream_options is only allowed when stream is true", "stream_options")
-        if body.samples() > self._config.max_samples:
-            raise invalid(f"n: {body.samples()} samples are more than {self._config.max_samples}", "n")
-        answers, most = prompts * body.samples(), self._config.max_requests
+        samples, most = samples_of(body), self._config.max_requests
+        name = "n" if samples == body.n else "best_of"
+        if samples > self._config.max_samples:
+            raise invalid(f"{name}: {samples} samples are more than {self._config.max_samples}", name)
+        answers = prompts * samples
         if answers > most:
-            what = "n" if body.samples() > 1 else "prompt"
+            what = name if samples > 1 else "prompt"
             raise invalid(f"{what}: this asks for {answers} answers, and {most} are allowed at a time", what)
         present = len(self._in_progress) + self._admitting
         if present + answers > most:
@@ -174,10 +208,43 @@ class Admission:
         size = self.tokenizer.vocabulary
         if most is not None and len(ids) > most:
             raise TooManyTokens(len(ids), counted=True)
-        wrong = next((token for token in (min(ids, default=0), max(ids, default=0)) if not 0 <= token < size), None)
-        if wrong is not None:
-            raise invalid(f"prompt: token id {wrong} is outside the vocabulary of {size}", "prompt", "invalid_token_id")
+        check_ids((min(ids, default=0), max(ids, default=0)), size, "prompt")
         return ids
+
+    def _tail(self, prompt: list[int]) -> str:
+        """Returns the text of a prompt's last tokens, special ones spelled out: it says whether thinking has begun."""
+        return b"".join(map(self.tokenizer.bytes_of.of, prompt[-TAIL:])).decode(errors="replace")
+
+    async def _grammar(self, body: SamplingFields, use: ToolUse | None, form: Form | None, tail: str | None) -> str:
+        """Returns the grammar of an answer, or an empty text. With a `tail`, it may begin with thinking."""
+        grammar = "" if form is None else await grammar_of(form, self.grammars)
+        param = "tools" if form is None else form.param
+        if use is not None and self._format.family is not None:
+            if grammar and not use.must:  # whichever the model prefers
+                calls = self._format.family.grammar(use._replace(must=True), self.tokenizer.token_id)
+                grammar = f"%llguidance {{}}\nstart: {nested(grammar)} | {nested(calls)}\n"
+            else:
+                grammar = self._format.family.grammar(use, self.tokenizer.token_id)
+        if grammar and tail is not None:
+            grammar = self._format.after_thinking(tail, grammar)
+        return await self.grammars.checked(grammar, param) if grammar else ""
+
+    async def _bad_words(self, body: SamplingFields) -> tuple[TokenIds, ...]:
+        words = body.bad_words or ()
+        if not words:
+            return ()
+        return await self.tokenized(lambda: bad_sequences(words, self.tokenizer), sum(map(len, words)), "bad_words")
+
+    def _infill(self, body: CompletionRequest) -> Infill | None:
+        """Returns how a text is filled in, if the body asks for that. Raises `APIError` where the model cannot."""
+        if not body.suffix:
+            return None
+        if self.tokenizer.infill is None:
+            message = f"suffix: the tokenizer of {self._model} has no tokens for filling in the middle"
+            raise invalid(message, "suffix", "unsupported_parameter")
+        if body.echo or not isinstance(body.prompt, str):
+            raise invalid("suffix: it goes with one prompt of text, without echo", "suffix")
+        return self.tokenizer.infill
 
     def _most(self) -> int | None:
         """Returns how many tokens a prompt may have, None if nothing limits it."""
@@ -191,6 +258,7 @@ class Admission:
         default: int | None,
         sampling: Sampling,
         authorization: str,
+        markers: Collection[str] = (),
     ) -> AdmittedPrompt:
         context = self.context() or len(prompt) + (1 << 20)
         if not prompt:
@@ -198,34 +266,32 @@ class Admission:
         if len(prompt) >= context:  # a worker with a shorter one has come meanwhile
             raise _too_long(param, context, f"{len(prompt)}")
         room = context - len(prompt)
-        limit = body.limit()
-        if limit == 0:
-            raise invalid("max_tokens is 0, and an answer has at least one token", "max_tokens")
+        limit = body.limit() or None
+        if limit is None and body.max_tokens == 0 and not (isinstance(body, CompletionRequest) and body.echo):
+            raise invalid("max_tokens is 0, which only an echo may have", "max_tokens")
         if limit is not None and limit > room:
             name = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
-            message = f"the context is {context} tokens long; {param} has {len(prompt)} and {name} asks for {limit}"
-            raise invalid(message, name, "context_length_exceeded")
-        limits = Limits(limit or min(default or room, room), () if body.ignore_eos else self.tokenizer.stop_ids)
+            raise _overflow(context, f"{param} has {len(prompt)} and {name} asks for {limit}", name)
+        check_prompt(sampling, len(prompt))
         salt = self._tenants.salt(authorization, body.cache_salt or "")
-        whole = Prompt(prompt, len(prompt), salt, body.priority or 0)
-        return AdmittedPrompt(whole, sampling, limits, body.stops(), body.samples())
-
-    def _sampling(self, body: SamplingFields) -> Sampling:
-        """Returns what the client says, else what the model's makers advise, else OpenAI's defaults; a seed always."""
-
-        def pick(name: str, given: float | None, default: float) -> float:
-            return given if given is not None else self.tokenizer.defaults.get(name, default)
-
-        seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed & ((1 << SEED_BITS) - 1)
-        return Sampling(
-            seed=seed,
-            temperature=float(pick("temperature", body.temperature, 1.0)),
-            top_p=float(pick("top_p", body.top_p, 1.0)),
-            top_k=max(0, int(pick("top_k", body.top_k, 0))),
-            min_p=float(pick("min_p", body.min_p, 0.0)),
+        return AdmittedPrompt(
+            prompt=Prompt(prompt, len(prompt), salt, body.priority or 0),
+            sampling=sampling,
+            limits=limits_of(body, self.tokenizer, limit or min(default or room, room)),
+            stops=body.stops(),
+            samples=samples_of(body),
+            stop_ids=tuple(body.stop_token_ids or ()),
+            markers=self.tokenizer.special_texts() if body.skip_special_tokens is False else tuple(markers),
+            with_stop=bool(body.include_stop_str_in_output),
         )
 
 
 def _too_long(param: str, context: int, tokens: str) -> APIError:
-    message = f"the context is {context} tokens long, and {param} alone has {tokens}"
+    return _overflow(context, f"{param} alone has {tokens}", param)
+
+
+def _overflow(context: int, what: str, param: str) -> APIError:
+    # Clients know an overflow by these words, of OpenAI's two APIs.
+    limit = f"this model's maximum context length is {context} tokens"
+    message = f"{limit}, and {what}. Input tokens exceed the configured limit of {context} tokens."
     return invalid(message, param, "context_length_exceeded")

@@ -25,51 +25,28 @@ def _nothing(value: Any) -> bool:
 
 
 _COMMON: dict[str, Neutral] = {
-    "presence_penalty": _only(0),
-    "frequency_penalty": _only(0),
-    "repetition_penalty": _only(1),
     "length_penalty": _only(1),
-    "logit_bias": _empty,
     "use_beam_search": _only(False),
-    "min_tokens": _only(0),
-    "stop_token_ids": _empty,
-    "bad_words": _empty,
-    "allowed_token_ids": _nothing,
-    "skip_special_tokens": _only(True),
     "spaces_between_special_tokens": _only(True, False),  # only ever meant something to other tokenizers
-    "include_stop_str_in_output": _only(False),
     "truncate_prompt_tokens": _nothing,
-    "prompt_logprobs": _nothing,
-    "return_token_ids": _only(False),
-    "return_tokens_as_token_ids": _only(False),
-    "response_format": _only({"type": "text"}),
-    "structured_outputs": _empty,
-    "guided_json": _nothing,
-    "guided_regex": _nothing,
-    "guided_choice": _nothing,
-    "guided_grammar": _nothing,
     "logits_processors": _empty,
     "kv_transfer_params": _nothing,  # where KV goes is decided by the server alone
     "request_id": _nothing,
+    "include_reasoning": _only(True),
+    "guided_decoding_backend": _nothing,
+    "guided_whitespace_pattern": _nothing,
+    "vllm_xargs": _empty,
+    "prompt_cache_retention": _only("in-memory", "24h"),  # a cache is as large as it is
 }
 
 CHAT: Mapping[str, Neutral] = {
     **_COMMON,
-    "logprobs": _only(False),
-    "top_logprobs": _only(0),
-    "tools": _empty,
-    "tool_choice": _only("none", "auto"),  # without tools
-    "parallel_tool_calls": _only(True, False),
-    "functions": _empty,
-    "function_call": _only("none", "auto"),
     "modalities": _only(["text"]),
     "audio": _nothing,
     "prediction": _nothing,
-    "reasoning_effort": _nothing,
     "verbosity": _only("medium"),
     "web_search_options": _nothing,
     "chat_template": _nothing,  # a template is code
-    "chat_template_kwargs": _empty,
     "documents": _empty,
     "add_generation_prompt": _only(True),
     "continue_final_message": _only(False),
@@ -79,9 +56,6 @@ CHAT: Mapping[str, Neutral] = {
 
 COMPLETION: Mapping[str, Neutral] = {
     **_COMMON,
-    "logprobs": _nothing,  # even 0 asks for the chosen token's
-    "echo": _only(False),
-    "suffix": _empty,
     "add_special_tokens": _only(True),
     "prompt_embeds": _nothing,
 }

@@ -80,14 +80,6 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     store: bool | None = None
     metadata: Annotated[dict[str, Label], Meta(max_length=16)] | None = None
 
-    def samples(self) -> int:
-        """Returns the number of choices for each prompt. Raises `APIError` if `best_of` asks for more."""
-        samples = 1 if self.n is None else self.n
-        if self.best_of not in (None, samples):
-            message = f"best_of is {self.best_of} and n is {samples}: choosing the best is not supported"
-            raise invalid(message, "best_of", "unsupported_parameter")
-        return samples
-
     def stops(self) -> tuple[str, ...]:
         """Returns the stop strings."""
         if isinstance(self.stop, str):

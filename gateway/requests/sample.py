@@ -94,6 +94,8 @@ class AdmittedPrompt(Struct, frozen=True):
     stops: tuple[str, ...] = ()  # strings that end an answer
     samples: int = 1  # answers that are wanted
     stop_ids: tuple[int, ...] = ()  # the client's own of `limits.stop_token_ids`: it is told which one ended an answer
+    markers: tuple[str, ...] = ()  # special tokens that are written out, which are left away otherwise
+    with_stop: bool = False  # what ended the answer is part of its text
 
 
 class Sample:

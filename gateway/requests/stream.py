@@ -70,29 +70,39 @@ class Stream:
         if fresh.tokens:
             self._clock(len(fresh.tokens), now)
         end = self.sample.admitted.limits.stop_token_ids if fresh.finish == "stop" else ()
+        first = len(self.sample.tokens) - len(fresh.tokens)
         for place, token in enumerate(fresh.tokens):
             last = place == len(fresh.tokens) - 1
             if last and token in end:
                 self._stop_reason = token if token in self.sample.admitted.stop_ids else None
-                break  # it ends the answer, and is no part of its text
-            if self._say(self._detokenizer.push(token)):
+                if not self.sample.admitted.with_stop:
+                    break  # it ends the answer, and is no part of its text
+            if self._say(self._detokenizer.push(token), first + place):
                 self._keep(fresh, place + 1)
-                del self.sample.tokens[len(self.sample.tokens) - len(fresh.tokens) + place + 1 :]
+                del self.sample.tokens[first + place + 1 :]
                 return self._finished("stop"), not (last and fresh.finish)
         self._keep(fresh, len(fresh.tokens))
         if fresh.finish is None:
             self._news.set()
             return None, False
-        met = self._say(self._detokenizer.flush())  # what it held back may complete a stop string
+        met = self._say(self._detokenizer.flush(), len(self.sample.tokens))  # it may complete a stop string
         self._text.append(self._stops.flush())
         return self._finished("stop" if met else fresh.finish), False
 
-    def _say(self, text: str) -> bool:
-        """Adds text for the client; returns whether it has met a stop string, before which the text ends."""
+    def _say(self, text: str, index: int) -> bool:
+        """Adds text of the token at `index` for the client; returns whether it has met a stop string, which ends it.
+
+        Before the least number of tokens nothing ends the text.
+        """
+        if index < self.sample.admitted.limits.min_tokens:
+            self._text.append(text)
+            return False
         text, stop = self._stops.push(text)
         self._text.append(text)
         if stop:
             self._stop_reason = stop
+            if self.sample.admitted.with_stop:
+                self._text.append(stop)
         return bool(stop)
 
     def _keep(self, fresh: Fresh, count: int) -> None:

@@ -11,6 +11,7 @@ from core.errors import ModelError
 from gateway.text.chat import Chat
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.detokenizer import BytePieces, Detokenizer, Window, WithMarkers
+from gateway.text.infill import infill
 from gateway.text.literal_tokenizer import LiteralTokenizer
 from gateway.text.model_files import chat_template, read_object
 from gateway.text.reach import UNKNOWN, reach
@@ -70,6 +71,7 @@ class ModelTokenizer:
             part.get("type") for part in decoder.get("decoders", [])
         ] == ["ByteLevel"]
         self._pieces = BytePieces(self.piece)
+        self.infill = infill(self.encode, self.token_id)
         self.bytes_of = TokenBytes(self._tokenizer.id_to_token, added.__contains__, self._byte_level)
 
     def encode(self, text: str, special: bool, most: int | None = None) -> list[int]:
@@ -121,6 +123,10 @@ class ModelTokenizer:
     def token_id(self, text: str) -> int | None:
         """Returns the id of the token that is added to the vocabulary for just this text, special or not, or None."""
         return self._added.get(text)
+
+    def special_texts(self) -> tuple[str, ...]:
+        """Returns all special tokens as they are written."""
+        return tuple(text for text, id in self._added.items() if id in self._special)
 
     def detokenizer(self, markers: Collection[str] = ()) -> Detokenizer:
         """Returns a fresh detokenizer, for one answer. It writes special tokens out that are `markers`."""

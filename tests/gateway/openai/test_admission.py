@@ -62,7 +62,8 @@ async def test_a_prompt_is_refused_for_its_length_alone(serve: Serve) -> None:
         refusal = await running.post(path, **body)
         error = refusal.json()["error"]
         assert (refusal.status_code, error["code"]) == (400, "context_length_exceeded")
-        assert f"the context is {CONTEXT} tokens long" in error["message"] and "at least" in error["message"]
+        assert f"this model's maximum context length is {CONTEXT} tokens" in error["message"]
+        assert "Input tokens exceed the configured limit" in error["message"] and "at least" in error["message"]
 
 
 async def test_short_prompts_do_not_wait_for_long_ones(serve: Serve) -> None:
