@@ -35,17 +35,30 @@ SpelledTokens = Annotated[
     ),
 ]
 ToolParser = Annotated[
-    Literal["auto", "none", "hermes"],
+    Literal[
+        "auto",
+        "none",
+        "hermes",
+        "qwen3_coder",
+        "llama3_json",
+        "pythonic",
+        "mistral",
+        "mistral_named",
+        "deepseek_v3",
+        "deepseek_v31",
+        "harmony",
+        "glm45",
+    ],
     Meta(
-        description="format in which the model calls tools: auto (by its chat template), none (it calls none), or one "
-        "of hermes"
+        description="format in which the model calls tools: auto (by its chat template), none (it calls none), or "
+        "hermes, qwen3_coder, llama3_json, pythonic, mistral, mistral_named, deepseek_v3, deepseek_v31, harmony, glm45"
     ),
 ]
 ReasoningParser = Annotated[
-    Literal["auto", "none", "think"],
+    Literal["auto", "none", "think", "mistral", "harmony"],
     Meta(
         description="format in which the model thinks before it answers: auto (by its chat template), none (thoughts "
-        "are part of the answer), or one of think"
+        "are part of the answer), or think (<think>), mistral ([THINK]), harmony"
     ),
 ]
 StatusPath = Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")]

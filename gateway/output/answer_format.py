@@ -39,17 +39,19 @@ class AnswerFormat:
     def calls(self, prompt: str, use: ToolUse) -> str:
         """Returns the grammar of an answer that may call these tools, or has to."""
         assert self.family is not None, "requests with tools were refused"
-        return self.after_thinking(prompt, self.family.grammar(use, self._token_id))
+        grammar = self.family.grammar(use, self._token_id)
+        return grammar if self.family.thinks else self.after_thinking(prompt, grammar)
 
     def after_thinking(self, prompt: str, grammar: str) -> str:
         """Returns a grammar that holds for what follows the thinking, where the model thinks."""
         return grammar if self.thinking is None else self.thinking.before(grammar, prompt, self._token_id)
 
     def _read(self, reader: Reader, prompt: str, use: ToolUse | None) -> Steps[None]:
-        if self.thinking is not None:
+        family = self.family if use is not None else None
+        if self.thinking is not None and not (family is not None and family.thinks):
             yield from self.thinking.read(reader, prompt)
-        if self.family is not None and use is not None:
-            yield from self.family.read(reader, use)
+        if family is not None and use is not None:
+            yield from family.read(reader, use, prompt)
         else:
             yield from reader.rest()
 

@@ -50,10 +50,9 @@ def call_object(reader: Reader, known: Container[str] | None = None) -> Steps[Fo
             if not name or (known is not None and name not in known):
                 return Found.NOTHING
         elif key in ARGUMENTS and not begun and early is None:
-            if name is not None and (yield from _opens(reader)):
-                yield reader.begin(name)
+            if name is not None and (yield from reader.comes("{")):
                 begun = True
-                if not (yield from told(value(reader), reader.arguments)):
+                if (yield from arguments_value(reader, name)) is Found.BROKEN:
                     return Found.BROKEN
             else:
                 early = yield from _whole_arguments(reader)
@@ -71,6 +70,14 @@ def call_object(reader: Reader, known: Container[str] | None = None) -> Steps[Fo
             yield reader.begin(name)
             yield reader.arguments(early or NO_ARGUMENTS)
         return Found.CALL
+
+
+def arguments_value(reader: Reader, name: str) -> Steps[Found]:
+    """Reads the arguments of a call whose name is known: an object that follows."""
+    if not (yield from reader.comes("{")):
+        return Found.NOTHING
+    yield reader.begin(name)
+    return Found.CALL if (yield from told(value(reader), reader.arguments)) else Found.BROKEN
 
 
 def value(reader: Reader) -> Pieces[bool]:
@@ -92,7 +99,7 @@ def value(reader: Reader) -> Pieces[bool]:
 
 def string(reader: Reader) -> Generator[None, None, str | None]:
     """Returns the JSON string that follows, or None if there is none."""
-    if not (yield from _opens(reader, '"')):
+    if not (yield from reader.comes('"')):
         return None
     pieces: list[str] = []
     if not (yield from kept(_quoted(reader), pieces)):
@@ -113,11 +120,6 @@ def _colon(reader: Reader) -> Generator[None, None, bool]:
     found = yield from reader.skip(":")
     yield from reader.space()
     return bool(found)
-
-
-def _opens(reader: Reader, sign: str = "{") -> Generator[None, None, bool]:
-    """Returns whether the text goes on with `sign`, which stays unread."""
-    return (yield from reader.more()) and reader.text[reader.at] == sign
 
 
 def _whole_arguments(reader: Reader) -> Generator[None, None, str | None]:

@@ -14,5 +14,6 @@ class Family(NamedTuple):
     name: str  # of `--tool-parser`; vLLM's where it has the same format
     markers: tuple[str, ...]  # special tokens whose text has to be there, where the tokenizer has them
     recognises: Callable[[str], bool]  # whether a chat template, which has tools, is of this family
-    read: Callable[[Reader, ToolUse], Steps[None]]
+    read: Callable[[Reader, ToolUse, str], Steps[None]]  # also given the end of the prompt
     grammar: Callable[[ToolUse, TokenId], str]  # of a whole answer, in Lark
+    thinks: bool = False  # it reads and constrains what a model thinks as well

@@ -9,33 +9,35 @@ import json
 
 from gateway.output.call_object import Found, call_object
 from gateway.output.family import Family
-from gateway.output.lark import HEAD, TokenId, arguments, mark, start, text
+from gateway.output.lark import HEAD, TokenId, arguments, either, mark, start, text
 from gateway.output.reader import Marks, Reader, Steps, told
 from gateway.output.tools import Tool, ToolUse
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_OPEN, _CLOSE = Marks(OPEN), Marks(CLOSE)
+_OPEN, _ENDS = Marks(OPEN), Marks(OPEN, CLOSE)
 
 
-def read(reader: Reader, use: ToolUse) -> Steps[None]:
+def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
     """Yields content and calls."""
-    while (yield from reader.content(_OPEN)):
+    found = yield from reader.content(_OPEN)
+    while found:
         reader.attempt(OPEN)
         yield from reader.space()
-        match (yield from call_object(reader)):
-            case Found.NOTHING:
-                yield from reader.give_up()
-            case Found.CALL:
-                yield from reader.space()
-                yield from reader.skip(CLOSE)
-            case Found.BROKEN:
-                yield from told(reader.until(_CLOSE), reader.arguments)
+        outcome = yield from call_object(reader)
+        if outcome is Found.BROKEN:
+            mark = yield from told(reader.until(_ENDS), reader.arguments)
+            found = mark if mark == OPEN else (yield from reader.content(_OPEN))
+            continue
+        if outcome is Found.NOTHING:
+            yield from reader.give_up()
+        else:
+            yield from reader.end(CLOSE)
+        found = yield from reader.content(_OPEN)
 
 
 def grammar(use: ToolUse, token_id: TokenId) -> str:
     """Returns the grammar of an answer."""
-    calls = " | ".join(f"({_call(tool)})" for tool in use.tools)
-    body = f"body: SPACE? ({calls}) SPACE? {mark(CLOSE, token_id)}\n"
+    body = f"body: SPACE? ({either(map(_call, use.tools))}) SPACE? {mark(CLOSE, token_id)}\n"
     return HEAD + start(use, OPEN, token_id) + body
 
 

@@ -7,14 +7,14 @@ is never part of a text, and a lazy rule ends with the first place where its tex
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gateway.output.tools import Tool, ToolUse
 
 TokenId = Callable[[str], int | None]  # the id of a token that is spelled so, or None
 
-SPACE = "[ \\\\n\\\\r\\\\t]{1,32}"  # in arguments: without a bound, a model could write white space for ever
+ARGUMENT_SPACE = "[ \\n\\r\\t]{1,32}"  # without a bound, a model could write white space for ever
 HEAD = """%llguidance {}
 TEXT: /(.|\\n)*/
 SPACE: /[ \\n]{1,2}/
@@ -32,6 +32,11 @@ def mark(words: str, token_id: TokenId) -> str:
     return text(words) if token is None else f"(<[{token}]> | {text(words)})"
 
 
+def either(rules: Iterable[str]) -> str:
+    """Returns the choice between several ways."""
+    return " | ".join(f"({rule})" for rule in rules)
+
+
 def up_to(rule: str, words: str, token_id: TokenId) -> str:
     """Returns rules by which `rule` is any text up to a marker, and the marker."""
     token = token_id(words)
@@ -41,13 +46,16 @@ def up_to(rule: str, words: str, token_id: TokenId) -> str:
 
 def arguments(tool: Tool) -> str:
     """Returns a tool's arguments: an object by its schema, or an empty one."""
-    return schema(tool.parameters or {"properties": {}, "additionalProperties": False}, tool.strict)
+    if tool.parameters is None:
+        return schema({"type": "object", "properties": {}, "additionalProperties": False}, tool.strict)
+    return schema({"type": "object", **tool.parameters}, tool.strict)
 
 
-def schema(given: Any, strict: bool) -> str:
-    """Returns a JSON schema as part of a rule; one of the arguments of a tool, so an object unless it says more."""
-    options = {"whitespace_pattern": "[ \\n\\r\\t]{1,32}", "lenient": not strict}
-    return "%json " + json.dumps({"type": "object", **given, "x-guidance": options})
+def schema(given: Any, strict: bool, root: Mapping[str, Any] | None = None) -> str:
+    """Returns a JSON schema as part of a rule. `root` is the schema that it is part of, whose definitions it uses."""
+    shared = {key: root[key] for key in ("$defs", "definitions") if root and key in root}
+    options = {"whitespace_pattern": ARGUMENT_SPACE, "lenient": not strict}
+    return "%json " + json.dumps({**shared, **(given if isinstance(given, Mapping) else {}), "x-guidance": options})
 
 
 def start(use: ToolUse, marker: str, token_id: TokenId, again: bool = True) -> str:
@@ -59,6 +67,6 @@ def start(use: ToolUse, marker: str, token_id: TokenId, again: bool = True) -> s
     opened, again = mark(marker, token_id), again and use.parallel
     if use.must:
         more = f" (SPACE? {opened} body)*" if again else ""
-        return f"start: SPACE? {opened} body{more}\n"
+        return f"start: SPACE? {opened} body{more} SPACE?\n"
     whole = "(opening body)* TEXT" if again else "opening body SPACE? | TEXT"
     return f"start: {whole}\n" + up_to("opening", marker, token_id)

@@ -97,6 +97,26 @@ class Reader:
                 return ""
             yield None
 
+    def unread(self, mark: str) -> None:
+        """Gives a marker back that was just read, for somebody else to read it."""
+        self.at -= len(mark)
+        if mark and self._read is not None:
+            assert self._read.pop() == mark
+
+    def comes(self, sign: str) -> Generator[None, None, bool]:
+        """Returns whether the text goes on with this character, which stays unread."""
+        return (yield from self.more()) and self.text[self.at] == sign
+
+    def word(self, ends: re.Pattern[str]) -> Generator[None, None, str]:
+        """Returns the text before the next character that is one of `ends`, which stays unread."""
+        pieces: list[str] = []
+        while (yield from self.more()):
+            end = ends.search(self.text, self.at)
+            pieces.append(self.take(end.start() if end else len(self.text)))
+            if end:
+                break
+        return "".join(pieces)
+
     def space(self) -> Generator[None, None, None]:
         """Reads white space."""
         while (yield from self.more()):
@@ -113,6 +133,13 @@ class Reader:
                 self._space.append(space)
             if found:
                 return
+
+    def end(self, *words: str) -> Generator[None, None, None]:
+        """Reads the words that end a call, as far as they are there. White space that no such word follows is kept."""
+        for word in words:
+            yield from self.hold_space()
+            if (yield from self.skip(word)):
+                self.drop_space()
 
     def drop_space(self) -> None:
         """Forgets white space that was held back."""
@@ -155,16 +182,17 @@ class Reader:
             yield Content("".join(self._space))
             self._space.clear()
 
-    def attempt(self, marker: str) -> None:
+    def attempt(self, marker: str = "") -> None:
         """Remembers what is read from a marker on, in case that it turns out to be no call."""
         self._read = [marker]
 
     def give_up(self) -> Steps[None]:
         """Yields what was read since `attempt` as content: it is no call."""
-        assert self._read is not None
-        yield Content("".join([*self._space, *self._read]))
+        words = "".join([*self._space, *(self._read or ())])
         self._space.clear()
         self._read = None
+        if words:
+            yield Content(words)
 
     def begin(self, name: str) -> CallBegins:
         """Begins a call: what was read since `attempt` is part of it."""
@@ -174,7 +202,9 @@ class Reader:
         return CallBegins(self.calls - 1, name)
 
     def arguments(self, text: str) -> CallArguments:
-        """Returns a piece of the last call's arguments."""
+        """Returns a piece of the last call's arguments: what was read since `attempt` is part of it."""
+        self._read = None
+        self._space.clear()
         return CallArguments(self.calls - 1, text)
 
 
@@ -186,7 +216,7 @@ def told(pieces: Pieces[T], part: Callable[[str], Part]) -> Steps[T]:
         except StopIteration as stop:
             result: T = stop.value
             return result
-        yield part(piece) if piece else None
+        yield None if piece is None else part(piece)
 
 
 def kept(pieces: Pieces[T], into: list[str]) -> Generator[None, None, T]:

@@ -1,13 +1,14 @@
 """Reads what a model thinks before it answers: text between two markers, of which the first may be in the prompt."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from gateway.output.lark import TokenId, mark, text, up_to
+from gateway.output.lark import HEAD, TokenId, text, up_to
 from gateway.output.parts import Reasoning
 from gateway.output.reader import Marks, Pieces, Reader, Steps, told
 
 
-class Thinking(NamedTuple):
+@dataclass(frozen=True)
+class Thinking:
     """Describes a format of thinking. White space beside its markers belongs to them."""
 
     name: str  # of `--reasoning-parser`
@@ -15,7 +16,7 @@ class Thinking(NamedTuple):
     closing: str
 
     @property
-    def markers(self) -> tuple[str, str]:
+    def markers(self) -> tuple[str, ...]:
         """Returns the special tokens whose text has to be there, where the tokenizer has them."""
         return self.opening, self.closing
 
@@ -43,10 +44,11 @@ class Thinking(NamedTuple):
         It has to come if the prompt has begun it, and may come otherwise.
         """
         first = "thought" if self.began(prompt) else "(opened thought)?"
-        lazy = f"opening[lazy]: /[ \\n]{{0,2}}/ {text(self.opening)}\n"
-        opened = f"opened: SPACE? (opening | {mark(self.opening, token_id)})\n{lazy}"
+        token = token_id(self.opening)
+        opened = f"opened: SPACE? (opening{'' if token is None else f' | <[{token}]>'})\n"
+        opened += f"opening[lazy]: {text(self.opening)}\n"
         return (
-            f"%llguidance {{}}\nstart: {first} answer\nTEXT: /(.|\\n)*/\nSPACE: /[ \\n]{{1,2}}/\n"
+            f"{HEAD}start: {first} answer\n"
             + ("" if self.began(prompt) else opened)
             + up_to("thought", self.closing, token_id)
             + f"answer: SPACE? %lark {{\n{grammar}\n}}\n"
@@ -54,6 +56,7 @@ class Thinking(NamedTuple):
 
 
 THINK = Thinking("think", "<think>", "</think>")
+MISTRAL_THINK = Thinking("mistral", "[THINK]", "[/THINK]")
 
 
 def _trimmed(pieces: Pieces[str]) -> Pieces[str]:

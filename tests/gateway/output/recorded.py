@@ -1,8 +1,10 @@
 """Reads recorded outputs: texts as models of each family write them, and the parts that they consist of.
 
-`outputs/FAMILY.json` is a list of objects: `text`; `parts`, each `{"content"}`, `{"reasoning"}` or
+`outputs/FAMILY.json` has `outputs`, objects with `text`; `parts`, each `{"content"}`, `{"reasoning"}` or
 `{"call", "arguments"}`; `prompt`, the end of the rendered prompt, where it matters; `called: false` where the text is
-broken, or written in a way that the family's grammar would not let pass.
+broken, or written in a way that the family's grammar does not let pass; `spelled: true` where a marker is part of what
+is said, so that it cannot be a token of its own. It has `refused`, texts with calls that break
+the tools' schemas or the format.
 """
 
 import codecs
@@ -73,11 +75,22 @@ class Output(NamedTuple):
     parts: list[dict[str, Any]]
     prompt: str = ""
     called: bool = True
+    spelled: bool = False
 
 
 def outputs(family: str) -> list[Output]:
     """Returns the recorded outputs of a family."""
-    return [Output(family, **entry) for entry in json.loads((HERE / "outputs" / f"{family}.json").read_text("utf-8"))]
+    return [Output(family, **entry) for entry in _file(family)["outputs"]]
+
+
+def refused(family: str) -> list[str]:
+    """Returns texts that the family's grammar must not let pass."""
+    return list(_file(family)["refused"])
+
+
+def _file(family: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((HERE / "outputs" / f"{family}.json").read_text("utf-8"))
+    return found
 
 
 def template(family: str) -> str:

@@ -1,6 +1,7 @@
 """Recorded outputs of every family give the parts that stand beside them, however the text is cut."""
 
-from typing import get_args
+from collections.abc import Sequence
+from typing import Any, get_args
 
 import pytest
 
@@ -8,6 +9,9 @@ from core.config import ReasoningParser, ToolParser
 from gateway.output.answer_format import answer_format
 from gateway.output.families import FAMILIES as KNOWN
 from gateway.output.families import THINKINGS
+from gateway.output.family import Family
+from gateway.output.hermes import HERMES
+from gateway.output.thinking import THINK, Thinking
 from tests.gateway.output.recorded import FAMILIES, USE, Output, cuts, format_of, outputs, parsed, template
 
 
@@ -33,12 +37,14 @@ def test_a_family_is_recognised_by_its_template(family: str) -> None:
     assert found.name == family
 
 
-def test_the_options_name_the_formats() -> None:
-    names = {
-        name: get_args(get_args(option)[0]) for name, option in (("tools", ToolParser), ("thinking", ReasoningParser))
-    }
-    assert names["tools"] == ("auto", "none", *(family.name for family in KNOWN))
-    assert names["thinking"] == ("auto", "none", *(thinking.name for thinking in THINKINGS))
+@pytest.mark.parametrize(("option", "known"), [(ToolParser, KNOWN), (ReasoningParser, THINKINGS)])
+def test_an_option_names_the_formats(option: Any, known: Sequence[Family | Thinking]) -> None:
+    names = get_args(get_args(option)[0])
+    assert sorted(names) == sorted(["auto", "none", *(found.name for found in known)])
+    assert all(name in get_args(option)[1].description for name in names)
+
+
+def test_every_family_has_outputs() -> None:
     assert sorted(family.name for family in KNOWN) == FAMILIES
 
 
@@ -51,4 +57,4 @@ def test_a_template_without_tools_is_of_no_family() -> None:
 def test_options_come_before_the_template() -> None:
     assert answer_format(template("hermes"), lambda text: None, tools="none").family is None
     found = answer_format(None, lambda text: None, tools="hermes", reasoning="think")
-    assert (found.family, found.thinking) == (KNOWN[0], THINKINGS[0])
+    assert (found.family, found.thinking) == (HERMES, THINK)

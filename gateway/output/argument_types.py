@@ -1,0 +1,86 @@
+"""Tells what an argument is that a format writes as bare text: by the tool's schema a string, or JSON."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.output.tools import Tool
+
+STRING = "string"
+TYPES = frozenset({STRING, "number", "integer", "boolean", "null", "object", "array"})
+_PYTHON = {"True": "true", "False": "false", "None": "null"}  # as models write them, too
+_DEPTH = 8  # references and unions that are followed
+
+
+def argument_types(tools: tuple[Tool, ...], name: str) -> Mapping[str, frozenset[str]]:
+    """Returns the JSON types that each argument of a tool may have; empty for a tool that nobody described."""
+    schema = next((tool.parameters for tool in tools if tool.name == name), None) or {}
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return {}
+    return {key: types_of(value, schema) for key, value in properties.items()}
+
+
+def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+    """Returns the JSON types that a schema allows; all, where it does not say."""
+    if not isinstance(schema, Mapping) or depth > _DEPTH:
+        return TYPES
+    allowed = TYPES
+    given = schema.get("type")
+    if isinstance(given, str | list):
+        allowed = frozenset([given] if isinstance(given, str) else given) & TYPES
+    if isinstance(values := schema.get("enum"), list):
+        allowed &= frozenset(map(json_type, values))
+    if "const" in schema:
+        allowed &= {json_type(schema["const"])}
+    for union in ("anyOf", "oneOf"):
+        if isinstance(ways := schema.get(union), list):
+            allowed &= frozenset().union(*(types_of(way, root, depth + 1) for way in ways))
+    if isinstance(parts := schema.get("allOf"), list):
+        for part in parts:
+            allowed &= types_of(part, root, depth + 1)
+    if isinstance(reference := schema.get("$ref"), str):
+        allowed &= types_of(_found(reference, root), root, depth + 1)
+    return allowed or TYPES
+
+
+def json_type(value: Any) -> str:
+    """Returns the name of a value's JSON type."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return STRING
+        case list():
+            return "array"
+    return "object"
+
+
+def as_json(text: str, types: frozenset[str]) -> str:
+    """Returns a bare text as JSON: as it is where that is a value of these types, and as a string otherwise."""
+    words = text.strip()
+    words = _PYTHON.get(words, words)
+    try:
+        kind = json_type(json.loads(words, parse_constant=_refused))
+    except (ValueError, RecursionError):
+        kind = STRING
+    fits = kind in types or (kind == "integer" and "number" in types)
+    return words if fits and kind != STRING else json.dumps(text, ensure_ascii=False)
+
+
+def _refused(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _found(reference: str, root: Mapping[str, Any]) -> Any:
+    """Returns what a reference within the schema names, or None."""
+    found: Any = root
+    for step in reference.removeprefix("#").strip("/").split("/"):
+        found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+    return found if reference.startswith("#") else None

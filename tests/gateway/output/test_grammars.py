@@ -1,0 +1,156 @@
+"""What the grammar of a family lets pass is what its models write, and nothing that breaks a tool's schema."""
+
+import functools
+import json
+import random
+
+import jsonschema
+import numpy as np
+import pytest
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+
+from gateway.output.answer_format import AnswerFormat
+from gateway.output.tools import Tool, ToolUse
+from tests.gateway.output.grammars import Kind, Vocabulary
+from tests.gateway.output.recorded import FAMILIES, TOOLS, USE, Output, format_of, outputs, parsed, refused
+
+ONE_CALL = ("harmony",)  # families whose answers have one call at most
+KINDS: tuple[Kind, ...] = ("special", "added", "spelled")
+families = pytest.mark.parametrize("family", FAMILIES)
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+@functools.cache
+def vocabulary(family: str, kind: Kind) -> Vocabulary:
+    return Vocabulary(tuple(format_of(family).markers(USE)), kind)
+
+
+def in_grammar(family: str, kind: Kind) -> tuple[AnswerFormat, Vocabulary, list[Output]]:
+    """A family's format, a vocabulary, and its outputs that are as the format wants them."""
+    words = vocabulary(family, kind)
+    return (
+        format_of(family, words.token_id),
+        words,
+        [output for output in outputs(family) if output.called and (kind == "spelled" or not output.spelled)],
+    )
+
+
+def calls(output: Output) -> int:
+    return sum("call" in part for part in output.parts)
+
+
+def only_calls(output: Output) -> bool:
+    return bool(calls(output)) and not any("content" in part for part in output.parts)
+
+
+@families
+@kinds
+def test_a_recorded_output_is_one_that_may_be_written(family: str, kind: Kind) -> None:
+    known, words, found = in_grammar(family, kind)
+    for output in found:
+        assert words.accepted(known.calls(output.prompt, USE), output.text) == output.text
+
+
+@families
+@kinds
+def test_where_a_call_has_to_come_calls_are_all_that_may_be_written(family: str, kind: Kind) -> None:
+    known, words, found = in_grammar(family, kind)
+    for output in found:
+        may = words.accepted(known.calls(output.prompt, USE._replace(must=True)), output.text) == output.text
+        preamble = family in ONE_CALL and bool(calls(output))  # may be said before a call there
+        assert may == (only_calls(output) or preamble), output.text
+
+
+@families
+@kinds
+def test_a_second_call_is_refused_where_one_is_allowed(family: str, kind: Kind) -> None:
+    known, words, found = in_grammar(family, kind)
+    several = [output for output in found if calls(output) > 1]
+    assert several or family in ONE_CALL
+    for output in found:
+        for must in (False, True):
+            use = USE._replace(must=must, parallel=False)
+            may = words.accepted(known.calls(output.prompt, use), output.text) == output.text
+            if calls(output) > 1:
+                assert not may, output.text
+            elif only_calls(output):
+                assert may, output.text
+
+
+@families
+@kinds
+def test_a_call_that_breaks_the_schema_is_refused(family: str, kind: Kind) -> None:
+    known, words, _ = in_grammar(family, kind)
+    assert refused(family)
+    for text in refused(family):
+        for must in (False, True):
+            if text == "free" and not must:
+                continue
+            assert words.accepted(known.calls("", USE._replace(must=must)), text) != text, text
+
+
+@families
+def test_a_named_tool_is_the_only_one(family: str) -> None:
+    known, words, found = in_grammar(family, "special")
+    named = known.calls("", ToolUse(TOOLS[:1], must=True, parallel=False))
+    for output in found:
+        if only_calls(output) and not output.prompt:
+            named_alone = [part["call"] for part in output.parts if "call" in part] == [TOOLS[0].name]
+            assert (words.accepted(named, output.text) == output.text) == named_alone, output.text
+
+
+CHOICES = (
+    Tool(
+        "paint",
+        {
+            "type": "object",
+            "properties": {
+                "color": {"enum": ["red", "green"]},
+                "coats": {"type": "integer", "minimum": 1, "maximum": 9},
+                "dry": {"type": "boolean"},
+                "sizes": {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2},
+            },
+            "required": ["color", "dry"],
+            "additionalProperties": False,
+        },
+    ),
+    Tool("paints", {"type": "object", "properties": {"n": {"const": 5}}, "additionalProperties": False}),
+    Tool("stop"),
+)
+
+
+def written(words: Vocabulary, grammar: str, seed: int, most: int = 600) -> str | None:
+    """Writes any answer that a grammar lets pass, preferring tokens that are not white space; None if too long."""
+    draw, matcher, ids = random.Random(seed), words.matcher(grammar), []
+    mask = allocate_token_bitmask(1, words.tokenizer.get_vocab_size())
+    while len(ids) < most:
+        fill_next_token_bitmask(matcher, mask, 0)
+        allowed = np.flatnonzero(np.unpackbits(mask[0].view(np.uint8), bitorder="little"))
+        if words.end in allowed and draw.random() < 0.7:
+            return words.text(ids)
+        drawn = [int(token) for token in draw.choices(allowed, k=3) if token != words.end]
+        if not drawn:
+            continue
+        ids.append(min(drawn, key=lambda token: words.text([token]).isspace()))
+        assert matcher.consume_token(ids[-1])
+    return None
+
+
+@families
+@kinds
+def test_what_a_grammar_lets_pass_is_read_as_calls_that_keep_to_the_schema(family: str, kind: Kind) -> None:
+    use = ToolUse(CHOICES, must=True)
+    words = Vocabulary(tuple(format_of(family).markers(use)), kind)
+    known = format_of(family, words.token_id)
+    assert known.family is not None
+    grammar = known.family.grammar(use, words.token_id)
+    schemas = {tool.name: tool.parameters or {"maxProperties": 0} for tool in CHOICES}
+    whole = [text for seed in range(12) if (text := written(words, grammar, seed)) is not None]
+    assert len(whole) >= 5
+    for text in whole:
+        parts = parsed(known.parser("", use), [text])
+        made = [part for part in parts if "call" in part]
+        assert made, text
+        assert family in ONE_CALL or made == parts, text
+        for call in made:
+            jsonschema.validate(json.loads(call["arguments"]), schemas[call["call"]])
