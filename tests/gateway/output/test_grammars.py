@@ -121,7 +121,8 @@ CHOICES = (
 
 def written(words: Vocabulary, grammar: str, seed: int, most: int = 600) -> str | None:
     """Writes any answer that a grammar lets pass, preferring tokens that are not white space; None if too long."""
-    draw, matcher, ids = random.Random(seed), words.matcher(grammar), []
+    draw, matcher = random.Random(seed), words.matcher(grammar)
+    ids: list[int] = []
     mask = allocate_token_bitmask(1, words.tokenizer.get_vocab_size())
     while len(ids) < most:
         fill_next_token_bitmask(matcher, mask, 0)
