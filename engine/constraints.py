@@ -17,7 +17,7 @@ class Masks(NamedTuple):
 
 
 class Constraints(Protocol):
-    """Computes the masks of works whose sampling has a grammar. Called on the engine's thread, once for each step."""
+    """Keeps works whose sampling has a grammar to it. Called on the engine's thread, once for each step."""
 
     def begin(self, plan: Plan) -> None:
         """Starts computing the masks of a step that is about to be launched; does not wait for them."""
@@ -28,5 +28,13 @@ class Constraints(Protocol):
 
         `works` are those of the plan that are sampled, in the order of the rows. The caller does not change the arrays,
         and does not look at them after the next `begin`.
+        """
+        ...
+
+    def settle(self, plan: Plan, tokens: Sequence[list[int]]) -> dict[int, str]:
+        """Takes what a step has drawn, of each work, and adds in place what its grammar makes follow.
+
+        Where it allows one continuation only, that takes the place of what was drawn. Returns by their index the works
+        that cannot go on, and why; they have no tokens then. Steps are settled in the order in which they began.
         """
         ...

@@ -106,7 +106,8 @@ class Executor:
             else:
                 tokens[work] = found[begin:end]
             begin = end
-        return StepResult(step.plan.step, tokens, failed, none_left)
+        refused = self._constraints.settle(step.plan, tokens) if self._constraints is not None else {}
+        return StepResult(step.plan.step, tokens, failed, none_left, refused)
 
     def logits(self, token_ids: Sequence[int], start: int = 0) -> Tensor:
         """Returns `[tokens - start, vocab]` fp32, of every position of one text from `start` on; for measuring.

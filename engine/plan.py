@@ -52,10 +52,11 @@ class StepResult(Struct, frozen=True, array_like=True):
     """Answers a plan."""
 
     step: int
-    tokens: list[
-        list[int]
-    ]  # of each work, in order, the tokens it sampled: one for each of its samples, in their order
+    tokens: list[list[int]]
+    """Of each work, in order, the tokens it sampled: one for each of its samples, in their order. One with a single
+    sample may have more: those that have to follow by its grammar."""
     failed: list[int] = []  # indices of works whose logits were not finite
     none_left: list[int] = []  # indices of works of which every token is forbidden
+    refused: dict[int, str] = {}  # by index of a work that its grammar does not let go on: why
     scores: dict[int, list[Scores]] = {}  # by index of a work that wants them, of its tokens: one for each sample
     prompt_scores: dict[int, Scores] = {}  # by index of a work that wants them, of the tokens behind each of its own

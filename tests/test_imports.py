@@ -37,6 +37,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     "engine": {
         "plan": set(),
         "constraints": {"plan"},
+        "grammars": {"plan", "constraints"},
         "device": set(),
         "blocks": {"plan"},
         "schedule": {"plan", "blocks"},

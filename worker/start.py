@@ -12,14 +12,17 @@ from math import ceil, inf
 from typing import Any
 
 import torch
+from llguidance import LLTokenizer
 from msgspec import structs
 
 from core.config import WorkerConfig
 from core.costs import useful_threads, worth_bringing_back
 from core.descriptors import raise_limit
 from core.errors import BatonError
+from core.grammars import read_tokenizer
 from core.hub_kernels import notice
 from core.ids import new_epoch
+from core.model_location import locate
 from core.records import Role as RoleName
 from core.records import WorkerRecord
 from core.sealing import load_secret
@@ -28,6 +31,7 @@ from core.store import ServerClock, check, connect
 from engine.blocks.manager import BlockManager
 from engine.device import device_label, dtype_name
 from engine.executor import Executor
+from engine.grammars.masks import GrammarMasks
 from engine.schedule.chunking import Chunking
 from engine.schedule.scheduler import Scheduler
 from engine.start.load import LoadedEngine, load_engine
@@ -41,6 +45,7 @@ from worker.mailbox import Inbox, Outbox
 from worker.role import Parts, Role
 
 READY_SECONDS = 30.0
+MASK_THREADS = 4
 GROWTH_SHARE = 0.02  # of the pool stays free for those who run, when others are admitted
 log = logging.getLogger("baton.worker")
 
@@ -82,7 +87,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy)
     parts = Parts(life, engine.pool.spec, engine.pool, engine.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
-    executor = Executor(engine, engine.backend.layer_signal(layer_written, busy.divide))
+    executor = Executor(engine, engine.backend.layer_signal(layer_written, busy.divide), _grammars(config, engine))
     threads = partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize)
     loop = EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth)
 
@@ -129,6 +134,17 @@ def _scheduler(name: RoleName, config: WorkerConfig, engine: LoadedEngine, block
         max_in_flight=engine.launch_depth,
         chunking=Chunking(step_seconds, engine.rates.prompt_tokens_per_second),
     )
+
+
+def _grammars(config: WorkerConfig, engine: LoadedEngine) -> GrammarMasks:
+    """Begins to read the tokenizer that grammars need."""
+    vocabulary = engine.model_config.vocab_size
+    threads = MASK_THREADS if engine.backend.device.type == "cuda" else 1  # else all cores compute the step
+
+    def read() -> LLTokenizer:
+        return read_tokenizer(locate(config.engine.model), vocabulary)
+
+    return GrammarMasks(read, vocabulary, threads)
 
 
 def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:

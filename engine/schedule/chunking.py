@@ -36,9 +36,12 @@ class Chunking:
         return min(most, max(LEAST, int(left / self._token)))
 
     def learn(self, prompt_tokens: int, decodes: int, seconds: float) -> None:
-        """Takes note that a step with so many tokens of prompts, and so many sequences that decode, took `seconds`."""
-        if seconds <= 0:
-            return  # the clock was set
+        """Takes note that a step with so many tokens of prompts, and so many sequences that decode, took `seconds`.
+
+        A few tokens beside decodes tell nothing: what they take is less than what one step differs from the next.
+        """
+        if seconds <= 0 or (decodes and 0 < prompt_tokens < LEAST):
+            return  # or the clock was set
         if not prompt_tokens:
             self._decodes += FRESH * (seconds - self._decodes)
             return

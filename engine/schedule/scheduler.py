@@ -47,7 +47,7 @@ class Launched(NamedTuple):
     plan: Plan
     members: list[Sequence]  # of each work its sequence
     decodes: int  # the first works, which decode; the others compute chunks of prompts
-    prompt_tokens: int  # tokens of all chunks
+    prompt_tokens: int  # tokens of all chunks, and those beyond one of works that decode
     planned_at: float  # s
 
 
@@ -197,11 +197,12 @@ class Scheduler:
         if len(self._launched) >= self._max_in_flight or not self._grow():
             return None
         decodes, prompts = self._ready()
-        works = [self._work(sequence, 1) for sequence in decodes]
-        room = self._max_batch_tokens - len(works)
-        if works:
+        room = self._max_batch_tokens - len(decodes)
+        if decodes:
             room = self._chunking.room(room)
-        chunks = self._chunks(prompts, room, now)
+        works = self._decodes(decodes, room)
+        more = sum(len(work.token_ids) for work in works) - len(works)
+        chunks = self._chunks(prompts, room - more, now)
         works += chunks
         if not works:
             return None
@@ -209,7 +210,7 @@ class Scheduler:
         plan = Plan(self._planned_steps, works)
         live = self._lifecycle.live
         members = [live[work.sequence] for work in works]
-        prompt_tokens = sum(len(work.token_ids) for work in chunks)
+        prompt_tokens = more + sum(len(work.token_ids) for work in chunks)
         self._launched.append(Launched(plan, members, len(decodes), prompt_tokens, now))
         return plan
 
@@ -228,6 +229,7 @@ class Scheduler:
         self._steps += 1
         before = self._prompt_tokens + self._output_tokens
         failed = dict.fromkeys(result.failed, NON_FINITE) | dict.fromkeys(result.none_left, NONE_LEFT)
+        failed |= result.refused
         progress: list[Progress] = []
         shares = zip(step.plan.works, step.members, result.tokens, strict=True)
         for index, (work, sequence, tokens) in enumerate(shares):
@@ -281,7 +283,10 @@ class Scheduler:
         return True
 
     def _ready(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Returns those who run and can go on in this step: who decode, and whose prompts are still to be computed."""
+        """Returns those who run and can go on in this step: who decode, and whose prompts are still to be computed.
+
+        Who decodes has more than one token to compute where its grammar has given it several at once.
+        """
         decodes, prompts = [], []
         for sequence in self._running:
             length = sequence.length
@@ -289,11 +294,19 @@ class Scheduler:
                 continue  # its last token is under way, or it waits for a block
             if sequence.pending and (sequence.branches or sequence.sampling.grammar):
                 continue  # its branches are to begin first; a grammar has to see the token before the next one
-            if length - sequence.planned == 1:
+            if length - sequence.planned == 1 or sequence.planned >= sequence.admitted_length:
                 decodes.append(sequence)
             else:
                 prompts.append(sequence)
         return decodes, prompts
+
+    def _decodes(self, decodes: list[Sequence], room: int) -> list[Work]:
+        """Plans a token of each, and up to `room` more of those that have more to compute."""
+        works: list[Work] = []
+        for sequence in decodes:
+            works.append(self._work(sequence, min(sequence.length - sequence.planned, 1 + room)))
+            room -= len(works[-1].token_ids) - 1
+        return works
 
     def _chunks(self, prompts: list[Sequence], room: int, now: float) -> list[Work]:
         """Cuts chunks of `room` tokens at most, first from `prompts`, then from those that are admitted."""

@@ -15,6 +15,8 @@ from gateway.grammar.texts import (
     of_regex,
 )
 
+REGEX = 1 << 14  # characters
+
 
 class Form(NamedTuple):
     """Asks for a form of answer. `param` is the field of the request that does, as errors name it."""
@@ -40,6 +42,9 @@ async def grammar_of(form: Form, checks: GrammarChecks) -> str:
         case "json_schema", (dict() | bool()) as schema:
             return of_json_schema(schema, form.whitespace)
         case "regex", str(pattern):
+            if len(pattern) > REGEX:
+                message = f"{form.param}: {len(pattern)} characters of a regex are more than {REGEX}"
+                raise invalid(message, form.param, "grammar_too_complex")
             return of_regex(pattern)
         case "choice", list(choices):
             return of_choices(choices)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import Any
 
-MOST_NODES = 4096  # of a schema; a larger one stays as it is: its walk would keep the event loop
-MOST_BRANCHES = 32
+MOST_NODES = 1024  # of a schema; a larger one stays as it is: its walk would keep the event loop
+MOST_BRANCHES = 16
 MOST_HOPS = 16  # from $ref to $ref
 
 _ONE = ("additionalProperties", "items", "not", "propertyNames", "contains", "if", "then", "else")

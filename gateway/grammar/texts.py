@@ -9,6 +9,7 @@ of its own, so that texts of different origin never collide:
 None of them checks anything: `gateway/grammar/checks.py` does, in processes of their own.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,15 +61,9 @@ def nested(grammar: str) -> str:
     return f"%lark {{\n{grammar}\n}}"
 
 
+_WRITTEN = {"\\d": "[0-9]", "/": "\\/", "\n": "\\n", "\\\n": "\\n"}
+
+
 def _escaped(pattern: str) -> str:
-    """Returns a regex as it stands between slashes."""
-    written, escaped = [], False
-    for character in pattern:
-        if character == "/" and not escaped:
-            written.append("\\/")
-        elif character == "\n":
-            written.append("n" if escaped else "\\n")
-        else:
-            written.append(character)
-        escaped = character == "\\" and not escaped
-    return "".join(written)
+    """Returns a regex as it stands between slashes. Digits are those of ASCII, as a reader of numbers expects."""
+    return re.sub(r"\\.|/|\n", lambda found: _WRITTEN.get(found[0], found[0]), pattern, flags=re.DOTALL)

@@ -45,6 +45,7 @@ def fits(tokenizer: LLTokenizer, grammar: str, text: str) -> bool:
         (of_json_schema(True), ["1", "null", "[]"], ["", "x"]),
         (of_regex(r"[a-z]+/\d{2}"), ["ab/12"], ["ab/1", "ab/123", "xab/12 "]),
         (of_regex(r"^a\/b\\/$"), ["a/b\\/"], ["a/b/"]),
+        (of_regex(r"[\d.]+\[\d\]\\d"), [r"1.5[2]\d"], ["\u0661.5[2]\\d", "1.5[\u0662]\\d", "1.5[2]\\3"]),
         (of_regex("a\nb|é+"), ["a\nb", "éé"], ["a b"]),
         (of_choices(CHOICES), CHOICES, ["y"]),
     ],

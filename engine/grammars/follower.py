@@ -1,0 +1,111 @@
+"""Follows sequences through their grammars: which tokens may come next, and which have to.
+
+A follower's state is a matcher of llguidance. It is brought up to date from the sequence's own tokens, whatever became
+of it meanwhile, so it may be dropped at any time: after a preemption, or on another worker, it is made anew from the
+grammar and the tokens of the output.
+"""
+
+from collections import OrderedDict
+
+from llguidance import LLMatcher, LLTokenizer
+
+from core.grammars import GrammarError, compiled, refuse_error
+from engine.plan import Work
+
+MOST_FORCED = 64
+"""Tokens that a sequence is given at once without a draw; the next step computes them all."""
+COMPILED = 32
+"""Grammars that are kept compiled, those without a sequence among them."""
+FOLLOWED = 256
+"""Sequences that are followed, at least; there may be as many as are in one step."""
+
+
+class Follower:
+    """Follows one sequence. Every method raises `GrammarError` where its grammar allows no such output."""
+
+    def __init__(self, matcher: LLMatcher, work: Work, end: int) -> None:
+        """`matcher` is at the beginning; it is the follower's own. `end` ends a text whose grammar is complete."""
+        assert work.tokens is not None, "a work with a grammar looks back"
+        self.matcher = matcher
+        self.tokens = work.tokens  # the sequence's own list: it is the same one as long as the sequence lives
+        self.seen = work.prompt_tokens  # so many of them are known to the matcher, or are not output
+        self._end = end
+        self._ahead = False  # what has to come next was asked for, and is nothing
+
+    def catch_up(self) -> None:
+        """Takes note of tokens that the sequence has got meanwhile."""
+        if self.seen < len(self.tokens):
+            self._consume(self.tokens[self.seen :])
+
+    def forced(self, drawn: list[int]) -> list[int]:
+        """Takes note of `drawn`, which the sequence gets now, and returns it with the tokens that have to follow.
+
+        Where the text is complete, the token that ends it is the last of them.
+        """
+        self._consume(drawn)
+        found = list(drawn)
+        if not self._ahead and not self.matcher.is_stopped():
+            more = self.matcher.compute_ff_tokens()[:MOST_FORCED]
+            self._consume(more)
+            self._ahead = len(more) < MOST_FORCED
+            found += more
+        if self.matcher.is_stopped() and found[-1:] != [self._end]:
+            self._refuse_unfinished()
+            self.seen += 1
+            found.append(self._end)
+        return found
+
+    def _refuse_unfinished(self) -> None:
+        """Raises `GrammarError` if the matcher has stopped for another reason than a complete text."""
+        refuse_error(self.matcher)
+        if not self.matcher.is_accepting():
+            raise GrammarError(self.matcher.stop_reason())
+
+    def _consume(self, tokens: list[int]) -> None:
+        if not tokens:
+            return
+        self._ahead = False
+        self.seen += len(tokens)
+        if not self.matcher.consume_tokens(tokens):
+            refuse_error(self.matcher)
+            raise GrammarError("the output does not fit it")
+
+
+class Followers:
+    """Keeps the followers of one engine's sequences, and their compiled grammars. Used by one thread at a time."""
+
+    def __init__(self, tokenizer: LLTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._end = tokenizer.eos_tokens[0]
+        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._followers: OrderedDict[int, Follower] = OrderedDict()  # by sequence
+
+    def of(self, work: Work) -> Follower:
+        """Returns the follower of a work's sequence, brought up to date. Raises `GrammarError`."""
+        follower = self._followers.get(work.sequence)
+        if follower is None or follower.tokens is not work.tokens or follower.seen > len(follower.tokens):
+            follower = Follower(self._begun(work), work, self._end)
+            self._followers[work.sequence] = follower
+        self._followers.move_to_end(work.sequence)
+        follower.catch_up()
+        return follower
+
+    def known(self, work: Work) -> Follower | None:
+        """Returns the follower of a work's sequence as it is; None: there is none."""
+        return self._followers.get(work.sequence)
+
+    def trim(self, most: int) -> None:
+        """Forgets the sequences that were in no step for longest, but for `most` of all."""
+        while len(self._followers) > max(most, FOLLOWED):
+            self._followers.popitem(last=False)
+
+    def _begun(self, work: Work) -> LLMatcher:
+        assert work.sampling is not None
+        grammar = work.sampling.grammar
+        known = self._compiled.get(grammar)
+        if known is None:
+            known = self._compiled[grammar] = compiled(self._tokenizer, grammar)
+            if len(self._compiled) > COMPILED:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(grammar)
+        return known.deep_copy()

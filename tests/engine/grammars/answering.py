@@ -1,0 +1,122 @@
+"""A random model with a real tokenizer, and a batch of answers of it through scheduler and executor."""
+
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from transformers import LlamaConfig
+
+from core.grammars import end_of_text, read_tokenizer
+from core.ids import AttemptKey
+from core.messages import Finish, Limits, Prompt, Sampling
+from engine.blocks.manager import BlockManager
+from engine.executor import Engine, Executor
+from engine.grammars.masks import GrammarMasks
+from engine.schedule import sequence as sequences
+from engine.schedule.scheduler import Scheduler
+from tests.reference import SIZES, build_model
+
+DEMO = Path(__file__).resolve().parents[3] / "demo_model" / "weights"
+VOCABULARY = 2048
+ENDS = end_of_text(DEMO)
+PROMPT = list(range(100, 140))
+
+
+class Answer(NamedTuple):
+    """What became of a sequence."""
+
+    tokens: list[int]
+    finish: Finish | None
+    failed: str
+    steps: int  # in which it got tokens
+
+    @property
+    def text(self) -> str:
+        """Without the token that ends it."""
+        ids = [token for token in self.tokens if token not in ENDS]
+        return TOKENIZER.decode_bytes(ids).decode()
+
+
+TOKENIZER = read_tokenizer(DEMO, VOCABULARY)
+CLOSING = tuple(
+    token for token in range(VOCABULARY) if token not in ENDS and set(TOKENIZER.decode_str([token])) & set('"]}')
+)
+
+
+def random_model(directory: Path, seed: int = 0) -> Path:
+    """Weights that nobody trained, with the demo model's tokenizer: what it says is noise."""
+    sizes = {**SIZES, "vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2}
+    sizes |= {"max_position_embeddings": 2048, "eos_token_id": ENDS[0]}
+    build_model(directory, LlamaConfig(**sizes), seed=seed)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(DEMO / name, directory / name)
+    return directory
+
+
+def masks_of(directory: Path) -> GrammarMasks:
+    return GrammarMasks(partial(read_tokenizer, directory, VOCABULARY), VOCABULARY, threads=1)
+
+
+def grammar_sampling(grammar: str, seed: int = 0, temperature: float = 1.0, bias: float = 4.0) -> Sampling:
+    """`bias` is what quotes and brackets that close are likelier by, so that free texts end."""
+    biases = tuple((token, bias) for token in CLOSING) if bias else ()
+    return Sampling(seed=seed, temperature=temperature, grammar=grammar, logit_bias=biases)
+
+
+class Batch:
+    """Answers questions together. `blocks` of the pool: fewer than all need, and some are preempted."""
+
+    def __init__(self, engine: Engine, executor: Executor, blocks: int = 0, sequences: int = 256) -> None:
+        self.executor = executor
+        self.scheduler = Scheduler(
+            BlockManager(engine.pool.spec, blocks or engine.pool.block_count),
+            max_batch_tokens=1024,
+            max_sequences=sequences,
+            max_model_len=engine.model_config.max_model_len,
+            max_in_flight=engine.launch_depth,
+        )
+        self._answers: dict[int, Answer] = {}
+        self._count = 0
+
+    def ask(self, sampling: Sampling, limits: Limits, output: Sequence[int] = ()) -> sequences.Sequence:
+        """Adds a sequence; `output` is what earlier attempts have emitted."""
+        self._count += 1
+        # A first token of its own, so that nobody finds another's prompt in the cache.
+        tokens = [self._count % VOCABULARY, *PROMPT]
+        prompt = Prompt([*tokens, *output], len(tokens))
+        asked = sequences.Sequence(AttemptKey(f"r{self._count}", 0, 1), "gateway", prompt, 1e9, sampling, limits)
+        self.scheduler.add(asked)
+        self._answers[asked.id] = Answer([], None, "", 0)
+        return asked
+
+    def turn(self) -> bool:
+        """Plans, launches and collects as a worker does; False: nothing is left to do."""
+        flying = 0
+        while flying < self.executor.engine.launch_depth and (plan := self.scheduler.plan(0.0)) is not None:
+            self.executor.move(self.scheduler.take_moves())
+            self.executor.launch(plan)
+            flying += 1
+        for _ in range(flying):
+            for progress in self.scheduler.apply(self.executor.collect(), 0.0):
+                before = self._answers[progress.sequence.id]
+                self._answers[progress.sequence.id] = Answer(
+                    before.tokens + progress.tokens, progress.finish, progress.failed, before.steps + 1
+                )
+        return flying > 0
+
+    def run(self) -> list[Answer]:
+        """Runs until all have ended; returns the answers in the order in which they were asked for."""
+        while self.turn():
+            pass
+        self.scheduler.check_invariants()
+        return list(self._answers.values())
+
+
+def ask_all(engine: Engine, directory: Path, samplings: Sequence[Sampling], max_tokens: int) -> list[Answer]:
+    """Answers all at once."""
+    batch = Batch(engine, Executor(engine, constraints=masks_of(directory)))
+    for sampling in samplings:
+        batch.ask(sampling, Limits(max_tokens, ENDS))
+    return batch.run()
