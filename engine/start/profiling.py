@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import get_args
 
 import torch
+from msgspec import structs
 
 from core.config import Codec, EngineConfig
 from core.errors import ConfigError, DeviceMemoryError
@@ -21,6 +22,14 @@ SECONDS = 0.5
 REPEATS = 3
 PLAIN = Sampling(seed=0)
 FILTERED = Sampling(seed=0, top_k=50, top_p=0.9)
+ADJUSTED = Sampling(
+    seed=0,
+    repetition_penalty=1.1,
+    logit_bias=((0, 0.5),),
+    allowed_token_ids=(0, 1),
+    bad_words=((1,),),
+)
+ALL = structs.replace(ADJUSTED, top_k=FILTERED.top_k, top_p=FILTERED.top_p)
 """What takes most memory to sample."""
 MOVED_BYTES = 8 << 20
 """About what is moved to the host tier and back to know its speed."""
@@ -38,10 +47,12 @@ def prompt_rate(config: EngineConfig, longest: int, device: torch.device, make: 
     tokens = config.block_size
     try:
         if device.type == "cuda":
-            # Logits and noise of every row may take more than the longest prompt. No request should wait for the
-            # kernels that short prompts, unfiltered samples and moved blocks have of their own.
-            _seconds(widest_step(config), tokens, make, FILTERED)
-            _seconds([first_step(config, longest)], tokens, make)
+            # Logits, counts and noise of every row may take more than the longest prompt. No request should wait for
+            # the kernels that short prompts, samples of all kinds and moved blocks have of their own.
+            for sampling in (ALL, FILTERED):
+                _seconds(widest_step(config), tokens, make, sampling)
+            for sampling in (ADJUSTED, PLAIN):
+                _seconds([first_step(config, longest)], tokens, make, sampling)
             warm_up(make(3))
             lengths = largest_step(config, longest)
             return sum(lengths) / _seconds(lengths, tokens, make, FILTERED)
@@ -115,7 +126,10 @@ def prompts(lengths: list[int], block_tokens: int, sampling: Sampling) -> tuple[
     works, first = [], 1
     for sequence, length in enumerate(lengths):
         end = first + blocks_for(length, block_tokens)
-        works.append(Work(sequence, 0, [0] * length, (list(range(first, end)),), sampling))
+        tokens = [0] * length
+        text = tokens if sampling.looks_back else None
+        blocks = (list(range(first, end)),)
+        works.append(Work(sequence, 0, tokens, blocks, sampling, tokens=text, prompt_tokens=length))
         first = end
     return Plan(0, works), first
 

@@ -10,6 +10,7 @@ from transformers import LlamaConfig
 
 from core.config import Codec
 from core.kvspec import Piece, WireForm
+from core.messages import Sampling
 from engine.backends.base import Backend
 from engine.backends.reference.backend import ReferenceBackend
 from engine.backends.reference.device_codec import DeviceCodec
@@ -151,11 +152,58 @@ def moved_blocks_make_room(worker: Worker) -> None:
     worker.executor.collect()
 
 
+ASKING = Sampling(
+    seed=0,
+    temperature=0.0,
+    repetition_penalty=1.2,
+    frequency_penalty=0.5,
+    logit_bias=((3, 1.0),),
+    allowed_token_ids=tuple(range(300)),
+    bad_words=((4,), (1, 5), (1, 1, 6)),
+)
+
+
+def penalized_texts_run_ahead(worker: Worker) -> None:
+    """Counts follow tokens that the host does not know yet; a text that comes takes another one's row."""
+    texts = [[1] * 9, [1] * 3]
+    prompts, outputs, waiting = [9, 3], [0, 0], []
+
+    def step(*members: int, pending: bool = False) -> None:
+        works = []
+        for each in members:
+            text, index = texts[each], outputs[each]
+            start = prompts[each] + index - 1 if index else 0
+            ids = [PENDING] if pending else text[start:]
+            blocks = ([[1, 2], [3]][each],)
+            works.append(Work(each, start, ids, blocks, ASKING, (0,), index, text, prompts[each], (7,)))
+            outputs[each] += 1
+        worker.launch(*works)
+        waiting.append(members)
+
+    def collect() -> None:
+        for each, tokens in zip(waiting.pop(0), worker.executor.collect().tokens, strict=True):
+            texts[each] += tokens
+
+    step(0)
+    step(0, pending=True)
+    collect()
+    step(0, pending=True)
+    collect()
+    collect()
+    step(0, 1)
+    step(1, 0, pending=True)
+    collect()
+    step(1, 0, pending=True)
+    collect()
+    collect()
+
+
 SCENES: dict[str, tuple[Callable[[Worker], None], bool]] = {
     "a prefill worker": (layers_leave_behind_their_step, True),
     "a decode worker": (landed_sequences_run, False),
     "handoffs that end early": (what_was_given_up_is_used_by_another, False),
     "moves": (moved_blocks_make_room, False),
+    "penalties": (penalized_texts_run_ahead, False),
 }
 
 

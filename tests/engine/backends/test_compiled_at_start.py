@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import pytest
 from msgspec import structs
+from torch import Tensor
 from transformers import LlamaConfig
 
 from core.config import BlockSize, Codec, EngineConfig
@@ -17,6 +18,7 @@ from engine.kv.pool import KVPool
 from engine.plan import BlockMove, Plan, Work
 from engine.start.load import LoadedEngine
 from engine.start.profiling import host_rate, prompt_rate
+from kernels.sample import sample
 from tests.engine.drive import GREEDY
 from tests.engine.simulated_device import CUDA, simulated_device
 from tests.engine.specializations import specializations
@@ -28,6 +30,13 @@ BLOCK: BlockSize = 8
 ROWS, STEP = 5, 64
 LONGEST = 256
 SAMPLINGS = [GREEDY, Sampling(seed=1), Sampling(seed=1, top_k=3, top_p=0.5), Sampling(seed=1, min_p=0.1)]
+ADJUSTMENTS: list[dict[str, Any]] = [
+    {"presence_penalty": 0.5},
+    {"logit_bias": ((3, 1.5), (5, 1.0))},
+    {"allowed_token_ids": (1, 2, 3)},
+    {"bad_words": ((4,), (1, 1, 5))},
+]
+SAMPLINGS += [structs.replace(each, **asked) for each in SAMPLINGS for asked in ADJUSTMENTS]
 CODECS: tuple[Codec, ...] = get_args(Codec)
 
 
@@ -36,7 +45,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedEngine:
     directory = build_model(
         tmp_path_factory.mktemp("compiled") / "model", LlamaConfig(**{**SIZES, "num_hidden_layers": 2})
     )
-    settings: dict[str, Any] = dict(block_size=BLOCK, max_sequences=1, max_batch_tokens=1, decode_graphs="off")
+    settings: dict[str, Any] = dict(dtype="fp16", block_size=BLOCK, max_sequences=1, max_batch_tokens=1, decode_graphs="off")
     return make_engine(directory, cpu_backend="triton", **settings)
 
 
@@ -68,10 +77,11 @@ class Start:
 
     def step(self, *texts: tuple[int, int], sampling: Sampling = GREEDY, samples: tuple[int, ...] = (0,)) -> None:
         """A step of texts that have so many tokens in the pool, and so many new ones."""
-        works = [
-            Work(number, start, [1] * new, ([1] * blocks_for(start + new, BLOCK),), sampling, samples)
-            for number, (start, new) in enumerate(texts)
-        ]
+        works = []
+        for number, (start, new) in enumerate(texts):
+            blocks = ([1] * blocks_for(start + new, BLOCK),)
+            text = [1] * (start + new) if sampling.looks_back else None
+            works.append(Work(number, start, [1] * new, blocks, sampling, samples, 0, text, start + new))
         self.executor.launch(Plan(0, works))
         self.executor.collect()
 
@@ -103,10 +113,19 @@ def serve(worker: Start) -> None:
             worker.transfer(layer, [5, 2, 9][:count])
 
 
+def first_tokens(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Samples with kernels that do nothing: of the tokens, which would be whatever the memory held, all are 0."""
+    tokens, finite = sample(*args, **kwargs)
+    return tokens.zero_(), finite
+
+
 @pytest.mark.parametrize("slots", [0, 4], ids=["no host tier", "host tier"])
 @pytest.mark.parametrize("blocks", [48, 33])
-def test_requests_launch_what_the_start_has_compiled(blocks: int, slots: int, loaded: LoadedEngine) -> None:
+def test_requests_launch_what_the_start_has_compiled(
+    blocks: int, slots: int, loaded: LoadedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a pool whose number of blocks is divisible by 16, and in one of another."""
+    monkeypatch.setattr("engine.backends.triton.sampler.sample", first_tokens)
     with simulated_device(), specializations(run=False) as found:
         worker = Start(loaded, blocks, slots)
         at_start = set(found)
