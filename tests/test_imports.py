@@ -50,11 +50,12 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     "engine.backends": {
         "gumbel": set(),
         "adjuster": set(),
+        "adjusting": {"adjuster"},
         "sampler": {"gumbel"},
         "base": {"adjuster", "sampler"},
-        "reference": {"gumbel", "adjuster", "sampler", "base"},
-        "native": {"gumbel", "adjuster", "sampler", "base", "reference"},
-        "triton": {"adjuster", "sampler", "base", "reference"},
+        "reference": {"gumbel", "adjuster", "adjusting", "sampler", "base"},
+        "native": {"gumbel", "adjuster", "adjusting", "sampler", "base", "reference"},
+        "triton": {"adjuster", "adjusting", "sampler", "base", "reference"},
         "choice": {"base", "reference", "native", "triton"},
     },
     "kvtransfer": {
