@@ -71,6 +71,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     },
     "gateway": {
         "errors": set(),
+        "error_types": set(),
         "heap": set(),
         "text": {"errors"},
         "output": {"errors"},
@@ -82,7 +83,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "anthropic": {"errors", "output", "requests", "openai"},
         "responses": {"errors", "text", "output", "requests", "openai"},
         "service": {"errors", "text", "grammar", "workers", "reports", "requests", "openai", "responses"},
-        "http": {"errors", "requests", "openai", "anthropic", "responses", "reports", "service"},
+        "http": {"errors", "error_types", "requests", "openai", "anthropic", "responses", "reports", "service"},
         "__main__": {"heap", "service", "http"},
     },
 }
