@@ -49,9 +49,14 @@ class APIError(BatonError):
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
     def anthropic_body(self, request: str) -> dict[str, Any]:
-        """Returns the body as Anthropic has it: `{"type": "error", "error": {type, message}, "request_id"}`."""
-        kind = _ANTHROPIC_TYPES.get(self.status, INVALID if self.status < 500 else "api_error")
-        return {"type": "error", "error": {"type": kind, "message": self.message}, "request_id": request}
+        """Returns the body as Anthropic has it: `{"type", "error": {type, message, details}, "request_id"}`."""
+        error: dict[str, Any] = {
+            "type": _ANTHROPIC_TYPES.get(self.status, INVALID if self.status < 500 else "api_error"),
+            "message": self.message,
+        }
+        if self.code is not None:
+            error["details"] = {"error_code": self.code}
+        return {"type": "error", "error": error, "request_id": request}
 
     def body_for(self, path: str, request: str) -> dict[str, Any]:
         """Returns the body in the shape of the API that `path` belongs to; `request` is the request's id."""

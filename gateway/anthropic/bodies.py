@@ -21,7 +21,13 @@ def parse_count(body: bytes) -> CountTokensRequest:
 
 
 def _checked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the fields as they are. Raises `APIError` for blocks and tools of other types than ours."""
+    """Returns the fields as they are. Raises `APIError` for blocks and tools of other types than ours, and threads.
+
+    Anthropic's client has threads by default where it runs tools, and does without at this very code.
+    """
+    if fields.get("thread") is not None:
+        message = "thread: messages are not kept here; send the whole conversation"
+        raise invalid(message, "thread", "thread_unsupported_request")
     for number, message in enumerate(_list(fields.get("messages"))):
         for where, block in _blocks(message, f"messages[{number}]"):
             kind = block.get("type")

@@ -162,5 +162,6 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True, forbid_unkn
     service_tier: Literal["auto", "standard_only"] | None = None
     inference_geo: str | None = None
     diagnostics: dict[str, Any] | None = None
+    thread: None = None
     container: Literal[""] | None = None
     mcp_servers: Annotated[list[Any], Meta(max_length=0)] | None = None

@@ -38,7 +38,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         shapers: list[ResponseShaper] = []
 
         def shape(requests: list[Open]) -> ResponseShaper:
-            bytes_of, end = front.tokenizer.bytes_of, None
+            bytes_of, end = front.tokenizer.bytes_of, front.thought_end
             shapers.append(ResponseShaper(gateway.model, body, requests[0], bytes_of, end, keep))
             return shapers[0]
 

@@ -10,7 +10,7 @@ import redis
 
 from core.store import connect
 from launcher.redis_server import server_binary
-from tests.gateway.models import byte_level
+from tests.gateway.models import HERMES, byte_level
 from tests.gateway.running import Running, serving
 
 START_SECONDS = 20.0
@@ -51,6 +51,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return byte_level(tmp_path_factory.mktemp("models") / "tiny", vocabulary=443)
 
 
+@pytest.fixture(scope="session")
+def calling_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory whose chat template knows tools and thinking."""
+    directory = tmp_path_factory.mktemp("models") / "calling"
+    return byte_level(directory, template=HERMES, max_position_embeddings=2048)
+
+
 @pytest.fixture
 def secret_file(tmp_path: Path) -> Path:
     path = tmp_path / "secret"
@@ -72,3 +79,9 @@ async def serve(redis_url: str, model: Path, secret_file: Path) -> AsyncIterator
 async def running(serve: Callable[..., Awaitable[Running]]) -> Running:
     """A gateway with one prefill and one decode peer, ready."""
     return await serve("prefill", "decode")
+
+
+@pytest.fixture
+async def calling(serve: Callable[..., Awaitable[Running]], calling_model: Path) -> Running:
+    """The same with a model that calls tools and thinks."""
+    return await serve("prefill", "decode", at=calling_model)

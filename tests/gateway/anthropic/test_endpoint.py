@@ -90,13 +90,14 @@ async def test_the_prompt_has_system_and_turns(running: Running, client: anthrop
     assert first.prompt.token_ids == second.prompt.token_ids
 
 
-async def test_a_key_in_its_header_is_the_tenants(running: Running, client: anthropic.AsyncAnthropic) -> None:
+async def test_a_key_is_the_tenants_in_either_header(running: Running, client: anthropic.AsyncAnthropic) -> None:
     await client.messages.create(model=model(running), max_tokens=3, messages=HI)
-    mine = {"authorization": "Bearer mine"}
-    await running.client.post("/v1/chat/completions", json={"messages": HI}, headers=mine)
-    await running.chat()
-    salts = [job.prompt.salt for job in running.peer("prefill").jobs]
-    assert salts[0] == salts[1] != salts[2]
+    body = {"model": model(running), "max_tokens": 3, "messages": HI}
+    for headers in ({"x-api-key": "mine"}, {"x-api-key": "another"}, {}):
+        answer = await running.client.post("/v1/messages", json=body, headers=headers)
+        assert answer.status_code == 200
+    mine, same, other, none = [job.prompt.salt for job in running.peer("prefill").jobs]
+    assert mine == same and len({mine, other, none}) == 3 and none == ""
 
 
 async def test_errors_have_its_form(running: Running, client: anthropic.AsyncAnthropic) -> None:
@@ -105,6 +106,7 @@ async def test_errors_have_its_form(running: Running, client: anthropic.AsyncAnt
     body: Any = missing.value.body
     assert body["type"] == "error" and body["error"]["type"] == "not_found_error"
     assert "another" in body["error"]["message"] and missing.value.request_id
+    assert missing.value.error_code == "model_not_found"
     image: list[Any] = [{"role": "user", "content": [{"type": "image"}]}]
     with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\]\.content\[0\]\.type"):
         await client.messages.create(model=model(running), max_tokens=3, messages=image)

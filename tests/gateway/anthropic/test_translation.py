@@ -206,6 +206,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "unsupported_parameter",
         "tools[1].type",
     ),
+    "a thread": ({"thread": {"type": "create"}}, "thread_unsupported_request", "thread"),
     "their servers": ({"mcp_servers": [{"type": "url"}]}, "invalid_value", "mcp_servers"),
     "a given beginning": (
         {"messages": [*HI["messages"], {"role": "assistant", "content": "The"}]},

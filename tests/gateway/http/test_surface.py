@@ -132,6 +132,6 @@ async def test_errors_on_anthropics_path_have_its_shape(running: Running) -> Non
         answer = await running.client.put(path)
         body = answer.json()
         assert set(body) == {"type", "error", "request_id"} and body["type"] == "error"
-        assert set(body["error"]) == {"type", "message"}
+        assert set(body["error"]) == {"type", "message", "details"}
         assert body["request_id"] == answer.headers["request-id"]
     assert set((await running.client.get("/v1/messagesx")).json()) == {"error"}
