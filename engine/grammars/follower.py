@@ -67,8 +67,7 @@ class Follower:
         self._ahead = False
         self.seen += len(tokens)
         if not self.matcher.consume_tokens(tokens):
-            refuse_error(self.matcher)
-            raise GrammarError("the output does not fit it")
+            raise GrammarError("the output does not fit it")  # the matcher's own message would quote the output
 
 
 class Followers:

@@ -39,6 +39,7 @@ class Answer(NamedTuple):
         return TOKENIZER.decode_bytes(ids).decode()
 
 
+NOTHING = Answer([], None, "", 0)
 TOKENIZER = read_tokenizer(DEMO, VOCABULARY)
 CLOSING = tuple(
     token for token in range(VOCABULARY) if token not in ENDS and set(TOKENIZER.decode_str([token])) & set('"]}')
@@ -83,12 +84,9 @@ class Batch:
     def ask(self, sampling: Sampling, limits: Limits, output: Sequence[int] = ()) -> sequences.Sequence:
         """Adds a sequence; `output` is what earlier attempts have emitted."""
         self._count += 1
-        # A first token of its own, so that nobody finds another's prompt in the cache.
-        tokens = [self._count % VOCABULARY, *PROMPT]
-        prompt = Prompt([*tokens, *output], len(tokens))
+        prompt = Prompt([*PROMPT, *output], len(PROMPT))
         asked = sequences.Sequence(AttemptKey(f"r{self._count}", 0, 1), "gateway", prompt, 1e9, sampling, limits)
         self.scheduler.add(asked)
-        self._answers[asked.id] = Answer([], None, "", 0)
         return asked
 
     def turn(self) -> bool:
@@ -100,7 +98,7 @@ class Batch:
             flying += 1
         for _ in range(flying):
             for progress in self.scheduler.apply(self.executor.collect(), 0.0):
-                before = self._answers[progress.sequence.id]
+                before = self._answers.get(progress.sequence.id, NOTHING)
                 self._answers[progress.sequence.id] = Answer(
                     before.tokens + progress.tokens, progress.finish, progress.failed, before.steps + 1
                 )
@@ -111,7 +109,7 @@ class Batch:
         while self.turn():
             pass
         self.scheduler.check_invariants()
-        return list(self._answers.values())
+        return [answer for _, answer in sorted(self._answers.items())]
 
 
 def ask_all(engine: Engine, directory: Path, samplings: Sequence[Sampling], max_tokens: int) -> list[Answer]:
