@@ -13,7 +13,9 @@ class Masks(NamedTuple):
     """Says for some rows of a step's logits which tokens may be drawn."""
 
     rows: Sequence[int]  # numbers of the masked rows, rising
-    bits: NDArray[np.int32]  # [masked rows, ceil(vocab / 32)]; bit i % 32 of word i // 32 is set: token i may be drawn
+    bits: NDArray[np.int32]
+    """`[masked rows, ceil(vocab / 32)]`: where bit i % 32 of word i // 32 is set, token i may be drawn. Bits behind the
+    vocabulary are not set."""
 
 
 class Constraints(Protocol):

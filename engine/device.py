@@ -4,9 +4,10 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 AMPERE = (8, 0)
 """The compute capability from which on GPUs multiply bf16. PyTorch says that older ones support it: it emulates it."""
 ROOM = "a lower --gpu-memory-utilization or --max-batch-tokens leaves more to steps"
+ALIGNED = 16
+"""Bytes. Triton compiles a kernel for each alignment of its arguments, maybe while a request waits."""
 ERRORS = ("CUDA", "Triton Error", "cuBLAS", "CUBLAS")
 """What errors of libraries below PyTorch begin with."""
 
@@ -101,6 +104,20 @@ def to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:
     if device.type == "cuda":
         found = found.pin_memory()  # PyTorch keeps and reuses it once it was copied
     return found.to(device, non_blocking=True)
+
+
+def to_device_together(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
+    """Copies arrays of any formats in one transfer; each begins at a multiple of `ALIGNED` bytes there."""
+    begins = np.cumsum([0, *(-(-array.nbytes // ALIGNED) * ALIGNED for array in arrays)]).tolist()
+    packed: Any = np.empty(begins[-1] + 1, np.uint8)  # PyTorch makes no views of nothing in another format
+    for array, begin in zip(arrays, begins, strict=False):
+        packed[begin : begin + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    there = to_device(packed, device)
+    formats = [torch.from_numpy(array).dtype for array in arrays]
+    return [
+        there[begin : begin + array.nbytes].view(format).view(array.shape)
+        for array, begin, format in zip(arrays, begins, formats, strict=False)
+    ]
 
 
 @contextmanager

@@ -50,11 +50,12 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     "engine.backends": {
         "gumbel": set(),
         "adjuster": set(),
+        "adjusting": {"adjuster"},
         "sampler": {"gumbel"},
         "base": {"adjuster", "sampler"},
-        "reference": {"gumbel", "adjuster", "sampler", "base"},
-        "native": {"gumbel", "adjuster", "sampler", "base", "reference"},
-        "triton": {"adjuster", "sampler", "base", "reference"},
+        "reference": {"gumbel", "adjuster", "adjusting", "sampler", "base"},
+        "native": {"gumbel", "adjuster", "adjusting", "sampler", "base", "reference"},
+        "triton": {"adjuster", "adjusting", "sampler", "base", "reference"},
         "choice": {"base", "reference", "native", "triton"},
     },
     "kvtransfer": {
@@ -70,6 +71,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     },
     "gateway": {
         "errors": set(),
+        "error_types": set(),
         "heap": set(),
         "text": {"errors"},
         "output": {"errors"},
@@ -81,7 +83,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "anthropic": {"errors", "output", "requests", "openai"},
         "responses": {"errors", "text", "output", "requests", "openai"},
         "service": {"errors", "text", "grammar", "workers", "reports", "requests", "openai", "responses"},
-        "http": {"errors", "requests", "openai", "anthropic", "responses", "reports", "service"},
+        "http": {"errors", "error_types", "requests", "openai", "anthropic", "responses", "reports", "service"},
         "__main__": {"heap", "service", "http"},
     },
 }

@@ -26,8 +26,10 @@ KERNELS = {
     "block_copy": 35,
 }
 """Seconds for the tests of each: they compile many variants."""
-OPERATORS = ("attention", "elementwise_triton", "sampler_triton", "triton_backend")
+OPERATORS = ("attention", "elementwise_triton", "adjuster_steps", "sampler_triton", "triton_backend")
 """Tests of what the engine makes of the kernels: they take a GPU where there is one."""
+ADJUSTING = ("penalize", "token_mask", "forbid_tokens")
+"""Kernels so small that they share a stage."""
 MOST_TESTERS = 14
 """Processes that tests run in, side by side; each has half a gigabyte of the GPU's memory for itself alone."""
 
@@ -100,7 +102,12 @@ PART_TWO = (
     ),
     _engine(f"{LARGE}-tuned", LARGE, 75),
     _engine(SMALL, SMALL, 45),
-    _pytest("operators", 35, *(f"tests/engine/backends/test_{name}.py" for name in OPERATORS)),
+    _pytest(
+        "operators",
+        35,
+        *(f"tests/engine/backends/test_{name}.py" for name in OPERATORS),
+        *(f"tests/kernels/test_{name}.py" for name in ADJUSTING),
+    ),
     _pytest(
         "architectures",
         50,

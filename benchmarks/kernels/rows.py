@@ -5,13 +5,16 @@ from typing import NamedTuple
 
 from benchmarks.kernels import (
     block_copy,
+    forbid_tokens,
     paged_decode_attention,
+    penalize,
     prefill_attention,
     rms_norm,
     rope_and_store,
     sample,
     score_floor,
     silu_and_mul,
+    token_mask,
 )
 from benchmarks.kernels.case import Limit, Rows, Shape, Size
 
@@ -23,6 +26,9 @@ MODULES: dict[str, Rows] = {
     "silu_and_mul": silu_and_mul,
     "sample": sample,
     "score_floor": score_floor,
+    "penalize": penalize,
+    "token_mask": token_mask,
+    "forbid_tokens": forbid_tokens,
     "block_copy": block_copy,
 }
 

@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Scope
 
 from gateway.errors import APIError, failed, not_offered, of_status
-from gateway.http import completions, facts, messages, responses, tokens
+from gateway.http import completions, docs, facts, messages, responses, tokens
 from gateway.http.absent import absent
 from gateway.http.cross_origin import CrossOrigin, allow
 from gateway.http.serving import Serving
@@ -21,7 +21,8 @@ PARTS = (completions.endpoints, responses.endpoints, messages.endpoints, tokens.
 def make_app(gateway: Gateway) -> ASGIApp:
     """Returns the application of one gateway life. Raises `ConfigError` for a bad setting."""
     serving = Serving(gateway)
-    endpoints = [endpoint for part in PARTS for endpoint in part(serving)]
+    described = [endpoint for part in PARTS for endpoint in part(serving)]
+    endpoints = described + docs.endpoints(serving, described)
     routes = [Route(one.path, one.handle, methods=[one.method]) for one in endpoints]
 
     async def on_api_error(request: Request, error: Exception) -> Response:

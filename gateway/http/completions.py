@@ -7,9 +7,11 @@ from starlette.responses import Response
 
 from gateway.http.endpoint import Endpoint
 from gateway.http.serving import Serving, authorization
+from gateway.openai.answer_types import ChatChunk, ChatCompletion, Completion, CompletionChunk
 from gateway.openai.bodies import parse_chat, parse_completion
 from gateway.openai.chat_shape import ChatShape
 from gateway.openai.completion_shape import CompletionShape
+from gateway.openai.parameters import CHAT, COMPLETION
 from gateway.openai.schemas import ChatRequest, CompletionRequest
 from gateway.requests.request import Request as Open
 
@@ -41,6 +43,24 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         return await serving.answer(request, admitted, received, bool(body.stream), shape)
 
     return [
-        Endpoint("POST", "/v1/chat/completions", chat, "Answers a chat.", body=ChatRequest),
-        Endpoint("POST", "/v1/completions", completion, "Completes texts or token ids.", body=CompletionRequest),
+        Endpoint(
+            "POST",
+            "/v1/chat/completions",
+            chat,
+            "Answers a chat.",
+            body=ChatRequest,
+            neutral=CHAT,
+            answer=ChatCompletion,
+            event=ChatChunk,
+        ),
+        Endpoint(
+            "POST",
+            "/v1/completions",
+            completion,
+            "Completes texts or token ids.",
+            body=CompletionRequest,
+            neutral=COMPLETION,
+            answer=Completion,
+            event=CompletionChunk,
+        ),
     ]

@@ -1,10 +1,12 @@
 """Describes an endpoint once, for the router and for /openapi.json alike."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
+
+from gateway.openai.parameters import Neutral
 
 JSON = "application/json"
 Handler = Callable[[Request], Awaitable[Response]]
@@ -21,7 +23,9 @@ class Endpoint(NamedTuple):
     handle: Handler
     summary: str
     body: Any = None  # None: it takes none
-    answer: Any = None  # None: what it gives is no JSON, or has no fixed shape
+    answer: Any = None  # None: what it gives is no JSON
     event: Any = None  # None: it does not stream
     media: str = JSON  # of the answer
     shown: bool = True  # False: it is not in /openapi.json
+    neutral: Mapping[str, Neutral] = {}  # parameters that the body may have as well, at values that change nothing
+    others: Mapping[int, Any] = {}  # types of its answers by status, where they are no errors

@@ -104,7 +104,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         return reply(Models([_model(gateway)]))
 
     async def model(request: Request) -> Response:
-        name = request.path_params["name"]
+        name = request.path_params["model"]
         if name != gateway.model:
             message = f"the model {name!r} does not exist; this server has {gateway.model!r}"
             raise APIError(404, message, param="model", code="model_not_found")
@@ -136,9 +136,11 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     return [
         Endpoint("GET", "/v1/models", models, "Lists the model.", answer=Models),
-        Endpoint("GET", "/v1/models/{name:path}", model, "Describes the model.", answer=Model),
-        Endpoint("GET", "/health", health, "Says whether a request would be served.", answer=Health),
-        Endpoint("GET", "/ready", health, "Says the same.", answer=Health),
+        Endpoint("GET", "/v1/models/{model:path}", model, "Describes the model.", answer=Model),
+        Endpoint(
+            "GET", "/health", health, "Says whether a request would be served.", answer=Health, others={503: Health}
+        ),
+        Endpoint("GET", "/ready", health, "Says the same.", answer=Health, others={503: Health}),
         Endpoint("GET", "/ping", ping, "Answers as soon as the gateway does.", answer=Nothing),
         Endpoint("POST", "/ping", ping, "Answers as soon as the gateway does.", answer=Nothing),
         Endpoint("GET", "/version", version, "Names the version.", answer=Version),

@@ -15,6 +15,7 @@ pre {{ background: #8881; padding: .8rem; overflow-x: auto; }} code {{ font-size
 <h1>Baton</h1>
 <p>Serves <strong>{model}</strong> with prefill and decode split into two services. State: {stage}.</p>
 <ul>
+<li><a href="/docs">/docs</a>: every endpoint, from <a href="/openapi.json">/openapi.json</a></li>
 <li><a href="/v1/models">/v1/models</a>: the model</li>
 <li><code>POST /v1/chat/completions</code>, <code>POST /v1/completions</code>: as in OpenAI's API</li>
 <li><a href="/health">/health</a> and <a href="/ready">/ready</a>: 200 when requests are served</li>

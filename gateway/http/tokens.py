@@ -33,7 +33,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     for base in ("", "/v1"):
         to_tokens = "Turns a text or a chat into token ids."
         found += [
-            Endpoint("POST", f"{base}/tokenize", tokenize, to_tokens, TokenizeText | TokenizeChat, Tokenized),
-            Endpoint("POST", f"{base}/detokenize", detokenize, "Turns ids into text.", Detokenize, Detokenized),
+            Endpoint("POST", f"{base}/tokenize", tokenize, to_tokens, (TokenizeText, TokenizeChat), answer=Tokenized),
+            Endpoint("POST", f"{base}/detokenize", detokenize, "Turns ids into text.", Detokenize, answer=Detokenized),
         ]
     return found

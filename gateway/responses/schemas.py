@@ -1,29 +1,30 @@
 """Defines the body of the Responses API."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from core.scores import MOST_TOP
 from gateway.openai.formats import JSONSchema
+from gateway.openai.parameters import NOTHING, Neutral, only
 from gateway.openai.schemas import MESSAGES, Label
 from gateway.openai.tools import TOOLS, ToolName
 from gateway.responses.items import Id, Item
 
 LOGPROBS = "message.output_text.logprobs"
 
-REFUSED: Mapping[str, Callable[[Any], bool]] = {
-    "background": lambda value: value is False,
-    "conversation": lambda value: False,
-    "prompt": lambda value: False,
-    "truncation": lambda value: value == "disabled",
-    "context_management": lambda value: value == [],
-    "moderation": lambda value: False,
-    "access_programs": lambda value: value == {},
-    "image": lambda value: value == {},
+REFUSED: Mapping[str, Neutral] = {
+    "background": only(False),
+    "conversation": NOTHING,
+    "prompt": NOTHING,
+    "truncation": only("disabled"),
+    "context_management": only([]),
+    "moderation": NOTHING,
+    "access_programs": only({}),
+    "image": only({}),
 }
-"""Parameters that are not implemented, each with a test for the values at which it changes nothing."""
+"""Parameters that are not implemented, each with the values at which it changes nothing."""
 
 
 class FunctionTool(Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):

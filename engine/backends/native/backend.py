@@ -8,12 +8,12 @@ from torch import Tensor
 
 from core.config import Quantization
 from engine.backends.base import Backend
+from engine.backends.native.adjuster import NativeAdjuster
 from engine.backends.native.attention import NativeAttention, NativeAttentionStep
 from engine.backends.native.codec import NativeCodec
 from engine.backends.native.layers import NativeLayers
 from engine.backends.native.linear import CPU, NativeLinear, NativeLinears
 from engine.backends.native.sampler import NativeSampler
-from engine.backends.reference.adjuster import ReferenceAdjuster
 from engine.backends.reference.mover import ReferenceMover
 from engine.model.config import ModelConfig
 from engine.model.layer import Layer
@@ -28,7 +28,7 @@ class NativeBackend(Backend[NativeLinear, NativeAttentionStep]):
         super().__init__(CPU, dtype)
         self._native = native
         self.linears = NativeLinears(native, dtype, quantization)
-        self.adjuster = ReferenceAdjuster()
+        self.adjuster = NativeAdjuster(native)
         self.sampler = NativeSampler(native)
         self.mover = ReferenceMover()
         self.codec = NativeCodec(native)

@@ -12,8 +12,8 @@ from torch import Tensor
 from core.kvspec import blocks_for
 from core.status import Progress
 from engine.backends.base import Backend, OnLayer
-from engine.backends.reference.adjuster import ReferenceAdjuster
 from engine.backends.reference.linear import ReferenceLinears
+from engine.backends.triton.adjuster import TritonAdjuster
 from engine.backends.triton.attention import TritonAttention, TritonAttentionStep
 from engine.backends.triton.codec import TritonCodec
 from engine.backends.triton.decode_graphs import DecodeGraphs
@@ -37,7 +37,7 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(device, dtype)
         self.linears = ReferenceLinears(device, dtype)
-        self.adjuster = ReferenceAdjuster()
+        self.adjuster = TritonAdjuster()
         self.sampler = TritonSampler()
         self.mover = TritonMover()
         self.codec = TritonCodec()

@@ -115,8 +115,8 @@ PATHS = [
     ("PUT", COMPLETION, 405),
     ("DELETE", "/v1/models", 405),
     ("POST", "/health", 405),
-    ("GET", "/docs", 404),
-    ("GET", "/openapi.json", 404),
+    ("POST", "/docs", 405),
+    ("GET", "/redoc", 404),
 ]
 
 

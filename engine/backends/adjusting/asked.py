@@ -1,0 +1,37 @@
+"""Prepares what a sampling asks of logits, once for all steps of its sequence."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.messages import Sampling
+from engine.backends.adjusting.bad_words import BadWords
+
+WORD = 32
+"""Tokens whose bits are in one word of a mask."""
+
+
+class Asked:
+    """Holds a sampling's wishes over one vocabulary. Ids that the vocabulary does not have change nothing."""
+
+    def __init__(self, sampling: Sampling, vocab: int) -> None:
+        self.sampling = sampling
+        biases: dict[int, float] = {}
+        for token, bias in sampling.logit_bias:
+            if token < vocab:
+                biases[token] = biases.get(token, 0.0) + bias
+        self.bias_ids: NDArray[np.int32] = np.array(list(biases), np.int32)
+        self.biases: NDArray[np.float32] = np.array(list(biases.values()), np.float32)
+        self.allowed: NDArray[np.int32] | None = None  # bits, as `engine.constraints.Masks` has them
+        if sampling.allowed_token_ids is not None:
+            self.allowed = bits_of([token for token in sampling.allowed_token_ids if token < vocab], vocab)
+        self.bad_words = BadWords(sampling.bad_words, vocab) if sampling.bad_words else None
+        repeated = sampling.repetition_penalty != 1
+        self.counts_prompt = repeated
+        self.penalizes = repeated or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
+
+
+def bits_of(tokens: list[int], vocab: int) -> NDArray[np.int32]:
+    """Packs the ids of tokens into words, `[ceil(vocab / 32)]`: their bits are set."""
+    flags = np.zeros(-(-vocab // WORD) * WORD, np.uint8)
+    flags[tokens] = 1
+    return np.packbits(flags, bitorder="little").view("<i4").astype(np.int32)

@@ -1,0 +1,109 @@
+"""Keeps on a device how often each token is in the texts of the sequences that are penalized for repeating.
+
+A sequence has a row of the table while it is in steps. A row is filled from the text when a sequence is new there, or
+has come back after others took its row, or the table had to grow; from then on each step adds the text's newest token,
+which the device alone may know.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.backends.adjusting.row_changes import RowChange
+
+FEWEST_ROWS = 8
+IN_PROMPT, IN_OUTPUT = 1, 2
+"""What a token adds to its count: once for the prompt, however often it is there, and each time for the output."""
+
+
+class Row(NamedTuple):
+    """Says what a row of the table holds."""
+
+    number: int
+    text: list[int]  # the sequence's own list: another one is another text
+    counted: int  # of its tokens, from the first on; a pending one may be the last of them
+
+
+class Updates(NamedTuple):
+    """Says how the table changes before the newest tokens are added that the host does not know."""
+
+    rows: NDArray[np.int32]  # of each text, in order
+    fresh: NDArray[np.int64]  # rows that are to be 0 first
+    places: NDArray[np.int64]  # in the flat table, each once
+    amounts: NDArray[np.int32]  # to be added there
+
+
+class DeviceCounts:
+    """Holds the table: int32 `[rows, vocab]`, twice the count in the output, plus 1 if a token is in the prompt."""
+
+    def __init__(self) -> None:
+        self.table = torch.empty((0, 0), dtype=torch.int32)
+        self._rows: dict[int, Row] = {}  # by sequence, in the order in which they were in steps
+
+    def plan(self, changes: Sequence[RowChange], vocab: int, device: torch.device) -> Updates:
+        """Gives each text of a step a row, and works out what it lacks. Grows the table, at most to twice the texts."""
+        if len(changes) > len(self.table):
+            self._rows.clear()
+            self.table = torch.empty((0, 0), dtype=torch.int32)  # freed before the larger one is made
+            count = max(FEWEST_ROWS, 1 << (len(changes) - 1).bit_length())
+            self.table = torch.zeros((count, vocab), dtype=torch.int32, device=device)
+        kept = [self._rows.pop(change.work.sequence, None) for change in changes]
+        free = self._free_rows(kept)
+        rows, fresh, places, amounts = [], [], [], []
+        for change, row in zip(changes, kept, strict=True):
+            work = change.work
+            assert work.tokens is not None
+            known = len(work.tokens)
+            if row is None:
+                row = Row(free.pop(), work.tokens, 0)
+            if row.text is not work.tokens or not 0 < row.counted <= known:
+                fresh.append(row.number)
+                found = _counts_of(change)
+            else:
+                found = dict.fromkeys(work.tokens[row.counted :], 0)
+                for token in work.tokens[row.counted :]:
+                    found[token] += IN_OUTPUT
+            if found:
+                places.append(np.fromiter(found, np.int64) + row.number * vocab)
+                amounts.append(np.fromiter(found.values(), np.int32))
+            rows.append(row.number)
+            self._rows[work.sequence] = Row(row.number, work.tokens, known + (change.pending is not None))
+        return Updates(
+            np.array(rows, np.int32),
+            np.array(fresh, np.int64),
+            np.concatenate(places) if places else np.empty(0, np.int64),
+            np.concatenate(amounts) if amounts else np.empty(0, np.int32),
+        )
+
+    def apply(self, fresh: Tensor, places: Tensor, amounts: Tensor) -> None:
+        """Changes the table as planned, by arrays that are on the device now."""
+        if len(fresh):
+            self.table.index_fill_(0, fresh, 0)
+        if len(places):
+            self.table.view(-1).index_add_(0, places, amounts)
+
+    def _free_rows(self, kept: Sequence[Row | None]) -> list[int]:
+        """Lists rows for the texts that have none: such that nobody has, else those of the longest absent."""
+        wanted = sum(row is None for row in kept)
+        if not wanted:
+            return []
+        taken = {row.number for row in kept if row is not None}
+        free = sorted({*range(len(self.table))} - taken - {row.number for row in self._rows.values()})
+        while len(free) < wanted:
+            free.append(self._rows.pop(next(iter(self._rows))).number)
+        return free[:wanted]
+
+
+def _counts_of(change: RowChange) -> dict[int, int]:
+    """Counts a whole text; the prompt only where it matters."""
+    work = change.work
+    assert work.tokens is not None
+    found = dict.fromkeys(work.tokens[: work.prompt_tokens], IN_PROMPT) if change.asked.counts_prompt else {}
+    for token, count in Counter(work.tokens[work.prompt_tokens :]).items():
+        found[token] = found.get(token, 0) + IN_OUTPUT * count
+    return found

@@ -1,0 +1,126 @@
+"""Adjusts logits on a device that the host does not wait for: what the host knows goes there in one copy.
+
+What a step asks for is launched, and no more: biases, then penalties, then masks, then single tokens.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.backends.adjusting.device_counts import DeviceCounts
+from engine.backends.adjusting.row_changes import RowChange, RowChanges
+from engine.constraints import Masks
+from engine.device import to_device_together
+from engine.model.batch import Sampled
+from engine.plan import Work
+
+KNOWN = -1
+"""As a place among the tokens of the step before: the host knows the token, or it does not matter."""
+
+
+class Operators(Protocol):
+    """Changes fp32 logits `[rows, vocab]`, contiguous, in place."""
+
+    def penalize(self, logits: Tensor, counts: Tensor, texts: Tensor, penalties: Tensor, sampled: Tensor) -> None:
+        """Adds the newest token of each text to its row of `counts`, then penalizes its row of logits by that.
+
+        Args:
+            counts: int32 `[counted texts, vocab]`, as `DeviceCounts` has them.
+            texts: int32 `[3, texts]`: the row of logits, the row of `counts`, and the place among `sampled` of the
+                token to be added; `KNOWN`: none is.
+            penalties: fp32 `[3, texts]`: repetition, frequency, presence.
+            sampled: int64 `[samples]`.
+        """
+        ...
+
+    def mask(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+        """Forbids in `rows`, int32 `[n]`, the tokens without a bit: int32 `[n, ceil(vocab / 32)]`."""
+        ...
+
+    def forbid(self, logits: Tensor, entries: Tensor, sampled: Tensor) -> None:
+        """Forbids single tokens: int32 `[4, n]`, of each its row, its id, a place among `sampled`, and the token there.
+
+        If the place is not `KNOWN`, the entry counts only where that token is there.
+        """
+        ...
+
+
+class DeviceAdjuster:
+    """See `engine.backends.adjuster.Adjuster`."""
+
+    def __init__(self, operators: Operators) -> None:
+        self._operators = operators
+        self._changes = RowChanges()
+        self._counts = DeviceCounts()
+
+    def adjust(self, logits: Tensor, works: Sequence[Work], before: Sampled | None, masks: Masks | None) -> Tensor:
+        logits = logits.float()
+        assert logits.is_contiguous()
+        (_, vocab), device = logits.shape, logits.device
+        changes = self._changes.of(works, vocab, before, masks)
+        penalized = [change for change in changes if change.asked.penalizes]
+        masked = [change for change in changes if change.bits is not None]
+        updates = self._counts.plan(penalized, vocab, device)
+        places, biases = _biases(changes, vocab)
+        bits = np.stack([change.bits for change in masked if change.bits is not None]) if masked else np.empty(0)
+        arrays = (
+            *updates[1:],
+            places,
+            biases,
+            _texts(penalized, updates.rows),
+            _penalties(penalized),
+            np.array([change.row for change in masked], np.int32),
+            bits,
+            _entries(changes),
+        )
+        fresh, counted, amounts, places_there, biases_there, texts, penalties, rows, bits_there, entries = (
+            to_device_together(arrays, device)
+        )
+        sampled = before.tokens if before is not None and len(before.tokens) else logits.new_zeros(1, dtype=torch.int64)
+        self._counts.apply(fresh, counted, amounts)
+        if len(places):
+            logits.view(-1).index_add_(0, places_there, biases_there)
+        if penalized:
+            self._operators.penalize(logits, self._counts.table, texts, penalties, sampled)
+        if masked:
+            self._operators.mask(logits, rows, bits_there)
+        if entries.shape[1]:
+            self._operators.forbid(logits, entries, sampled)
+        return logits
+
+
+def _biases(changes: Sequence[RowChange], vocab: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Returns places in the flat logits, each once, and what is added there."""
+    biased = [change for change in changes if len(change.asked.bias_ids)]
+    if not biased:
+        return np.empty(0, np.int64), np.empty(0, np.float32)
+    places = [change.asked.bias_ids.astype(np.int64) + change.row * vocab for change in biased]
+    return np.concatenate(places), np.concatenate([change.asked.biases for change in biased])
+
+
+def _texts(changes: Sequence[RowChange], rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    newest = [KNOWN if change.pending is None else change.pending for change in changes]
+    return np.stack((np.array([change.row for change in changes]), rows, np.array(newest))).astype(np.int32)
+
+
+def _penalties(changes: Sequence[RowChange]) -> NDArray[np.float32]:
+    kinds = [change.asked.sampling for change in changes]
+    found = [[each.repetition_penalty, each.frequency_penalty, each.presence_penalty] for each in kinds]
+    return np.array(found, np.float32).reshape(-1, 3).T
+
+
+def _entries(changes: Sequence[RowChange]) -> NDArray[np.int32]:
+    entries = [(change.row, token, KNOWN, 0) for change in changes for token in change.forbidden]
+    found = np.array(entries, np.int32).reshape(-1, 4).T
+    depending = [change for change in changes if len(change.depending)]
+    if not depending:
+        return found
+    counts = [len(change.depending) for change in depending]
+    tokens = np.concatenate([change.depending for change in depending])
+    rows = np.repeat(np.array([change.row for change in depending], np.int32), counts)
+    places = np.repeat(np.array([change.pending for change in depending], np.int32), counts)
+    return np.concatenate((found, np.stack((rows, tokens[:, 0], places, tokens[:, 1]))), 1)

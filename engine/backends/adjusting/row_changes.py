@@ -1,0 +1,93 @@
+"""Works out what changes each row of a step, as far as the host can know it: the same for every adjuster."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.adjuster import is_adjusted
+from engine.backends.adjusting.asked import WORD, Asked
+from engine.backends.adjusting.recent import Recent
+from engine.constraints import Masks
+from engine.model.batch import Sampled, place_of_samples
+from engine.plan import Work
+
+NONE_DEPENDS: NDArray[np.int32] = np.empty((0, 2), np.int32)
+
+
+class RowChange(NamedTuple):
+    """Says what one row's logits are changed by."""
+
+    row: int
+    work: Work
+    asked: Asked
+    pending: int | None  # place of the text's last token among those of the step before; None: the host knows it
+    forbidden: list[int]  # tokens, beside those that `bits` leaves out
+    depending: NDArray[np.int32]  # [n, 2] tokens, each forbidden too if the pending one is the other of the pair
+    bits: NDArray[np.int32] | None  # [ceil(vocab / 32)] of the tokens that may be drawn; None: all
+
+
+class RowChanges:
+    """Prepares what samplings ask, and keeps it for the next step of their sequences."""
+
+    def __init__(self) -> None:
+        self._asked: Recent[Asked] = Recent()
+
+    def of(self, works: Sequence[Work], vocab: int, before: Sampled | None, masks: Masks | None) -> list[RowChange]:
+        """Lists the rows that change, in order; arguments are those of `Adjuster.adjust`."""
+        masked = dict(zip(masks.rows, masks.bits, strict=True)) if masks is not None else {}
+        places: dict[int, int] | None = None
+        changes = []
+        for row, work in enumerate(works):
+            if not is_adjusted(work):
+                continue
+            pending = None
+            if is_pending(work):
+                if places is None:
+                    assert before is not None, "a pending token, but no step before it"
+                    places = place_of_samples(before.works)
+                pending = places[work.sequence]
+            asked, grammar = self._asked_by(work, vocab), masked.get(row)
+            forbidden, depending = _bad_words(asked, work, pending)
+            bits = asked.allowed
+            if grammar is not None:
+                bits = grammar if bits is None else grammar & bits
+                assert len(bits) == -(-vocab // WORD), "a mask of another vocabulary"
+            if work.banned and (grammar is None or bits is None or leaves_others(bits, work.banned)):
+                forbidden = forbidden + [token for token in work.banned if token < vocab]
+            changes.append(RowChange(row, work, asked, pending, forbidden, depending, bits))
+        self._asked.forget(len(works))
+        return changes
+
+    def _asked_by(self, work: Work, vocab: int) -> Asked:
+        assert work.sampling is not None
+        asked = self._asked.use(work.sequence)
+        if asked is None or asked.sampling is not work.sampling:
+            asked = Asked(work.sampling, vocab)
+            self._asked.keep(work.sequence, asked)
+        return asked
+
+
+def is_pending(work: Work) -> bool:
+    """Tells whether `Work.tokens` lacks the text's last token, which only the step before knows yet."""
+    return work.tokens is not None and work.output_index > len(work.tokens) - work.prompt_tokens
+
+
+def _bad_words(asked: Asked, work: Work, pending: int | None) -> tuple[list[int], NDArray[np.int32]]:
+    """Returns the tokens that would complete a bad word, and those that would do so behind some pending one."""
+    words, tokens = asked.bad_words, work.tokens
+    if words is None or tokens is None:
+        return [], NONE_DEPENDS
+    if pending is None:
+        return words.completing(tokens, work.prompt_tokens), NONE_DEPENDS
+    return words.single, words.depending(tokens, work.prompt_tokens)
+
+
+def leaves_others(bits: NDArray[np.int32], banned: Sequence[int]) -> bool:
+    """Tells whether a mask leaves any token that is not banned."""
+    left = bits.view(np.uint32).copy()
+    for token in banned:
+        if token < WORD * len(left):
+            left[token // WORD] &= ~np.uint32(1 << token % WORD)
+    return bool(left.any())

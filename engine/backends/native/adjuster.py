@@ -1,0 +1,99 @@
+"""Adjusts logits on a CPU, in one call of the native operator: only tokens that are spoken of are touched.
+
+Counts are kept as lists of the tokens that are in a text. All is known here: a token that is pending is read from the
+step before, which is over.
+"""
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.backends.adjusting.recent import Recent
+from engine.backends.adjusting.row_changes import RowChange, RowChanges
+from engine.backends.native.token_counts import TokenCounts
+from engine.constraints import Masks
+from engine.model.batch import Sampled
+from engine.plan import Work
+
+_CHANGE = struct.Struct("=qqqqQQQQQQddd")
+"""Mirrors `struct row_change` in adjust.c."""
+
+
+class Counted(NamedTuple):
+    """Says how much of a text its counts hold."""
+
+    text: list[int]  # the sequence's own list: another one is another text
+    tokens: int  # of it, from the first on
+    counts: TokenCounts
+
+
+class NativeAdjuster:
+    """See `engine.backends.adjuster.Adjuster`."""
+
+    def __init__(self, native: ctypes.CDLL) -> None:
+        self._native = native
+        self._changes = RowChanges()
+        self._counted: Recent[Counted] = Recent()
+
+    def adjust(self, logits: Tensor, works: Sequence[Work], before: Sampled | None, masks: Masks | None) -> Tensor:
+        logits = logits.float()
+        assert logits.is_contiguous()
+        sampled = before.tokens if before is not None else None
+        changes = self._changes.of(works, logits.shape[1], before, masks)
+        alive: list[NDArray[np.int32]] = []
+        packed = [self._packed(change, sampled, alive) for change in changes]
+        self._native.baton_adjust(logits.data_ptr(), logits.shape[1], b"".join(packed), len(packed))
+        self._counted.forget(len(works))
+        return logits
+
+    def _packed(self, change: RowChange, sampled: Tensor | None, alive: list[NDArray[np.int32]]) -> bytes:
+        """Packs one row's change; what it points to stays `alive`."""
+        asked, sampling, bits = change.asked, change.asked.sampling, change.bits
+        pending = None
+        if change.pending is not None:
+            assert sampled is not None
+            pending = int(sampled[change.pending])
+        forbidden = change.forbidden
+        if pending is not None:
+            forbidden = forbidden + [token for token, newest in change.depending.tolist() if newest == pending]
+        ids = np.array(forbidden, np.int32)
+        alive.append(ids)
+        counted, counts = 0, None
+        if asked.penalizes:
+            counts = self._counts(change, pending)
+            counted = len(counts)
+        return _CHANGE.pack(
+            change.row,
+            len(asked.bias_ids),
+            counted,
+            len(ids),
+            asked.bias_ids.ctypes.data,
+            asked.biases.ctypes.data,
+            counts.ids.ctypes.data if counts is not None else 0,
+            counts.counts.ctypes.data if counts is not None else 0,
+            ids.ctypes.data,
+            bits.ctypes.data if bits is not None else 0,
+            sampling.repetition_penalty,
+            sampling.frequency_penalty,
+            sampling.presence_penalty,
+        )
+
+    def _counts(self, change: RowChange, pending: int | None) -> TokenCounts:
+        """Returns a text's counts, the pending token included; what was counted before is not counted again."""
+        work = change.work
+        text = work.tokens
+        assert text is not None
+        found = self._counted.use(work.sequence)
+        if found is None or found.text is not text or found.tokens > len(text):
+            prompt = text[: work.prompt_tokens] if change.asked.counts_prompt else ()
+            found = Counted(text, work.prompt_tokens, TokenCounts(prompt))
+        found.counts.add(text[found.tokens :])
+        if pending is not None:
+            found.counts.add([pending])
+        self._counted.keep(work.sequence, Counted(text, len(text) + (pending is not None), found.counts))
+        return found.counts

@@ -1,0 +1,29 @@
+"""Adjusts logits on CUDA by the Triton kernels, without waiting for the device."""
+
+from torch import Tensor
+
+from engine.backends.adjuster import FORBIDDEN
+from engine.backends.adjusting.on_device import DeviceAdjuster
+from kernels.forbid_tokens import forbid_tokens
+from kernels.penalize import penalize
+from kernels.token_mask import token_mask
+
+
+class TritonOperators:
+    """See `engine.backends.adjusting.on_device.Operators`."""
+
+    def penalize(self, logits: Tensor, counts: Tensor, texts: Tensor, penalties: Tensor, sampled: Tensor) -> None:
+        penalize(logits, counts, texts, penalties, sampled)
+
+    def mask(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+        token_mask(logits, rows, bits, FORBIDDEN)
+
+    def forbid(self, logits: Tensor, entries: Tensor, sampled: Tensor) -> None:
+        forbid_tokens(logits, entries, sampled, FORBIDDEN)
+
+
+class TritonAdjuster(DeviceAdjuster):
+    """See `engine.backends.adjuster.Adjuster`."""
+
+    def __init__(self) -> None:
+        super().__init__(TritonOperators())

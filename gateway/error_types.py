@@ -1,0 +1,35 @@
+"""Describes the bodies of errors as types, for /openapi.json and for tests."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Details(Struct, frozen=True, forbid_unknown_fields=True):
+    """Says what is wrong: `message` for people, `code` and `param` for programs."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(Struct, frozen=True, forbid_unknown_fields=True):
+    """Is the body of every error of OpenAI's interface and of the server's own."""
+
+    error: Details
+
+
+class AnthropicDetails(Struct, frozen=True, forbid_unknown_fields=True):
+    """Says what is wrong, as Anthropic's API does."""
+
+    type: str
+    message: str
+
+
+class AnthropicErrorAnswer(Struct, frozen=True, forbid_unknown_fields=True):
+    """Is the body of every error of Anthropic's interface."""
+
+    type: Literal["error"]
+    error: AnthropicDetails
+    request_id: str

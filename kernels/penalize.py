@@ -1,0 +1,102 @@
+"""Penalizes the tokens that a text has already, by counts that stay on the device, and counts its newest token first.
+
+    x = x / repetition if x > 0 else x * repetition           of tokens in prompt or output
+    x = x - count * frequency - (presence if count > 0)       of tokens in the output
+
+(repetition: Keskar et al., "CTRL", 2019, https://arxiv.org/abs/1909.05858; the others: OpenAI's "Advanced usage"). A
+count is twice how often a token is in the output, plus 1 if it is in the prompt. Parts of a row are programs of their
+own; the one whose part has the newest token counts it. Logits are only read where a token was seen. Each rounding is
+the reference's: the division is IEEE's, and product and difference are not fused.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.sizes import tile_count
+from kernels.tuning import Config, tuned
+
+CANDIDATES = (
+    Config({"TILE": 1024}, warps=4),
+    Config({"TILE": 2048}, warps=4),
+    Config({"TILE": 2048}, warps=8),
+    Config({"TILE": 4096}, warps=8),
+)
+"""The first is the default."""
+
+
+def penalize(
+    logits: Tensor,
+    counts: Tensor,
+    texts: Tensor,
+    penalties: Tensor,
+    sampled: Tensor,
+    *,
+    config: Config | None = None,
+) -> None:
+    """Counts the newest token of each text, and penalizes its row of logits in place.
+
+    Args:
+        logits: `[rows, vocab]` fp32, contiguous.
+        counts: `[counted texts, vocab]` int32, contiguous; changed where a token is new.
+        texts: `[3, texts]` int32, contiguous: of each text its row of `logits`, its row of `counts`, and the place of
+            its newest token in `sampled`, or -1 if nothing is to be counted. No row is there twice.
+        penalties: `[3, texts]` fp32, contiguous: repetition (1: off), frequency and presence (0: off).
+        sampled: `[samples]` int64.
+
+    Example: logits `[32, 128256]`, counts `[64, 128256]`, texts `[[4, 7], [0, 9], [-1, 12]]` for the rows 4 and 7,
+    penalties `[[1, 1.2], [0.5, 0], [0, 0]]`, sampled `[32]`.
+    """
+    (_, vocab), (_, count) = logits.shape, texts.shape
+    assert logits.dtype == torch.float32 and logits.is_contiguous()
+    assert counts.shape[1] == vocab and counts.dtype == torch.int32 and counts.is_contiguous()
+    assert texts.shape == penalties.shape == (3, count) and texts.is_contiguous() and penalties.is_contiguous()
+    assert texts.dtype == torch.int32 and penalties.dtype == torch.float32 and sampled.dtype == torch.int64
+    config = config or tuned("penalize", "", logits.device, CANDIDATES[0])
+    options = config.options()
+    grid = (count, tile_count(vocab, options["TILE"]))
+    _penalize[grid](logits, counts, vocab, texts, penalties, count, sampled, enable_fp_fusion=False, **options)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _penalize(
+    logits: tl.tensor,
+    counts: tl.tensor,
+    vocab: tl.tensor,
+    texts: tl.tensor,
+    penalties: tl.tensor,
+    count: tl.tensor,
+    sampled: tl.tensor,
+    TILE: tl.constexpr,
+) -> None:
+    text = tl.program_id(0)
+    ids = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    there = ids < vocab
+    row = logits + tl.load(texts + text).to(tl.int64) * vocab
+    own = counts + tl.load(texts + count + text).to(tl.int64) * vocab
+    newest = tl.load(texts + 2 * count + text)
+    seen = tl.load(own + ids, mask=there, other=0)
+    if newest >= 0:
+        found = there & (ids == tl.load(sampled + newest))
+        seen = tl.where(found, seen + 2, seen)
+        tl.store(own + ids, seen, mask=found)
+    x = tl.load(row + ids, mask=there & (seen > 0), other=0.0)
+    repetition = tl.load(penalties + text)
+    frequency, presence = tl.load(penalties + count + text), tl.load(penalties + 2 * count + text)
+    x = tl.where(x > 0, tl.div_rn(x, tl.zeros_like(x) + repetition), x * repetition)
+    x = x - (seen >> 1).to(tl.float32) * frequency
+    x = x - tl.where(seen > 1, presence, 0.0)
+    tl.store(row + ids, x, mask=there & (seen > 0))
+
+
+def reference(logits: Tensor, counts: Tensor, texts: Tensor, penalties: Tensor, sampled: Tensor) -> None:
+    """Does the same by torch's operators."""
+    rows, own, newest = texts.long()
+    places = own * counts.shape[1] + sampled[newest.clamp(min=0)]
+    counts.view(-1).index_add_(0, places, torch.where(newest >= 0, 2, 0).int())
+    repetition, frequency, presence = penalties[:, :, None]
+    x, seen = logits[rows], counts[own]
+    changed = torch.where(x > 0, x / repetition, x * repetition)
+    changed = changed - (seen // 2) * frequency - torch.where(seen > 1, presence, 0.0)
+    logits[rows] = torch.where(seen > 0, changed, x)
