@@ -87,6 +87,7 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
     "baton_codec_decode": (POINTER(CodecPool), c_void_p, c_int, c_long, c_void_p, c_long, c_long, c_long),
     "baton_gate": (c_int, c_void_p, c_long, c_long, c_void_p),
     "baton_adjust": (c_void_p, c_long, c_char_p, c_long),
+    "baton_score": (c_int, c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_void_p),
     "baton_sample": (c_int, c_void_p, c_long, c_char_p, c_long, *[c_void_p] * 5),
 }
 """Argument types of the functions that return nothing; the sources say what each is."""

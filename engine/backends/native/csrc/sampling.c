@@ -22,21 +22,6 @@ struct draw { /* one sample; those of a row are neighbours */
 
 static const ivec LANE = LANE_NUMBERS;
 
-INLINE int any(ivec mask)
-{
-#if defined __AVX512F__
-    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
-#elif defined __AVX2__
-    return __builtin_ia32_movmskps256((vec)mask) != 0;
-#else
-    uint64_t word[LANES / 2], found = 0;
-    memcpy(word, &mask, sizeof mask);
-    for (int i = 0; i < LANES / 2; i++)
-        found |= word[i];
-    return found != 0;
-#endif
-}
-
 /* ln x of normal x > 0, to about one unit in the last place (Cephes' logf). */
 INLINE vec logarithm(vec x)
 {

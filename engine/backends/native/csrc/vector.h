@@ -58,6 +58,22 @@ INLINE vec chosen(ivec mask, vec a, vec b)
 #endif
 }
 
+/* Whether any lane of a mask of 0 and -1 is set. */
+INLINE int any(ivec mask)
+{
+#if defined __AVX512F__
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif defined __AVX2__
+    return __builtin_ia32_movmskps256((vec)mask) != 0;
+#else
+    uint64_t word[LANES / 2], found = 0;
+    memcpy(word, &mask, sizeof mask);
+    for (int i = 0; i < LANES / 2; i++)
+        found |= word[i];
+    return found != 0;
+#endif
+}
+
 /* The larger one; b where either is NaN. */
 INLINE vec larger(vec a, vec b)
 {

@@ -1,0 +1,49 @@
+"""Says how likely tokens were, and what every scorer offers.
+
+Log-probabilities are log softmax, in fp32, of sums that are as good as their terms. A token's rank is 1 more than the
+number of tokens with a larger logit. Of equal logits the lower id comes first among the likeliest, on every backend.
+
+A scorer gives int32 words `[tokens, 2 + 2 x top]`, which travel to the host as one tensor: of each token the bits of
+its log-probability (fp32), its rank, the ids of the `top` likeliest tokens of its row, and the bits of theirs.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from core.scores import Scores
+
+LEAST = -9999.0
+"""No log-probability is told that is lower: OpenAI's clients know this number, and JSON knows no infinity."""
+
+
+class Scorer(Protocol):
+    """Finds how likely tokens were among the logits that they were drawn from, or might have been."""
+
+    def score(self, logits: Tensor, rows: Tensor | None, tokens: Tensor, top: int) -> Tensor:
+        """Returns the words of each of `tokens`, int64 `[tokens]`, in its row of `logits` `[rows, vocab]`.
+
+        `rows`, int64 `[tokens]`, names them; None: the first token's is the first, and so on. `top` is at most `vocab`.
+        In a row that is not finite a log-probability is NaN, all else is anything; it does not touch other rows. The
+        logits stay as they are, and the host does not wait for the device.
+        """
+        ...
+
+
+def width(top: int) -> int:
+    """Returns the words of one token."""
+    return 2 + 2 * top
+
+
+def scores_of(words: NDArray[np.int32], top: int) -> Scores:
+    """Packs the words of some tokens, `[tokens, words]`, which may have more alternatives than `top`."""
+    widest = (words.shape[1] - 2) // 2
+    logprobs = words[:, 2 + widest : 2 + widest + top]
+    return Scores(top, *(part.tobytes() for part in (words[:, 0], words[:, 1], words[:, 2 : 2 + top], logprobs)))
+
+
+def finite(words: NDArray[np.int32]) -> bool:
+    """Tells whether the log-probabilities of these tokens, `[tokens, words]`, are numbers."""
+    return bool(np.isfinite(np.ascontiguousarray(words[:, 0]).view(np.float32)).all())

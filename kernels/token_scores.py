@@ -1,0 +1,168 @@
+"""Finds how likely tokens were in their rows of logits: log-probabilities, ranks, and the likeliest of each row.
+
+    logprob = logit - largest - log(sum over the row of exp(logit - largest))
+    rank = 1 + how many logits are larger
+
+The row is cut into tiles, each of which is one program's: it keeps its largest logit, its sum behind that, how many
+logits are larger than the token's, and its likeliest tokens, found one after the other as the largest of numbers that
+rise with the logit and fall with the id. So of equal logits the lower id comes first. A second kernel joins the tiles
+of a row, in one order (the online softmax of Milakov and Gimelshein, 2018, in two steps); logarithms are fp64's.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.sizes import power_of_two, tile_count
+from kernels.tuning import Config, tuned
+
+CANDIDATES = (
+    Config({"TILE": 2048}, warps=4),
+    Config({"TILE": 1024}, warps=4),
+    Config({"TILE": 4096}, warps=8),
+    Config({"TILE": 2048}, warps=8),
+)
+"""The first is the default."""
+
+MOST_TOP: tl.constexpr = tl.constexpr(20)
+"""Likeliest tokens that a row is asked for, at most."""
+
+LEAST_LOGPROB: tl.constexpr = tl.constexpr(-9999.0)
+"""No log-probability is told that is lower."""
+
+NO_LOGIT: tl.constexpr = tl.constexpr(torch.finfo(torch.float32).min)
+"""Stands behind the end of a row, and for what is not finite: no logit is less, and differences of two are finite."""
+
+BAD: tl.constexpr = tl.constexpr(0x7FC00000)
+"""The bits of NaN: the log-probability of a token in a row that is not finite."""
+
+NO_KEY: tl.constexpr = tl.constexpr(-(1 << 63))
+"""Less than what any logit is mapped to."""
+
+
+def token_scores(logits: Tensor, rows: Tensor, tokens: Tensor, top: int, *, config: Config | None = None) -> Tensor:
+    """Finds how likely each of `tokens` was, and the `top` likeliest tokens of its row.
+
+    Args:
+        logits: `[rows, vocab]` fp32, bf16 or fp16; rows may be strided.
+        rows: `[tokens]` int64, each token's row.
+        tokens: `[tokens]` int64, ids.
+        top: at most `MOST_TOP`, and `vocab`.
+
+    Returns int32 `[tokens, 2 + 2 x top]`: the bits of the log-probability (fp32), the rank, the ids of the likeliest
+    tokens, and the bits of their log-probabilities. Where the row is not finite, the first is NaN, the others anything.
+
+    Example: two tokens of row 0, with five alternatives each: logits `[1, 128256]`, rows `[0, 0]`, tokens `[17, 4]`.
+    """
+    count, vocab = len(tokens), logits.shape[1]
+    assert logits.stride(1) == 1 and 0 <= top <= min(MOST_TOP.value, vocab)
+    assert rows.dtype == tokens.dtype == torch.int64 and rows.is_contiguous() and tokens.is_contiguous()
+    device = logits.device
+    config = config or tuned("token_scores", str(logits.dtype).removeprefix("torch."), device, CANDIDATES[0])
+    parts = tile_count(vocab, config.tiles["TILE"])
+    largest, sums = torch.empty((2, count, parts), dtype=torch.float32, device=device).unbind(0)
+    above = torch.empty((count, parts), dtype=torch.int32, device=device)
+    keys = torch.empty((count, MOST_TOP.value, parts), dtype=torch.int64, device=device)
+    words = torch.empty((count, 2 + 2 * top), dtype=torch.int32, device=device)
+    row = (logits, logits.stride(0), rows, tokens)
+    _tiles[(count, parts)](*row, vocab, top, largest, sums, above, keys, **config.options())
+    rooms = {"PARTS": power_of_two(parts), "KEYS": power_of_two(MOST_TOP.value * parts)}
+    _join[(count,)](*row, top, parts, largest, sums, above, keys, words, **rooms)
+    return words
+
+
+@triton.jit
+def _rising(x: tl.tensor) -> tl.tensor:
+    """Maps fp32 to int32 in the same order; it is its own inverse, on bits."""
+    return x ^ ((x >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit(do_not_specialize=["top"])
+def _tiles(
+    logits: tl.tensor,
+    stride: tl.tensor,
+    rows: tl.tensor,
+    tokens: tl.tensor,
+    vocab: tl.tensor,
+    top: tl.tensor,
+    largests: tl.tensor,
+    sums: tl.tensor,
+    aboves: tl.tensor,
+    keys: tl.tensor,
+    TILE: tl.constexpr,
+) -> None:
+    token, part, parts = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    row = logits + tl.load(rows + token) * stride
+    ids = part * TILE + tl.arange(0, TILE)
+    x = tl.load(row + ids, mask=ids < vocab, other=0.0).to(tl.float32)
+    own = tl.load(row + tl.load(tokens + token)).to(tl.float32)
+    finite = tl.abs(x) < float("inf")
+    bad = tl.max((~finite).to(tl.int32), 0) > 0
+    x = tl.where(finite & (ids < vocab), x, NO_LOGIT)
+    largest = tl.max(x, 0)
+    at = token * parts + part
+    tl.store(largests + at, largest)
+    tl.store(sums + at, tl.sum(tl.exp(x - largest), 0))
+    tl.store(aboves + at, tl.where(bad, -1, tl.sum((x > own).to(tl.int32), 0)))
+    rising = _rising(tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True))  # -0 is 0
+    key = (rising.to(tl.int64) << 32) + (0x7FFFFFFF - ids).to(tl.int64)
+    for rank in range(top):
+        best = tl.max(key, 0)
+        tl.store(keys + (token * MOST_TOP + rank) * parts + part, best)
+        key = tl.where(key == best, NO_KEY, key)
+
+
+@triton.jit
+def _bits(x: tl.tensor, largest: tl.tensor, log_sum: tl.tensor) -> tl.tensor:
+    """Returns the bits of a logit's log-probability."""
+    logprob = x.to(tl.float64) - largest.to(tl.float64) - log_sum
+    return tl.maximum(logprob, LEAST_LOGPROB).to(tl.float32).to(tl.int32, bitcast=True)
+
+
+@triton.jit(do_not_specialize=["top", "parts"])
+def _join(
+    logits: tl.tensor,
+    stride: tl.tensor,
+    rows: tl.tensor,
+    tokens: tl.tensor,
+    top: tl.tensor,
+    parts: tl.tensor,
+    largests: tl.tensor,
+    sums: tl.tensor,
+    aboves: tl.tensor,
+    keys: tl.tensor,
+    words: tl.tensor,
+    PARTS: tl.constexpr,
+    KEYS: tl.constexpr,
+) -> None:
+    token, part, place = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS), tl.arange(0, KEYS)
+    at, there = token * parts + part, part < parts
+    tops = tl.load(largests + at, mask=there, other=NO_LOGIT)
+    largest = tl.max(tops, 0)
+    shares = tl.load(sums + at, mask=there, other=0.0) * tl.exp(tops - largest)
+    log_sum = tl.log(tl.sum(shares, 0).to(tl.float64))
+    own = tl.load(logits + tl.load(rows + token) * stride + tl.load(tokens + token)).to(tl.float32)
+    words += token * (2 + 2 * top)
+    above = tl.load(aboves + at, mask=there, other=0)
+    bad = tl.min(above, 0) < 0
+    tl.store(words, tl.where(bad, BAD, _bits(tl.where(bad, 0.0, own), largest, log_sum)))
+    tl.store(words + 1, tl.sum(above, 0) + 1)
+    key = tl.load(keys + token * MOST_TOP * parts + place, mask=place < top * parts, other=NO_KEY)
+    for rank in range(top):
+        best = tl.max(key, 0)
+        value = _rising((best >> 32).to(tl.int32)).to(tl.float32, bitcast=True)
+        tl.store(words + 2 + rank, (0x7FFFFFFF - (best & 0x7FFFFFFF)).to(tl.int32))
+        tl.store(words + 2 + top + rank, _bits(value, largest, log_sum))
+        key = tl.where(key == best, NO_KEY, key)
+
+
+def reference(logits: Tensor, rows: Tensor, tokens: Tensor, top: int) -> Tensor:
+    """Computes the same by torch's operators: a stable sort leaves equal logits in the order of their ids."""
+    x, own = logits[rows].float(), tokens[:, None]
+    ordered = (x + 0.0).sort(dim=-1, descending=True, stable=True)
+    values = torch.cat((x.gather(1, own), ordered.values[:, :top]), 1).double()
+    logprobs = (values - x.double().logsumexp(-1, keepdim=True)).clamp(min=LEAST_LOGPROB.value)
+    ranks = (x > x.gather(1, own)).sum(-1, keepdim=True) + 1
+    bits = logprobs.float().view(torch.int32)
+    return torch.cat((bits[:, :1], ranks.int(), ordered.indices[:, :top].int(), bits[:, 1:]), 1)
