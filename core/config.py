@@ -18,6 +18,7 @@ BlockSize = Literal[8, 16, 32, 64]
 CPUBackend = Literal["auto", "native", "torch", "triton"]
 CUDABackend = Literal["auto", "triton", "torch"]
 Quantization = Literal["none", "int8"]
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 Codec = Literal["none", "fp8", "int8"]
 Transport = Literal["shm", "ipc", "tcp"]
 Security = Literal["sealed", "none"]
@@ -107,6 +108,13 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         Quantization,
         Meta(description="weights of linear layers: none: as they are; int8: by native operators on a CPU"),
     ] = "none"
+    logprobs_mode: Annotated[
+        LogprobsMode,
+        Meta(
+            description="log-probabilities of output tokens: raw_logprobs, the model's own, or processed_logprobs, "
+            "after penalties, biases, temperature and filters"
+        ),
+    ] = "raw_logprobs"
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
     kv_memory: Annotated[
         Bytes, Meta(description="memory for a worker's KV blocks, such as 512MiB; 0: chosen by the device")

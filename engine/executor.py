@@ -1,4 +1,4 @@
-"""Runs plans on one device: plan → batch → forward → adjust → sample, launched now and collected later."""
+"""Runs plans on one device: plan → batch → forward → adjust → sample → score, launched now and collected later."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from core.config import LogprobsMode
 from core.kvspec import blocks_for
+from core.scores import Scores
 from engine.backends.adjuster import FORBIDDEN, is_adjusted
 from engine.backends.base import Backend, DecodeSteps, OnLayer
 from engine.backends.sampler import Draw
@@ -21,6 +23,7 @@ from engine.model.batch import BlockTables, Sampled, build_batch
 from engine.model.config import ModelConfig
 from engine.model.transformer import Model
 from engine.plan import BlockMove, Plan, StepResult, Work
+from engine.scoring import Scoring
 
 
 @dataclass(frozen=True)
@@ -47,17 +50,26 @@ class Launched:
     plan: Plan
     sampled_works: tuple[int, ...]  # indices of the plan's works that are sampled from
     answer: Tensor  # [2, samples] int64 on the host: tokens, and what came of each
+    scores: Tensor | None  # of samples whose works want them, as scorers give them, on the host
+    prompt_scores: Tensor | None  # of prompts' tokens, likewise
     done: torch.cuda.Event | None  # None: it is there
 
 
 class Executor:
     """Runs the plans of one engine. Used by one thread."""
 
-    def __init__(self, engine: Engine, on_layer: OnLayer | None = None, constraints: Constraints | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        on_layer: OnLayer | None = None,
+        constraints: Constraints | None = None,
+        logprobs_mode: LogprobsMode = "raw_logprobs",
+    ) -> None:
         """`on_layer(plan, group, layer)` is called when a step has stored that layer's KV, before the layer attends.
 
         It is called on the engine's thread; on CUDA the store is enqueued, ordered before what `KVPool.read` copies.
-        `constraints` computes the masks of grammars beside the forward pass; None: no work has one.
+        `constraints` computes the masks of grammars beside the forward pass; None: no work has one. `logprobs_mode` is
+        about log-probabilities of drawn tokens: see `EngineOptions`.
         """
         self.engine = engine
         self._on_layer = on_layer
@@ -67,6 +79,8 @@ class Executor:
         self._launched: deque[Launched] = deque()
         self._before: Sampled | None = None
         self._tables = BlockTables()
+        after_filters = logprobs_mode == "processed_logprobs"
+        self._scoring = Scoring(engine.backend.scorer, engine.model_config.vocab_size, after_filters)
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Carries moves out in order, after all that was launched and before all that is launched or lands later.
@@ -107,7 +121,12 @@ class Executor:
                 tokens[work] = found[begin:end]
             begin = end
         refused = self._constraints.settle(step.plan, tokens) if self._constraints is not None else {}
-        return StepResult(step.plan.step, tokens, failed, none_left, refused)
+        scores = {} if step.scores is None else self._scoring.told(step.scores.numpy(), works)
+        prompt_scores: dict[int, Scores] = {}
+        if step.prompt_scores is not None:
+            prompt_scores, bad = self._scoring.told_of_prompts(step.prompt_scores.numpy(), works)
+            failed += [work for work in bad if work not in failed]
+        return StepResult(step.plan.step, tokens, failed, none_left, refused, scores, prompt_scores)
 
     def logits(self, token_ids: Sequence[int], start: int = 0) -> Tensor:
         """Returns `[tokens - start, vocab]` fp32, of every position of one text from `start` on; for measuring.
@@ -132,17 +151,20 @@ class Executor:
             self._constraints.begin(plan)
         sampled = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
         works = [plan.works[index] for index in sampled]
-        logits = self._logits(plan)
+        logits, prompt_scores = self._logits(plan)
         if not works:
             self._before = Sampled(torch.empty(0, dtype=torch.int64, device=self._device), [])
-            return Launched(plan, (), torch.empty((2, 0), dtype=torch.int64), self._event())
+            return Launched(plan, (), torch.empty((2, 0), dtype=torch.int64), None, prompt_scores, self._event())
+        asked = self._scoring.ask(logits, works)
         adjusted = self._adjusted(logits, works)
         draws = [Draw(work.sampling, work.samples, work.output_index) for work in works if work.sampling is not None]
-        tokens, finite = self.engine.backend.sampler.sample(logits if adjusted is None else adjusted, draws)
-        outcomes = finite.long() if adjusted is None else _outcomes(adjusted, works, tokens, finite)
+        logits = logits if adjusted is None else adjusted
+        tokens, finite = self.engine.backend.sampler.sample(logits, draws)
+        outcomes = finite.long() if adjusted is None else _outcomes(logits, works, tokens, finite)
         self._before = Sampled(tokens, works)
         answer = self._to_host(torch.stack((tokens, outcomes)))
-        return Launched(plan, sampled, answer, self._event())
+        scores = None if asked is None else self._to_host(self._scoring.drawn(asked, logits, works, tokens))
+        return Launched(plan, sampled, answer, scores, prompt_scores, self._event())
 
     def _adjusted(self, logits: Tensor, works: Sequence[Work]) -> Tensor | None:
         """Returns a step's logits with all that its works ask for before a token is drawn; None: nobody asks.
@@ -154,17 +176,24 @@ class Executor:
         masks = self._constraints.masks(works) if self._constraints is not None else None
         return self.engine.backend.adjuster.adjust(logits, works, self._before, masks)
 
-    def _logits(self, plan: Plan) -> Tensor:
-        """Computes a step's logits, `[sampled works, vocab]`, and stores its KV."""
+    def _logits(self, plan: Plan) -> tuple[Tensor, Tensor | None]:
+        """Computes a step's logits, `[sampled works, vocab]`, and stores its KV.
+
+        Also returns, on its way to the host, how likely the tokens of prompts were, if a work asks for it.
+        """
         engine = self.engine
         if engine.decode_steps is not None and self._on_layer is None and engine.decode_steps.serves(plan):
             logits = engine.decode_steps.run(plan.works, self._before)
             engine.pool.all_written()
-            return logits
+            return logits, None
         batch = build_batch(plan, self._block_size, self._device, self._before, self._tables)
         engine.pool.enter(batch.fresh_blocks)
         hidden = engine.model.forward(batch, engine.attention.begin(batch), lambda layer: self._stored(plan, layer))
-        return engine.model.logits(hidden) if len(hidden) else hidden
+        prompt_scores = None
+        if batch.split is not None:
+            scored = self._scoring.prompts(hidden[batch.split.scored], plan.works, engine.model.logits)
+            prompt_scores, hidden = self._to_host(scored), hidden[batch.split.sampled]
+        return engine.model.logits(hidden) if len(hidden) else hidden, prompt_scores
 
     def _stored(self, plan: Plan, layer: int) -> None:
         self.engine.pool.written(layer)

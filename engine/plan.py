@@ -14,6 +14,14 @@ NULL_BLOCK = 0
 """The block of each KV group that nobody gets: it pads block tables, and nothing is ever written to it."""
 
 
+class PromptRows(Struct, frozen=True, array_like=True):
+    """Asks how likely the prompt's tokens behind some of a work's own tokens are."""
+
+    first: int  # of the work's tokens the first whose successor is asked for
+    targets: list[int]  # the tokens behind that one and those after it, in order
+    top: int  # alternatives that are told of each
+
+
 class Work(Struct, frozen=True, array_like=True):
     """Asks for one sequence's share of a step: compute `token_ids` at positions from `start` on.
 
@@ -30,6 +38,7 @@ class Work(Struct, frozen=True, array_like=True):
     tokens: list[int] | None = None  # if the draw looks back: the sequence's own list of all its tokens known so far
     prompt_tokens: int = 0  # how many of `tokens` are the client's; the others are output
     banned: tuple[int, ...] = ()  # ids that are not drawn now: the output is still too short to end
+    prompt_rows: PromptRows | None = None
 
 
 class BlockMove(Struct, frozen=True, array_like=True):

@@ -61,7 +61,7 @@ def token_scores(logits: Tensor, rows: Tensor, tokens: Tensor, top: int, *, conf
     device = logits.device
     config = config or tuned("token_scores", str(logits.dtype).removeprefix("torch."), device, CANDIDATES[0])
     parts = tile_count(vocab, config.tiles["TILE"])
-    largest, sums = torch.empty((2, count, parts), dtype=torch.float32, device=device).unbind(0)
+    largest, sums = (torch.empty((count, parts), dtype=torch.float32, device=device) for _ in range(2))
     above = torch.empty((count, parts), dtype=torch.int32, device=device)
     keys = torch.empty((count, MOST_TOP.value, parts), dtype=torch.int64, device=device)
     words = torch.empty((count, 2 + 2 * top), dtype=torch.int32, device=device)

@@ -152,3 +152,10 @@ def _one_pass(model: Any, run: Golden) -> torch.Tensor:
     """The same logits from one pass over prompt and answer: what differs is fp32's rounding."""
     logits: torch.Tensor = model(torch.tensor([run.prompt + run.tokens[:-1]]), use_cache=False).logits[0]
     return logits[len(run.prompt) - 1 :]
+
+
+@torch.inference_mode()
+def logprobs(model: Any, tokens: Sequence[int]) -> torch.Tensor:
+    """Log-probabilities `[tokens, vocab]` of what comes behind each token, from one pass over all of them."""
+    logits: torch.Tensor = model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
+    return logits.double().log_softmax(-1)

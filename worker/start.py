@@ -87,7 +87,8 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy)
     parts = Parts(life, engine.pool.spec, engine.pool, engine.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
-    executor = Executor(engine, engine.backend.layer_signal(layer_written, busy.divide), _grammars(config, engine))
+    layer_signal = engine.backend.layer_signal(layer_written, busy.divide)
+    executor = Executor(engine, layer_signal, _grammars(config, engine), logprobs_mode=config.engine.logprobs_mode)
     threads = partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize)
     loop = EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from core.status import Progress
 from engine.backends.adjuster import Adjuster
 from engine.backends.sampler import Sampler
+from engine.backends.scorer import Scorer
 from engine.kv.codec import BlockCodec
 from engine.kv.mover import BlockMover
 from engine.model.attention import Attention, Step
@@ -55,6 +56,7 @@ class Backend(ABC, Generic[OwnLinear, Step]):
     linears: Linears[OwnLinear]
     adjuster: Adjuster
     sampler: Sampler
+    scorer: Scorer
     mover: BlockMover
     codec: BlockCodec
 

@@ -26,9 +26,18 @@ class Batch:
     query_start: Tensor  # [works] first row of each work
     block_tables: Tensor  # [works, blocks] the null block behind a work's own
     fresh_blocks: Tensor  # [blocks] whose first token is written in this step
-    logit_rows: Tensor  # [sampled works] rows that reach the head, in the works' order
+    logit_rows: Tensor  # [rows] ascending: those that go on to the head; each work's last one, if it is sampled from
     query_lengths: Ints  # [works], on the host
     kv_lengths: Ints  # [works], on the host
+    split: "RowSplit | None" = None  # of `logit_rows`; None: all are sampled from
+
+
+@dataclass(frozen=True)
+class RowSplit:
+    """Tells rows that are sampled from and rows of which only a prompt's scores are wanted apart, by their places."""
+
+    sampled: Tensor  # [sampled works] int64
+    scored: Tensor  # [other rows] int64
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,6 @@ def build_batch(
     rows_of_blocks = (tables or BlockTables()).of(works, (-(-kv_lengths // block_size)).tolist())
     place, offset = np.divmod(positions, block_size)
     blocks = rows_of_blocks[owners, place]
-    sampled = [index for index, work in enumerate(works) if work.sampling is not None]
     pending, rows = _pending(works, token_ids, owners, before)
     parts = (
         token_ids,
@@ -105,13 +113,13 @@ def build_batch(
         query_start,
         rows_of_blocks.reshape(-1),
         blocks[offset == 0],
-        (query_start + lengths - 1)[sampled],
+        *_logit_rows(works, query_start, lengths),
         pending,
         rows,
     )
     on_device = _transfer(parts, device)
     if before is not None and len(pending):
-        on_device[0][on_device[7]] = before.tokens[on_device[8]]
+        on_device[0][on_device[9]] = before.tokens[on_device[10]]
     return Batch(
         token_ids=on_device[0],
         positions=on_device[1],
@@ -122,7 +130,23 @@ def build_batch(
         logit_rows=on_device[6],
         query_lengths=lengths,
         kv_lengths=kv_lengths,
+        split=RowSplit(on_device[7], on_device[8]) if len(parts[8]) else None,
     )
+
+
+def _logit_rows(works: Sequence[Work], query_start: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints]:
+    """Finds the rows that go on to the head, and the places among them of those that are sampled, or only scored."""
+    last = query_start + lengths - 1
+    sampled: Ints = np.flatnonzero([work.sampling is not None for work in works])
+    asked = [(first, work.prompt_rows) for first, work in zip(query_start, works, strict=True) if work.prompt_rows]
+    if not asked:
+        return last[sampled], sampled[:0], sampled[:0]
+    begins = [(first + each.first, len(each.targets)) for first, each in asked]
+    scored = np.concatenate([np.arange(begin, begin + count) for begin, count in begins])
+    rows = np.concatenate((last[sampled], scored))
+    order = np.argsort(rows)
+    places = np.argsort(order)  # of each row in the ascending order
+    return rows[order], places[: len(sampled)], places[len(sampled) :]
 
 
 def _pending(works: Sequence[Work], token_ids: Ints, owners: Ints, before: Sampled | None) -> tuple[Ints, Ints]:

@@ -68,7 +68,7 @@ class Model(Generic[Step]):
         return sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in self._held}.values())
 
     def forward(self, batch: Batch, step: Step, stored: Stored) -> Tensor:
-        """Computes the normed states `[rows, hidden]` of the rows that are sampled from, and stores the KV of all."""
+        """Computes the normed states `[rows, hidden]` of `batch.logit_rows`, and stores the KV of all tokens."""
         return self._layers.forward(functional.embedding(batch.token_ids, self._embedding), batch, step, stored)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class Model(Generic[Step]):
 class OperatorLayers(Generic[Step]):
     """Runs one operator after the other: linear layers multiply, an `Elementwise` does what is between them.
 
-    In the last layer only rows that are sampled from go on once all KV is stored: nobody reads what the others give.
+    In the last layer only `batch.logit_rows` go on once all KV is stored: nobody reads what the others give.
     """
 
     def __init__(

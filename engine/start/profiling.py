@@ -11,6 +11,7 @@ from core.config import Codec, EngineConfig
 from core.errors import ConfigError, DeviceMemoryError
 from core.kvspec import Piece, WireForm, blocks_for
 from core.messages import Sampling
+from core.scores import MOST_TOP
 from engine.device import device_errors
 from engine.executor import Engine, Executor
 from engine.plan import BlockMove, Plan, Work
@@ -21,7 +22,7 @@ LONGER_TOKENS = 256
 SECONDS = 0.5
 REPEATS = 3
 PLAIN = Sampling(seed=0)
-FILTERED = Sampling(seed=0, top_k=50, top_p=0.9)
+FILTERED = Sampling(seed=0, top_k=50, top_p=0.9, logprobs=MOST_TOP)
 ADJUSTED = Sampling(
     seed=0,
     repetition_penalty=1.1,
@@ -29,8 +30,8 @@ ADJUSTED = Sampling(
     allowed_token_ids=(0, 1),
     bad_words=((1,),),
 )
-ALL = structs.replace(ADJUSTED, top_k=FILTERED.top_k, top_p=FILTERED.top_p)
-"""What takes most memory to sample."""
+ALL = structs.replace(ADJUSTED, top_k=FILTERED.top_k, top_p=FILTERED.top_p, logprobs=MOST_TOP)
+"""What takes most memory to sample and to score."""
 MOVED_BYTES = 8 << 20
 """About what is moved to the host tier and back to know its speed."""
 

@@ -14,6 +14,7 @@ from engine.backends.native.codec import NativeCodec
 from engine.backends.native.layers import NativeLayers
 from engine.backends.native.linear import CPU, NativeLinear, NativeLinears
 from engine.backends.native.sampler import NativeSampler
+from engine.backends.native.scorer import NativeScorer
 from engine.backends.reference.mover import ReferenceMover
 from engine.model.config import ModelConfig
 from engine.model.layer import Layer
@@ -30,6 +31,7 @@ class NativeBackend(Backend[NativeLinear, NativeAttentionStep]):
         self.linears = NativeLinears(native, dtype, quantization)
         self.adjuster = NativeAdjuster(native)
         self.sampler = NativeSampler(native)
+        self.scorer = NativeScorer(native)
         self.mover = ReferenceMover()
         self.codec = NativeCodec(native)
 

@@ -14,6 +14,7 @@ from engine.backends.reference.elementwise import ReferenceElementwise
 from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.reference.mover import ReferenceMover
 from engine.backends.reference.sampler import ReferenceSampler
+from engine.backends.reference.scorer import ReferenceScorer
 from engine.model.attention import AttentionStep
 from engine.model.config import ModelConfig
 from engine.model.layer import Layer
@@ -32,6 +33,7 @@ class ReferenceBackend(Backend[Linear, AttentionStep]):
         self.linears = ReferenceLinears(device, dtype)
         self.adjuster = ReferenceAdjuster()
         self.sampler = ReferenceSampler()
+        self.scorer = ReferenceScorer()
         self.mover = ReferenceMover()
         self.codec = ReferenceCodec() if device.type == "cpu" else DeviceCodec()
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from core.messages import Sampling
 from engine.backends.gumbel import gumbel_noise
 from engine.backends.sampler import Draw, is_cut, keys_of, min_p_reach
+from engine.device import to_device
 
 CANDIDATES = 1024
 """Largest scores that top_p looks at before it sorts the whole vocabulary."""
@@ -22,42 +24,50 @@ class ReferenceSampler:
         tokens = logits.argmax(-1)
         owners = [row for row, draw in enumerate(draws) for _ in draw.samples]
         if len(owners) != len(draws):
-            index = torch.tensor(owners, device=logits.device)
+            index = _there(owners, np.int64, logits.device)
             tokens, finite = tokens[index], finite[index]
         random = [row for row, draw in enumerate(draws) if draw.sampling.temperature > 0]
         if random:
-            drawn = _drawn(logits[torch.tensor(random, device=logits.device)], [draws[row] for row in random])
+            drawn = _drawn(logits[_there(random, np.int64, logits.device)], [draws[row] for row in random])
             places = [place for place, row in enumerate(owners) if draws[row].sampling.temperature > 0]
-            tokens[torch.tensor(places, device=logits.device)] = drawn
+            tokens[_there(places, np.int64, logits.device)] = drawn
         return tokens.masked_fill_(~finite, 0), finite
+
+
+def _there(values: Sequence[float], kind: type[np.generic], device: torch.device) -> Tensor:
+    """Copies numbers to the device; the host does not wait for it."""
+    return to_device(np.array(values, dtype=kind), device)
 
 
 def _drawn(logits: Tensor, draws: list[Draw]) -> Tensor:
     """Draws tokens `[samples]`. Rows are scaled and filtered once, however often they are drawn from."""
     device = logits.device
     settings = [draw.sampling for draw in draws]
-    keys = torch.from_numpy(keys_of(draws))
-    logits /= torch.tensor([each.temperature for each in settings], device=device)[:, None]
-    floor = _floor(logits, settings)
+    keys = to_device(keys_of(draws), device)
+    logits /= _there([each.temperature for each in settings], np.float32, device)[:, None]
+    floor = floor_of(logits, settings)
     if floor is not None:
         logits.masked_fill_(logits < floor[:, None], -torch.inf)
-    scores = gumbel_noise(keys.to(device), logits.shape[1])
+    scores = gumbel_noise(keys, logits.shape[1])
     if len(keys) == len(draws):
         scores += logits
     else:
-        scores += logits[torch.tensor([row for row, draw in enumerate(draws) for _ in draw.samples], device=device)]
+        scores += logits[_there([row for row, draw in enumerate(draws) for _ in draw.samples], np.int64, device)]
     return scores.argmax(-1)
 
 
-def _floor(logits: Tensor, settings: list[Sampling]) -> Tensor | None:
-    """Finds the least scaled logit that each row's filters leave, `[rows]`, or None where no row has a filter."""
+def floor_of(logits: Tensor, settings: list[Sampling]) -> Tensor | None:
+    """Finds the least scaled logit that each row's filters leave, `[rows]`, or None where no row has a filter.
+
+    `logits` `[rows, vocab]` are scaled: divided by the temperatures.
+    """
     vocab = logits.shape[1]
     cuts = [row for row, each in enumerate(settings) if is_cut(each, vocab)]
     if not cuts and all(each.min_p <= 0 for each in settings):
         return None
-    floor = logits.amax(-1) + torch.tensor([min_p_reach(each) for each in settings], device=logits.device)
+    floor = logits.amax(-1) + _there([min_p_reach(each) for each in settings], np.float32, logits.device)
     if cuts:
-        rows = torch.tensor(cuts, device=logits.device)
+        rows = _there(cuts, np.int64, logits.device)
         found = _sorted_floor(logits[rows], [settings[row] for row in cuts])
         floor[rows] = torch.maximum(floor[rows], found)
     return floor
@@ -69,8 +79,9 @@ def _sorted_floor(logits: Tensor, settings: list[Sampling]) -> Tensor:
     On CUDA a whole sort is cheap, and asking whether it is needed would wait for the device.
     """
     vocab = logits.shape[1]
-    top_k = torch.tensor([each.top_k if 0 < each.top_k < vocab else vocab for each in settings], device=logits.device)
-    top_p = torch.tensor([each.top_p for each in settings], dtype=torch.float64, device=logits.device)
+    kept = [each.top_k if 0 < each.top_k < vocab else vocab for each in settings]
+    top_k = _there(kept, np.int64, logits.device)
+    top_p = _there([each.top_p for each in settings], np.float64, logits.device)
     if logits.is_cuda or vocab <= CANDIDATES:
         return _cut(logits, vocab, top_k, top_p)[0]
     floor, decided = _cut(logits, CANDIDATES, top_k, top_p)

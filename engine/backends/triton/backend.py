@@ -21,6 +21,7 @@ from engine.backends.triton.decode_inputs import DecodeInputs
 from engine.backends.triton.elementwise import TritonElementwise
 from engine.backends.triton.mover import TritonMover
 from engine.backends.triton.sampler import TritonSampler
+from engine.backends.triton.scorer import TritonScorer
 from engine.model.config import ModelConfig
 from engine.model.layer import Layer
 from engine.model.linear import Linear
@@ -39,6 +40,7 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         self.linears = ReferenceLinears(device, dtype)
         self.adjuster = TritonAdjuster()
         self.sampler = TritonSampler()
+        self.scorer = TritonScorer()
         self.mover = TritonMover()
         self.codec = TritonCodec()
 
@@ -53,6 +55,7 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
 
     def warm_up(self, config: ModelConfig, pool: list[Tensor]) -> None:
         self.attention(config, pool).warm_up(config.heads)
+        self.scorer.warm_up(config.vocab_size, self.device, self.dtype)
 
     def decode_steps(
         self, model: Model[TritonAttentionStep], config: ModelConfig, pool: list[Tensor], most: int, progress: Progress

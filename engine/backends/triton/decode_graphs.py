@@ -93,7 +93,7 @@ class DecodeGraphs:
 
 
 def _decodes(work: Work) -> bool:
-    return len(work.token_ids) == 1 and work.sampling is not None and len(work.samples) == 1
+    return len(work.token_ids) == 1 and work.sampling is not None and len(work.samples) == 1 and not work.prompt_rows
 
 
 def record(step: Callable[[], Tensor], device: torch.device, memory: Any) -> tuple[Replay, Any]:

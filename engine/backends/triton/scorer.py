@@ -9,6 +9,12 @@ from kernels.token_scores import token_scores
 class TritonScorer:
     """See `engine.backends.scorer.Scorer`."""
 
+    def warm_up(self, vocab: int, device: torch.device, dtype: torch.dtype) -> None:
+        """Compiles what scores tokens of logits as the model gives them, and as adjustments and filters leave them."""
+        token = torch.zeros(1, dtype=torch.int64, device=device)
+        for kind in {dtype, torch.float32}:
+            self.score(torch.zeros((1, vocab), dtype=kind, device=device), None, token, 1)
+
     def score(self, logits: Tensor, rows: Tensor | None, tokens: Tensor, top: int) -> Tensor:
         if rows is None:
             rows = torch.arange(len(tokens), device=tokens.device)

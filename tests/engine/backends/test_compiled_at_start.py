@@ -15,7 +15,7 @@ from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine, Executor
 from engine.kv.host_tier import HostTier
 from engine.kv.pool import KVPool
-from engine.plan import BlockMove, Plan, Work
+from engine.plan import BlockMove, Plan, PromptRows, Work
 from engine.start.load import LoadedEngine
 from engine.start.profiling import host_rate, prompt_rate
 from kernels.sample import sample
@@ -30,13 +30,14 @@ BLOCK: BlockSize = 8
 ROWS, STEP = 5, 64
 LONGEST = 256
 SAMPLINGS = [GREEDY, Sampling(seed=1), Sampling(seed=1, top_k=3, top_p=0.5), Sampling(seed=1, min_p=0.1)]
-ADJUSTMENTS: list[dict[str, Any]] = [
+ASKED: list[dict[str, Any]] = [
     {"presence_penalty": 0.5},
     {"logit_bias": ((3, 1.5), (5, 1.0))},
     {"allowed_token_ids": (1, 2, 3)},
-    {"bad_words": ((4,), (1, 1, 5))},
+    {"logprobs": 5},
+    {"bad_words": ((4,), (1, 1, 5)), "logprobs": 2},
 ]
-SAMPLINGS += [structs.replace(each, **asked) for each in SAMPLINGS for asked in ADJUSTMENTS]
+SAMPLINGS += [structs.replace(each, **asked) for each in SAMPLINGS for asked in ASKED]
 CODECS: tuple[Codec, ...] = get_args(Codec)
 
 
@@ -76,13 +77,20 @@ class Start:
         attention = backend.attention(config, pool.layers)
         return Engine(backend, own.model, config, pool, attention, backend.launch_depth, None)
 
-    def step(self, *texts: tuple[int, int], sampling: Sampling = GREEDY, samples: tuple[int, ...] = (0,)) -> None:
+    def step(
+        self,
+        *texts: tuple[int, int],
+        sampling: Sampling = GREEDY,
+        samples: tuple[int, ...] = (0,),
+        prompt_rows: PromptRows | None = None,
+    ) -> None:
         """A step of texts that have so many tokens in the pool, and so many new ones."""
         works = []
         for number, (start, new) in enumerate(texts):
             blocks = ([1] * blocks_for(start + new, BLOCK),)
             text = [1] * (start + new) if sampling.looks_back else None
             works.append(Work(number, start, [1] * new, blocks, sampling, samples, 0, text, start + new))
+        works[0] = structs.replace(works[0], prompt_rows=prompt_rows)
         self.executor.launch(Plan(0, works))
         self.executor.collect()
 
@@ -103,6 +111,8 @@ def serve(worker: Start) -> None:
             worker.step(*[(30 * row, 1) for row in range(1, rows + 1)], sampling=sampling)
         worker.step((200, 1), (9, 1), (0, 17), (40, 22), sampling=sampling)
     worker.step((LONGEST - 40, 40))
+    for count in (1, 2, 7):
+        worker.step((0, 20), (0, 7), prompt_rows=PromptRows(1, [1] * count, 3))
     for count in (1, 2, 3):
         last = range(1, count + 1)
         worker.executor.move([BlockMove("copy", 0, each, each + 4) for each in last])

@@ -1,0 +1,28 @@
+"""Makes logits into what a draw was made from: scaled by the temperature, and without what the filters leave out."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import structs
+from torch import Tensor
+
+from core.messages import Sampling
+from engine.backends.adjuster import FORBIDDEN
+from engine.backends.reference.sampler import floor_of
+from engine.device import to_device
+
+
+def processed(logits: Tensor, samplings: Sequence[Sampling], tokens: Tensor) -> Tensor:
+    """Returns fp32 `[rows, vocab]` of `logits` `[rows, vocab]`, which stay as they are, by PyTorch on any device.
+
+    A row of temperature 0 is not changed. `tokens` `[rows]` were drawn from the rows, so they are not left out: sums
+    that decide a limit may differ in their last bits from those of the sampler that drew.
+    """
+    temperatures = np.array([each.temperature or 1.0 for each in samplings], dtype=np.float32)
+    scaled = logits.float() / to_device(temperatures, logits.device)[:, None]
+    plain = [each if each.temperature else structs.replace(each, top_k=0, top_p=1.0, min_p=0.0) for each in samplings]
+    floor = floor_of(scaled, plain)
+    if floor is None:
+        return scaled
+    own = scaled.gather(1, tokens[:, None])
+    return scaled.masked_fill_(scaled < floor[:, None], FORBIDDEN).scatter_(1, tokens[:, None], own)

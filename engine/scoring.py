@@ -1,0 +1,135 @@
+"""Finds how likely a step's tokens were, where somebody wants to know: those that were drawn, and those of prompts.
+
+Log-probabilities of drawn tokens are those of the model's own logits, or of what the draw was made from after
+adjustments, temperature and filters, if a worker is told so (`--logprobs-mode`, as in vLLM). A prompt's tokens were not
+drawn: theirs are the model's own, computed from a few rows of logits at a time, whatever the prompt's length.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from core.scores import Scores
+from engine.backends.adjuster import is_adjusted
+from engine.backends.reference.processed import processed
+from engine.backends.scorer import Scorer, finite, scores_of
+from engine.device import to_device
+from engine.plan import PromptRows, Work
+
+AT_ONCE = 64
+"""Rows of logits that are in memory at once beside those of a step."""
+Words = NDArray[np.int32]
+
+
+class Asked(NamedTuple):
+    """Says which of a step's draws are scored, and keeps the logits for that."""
+
+    top: int
+    places: Tensor  # int64 [scored draws], among all draws of the step
+    rows: Tensor | None  # int64 [scored draws], of `logits`; None: each has its own
+    logits: Tensor | None  # None: those that the tokens are drawn from
+
+
+class Scoring:
+    """Scores the tokens of steps by the operators of one backend."""
+
+    def __init__(self, scorer: Scorer, vocab: int, after_filters: bool) -> None:
+        """`after_filters`: whether drawn tokens are told the probabilities that they were drawn with."""
+        self._scorer = scorer
+        self._vocab = vocab
+        self._after_filters = after_filters
+
+    # on the device ----------------------------------------------------------------------------------------------------
+
+    def ask(self, logits: Tensor, works: Sequence[Work]) -> Asked | None:
+        """Says what is wanted of a step whose `logits` `[works, vocab]` are not adjusted yet; None: nothing.
+
+        Rows that adjustments will overwrite are kept.
+        """
+        wanted = [(row, work) for row, work in enumerate(works) if _top(work) is not None]
+        if not wanted:
+            return None
+        top = max(_top(work) or 0 for _, work in wanted)
+        begins = np.cumsum([0, *(len(work.samples) for work in works)])
+        rows = np.concatenate([np.full(len(work.samples), row) for row, work in wanted])
+        places = np.concatenate([np.arange(begins[row], begins[row + 1]) for row, _ in wanted])
+        count = len(rows)
+        both = np.zeros((2, count + count % 2), dtype=np.int64)  # rows begin where a kernel finds 16 bytes at once
+        both[:, :count] = places, rows
+        there = to_device(both, logits.device)
+        places_there, rows_there = there[0, :count], there[1, :count]
+        top = min(top, self._vocab)
+        if self._after_filters:
+            return Asked(top, places_there, rows_there, None)
+        if logits.dtype == torch.float32 and any(map(is_adjusted, works)):
+            return Asked(top, places_there, None, logits[rows_there])
+        return Asked(top, places_there, rows_there, logits)
+
+    def drawn(self, asked: Asked, logits: Tensor, works: Sequence[Work], tokens: Tensor) -> Tensor:
+        """Returns the words of the tokens that were drawn from `logits` `[works, vocab]`; of `tokens`, those asked for.
+
+        Words are as `engine.backends.scorer` has them, on the device.
+        """
+        own = tokens[asked.places]
+        if asked.logits is not None:
+            return self._scorer.score(asked.logits, asked.rows, own, asked.top)
+        assert asked.rows is not None
+        draws = [work.sampling for work in works if _top(work) is not None for _ in work.samples]
+        words = []
+        for begin in range(0, len(own), AT_ONCE):
+            some = slice(begin, begin + AT_ONCE)
+            left = processed(logits[asked.rows[some]], [each for each in draws[some] if each is not None], own[some])
+            words.append(self._scorer.score(left, None, own[some], asked.top))
+        return torch.cat(words)
+
+    def prompts(self, hidden: Tensor, works: Sequence[Work], logits: Callable[[Tensor], Tensor]) -> Tensor:
+        """Returns the words of the prompts' tokens that works ask for, from the states `[rows, hidden]` before them.
+
+        `logits` computes a row of logits from each state.
+        """
+        asked = _prompt_rows(works)
+        top = min(max(each.top for each in asked), self._vocab)
+        targets = to_device(np.concatenate([np.array(each.targets) for each in asked]), hidden.device)
+        begins = range(0, len(targets), AT_ONCE)
+        parts = [(logits(hidden[at : at + AT_ONCE]), targets[at : at + AT_ONCE]) for at in begins]
+        return torch.cat([self._scorer.score(own, None, tokens, top) for own, tokens in parts])
+
+    # on the host ------------------------------------------------------------------------------------------------------
+
+    def told(self, words: Words, works: Sequence[Work]) -> dict[int, list[Scores]]:
+        """Returns the scores of drawn tokens, by the index of their work: one for each of its samples."""
+        scores, at = {}, 0
+        for index, work in enumerate(works):
+            top = _top(work)
+            if top is not None:
+                top = min(top, self._vocab)
+                scores[index] = [
+                    scores_of(words[place : place + 1], top) for place in range(at, at + len(work.samples))
+                ]
+                at += len(work.samples)
+        return scores
+
+    def told_of_prompts(self, words: Words, works: Sequence[Work]) -> tuple[dict[int, Scores], list[int]]:
+        """Returns the scores of prompts' tokens, by the index of their work, and works whose logits are not finite."""
+        scores, failed, at = {}, [], 0
+        for index, work in enumerate(works):
+            if work.prompt_rows is not None:
+                own = words[at : at + len(work.prompt_rows.targets)]
+                at += len(own)
+                if finite(own):
+                    scores[index] = scores_of(own, min(work.prompt_rows.top, self._vocab))
+                else:
+                    failed.append(index)
+        return scores, failed
+
+
+def _top(work: Work) -> int | None:
+    return work.sampling.logprobs if work.sampling is not None else None
+
+
+def _prompt_rows(works: Sequence[Work]) -> list[PromptRows]:
+    return [work.prompt_rows for work in works if work.prompt_rows is not None]
