@@ -28,7 +28,7 @@ KERNELS = {
 """Seconds for the tests of each: they compile many variants."""
 OPERATORS = ("attention", "elementwise_triton", "adjuster_steps", "sampler_triton", "triton_backend")
 """Tests of what the engine makes of the kernels: they take a GPU where there is one."""
-ADJUSTING = ("penalize", "token_mask", "forbid_tokens")
+ADJUSTING = ("penalize", "token_mask", "forbid_tokens", "token_scores")
 """Kernels so small that they share a stage."""
 MOST_TESTERS = 14
 """Processes that tests run in, side by side; each has half a gigabyte of the GPU's memory for itself alone."""

@@ -15,6 +15,7 @@ from benchmarks.kernels import (
     score_floor,
     silu_and_mul,
     token_mask,
+    token_scores,
 )
 from benchmarks.kernels.case import Limit, Rows, Shape, Size
 
@@ -29,6 +30,7 @@ MODULES: dict[str, Rows] = {
     "penalize": penalize,
     "token_mask": token_mask,
     "forbid_tokens": forbid_tokens,
+    "token_scores": token_scores,
     "block_copy": block_copy,
 }
 
