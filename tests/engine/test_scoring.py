@@ -111,8 +111,14 @@ def test_prompts_have_transformers_log_probabilities_in_any_chunks(executor: Exe
 def test_few_rows_of_logits_are_in_memory_at_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "AT_ONCE", 4)
     executor = make_executor(model)
-    counts, own = [], executor.engine.model.logits
-    monkeypatch.setattr(executor.engine.model, "logits", lambda hidden: (counts.append(len(hidden)), own(hidden))[1])
+    counts: list[int] = []
+    own = executor.engine.model.logits
+
+    def counted(hidden: Tensor) -> Tensor:
+        counts.append(len(hidden))
+        return own(hidden)
+
+    monkeypatch.setattr(executor.engine.model, "logits", counted)
     prompt = make_prompts([11], 320)[0]
     work = Work(1, 0, prompt, ([1],), GREEDY, prompt_rows=PromptRows(0, prompt[1:], 1))
     few = step(executor, work)
@@ -159,7 +165,8 @@ def filtered(scaled: Tensor, kind: Sampling) -> Tensor:
     """What top_k, then top_p, then min_p leave, token by token."""
     shares = scaled.softmax(-1)
     order = sorted(range(len(shares)), key=lambda token: -float(shares[token]))[: kind.top_k or None]
-    inside, gathered, kept = float(shares[order].sum()), 0.0, []
+    inside, gathered = float(shares[order].sum()), 0.0
+    kept: list[int] = []
     for token in order:
         if kept and gathered >= kind.top_p * inside:
             break

@@ -55,7 +55,7 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
 
     def warm_up(self, config: ModelConfig, pool: list[Tensor]) -> None:
         self.attention(config, pool).warm_up(config.heads)
-        self.scorer.warm_up(config.vocab_size, self.device, self.dtype)
+        TritonScorer().warm_up(config.vocab_size, self.device, self.dtype)
 
     def decode_steps(
         self, model: Model[TritonAttentionStep], config: ModelConfig, pool: list[Tensor], most: int, progress: Progress
