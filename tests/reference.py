@@ -115,12 +115,23 @@ def load_reference(directory: Path) -> Any:
     return model.eval()
 
 
-def golden(directory: Path, prompts: Sequence[list[int]], new_tokens: int) -> list[Golden]:
+Process = Callable[[list[int], list[int], torch.Tensor], torch.Tensor]
+"""Changes the logits `[1, vocab]` of a text, of which the prompt and the output so far are given."""
+
+
+def unchanged(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
+    """Leaves the logits as they are."""
+    return logits
+
+
+def golden(
+    directory: Path, prompts: Sequence[list[int]], new_tokens: int, process: Process = unchanged
+) -> list[Golden]:
     """Greedy continuations that are safe to compare; asserts that at most `MOST_DROPPED` of the prompts are not."""
     model = load_reference(directory)
     runs, error = [], 0.0
     for prompt in prompts:
-        found, logits = _greedy(model, prompt, new_tokens)
+        found, logits = _greedy(model, prompt, new_tokens, process)
         runs.append(found)
         error = max(error, float((logits - _one_pass(model, found)).abs().max()))
     safe = [run for run in runs if min(run.margins) >= SAFETY * error]
@@ -131,20 +142,20 @@ def golden(directory: Path, prompts: Sequence[list[int]], new_tokens: int) -> li
 
 
 @torch.inference_mode()
-def _greedy(model: Any, prompt: list[int], new_tokens: int) -> tuple[Golden, torch.Tensor]:
-    """Token by token over transformers' cache; the logits `[new_tokens, vocab]` that each token was chosen from."""
+def _greedy(model: Any, prompt: list[int], new_tokens: int, process: Process) -> tuple[Golden, torch.Tensor]:
+    """Token by token over transformers' cache; the logits `[new_tokens, vocab]` before they were processed."""
     inputs, cache = torch.tensor([prompt]), None
     tokens: list[int] = []
-    rows = []
+    rows, margins = [], []
     for _ in range(new_tokens):
         output = model(inputs, past_key_values=cache, use_cache=True)
         cache = output.past_key_values
         rows.append(output.logits[0, -1])
-        tokens.append(int(rows[-1].argmax()))
+        best = process(prompt, tokens, rows[-1][None].clone())[0].topk(2)
+        tokens.append(int(best.indices[0]))
+        margins.append(float(best.values[0] - best.values[1]))
         inputs = torch.tensor([tokens[-1:]])
-    logits = torch.stack(rows)
-    best = logits.topk(2).values
-    return Golden(prompt, tokens, (best[:, 0] - best[:, 1]).tolist()), logits
+    return Golden(prompt, tokens, margins), torch.stack(rows)
 
 
 @torch.inference_mode()

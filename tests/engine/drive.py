@@ -21,8 +21,16 @@ class Running:
     sampling: Sampling = GREEDY
     begin: int = 0  # step that it joins at
     planned: int = 0
-    output: list[int] = field(default_factory=list)
+    text: list[int] = field(init=False)  # the prompt, and the output so far
     asked: int = 0  # output tokens that are known or on their way
+
+    def __post_init__(self) -> None:
+        self.text = list(self.prompt)
+
+    @property
+    def output(self) -> list[int]:
+        """What was collected."""
+        return self.text[len(self.prompt) :]
 
 
 def start(
@@ -52,12 +60,13 @@ def next_plan(step: int, running: list[Running], new_tokens: int, chunk: int) ->
     for each in running:
         if step < each.begin or each.asked == new_tokens:
             continue
-        known = each.prompt + each.output
         end = min(each.planned + chunk, len(each.prompt)) if each.planned < len(each.prompt) else each.planned + 1
-        ids = known[each.planned : end] or [PENDING]
+        ids = each.text[each.planned : end] or [PENDING]
         last = end >= len(each.prompt)
+        sampling = each.sampling if last else None
+        text = each.text if sampling is not None and sampling.looks_back else None
         works.append(
-            Work(each.number, each.planned, ids, (each.blocks,), each.sampling if last else None, (0,), each.asked)
+            Work(each.number, each.planned, ids, (each.blocks,), sampling, (0,), each.asked, text, len(each.prompt))
         )
         each.planned = end
         each.asked += last
@@ -87,4 +96,4 @@ def collect(executor: Executor, plan: Plan, running: list[Running]) -> None:
     result = executor.collect()
     assert result.step == plan.step and not result.failed
     for work, tokens in zip(plan.works, result.tokens, strict=True):
-        running[work.sequence].output.extend(tokens)
+        running[work.sequence].text.extend(tokens)

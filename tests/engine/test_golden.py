@@ -4,8 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from core.config import EngineConfig
+from core.messages import Sampling
 from engine.executor import Executor
 from engine.start.load import LoadedEngine, load_engine
 from tests.engine.drive import run, start
@@ -61,6 +65,40 @@ def test_chunks_blocks_and_launching_ahead_change_nothing(
         running = start(executor, [each.prompt for each in expected], 8)
         found = run(executor, running, 8, chunk=chunk, ahead=ahead)
         assert found == [each.tokens for each in expected], backend
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["collected at once", "launched ahead"])
+def test_penalized_texts_give_the_tokens_of_the_formulas(ahead: bool, windowed: tuple[Path, list[Golden]]) -> None:
+    """Words that come without penalties are bad ones here; a second run finds other texts under the same numbers."""
+    directory, plain = windowed
+    prompts = [each.prompt for each in plain]
+    words = [tuple(each.tokens[:length]) for length, each in zip((1, 2, 3, 4), plain, strict=False)]
+
+    def process(prompt: list[int], output: list[int], logits: Tensor) -> Tensor:
+        logits = RepetitionPenaltyLogitsProcessor(1.3)(torch.tensor([prompt + output]), logits)
+        for token in {*output}:
+            logits[0, token] -= output.count(token) * 1.5 + 0.5
+        for *before, last in words:
+            if output[len(output) - len(before) :] == before:
+                logits[0, last] = -torch.inf
+        return logits
+
+    penalized = Sampling(
+        0,
+        temperature=0.0,
+        repetition_penalty=1.3,
+        frequency_penalty=1.5,
+        presence_penalty=0.5,
+        bad_words=tuple(words),
+    )
+    expected = golden(directory, prompts, NEW_TOKENS, process)
+    assert all(each.tokens[:8] != one.tokens for each, one in zip(expected, plain, strict=True))
+    for backend in BACKENDS:
+        executor = make_executor(directory, cpu_backend=backend)
+        for runs in (expected, expected[::-1]):
+            running = start(executor, [each.prompt for each in runs], NEW_TOKENS, samplings=[penalized] * len(runs))
+            found = run(executor, running, NEW_TOKENS, chunk=13, ahead=ahead)
+            assert found == [each.tokens for each in runs], backend
 
 
 def test_long_prompts_and_large_batches(tmp_path: Path) -> None:
