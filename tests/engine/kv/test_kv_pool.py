@@ -125,5 +125,5 @@ def test_moved_blocks_continue_to_the_same_tokens(tmp_path: Path) -> None:
     for here, there in zip(halves, others, strict=True):
         for layer in range(config.num_hidden_layers):
             second.engine.pool.write(0, layer, there.blocks[::-1], first.engine.pool.read(0, layer, here.blocks[::-1]))
-        there.planned, there.output, there.asked = here.planned, list(here.output), here.asked
+        there.planned, there.text, there.asked = here.planned, list(here.text), here.asked
     assert run(second, others, 9) == whole
