@@ -49,7 +49,8 @@ def like_transformers(model: Path, prompts: list[list[int]]) -> tuple[list[Golde
         )
         logits = processors(torch.tensor([prompt + output]), logits)
         ids = torch.tensor([output], dtype=torch.long)  # a word that begins in the prompt is none of the output's
-        return NoBadWordsLogitsProcessor(words)(ids, logits)
+        found: Tensor = NoBadWordsLogitsProcessor(words)(ids, logits)
+        return found
 
     asked = {
         "repetition_penalty": REPETITION,
