@@ -277,7 +277,7 @@ class Admission:
         return AdmittedPrompt(
             prompt=Prompt(prompt, len(prompt), salt, body.priority or 0),
             sampling=sampling,
-            limits=limits_of(body, self.tokenizer, limit or min(default or room, room)),
+            limits=limits_of(body, self.tokenizer, limit or min(default or room, room), sampling.grammar),
             stops=body.stops(),
             samples=samples_of(body),
             stop_ids=tuple(body.stop_token_ids or ()),

@@ -54,14 +54,17 @@ def samples_of(body: SamplingFields) -> int:
     return made
 
 
-def limits_of(body: SamplingFields, tokenizer: ModelTokenizer, max_tokens: int) -> Limits:
-    """Returns where an answer ends that may have `max_tokens`. Raises `APIError` for what cannot be."""
+def limits_of(body: SamplingFields, tokenizer: ModelTokenizer, max_tokens: int, grammar: str) -> Limits:
+    """Returns where an answer ends that may have `max_tokens`. Raises `APIError` for what cannot be.
+
+    One that is complete by its grammar ends, whatever the body says of the end-of-text token: nothing else may follow.
+    """
     own = body.stop_token_ids or ()
     check_ids(own, tokenizer.vocabulary, "stop_token_ids")
     least = body.min_tokens or 0
     if least > max_tokens:
         raise invalid(f"min_tokens: {least} are more than the {max_tokens} that the answer may have", "min_tokens")
-    ends = () if body.ignore_eos else tokenizer.stop_ids
+    ends = () if body.ignore_eos and not grammar else tokenizer.stop_ids
     return Limits(max_tokens, tuple(sorted({*ends, *own})), least)
 
 
