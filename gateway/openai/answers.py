@@ -4,14 +4,19 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from gateway.openai.logprobs import Scored, TokenNames, of_prompt
-from gateway.openai.replies import Answer
+from gateway.openai.replies import DONE, Answer, event
 from gateway.openai.schemas import SamplingFields, StreamOptions
 from gateway.requests.request import Request
 from gateway.requests.stream import Delta, Stream
 from gateway.text.token_bytes import TokenBytes
 
 NO_OPTIONS = StreamOptions()
+END = b"\n\n"  # of an event
+
+encode = msgspec.json.Encoder().encode
 
 
 class Answers:
@@ -48,31 +53,34 @@ class Answers:
         options = body.stream_options or NO_OPTIONS
         self._include_usage = bool(options.include_usage)
         self._continuous = bool(options.continuous_usage_stats)
+        # What all chunks have in front of their choice and behind it, as JSON already.
+        self._front = b"data: " + encode(self._head)[:-1] + b',"choices":['
+        self._rest = (b'],"usage":null}' if self._include_usage else b"]}") + END
         self.names = TokenNames(tokens, bool(body.return_tokens_as_token_ids))
         self.wants_ids = bool(body.return_token_ids)
         self.wants_all = self.wants_ids or self._continuous  # a token without text gives a chunk too
         self.choices = len(self._streams)
 
-    def chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
-        """Returns a chunk with this choice."""
-        chunk = {**self._head, "choices": [choice]}
+    def chunk(self, choice: dict[str, Any], more: dict[str, Any] | None = None) -> bytes:
+        """Returns the event of a chunk with this choice, and `more` fields beside it."""
         if self._continuous:
-            chunk["usage"] = self._usage_so_far(choice["index"])
-        elif self._include_usage:
-            chunk["usage"] = None
-        return chunk
+            more = {"usage": self._usage_so_far(choice["index"]), **(more or {})}
+        elif more is not None and self._include_usage:
+            more = {"usage": None, **more}
+        rest = self._rest if more is None else b"]," + encode(more)[1:] + END
+        return self._front + encode(choice) + rest
 
-    def finish(self, choice: dict[str, Any], delta: Delta, reason: str, last: bool) -> dict[str, Any]:
+    def finish(self, choice: dict[str, Any], delta: Delta, reason: str, last: bool) -> bytes:
         """Returns the last chunk of a choice. That of a stream carries figures for `vllm bench serve`."""
         choice |= {"finish_reason": reason, "stop_reason": delta.stop_reason}
-        more = {"metrics": self._metrics()} if last and not self._include_usage else {}
-        return self.chunk(choice) | more
+        return self.chunk(choice, {"metrics": self._metrics()} if last and not self._include_usage else None)
 
-    def last(self, thoughts: int | None = None) -> dict[str, Any] | None:
-        """Returns the chunk with the usage, or None if the client does not want it."""
+    def last(self, thoughts: int | None = None) -> bytes:
+        """Returns the end of a stream, behind a chunk with the usage if the client wants it."""
         if not self._include_usage:
-            return None
-        return {**self._head, "choices": [], "usage": self._usage(thoughts), "metrics": self._metrics()}
+            return DONE
+        usage = {**self._head, "choices": [], "usage": self._usage(thoughts), "metrics": self._metrics()}
+        return event(usage) + DONE
 
     def whole(self, choices: list[dict[str, Any]], thoughts: int | None = None) -> dict[str, Any]:
         """Returns the whole answer with these choices."""

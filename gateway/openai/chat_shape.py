@@ -9,7 +9,7 @@ from core.scores import Scores
 from gateway.openai.answers import Answers, ended
 from gateway.openai.best import best
 from gateway.openai.logprobs import Scored, of_chat
-from gateway.openai.replies import COMMENT, DONE, Answer, event
+from gateway.openai.replies import COMMENT, Answer
 from gateway.openai.schemas import ChatRequest
 from gateway.openai.thoughts import Thoughts
 from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
@@ -40,17 +40,19 @@ class ChatShape:
         answers = self._answers
         if choice not in self._begun:
             self._begun.add(choice)
-            prompt = {"prompt_token_ids": answers.prompt_ids(choice)} if answers.wants_ids else {}
-            yield event(answers.chunk(_choice(choice, {"role": "assistant", "content": ""})) | prompt)
+            prompt = {"prompt_token_ids": answers.prompt_ids(choice)} if answers.wants_ids else None
+            yield answers.chunk(_choice(choice, {"role": "assistant", "content": ""}), prompt)
         self._thoughts.add(choice, parts, delta.token_ids)
-        said = self._delta(choice, parts)
+        said = self._delta(choice, parts) if parts else {}
         if said or (self._all and delta.token_ids):
-            logprobs = await self._logprobs(delta.token_ids, delta.scores)
-            one = _choice(choice, said or {"content": ""}, logprobs) | answers.ids(delta.token_ids)
-            yield event(answers.chunk(one))
+            one = _choice(choice, said or {"content": ""})
+            if self._all:
+                one["logprobs"] = await self._logprobs(delta.token_ids, delta.scores)
+                one |= answers.ids(delta.token_ids)
+            yield answers.chunk(one)
         if delta.finish is not None:
             reason = self._reason(delta.finish, choice in self._called)
-            yield event(answers.finish(_choice(choice, {}), delta, reason, last))
+            yield answers.finish(_choice(choice, {}), delta, reason, last)
 
     def alive(self) -> bytes:
         """Returns a comment."""
@@ -58,9 +60,7 @@ class ChatShape:
 
     async def end(self) -> AsyncIterator[bytes]:
         """Yields the usage if wanted, and the end."""
-        if (usage := self._answers.last(self._thoughts.total())) is not None:
-            yield event(usage)
-        yield DONE
+        yield self._answers.last(self._thoughts.total())
 
     async def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Returns the whole answer."""
@@ -96,6 +96,8 @@ class ChatShape:
 
     def _delta(self, choice: int, parts: Sequence[Part]) -> dict[str, Any]:
         """Returns what is new of a choice. Each call is in there once, with all that is new of it."""
+        if len(parts) == 1 and isinstance(parts[0], Content):  # as most often
+            return {"content": parts[0].text}
         delta: dict[str, Any] = {}
         calls: dict[int, dict[str, Any]] = {}
         for part in parts:
@@ -128,8 +130,8 @@ class ChatShape:
         return await of_chat(Scored(token_ids, scores), self._top, self._answers.names)
 
 
-def _choice(index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+def _choice(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
 
 def _call_id() -> str:

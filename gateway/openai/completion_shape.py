@@ -7,7 +7,7 @@ from core.scores import Scores
 from gateway.openai.answers import Answers, ended
 from gateway.openai.best import best
 from gateway.openai.logprobs import CompletionLogprobs, Scored
-from gateway.openai.replies import COMMENT, DONE, Answer, event
+from gateway.openai.replies import COMMENT, Answer
 from gateway.openai.schemas import CompletionRequest
 from gateway.output.parts import Content, Part
 from gateway.requests.request import Request
@@ -40,14 +40,14 @@ class CompletionShape:
             text, logprobs = await self._begin(choice)
             if self._prompts is not None or answers.wants_ids:
                 prompt = {"prompt_token_ids": answers.prompt_ids(choice)} if answers.wants_ids else {}
-                yield event(answers.chunk(_choice(choice, text, logprobs) | prompt))
+                yield answers.chunk(_choice(choice, text, logprobs) | prompt)
         text = "" if self._only_echo else _text(parts)
         if text or (self._all and delta.token_ids and not self._only_echo):
             logprobs = await self._scored(choice, delta.token_ids, delta.scores)
-            yield event(answers.chunk(_choice(choice, text, logprobs) | answers.ids(delta.token_ids)))
+            yield answers.chunk(_choice(choice, text, logprobs) | answers.ids(delta.token_ids))
         if delta.finish is not None:
             reason = "length" if self._only_echo else delta.finish
-            yield event(answers.finish(_choice(choice, "", None), delta, reason, last))
+            yield answers.finish(_choice(choice, "", None), delta, reason, last)
 
     def alive(self) -> bytes:
         """Returns a comment."""
@@ -55,9 +55,7 @@ class CompletionShape:
 
     async def end(self) -> AsyncIterator[bytes]:
         """Yields the usage if wanted, and the end."""
-        if (usage := self._answers.last()) is not None:
-            yield event(usage)
-        yield DONE
+        yield self._answers.last()
 
     async def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Returns the whole answer."""

@@ -96,6 +96,12 @@ def event(data: Mapping[str, Any]) -> bytes:
 
 async def deltas(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta] | None, None]:
     """Yields what comes, with the index of its choice, to the end of all; None after a silence. Raises `APIError`."""
+    if len(streams) == 1:  # as most often: no task is needed to wait for it
+        delta = None
+        while delta is None or delta.finish is None:
+            delta = await streams[0].read(KEEP_ALIVE)
+            yield None if delta is None else (0, delta)
+        return
     reads = {child(stream.read(KEEP_ALIVE)): index for index, stream in enumerate(streams)}
     try:
         while reads:
