@@ -16,16 +16,21 @@ from jinja2.parser import Parser
 from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+from msgspec import structs
 
 from core.errors import ModelError
 from gateway.errors import invalid
+from gateway.text.call_style import call_style
 from gateway.text.chat import Chat
 
 
 class ChatTemplate:
-    """Holds a compiled template and the special tokens that it may name. Raises `ModelError` if it does not compile."""
+    """Holds a compiled template and the special tokens that it may name. Raises `ModelError` if it does not compile.
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    Some models have another template for chats with tools, `with_tools`.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str], with_tools: str | None = None) -> None:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
@@ -38,17 +43,22 @@ class ChatTemplate:
         }
         try:
             self._template = environment.from_string(source)
+            self._with_tools = self._template if with_tools is None else environment.from_string(with_tools)
         except jinja2.TemplateError as error:
             raise ModelError(f"the model's chat template is broken: {error}") from None
         self._special_tokens = dict(special_tokens)
+        self._calls = call_style(self._rendered)
 
     def render(self, chat: Chat) -> str:
         """Returns the prompt, ending where the assistant's answer begins. Raises `APIError` if the template refuses."""
+        return self._rendered(structs.replace(chat, messages=[self._calls.written(one) for one in chat.messages]))
+
+    def _rendered(self, chat: Chat) -> str:
+        template = self._with_tools if chat.tools else self._template
         try:
-            return self._template.render(
-                **chat.options,
-                **self._special_tokens,
-                messages=[dict(message) for message in chat.messages],
+            return template.render(
+                **{**chat.options, **self._special_tokens},
+                messages=chat.messages,
                 tools=chat.tools,
                 documents=None,
                 add_generation_prompt=True,

@@ -52,7 +52,18 @@ def chat_template(directory: Path, tokenizer_config: dict[str, Any]) -> str | No
     except (OSError, ValueError) as error:
         raise ModelError(f"--model: {directory / 'chat_template.jinja'} cannot be read: {error}") from None
     found = tokenizer_config.get("chat_template") or read_object(directory, "chat_template.json").get("chat_template")
-    if isinstance(found, list):  # several, by name
-        named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
-        found = named.get("default")
+    return found if isinstance(found, str) else _named(found, "default")
+
+
+def tool_template(tokenizer_config: dict[str, Any]) -> str | None:
+    """Returns the source of a template that is for chats with tools alone, or None."""
+    return _named(tokenizer_config.get("chat_template"), "tool_use")
+
+
+def _named(templates: Any, name: str) -> str | None:
+    """Returns one of several templates."""
+    if not isinstance(templates, list):
+        return None
+    named = {entry.get("name"): entry.get("template") for entry in templates if isinstance(entry, dict)}
+    found = named.get(name)
     return found if isinstance(found, str) else None

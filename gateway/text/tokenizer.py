@@ -13,7 +13,7 @@ from gateway.text.chat_template import ChatTemplate
 from gateway.text.detokenizer import BytePieces, Detokenizer, Window, WithMarkers
 from gateway.text.infill import infill
 from gateway.text.literal_tokenizer import LiteralTokenizer
-from gateway.text.model_files import chat_template, read_object
+from gateway.text.model_files import chat_template, read_object, tool_template
 from gateway.text.reach import UNKNOWN, reach
 from gateway.text.spelled_tokens import SpelledTokens
 from gateway.text.token_bytes import TokenBytes
@@ -54,9 +54,9 @@ class ModelTokenizer:
             for name in ("temperature", "top_p", "top_k", "min_p")
             if isinstance(generation.get(name), (int, float))
         }
-        source = chat_template(directory, settings)
-        self.template_source = source
-        self.template = ChatTemplate(source, named) if source is not None else None
+        source, with_tools = chat_template(directory, settings), tool_template(settings)
+        self.template_source = with_tools or source
+        self.template = ChatTemplate(source, named, with_tools) if source is not None else None
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = {key for key, token in added.items() if token.special}
         self._added = {token.content: key for key, token in added.items()}
