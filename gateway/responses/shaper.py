@@ -13,13 +13,14 @@ from gateway.errors import APIError
 from gateway.openai.logprobs import Scored, TokenNames, of_chat
 from gateway.openai.replies import COMMENT, Answer
 from gateway.openai.thoughts import Thoughts
-from gateway.output.parts import Content, Part
+from gateway.output.parts import Part
 from gateway.requests.request import Request
 from gateway.requests.stream import Delta
 from gateway.responses.answers import ResponseShape
 from gateway.responses.events import InputDetails, OutputDetails, ResponseAnswer, Usage, encoded
 from gateway.responses.items import Logprob
 from gateway.responses.schemas import PlainText, ReasoningConfig, ResponsesRequest, TextConfig
+from gateway.responses.text_scores import TextScores
 from gateway.text.token_bytes import TokenBytes
 
 Keep = Callable[[ResponseAnswer], Awaitable[bool]]
@@ -45,7 +46,7 @@ class ResponseShaper:
         self._top = (body.top_logprobs or 0) if body.wants_logprobs else None
         self._names = TokenNames(tokens, as_ids=False)
         self._thoughts = Thoughts(thought_end, 1)
-        self._waiting: list[Logprob] = []  # log-probabilities of tokens whose text is held back
+        self._scores = TextScores()
         self._shape = ResponseShape(request.id, self._empty(model, body, request.id))
         self._begun = False
         self._finish: Finish = "stop"
@@ -94,20 +95,12 @@ class ResponseShaper:
     async def _logprobs(
         self, parts: Sequence[Part], token_ids: Sequence[int], scores: Scores | None
     ) -> Sequence[Logprob]:
-        """Returns the log-probabilities of the text among these parts: of its tokens, and of those held back before.
-
-        The token that ends an answer is no text, and nor are thoughts and calls.
-        """
+        """Returns the log-probabilities of the text among these parts."""
         if self._top is None or scores is None:
             return ()
-        if token_ids and token_ids[-1] in self._sample.admitted.limits.stop_token_ids:
-            token_ids, scores = token_ids[:-1], scores.part(0, len(scores) - 1)
         told = await of_chat(Scored(token_ids, scores), self._top, self._names)
-        self._waiting += [msgspec.json.decode(one, type=Logprob) for one in told["content"]]
-        if not parts:
-            return ()
-        fresh, self._waiting = self._waiting, []
-        return fresh if any(isinstance(part, Content) for part in parts) else ()
+        self._scores.add(msgspec.json.decode(one, type=Logprob) for one in told["content"])
+        return self._scores.of(parts)
 
     def _usage(self) -> Usage:
         prompt, output = len(self._sample.prompt.token_ids), len(self._sample.tokens)

@@ -1,0 +1,46 @@
+"""Finds which tokens the text of an answer consists of, so that it comes with their log-probabilities and no others."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from gateway.output.parts import CallBegins, Content, Part
+from gateway.responses.items import Logprob
+
+
+class TextScores:
+    """Holds tokens whose text has not come yet: thoughts, calls and markers are in between, and are left out.
+
+    Parts come in the order of their tokens, and their text is in the tokens' bytes, but for what a format rewrites.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()  # whose part has not come
+        self._tokens: deque[tuple[int, int, Logprob]] = deque()  # from which byte to which, of those not told of
+        self._made = 0  # bytes in all
+
+    def add(self, tokens: Iterable[Logprob]) -> None:
+        """Adds tokens that were made."""
+        for token in tokens:
+            begin = self._made
+            self._made += len(token.bytes)
+            self._bytes += bytes(token.bytes)
+            self._tokens.append((begin, self._made, token))
+
+    def of(self, parts: Sequence[Part]) -> list[Logprob]:
+        """Returns the tokens of the content among these parts. A token of two parts is the first one's."""
+        return [token for part in parts for token in self._of(part)]
+
+    def _of(self, part: Part) -> list[Logprob]:
+        text = b"" if isinstance(part, CallBegins) else part.text.encode()
+        found = self._bytes.find(text)
+        if not text or found < 0:
+            return []
+        begin = self._made - len(self._bytes) + found
+        end = begin + len(text)
+        del self._bytes[: found + len(text)]
+        while self._tokens and self._tokens[0][1] <= begin:  # they are between this part and the one before
+            self._tokens.popleft()
+        tokens = []
+        while self._tokens and self._tokens[0][0] < end:
+            tokens.append(self._tokens.popleft()[2])
+        return tokens if isinstance(part, Content) else []
