@@ -12,9 +12,10 @@ Both are read, whichever of them the model's template has; the template says whi
 
 from collections.abc import Callable
 
+from gateway.grammar.texts import literal
 from gateway.output.call_object import Found, arguments_value
 from gateway.output.family import Family
-from gateway.output.lark import HEAD, TokenId, arguments, either, mark, start, text
+from gateway.output.lark import HEAD, TokenId, arguments, either, mark, start
 from gateway.output.reader import Marks, Reader, Steps, kept, told
 from gateway.output.tools import Tool, ToolUse
 
@@ -93,12 +94,12 @@ def _grammar(use: ToolUse, token_id: TokenId, between: str, call: Callable[[Tool
 
 
 def _fenced(tool: Tool, separator: str) -> str:
-    named, end = text(f"{tool.name}\n{FENCE}\n"), text("\n```")
-    return f"{text('function')} {separator} {named} {arguments(tool)} {end}"
+    named, end = literal(f"{tool.name}\n{FENCE}\n"), literal("\n```")
+    return f"{literal('function')} {separator} {named} {arguments(tool)} {end}"
 
 
 def _bare(tool: Tool, separator: str) -> str:
-    return f"{text(tool.name)} {separator} {arguments(tool)}"
+    return f"{literal(tool.name)} {separator} {arguments(tool)}"
 
 
 DEEPSEEK_V3 = Family("deepseek_v3", MARKERS, lambda template: CALLS in template and FENCE in template, read, grammar)

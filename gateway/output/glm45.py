@@ -6,8 +6,9 @@
 </tool_call>
 """
 
+from gateway.grammar.texts import literal
 from gateway.output.family import Family
-from gateway.output.lark import HEAD, TokenId, either, mark, start, text
+from gateway.output.lark import HEAD, TokenId, either, mark, start
 from gateway.output.reader import Marks, Reader, Steps, kept
 from gateway.output.tagged import Tags, argument_rules, read_arguments
 from gateway.output.tools import ToolUse
@@ -33,11 +34,9 @@ def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
 
 def grammar(use: ToolUse, token_id: TokenId) -> str:
     """Returns the grammar of an answer."""
-    calls, rules = [], ""
-    for number, tool in enumerate(use.tools):
-        calls.append(f"{text(tool.name)} SPACE? tool_{number}")
-        rules += argument_rules(tool, f"tool_{number}", TAGS, token_id)
-    return HEAD + start(use, OPEN, token_id) + f"body: SPACE? ({either(calls)}) {mark(CLOSE, token_id)}\n" + rules
+    calls = either(f"{literal(tool.name)} SPACE? tool_{number}" for number, tool in enumerate(use.tools))
+    body = f"body: SPACE? ({calls}) {mark(CLOSE, token_id)}\n"
+    return HEAD + start(use, OPEN, token_id) + body + argument_rules(use.tools, TAGS, token_id)
 
 
 GLM45 = Family(

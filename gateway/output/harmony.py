@@ -10,9 +10,10 @@ reads both. (https://github.com/openai/harmony, docs/format.md)
 
 import re
 
+from gateway.grammar.texts import literal
 from gateway.output.call_object import NO_ARGUMENTS
 from gateway.output.family import Family
-from gateway.output.lark import HEAD, TokenId, arguments, either, mark, text, up_to
+from gateway.output.lark import HEAD, TokenId, arguments, either, mark, up_to
 from gateway.output.parts import Content, Reasoning
 from gateway.output.reader import Marks, Reader, Steps, kept, told
 from gateway.output.thinking import Thinking
@@ -107,14 +108,14 @@ def _before(rule: str, token_id: TokenId, *channels: str) -> str:
 
 def _message(channel: str, token_id: TokenId) -> str:
     """Returns the header of a message to the user."""
-    return f"{mark(CHANNEL, token_id)} {text(channel)} {mark(MESSAGE, token_id)}"
+    return f"{mark(CHANNEL, token_id)} {literal(channel)} {mark(MESSAGE, token_id)}"
 
 
 def _called(tool: Tool, token_id: TokenId) -> str:
     channel, recipient = mark(CHANNEL, token_id), f"{RECIPIENT}{FUNCTIONS}{tool.name}"
-    inside = f"{channel} {text(f'{COMMENTARY} {recipient}')}"
-    before = f"{text(f' {recipient}')} {channel} {text(COMMENTARY)}"
-    json = f"(/ ?/ {mark(CONSTRAIN, token_id)}? {text('json')})?"
+    inside = f"{channel} {literal(f'{COMMENTARY} {recipient}')}"
+    before = f"{literal(f' {recipient}')} {channel} {literal(COMMENTARY)}"
+    json = f"(/ ?/ {mark(CONSTRAIN, token_id)}? {literal('json')})?"
     return f"(({inside}) | ({before})) {json} {mark(MESSAGE, token_id)} {arguments(tool)} {mark(CALL, token_id)}?"
 
 

@@ -7,9 +7,10 @@
 
 import json
 
+from gateway.grammar.texts import literal
 from gateway.output.call_object import Found, call_object
 from gateway.output.family import Family
-from gateway.output.lark import HEAD, TokenId, arguments, either, mark, start, text
+from gateway.output.lark import HEAD, TokenId, arguments, either, mark, start
 from gateway.output.reader import Marks, Reader, Steps, told
 from gateway.output.tools import Tool, ToolUse
 
@@ -42,8 +43,8 @@ def grammar(use: ToolUse, token_id: TokenId) -> str:
 
 
 def _call(tool: Tool) -> str:
-    name, members = text('{"name":'), text('"arguments":')
-    return f"{name} / ?/ {text(json.dumps(tool.name) + ',')} / ?/ {members} / ?/ {arguments(tool)} {text('}')}"
+    name, members = literal('{"name":'), literal('"arguments":')
+    return f"{name} / ?/ {literal(json.dumps(tool.name) + ',')} / ?/ {members} / ?/ {arguments(tool)} {literal('}')}"
 
 
 HERMES = Family(

@@ -9,15 +9,16 @@ asked for, so only the names of the request's tools make calls.
 import json
 from collections.abc import Container
 
+from gateway.grammar.texts import literal
 from gateway.output.call_object import Found, call_object
 from gateway.output.family import Family
-from gateway.output.lark import HEAD, TokenId, arguments, either, mark, text, up_to
+from gateway.output.lark import HEAD, TokenId, arguments, either, mark, up_to
 from gateway.output.reader import Marks, Reader, Steps, told
 from gateway.output.tools import Tool, ToolUse
 
 TAG = "<|python_tag|>"
 _TAG = Marks(TAG)
-_MEMBER = text('"parameters":')
+_MEMBER = literal('"parameters":')
 _BEGIN = '/\\{"name": ?"/'
 
 
@@ -64,7 +65,7 @@ def grammar(use: ToolUse, token_id: TokenId) -> str:
 
 def _call(tool: Tool) -> str:
     name = json.dumps(tool.name)[1:]  # behind its opening quotation mark
-    return f"{text(name + ',')} / ?/ {_MEMBER} / ?/ {arguments(tool)} {text('}')}"
+    return f"{literal(name + ',')} / ?/ {_MEMBER} / ?/ {arguments(tool)} {literal('}')}"
 
 
 LLAMA3_JSON = Family(

@@ -8,13 +8,15 @@ Both are read, whichever of them the model's template has; the template says whi
 
 import json
 
+from gateway.grammar.texts import literal
 from gateway.output.call_object import Found, arguments_value, call_object
 from gateway.output.family import Family
-from gateway.output.lark import HEAD, TokenId, arguments, either, mark, start, text
+from gateway.output.lark import HEAD, TokenId, arguments, either, mark, start
 from gateway.output.reader import Marks, Reader, Steps, kept, told
 from gateway.output.tools import Tool, ToolUse
 
 CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+_NAME = literal('{"name":')
 _ID = 'ID: /, ?"id": ?"[a-zA-Z0-9]{9}"/\n'
 _CALLS, _ARGS, _NAME_END = Marks(CALLS), Marks(ARGS, CALLS), Marks(ARGS, CALL_ID, CALLS, "{")
 
@@ -78,14 +80,16 @@ def array_grammar(use: ToolUse, token_id: TokenId) -> str:
 
 
 def _object(tool: Tool) -> str:
-    name, members = text('{"name":'), text('"arguments":')
-    return f"{name} / ?/ {text(json.dumps(tool.name) + ',')} / ?/ {members} / ?/ {arguments(tool)} ID? {text('}')}"
+    name, members = literal('{"name":'), literal('"arguments":')
+    return (
+        f"{name} / ?/ {literal(json.dumps(tool.name) + ',')} / ?/ {members} / ?/ {arguments(tool)} ID? {literal('}')}"
+    )
 
 
 def named_grammar(use: ToolUse, token_id: TokenId) -> str:
     """Returns the grammar of an answer whose calls are names and arguments."""
     args = mark(ARGS, token_id)
-    calls = either(f"{text(tool.name)} {args} {arguments(tool)}" for tool in use.tools)
+    calls = either(f"{literal(tool.name)} {args} {arguments(tool)}" for tool in use.tools)
     return HEAD + start(use, CALLS, token_id) + f"body: {calls}\n"
 
 

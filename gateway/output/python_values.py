@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 _TOKEN = re.compile(
     r"""\s*(?:
-        (?P<string>'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")
+        (?P<string>'[^'\\]*(?:\\.[^'\\]*)*' | "[^"\\]*(?:\\.[^"\\]*)*")
       | (?P<number>-?(?:\d[\d_]*)?\.?\d[\d_]*\.?(?:[eE][+-]?\d+)?)
       | (?P<word>[A-Za-z]+)
       | (?P<sign>[\[\]{}():,])

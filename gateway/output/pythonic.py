@@ -11,9 +11,10 @@ import json
 import re
 from collections.abc import Container, Generator, Mapping
 
+from gateway.grammar.texts import literal
 from gateway.output.argument_types import types_of
 from gateway.output.family import Family
-from gateway.output.lark import HEAD, TokenId, either, mark, schema, text, up_to
+from gateway.output.lark import HEAD, Shared, TokenId, either, mark, schema, up_to
 from gateway.output.python_values import as_json
 from gateway.output.reader import Marks, Reader, Steps
 from gateway.output.tools import Tool, ToolUse
@@ -122,13 +123,13 @@ def _literal(reader: Reader, into: list[str]) -> Generator[None, None, bool]:
 
 def grammar(use: ToolUse, token_id: TokenId) -> str:
     """Returns the grammar of an answer. Where no call has to come, one that begins as a list of calls does is one."""
-    calls, begins, rules = [], [], ""
+    calls, begins, rules, shared = [], [], "", Shared()
     for number, tool in enumerate(use.tools):
-        begin = text(f"{tool.name}(")
-        calls.append(f"{begin} arguments_{number}")
-        begins.append(f"begin_{number} arguments_{number}")
-        rules += _argument_rules(tool, f"arguments_{number}") + f"begin_{number}[lazy]: /[ \\n]{{0,2}}\\[/ {begin}\n"
-    rules += f"call: {either(calls)}\nbegun: {either(begins)}\n"
+        begin = literal(f"{tool.name}(")
+        calls.append(f"{begin} of_{number}")
+        begins.append(f"begin_{number} of_{number}")
+        rules += _argument_rules(tool, f"of_{number}", shared) + f"begin_{number}[lazy]: /[ \\n]{{0,2}}\\[/ {begin}\n"
+    rules += f"call: {either(calls)}\nbegun: {either(begins)}\n" + shared.written()
     more = ' (", " call)*' if use.parallel else ""
     end = f'{more} "]" ({mark(END, token_id)})? SPACE?'
     if use.must:
@@ -136,7 +137,7 @@ def grammar(use: ToolUse, token_id: TokenId) -> str:
     return HEAD + f'start: (begun | tagged "[" call){end} | TEXT\n' + rules + up_to("tagged", START, token_id)
 
 
-def _argument_rules(tool: Tool, rule: str) -> str:
+def _argument_rules(tool: Tool, rule: str, shared: Shared) -> str:
     """Returns rules by which `rule` is a tool's arguments, in the order of its schema, and the bracket behind them."""
     root = tool.parameters or {"properties": {}}
     properties = root.get("properties")
@@ -146,10 +147,10 @@ def _argument_rules(tool: Tool, rule: str) -> str:
     required = root.get("required") or []
     rules = f"{rule}: {rule}_first_0\n"
     for number, (name, value) in enumerate(properties.items()):
-        own = f"{text(name + '=')} {_value(value, tool)} {rule}_next_{number + 1}"
+        rules += f"{rule}_{number}: {literal(name + '=')} {shared.rule(_value(value, tool))}\n"
         for place, comma in (("first", ""), ("next", '", " ')):
             skipped = "" if name in required else f" | {rule}_{place}_{number + 1}"
-            rules += f"{rule}_{place}_{number}: {comma}{own}{skipped}\n"
+            rules += f"{rule}_{place}_{number}: {comma}{rule}_{number} {rule}_next_{number + 1}{skipped}\n"
     end = len(properties)
     return rules + f'{rule}_first_{end}: ")"\n' + (f'{rule}_next_{end}: ")"\n' if properties else "")
 

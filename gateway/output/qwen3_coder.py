@@ -9,8 +9,9 @@ Oslo
 </tool_call>
 """
 
+from gateway.grammar.texts import literal
 from gateway.output.family import Family
-from gateway.output.lark import HEAD, TokenId, either, mark, start, text
+from gateway.output.lark import HEAD, TokenId, either, mark, start
 from gateway.output.reader import Marks, Reader, Steps, kept
 from gateway.output.tagged import Tags, argument_rules, read_arguments
 from gateway.output.tools import ToolUse
@@ -43,12 +44,12 @@ def _call(reader: Reader, use: ToolUse, found: str) -> Steps[bool]:
 
 def grammar(use: ToolUse, token_id: TokenId) -> str:
     """Returns the grammar of an answer."""
-    calls, rules = [], ""
-    for number, tool in enumerate(use.tools):
-        calls.append(f"{text(FUNCTION + tool.name + '>')} SPACE? tool_{number} {text(TAGS.end)}")
-        rules += argument_rules(tool, f"tool_{number}", TAGS, token_id)
-    body = f"body: SPACE? ({either(calls)}) SPACE? {mark(CLOSE, token_id)}\n"
-    return HEAD + start(use, OPEN, token_id) + body + rules
+    calls = either(
+        f"{literal(f'{FUNCTION}{tool.name}>')} SPACE? tool_{number} {literal(TAGS.end)}"
+        for number, tool in enumerate(use.tools)
+    )
+    body = f"body: SPACE? ({calls}) SPACE? {mark(CLOSE, token_id)}\n"
+    return HEAD + start(use, OPEN, token_id) + body + argument_rules(use.tools, TAGS, token_id)
 
 
 QWEN3_CODER = Family(

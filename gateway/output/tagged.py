@@ -6,11 +6,12 @@ arguments that break off, and what follows is content.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gateway.grammar.texts import literal
 from gateway.output.argument_types import STRING, TYPES, argument_types, as_json, types_of
-from gateway.output.lark import TokenId, either, mark, schema, text, up_to
+from gateway.output.lark import NOTHING, Shared, TokenId, either, mark, schema, up_to
 from gateway.output.reader import Marks, Pieces, Reader, Steps, kept, told
 from gateway.output.tools import Tool, ToolUse
 
@@ -110,28 +111,29 @@ def _without_last_break(pieces: Pieces[str]) -> Pieces[str]:
 # constraining ---------------------------------------------------------------------------------------------------------
 
 
-def argument_rules(tool: Tool, rule: str, tags: Tags, token_id: TokenId) -> str:
-    """Returns rules by which `rule` is a tool's arguments, in the order of its schema.
+def argument_rules(tools: Sequence[Tool], tags: Tags, token_id: TokenId) -> str:
+    """Returns rules by which `tool_0` and so on are the arguments of tools, each in the order of its schema.
 
     Of texts only a list of choices is kept to: they are bare, and end at their tag.
     """
-    parameters = tool.parameters or {"properties": {}}
+    shared = Shared()
+    rules = "".join(_tool_rule(f"tool_{number}", tool, tags, shared) for number, tool in enumerate(tools))
+    for name, words in (("key", tags.key), ("key_end", tags.key_end), ("value", tags.value), ("end", tags.value_end)):
+        rules += f"{name}: {mark(words, token_id)}\n" if words else ""
+    return rules + shared.written() + up_to("bare", tags.value_end, token_id)
+
+
+def _tool_rule(rule: str, tool: Tool, tags: Tags, shared: Shared) -> str:
+    parameters = NOTHING if tool.parameters is None else tool.parameters
     properties, required = parameters.get("properties"), parameters.get("required") or []
+    between = "key_end" + (" SPACE? value" if tags.value else "") + _break(tags)
     if not isinstance(properties, Mapping):
-        return f"{rule}: ({_any_argument(rule, tags, token_id)})*\n" + up_to(f"{rule}_any", tags.value_end, token_id)
-    rules, arguments = "", []
-    for number, (name, value) in enumerate(properties.items()):
-        own = f"{rule}_{number}"
-        rules += _value_rules(own, value, tool, tags, token_id)
-        opened = _opened(text(name), tags, token_id)
-        arguments.append(f"({opened} {own} SPACE?)" + ("" if name in required else "?"))
-    return f"{rule}: {' '.join(arguments) or text('')}\n" + rules
-
-
-def _opened(name: str, tags: Tags, token_id: TokenId) -> str:
-    """Returns what stands before a value."""
-    opened = f"{mark(tags.key, token_id)} {name} {mark(tags.key_end, token_id)}"
-    return opened + (f" SPACE? {mark(tags.value, token_id)}" if tags.value else "") + _break(tags)
+        return f"{rule}: (key /[^<>]{{1,64}}/ {between} bare SPACE?)*\n"
+    arguments = ""
+    for name, value in properties.items():
+        opened = f"key {literal(name)} {between}"
+        arguments += f" ({opened} {_value_rule(value, tool, tags, shared)} SPACE?)" + ("" if name in required else "?")
+    return f"{rule}:{arguments or ' ' + literal('')}\n"
 
 
 def _break(tags: Tags) -> str:
@@ -139,18 +141,12 @@ def _break(tags: Tags) -> str:
     return " /\\n?/" if tags.lines else ""
 
 
-def _any_argument(rule: str, tags: Tags, token_id: TokenId) -> str:
-    return f"{_opened('/[^<>]{1,64}/', tags, token_id)} {rule}_any SPACE?"
-
-
-def _value_rules(rule: str, value: Any, tool: Tool, tags: Tags, token_id: TokenId) -> str:
-    """Returns rules by which `rule` is a value with what ends it."""
+def _value_rule(value: Any, tool: Tool, tags: Tags, shared: Shared) -> str:
+    """Returns a value with what ends it."""
     root = tool.parameters or {}
-    types = types_of(value, root)
-    end = f"{_break(tags)} {mark(tags.value_end, token_id)}"
-    if STRING not in types:
-        return f"{rule}: {schema(value, tool.strict, root)} {end}\n"
+    if STRING not in types_of(value, root):
+        return shared.rule(f"{schema(value, tool.strict, root)}{_break(tags)} end")
     choices = value.get("enum", [value["const"]] if "const" in value else None) if isinstance(value, Mapping) else None
     if choices and all(isinstance(choice, str) and choice for choice in choices):
-        return f"{rule}: ({either(map(text, choices))}) {end}\n"
-    return up_to(rule, tags.value_end, token_id)
+        return shared.rule(f"({either(map(literal, choices))}){_break(tags)} end")
+    return "bare"

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from gateway.output.lark import HEAD, TokenId, text, up_to
+from gateway.grammar.texts import literal
+from gateway.output.lark import HEAD, TokenId, up_to
 from gateway.output.parts import Reasoning
 from gateway.output.reader import Marks, Pieces, Reader, Steps, told
 
@@ -46,7 +47,7 @@ class Thinking:
         first = "thought" if self.began(prompt) else "(opened thought)?"
         token = token_id(self.opening)
         opened = f"opened: SPACE? (opening{'' if token is None else f' | <[{token}]>'})\n"
-        opened += f"opening[lazy]: {text(self.opening)}\n"
+        opened += f"opening[lazy]: {literal(self.opening)}\n"
         return (
             f"{HEAD}start: {first} answer\n"
             + ("" if self.began(prompt) else opened)

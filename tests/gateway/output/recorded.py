@@ -105,22 +105,23 @@ def format_of(family: str, token_id: TokenId = lambda text: None) -> AnswerForma
 
 def plain(parts: Iterable[Part]) -> list[dict[str, Any]]:
     """Returns parts as a recorded output has them: whole, and neighbours joined."""
-    found: list[dict[str, Any]] = []
+    found: list[tuple[str, str, list[str]]] = []  # a kind, a call's name, and its text in pieces
+    calls = 0
     for part in parts:
         if isinstance(part, CallBegins):
-            assert part.call == sum("call" in other for other in found), "calls are counted from 0"
-            found.append({"call": part.name, "arguments": ""})
-        elif isinstance(part, CallArguments):
-            assert part.call == sum("call" in other for other in found) - 1, "arguments follow their call"
-            assert part.text
-            found[-1]["arguments"] += part.text
+            assert part.call == calls, "calls are counted from 0"
+            calls += 1
+            found.append(("arguments", part.name, []))
+            continue
+        assert part.text
+        if isinstance(part, CallArguments):
+            assert part.call == calls - 1 and found[-1][0] == "arguments", "arguments follow their call"
         else:
             kind = "content" if isinstance(part, Content) else "reasoning"
-            assert part.text
-            if not (found and kind in found[-1]):
-                found.append({kind: ""})
-            found[-1][kind] += part.text
-    return found
+            if not (found and found[-1][0] == kind):
+                found.append((kind, "", []))
+        found[-1][2].append(part.text)
+    return [{kind: "".join(text)} | ({"call": name} if name else {}) for kind, name, text in found]
 
 
 def parsed(parser: OutputParser, pieces: Iterable[str]) -> list[dict[str, Any]]:
