@@ -14,7 +14,6 @@ from core.messages import Prompt, Sampling, TokenIds
 from gateway.errors import APIError, invalid
 from gateway.grammar.checks import GrammarChecks
 from gateway.grammar.forms import Form, grammar_of
-from gateway.grammar.texts import nested
 from gateway.openai.admitted import Admitted
 from gateway.openai.forms import form_of
 from gateway.openai.sampling import bad_sequences, check_ids, check_prompt, limits_of, samples_of, sampling_of
@@ -219,14 +218,8 @@ class Admission:
         """Returns the grammar of an answer, or an empty text. With a `tail`, it may begin with thinking."""
         grammar = "" if form is None else await grammar_of(form, self.grammars)
         param = "tools" if form is None else form.param
-        if use is not None and self._format.family is not None:
-            if grammar and not use.must:  # whichever the model prefers
-                calls = self._format.family.grammar(use._replace(must=True), self.tokenizer.token_id)
-                grammar = f"%llguidance {{}}\nstart: {nested(grammar)} | {nested(calls)}\n"
-            else:
-                grammar = self._format.family.grammar(use, self.tokenizer.token_id)
-        if grammar and tail is not None:
-            grammar = self._format.after_thinking(tail, grammar)
+        if tail is not None:
+            grammar = self._format.grammar(tail, use, grammar)
         return await self.grammars.checked(grammar, param) if grammar else ""
 
     async def _bad_words(self, body: SamplingFields) -> tuple[TokenIds, ...]:

@@ -4,9 +4,10 @@ import re
 from collections.abc import Collection
 
 from core.config import ReasoningParser, ToolParser
+from gateway.grammar.texts import nested
 from gateway.output.families import FAMILIES, THINKINGS
 from gateway.output.family import Family
-from gateway.output.lark import TokenId
+from gateway.output.lark import TokenId, mark
 from gateway.output.parts import OutputParser
 from gateway.output.reader import Reader, ReadingParser, Steps
 from gateway.output.thinking import Thinking
@@ -36,15 +37,26 @@ class AnswerFormat:
         reader = Reader()
         return ReadingParser(reader, self._read(reader, prompt, use))
 
-    def calls(self, prompt: str, use: ToolUse) -> str:
-        """Returns the grammar of an answer that may call these tools, or has to."""
-        assert self.family is not None, "requests with tools were refused"
-        grammar = self.family.grammar(use, self._token_id)
-        return grammar if self.family.thinks else self.after_thinking(prompt, grammar)
+    def grammar(self, prompt: str, use: ToolUse | None, form: str = "") -> str:
+        """Returns the grammar of an answer that may call these tools, or has to, or has a form; "" for any answer.
+
+        With a form and tools that need not be called, the answer is one or the other. Thinking stays free.
+        """
+        if self.family is None or use is None:
+            return self.after_thinking(prompt, form) if form else ""
+        either = form and not use.must
+        calls = self.family.grammar(use._replace(must=True) if either else use, self._token_id)
+        if self.family.thinks:
+            return self._either(self.after_thinking(prompt, form), calls) if either else calls
+        return self.after_thinking(prompt, self._either(form, calls) if either else calls)
 
     def after_thinking(self, prompt: str, grammar: str) -> str:
         """Returns a grammar that holds for what follows the thinking, where the model thinks."""
         return grammar if self.thinking is None else self.thinking.before(grammar, prompt, self._token_id)
+
+    def _either(self, form: str, calls: str) -> str:
+        marker = mark(self.family.beside, self._token_id) if self.family is not None and self.family.beside else ""
+        return f"%llguidance {{}}\nstart: {nested(form)} | {marker} {nested(calls)}\n"
 
     def _read(self, reader: Reader, prompt: str, use: ToolUse | None) -> Steps[None]:
         family = self.family if use is not None else None

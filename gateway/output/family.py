@@ -16,4 +16,5 @@ class Family(NamedTuple):
     recognises: Callable[[str], bool]  # whether a chat template, which has tools, is of this family
     read: Callable[[Reader, ToolUse, str], Steps[None]]  # also given the end of the prompt
     grammar: Callable[[ToolUse, TokenId], str]  # of a whole answer, in Lark
+    beside: str = ""  # a marker that calls need where an answer may also be JSON; "": they have one anyway
     thinks: bool = False  # it reads and constrains what a model thinks as well

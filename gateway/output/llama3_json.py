@@ -33,6 +33,7 @@ def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
         found = yield from reader.content(_TAG)
     while found:
         reader.attempt(TAG)
+        yield from reader.skip(TAG)  # once more
         yield from reader.space()
         found = yield from _calls(reader, None)
 
@@ -71,6 +72,7 @@ def _call(tool: Tool) -> str:
 LLAMA3_JSON = Family(
     "llama3_json",
     markers=(TAG,),
+    beside=TAG,
     recognises=lambda template: '"parameters":' in template and "<|start_header_id|>" in template,
     read=read,
     grammar=grammar,

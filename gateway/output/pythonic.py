@@ -45,6 +45,7 @@ def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
 
 def _list(reader: Reader, known: Container[str]) -> Steps[None]:
     """Reads a list of calls. What breaks is content."""
+    yield from reader.skip(START)  # once more
     yield from reader.space()
     if not (yield from reader.skip("[")):
         return (yield from reader.give_up())
@@ -164,6 +165,7 @@ def _value(value: object, tool: Tool) -> str:
 PYTHONIC = Family(
     "pythonic",
     markers=(START, END),
+    beside=START,
     recognises=lambda template: "[func_name" in template,
     read=read,
     grammar=grammar,

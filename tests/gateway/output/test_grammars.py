@@ -48,7 +48,7 @@ def only_calls(output: Output) -> bool:
 def test_a_recorded_output_is_one_that_may_be_written(family: str, kind: Kind) -> None:
     known, words, found = in_grammar(family, kind)
     for output in found:
-        assert words.accepted(known.calls(output.prompt, USE), output.text) == output.text
+        assert words.accepted(known.grammar(output.prompt, USE), output.text) == output.text
 
 
 @families
@@ -56,7 +56,7 @@ def test_a_recorded_output_is_one_that_may_be_written(family: str, kind: Kind) -
 def test_where_a_call_has_to_come_calls_are_all_that_may_be_written(family: str, kind: Kind) -> None:
     known, words, found = in_grammar(family, kind)
     for output in found:
-        may = words.accepted(known.calls(output.prompt, USE._replace(must=True)), output.text) == output.text
+        may = words.accepted(known.grammar(output.prompt, USE._replace(must=True)), output.text) == output.text
         preamble = family in ONE_CALL and bool(calls(output))  # may be said before a call there
         assert may == (only_calls(output) or preamble), output.text
 
@@ -70,7 +70,7 @@ def test_a_second_call_is_refused_where_one_is_allowed(family: str, kind: Kind) 
     for output in found:
         for must in (False, True):
             use = USE._replace(must=must, parallel=False)
-            may = words.accepted(known.calls(output.prompt, use), output.text) == output.text
+            may = words.accepted(known.grammar(output.prompt, use), output.text) == output.text
             if calls(output) > 1:
                 assert not may, output.text
             elif only_calls(output):
@@ -86,17 +86,57 @@ def test_a_call_that_breaks_the_schema_is_refused(family: str, kind: Kind) -> No
         for must in (False, True):
             if text == "free" and not must:
                 continue
-            assert words.accepted(known.calls("", USE._replace(must=must)), text) != text, text
+            assert words.accepted(known.grammar("", USE._replace(must=must)), text) != text, text
 
 
 @families
 def test_a_named_tool_is_the_only_one(family: str) -> None:
     known, words, found = in_grammar(family, "special")
-    named = known.calls("", ToolUse(TOOLS[:1], must=True, parallel=False))
+    named = known.grammar("", ToolUse(TOOLS[:1], must=True, parallel=False))
     for output in found:
         if only_calls(output) and not output.prompt:
             named_alone = [part["call"] for part in output.parts if "call" in part] == [TOOLS[0].name]
             assert (words.accepted(named, output.text) == output.text) == named_alone, output.text
+
+
+FORM = 'start: %json {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}'
+
+
+@families
+@kinds
+def test_an_answer_has_its_form_or_is_a_call(family: str, kind: Kind) -> None:
+    known, words, found = in_grammar(family, kind)
+    either, formed = known.grammar("", USE, FORM), known.grammar("", None, FORM)
+    says = "<|channel|>final<|message|>%s" if family == "harmony" else "%s"
+    assert words.accepted(either, says % '{"ok": true}') == says % '{"ok": true}'
+    assert words.accepted(formed, says % '{"ok": true}') == says % '{"ok": true}'
+    assert words.accepted(either, says % "Yes.") != says % "Yes."
+    for output in found:
+        if only_calls(output) and not output.prompt:
+            marker = known.family.beside if known.family else ""
+            text = marker + output.text.strip("\n").removeprefix(marker)
+            assert words.accepted(either, text) == text
+            assert words.accepted(formed, output.text) != output.text
+
+
+@families
+@kinds
+def test_thinking_is_free_before_an_answer_that_has_a_form(family: str, kind: Kind) -> None:
+    known, words, _ = in_grammar(family, kind)
+    thinking = known.thinking
+    if thinking is None:
+        assert known.grammar("", None, FORM) == FORM
+        return
+    thought = f"{thinking.opening}I {{could}} say\n\nno.{thinking.closing}"
+    text = thought + ("<|start|>assistant<|channel|>final<|message|>" if family == "harmony" else "") + '{"ok": false}'
+    assert words.accepted(known.grammar("", None, FORM), text) == text
+    begun = text.removeprefix(thinking.opening)
+    prompt = f"<|start|>assistant{thinking.opening}" if family == "harmony" else f"so: {thinking.opening}\n"
+    assert words.accepted(known.grammar(prompt, None, FORM), begun) == begun
+    assert parsed(known.parser(prompt, None), [begun]) == [
+        {"reasoning": "I {could} say\n\nno."},
+        {"content": '{"ok": false}'},
+    ]
 
 
 CHOICES = (
