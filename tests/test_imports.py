@@ -77,7 +77,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "heap": set(),
         "text": {"errors"},
         "grammar": {"errors"},
-        "output": {"errors", "grammar"},
+        "output": {"grammar"},
         "workers": set(),
         "reports": {"errors", "workers"},
         "requests": {"errors", "text", "workers", "reports"},
