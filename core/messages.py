@@ -385,7 +385,7 @@ class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
     sampling: Sampling
     limits: Limits
     stages: Stages
-    prompt_scores: Scores | None = None  # as the first token's `Emitted` has them
+    prompt_scores: Scores | None = None  # as the `Emitted` of the first branch's first token has them
 
 
 class Abort(Handoff, frozen=True, kw_only=True, tag="abort"):

@@ -137,12 +137,12 @@ class DecodePolicy:
         group.landed = True
         self._counts["handoffs"] += 1
         self._counts["bytes"] += landed.bytes
-        tokens = {SampleKey(stem.key.request, branch.sample): branch.emitted for branch in commit.branches}
-        tokens = {sample: emitted for sample, emitted in tokens.items() if sample in group.living}
-        if not tokens:
+        branches = {SampleKey(stem.key.request, branch.sample): branch for branch in commit.branches}
+        branches = {sample: branch for sample, branch in branches.items() if sample in group.living}
+        if not branches:
             self._end(group)
             return
-        for sample in [sample for sample in group.living if sample not in tokens]:
+        for sample in [sample for sample in group.living if sample not in branches]:
             self._leave(group, sample)
         handoff_ms = (now - group.queued_at) * 1000  # from the Open to the last byte
         stages = structs.replace(
@@ -152,19 +152,22 @@ class DecodePolicy:
             land_ms=landed.land_ms,
             exposed_ms=commit.stages.exposed_ms + landed.land_ms,
         )
-        for sample, emitted in tokens.items():
+        prompt_scores = commit.prompt_scores  # one sample has them
+        for sample, branch in branches.items():
             key = group.living[sample].key
-            self._tell_io(Begin(stem.gateway, stem.deadline, Emitted(key, commit.index, emitted, None, stages)))
+            emitted = Emitted(key, commit.index, branch.emitted, None, stages, branch.scores, prompt_scores)
+            prompt_scores = None
+            self._tell_io(Begin(stem.gateway, stem.deadline, emitted))
             self._tell_io(Phase(key, "decode"))
         try:
-            for emitted in tokens.values():
-                check_tokens(emitted, self._vocab_size)
-            by_sample = {each.sample: emitted for each, emitted in tokens.items()}
-            self._scheduler.adopt(stem, by_sample, commit.sampling, commit.limits)
+            for branch in branches.values():
+                check_tokens(branch.emitted, self._vocab_size)
+            tokens = {branch.sample: branch.emitted for branch in branches.values()}
+            self._scheduler.adopt(stem, tokens, commit.sampling, commit.limits)
         except MessageError as error:
-            self._fail(group, tokens, "malformed", str(error), retryable=False)
+            self._fail(group, branches, "malformed", str(error), retryable=False)
         except CapacityError as error:
-            self._fail(group, tokens, "capacity", str(error), retryable=False)
+            self._fail(group, branches, "capacity", str(error), retryable=False)
 
     # plan -----------------------------------------------------------------------------------------------------------
 
@@ -192,7 +195,8 @@ class DecodePolicy:
                 begun = group.stem.admitted_at
                 cached = min(group.stem.cached_tokens, sequence.prompt_tokens)
                 stages = Stages((begun - group.queued_at) * 1000, (now - begun) * 1000, cached_tokens=cached)
-            emitted.append(Emitted(sequence.key, item.index, item.tokens, item.finish, stages))
+            scores, prompt_scores = item.scores, item.prompt_scores
+            emitted.append(Emitted(sequence.key, item.index, item.tokens, item.finish, stages, scores, prompt_scores))
             if item.finish is not None:
                 self._leave(group, sequence.key.of)
         if emitted:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from core.ids import AttemptKey
 from core.messages import Branch, Commit, Open, PrefillJob, Stages
+from core.scores import Scores
 from kvtransfer.digest import Place
 from kvtransfer.handoff import HandoffKey
 
@@ -49,6 +50,7 @@ class CommitHandoff(Struct, frozen=True):
     branches: list[Branch]
     stages: Stages  # times that the request took so far
     computed_at: float  # s, of the local clock
+    prompt_scores: Scores | None = None  # if the first of `branches` has the prompt's
 
 
 class AbortHandoff(Struct, frozen=True):

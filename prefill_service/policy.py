@@ -9,13 +9,14 @@ wait in a line of their own, and prompts for others pass them.
 import logging
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from core.errors import CapacityError, MessageError
 from core.ids import AttemptKey, SampleKey
 from core.kvspec import blocks_for
 from core.messages import HANDED_OFF, HANDING_OFF, AnyJob, Branch, Emitted, PrefillJob, Stages
 from core.records import HeldBlocks, Load
+from core.scores import Scores
 from engine.plan import Plan
 from engine.schedule.scheduler import Progress
 from engine.schedule.sequence import Sequence, SequenceState
@@ -42,6 +43,13 @@ class SequenceGroup:
         begun = self.stem.admitted_at
         cached = min(self.stem.cached_tokens, self.stem.prompt_tokens)
         return Stages((begun - self.job.queued_at) * 1000, (now - begun) * 1000, cached_tokens=cached)
+
+
+class Going(NamedTuple):
+    """Holds the samples of a prompt that go on, and the prompt's scores if the first of them has those."""
+
+    branches: list[Branch]
+    prompt_scores: Scores | None
 
 
 class PrefillPolicy:
@@ -187,7 +195,7 @@ class PrefillPolicy:
     def progressed(self, progress: list[Progress], now: float) -> None:
         """Sends first tokens straight to the gateways, and commits the samples that go on to their decode worker."""
         emitted: list[Emitted] = []
-        going: dict[SequenceGroup, list[Branch]] = {}
+        going: dict[SequenceGroup, Going] = {}
         for item in progress:
             key = item.sequence.key
             group = self._by_key[key.of]
@@ -195,21 +203,24 @@ class PrefillPolicy:
                 self._fail(group, [item.sequence], "engine", item.failed, retryable=False)
                 continue
             stages = group.stages(now)
-            emitted.append(Emitted(key, item.index, item.tokens, item.finish, stages))
+            scores, prompt_scores = item.scores, item.prompt_scores
+            emitted.append(Emitted(key, item.index, item.tokens, item.finish, stages, scores, prompt_scores))
             if item.finish is None:
-                going.setdefault(group, []).append(Branch(key.sample, item.tokens))
+                of_group = going.setdefault(group, Going([], prompt_scores))
+                of_group.branches.append(Branch(key.sample, item.tokens, scores))
             else:
                 self._leave(group, key.of, "done")
-        for group, branches in going.items():
-            self._commit(group, branches, now)
+        for group, of_group in going.items():
+            self._commit(group, of_group, now)
         if emitted:
             self._tell_io(Emit(emitted))
 
-    def _commit(self, group: SequenceGroup, branches: list[Branch], now: float) -> None:
-        self._tell_io(CommitHandoff(group.stem.id, branches, group.stages(now), self._clock.local(now)))
-        going = {branch.sample for branch in branches}
+    def _commit(self, group: SequenceGroup, going: Going, now: float) -> None:
+        stages, at = group.stages(now), self._clock.local(now)
+        self._tell_io(CommitHandoff(group.stem.id, going.branches, stages, at, going.prompt_scores))
+        samples = {branch.sample for branch in going.branches}
         for each in group.living.values():
-            if each.key.sample in going:
+            if each.key.sample in samples:
                 self._tell_io(Phase(each.key, HANDING_OFF))
 
     def expired(self, sequences: list[Sequence], now: float) -> None:

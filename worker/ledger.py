@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator
 
 from core.ids import AttemptKey, SampleKey
 from core.messages import Emitted, Finish, Stages
+from core.scores import Scores
 from worker.events import Failure
+from worker.score_log import ScoreLog
 
 TOMBSTONES = 65536  # samples of which a cancel is remembered, at most
 TOMBSTONE_SECONDS = 600.0  # s that a cancel is remembered
@@ -36,6 +38,8 @@ class Entry:
         "finish",
         "gateway",
         "key",
+        "prompt_scores",
+        "scores",
         "sent",
         "stages",
         "state",
@@ -46,6 +50,8 @@ class Entry:
         """Begins empty. `base`: output index of the attempt's first token. `deadline`: Redis server time, s."""
         self.key, self.gateway, self.base, self.deadline = key, gateway, base, deadline
         self.tokens: list[int] = []  # output indices base, base + 1, …
+        self.scores: ScoreLog | None = None  # of `tokens`, if the request wants them
+        self.prompt_scores: Scores | None = None  # they ride with the first token
         self.sent = 0  # the cursor: so many of `tokens` have left
         self.finish: Finish | None = None
         self.failure: Failure | None = None
@@ -65,7 +71,10 @@ class Entry:
         """Returns the tokens behind the cursor, up to `most` of them; the end rides with the last."""
         tokens = self.tokens[self.sent : self.sent + most]
         whole = self.sent + len(tokens) >= len(self.tokens)
-        return Emitted(self.key, self.base + self.sent, tokens, self.finish if whole else None, self.stages)
+        scores = self.scores.part(self.sent, self.sent + len(tokens)) if self.scores is not None else None
+        prompt_scores = self.prompt_scores if self.sent == 0 else None
+        finish = self.finish if whole else None
+        return Emitted(self.key, self.base + self.sent, tokens, finish, self.stages, scores, prompt_scores)
 
 
 class Ledger:
@@ -93,8 +102,13 @@ class Ledger:
         entry = self._living(emitted.key)
         if entry is None or emitted.index > entry.base + len(entry.tokens):
             return None
-        del entry.tokens[emitted.index - entry.base :]
+        first = emitted.index - entry.base
+        del entry.tokens[first:]
         entry.tokens += emitted.token_ids
+        if emitted.scores is not None:
+            entry.scores = entry.scores or ScoreLog(emitted.scores.top)
+            entry.scores.replace(first, emitted.scores)
+        entry.prompt_scores = entry.prompt_scores or emitted.prompt_scores
         entry.finish = emitted.finish
         entry.stages = emitted.stages or entry.stages
         return self._owe(entry)
@@ -116,14 +130,15 @@ class Ledger:
     def owed(self, gateway: str, most: int) -> list[Emitted]:
         """Returns what to send this gateway next: up to `most` tokens, of those sequences first that wait longest.
 
-        It is empty where nothing is owed but failures.
+        It is empty where nothing is owed but failures. The scores of one prompt may be large: those of two never come
+        at once.
         """
         found: list[Emitted] = []
         for entry in self._owing.get(gateway, {}).values():
             if entry.sent < len(entry.tokens) or entry.finish is not None:
                 found.append(entry.pending(most))
                 most -= max(1, len(found[-1].token_ids))
-                if most <= 0:
+                if most <= 0 or found[-1].prompt_scores is not None:
                     break
         return found
 

@@ -86,6 +86,8 @@ class Admission:
         """
         tokens, landing = sequence.tokens, sequence.landing
         limit = len(tokens) if landing else len(tokens) - 1
+        if sequence.wants_prompt_scores:
+            limit = min(limit, sequence.scored)  # of a token that is not computed there is no row to score the next by
         return self._blocks.find(tokens, sequence.chains, limit, step, whole=landing)
 
     def admit(self, sequence: Sequence, found: Found, others: bool) -> bool:

@@ -15,11 +15,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from core.errors import CapacityError, IllegalMove
 from core.messages import Finish, Limits, Sampling
 from core.records import STEP_SIZES, Load, StepTokens
+from core.scores import Scores
 from engine.blocks.manager import BlockManager
 from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
 from engine.schedule.admission import Admission
@@ -39,6 +40,8 @@ class Progress(Struct, frozen=True):
     tokens: list[int]
     finish: Finish | None = None  # how the sequence has ended; None: it goes on, or has failed
     failed: str = ""  # why it has failed; empty: it has not
+    scores: Scores | None = None  # of `tokens`, if the sequence's sampling asks for them
+    prompt_scores: Scores | None = None  # of the prompt's tokens but the first: with the first token of one sample
 
 
 class Launched(NamedTuple):
@@ -245,9 +248,11 @@ class Scheduler:
                 progress += self._fail(sequence, failed[index])
                 continue
             sequence.computed += len(work.token_ids)
+            if work.prompt_rows is not None:
+                sequence.keep_prompt_scores(result.prompt_scores[index])
             if work.sampling is not None:
                 sequence.pending -= 1
-                progress += self._accept(sequence, tokens, now)
+                progress += self._accept(sequence, tokens, result.scores.get(index), now)
         self._step_sizes[bisect_left(STEP_SIZES, self._prompt_tokens + self._output_tokens - before)] += 1
         return progress
 
@@ -374,6 +379,7 @@ class Scheduler:
             tokens=sequence.tokens if sampled and sampling.looks_back else None,
             prompt_tokens=sequence.prompt_tokens,
             banned=sequence.limits.stop_token_ids if output_index < sequence.limits.min_tokens else (),
+            prompt_rows=sequence.prompt_rows(start, end) if sampling.prompt_logprobs is not None else None,
         )
         sequence.planned = end
         sequence.pending += sampled
@@ -382,23 +388,39 @@ class Scheduler:
             self._lifecycle.register(sequence, min(end, len(sequence.tokens)), self._planned_steps + 1)
         return work
 
-    def _accept(self, sequence: Sequence, sampled: list[int], now: float) -> list[Progress]:
-        """Takes the tokens that were sampled from a sequence's row; a sequence with branches begins them."""
+    def _accept(
+        self, sequence: Sequence, sampled: list[int], scores: list[Scores] | None, now: float
+    ) -> list[Progress]:
+        """Takes the tokens that were sampled from a sequence's row; a sequence with branches begins them.
+
+        `scores`, if somebody wants them, are one for each sample.
+        """
         assert sampled, "a row that was sampled has a token, or has failed"
         if sequence.branches:
-            return self._accept_first(sequence, sampled, now)
-        progress = self._take(sequence, sampled, now)
+            progress = self._accept_first(sequence, sampled, scores or [None] * len(sampled), now)
+        else:
+            progress = [self._accept_next(sequence, sampled, scores[0] if scores else None, now)]
+        prompt_scores = sequence.take_prompt_scores() if sequence.prompt_scores else None
+        if prompt_scores is not None and progress:
+            progress[0] = structs.replace(progress[0], prompt_scores=prompt_scores)
+        return progress
+
+    def _accept_next(self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float) -> Progress:
+        """Gives a sequence that has no branches its next tokens."""
+        progress = self._take(sequence, sampled, scores, now)
         if progress.finish:
             self._lifecycle.end(sequence)
         elif sequence.hand_off:
             self._lifecycle.park(sequence)
-        return [progress]
+        return progress
 
-    def _accept_first(self, sequence: Sequence, sampled: list[int], now: float) -> list[Progress]:
+    def _accept_first(
+        self, sequence: Sequence, sampled: list[int], scores: Iterable[Scores | None], now: float
+    ) -> list[Progress]:
         """Gives a sequence and each of its branches its first token, and lets those go on that have not ended by it."""
         members = [sequence, *sequence.branches]
-        both = zip(members, sampled, strict=True)
-        taken = [self._take(each, [token], now) for each, token in both if not released(each)]
+        both = zip(members, sampled, scores, strict=True)
+        taken = [self._take(each, [token], own, now) for each, token, own in both if not released(each)]
         going = [progress.sequence for progress in taken if not progress.finish]
         branches = [each for each in going if each is not sequence]
         for each in sequence.branches:
@@ -416,7 +438,7 @@ class Scheduler:
                 self._lifecycle.end(sequence)
         return taken
 
-    def _take(self, sequence: Sequence, sampled: list[int], now: float) -> Progress:
+    def _take(self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float) -> Progress:
         """Appends sampled tokens to a sequence, up to the one that ends it."""
         tokens = sequence.tokens
         before = length = len(tokens)
@@ -429,7 +451,9 @@ class Scheduler:
                 break
         self._output_tokens += length - before
         sequence.first_token_at = sequence.first_token_at or now
-        return Progress(sequence, before - sequence.prompt_tokens, tokens[before:], finish)
+        if scores is not None:
+            scores = scores.part(0, length - before)
+        return Progress(sequence, before - sequence.prompt_tokens, tokens[before:], finish, scores=scores)
 
     def _fail(self, sequence: Sequence, reason: str) -> list[Progress]:
         """Ends a sequence of which no token can be drawn, and the branches that waited for it."""

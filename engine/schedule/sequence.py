@@ -6,7 +6,9 @@ from enum import Enum
 from core.errors import IllegalMove, MessageError
 from core.ids import AttemptKey
 from core.messages import Finish, Job, Limits, Prompt, Sampling
+from core.scores import Scores
 from engine.blocks.manager import Chains, Tables
+from engine.plan import PromptRows
 
 
 class SequenceState(Enum):
@@ -74,6 +76,8 @@ class Sequence:
     lost_blocks: int = field(default=0, init=False)  # full blocks whose KV was there when it was last preempted
     cached_tokens: int = field(default=0, init=False)  # tokens whose KV was found here at its first admission
     held_blocks: int = field(default=0, init=False)  # leading whole blocks of those tokens
+    prompt_scores: list[Scores] = field(default_factory=list, init=False)  # in order, not passed on yet
+    scored: int = field(default=0, init=False)  # leading tokens of the prompt whose successors' scores were computed
     admitted_at: float = field(default=0.0, init=False)  # s, when it first got its blocks
     first_token_at: float = field(default=0.0, init=False)  # s, when this engine sampled this attempt's first token
 
@@ -98,6 +102,32 @@ class Sequence:
     def length(self) -> int:
         """Counts the tokens, those included that steps in flight sample."""
         return len(self.tokens) + self.pending
+
+    @property
+    def wants_prompt_scores(self) -> bool:
+        """Tells whether somebody is to be told how likely the prompt's tokens are: with the first token of all."""
+        return self.sampling.prompt_logprobs is not None and len(self.tokens) == self.prompt_tokens
+
+    def prompt_rows(self, start: int, end: int) -> PromptRows | None:
+        """Returns what is asked of a step that computes tokens `start` … `end` - 1, beside their KV; None: nothing.
+
+        What was computed before a preemption is not asked for again.
+        """
+        first, behind = max(start, self.scored), min(end, self.prompt_tokens - 1)
+        top = self.sampling.prompt_logprobs
+        if top is None or first >= behind or not self.wants_prompt_scores:
+            return None
+        return PromptRows(first - start, self.tokens[first + 1 : behind + 1], top)
+
+    def keep_prompt_scores(self, scores: Scores) -> None:
+        """Takes what a step has answered to `prompt_rows`; steps answer in order."""
+        self.prompt_scores.append(scores)
+        self.scored += len(scores)
+
+    def take_prompt_scores(self) -> Scores | None:
+        """Returns the scores of the prompt's tokens but the first, once, when its first token is drawn."""
+        scores, self.prompt_scores = self.prompt_scores, []
+        return Scores.joined(scores) if scores else None
 
     def move(self, state: SequenceState) -> None:
         """Enters another state; there is no other way to one. Raises `IllegalMove`."""

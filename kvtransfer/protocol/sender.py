@@ -301,6 +301,7 @@ class Sender:
             sampling=job.sampling,
             limits=job.limits,
             stages=stages,
+            prompt_scores=going.prompt_scores,
         )
         self._enter(S.COMMITTED, now)
         return self._send(self._commit, now)

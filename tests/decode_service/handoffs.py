@@ -8,6 +8,9 @@ from kvtransfer.events import Landed, RoomWanted
 from kvtransfer.handoff import HandoffKey
 from tests.worker.roles import LIMITS, SAMPLING, prompted
 
+Branches = dict[int, list[int]] | list[Branch] | None
+"""Tokens by sample, or whole branches."""
+
 KEY = HandoffKey("prefill", 5)
 
 
@@ -28,8 +31,10 @@ def opened(tokens: int = 10, request: str = "r1", **changes: Any) -> Open:
     return Open(**(fields | prompted(tokens, changes)))
 
 
-def committed(limits: Limits = LIMITS, branches: dict[int, list[int]] | None = None, **changes: Any) -> Commit:
-    """Makes the Commit of handoff 5; `branches` are tokens by sample."""
+def committed(limits: Limits = LIMITS, branches: Branches = None, **changes: Any) -> Commit:
+    """Makes the Commit of handoff 5."""
+    if not isinstance(branches, list):
+        branches = [Branch(*each) for each in (branches or {0: [3]}).items()]
     fields: dict[str, Any] = {
         "sender": "prefill",
         "receiver": "me",
@@ -39,7 +44,7 @@ def committed(limits: Limits = LIMITS, branches: dict[int, list[int]] | None = N
         "size": 384,
         "digest": 1,
         "index": 0,
-        "branches": [Branch(*each) for each in (branches or {0: [3]}).items()],
+        "branches": branches,
         "sampling": SAMPLING,
         "limits": limits,
         "stages": Stages(1.0, 2.0, cached_tokens=4),
@@ -53,7 +58,7 @@ def wanted(*samples: int, **changes: Any) -> RoomWanted:
     return RoomWanted(HandoffKey(message.sender, message.handoff), message, samples)
 
 
-def landed(limits: Limits = LIMITS, branches: dict[int, list[int]] | None = None, **changes: Any) -> Landed:
+def landed(limits: Limits = LIMITS, branches: Branches = None, **changes: Any) -> Landed:
     """Says that handoff 5 has landed."""
     commit = committed(limits, branches, **changes)
     samples = tuple(branch.sample for branch in commit.branches)

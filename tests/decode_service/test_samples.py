@@ -3,12 +3,13 @@
 import pytest
 
 from core.ids import AttemptKey
-from core.messages import AnyJob, Limits, PrefillJob
+from core.messages import AnyJob, Branch, Limits, PrefillJob, Sampling
 from core.records import HeldBlocks
 from decode_service.policy import DecodePolicy
 from engine.schedule.sequence import SequenceState
 from kvtransfer.events import Dropped, HandoffOver, RoomGranted, RoomRefused
 from tests.decode_service.handoffs import KEY, landed, short_job, wanted
+from tests.engine.strict_executor import placed
 from tests.worker.roles import Bench, Sevens
 from worker.events import Begin, Emit, Fail, Kill, Submit
 
@@ -61,6 +62,35 @@ def test_all_samples_land_together_and_end_one_by_one() -> None:
     assert bench.heard(HandoffOver) == [HandoffOver(KEY)] and tokens(bench) == {2: [7] * 7}
     over(bench, policy)
     assert policy.load().handoffs == 1 and policy.load().prompt_tokens == 0 and not failed(bench)
+
+
+@pytest.mark.parametrize("dead", [None, 0])
+def test_first_tokens_are_repeated_with_their_scores_and_the_prompts_once(dead: int | None) -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    granted(bench, policy, 0, 1)
+    if dead is not None:
+        policy.receive(cancelled(dead), 1.5)
+    sampling, prompt = Sampling(1, logprobs=1, prompt_logprobs=1), placed([8, 9], 1, 1)
+    going = [Branch(sample, [3 + sample], placed([3 + sample], 0, 1)) for sample in (0, 1)]
+    policy.receive(landed(sampling=sampling, branches=going, prompt_scores=prompt), 2.0)
+    begun = [event.emitted for event in bench.heard(Begin)]
+    assert [each.scores for each in begun] == [placed(each.token_ids, 0, 1) for each in begun]
+    assert [each.prompt_scores for each in begun] == ([prompt, None] if dead is None else [prompt])
+    bench.step(policy)
+    (emit,) = bench.heard(Emit)
+    assert all(each.scores == placed([7], 1, 1) and each.prompt_scores is None for each in emit.emitted)
+
+
+def test_a_short_paths_prompt_is_scored_with_the_first_token_of_one_sample() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(Submit(short_job(samples=(0, 1), sampling=Sampling(1, prompt_logprobs=0))), 1.0)
+    bench.run(policy)
+    emitted = [each for event in bench.heard(Emit) for each in event.emitted]
+    prompts = [(each.key.sample, each.index) for each in emitted if each.prompt_scores is not None]
+    assert prompts == [(0, 0)] and emitted[0].prompt_scores == placed(range(1, 20), 1, 0)
+    assert all(each.scores is None for each in emitted)
 
 
 @pytest.mark.parametrize("last", [0, 1, 2])

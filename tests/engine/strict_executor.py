@@ -11,7 +11,9 @@ from collections.abc import Sequence as Tokens
 from hashlib import blake2b
 
 from core.messages import Sampling
+from core.scores import Scores
 from engine.plan import NULL_BLOCK, PENDING, BlockMove, Plan, StepResult, Work
+from tests.scores import scores_of
 
 VOCABULARY = 11
 STOP = 7
@@ -43,6 +45,26 @@ def reference(tokens: Tokens[int], prompt: int, sampling: Sampling, sample: int,
 
 Place = tuple[int, int, int]
 """(group, block, position in the block)"""
+
+
+def placed(tokens: Tokens[int], first: int, top: int | None) -> Scores | None:
+    """Scores that tell each token and its place: of an output from index `first` on, or of a text; None: not wanted."""
+    return (
+        scores_of([100 * place + token for place, token in enumerate(tokens, first)], top) if top is not None else None
+    )
+
+
+def score(number: int, work: Work, result: StepResult) -> None:
+    """Adds to a result what a work wants to know of its tokens and its prompt's."""
+    tokens, rows, sampling = result.tokens[number], work.prompt_rows, work.sampling
+    if sampling is not None and tokens:
+        scores = [placed([token], work.output_index, sampling.logprobs) for token in tokens]
+        result.scores.update({number: [each for each in scores if each is not None]} if scores[0] else {})
+    if rows is not None:
+        assert rows.first >= 0 and 0 < len(rows.targets) <= len(work.token_ids) - rows.first
+        found = placed(rows.targets, work.start + rows.first + 1, rows.top)
+        assert found is not None
+        result.prompt_scores[number] = found
 
 
 class StrictExecutor:
@@ -142,7 +164,10 @@ class StrictExecutor:
                 else:
                     answers[-1] += tokens
         self._sampled = sampled
-        self._results.append(StepResult(plan.step, answers, failed))
+        result = StepResult(plan.step, answers, failed, scores={}, prompt_scores={})
+        for number, work in enumerate(plan.works):
+            score(number, work, result)
+        self._results.append(result)
 
     def _before(self, work: Work) -> list[int]:
         """The tokens before a work's own, some of which this executor may never have computed for that sequence."""

@@ -3,9 +3,10 @@
 import pytest
 
 from core.ids import AttemptKey
-from core.messages import HANDING_OFF, Branch, DecodeJob, Limits
+from core.messages import HANDING_OFF, Branch, DecodeJob, Limits, Sampling
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
+from tests.engine.strict_executor import placed
 from tests.prefill_service.jobs import closed, job
 from tests.worker.roles import Bench, Sevens
 from worker.events import Emit, Fail, Kill, Phase, Submit
@@ -67,6 +68,23 @@ def test_samples_that_end_with_their_first_token_stay_behind() -> None:
     policy.receive(cancelled(0), 1.0)
     assert not bench.heard(AbortHandoff), "that one had ended"
     handed_over(bench, policy)
+
+
+def test_scores_go_with_their_tokens_and_the_prompts_with_one_sample() -> None:
+    """To the gateway, and to the decode worker, which repeats first tokens; there with the first that goes on."""
+    for stopping in (None, 0):
+        bench = Bench(executor=Sevens({} if stopping is None else {stopping: STOP}))
+        policy = PrefillPolicy(bench.parts)
+        sampling = Sampling(1, logprobs=2, prompt_logprobs=1)
+        policy.receive(Submit(job(1, samples=(0, 1), limits=STOPPING, sampling=sampling)), 1.0)
+        bench.run(policy)
+        (emit,) = bench.heard(Emit)
+        prompt = placed(range(1, 10), 1, 1)
+        assert [each.scores for each in emit.emitted] == [placed(each.token_ids, 0, 2) for each in emit.emitted]
+        assert [each.prompt_scores for each in emit.emitted] == [prompt, None]
+        (commit,) = bench.heard(CommitHandoff)
+        assert [branch.scores for branch in commit.branches] == [placed([7], 0, 2)] * len(commit.branches)
+        assert commit.prompt_scores == (prompt if stopping is None else None)
 
 
 def test_a_handoff_that_no_sample_needs_is_done() -> None:

@@ -13,6 +13,7 @@ from engine.blocks.manager import BlockManager
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
+from tests.engine.strict_executor import score
 from tests.kvtransfer.array_pool import ArrayPool
 from worker.busy_page import BusyPage
 from worker.engine_loop import Runner
@@ -60,7 +61,10 @@ class Sevens:
         for number in sampled:
             if number not in failed:
                 tokens[number] = [self._others.get(sample, 7) for sample in plan.works[number].samples]
-        return StepResult(plan.step, tokens, failed)
+        result = StepResult(plan.step, tokens, failed, scores={}, prompt_scores={})
+        for number, work in enumerate(plan.works):
+            score(number, work, result)
+        return result
 
 
 class Watched(Scheduler):

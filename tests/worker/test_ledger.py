@@ -5,7 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from core.ids import AttemptKey
-from core.messages import Emitted
+from core.messages import Emitted, Finish
+from core.scores import TokenScore
+from tests.scores import scores_of
 from worker.events import Failure
 from worker.ledger import TOMBSTONE_SECONDS, Ledger, Verdict
 
@@ -103,6 +105,18 @@ def test_what_nobody_acknowledges_is_dropped_after_its_deadline() -> None:
     assert len(ledger) == 0
 
 
+def test_a_message_has_the_scores_of_one_prompt_at_most() -> None:
+    ledger = begun()
+    second = KEY._replace(sample=1)
+    ledger.begin(second, "gateway", 0, 100.0)
+    for key in (KEY, second):
+        ledger.emit(Emitted(key, 0, [1], prompt_scores=scores_of([2, 3])))
+    for key in (KEY, second):
+        (emitted,) = ledger.owed("gateway", 10)
+        assert emitted.key == key and emitted.prompt_scores == scores_of([2, 3])
+        ledger.sent([emitted])
+
+
 class Delivery(RuleBasedStateMachine):
     """Checks that a gateway which loses messages and asks again gets every token once, in order, and the end."""
 
@@ -113,12 +127,16 @@ class Delivery(RuleBasedStateMachine):
         self.got: list[int] = []
         self.finished = False
         self.seen_end = False
+        self.scores: list[TokenScore] = []
+        self.prompt_scores = 0
 
     @precondition(lambda self: not self.finished)
     @rule(count=st.integers(1, 3), end=st.booleans())
     def emit(self, count: int, end: bool) -> None:
         tokens = list(range(len(self.made), len(self.made) + count))
-        self.ledger.emit(Emitted(KEY, len(self.made), tokens, "stop" if end else None))
+        prompt = scores_of([5, 6]) if not self.made else None
+        finish: Finish | None = "stop" if end else None
+        self.ledger.emit(Emitted(KEY, len(self.made), tokens, finish, None, scores_of(tokens), prompt))
         self.made += tokens
         self.finished = end
 
@@ -130,6 +148,10 @@ class Delivery(RuleBasedStateMachine):
             if lost or pending.index > len(self.got):
                 continue  # a gap: the gateway will ask
             self.got[pending.index :] = pending.token_ids
+            assert pending.scores is not None
+            self.scores[pending.index :] = pending.scores
+            assert (pending.prompt_scores == scores_of([5, 6])) == (pending.index == 0 and bool(pending.token_ids))
+            self.prompt_scores += pending.prompt_scores is not None
             self.seen_end = self.seen_end or pending.finish is not None
 
     @rule()
@@ -140,6 +162,8 @@ class Delivery(RuleBasedStateMachine):
     @invariant()
     def in_order(self) -> None:
         assert self.got == self.made[: len(self.got)]
+        assert self.scores == list(scores_of(self.got))
+        assert bool(self.prompt_scores) == bool(self.got)
 
     def teardown(self) -> None:
         self.ask()

@@ -15,7 +15,7 @@ from engine.blocks.manager import BlockManager, Tables
 from engine.schedule.scheduler import Progress, Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
 from tests.engine.blocks.test_blocks import spec
-from tests.engine.strict_executor import STOP, StrictExecutor, reference
+from tests.engine.strict_executor import STOP, StrictExecutor, placed, reference
 
 MAX_MODEL_LEN = 30
 MAX_STEPS = 4000
@@ -39,6 +39,8 @@ class DrawnJob:
     deadline: int
     salt: str
     priority: int
+    logprobs: int | None
+    prompt_logprobs: int | None
 
 
 DRAWN_JOBS = st.builds(
@@ -54,6 +56,8 @@ DRAWN_JOBS = st.builds(
     deadline=st.integers(1, 60),
     salt=st.sampled_from(["", "", "other"]),
     priority=st.integers(0, 1),
+    logprobs=st.sampled_from([None, 0, 2]),
+    prompt_logprobs=st.sampled_from([None, None, 0, 1]),
 )
 
 
@@ -99,6 +103,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.finished: dict[int, str] = {}
         self.cut: set[int] = set()  # cancelled or failed: tokens are a prefix
         self.commits: dict[int, tuple[Sampling, Limits]] = {}
+        self.unscored: dict[int, list[int]] = {}  # prompts whose scores are to come, by each sequence of a group
         self.io: list[tuple[str, list[int], Tables]] = []  # (salt, tokens, blocks that a transport still reads)
 
     @rule(jobs=st.lists(DRAWN_JOBS, min_size=1, max_size=5))
@@ -109,7 +114,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def add_one(self, job: DrawnJob) -> None:
         tokens, kind, stop = COMMON[: job.common] + job.tokens, job.kind, job.stop
         prompt = max(1, len(tokens) - job.before)
-        sampling, limits = Sampling(seed=len(self.all)), Limits(job.max_tokens, (STOP,) if stop else ())
+        sampling = Sampling(seed=len(self.all), logprobs=job.logprobs, prompt_logprobs=job.prompt_logprobs)
+        limits = Limits(job.max_tokens, (STOP,) if stop else ())
         members = []
         for sample in range(job.sample, job.sample + 1 + job.branches):
             key = AttemptKey(f"r-{len(self.all)}", sample, 1)
@@ -132,6 +138,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert fits
         if kind == "hand_off":
             end = min(end, len(tokens) + 1)
+        if prompt == len(tokens) > 1 and kind != "landing" and job.prompt_logprobs is not None:
+            self.unscored |= dict.fromkeys([each.id for each in members], tokens)
         for each in members:
             self.all.append(each)
             self.commits[each.id] = sampling, limits
@@ -181,6 +189,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         emitted = self.emitted[sequence.id]
         assert progress.index == len(emitted) - sequence.prompt_tokens, "each index once, in order"
         emitted += progress.tokens
+        self.note_scores(progress)
         if progress.failed:
             assert not progress.tokens and not progress.finish
             self.cut.add(sequence.id)
@@ -189,6 +198,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         parked = sequence.hand_off and sequence.state is SequenceState.PARKED
         going = not progress.finish and not progress.failed
         assert parked or (sequence.state is SequenceState.ENDED) == (not going or sequence.hand_off)
+
+    def note_scores(self, progress: Progress) -> None:
+        """Each token comes with its own; a prompt's come with its first token, to one sample, once."""
+        sequence, tokens = progress.sequence, progress.tokens
+        sampling, _ = self.commits[sequence.id]
+        assert progress.scores == (placed(tokens, progress.index, sampling.logprobs) if tokens else None)
+        prompt = self.unscored.get(sequence.id) if tokens else None
+        if progress.prompt_scores is not None or prompt is not None:
+            assert prompt is not None and sampling.prompt_logprobs is not None
+            assert progress.prompt_scores == placed(prompt[1:], 1, sampling.prompt_logprobs)
+            for each in [number for number, own in self.unscored.items() if own is prompt]:
+                del self.unscored[each]
 
     def those(self, *states: SequenceState) -> list[Sequence]:
         return [each for each in self.all if each.state in states]
