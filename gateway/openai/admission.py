@@ -13,8 +13,8 @@ from core.config import GatewayConfig
 from core.messages import Prompt, Sampling, TokenIds
 from gateway.errors import APIError, invalid
 from gateway.grammar.checks import GrammarChecks
-from gateway.grammar.forms import Form, grammar_of
 from gateway.openai.admitted import Admitted
+from gateway.openai.constraints import TOOL, Constraints
 from gateway.openai.forms import form_of
 from gateway.openai.sampling import bad_sequences, check_ids, check_prompt, limits_of, samples_of, sampling_of
 from gateway.openai.schemas import PROMPTS, ChatRequest, CompletionRequest, SamplingFields
@@ -22,7 +22,6 @@ from gateway.openai.template_options import template_options
 from gateway.openai.tool_choice import functions_of, no_tools, tool_use_of
 from gateway.output.answer_format import answer_format
 from gateway.output.plain import PlainText
-from gateway.output.tools import ToolUse
 from gateway.requests.sample import AdmittedPrompt
 from gateway.requests.tenant import Tenants
 from gateway.text.chat import Chat
@@ -65,6 +64,7 @@ class Admission:
             tokenizer.template_source, tokenizer.token_id, config.tool_parser, config.reasoning_parser
         )
         self._model = model
+        self._constraints = Constraints(self._format, grammars, self.tokenized)
         self._tenants = tenants
         self._in_progress = in_progress
         self._workers_context = workers_context
@@ -92,7 +92,7 @@ class Admission:
             if cuts and (limit := body.limit()) and 0 < self.context() - len(prompt) < limit:
                 body = structs.replace(body, max_tokens=None, max_completion_tokens=self.context() - len(prompt))
             tail = self._tail(prompt)
-            grammar = await self._grammar(body, use, form, tail)
+            grammar = await self._constraints.grammar(form, use, tail)
             sampling = sampling_of(body, self.tokenizer, await self._bad_words(body), grammar)
             markers = self._format.markers(use)
             admitted = self._admit(body, prompt, "messages", None, sampling, authorization, markers)
@@ -108,10 +108,14 @@ class Admission:
         functions = functions_of(body) if body.tool_choice != "none" and body.function_call != "none" else []
         if functions and self._format.family is None:
             raise no_tools(body, self._model)
-        tools = [{"type": "function", "function": function.for_template()} for function in functions] or None
-        chat = Chat([message.for_template() for message in body.messages], tools, template_options(body))
-        size = sum(map(len, chat.texts())) + 256 * len(chat.messages)
-        return await self.tokenized(lambda: self.tokenizer.chat(chat, most), size, "messages")
+        size = sum(message.size() for message in body.messages) + TOOL * len(functions)
+
+        def tokenized() -> list[int]:
+            tools = [{"type": "function", "function": function.for_template()} for function in functions] or None
+            chat = Chat([message.for_template() for message in body.messages], tools, template_options(body))
+            return self.tokenizer.chat(chat, most)
+
+        return await self.tokenized(tokenized, size, "messages")
 
     async def completion(self, body: CompletionRequest, authorization: str = "") -> Admitted:
         """Returns all its prompts; `authorization` is the header's value, or empty. Raises `APIError`."""
@@ -132,7 +136,7 @@ class Admission:
 
             size = sum(map(len, prompts)) + len(body.suffix or "")
             tokens = await self.tokenized(tokenized, size, "prompt")
-            grammar = await self._grammar(body, None, form, None)
+            grammar = await self._constraints.grammar(form)
             sampling = sampling_of(body, self.tokenizer, await self._bad_words(body), grammar)
             default = 1 if body.only_echo() else COMPLETION_TOKENS
             admitted = [self._admit(body, ids, "prompt", default, sampling, authorization) for ids in tokens]
@@ -213,14 +217,6 @@ class Admission:
     def _tail(self, prompt: list[int]) -> str:
         """Returns the text of a prompt's last tokens, special ones spelled out: it says whether thinking has begun."""
         return b"".join(map(self.tokenizer.bytes_of.of, prompt[-TAIL:])).decode(errors="replace")
-
-    async def _grammar(self, body: SamplingFields, use: ToolUse | None, form: Form | None, tail: str | None) -> str:
-        """Returns the grammar of an answer, or an empty text. With a `tail`, it may begin with thinking."""
-        grammar = "" if form is None else await grammar_of(form, self.grammars)
-        param = "tools" if form is None else form.param
-        if tail is not None:
-            grammar = self._format.grammar(tail, use, grammar)
-        return await self.grammars.checked(grammar, param) if grammar else ""
 
     async def _bad_words(self, body: SamplingFields) -> tuple[TokenIds, ...]:
         words = body.bad_words or ()

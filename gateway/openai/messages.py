@@ -9,6 +9,7 @@ from gateway.openai.nesting import is_too_deep
 from gateway.openai.tools import TOOLS, CalledFunction, ToolCall
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+OBJECT = 1024  # characters that an object of arguments is taken for
 PARTS = ("text", "refusal")  # kinds of parts that are text
 
 
@@ -42,6 +43,13 @@ class Message(Struct, frozen=True, kw_only=True):
         if isinstance(self.content, list):
             return "\n".join(part.words() for part in self.content)
         return self.content if self.content is not None else self.refusal
+
+    def size(self) -> int:
+        """Returns about how many characters it has for a template, without making anything of them."""
+        texts = [part.words() for part in self.content] if isinstance(self.content, list) else [self.content or ""]
+        texts += [self.reasoning_content or "", self.reasoning or ""]
+        calls = [call.function.arguments for call in self.calls()]
+        return 256 + sum(map(len, texts)) + sum(len(one) if isinstance(one, str) else OBJECT for one in calls)
 
     def calls(self) -> list[ToolCall]:
         """Returns the calls in it, in whichever of both forms they are."""

@@ -1,0 +1,41 @@
+"""Puts together what the text of an answer has to be: a form, or calls of tools, behind the model's thoughts."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from gateway.errors import APIError
+from gateway.grammar.checks import GrammarChecks
+from gateway.grammar.forms import Form, grammar_of
+from gateway.output.answer_format import AnswerFormat
+from gateway.output.tools import ToolUse
+
+TOOL = 512  # characters of work that a tool is taken for: some of them together go to a thread
+
+Work = Callable[[Callable[[], str], int, str], Awaitable[str]]  # does work of a size, here or on a thread
+
+
+class Constraints:
+    """Makes grammars for one model, whose answers have this format."""
+
+    def __init__(self, format: AnswerFormat, grammars: GrammarChecks, work: Work) -> None:
+        self._format = format
+        self._grammars = grammars
+        self._work = work
+
+    async def grammar(self, form: Form | None, use: ToolUse | None = None, tail: str | None = None) -> str:
+        """Returns the grammar of an answer, or an empty text; with the `tail` of a prompt it may begin with thoughts.
+
+        Raises `APIError` for what cannot be kept to. Tools that the model may call, and that are not strict, are then
+        left to the model: nobody has asked for more.
+        """
+        grammar = "" if form is None else await grammar_of(form, self._grammars)
+        if tail is not None:
+            size = TOOL * len(use.tools) if use is not None else 0
+            grammar = await self._work(partial(self._format.grammar, tail, use, grammar), size, "tools")
+        try:
+            return await self._grammars.checked(grammar, form.param if form else "tools") if grammar else ""
+        except APIError as error:
+            demanded = use is None or use.must or any(tool.strict for tool in use.tools)
+            if error.status != 400 or form is not None or demanded:
+                raise
+            return ""
