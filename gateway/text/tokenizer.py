@@ -51,7 +51,7 @@ class ModelTokenizer:
         self.stop_ids = self._stop_ids(config, generation, named.get("eos_token"))
         self.defaults = {
             name: generation[name]
-            for name in ("temperature", "top_p", "top_k", "min_p")
+            for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
             if isinstance(generation.get(name), (int, float))
         }
         source, with_tools = chat_template(directory, settings), tool_template(settings)
