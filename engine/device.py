@@ -6,6 +6,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,11 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 AMPERE = (8, 0)
 """The compute capability from which on GPUs multiply bf16. PyTorch says that older ones support it: it emulates it."""
 ROOM = "a lower --gpu-memory-utilization or --max-batch-tokens leaves more to steps"
+TENSOR_FORMATS = {
+    np.dtype(np.int32): torch.int32,
+    np.dtype(np.int64): torch.int64,
+    np.dtype(np.float32): torch.float32,
+}
 ALIGNED = 16
 """Bytes. Triton compiles a kernel for each alignment of its arguments, maybe while a request waits."""
 ERRORS = ("CUDA", "Triton Error", "cuBLAS", "CUBLAS")
@@ -107,17 +113,25 @@ def to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:
 
 
 def to_device_together(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
-    """Copies arrays of any formats in one transfer; each begins at a multiple of `ALIGNED` bytes there."""
-    begins = np.cumsum([0, *(-(-array.nbytes // ALIGNED) * ALIGNED for array in arrays)]).tolist()
-    packed: Any = np.empty(begins[-1] + 1, np.uint8)  # PyTorch makes no views of nothing in another format
+    """Copies arrays of any formats in one transfer; each begins at a multiple of `ALIGNED` bytes there.
+
+    Nothing is copied where all are empty.
+    """
+    ends = list(accumulate(-(-array.nbytes // ALIGNED) * ALIGNED for array in arrays))
+    packed: Any = np.empty(ends[-1], np.uint8)
+    begins = [0, *ends]
     for array, begin in zip(arrays, begins, strict=False):
-        packed[begin : begin + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    there = to_device(packed, device)
-    formats = [torch.from_numpy(array).dtype for array in arrays]
-    return [
-        there[begin : begin + array.nbytes].view(format).view(array.shape)
-        for array, begin, format in zip(arrays, begins, formats, strict=False)
-    ]
+        if array.size:
+            packed[begin : begin + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    there = to_device(packed, device) if len(packed) else None
+    found = []
+    for array, begin in zip(arrays, begins, strict=False):
+        format = TENSOR_FORMATS[array.dtype]
+        if there is None or not array.size:
+            found.append(torch.empty(array.shape, dtype=format, device=device))
+        else:
+            found.append(there[begin : begin + array.nbytes].view(format).view(array.shape))
+    return found
 
 
 @contextmanager

@@ -4,7 +4,7 @@ What a step asks for is launched, and no more: biases, then penalties, then mask
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from engine.plan import Work
 
 KNOWN = -1
 """As a place among the tokens of the step before: the host knows the token, or it does not matter."""
+
+
+NO_ENTRIES = np.empty((4, 0), np.int32)
 
 
 class Operators(Protocol):
@@ -49,6 +52,15 @@ class Operators(Protocol):
         ...
 
 
+class Lasting(NamedTuple):
+    """Holds, on the device, what stays the same while the same texts are in each step."""
+
+    places: Tensor  # int64 [biases], in the flat logits, each once
+    biases: Tensor  # fp32 [biases]
+    texts: Tensor  # int32 [3, penalized texts]
+    penalties: Tensor  # fp32 [3, penalized texts]
+
+
 class DeviceAdjuster:
     """See `engine.backends.adjuster.Adjuster`."""
 
@@ -56,41 +68,51 @@ class DeviceAdjuster:
         self._operators = operators
         self._changes = RowChanges()
         self._counts = DeviceCounts()
+        self._lasting: Lasting | None = None
+        self._lasts: object = None  # while what this was made of stays the same
 
     def adjust(self, logits: Tensor, works: Sequence[Work], before: Sampled | None, masks: Masks | None) -> Tensor:
         logits = logits.float()
         assert logits.is_contiguous()
-        (_, vocab), device = logits.shape, logits.device
+        vocab, device = logits.shape[1], logits.device
         changes = self._changes.of(works, vocab, before, masks)
         penalized = [change for change in changes if change.asked.penalizes]
-        masked = [change for change in changes if change.bits is not None]
         updates = self._counts.plan(penalized, vocab, device)
-        places, biases = _biases(changes, vocab)
-        bits = np.stack([change.bits for change in masked if change.bits is not None]) if masked else np.empty(0)
-        arrays = (
-            *updates[1:],
-            places,
-            biases,
-            _texts(penalized, updates.rows),
-            _penalties(penalized),
-            np.array([change.row for change in masked], np.int32),
-            bits,
+        arrays: list[NDArray[Any]] = [
+            updates.fresh,
+            updates.places,
+            updates.amounts,
+            *_masks(changes),
             _entries(changes),
-        )
-        fresh, counted, amounts, places_there, biases_there, texts, penalties, rows, bits_there, entries = (
-            to_device_together(arrays, device)
-        )
+        ]
+        lasts = [(change.row, change.asked, change.pending) for change in changes], updates.rows.tolist()
+        if lasts != self._lasts:
+            arrays += [*_biases(changes, vocab), _texts(penalized, updates.rows), _penalties(penalized)]
+            self._lasting = None
+        fresh, places, amounts, rows, bits, entries, *lasting = to_device_together(arrays, device)
+        if self._lasting is None:
+            self._lasting, self._lasts = Lasting(*lasting), lasts
+        kept = self._lasting
         sampled = before.tokens if before is not None and len(before.tokens) else logits.new_zeros(1, dtype=torch.int64)
-        self._counts.apply(fresh, counted, amounts)
-        if len(places):
-            logits.view(-1).index_add_(0, places_there, biases_there)
+        self._counts.apply(fresh, places, amounts)
+        if len(kept.places):
+            logits.view(-1).index_add_(0, kept.places, kept.biases)
         if penalized:
-            self._operators.penalize(logits, self._counts.table, texts, penalties, sampled)
-        if masked:
-            self._operators.mask(logits, rows, bits_there)
+            self._operators.penalize(logits, self._counts.table, kept.texts, kept.penalties, sampled)
+        if len(rows):
+            self._operators.mask(logits, rows, bits)
         if entries.shape[1]:
             self._operators.forbid(logits, entries, sampled)
         return logits
+
+
+def _masks(changes: Sequence[RowChange]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Returns the masked rows, and their bits."""
+    masked = [(change.row, change.bits) for change in changes if change.bits is not None]
+    if not masked:
+        return np.empty(0, np.int32), np.empty((0, 0), np.int32)
+    rows, bits = zip(*masked, strict=True)
+    return np.array(rows, np.int32), np.stack(bits)
 
 
 def _biases(changes: Sequence[RowChange], vocab: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -115,7 +137,7 @@ def _penalties(changes: Sequence[RowChange]) -> NDArray[np.float32]:
 
 def _entries(changes: Sequence[RowChange]) -> NDArray[np.int32]:
     entries = [(change.row, token, KNOWN, 0) for change in changes for token in change.forbidden]
-    found = np.array(entries, np.int32).reshape(-1, 4).T
+    found = np.array(entries, np.int32).reshape(-1, 4).T if entries else NO_ENTRIES
     depending = [change for change in changes if len(change.depending)]
     if not depending:
         return found

@@ -103,13 +103,16 @@ class Steps:
         self.before: Sampled | None = None
         self.waiting: dict[int, tuple[Text, int]] = {}  # what the step before has drawn and nobody has collected
         self.pending = 0
+        self.members: list[Text] = []
 
     def step(self) -> None:
         draw = self.draw
         lately = [text for text in self.texts if text.number in self.waiting and draw.random() < 0.8]
         members = lately + draw.sample([text for text in self.texts if text not in lately], draw.choice((1, 3, 7)))
         draw.shuffle(members)
-        members = members[:MOST]
+        if draw.random() < 0.4:
+            members = self.members  # as they were: what lasts on a device is used again
+        self.members = members = members[:MOST] or self.texts[:1]
         going_on = {text.number for text in members if draw.random() < 0.9 and not text.sampling.grammar}
         for number in [number for number in self.waiting if number not in going_on]:
             self.collect(number)

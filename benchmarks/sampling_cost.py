@@ -1,0 +1,158 @@
+"""Measures what penalties, biases and forbidden tokens cost a decode step, beside one for which nobody asks.
+
+    python -m benchmarks.sampling_cost [--batch 32] [--rounds 60] [--threads 2] [--dtype bf16] [--model DIR]
+
+The model is a random one of 135M parameters unless one is given. All kinds take turns, step by step, in one process, so
+that a busy machine slows all of them down; ratios are of neighbouring steps, and their median. With one thread on a CPU
+times are on its own clock, and a busy machine shows little. Texts have 512 tokens at first, and grow with each step.
+"""
+
+import argparse
+import os
+import platform
+import sys
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter, thread_time
+
+import torch
+
+from benchmarks.in_process import quiet
+from benchmarks.random_model import make
+from core.config import EngineConfig
+from core.errors import BatonError
+from core.kvspec import blocks_for
+from core.messages import Sampling
+from engine.executor import Executor
+from engine.plan import Plan, Work
+from engine.start.load import load_engine
+from launcher.deployment import ENVIRONMENT
+
+TEXT, PROMPT = 512, 256
+"""Tokens of a text when it begins, and how many of them are the prompt."""
+BLOCK = 16
+WARM = 3
+PENALTIES = Sampling(
+    0,
+    temperature=0.0,
+    repetition_penalty=1.1,
+    presence_penalty=0.2,
+    frequency_penalty=0.1,
+    logit_bias=tuple((token, 0.5) for token in range(0, 3000, 100)),
+)
+KINDS = {
+    "nobody asks": Sampling(0, temperature=0.0),
+    "penalties and 30 biases": PENALTIES,
+    "penalties of every second text": PENALTIES,
+    "100 bad words": Sampling(0, temperature=0.0, bad_words=tuple((token, token + 1) for token in range(100))),
+    "half of the vocabulary allowed": Sampling(0, temperature=0.0, allowed_token_ids=tuple(range(0, 40_000, 2))),
+}
+
+
+class Texts:
+    """Keeps one kind's texts, and computes their steps."""
+
+    def __init__(self, executor: Executor, kind: str, batch: int, first: int) -> None:
+        """Numbers the sequences from `first` on. All kinds share the blocks: what is in them does not matter here."""
+        self._executor = executor
+        self._kind = kind
+        self._first = first
+        generator = torch.Generator().manual_seed(first)
+        vocabulary = executor.engine.model_config.vocab_size
+        self._texts: list[list[int]] = torch.randint(vocabulary, (batch, TEXT), generator=generator).tolist()
+        self._steps = 0
+        alone = torch.get_num_threads() == 1 and executor.engine.backend.device.type == "cpu"
+        self._clock = thread_time if alone else perf_counter
+
+    def step(self) -> float:
+        """Returns the seconds of the next decode step of all texts."""
+        plan = Plan(self._steps, [self._work(index) for index in range(len(self._texts))])
+        self._steps += 1
+        begin = self._clock()
+        self._executor.launch(plan)
+        result = self._executor.collect()
+        seconds = self._clock() - begin
+        assert not result.failed and not result.none_left
+        for text, tokens in zip(self._texts, result.tokens, strict=True):
+            text += tokens
+        return seconds
+
+    def _work(self, index: int) -> Work:
+        text = self._texts[index]
+        each = blocks_for(TEXT, BLOCK)
+        blocks = list(range(1 + index * each, 1 + (index + 1) * each))
+        asks = "every second" not in self._kind or index % 2 == 0
+        sampling = KINDS[self._kind] if asks else KINDS["nobody asks"]
+        known = text if sampling.looks_back else None
+        return Work(
+            self._first + index,
+            TEXT - 1,  # the same place each time, so that all steps compute as much
+            text[-1:],
+            (blocks,),
+            sampling,
+            (0,),
+            len(text) - PROMPT,
+            known,
+            PROMPT,
+        )
+
+
+def options() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sampling_cost", description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", default="", help="directory of a model; empty: a random one of 135M parameters")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda")
+    parser.add_argument("--dtype", default="bf16", choices=("fp32", "bf16", "fp16"))
+    parser.add_argument("--cpu-backend", default="auto", choices=("auto", "native", "torch"))
+    parser.add_argument("--batch", type=int, default=32, help="sequences of a step")
+    parser.add_argument("--rounds", type=int, default=60, help="steps of each kind")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    return parser.parse_args()
+
+
+def measure(given: argparse.Namespace, model: str) -> None:
+    """Prints a table. Raises `BatonError` where the model cannot be loaded."""
+    config = EngineConfig(
+        model=model,
+        device=given.device,
+        dtype=given.dtype,
+        cpu_backend=given.cpu_backend,
+        max_model_len=TEXT + 1,
+        max_sequences=given.batch,
+        block_size=BLOCK,
+    )
+    executor = Executor(load_engine(config, quiet))
+    assert executor.engine.pool.block_count > given.batch * blocks_for(TEXT, BLOCK), "a pool that is too small"
+    kinds = {
+        kind: Texts(executor, kind, given.batch, first=1 + number * given.batch) for number, kind in enumerate(KINDS)
+    }
+    rounds = [{kind: texts.step() for kind, texts in kinds.items()} for _ in range(WARM + given.rounds)][WARM:]
+    backend = executor.engine.backend
+    print(f"{platform.processor() or platform.machine()}, {given.threads} threads; {backend.name} operators")
+    print(f"batch {given.batch}, texts of {TEXT} tokens, {given.dtype}, median of {given.rounds} rounds\n")
+    print("| texts | step ms | of a step of which nobody asks |\n| --- | --- | --- |")
+    for kind in kinds:
+        ratio = median(each[kind] / each["nobody asks"] for each in rounds)
+        print(f"| {kind} | {1e3 * median(each[kind] for each in rounds):.2f} | {ratio:.3f} |")
+
+
+def main() -> int:
+    """Prints the table; returns 2, and prints one sentence, where the model or a setting is wrong."""
+    given = options()
+    if not ENVIRONMENT.keys() <= os.environ.keys():  # as workers are started: OpenMP reads it before Python runs
+        os.execve(sys.executable, [*sys.orig_argv], {**ENVIRONMENT, **os.environ})
+    torch.set_num_threads(given.threads)
+    try:
+        with TemporaryDirectory() as directory:
+            if not given.model:
+                make(Path(directory), "135m")
+            measure(given, given.model or directory)
+    except BatonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
