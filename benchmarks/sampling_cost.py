@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.in_process import quiet
 from benchmarks.random_model import make
-from core.config import EngineConfig
+from core.config import BlockSize, EngineConfig
 from core.errors import BatonError
 from core.kvspec import blocks_for
 from core.messages import Sampling
@@ -31,7 +31,7 @@ from launcher.deployment import ENVIRONMENT
 
 TEXT, PROMPT = 512, 256
 """Tokens of a text when it begins, and how many of them are the prompt."""
-BLOCK = 16
+BLOCK: BlockSize = 16
 WARM = 3
 PENALTIES = Sampling(
     0,
