@@ -71,9 +71,12 @@ class Conversations:
             body = await self._store.get(self._tenant(authorization), id)
         except StoreUnavailable:
             raise _away() from None
-        if body is None:
-            raise APIError(404, f"there is no stored response {id[:256]!r}", param="response_id", code="not_found")
-        return msgspec.json.decode(body, type=Conversation)
+        try:
+            if body is not None:
+                return msgspec.json.decode(body, type=Conversation)
+        except msgspec.DecodeError:
+            log.warning("a stored response is of another version, and taken for missing")
+        raise APIError(404, f"there is no stored response {id[:256]!r}", param="response_id", code="not_found")
 
     async def previous(self, authorization: str, id: str | None) -> list[Item]:
         """Returns what was said up to a response, that included; nothing without an id. Raises `APIError`."""

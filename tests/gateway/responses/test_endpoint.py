@@ -1,13 +1,15 @@
 """OpenAI's official client on the Responses API, against a gateway whose workers' tokens are known beforehand."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import openai
 import pytest
 
-from core.stored import ALL
+from core.errors import StoreUnavailable
+from core.stored import ALL, TenantStore
 from gateway.openai import replies
+from tests.gateway.conftest import SECRET
 from tests.gateway.running import TEXT, Running, until
 
 Serve = Callable[..., Awaitable[Running]]
@@ -135,6 +137,41 @@ async def test_a_response_that_is_too_large_is_answered_and_not_stored(serve: Se
     )
     assert large.output_text == running.text and large.to_dict()["store"] is False
     assert len(await running.store.keys(f"{ALL}:*:*")) == 1
+
+
+async def test_a_response_is_answered_while_nothing_can_be_stored(
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = await running.openai.responses.create(model=running.gateway.model, input="Hi!")
+
+    async def away(*args: Any) -> NoReturn:
+        raise StoreUnavailable("Redis is away")
+
+    for ask in ("put", "get", "delete"):
+        monkeypatch.setattr(TenantStore, ask, away)
+    for _ in range(2):
+        response = await running.openai.responses.create(model=running.gateway.model, input="Hi!")
+        assert response.output_text == TEXT and response.to_dict()["store"] is False
+    assert caplog.text.count("responses are answered and not stored") == 1
+    for ask_for in (
+        running.openai.responses.retrieve(kept.id),
+        running.openai.responses.delete(kept.id),
+        running.openai.responses.create(model=running.gateway.model, input="Hi!", previous_response_id=kept.id),
+    ):
+        with pytest.raises(openai.InternalServerError) as caught:
+            await ask_for
+        assert (caught.value.status_code, caught.value.code) == (503, "store_unavailable")
+        assert int(caught.value.response.headers["retry-after"]) > 0
+
+
+async def test_what_another_version_has_stored_is_not_there(running: Running) -> None:
+    mine = running.openai
+    response = await mine.responses.create(model=running.gateway.model, input="Hi!")
+    tenant = running.peer("prefill").jobs[0].prompt.salt
+    store = TenantStore(running.store, SECRET.encode(), 60.0, 1 << 20)
+    await store.put(tenant, response.id, b'{"response": {"id": 5}}', 1e12)
+    with pytest.raises(openai.NotFoundError):
+        await mine.responses.retrieve(response.id)
 
 
 async def test_redis_shows_nothing_of_a_stored_response(running: Running) -> None:

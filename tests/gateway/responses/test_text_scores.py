@@ -77,3 +77,9 @@ async def test_what_is_no_text_is_not_told_of(calling: Running, stream: bool) ->
     (part,) = response.output[1].content
     told = bytes(byte for one in part.logprobs for byte in one.bytes).decode()
     assert part.text.strip() == "Well, I ask." and part.text in told and len(told) <= len(part.text) + 8
+
+
+def test_a_token_of_two_parts_comes_with_the_first() -> None:
+    scores, made = TextScores(), tokens("ab", "cd", "e")
+    scores.add(made)
+    assert scores.of([Content("abc")]) == made[:2] and scores.of([Content("de")]) == made[2:]
