@@ -1,0 +1,177 @@
+"""Measures what a grammar costs: seconds per token with one and without, in one process, interleaved.
+
+    python -m benchmarks.constrained [--model DIR] [--batch 32] [--rounds 5] [--cpu-backend native] [--threads 2]
+
+The model is a random one of 135M parameters, with a byte-level tokenizer of as many ids as it has (49,152), which is
+trained on this project's and Python's own sources. Each batch is run three times in turn: *free* answers without a
+grammar; *drawn*, each under a JSON schema, where every token is drawn; and *forced*, the same with the tokens that have
+to follow taken at once, which is how answers are served. An answer has equally many tokens in all: where an object is
+complete, another one begins. Time counts from where all have their first token. A ratio is *drawn* or *forced* over
+*free*, of each round by itself; the last line has their medians. *waited* is for masks that were not there yet.
+"""
+
+import argparse
+import platform
+import sysconfig
+import tempfile
+import time
+from collections.abc import Sequence as Works
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import torch
+from msgspec import structs
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from benchmarks.in_process import Loop, quiet
+from benchmarks.random_model import make
+from core.config import EngineConfig
+from core.grammars import end_of_text, read_tokenizer
+from core.ids import AttemptKey
+from core.messages import Limits, Prompt, Sampling
+from engine.constraints import Masks
+from engine.device import dtype_name
+from engine.executor import Executor
+from engine.grammars.masks import GrammarMasks
+from engine.plan import Work
+from engine.schedule.sequence import Sequence
+from engine.start.load import load_engine
+
+VOCABULARY = 49152
+PROMPT = 8  # tokens
+OUTPUT = 48  # tokens of each answer
+END = "<|end|>"
+ITEM = """{"type": "object", "properties": {
+    "name": {"type": "string", "maxLength": 24}, "quantity": {"type": "integer", "minimum": 0, "maximum": 9999},
+    "status": {"enum": ["ordered", "shipped", "delivered"]}, "tags": {"type": "array", "items": {"type": "string",
+    "maxLength": 12}, "maxItems": 3}, "address": {"type": "object", "properties": {"street": {"type": "string",
+    "maxLength": 30}, "zip": {"type": "string", "pattern": "^[0-9]{5}$"}}, "required": ["street", "zip"],
+    "additionalProperties": false}}, "required": ["name", "quantity", "status", "tags", "address"],
+    "additionalProperties": false, "x-guidance": {"whitespace_pattern": "[ ]"}}"""
+GRAMMAR = f'start: item ("\\n" item)*\nitem: %json {ITEM}'
+"""Objects without end, as long answers consist of them."""
+KINDS: dict[str, Sampling] = {
+    "free": Sampling(seed=0),
+    "drawn": Sampling(seed=0, grammar=GRAMMAR, bad_words=((0,),)),  # a word that the grammar has not: nothing is forced
+    "forced": Sampling(seed=0, grammar=GRAMMAR),
+}
+
+
+class Waiting(GrammarMasks):
+    """Counts the seconds that the engine waited for masks."""
+
+    seconds = 0.0
+
+    def masks(self, works: Works[Work]) -> Masks | None:
+        """See `GrammarMasks.masks`."""
+        began = time.perf_counter()
+        found = super().masks(works)
+        self.seconds += time.perf_counter() - began
+        return found
+
+
+def make_model(directory: Path) -> Path:
+    """Writes the random model, and a tokenizer of its vocabulary instead of its own."""
+    make(directory, "135m")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+    )
+    packages = Path(sysconfig.get_path("purelib")) / "transformers" / "models"
+    sources = [*Path(__file__).parents[1].rglob("*.py"), *Path(sysconfig.get_path("stdlib")).glob("*.py")]
+    tokenizer.train([str(path) for path in (*sources, *packages.rglob("*.py"))], trainer)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(f'{{"eos_token": "{END}"}}')
+    return directory
+
+
+class Bench:
+    """Runs batches on one engine."""
+
+    def __init__(self, config: EngineConfig, batch: int) -> None:
+        directory = Path(config.model)
+        self._config = config
+        self._batch = batch
+        self.engine = load_engine(config, quiet)
+        vocabulary = self.engine.model_config.vocab_size
+        self._masks = Waiting(partial(read_tokenizer, directory, vocabulary), vocabulary, 1)
+        self._ends = end_of_text(directory)
+
+    def run(self, kind: str, seed: int) -> tuple[float, float, float]:
+        """Returns ms per token of one answer, tokens that a step gave each, and the share of time waited for masks."""
+        loop = Loop(Executor(self.engine, constraints=self._masks), self._config)
+        generator = torch.Generator().manual_seed(seed)
+        sequences = []
+        for number in range(self._batch):
+            prompt = torch.randint(300, VOCABULARY, (PROMPT,), generator=generator).tolist()
+            asked = structs.replace(KINDS[kind], seed=seed * self._batch + number)
+            limits = Limits(OUTPUT, self._ends, OUTPUT)  # the end is not drawn before
+            key = AttemptKey(str(number), 0, 1)
+            sequences.append(Sequence(key, "", Prompt(prompt, PROMPT), float("inf"), asked, limits))
+            loop.scheduler.add(sequences[-1])
+        while not all(each.emitted for each in sequences):
+            loop.turn()
+        before, steps, waited = (
+            sum(each.emitted for each in sequences),
+            loop.scheduler.load().steps,
+            self._masks.seconds,
+        )
+        began = time.perf_counter()
+        while loop.turn():
+            pass
+        seconds = time.perf_counter() - began
+        tokens = sum(each.emitted for each in sequences) - before
+        assert all(each.emitted == OUTPUT for each in sequences), "an answer that failed"
+        each_step = tokens / self._batch / (loop.scheduler.load().steps - steps)
+        return 1000 * seconds * self._batch / tokens, each_step, (self._masks.seconds - waited) / seconds
+
+
+def main() -> None:
+    """Prints a table of rounds, and the ratios."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.constrained", description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", help="a directory that an earlier run has kept; else one is made and removed")
+    parser.add_argument("--keep", type=Path, help="where to keep the model that is made")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cpu-backend", default="native", choices=("native", "torch"))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    with tempfile.TemporaryDirectory() as directory:
+        model = given.model or str(make_model(given.keep or Path(directory)))
+        config = EngineConfig(
+            model=model,
+            device=given.device,
+            cpu_backend=given.cpu_backend,
+            kv_memory=1 << 30,
+            max_model_len=PROMPT + OUTPUT,
+            max_sequences=given.batch,
+        )
+        bench = Bench(config, given.batch)
+        backend = bench.engine.backend
+        print(
+            f"{platform.processor() or platform.machine()}, {given.threads} threads; Python "
+            f"{platform.python_version()}, torch {torch.__version__}; 135M random, {dtype_name(backend.dtype)} on "
+            f"{backend.device}, {backend.name} operators; batch {given.batch}, {PROMPT}→{OUTPUT} tokens"
+        )
+        print("| round | " + " | ".join(f"{kind} ms/token, tokens/step, waited" for kind in KINDS) + " |")
+        print("| --- " * (1 + len(KINDS)) + "|")
+        ratios: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        for index in range(-1, given.rounds):  # one that warms up
+            found = {kind: bench.run(kind, seed=index + 1) for kind in KINDS}
+            if index < 0:
+                continue
+            cells = [f"{took:.2f}, {each:.2f}, {100 * waited:.1f}%" for took, each, waited in found.values()]
+            print(f"| {index + 1} | {' | '.join(cells)} |", flush=True)
+            for kind, (took, _, _) in found.items():
+                ratios[kind].append(took / found["free"][0])
+        print(", ".join(f"{kind} / free: {median(ratios[kind]):.3f}" for kind in KINDS if kind != "free"))
+
+
+if __name__ == "__main__":
+    main()
