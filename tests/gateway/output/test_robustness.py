@@ -116,6 +116,7 @@ def test_nothing_is_held_back_but_what_may_be_a_marker(family: str, size: int) -
     for at in range(0, len(text), size):
         parser.push(text[at : at + size])
         assert len(reader.text) - reader.at < longest, text[:at][-60:]
+        assert len(reader.text) < longest + size, "what was read is not kept"
 
 
 @families
