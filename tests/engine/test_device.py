@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 import torch
 from triton.runtime.errors import OutOfResources
@@ -9,7 +10,7 @@ from triton.runtime.errors import OutOfResources
 from core.config import EngineConfig
 from core.errors import ConfigError, DeviceError
 from engine.backends.choice import choose
-from engine.device import choose_dtype, device_errors, device_label
+from engine.device import ALIGNED, choose_dtype, device_errors, device_label, to_device_together
 from tests.engine.kv.test_kv_pool import CONFIG
 
 GPU = torch.device("cuda", 0)
@@ -79,3 +80,14 @@ def test_a_gpu_older_than_the_kernels_has_pytorchs_operators(caplog: pytest.LogC
     assert "not Triton's kernels: those need sm_80, and this is cuda:0 (Tesla T4, sm_75)" in caplog.text
     with pytest.raises(ConfigError, match=r"^cuda_backend: 'triton': cuda:0 \(Tesla T4, sm_75\) is older than"):
         choose(EngineConfig(model="m", device="cuda", cuda_backend="triton"), GPU, torch.float16, CONFIG)
+
+
+def test_arrays_that_travel_together_come_out_as_they_went_in() -> None:
+    """Empty ones too, and one whose memory is not in its order; each is where a kernel expects it."""
+    one, two = np.arange(7, dtype=np.int32), np.arange(12, dtype=np.float32).reshape(3, 4).T
+    empty, last = np.empty((4, 0), np.int32), np.array([1 << 40], np.int64)
+    found = to_device_together([one, two, empty, last], torch.device("cpu"))
+    for there, array in zip(found, (one, two, empty, last), strict=True):
+        assert there.shape == array.shape and np.array_equal(there.numpy(), array) and there.is_contiguous()
+        assert there.data_ptr() % ALIGNED == 0
+    assert to_device_together([empty], torch.device("cpu"))[0].shape == (4, 0)

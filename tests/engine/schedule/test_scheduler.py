@@ -14,7 +14,7 @@ from engine.blocks.manager import BlockManager, Found
 from engine.plan import PENDING, Plan, StepResult
 from engine.schedule.admission import Admission
 from engine.schedule.chunking import Chunking
-from engine.schedule.scheduler import NON_FINITE, Progress, Scheduler
+from engine.schedule.scheduler import NON_FINITE, NONE_LEFT, Progress, Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
 from tests.engine.blocks.test_blocks import spec
 
@@ -207,6 +207,18 @@ def test_logits_that_are_not_finite_end_one_sequence_with_a_reason() -> None:
     progress = answered(engine, planned(engine), failed=(0,))
     assert progress == [Progress(bad, 0, [], failed=NON_FINITE), Progress(good, 0, [1])]
     assert bad.state is SequenceState.ENDED and step(engine) == [(2, 5, 1)]
+
+
+def test_a_sequence_without_a_token_left_ends_and_its_kv_stays_good() -> None:
+    """Its logits are finite, so whoever shares its prompt finds the KV."""
+    engine = scheduler()
+    stuck, good = job(4), job(5)
+    added(engine, stuck, good)
+    plan = planned(engine)
+    progress = engine.apply(StepResult(plan.step, [[], [1]], none_left=[0]), 2.0)
+    engine.check_invariants()
+    assert progress == [Progress(stuck, 0, [], failed=NONE_LEFT), Progress(good, 0, [1])]
+    assert stuck.state is SequenceState.ENDED and engine.load().blocks_cached == 1
 
 
 # what can never fit
