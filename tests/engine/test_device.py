@@ -1,10 +1,12 @@
 """A device's failure has one name and its first line; other errors stay what they are."""
 
 import logging
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from triton.runtime.errors import OutOfResources
 
 from core.config import EngineConfig
@@ -86,8 +88,8 @@ def test_arrays_that_travel_together_come_out_as_they_went_in() -> None:
     """Empty ones too, and one whose memory is not in its order; each is where a kernel expects it."""
     one, two = np.arange(7, dtype=np.int32), np.arange(12, dtype=np.float32).reshape(3, 4).T
     empty, last = np.empty((4, 0), np.int32), np.array([1 << 40], np.int64)
-    found = to_device_together([one, two, empty, last], torch.device("cpu"))
-    for there, array in zip(found, (one, two, empty, last), strict=True):
+    arrays: list[NDArray[Any]] = [one, two, empty, last]
+    for there, array in zip(to_device_together(arrays, torch.device("cpu")), arrays, strict=True):
         assert there.shape == array.shape and np.array_equal(there.numpy(), array) and there.is_contiguous()
         assert there.data_ptr() % ALIGNED == 0
     assert to_device_together([empty], torch.device("cpu"))[0].shape == (4, 0)
