@@ -1,6 +1,6 @@
 """Defines the answers of Anthropic's Messages API, and the events that a stream of one consists of."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -143,6 +143,10 @@ class Ping(Struct, frozen=True, kw_only=True, tag_field="type", tag="ping"):
 Event = MessageStart | BlockStart | BlockGoesOn | BlockStop | MessageDelta | MessageStop | Ping
 
 
+_HEADS = {kind: f"event: {kind.__struct_config__.tag}\ndata: ".encode() for kind in get_args(Event)}
+_encode = msgspec.json.Encoder().encode
+
+
 def encoded(event: Event) -> bytes:
     """Returns an event as one server-sent event of its name."""
-    return b"event: %s\ndata: %s\n\n" % (str(event.__struct_config__.tag).encode(), msgspec.json.encode(event))
+    return b"%s%s\n\n" % (_HEADS[type(event)], _encode(event))

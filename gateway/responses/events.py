@@ -1,6 +1,6 @@
 """Defines the answers of the Responses API, and the events that a stream of one consists of."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -242,6 +242,10 @@ Event = (
 )
 
 
+_HEADS = {kind: f"event: {kind.__struct_config__.tag}\ndata: ".encode() for kind in get_args(Event)}
+_encode = msgspec.json.Encoder().encode
+
+
 def encoded(event: Event) -> bytes:
     """Returns an event as one server-sent event of its name."""
-    return b"event: %s\ndata: %s\n\n" % (str(event.__struct_config__.tag).encode(), msgspec.json.encode(event))
+    return b"%s%s\n\n" % (_HEADS[type(event)], _encode(event))
