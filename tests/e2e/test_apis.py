@@ -46,6 +46,27 @@ def test_responses_go_on_from_each_other(client: openai.OpenAI, model: str) -> N
     assert text == said(client, model, QUESTION, first.output_text, "And then?") != ""
 
 
+def test_log_probabilities_are_those_of_the_chat(client: openai.OpenAI, model: str) -> None:
+    turns: Any = [{"role": "user", "content": QUESTION}]
+    chat = client.chat.completions.create(
+        model=model, messages=turns, temperature=0, max_tokens=TOKENS, logprobs=True, top_logprobs=2
+    )
+    asked: Any = {"model": model, "temperature": 0, "max_output_tokens": TOKENS, "top_logprobs": 2}
+    response: Any = client.responses.create(input=QUESTION, include=["message.output_text.logprobs"], **asked)
+    stream: Any = client.responses.create(input=QUESTION, stream=True, **asked)
+    told = [one for event in stream if event.type == "response.output_text.delta" for one in event.logprobs]
+    assert chat.choices[0].logprobs is not None and chat.choices[0].logprobs.content is not None
+    scores = [(one.token, one.logprob) for one in chat.choices[0].logprobs.content]
+    text = response.output[0].content[0]
+    count = len(text.logprobs)
+    assert len(scores) - 1 <= count <= len(scores), "the token that ends an answer is no text"
+    assert [one.token for one in text.logprobs] == [token for token, _ in scores[:count]]
+    assert [one.logprob for one in text.logprobs] == pytest.approx([score for _, score in scores[:count]], abs=1e-3)
+    assert [one.token for one in told] == [one.token for one in text.logprobs]
+    assert "".join(one.token for one in text.logprobs) == text.text
+    assert all(len(one.top_logprobs) == 2 for one in text.logprobs)
+
+
 def test_messages_say_what_the_chat_says(client: openai.OpenAI, claude: anthropic.Anthropic, model: str) -> None:
     asked: Any = {"model": model, "max_tokens": TOKENS, "messages": [{"role": "user", "content": QUESTION}]}
     whole = claude.messages.create(**asked, extra_body={"temperature": 0})
