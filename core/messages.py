@@ -268,6 +268,9 @@ HANDED_OFF = "handed off"
 LANDING = "landing"
 """A decode worker answers this state while the sequence's KV is on its way."""
 
+NOTHING_ALLOWED = "nothing_allowed"
+"""An attempt fails for this reason when the client's own parameters together forbid every token."""
+
 NO_ROOM = "grant_deadline"
 """An attempt fails for this reason when a decode worker has long not answered the question for room: nobody failed."""
 

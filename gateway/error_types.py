@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 
 class Details(Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,11 +20,18 @@ class ErrorAnswer(Struct, frozen=True, forbid_unknown_fields=True):
     error: Details
 
 
+class AnthropicCode(Struct, frozen=True, forbid_unknown_fields=True):
+    """Holds the code that OpenAI's form has, for programs."""
+
+    error_code: str
+
+
 class AnthropicDetails(Struct, frozen=True, forbid_unknown_fields=True):
     """Says what is wrong, as Anthropic's API does."""
 
     type: str
     message: str
+    details: AnthropicCode | UnsetType = UNSET
 
 
 class AnthropicErrorAnswer(Struct, frozen=True, forbid_unknown_fields=True):

@@ -103,6 +103,11 @@ def invalid(message: str, param: str | None = None, code: str = "invalid_value")
     return APIError(400, message, param=param, code=code)
 
 
+def conflict(message: str, param: str) -> APIError:
+    """Returns a 400: parameters that are right by themselves do not go together."""
+    return invalid(message, param, "conflicting_parameters")
+
+
 def unavailable(message: str, code: str, retry_after: float = 1.0) -> APIError:
     """Returns a 503: nothing is wrong with the request, but nobody can take it for `retry_after` seconds."""
     return APIError(503, message, kind=SERVER, code=code, retry_after=retry_after)

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.openai.schemas import MESSAGES, STOPS, StopText
+from gateway.openai.messages import MESSAGES
+from gateway.openai.schemas import STOPS, StopText
 from gateway.openai.tools import TOOLS
 
 Id = Annotated[str, Meta(max_length=256)]
@@ -19,6 +20,13 @@ class TextBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="text")
     """Holds text."""
 
     text: str
+
+
+class PlainBlock(Struct, frozen=True, kw_only=True):
+    """Holds text where nothing else can be."""
+
+    text: str
+    type: Literal["text"] = "text"
 
 
 class ThinkingBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="thinking"):
@@ -46,7 +54,7 @@ class ToolResultBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="
     """Holds what came of a call."""
 
     tool_use_id: Id
-    content: str | list[TextBlock] | None = None
+    content: str | list[PlainBlock] | None = None
     is_error: bool | None = None
 
 
@@ -116,9 +124,10 @@ class ThinkingDisabled(Struct, frozen=True, kw_only=True, tag_field="type", tag=
     """Has the model answer at once, if its chat template can say that."""
 
 
-class JSONOutput(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
+class JSONOutput(Struct, frozen=True, kw_only=True):
     """Asks for JSON by a schema."""
 
+    type: Literal["json_schema"]
     schema: dict[str, Any]
 
 
@@ -134,7 +143,7 @@ class CountTokensRequest(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=MESSAGES)]
     model: str
-    system: str | list[TextBlock] | None = None
+    system: str | list[PlainBlock] | None = None
     tools: Annotated[list[AnthropicTool], Meta(max_length=TOOLS)] | None = None
     tool_choice: ChooseAny | ChooseAuto | ChooseTool | ChooseNone | None = None
     thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingBetweenTools | ThinkingDisabled | None = None

@@ -1,6 +1,6 @@
 """Translates bodies of Anthropic's Messages API into chats, which is what everything behind them understands."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
@@ -13,13 +13,14 @@ from gateway.anthropic.schemas import (
     ChooseTool,
     CountTokensRequest,
     MessagesRequest,
+    PlainBlock,
     TextBlock,
     ThinkingBlock,
     ThinkingDisabled,
     ToolResultBlock,
     ToolUseBlock,
 )
-from gateway.errors import invalid
+from gateway.errors import conflict
 from gateway.openai.formats import JSONSchemaFormat, NamedSchema
 from gateway.openai.messages import Message, TextPart
 from gateway.openai.schemas import ChatRequest
@@ -58,7 +59,7 @@ def _prompt_of(body: CountTokensRequest) -> ChatRequest:
     said = [message for given in body.messages for message in _messages(given)]
     if said and said[-1].role == "assistant":
         message = "messages: the last one is the assistant's; going on with a given beginning is not supported"
-        raise invalid(message, "messages", "unsupported_parameter")
+        raise conflict(message, "messages")
     system = [Message(role="system", content=_parts(body.system))] if body.system else []
     choice = body.tool_choice
     effort = body.output_config.effort if body.output_config is not None else None
@@ -93,14 +94,14 @@ def _messages(given: AnthropicMessage) -> Iterator[Message]:
                 texts = []
             yield _result(block)
         else:
-            raise invalid(f"messages: a block of the type {_type(block)!r} is the assistant's", "messages")
+            raise conflict(f"messages: a block of the type {_type(block)!r} is the assistant's", "messages")
     if texts or not given.content:
         yield Message(role=given.role, content=_parts(texts))
 
 
 def _assistant(blocks: list[Block]) -> Message:
     if any(isinstance(block, ToolResultBlock) for block in blocks):
-        raise invalid("messages: a block of the type 'tool_result' is the user's", "messages")
+        raise conflict("messages: a block of the type 'tool_result' is the user's", "messages")
     texts = [block for block in blocks if isinstance(block, TextBlock)]
     thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
     calls = [
@@ -147,7 +148,7 @@ def _list(content: str | list[TextPart] | None) -> list[TextPart]:
     return [TextPart(type="text", text=content)] if isinstance(content, str) else content or []
 
 
-def _parts(content: str | list[TextBlock]) -> str | list[TextPart]:
+def _parts(content: str | Sequence[TextBlock | PlainBlock]) -> str | list[TextPart]:
     """Returns text as it is, and a single block as its text."""
     if isinstance(content, str):
         return content

@@ -4,7 +4,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Scope
 
 from gateway.errors import APIError, failed, not_offered, of_status
@@ -51,9 +51,6 @@ def make_app(gateway: Gateway) -> ASGIApp:
 
 
 def taken(routes: list[Route], scope: Scope) -> list[str]:
-    """Returns the methods that a path takes, none if there is no such path."""
-
-    def matches(route: BaseRoute) -> bool:
-        return route.matches(scope)[0] is not Match.NONE
-
-    return sorted({method for route in routes if matches(route) for method in route.methods or ()})
+    """Returns the methods that a path takes, none if there is no such path: those of the first route that it fits."""
+    fits = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
+    return sorted({method for route in fits if route.path == fits[0].path for method in route.methods or ()})

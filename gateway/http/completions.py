@@ -52,6 +52,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
             neutral=CHAT,
             answer=ChatCompletion,
             event=ChatChunk,
+            last="[DONE]",
         ),
         Endpoint(
             "POST",
@@ -62,5 +63,6 @@ def endpoints(serving: Serving) -> list[Endpoint]:
             neutral=COMPLETION,
             answer=Completion,
             event=CompletionChunk,
+            last="[DONE]",
         ),
     ]

@@ -69,6 +69,7 @@ const shown = (title, schema, all) => {
     parts.push(make("details", "", make("summary", name), make("p", all[name].description), table(all[name])));
   return make("details", "", ...parts);
 };
+const eventOf = ({properties: {data}}) => (data.anyOf ? data.anyOf[0] : data).contentSchema;
 const main = async () => {
   const api = await (await fetch("openapi.json")).json(), all = api.components.schemas;
   document.getElementById("about").textContent = api.info.description;
@@ -79,7 +80,7 @@ const main = async () => {
       const parts = body ? [shown("body", body, all)] : [];
       for (const [status, answer] of Object.entries(one.responses))
         for (const [media, given] of Object.entries(answer.content))
-          parts.push(shown(status + " " + media, given.itemSchema || given.schema, all));
+          parts.push(shown(status + " " + media, given.itemSchema ? eventOf(given.itemSchema) : given.schema, all));
       document.querySelector("main").append(make("details", "", head, ...parts));
     }
 };

@@ -15,7 +15,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 class Endpoint(NamedTuple):
     """Holds what one method of one path does, and the types of what it takes and gives.
 
-    Types are msgspec's, from which the schemas are made. `event` is that of each `data:` line of a stream.
+    Types are msgspec's, from which the schemas are made. `event` is that of each event's data.
     """
 
     method: Literal["GET", "POST", "DELETE"]
@@ -25,6 +25,7 @@ class Endpoint(NamedTuple):
     body: Any = None  # None: it takes none
     answer: Any = None  # None: what it gives is no JSON
     event: Any = None  # None: it does not stream
+    last: str = ""  # the data of a stream's last event, where it is no JSON
     media: str = JSON  # of the answer
     shown: bool = True  # False: it is not in /openapi.json
     neutral: Mapping[str, Neutral] = {}  # parameters that the body may have as well, at values that change nothing

@@ -19,6 +19,9 @@ from gateway.http.endpoint import JSON, Endpoint
 Schema = dict[str, Any]
 _REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+_LEFT_OUT = {"MessageItem": "type"}
+"""Fields by component that the server fills in before the types see them: OpenAI's clients leave them out."""
+
 _ABOUT = (
     "Serves one model. The key of `Authorization: Bearer` (or of `x-api-key`) is not checked: it says whose KV cache "
     "may be used. Errors are in one envelope; below /v1/messages in Anthropic's."
@@ -42,6 +45,9 @@ class OpenAPI:
         types = [kind for endpoint in self._shown for kind in _types(endpoint)]
         types += [ErrorAnswer, AnthropicErrorAnswer]
         schemas, self._components = msgspec.json.schema_components(types, ref_template=_REF)
+        for name, field in _LEFT_OUT.items():
+            if name in self._components:
+                self._components[name]["required"].remove(field)
         self._schema_of = dict(zip(map(id, types), schemas, strict=True))
 
     def document(self, limits: Limits) -> Schema:
@@ -83,10 +89,9 @@ class OpenAPI:
 
     def _responses(self, endpoint: Endpoint) -> Schema:
         content: Schema = {endpoint.media.partition(";")[0]: {"schema": self._schema(endpoint.answer)}}
-        if endpoint.event is not None:
-            # OpenAPI 3.1 has no words for the parts of a stream; those of 3.2 are ignored by who does not know them.
-            content["text/event-stream"] = {"schema": {"type": "string"}, "itemSchema": self._schema(endpoint.event)}
         error = self._schema(AnthropicErrorAnswer if is_anthropic(endpoint.path) else ErrorAnswer)
+        if endpoint.event is not None:
+            content["text/event-stream"] = {"itemSchema": self._event(endpoint, error)}
         wrong = {JSON: {"schema": error}}
         others = {
             str(status): {"description": "What it says of itself.", "content": {JSON: {"schema": self._schema(kind)}}}
@@ -98,6 +103,14 @@ class OpenAPI:
             "4XX": {"description": "The request is wrong, or too much.", "content": wrong},
             "5XX": {"description": "Nobody can take it now, or it has failed.", "content": wrong},
         }
+
+    def _event(self, endpoint: Endpoint, error: Schema) -> Schema:
+        """Returns the schema of one server-sent event, as OpenAPI 3.2 writes them; older tools do not look at it."""
+        inside = {"anyOf": [self._schema(endpoint.event), error]}
+        data: Schema = {"type": "string", "contentMediaType": JSON, "contentSchema": inside}
+        if endpoint.last:
+            data = {"anyOf": [data, {"const": endpoint.last}]}
+        return {"type": "object", "properties": {"data": data, "event": {"type": "string"}}, "required": ["data"]}
 
     def _schema(self, kind: Any) -> Schema:
         return self._schema_of[id(kind)] if kind is not None else {"type": "string"}
@@ -113,7 +126,8 @@ class OpenAPI:
         properties = {**schema["properties"], **{name: each.schema for name, each in endpoint.neutral.items()}}
         for field in properties.keys() - endpoint.neutral.keys():
             properties[field] = _of_one_kind(properties[field])
-        for field, bounds in _bounds(limits).items():
+        # Anthropic's clients may ask for more tokens than there is room for, and get what there is.
+        for field, bounds in _bounds(limits, cut=is_anthropic(endpoint.path)).items():
             if field in properties and field not in endpoint.neutral:
                 properties[field] = _within(properties[field], bounds)
         return {**schema, "properties": properties}
@@ -129,12 +143,12 @@ def _bodies(endpoint: Endpoint) -> tuple[Any, ...]:
     return endpoint.body if isinstance(endpoint.body, tuple) else (endpoint.body,) if endpoint.body is not None else ()
 
 
-def _bounds(limits: Limits) -> Mapping[str, Schema]:
-    """Returns what values of parameters have to be, by name; nothing for what is not known."""
+def _bounds(limits: Limits, cut: bool) -> Mapping[str, Schema]:
+    """Returns what values of parameters have to be, by name; nothing for what is not known, or is `cut` to fit."""
     known: dict[str, Schema] = {"model": {"type": "string", "enum": [limits.model]}}
     if limits.samples:
         known |= {name: {"type": "integer", "maximum": limits.samples} for name in ("n", "best_of")}
-    if limits.context:
+    if limits.context and not cut:
         known |= {
             name: {"type": "integer", "maximum": limits.context - 1}
             for name in ("max_tokens", "max_completion_tokens", "min_tokens")

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from core.config import GatewayConfig
 from core.messages import Prompt, Sampling, TokenIds
-from gateway.errors import APIError, invalid
+from gateway.errors import APIError, conflict, invalid
 from gateway.grammar.checks import GrammarChecks
 from gateway.openai.admitted import Admitted
 from gateway.openai.constraints import TOOL, Constraints
@@ -191,7 +191,7 @@ class Admission:
             message = f"the model {body.model!r} does not exist; this server has {self._model!r}"
             raise APIError(404, message, param="model", code="model_not_found")
         if body.stream_options is not None and not body.stream:
-            raise invalid("stream_options is only allowed when stream is true", "stream_options")
+            raise conflict("stream_options is only allowed when stream is true", "stream_options")
         samples, most = samples_of(body), self._config.max_requests
         name = "n" if samples == body.n else "best_of"
         if samples > self._config.max_samples:
@@ -199,7 +199,7 @@ class Admission:
         answers = prompts * samples
         if answers > most:
             what = name if samples > 1 else "prompt"
-            raise invalid(f"{what}: this asks for {answers} answers, and {most} are allowed at a time", what)
+            raise conflict(f"{what}: this asks for {answers} answers, and {most} are allowed at a time", what)
         present = len(self._in_progress) + self._admitting
         if present + answers > most:
             message = f"{present} answers are in progress, and {most} are allowed"
@@ -232,7 +232,7 @@ class Admission:
             message = f"suffix: the tokenizer of {self._model} has no tokens for filling in the middle"
             raise invalid(message, "suffix", "unsupported_parameter")
         if body.echo or not isinstance(body.prompt, str):
-            raise invalid("suffix: it goes with one prompt of text, without echo", "suffix")
+            raise conflict("suffix: it goes with one prompt of text, without echo", "suffix")
         return self.tokenizer.infill
 
     def _most(self) -> int | None:
@@ -257,7 +257,7 @@ class Admission:
         room = context - len(prompt)
         limit = body.limit() or None
         if limit is None and body.max_tokens == 0 and not (isinstance(body, CompletionRequest) and body.echo):
-            raise invalid("max_tokens is 0, which only an echo may have", "max_tokens")
+            raise conflict("max_tokens is 0, which only an echo may have", "max_tokens")
         if limit is not None and limit > room:
             name = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
             raise _overflow(context, f"{param} has {len(prompt)} and {name} asks for {limit}", name)

@@ -1,5 +1,6 @@
 """Parses the bodies of requests, and says of a bad one in a sentence what is wrong with which field."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -7,12 +8,24 @@ from typing import Any, TypeVar
 import msgspec
 
 from gateway.errors import APIError, invalid
-from gateway.openai.messages import PARTS
+from gateway.openai.messages import MESSAGES, PARTS
 from gateway.openai.nesting import NESTING, is_too_deep
 from gateway.openai.parameters import CHAT, COMPLETION, implemented
-from gateway.openai.schemas import MESSAGES, PROMPTS, ChatRequest, CompletionRequest
+from gateway.openai.schemas import PROMPTS, ChatRequest, CompletionRequest
 
 Body = TypeVar("Body")
+WHOLE = float(1 << 53)  # up to which a float has each integer
+
+
+def _number(written: str) -> float:
+    """Returns a number that JSON writes with a fraction of zero, or an exponent, as the integer that it is."""
+    number = float(written)
+    if math.isinf(number):
+        raise ValueError("out of range")
+    return int(number) if number.is_integer() and abs(number) <= WHOLE else number
+
+
+_decoder = msgspec.json.Decoder(float_hook=_number)
 
 
 def parse_chat(body: bytes) -> ChatRequest:
@@ -51,7 +64,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     """Returns a body as plain data. Raises `APIError` if it is no JSON object in UTF-8."""
     try:
         body.decode()
-        found = msgspec.json.decode(body)
+        found = _decoder.decode(body)
     except UnicodeDecodeError as error:
         raise invalid(f"the body is not UTF-8: byte {error.start} cannot be decoded", code="invalid_encoding") from None
     except msgspec.ValidationError:
@@ -70,14 +83,9 @@ def json_object(body: bytes) -> dict[str, Any]:
 def converted(fields: Mapping[str, Any], kind: type[Body]) -> Body:
     """Returns plain data as a struct. Raises `APIError` with the name of the field that does not fit."""
     try:
-        return msgspec.convert({name: _whole(value) for name, value in fields.items()}, kind)
+        return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         raise _refusal(str(error)) from None
-
-
-def _whole(value: Any) -> Any:
-    """Returns a number that JSON writes with a fraction of zero as the integer that it is."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _check_message(message: Mapping[str, Any], where: str) -> None:

@@ -1,6 +1,6 @@
 """Finds what form a body asks of its answer. There are several fields for it, OpenAI's and vLLM's; one may be used."""
 
-from gateway.errors import invalid
+from gateway.errors import conflict
 from gateway.grammar.forms import Form
 from gateway.openai.formats import JSONObjectFormat, JSONSchemaFormat, StructuredOutputs
 from gateway.openai.schemas import SamplingFields
@@ -11,7 +11,7 @@ def form_of(body: SamplingFields) -> Form | None:
     forms = _response_format(body) + _structured(body.structured_outputs or StructuredOutputs()) + _guided(body)
     if len(forms) > 1:
         message = f"{forms[1].param}: the form of the answer is said by {forms[0].param} already; give one of them"
-        raise invalid(message, forms[1].param)
+        raise conflict(message, forms[1].param)
     return forms[0] if forms else None
 
 

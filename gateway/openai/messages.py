@@ -10,6 +10,7 @@ from gateway.openai.tools import TOOLS, CalledFunction, ToolCall
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 OBJECT = 1024  # characters that an object of arguments is taken for
+MESSAGES = 2048  # that one chat may have
 PARTS = ("text", "refusal")  # kinds of parts that are text
 
 
@@ -79,6 +80,18 @@ class Message(Struct, frozen=True, kw_only=True):
             if value is not None:
                 fields[name] = value
         return fields
+
+
+WITH_CONTENT: dict[str, Any] = {
+    "anyOf": [
+        {"properties": {"role": {"enum": ["assistant"]}}},
+        {"required": ["content"], "properties": {"content": {"type": ["string", "array"]}}},
+    ]
+}
+Messages = Annotated[
+    list[Annotated[Message, Meta(extra_json_schema=WITH_CONTENT)]], Meta(min_length=1, max_length=MESSAGES)
+]
+"""The messages of a chat. What `bodies.py` checks of them, and types cannot say, is in the schema as well."""
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

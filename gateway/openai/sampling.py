@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from core.messages import Limits, Sampling, TokenBiases, TokenIds
 from core.scores import MOST_PROMPT_SCORES
-from gateway.errors import APIError, invalid
+from gateway.errors import APIError, conflict, invalid
 from gateway.openai.schemas import ChatRequest, CompletionRequest, SamplingFields
 from gateway.text.tokenizer import ModelTokenizer
 
@@ -48,9 +48,9 @@ def samples_of(body: SamplingFields) -> int:
     wanted = 1 if body.n is None else body.n
     made = wanted if body.best_of is None else body.best_of
     if made < wanted:
-        raise invalid(f"best_of: the best {wanted} (n) of {made} answers cannot be chosen", "best_of")
+        raise conflict(f"best_of: the best {wanted} (n) of {made} answers cannot be chosen", "best_of")
     if made > wanted and body.stream:
-        raise invalid(f"best_of: of {made} answers the best {wanted} (n) cannot be chosen in a stream", "best_of")
+        raise conflict(f"best_of: of {made} answers the best {wanted} (n) cannot be chosen in a stream", "best_of")
     return made
 
 
@@ -63,7 +63,7 @@ def limits_of(body: SamplingFields, tokenizer: ModelTokenizer, max_tokens: int, 
     check_ids(own, tokenizer.vocabulary, "stop_token_ids")
     least = body.min_tokens or 0
     if least > max_tokens:
-        raise invalid(f"min_tokens: {least} are more than the {max_tokens} that the answer may have", "min_tokens")
+        raise conflict(f"min_tokens: {least} are more than the {max_tokens} that the answer may have", "min_tokens")
     ends = () if body.ignore_eos and not grammar else tokenizer.stop_ids
     return Limits(max_tokens, tuple(sorted({*ends, *own})), least)
 
@@ -120,7 +120,7 @@ def _logprobs(body: SamplingFields) -> int | None:
         wanted = body.logprobs
     elif isinstance(body, ChatRequest):
         if body.top_logprobs and not body.logprobs:
-            raise invalid("top_logprobs: logprobs has to be true beside it", "top_logprobs")
+            raise conflict("top_logprobs: logprobs has to be true beside it", "top_logprobs")
         wanted = (body.top_logprobs or 0) if body.logprobs else None
     chooses = body.best_of is not None and body.best_of > (body.n or 1)
     return 0 if wanted is None and chooses else wanted
@@ -129,7 +129,7 @@ def _logprobs(body: SamplingFields) -> int | None:
 def _prompt_logprobs(body: SamplingFields) -> int | None:
     """Returns the same of the prompt's tokens, which an echo has too."""
     if body.prompt_logprobs is not None and body.stream:
-        raise invalid("prompt_logprobs: a stream does not have them", "prompt_logprobs")
+        raise conflict("prompt_logprobs: a stream does not have them", "prompt_logprobs")
     wanted = [body.prompt_logprobs]
     if isinstance(body, CompletionRequest) and body.echo:
         wanted.append(body.logprobs)

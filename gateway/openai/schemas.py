@@ -5,9 +5,9 @@ from typing import Annotated, Literal, cast
 from msgspec import Meta, Struct
 
 from core.scores import MOST_TOP
-from gateway.errors import invalid
+from gateway.errors import conflict, invalid
 from gateway.openai.formats import Choices, GrammarText, JSONSchema, ResponseFormat, StructuredOutputs
-from gateway.openai.messages import Message
+from gateway.openai.messages import Messages
 from gateway.openai.tools import TOOLS, Function, FunctionChoice, Tool, ToolChoice
 
 STOPS = 16  # stop strings that a request may have
@@ -16,14 +16,39 @@ BIASES = 1024  # tokens whose logits a request may change
 BAD_WORDS = 128
 ALLOWED = 16384  # token ids to which a request may restrict its answer
 PROMPTS = 128  # that one completion request may have
-MESSAGES = 2048  # that one chat may have
 LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1  # priorities that a request may have
+
+TEMPLATE_OPTIONS = frozenset(
+    {
+        "enable_thinking",
+        "thinking",
+        "thinking_mode",
+        "thinking_budget",
+        "reasoning_budget",
+        "reasoning_effort",
+        "reasoning_strategy",
+        "clear_thinking",
+        "preserve_thinking",
+        "model_identity",
+        "date_string",
+        "tools_in_user_message",
+    }
+)
+"""What clients may tell a chat template: names that templates ask for, and that none of them uses for its own ends."""
 
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 Label = Annotated[str, Meta(max_length=512)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Top = Annotated[int, Meta(ge=0, le=MOST_TOP)]
+Biases = Annotated[
+    dict[str, Annotated[float, Meta(ge=-100, le=100)]],
+    Meta(max_length=BIASES, extra_json_schema={"propertyNames": {"pattern": "^[0-9]{1,10}$"}}),
+]
 KeywordText = Annotated[str, Meta(max_length=1024)]
+TemplateOptions = Annotated[
+    dict[str, bool | int | float | KeywordText | None],
+    Meta(extra_json_schema={"propertyNames": {"enum": sorted(TEMPLATE_OPTIONS)}}),
+]
 
 
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,7 +75,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
-    logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=BIASES)] | None = None
+    logit_bias: Biases | None = None
     allowed_token_ids: Annotated[list[int], Meta(min_length=1, max_length=ALLOWED)] | None = None
     bad_words: Annotated[list[StopText], Meta(max_length=BAD_WORDS)] | None = None
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
@@ -90,14 +115,14 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Returns the limit of output tokens, under either of its names, or None. Raises `APIError` if they differ."""
         both = {value for value in (self.max_tokens, self.max_completion_tokens) if value is not None}
         if len(both) > 1:
-            raise invalid("max_tokens and max_completion_tokens differ; give one of them", "max_completion_tokens")
+            raise conflict("max_tokens and max_completion_tokens differ; give one of them", "max_completion_tokens")
         return both.pop() if both else None
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Holds the body of /v1/chat/completions. Other interfaces' bodies are translated into it."""
 
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=MESSAGES)]
+    messages: Messages
     tools: Annotated[list[Tool], Meta(max_length=TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -106,7 +131,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     logprobs: bool | None = None
     top_logprobs: Top | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    chat_template_kwargs: dict[str, bool | int | float | KeywordText | None] | None = None
+    chat_template_kwargs: TemplateOptions | None = None
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):

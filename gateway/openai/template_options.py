@@ -3,35 +3,17 @@
 from typing import Any
 
 from gateway.errors import invalid
-from gateway.openai.schemas import ChatRequest
-
-OPTIONS = frozenset(
-    {
-        "enable_thinking",
-        "thinking",
-        "thinking_mode",
-        "thinking_budget",
-        "reasoning_budget",
-        "reasoning_effort",
-        "reasoning_strategy",
-        "clear_thinking",
-        "preserve_thinking",
-        "model_identity",
-        "date_string",
-        "tools_in_user_message",
-    }
-)
-"""What clients may set: names that templates ask for, and that none of them uses for its own ends."""
+from gateway.openai.schemas import TEMPLATE_OPTIONS, ChatRequest
 
 
 def template_options(body: ChatRequest) -> dict[str, Any]:
-    """Returns the options of a chat's template. Raises `APIError` for names that are not in `OPTIONS`."""
+    """Returns the options of a chat's template. Raises `APIError` for names that are not in `TEMPLATE_OPTIONS`."""
     given = body.chat_template_kwargs or {}
-    unknown = next((name for name in given if name not in OPTIONS), None)
+    unknown = next((name for name in given if name not in TEMPLATE_OPTIONS), None)
     if unknown is not None:
         name = f"chat_template_kwargs.{unknown[:64]}"
         raise invalid(
-            f"{name} is not supported; these are: {', '.join(sorted(OPTIONS))}", name, "unsupported_parameter"
+            f"{name} is not supported; these are: {', '.join(sorted(TEMPLATE_OPTIONS))}", name, "unsupported_parameter"
         )
     if body.reasoning_effort is None:
         return dict(given)

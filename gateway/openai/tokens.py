@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.errors import invalid
+from gateway.errors import conflict, invalid
 from gateway.openai.admission import Admission
 from gateway.openai.bodies import check_messages, converted, json_object
-from gateway.openai.messages import Message
-from gateway.openai.schemas import MESSAGES, ChatRequest, CompletionRequest
+from gateway.openai.messages import Messages
+from gateway.openai.schemas import ChatRequest, CompletionRequest
 from gateway.openai.tools import TOOLS, Tool
 
 MOST = 1 << 17  # ids that one answer or question may have: more would hold up the event loop
@@ -26,7 +26,7 @@ class TokenizeText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class TokenizeChat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Holds a chat that is to be rendered by the model's template, and tokenized."""
 
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=MESSAGES)]
+    messages: Messages
     tools: Annotated[list[Tool], Meta(max_length=TOOLS)] | None = None
     model: str | None = None
     add_special_tokens: Literal[False] | None = None  # the template has them
@@ -61,7 +61,7 @@ def parse_tokenize(body: bytes) -> TokenizeText | TokenizeChat:
     """Returns the body of /tokenize. Raises `APIError` for whatever is wrong with it."""
     fields = json_object(body)
     if "prompt" in fields and "messages" in fields:
-        raise invalid("messages: give a prompt or messages, not both", "messages")
+        raise conflict("messages: give a prompt or messages, not both", "messages")
     check_messages(fields.get("messages"))
     return converted(fields, TokenizeChat) if "messages" in fields else converted(fields, TokenizeText)
 

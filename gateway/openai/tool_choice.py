@@ -1,6 +1,6 @@
 """Settles which tools an answer may call, of OpenAI's two ways of saying so: tools, and functions before them."""
 
-from gateway.errors import APIError, invalid
+from gateway.errors import APIError, conflict, invalid
 from gateway.openai.schemas import ChatRequest
 from gateway.openai.tools import Function, FunctionName, NamedTool
 from gateway.output.tools import Tool, ToolUse
@@ -9,13 +9,13 @@ from gateway.output.tools import Tool, ToolUse
 def functions_of(body: ChatRequest) -> list[Function]:
     """Returns the functions that a chat describes, in either way. Raises `APIError` for both, and for equal names."""
     if body.tools and body.functions:
-        raise invalid("functions: the tools are said by tools already; give one of them", "functions")
+        raise conflict("functions: the tools are said by tools already; give one of them", "functions")
     functions = [tool.function for tool in body.tools or ()] or list(body.functions or ())
     names = [function.name for function in functions]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         where = "tools" if body.tools else "functions"
-        raise invalid(f"{where}: two have the name {twice!r}", where)
+        raise conflict(f"{where}: two have the name {twice!r}", where)
     return functions
 
 
@@ -27,7 +27,7 @@ def tool_use_of(body: ChatRequest) -> ToolUse | None:
     if choice == "none" or (not functions and choice in (None, "auto")):
         return None
     if not functions:
-        raise invalid(f"{param}: there are no tools to choose from", param)
+        raise conflict(f"{param}: there are no tools to choose from", param)
     tools = tuple(Tool(one.name, one.parameters, bool(one.strict)) for one in functions)
     parallel = body.parallel_tool_calls is not False and not legacy
     match choice:
@@ -38,7 +38,7 @@ def tool_use_of(body: ChatRequest) -> ToolUse | None:
         case NamedTool(function=FunctionName(name)) | FunctionName(name):
             chosen = tuple(tool for tool in tools if tool.name == name)
             if not chosen:
-                raise invalid(f"{param}: there is no tool with the name {name!r}", param)
+                raise conflict(f"{param}: there is no tool with the name {name!r}", param)
             return ToolUse(chosen, must=True, parallel=False)
     raise AssertionError(f"no such choice: {choice}")
 
@@ -46,4 +46,4 @@ def tool_use_of(body: ChatRequest) -> ToolUse | None:
 def no_tools(body: ChatRequest, model: str) -> APIError:
     """Returns the refusal of tools that a model's template does not know."""
     param = "tools" if body.tools else "functions"
-    return invalid(f"{param}: the chat template of {model} takes no tools", param, "unsupported_parameter")
+    return invalid(f"{param}: the chat template of {model} takes no tools", param, "no_tool_template")

@@ -29,7 +29,7 @@ def _item(item: Any, where: str) -> Any:
     """Returns an item with its type, which messages may leave out. Raises `APIError` for types that are not ours."""
     if not isinstance(item, Mapping):
         return item
-    if item.get("type") is None and "role" in item:
+    if "type" not in item and "role" in item:
         item = {**item, "type": "message"}
     kind = item.get("type")
     if isinstance(kind, str) and kind not in ITEMS:

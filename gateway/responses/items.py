@@ -85,7 +85,7 @@ class FunctionOutputItem(Struct, kw_only=True, tag_field="type", tag="function_c
     """Holds what came of a call."""
 
     call_id: Id
-    output: str | list[InputText]
+    output: str | list[InputText | OutputText]
     id: Id | None = None
     status: Status | None = None
 
@@ -94,8 +94,8 @@ class ReasoningItem(Struct, kw_only=True, tag_field="type", tag="reasoning"):
     """Holds what the model has thought. What only another server can read is left out."""
 
     id: Id | None = None
-    summary: list[SummaryText] = []
-    content: list[ReasoningText] | None = None
+    summary: list[SummaryText | ReasoningText] = []
+    content: list[ReasoningText | SummaryText] | None = None
     encrypted_content: str | None = None
     status: Status | None = None
 

@@ -7,8 +7,9 @@ from msgspec import Meta, Struct
 
 from core.scores import MOST_TOP
 from gateway.openai.formats import JSONSchema
+from gateway.openai.messages import MESSAGES
 from gateway.openai.parameters import NOTHING, Neutral, only
-from gateway.openai.schemas import MESSAGES, Label
+from gateway.openai.schemas import Label
 from gateway.openai.tools import TOOLS, ToolName
 from gateway.responses.items import Id, Item
 
@@ -27,18 +28,20 @@ REFUSED: Mapping[str, Neutral] = {
 """Parameters that are not implemented, each with the values at which it changes nothing."""
 
 
-class FunctionTool(Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
+class FunctionTool(Struct, frozen=True, kw_only=True):
     """Describes a function that the client runs. Other kinds of tools are refused by name."""
 
+    type: Literal["function"]
     name: ToolName
     parameters: dict[str, Any] | None = None  # a JSON schema; None: it takes none
     strict: bool | None = None
     description: str | None = None
 
 
-class ChosenFunction(Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
+class ChosenFunction(Struct, frozen=True, kw_only=True):
     """Has this function called."""
 
+    type: Literal["function"]
     name: ToolName
 
 

@@ -6,8 +6,8 @@ from msgspec import structs
 
 from gateway.errors import invalid
 from gateway.openai.formats import JSONObjectFormat, JSONSchemaFormat, NamedSchema, ResponseFormat
-from gateway.openai.messages import Message, TextPart
-from gateway.openai.schemas import MESSAGES, ChatRequest
+from gateway.openai.messages import MESSAGES, Message, TextPart
+from gateway.openai.schemas import ChatRequest
 from gateway.openai.tools import CalledFunction, Function, FunctionName, NamedTool, Tool, ToolCall, ToolChoice
 from gateway.responses.items import (
     ContentPart,

@@ -210,12 +210,12 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "their servers": ({"mcp_servers": [{"type": "url"}]}, "invalid_value", "mcp_servers"),
     "a given beginning": (
         {"messages": [*HI["messages"], {"role": "assistant", "content": "The"}]},
-        "unsupported_parameter",
+        "conflicting_parameters",
         "messages",
     ),
     "a call by the user": (
         {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "1", "name": "a", "input": {}}]}]},
-        "invalid_value",
+        "conflicting_parameters",
         "messages",
     ),
     "a result by the assistant": (
@@ -225,7 +225,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
                 *HI["messages"],
             ]
         },
-        "invalid_value",
+        "conflicting_parameters",
         "messages",
     ),
 }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.openai.schemas import MESSAGES as MOST_MESSAGES
+from gateway.openai.messages import MESSAGES as MOST_MESSAGES
 from tests.gateway.models import CONTEXT
 from tests.gateway.running import Running, serving
 
@@ -135,7 +135,7 @@ async def test_unknown_models(shared: Running) -> None:
 
 # name: (fields, code, param)
 BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
-    "max_tokens 0": ({"max_tokens": 0}, "invalid_value", "max_tokens"),
+    "max_tokens 0": ({"max_tokens": 0}, "conflicting_parameters", "max_tokens"),
     "max_tokens -1": ({"max_tokens": -1}, "invalid_value", "max_tokens"),
     "max_tokens text": ({"max_tokens": "5"}, "invalid_type", "max_tokens"),
     "max_tokens float": ({"max_tokens": 1.5}, "invalid_type", "max_tokens"),
@@ -148,7 +148,11 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
         "context_length_exceeded",
         "max_completion_tokens",
     ),
-    "two limits": ({"max_tokens": 3, "max_completion_tokens": 4}, "invalid_value", "max_completion_tokens"),
+    "two limits": (
+        {"max_tokens": 3, "max_completion_tokens": 4},
+        "conflicting_parameters",
+        "max_completion_tokens",
+    ),
     "temperature -0.1": ({"temperature": -0.1}, "invalid_value", "temperature"),
     "temperature 2.1": ({"temperature": 2.1}, "invalid_value", "temperature"),
     "temperature text": ({"temperature": "NaN"}, "invalid_type", "temperature"),
@@ -165,7 +169,7 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
     "stop with a number": ({"stop": [1]}, "invalid_type", "stop[0]"),
     "too many stops": ({"stop": ["a"] * 17}, "invalid_value", "stop"),
     "stream text": ({"stream": "yes"}, "invalid_type", "stream"),
-    "stream_options alone": ({"stream_options": {"include_usage": True}}, "invalid_value", "stream_options"),
+    "stream_options alone": ({"stream_options": {"include_usage": True}}, "conflicting_parameters", "stream_options"),
     "stream_options unknown": ({"stream": True, "stream_options": {"x": 1}}, "unknown_parameter", "stream_options.x"),
     "user number": ({"user": 5}, "invalid_type", "user"),
     "metadata text": ({"metadata": "x"}, "invalid_type", "metadata"),
@@ -195,11 +199,15 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
     "allowed_token_ids unknown": ({"allowed_token_ids": [5, 443]}, "invalid_token_id", "allowed_token_ids"),
     "stop_token_ids negative": ({"stop_token_ids": [-1]}, "invalid_token_id", "stop_token_ids"),
     "min_tokens -1": ({"min_tokens": -1}, "invalid_value", "min_tokens"),
-    "min_tokens above max_tokens": ({"min_tokens": 5, "max_tokens": 4}, "invalid_value", "min_tokens"),
+    "min_tokens above max_tokens": ({"min_tokens": 5, "max_tokens": 4}, "conflicting_parameters", "min_tokens"),
     "bad_words empty": ({"bad_words": [""]}, "invalid_value", "bad_words[0]"),
     "prompt_logprobs 21": ({"prompt_logprobs": 21}, "invalid_value", "prompt_logprobs"),
     "prompt_logprobs -1": ({"prompt_logprobs": -1}, "invalid_value", "prompt_logprobs"),
-    "prompt_logprobs in a stream": ({"prompt_logprobs": 1, "stream": True}, "invalid_value", "prompt_logprobs"),
+    "prompt_logprobs in a stream": (
+        {"prompt_logprobs": 1, "stream": True},
+        "conflicting_parameters",
+        "prompt_logprobs",
+    ),
     "response_format unknown": ({"response_format": {"type": "xml"}}, "invalid_value", "response_format.type"),
     "response_format without a schema": (
         {"response_format": {"type": "json_schema"}},
@@ -208,7 +216,7 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "two forms": (
         {"response_format": {"type": "json_object"}, "guided_regex": "a"},
-        "invalid_value",
+        "conflicting_parameters",
         "guided_regex",
     ),
     "a form that is no schema": (
@@ -224,8 +232,8 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
     "n text": ({"n": "2"}, "invalid_type", "n"),
     "n too large": ({"n": 17}, "invalid_value", "n"),
     "n huge": ({"n": 10**30}, "invalid_value", "n"),
-    "best_of less than n": ({"n": 4, "best_of": 2}, "invalid_value", "best_of"),
-    "best_of in a stream": ({"best_of": 2, "stream": True}, "invalid_value", "best_of"),
+    "best_of less than n": ({"n": 4, "best_of": 2}, "conflicting_parameters", "best_of"),
+    "best_of in a stream": ({"best_of": 2, "stream": True}, "conflicting_parameters", "best_of"),
     "best_of too large": ({"best_of": 17}, "invalid_value", "best_of"),
     "best_of text": ({"best_of": "1"}, "invalid_type", "best_of"),
     "priority text": ({"priority": "high"}, "invalid_type", "priority"),
@@ -279,10 +287,10 @@ ONLY_CHAT: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "tools": (
         {"messages": MESSAGES, "tools": [{"type": "function", "function": {"name": "f"}}]},
-        "unsupported_parameter",
+        "no_tool_template",
         "tools",
     ),
-    "functions": ({"messages": MESSAGES, "functions": [{"name": "f"}]}, "unsupported_parameter", "functions"),
+    "functions": ({"messages": MESSAGES, "functions": [{"name": "f"}]}, "no_tool_template", "functions"),
     "a tool without a function": (
         {"messages": MESSAGES, "tools": [{"type": "function"}]},
         "missing_required_parameter",
@@ -294,10 +302,10 @@ ONLY_CHAT: dict[str, tuple[dict[str, Any], str, str]] = {
         "tools",
     ),
     "another kind of tool": ({"messages": MESSAGES, "tools": [{"type": "web"}]}, "invalid_value", "tools[0].type"),
-    "tool_choice": ({"messages": MESSAGES, "tool_choice": "required"}, "invalid_value", "tool_choice"),
+    "tool_choice": ({"messages": MESSAGES, "tool_choice": "required"}, "conflicting_parameters", "tool_choice"),
     "logprobs": ({"messages": MESSAGES, "logprobs": 5}, "invalid_type", "logprobs"),
     "top_logprobs": ({"messages": MESSAGES, "logprobs": True, "top_logprobs": 21}, "invalid_value", "top_logprobs"),
-    "top_logprobs alone": ({"messages": MESSAGES, "top_logprobs": 5}, "invalid_value", "top_logprobs"),
+    "top_logprobs alone": ({"messages": MESSAGES, "top_logprobs": 5}, "conflicting_parameters", "top_logprobs"),
     "modalities": ({"messages": MESSAGES, "modalities": ["text", "audio"]}, "unsupported_parameter", "modalities"),
     "audio": ({"messages": MESSAGES, "audio": {"voice": "x"}}, "unsupported_parameter", "audio"),
     "an option of another template": (
@@ -341,7 +349,7 @@ ONLY_COMPLETION: dict[str, tuple[dict[str, Any], str, str]] = {
     "one bad prompt of two": ({"prompt": ["a", "z" * 2000]}, "context_length_exceeded", "prompt"),
     "too long": ({"prompt": [5] * CONTEXT}, "context_length_exceeded", "prompt"),
     "too many prompts": ({"prompt": ["a"] * 129}, "invalid_value", "prompt"),
-    "too many answers": ({"prompt": ["a"] * 128, "n": 9}, "invalid_value", "n"),
+    "too many answers": ({"prompt": ["a"] * 128, "n": 9}, "conflicting_parameters", "n"),
     "logprobs": ({"prompt": "a", "logprobs": 21}, "invalid_value", "logprobs"),
     "logprobs true": ({"prompt": "a", "logprobs": True}, "invalid_type", "logprobs"),
     "suffix": ({"prompt": "a", "suffix": "b"}, "unsupported_parameter", "suffix"),

@@ -96,9 +96,11 @@ async def test_chunks_are_of_the_types_that_are_described(
     assert chunks.pop() == "[DONE]" and len(chunks) > 2
     document = await fetched(running)
     content = document["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]
+    json_data, done = content["itemSchema"]["properties"]["data"]["anyOf"]
+    assert done == {"const": "[DONE]"}
     for chunk in chunks:
         msgspec.json.decode(chunk, type=kind)
-        validator(document, content["itemSchema"]).validate(json.loads(chunk))
+        validator(document, json_data["contentSchema"]).validate(json.loads(chunk))
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/tiny", "/health", "/ping", "/version", "/load", "/stats"])

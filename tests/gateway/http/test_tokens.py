@@ -55,7 +55,7 @@ async def test_a_text_may_be_longer_than_the_context(running: Running) -> None:
 
 BAD: dict[str, tuple[str, dict[str, Any], int, str, str | None]] = {
     "nothing": ("/tokenize", {}, 400, "missing_required_parameter", "prompt"),
-    "both": ("/tokenize", {"prompt": "a", "messages": CHAT}, 400, "invalid_value", "messages"),
+    "both": ("/tokenize", {"prompt": "a", "messages": CHAT}, 400, "conflicting_parameters", "messages"),
     "ids": ("/tokenize", {"prompt": [1, 2]}, 400, "invalid_type", "prompt"),
     "another model": ("/tokenize", {"prompt": "a", "model": "other"}, 404, "model_not_found", "model"),
     "a template": ("/tokenize", {"messages": CHAT, "chat_template": "x"}, 400, "unknown_parameter", "chat_template"),
