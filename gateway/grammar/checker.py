@@ -23,7 +23,7 @@ from core.grammars import GRAMMAR_BYTES, GrammarError, compiled, first_sentence,
 from gateway.grammar.frames import LENGTH, Check, Verdict
 
 STEPS = 32  # tokens of a text that are written
-SECONDS = 0.3  # of a processor that a check may take
+SECONDS = 0.15  # of a processor that a check may take
 MEMORY = 512 << 20  # bytes that it may take beyond what the tokenizer has
 TOO_LARGE = (
     "too large",
