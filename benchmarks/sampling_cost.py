@@ -1,4 +1,4 @@
-"""Measures what penalties, biases and forbidden tokens cost a decode step, beside one for which nobody asks.
+"""Measures what penalties, biases, forbidden tokens and scores cost a decode step, beside one for which nobody asks.
 
     python -m benchmarks.sampling_cost [--batch 32] [--rounds 60] [--threads 2] [--dtype bf16] [--model DIR]
 
@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, thread_time
 
 import torch
+from msgspec import structs
 
 from benchmarks.in_process import quiet
 from benchmarks.random_model import make
@@ -46,6 +47,10 @@ KINDS = {
     "penalties and 30 biases": PENALTIES,
     "penalties of every second text": PENALTIES,
     "100 bad words": Sampling(0, temperature=0.0, bad_words=tuple((token, token + 1) for token in range(100))),
+    "log-probabilities, 5 alternatives": Sampling(0, temperature=0.0, logprobs=5),
+    "log-probabilities, 20 alternatives": Sampling(0, temperature=0.0, logprobs=20),
+    "5 alternatives of every second text": Sampling(0, temperature=0.0, logprobs=5),
+    "penalties, 30 biases, 5 alternatives": structs.replace(PENALTIES, logprobs=5),
     "half of the vocabulary allowed": Sampling(0, temperature=0.0, allowed_token_ids=tuple(range(0, 40_000, 2))),
 }
 
