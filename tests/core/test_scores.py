@@ -1,13 +1,16 @@
 """Scores keep their numbers when they are packed, parted and joined."""
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
 
 from core.errors import MessageError
 from core.ids import AttemptKey
-from core.messages import Branch, Emitted, Tokens, decode_from_worker, encode
-from core.scores import Scores, TokenScore
+from core.messages import Branch, Commit, Emitted, Limits, Sampling, Stages, Tokens, decode_from_worker, encode
+from core.scores import MOST_PROMPT_SCORES, MOST_TOP, Scores, TokenScore
+from core.sockets import LARGEST_MESSAGE
 
 
 def scores(tokens: int, top: int) -> Scores:
@@ -46,3 +49,18 @@ def test_scores_that_are_not_of_their_tokens_are_no_message() -> None:
         decode_from_worker(data.replace(b"\x93\x01\x02\x03", b"\x92\x01\x02"))
     with pytest.raises(ValueError, match="3 scores of 1 tokens"):
         Branch(0, [7], whole)
+
+
+def test_the_most_scores_of_a_prompt_fit_into_a_message() -> None:
+    """In that of the first token, and in a Commit with as many branches as there may be."""
+    for top in (0, MOST_TOP):
+        tokens = MOST_PROMPT_SCORES // (top + 1)
+        whole = Scores(top, *(bytes(4 * tokens * each) for each in (1, 1, top, top)))
+        branches = [Branch(sample, [sample], scores(1, MOST_TOP)) for sample in range(1024)]
+        key, one = AttemptKey("r", 0, 1), scores(1, top)
+        emitted = Emitted(key, 0, [1], scores=one, prompt_scores=whole)
+        assert len(encode(Tokens(sender="w", receiver="g", emitted=[emitted]))) < LARGEST_MESSAGE
+        more: dict[str, Any] = dict.fromkeys(("handoff", "payloads", "size", "digest", "offset", "index"), 0)
+        more |= {"sampling": Sampling(1), "limits": Limits(1), "stages": Stages()}
+        commit = Commit(sender="p", receiver="d", branches=branches, **more, prompt_scores=whole)
+        assert len(encode(commit)) < LARGEST_MESSAGE

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from core.messages import VERSION, AnyJob, Drain, FromWorker, ToDecode, ToPrefill, ToWorker, encode
+from core.scores import Scores
 
 REPLAYS = 64  # sent messages that may come again
 SHORT = 4096  # bytes of a random frame at most
@@ -108,7 +109,14 @@ class Mutator:
         for name, hint in hints(kind).items():
             sane = name in known and self._chance.random() >= odd
             values[name] = known[name] if sane else self._value(hint, known, odd)
+        if values.get("scores") is not None:
+            values["scores"] = self._scores(len(values["token_ids" if "token_ids" in values else "emitted"]))
         return kind(**values)
+
+    def _scores(self, tokens: int) -> Scores:
+        """Makes scores of so many tokens: other lengths cannot be made, and come as spoiled messages."""
+        top = self._draw(4)
+        return Scores(top, *(self._chance.randbytes(4 * tokens * each) for each in (1, 1, top, top)))
 
     def _value(self, kind: Any, known: dict[str, Any], odd: float) -> Any:
         """Makes a value of a field's type; structs inside take `known` values too."""
@@ -126,6 +134,8 @@ class Mutator:
             return self._chance.randbytes(self._draw(1000) if absurd else 32)
         if kind is NoneType:
             return None
+        if kind is Scores:
+            return self._scores(self._draw(40))
         if origin is Literal:
             return self._chance.choice(parts)
         if origin in (list, tuple):
