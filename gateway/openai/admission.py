@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import structs
 
@@ -16,6 +16,7 @@ from gateway.grammar.checks import GrammarChecks
 from gateway.openai.admitted import Admitted
 from gateway.openai.constraints import TOOL, Constraints
 from gateway.openai.forms import form_of
+from gateway.openai.nesting import values
 from gateway.openai.sampling import bad_sequences, check_ids, check_prompt, limits_of, samples_of, sampling_of
 from gateway.openai.schemas import PROMPTS, ChatRequest, CompletionRequest, SamplingFields
 from gateway.openai.template_options import template_options
@@ -35,6 +36,7 @@ VALUES = 1 << 20  # that a body may have, whatever the context
 FEW_VALUES = 1 << 16  # that a body may have which are no token ids, such as the parts of messages
 AT_ONCE = 2  # prompts that are tokenized at once, of the long ones and of the others
 RENDER_SECONDS = 10.0  # s in which a long prompt has to be rendered and tokenized
+ARGUMENT_VALUES = 8192  # that the arguments of all earlier calls may have
 TAIL = 32  # tokens of a prompt in which it shows whether thinking has begun
 
 T = TypeVar("T")
@@ -112,7 +114,9 @@ class Admission:
 
         def tokenized() -> list[int]:
             tools = [{"type": "function", "function": function.for_template()} for function in functions] or None
-            chat = Chat([message.for_template() for message in body.messages], tools, template_options(body))
+            messages = [message.for_template() for message in body.messages]
+            _check_arguments(messages)
+            chat = Chat(messages, tools, template_options(body))
             return self.tokenizer.chat(chat, most)
 
         return await self.tokenized(tokenized, size, "messages")
@@ -273,6 +277,17 @@ class Admission:
             markers=self.tokenizer.special_texts() if body.skip_special_tokens is False else tuple(markers),
             with_stop=bool(body.include_stop_str_in_output),
         )
+
+
+def _check_arguments(messages: list[dict[str, Any]]) -> None:
+    """Raises `APIError` where the arguments of earlier calls are so many values that a template would take long."""
+    left = ARGUMENT_VALUES
+    for number, message in enumerate(messages):
+        for call in message.get("tool_calls", ()):
+            left -= values(call["function"]["arguments"], left)
+        if left < 0:
+            what = f"the arguments of calls up to messages[{number}] have more than {ARGUMENT_VALUES} values"
+            raise invalid(what, f"messages[{number}].tool_calls", "too_many_values")
 
 
 def _too_long(param: str, context: int, tokens: str) -> APIError:

@@ -1,4 +1,4 @@
-"""Bounds how deep JSON may be nested, so that nothing that walks through it comes to the end of Python's stack."""
+"""Bounds how deep JSON may be nested, and counts its values, so that what walks through it comes to an end soon."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,6 +12,16 @@ def is_too_deep(value: Any) -> bool:
     for _ in range(NESTING):
         level = [one for outer in level for one in _values(outer) if isinstance(one, (dict, list))]
     return bool(level)
+
+
+def values(value: Any, most: int) -> int:
+    """Counts the values in plain data, and stops counting beyond `most`."""
+    count, level = 0, [value] if isinstance(value, (dict, list)) else []
+    while level and count <= most:
+        count += sum(map(len, level))
+        if count <= most:
+            level = [one for outer in level for one in _values(outer) if isinstance(one, (dict, list))]
+    return count
 
 
 def _values(outer: dict[str, Any] | list[Any]) -> Iterable[Any]:

@@ -23,6 +23,9 @@ from gateway.errors import invalid
 from gateway.text.call_style import call_style
 from gateway.text.chat import Chat
 
+FAILURES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
+"""What else a template may raise that meets data which it does not expect."""
+
 
 class ChatTemplate:
     """Holds a compiled template and the special tokens that it may name. Raises `ModelError` if it does not compile.
@@ -63,7 +66,7 @@ class ChatTemplate:
                 documents=None,
                 add_generation_prompt=True,
             )
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+        except (jinja2.TemplateError, *FAILURES) as error:
             said = str(error) if isinstance(error, jinja2.TemplateError) else type(error).__name__
             raise invalid(f"the model's chat template refuses these messages: {said}", "messages") from None
 

@@ -116,6 +116,18 @@ async def test_a_conversation_with_results(running: Running) -> None:
     assert '{"name": "weather", "arguments": {"city": "<|im_end|>"}}' in prompt and "rain<|im_start|>" in prompt
 
 
+async def test_arguments_of_endless_values(running: Running) -> None:
+    """What is one long text is not long to look at, and is refused for its tokens alone."""
+    for arguments, code in (
+        (json.dumps({f"k{place}": [place] for place in range(5000)}), "too_many_values"),
+        (json.dumps({"code": "f(x, y), " * 20_000}), "context_length_exceeded"),
+    ):
+        call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+        said = [*QUESTION, {"role": "assistant", "tool_calls": [call]}]
+        answer = await running.post("/v1/chat/completions", messages=said, tools=TOOLS)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+
+
 async def test_grammars_of_choices_reach_the_worker(running: Running) -> None:
     shown = {}
     for choice in ("auto", "required", {"type": "function", "function": {"name": "weather"}}):
