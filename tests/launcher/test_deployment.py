@@ -27,6 +27,8 @@ EVERYTHING = UpConfig(
     port=1234,
     dashboard_port=1235,
     log_level="debug",
+    store_ttl=12.5,
+    store_bytes=1 << 20,
     engine=EngineOptions(
         dtype="fp32",
         cpu_backend="torch",
@@ -39,6 +41,7 @@ EVERYTHING = UpConfig(
         block_size=32,
         max_batch_tokens=77,
         step_ms=12.5,
+        logprobs_mode="processed_logprobs",
     ),
     transfer=TransferOptions(kv_transport="tcp", kv_security="none", kv_codec="int8"),
 )
@@ -81,6 +84,7 @@ def test_a_directory_is_named_from_everywhere(tmp_path: Path) -> None:
 def test_the_gateway_and_the_dashboard_are_told_everything(deployment: Deployment) -> None:
     gateway = parse(GatewayConfig, options(deployment.gateway()), "gateway")
     assert (gateway.host, gateway.port, gateway.max_model_len, gateway.model_name) == ("0.0.0.0", 1234, 99, "")
+    assert (gateway.store_ttl, gateway.store_bytes) == (12.5, 1 << 20)
     dashboard = parse(DashboardConfig, options(deployment.dashboard()), "dashboard")
     assert (dashboard.host, dashboard.port, dashboard.gateway) == ("0.0.0.0", 1235, "http://127.0.0.1:1234")
 

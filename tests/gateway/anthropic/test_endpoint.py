@@ -116,11 +116,12 @@ async def test_errors_have_its_form(running: Running, client: anthropic.AsyncAnt
 
 
 async def test_a_stream_that_fails_says_so(running: Running, client: anthropic.AsyncAnthropic) -> None:
-    running.peer("decode").faults |= {"fails": "broken", "retryable": False}
+    running.peer("decode").faults["stalls_at"] = 3
     with pytest.raises(anthropic.APIStatusError, match="a sentence") as caught:
         async with client.messages.stream(model=model(running), max_tokens=99, messages=HI) as stream:
-            async for _ in stream:
-                pass
+            async for event in stream:
+                if event.type == "content_block_start":
+                    await running.peer("decode").fail_all("broken")
     body: Any = caught.value.body
     assert body["type"] == "error" and body["error"]["type"] == "api_error" and body["request_id"]
 

@@ -197,8 +197,12 @@ async def test_an_id_tells_of_no_other(running: Running) -> None:
 
 
 async def test_a_stream_that_fails_says_so(running: Running) -> None:
-    running.peer("decode").faults |= {"fails": "broken", "retryable": False}
+    running.peer("decode").faults["stalls_at"] = 3
     stream: Any = await running.openai.responses.create(model=running.gateway.model, input="Hi!", stream=True)
+    async for event in stream:
+        if event.type == "response.output_text.delta":
+            break
+    await running.peer("decode").fail_all("broken")
     *_, last = [event async for event in stream]
     assert last.type == "response.failed" and last.response.status == "failed"
     assert last.response.error.code == "server_error" and last.response.error.message
