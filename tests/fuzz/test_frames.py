@@ -20,13 +20,13 @@ from core.messages import (
 from tests.fuzz.frames import RAW, Mutator, Sent, Target, raw
 
 DECODERS = (decode_to_worker, decode_to_decode, decode_to_prefill, decode_from_worker, decode_job)
-MESSAGES = 2_000
+MESSAGES = 4_000
 EPOCH = "0123456789abcdef"
 
 
 @pytest.mark.parametrize("union", [ToWorker, ToDecode], ids=["control", "handoff"])
 def test_every_kind_is_made_and_decoders_raise_nothing_else(union: UnionType) -> None:
-    mutator = Mutator(Target(union, EPOCH, "f" * 32), seed=6)
+    mutator = Mutator(Target(union, EPOCH, "f" * 32), seed=5)
     kinds: Counter[str] = Counter()
     decoded: Counter[str] = Counter()
     for _ in range(MESSAGES):
