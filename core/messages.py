@@ -268,6 +268,8 @@ HANDED_OFF = "handed off"
 LANDING = "landing"
 """A decode worker answers this state while the sequence's KV is on its way."""
 
+GRAMMAR_FAILED = "grammar_failed"
+"""Why an attempt failed: its grammar could not be followed any further."""
 NOTHING_ALLOWED = "nothing_allowed"
 """An attempt fails for this reason when the client's own parameters together forbid every token."""
 

@@ -12,9 +12,9 @@ from msgspec import structs
 
 from core.errors import CapacityError, MessageError
 from core.ids import AttemptKey, SampleKey
-from core.messages import NOTHING_ALLOWED, DecodeJob, Emitted, Stages
+from core.messages import DecodeJob, Emitted, Stages
 from core.records import HeldBlocks, Load
-from engine.schedule.scheduler import NONE_LEFT, Progress
+from engine.schedule.scheduler import Progress, reason_of
 from engine.schedule.sequence import Sequence
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
@@ -188,7 +188,7 @@ class DecodePolicy:
             sequence = item.sequence
             group = self._by_key[sequence.key.of]
             if item.failed:
-                reason = NOTHING_ALLOWED if item.failed == NONE_LEFT else "engine"
+                reason = reason_of(item.failed)
                 self._fail(group, [sequence.key.of], reason, item.failed, retryable=False)
                 continue
             stages = None

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from core.errors import CapacityError, MessageError
 from core.ids import AttemptKey, SampleKey
 from core.kvspec import blocks_for
-from core.messages import HANDED_OFF, HANDING_OFF, NOTHING_ALLOWED, AnyJob, Branch, Emitted, PrefillJob, Stages
+from core.messages import HANDED_OFF, HANDING_OFF, AnyJob, Branch, Emitted, PrefillJob, Stages
 from core.records import HeldBlocks, Load
 from core.scores import Scores
 from engine.plan import Plan
-from engine.schedule.scheduler import NONE_LEFT, Progress
+from engine.schedule.scheduler import Progress, reason_of
 from engine.schedule.sequence import Sequence, SequenceState
 from kvtransfer.events import AbortHandoff, Closed, CommitHandoff, LayerReady, OpenHandoff, Tables, Unpinned
 from worker.events import Emit, Fail, Failure, Kill, Phase, Submit
@@ -200,7 +200,7 @@ class PrefillPolicy:
             key = item.sequence.key
             group = self._by_key[key.of]
             if item.failed:
-                reason = NOTHING_ALLOWED if item.failed == NONE_LEFT else "engine"
+                reason = reason_of(item.failed)
                 self._fail(group, [item.sequence], reason, item.failed, retryable=False)
                 continue
             stages = group.stages(now)

@@ -143,7 +143,7 @@ class GrammarMasks:
                 self._extend(step, index, drawn)
             if index in step.failed:
                 drawn.clear()
-        return {index: f"grammar: {why}" for index, why in step.failed.items()}
+        return step.failed
 
     def _extend(self, step: _Step, index: int, drawn: list[int]) -> None:
         followers, work = self._worker.followers, step.works[index]

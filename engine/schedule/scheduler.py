@@ -18,7 +18,7 @@ from typing import NamedTuple
 from msgspec import Struct, structs
 
 from core.errors import CapacityError, IllegalMove
-from core.messages import Finish, Limits, Sampling
+from core.messages import GRAMMAR_FAILED, NOTHING_ALLOWED, Finish, Limits, Sampling
 from core.records import STEP_SIZES, Load, StepTokens
 from core.scores import Scores
 from engine.blocks.manager import BlockManager
@@ -29,7 +29,15 @@ from engine.schedule.lifecycle import Lifecycle, released
 from engine.schedule.sequence import Sequence, SequenceState
 
 NON_FINITE = "non-finite logits"
+GRAMMAR = "grammar: "
 NONE_LEFT = "every token is forbidden: by allowed_token_ids, bad_words, min_tokens or the grammar together"
+
+
+def reason_of(failed: str) -> str:
+    """Returns the stable word for what `Progress.failed` says."""
+    if failed == NONE_LEFT:
+        return NOTHING_ALLOWED
+    return GRAMMAR_FAILED if failed.startswith(GRAMMAR) else "engine"
 
 
 class Progress(Struct, frozen=True):
@@ -232,7 +240,7 @@ class Scheduler:
         self._steps += 1
         before = self._prompt_tokens + self._output_tokens
         failed = dict.fromkeys(result.failed, NON_FINITE) | dict.fromkeys(result.none_left, NONE_LEFT)
-        failed |= result.refused
+        failed |= {index: GRAMMAR + why for index, why in result.refused.items()}
         progress: list[Progress] = []
         shares = zip(step.plan.works, step.members, result.tokens, strict=True)
         for index, (work, sequence, tokens) in enumerate(shares):

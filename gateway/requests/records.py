@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from core.ids import NO_TICKET, Ticket
-from core.messages import NOTHING_ALLOWED, Failed
+from core.messages import GRAMMAR_FAILED, NOTHING_ALLOWED, Failed
 from core.records import FinishedRecord, Outcome, RequestRecord
 from core.records import State as RecordState
 from core.slo import SLO
@@ -93,7 +93,7 @@ def error_of(message: Failed, timeout: float) -> APIError:
     match message.reason:
         case "deadline":
             return timed_out(timeout)
-        case reason if reason == NOTHING_ALLOWED:
+        case reason if reason in (NOTHING_ALLOWED, GRAMMAR_FAILED):
             return APIError(400, said, code=reason)
         case "capacity":
             return APIError(400, f"the request can never fit: {said}", code="capacity")
