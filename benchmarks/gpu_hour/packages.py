@@ -31,6 +31,12 @@ OLDEST = {"python": "3.12", "torch": "2.11", "triton": "3.6", "transformers": "5
 
 WHEELS = {
     "msgspec": "msgspec",
+    "llguidance": "llguidance",
+    "jsonschema": "jsonschema",
+    "jsonschema-specifications": "jsonschema_specifications",
+    "referencing": "referencing",
+    "rpds-py": "rpds",
+    "attrs": "attrs",
     "pyzmq": "zmq",
     "cryptography": "cryptography",
     "cffi": "cffi",
@@ -50,7 +56,8 @@ WHEELS = {
 }
 """What travels as wheels, by its name in the package index, with the module that shows that it is there."""
 
-ENGINE = ("msgspec",)
+GRAMMARS = ("llguidance", "jsonschema", "jsonschema-specifications", "referencing", "rpds-py", "attrs")
+ENGINE = ("msgspec", *GRAMMARS)
 HANDOFF = (*ENGINE, "pyzmq", "cryptography", "cffi", "pycparser")
 SYSTEM = tuple(WHEELS)
 
