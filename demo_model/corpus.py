@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from random import Random
 
-from demo_model import animals, baton, dialogs, echo, poems, reach, smalltalk, stories, sums
-from demo_model.conversation import Conversation, Exchange
+from demo_model import animals, baton, dialogs, echo, poems, reach, smalltalk, stories, sums, tools
+from demo_model.conversation import Conversation, Exchange, Turns
 from demo_model.split import Split
 from demo_model.texts import section
 
@@ -28,7 +28,7 @@ _SINGLE: tuple[tuple[float, Callable[[Random], Exchange]], ...] = (
     (0.5, smalltalk.recall_unknown),
     (18, reach.out_of_reach),
 )
-_LINKED: tuple[tuple[float, Callable[[Random], Conversation]], ...] = (
+_LINKED: tuple[tuple[float, Callable[[Random], Turns]], ...] = (
     (2.5, dialogs.story_dialog),
     (4, dialogs.sum_dialog),
     (4, dialogs.fact_dialog),
@@ -37,6 +37,8 @@ _LINKED: tuple[tuple[float, Callable[[Random], Conversation]], ...] = (
 SYSTEM_PROMPTS = section("phrases", "system prompts")
 _LINKED_SHARE = 0.22
 _ECHO_SHARE = 0.8
+_TOOL_SHARE = 0.23
+_BEYOND_SHARE = 0.3
 
 
 def single(rng: Random) -> Exchange:
@@ -46,7 +48,7 @@ def single(rng: Random) -> Exchange:
     return make(rng)
 
 
-def episode(rng: Random) -> Conversation:
+def episode(rng: Random) -> Turns:
     """Draws a single question, or a few that belong together, sometimes with thanks at the end."""
     if rng.random() >= _LINKED_SHARE:
         return (single(rng),)
@@ -55,12 +57,19 @@ def episode(rng: Random) -> Conversation:
     return (*turns, smalltalk.after_thanks(rng)) if rng.random() < 0.2 else turns
 
 
+def toolless(rng: Random) -> Exchange:
+    """Draws a question to ask beside tools that do not answer it; often one that nothing answers."""
+    return reach.out_of_reach(rng) if rng.random() < _BEYOND_SHARE else single(rng)
+
+
 def conversation(rng: Random) -> Conversation:
-    """Draws one conversation: mostly one episode, sometimes several on different topics."""
+    """Draws one conversation: mostly one episode, sometimes several on different topics; or one with tools."""
+    if rng.random() < _TOOL_SHARE:
+        return tools.tool_conversation(rng, toolless)
     turns = episode(rng)
     while rng.random() < 0.25:
         turns += episode(rng)
-    return turns
+    return Conversation(turns)
 
 
 def conversations(seed: int, lessons: int = 0) -> Iterator[Conversation]:
@@ -71,15 +80,19 @@ def conversations(seed: int, lessons: int = 0) -> Iterator[Conversation]:
     """
     rng = Random(seed)
     for number in count():
-        yield (echo.echo(rng),) if number < lessons and rng.random() < _ECHO_SHARE else conversation(rng)
+        lesson = number < lessons and rng.random() < _ECHO_SHARE
+        yield Conversation((echo.echo(rng),)) if lesson else conversation(rng)
 
 
 def main() -> None:
     """Prints a few conversations, to see what the model sees."""
     stream = conversations(seed=0)
     for _ in range(20):
-        for exchange in next(stream):
-            print(f"> {exchange.ask}\n{exchange.answer}\n")
+        talk = next(stream)
+        print(talk.toolbox())
+        for exchange in talk.turns:
+            print(*(text for text in (f"> {exchange.ask}", exchange.calling(), exchange.results()) if text), sep="\n")
+            print(exchange.answer, "\n")
         print("---")
 
 

@@ -3,7 +3,7 @@
 from random import Random
 
 from demo_model import animals, smalltalk, stories, sums
-from demo_model.conversation import Conversation, Exchange
+from demo_model.conversation import Exchange, Turns
 from demo_model.phrasing import casual
 from demo_model.split import Split
 from demo_model.texts import section
@@ -18,7 +18,7 @@ def _named(subjects: tuple[stories.Subject, ...]) -> str:
     return " and ".join(subject.title for subject in subjects)
 
 
-def story_dialog(rng: Random) -> Conversation:
+def story_dialog(rng: Random) -> Turns:
     """Draws a story, then another on the same nouns, on others, or a question on who was in it."""
     known = stories.Reserve.KNOWN if rng.random() < 0.6 else stories.Reserve.MADE_UP
     subjects = stories.training_topic(rng, known)
@@ -35,7 +35,7 @@ def story_dialog(rng: Random) -> Conversation:
     return tuple(turns)
 
 
-def sum_dialog(rng: Random) -> Conversation:
+def sum_dialog(rng: Random) -> Turns:
     """Draws a sum, then others; or more added to its result."""
     turns = [sums.addition(rng, Split.TRAIN)]
     for _ in range(rng.randint(1, 3)):
@@ -49,7 +49,7 @@ def sum_dialog(rng: Random) -> Conversation:
     return tuple(turns)
 
 
-def fact_dialog(rng: Random) -> Conversation:
+def fact_dialog(rng: Random) -> Turns:
     """Draws a fact, then more on the same animal, or on another one."""
     first = animals.fact(rng, Split.TRAIN)
     animal = animals.animal_of(first)
@@ -68,7 +68,7 @@ def fact_dialog(rng: Random) -> Conversation:
     return tuple(turns)
 
 
-def name_dialog(rng: Random, between: Exchange) -> Conversation:
+def name_dialog(rng: Random, between: Exchange) -> Turns:
     """Draws a dialog: somebody says a name, asks for something else, and wants to hear the name again."""
     first = smalltalk.introduction(rng)
     middle = (between,) if rng.random() < 0.5 else ()

@@ -17,5 +17,5 @@ def casual(rng: Random, ask: str) -> str:
     if rng.random() < 0.30:
         ask = ask.lower()
     if rng.random() < 0.30:
-        ask = ask.rstrip(".!?")
+        ask = ask.rstrip(" .!?")
     return ask

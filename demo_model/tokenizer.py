@@ -2,19 +2,22 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from demo_model.conversation import Conversation, Exchange
+from demo_model.conversation import Conversation
 from demo_model.texts import Lines
 
 PAD, BOS, EOS = "<|pad|>", "<|bos|>", "<|end|>"
 ROLES = ("system", "user", "assistant")
 SPECIAL = (PAD, BOS, EOS, *(f"<|{role}|>" for role in ROLES))
+
+# Whole tokens, so that a call begins with one choice; not special, so that their text is in answers, as Qwen's is.
+TOOL_MARKS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 
 CHAT_TEMPLATE = (Path(__file__).parent / "chat_template.jinja").read_text(encoding="utf-8").strip()
 
@@ -24,6 +27,7 @@ SHORT_TOKENS, SHORT_WEIGHT, COPY_WEIGHT = 40, 3.0, 3.0
 # Emoji are kept from the trainer, so that each takes several tokens: then chats exercise the hardest case of streaming
 # text, a character that arrives in pieces.
 _EMOJI = re.compile(r"[^\x00-\u2fff]")
+_MARKS = re.compile("|".join(TOOL_MARKS))
 
 
 def train_tokenizer(conversations: Iterable[Conversation], words: Lines, vocabulary: int, samples: int) -> Tokenizer:
@@ -38,19 +42,23 @@ def train_tokenizer(conversations: Iterable[Conversation], words: Lines, vocabul
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
+        vocab_size=vocabulary - len(TOOL_MARKS),
         special_tokens=list(SPECIAL),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    texts = (
-        _EMOJI.sub("", text)
-        for conversation in islice(conversations, samples)
-        for exchange in conversation
-        for text in (exchange.ask, exchange.answer)
-    )
+    texts = (_EMOJI.sub("", text) for conversation in islice(conversations, samples) for text in _texts(conversation))
     tokenizer.train_from_iterator(chain(texts, (f" {word}" for word in words for _ in range(samples // 40))), trainer)
+    tokenizer.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in TOOL_MARKS])
     return tokenizer
+
+
+def _texts(conversation: Conversation) -> list[str]:
+    """Returns all that is said, and the tools; without their marks, which are tokens already."""
+    texts = [conversation.toolbox()]
+    for exchange in conversation.turns:
+        texts += [exchange.ask, exchange.calling(), exchange.results(), exchange.answer]
+    return [_MARKS.sub("", text) for text in texts]
 
 
 def chat_tokenizer(tokenizer: Tokenizer, context: int) -> PreTrainedTokenizerFast:
@@ -93,25 +101,34 @@ class Encoder:
         question weigh more, because copying them is learned last.
         """
         ids, weights = [self._bos], [0.0]
-        if system is not None:
-            text = self._text(system)
-            ids += [self._system, *text, self._eos]
-            weights += [0.0] * (len(text) + 2)
-        for exchange in conversation:
-            ask, answer = self._text(exchange.ask), self._text(exchange.answer)
-            ids += [self._user, *ask, self._eos, self._assistant, *answer, self._eos]
-            weights += [0.0] * (len(ask) + 3) + self._answer_weights(exchange, len(answer))
+
+        def add(turn: int, text: str, answer_weights: list[float] | None = None) -> None:
+            pieces = self._text(text)
+            ids.extend([turn, *pieces, self._eos])
+            weights.extend([0.0, *(answer_weights or [0.0] * (len(pieces) + 1))])
+
+        if system is not None or conversation.tools:
+            add(self._system, "\n".join(text for text in (system, conversation.toolbox()) if text))
+        for exchange in conversation.turns:
+            add(self._user, exchange.ask)
+            if exchange.calls:
+                # Names come from the system turn, arguments from the question, all word by word.
+                copied = [name for call in exchange.calls for name in (call.name, *map(str, call.arguments.values()))]
+                add(self._assistant, exchange.calling(), self._answer_weights(exchange.calling(), copied))
+                add(self._user, exchange.results())
+            known = exchange.ask + exchange.results()
+            copied = [word for word in exchange.subject if word in known]
+            add(self._assistant, exchange.answer, self._answer_weights(exchange.answer, copied))
         return ids, weights
 
-    def _answer_weights(self, exchange: Exchange, length: int) -> list[float]:
+    def _answer_weights(self, answer: str, copied: Sequence[str]) -> list[float]:
         """Returns the weights of an answer's tokens and its end."""
-        weight = min(SHORT_WEIGHT, max(1.0, SHORT_TOKENS / length))
-        words = [re.escape(word) for word in exchange.subject if word in exchange.ask]
-        copied = [match.span() for word in words for match in re.finditer(word, exchange.answer)]
-        offsets = self._tokenizer.encode(exchange.answer, add_special_tokens=False).offsets
+        encoded = self._tokenizer.encode(answer, add_special_tokens=False)
+        weight = min(SHORT_WEIGHT, max(1.0, SHORT_TOKENS / len(encoded.ids)))
+        spans = [match.span() for word in copied for match in re.finditer(re.escape(word), answer)]
         return [
-            weight * (COPY_WEIGHT if any(start < last and end > first for first, last in copied) else 1.0)
-            for start, end in offsets
+            weight * (COPY_WEIGHT if any(start < last and end > first for first, last in spans) else 1.0)
+            for start, end in encoded.offsets
         ] + [weight]
 
     def _text(self, text: str) -> list[int]:

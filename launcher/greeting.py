@@ -12,6 +12,14 @@ from launcher.options import DEMO_MODEL, UpConfig
 
 PATIENCE = 5.0  # s
 QUESTION = "Tell me a story about a fox."
+TOOL_QUESTION = "What is the weather in Paris?"
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
 
 
 def text(config: UpConfig, url: str, directory: Path | None, seconds: float, log: Path) -> str:
@@ -22,7 +30,10 @@ def text(config: UpConfig, url: str, directory: Path | None, seconds: float, log
     lines.append(f"  log        {log}")
     if theirs := notice():
         lines += ["", f"{theirs}."]
-    lines += ["", "Try it:", curl_line(url, model_name(url), directory)]
+    model = model_name(url)
+    lines += ["", "Try it:", curl_line(url, model, directory)]
+    if directory is not None and "tools" in chat_template(directory):
+        lines += ["", "or with a tool to call:", tool_line(url, model)]
     chat = "./baton chat"
     lines += ["", f"or {chat} in another terminal. Ctrl-C stops everything."]
     return "\n".join(lines)
@@ -30,25 +41,35 @@ def text(config: UpConfig, url: str, directory: Path | None, seconds: float, log
 
 def curl_line(url: str, model: str, directory: Path | None) -> str:
     """Writes a request that the model can answer: a chat where it has a chat template, else a completion."""
-    if directory is None or has_chat_template(directory):
-        path = "/v1/chat/completions"
-        body: dict[str, object] = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
-    else:
-        path = "/v1/completions"
-        body = {"model": model, "prompt": "Once upon a time", "max_tokens": 32}
-    data = shlex.quote(json.dumps(body))
-    return f"curl -s {url}{path} -H 'Content-Type: application/json' -d {data}"
+    if directory is None or chat_template(directory):
+        return _curl(f"{url}/v1/chat/completions", {"model": model, "messages": [_asked(QUESTION)]})
+    return _curl(f"{url}/v1/completions", {"model": model, "prompt": "Once upon a time", "max_tokens": 32})
 
 
-def has_chat_template(directory: Path) -> bool:
-    """Tells whether the model directory says how a chat is put into a prompt."""
-    if (directory / "chat_template.jinja").is_file():
-        return True
+def tool_line(url: str, model: str) -> str:
+    """Writes a request that the model answers by calling a tool."""
+    return _curl(f"{url}/v1/chat/completions", {"model": model, "messages": [_asked(TOOL_QUESTION)], "tools": [TOOL]})
+
+
+def _asked(question: str) -> dict[str, str]:
+    return {"role": "user", "content": question}
+
+
+def _curl(url: str, body: dict[str, object]) -> str:
+    return f"curl -s {url} -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
+
+
+def chat_template(directory: Path) -> str:
+    """Returns how the model directory says that a chat is put into a prompt; empty: it does not say."""
+    path = directory / "chat_template.jinja"
     try:
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
         settings = json.loads((directory / "tokenizer_config.json").read_bytes())
     except (OSError, ValueError):
-        return False
-    return isinstance(settings, dict) and bool(settings.get("chat_template"))
+        return ""
+    found = settings.get("chat_template") if isinstance(settings, dict) else None
+    return found if isinstance(found, str) else json.dumps(found) if found else ""  # some models have several
 
 
 def model_name(url: str) -> str:

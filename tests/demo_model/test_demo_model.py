@@ -12,8 +12,9 @@ from safetensors import safe_open
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from demo_model import animals, baton, echo, poems, reach, smalltalk, stories, sums, words
+from demo_model.conversation import Conversation, Exchange, messages
 from demo_model.corpus import conversations
-from demo_model.evaluate import contains, generate, mentions_all
+from demo_model.evaluate import contains, generate, mentions_all, prompt
 from demo_model.packing import ROW_LENGTHS, Packer
 from demo_model.split import Split
 from demo_model.tokenizer import SPECIAL, Encoder
@@ -46,12 +47,14 @@ def test_held_out_questions_never_occur_in_training() -> None:
     held_out |= {sums.difference(rng, Split.HELD_OUT).ask for _ in range(300)}
     held_out |= {animals.fact(rng, Split.HELD_OUT).ask for _ in range(300)}
     held_out |= {stories.story(rng, Split.HELD_OUT, stories.Reserve.KNOWN).ask for _ in range(300)}
-    trained = {exchange.ask for turns in islice(conversations(0), SAMPLES) for exchange in turns}
+    trained = {exchange.ask for talk in islice(conversations(0), SAMPLES) for exchange in talk.turns}
     assert not held_out & trained
 
 
 def test_reserved_nouns_are_in_no_training_story() -> None:
-    told = {noun for turns in islice(conversations(0), SAMPLES) for exchange in turns for noun in exchange.subject}
+    exchanges = [exchange for talk in islice(conversations(0), SAMPLES) for exchange in talk.turns]
+    told = {noun for exchange in exchanges if len(exchange.answer.split()) >= 50 for noun in exchange.subject}
+    assert len(told) > 200
     reserved = words.on_side(words.CREATURES + words.PEOPLE + words.THINGS, Split.HELD_OUT)
     assert len(reserved) > 20
     assert not set(reserved) & told
@@ -105,21 +108,24 @@ def test_emoji_take_several_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
     assert len(tokenizer.encode("🦊", add_special_tokens=False)) > 2
 
 
-def test_training_and_chat_template_agree(tokenizer: PreTrainedTokenizerBase) -> None:
-    turns = next(turns for turns in conversations(0) if len(turns) > 1)
-    messages = [{"role": "system", "content": "Be kind."}]
-    for exchange in turns:
-        messages += [{"role": "user", "content": exchange.ask}, {"role": "assistant", "content": exchange.answer}]
-    rendered = tokenizer.apply_chat_template(messages, return_dict=False)
-    ids, weights = Encoder(tokenizer.backend_tokenizer).encode(turns, "Be kind.")
-    assert ids == rendered
-    answers = [id for id, weight in zip(ids, weights, strict=True) if weight > 0]
-    assert tokenizer.decode(answers) == "".join(exchange.answer + tokenizer.eos_token for exchange in turns)
+@pytest.mark.parametrize("system", [None, "Be kind."])
+def test_training_and_chat_template_agree(tokenizer: PreTrainedTokenizerBase, system: str | None) -> None:
+    encoder = Encoder(tokenizer.backend_tokenizer)
+    talks = [talk for talk in islice(conversations(0), 400) if talk.tools or len(talk.turns) > 1]
+    assert any(len(exchange.calls) > 1 for talk in talks for exchange in talk.turns)
+    for talk in talks:
+        chat = ([{"role": "system", "content": system}] if system else []) + messages(talk.turns)
+        rendered = tokenizer.apply_chat_template(chat, tools=talk.definitions(), return_dict=False)
+        ids, weights = encoder.encode(talk, system)
+        assert ids == rendered
+        answers = [id for id, weight in zip(ids, weights, strict=True) if weight > 0]
+        said = [text for exchange in talk.turns for text in (exchange.calling(), exchange.answer) if text]
+        assert tokenizer.decode(answers) == "".join(text + tokenizer.eos_token for text in said)
 
 
 def test_packing_keeps_conversations_whole(tokenizer: PreTrainedTokenizerBase) -> None:
     encoder = Encoder(tokenizer.backend_tokenizer)
-    encoded = [encoder.encode(turns) for turns in islice(conversations(1), 800)]
+    encoded = [encoder.encode(talk) for talk in islice(conversations(1), 800)]
     ids, weights = Packer(iter(encoded), batch_tokens=2048, pad=0).next_batch()
     assert ids.shape == weights.shape
     assert ids.shape[1] in ROW_LENGTHS
@@ -147,13 +153,14 @@ def test_the_shipped_directory_is_small_and_complete() -> None:
 def test_the_shipped_model_adds(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
     rng = Random(11)
     exchanges = [sums.addition(rng, Split.HELD_OUT) for _ in range(20)]
-    answers = generate(model, tokenizer, [exchange.ask for exchange in exchanges])
+    answers = generate(model, tokenizer, [prompt(tokenizer, Conversation((exchange,))) for exchange in exchanges])
     right = [contains(exchange, answer) for exchange, answer in zip(exchanges, answers, strict=True)]
     assert sum(right) >= 19, answers
 
 
 def test_the_shipped_model_stays_on_topic(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
-    (answer,) = generate(model, tokenizer, ["Tell me a story about a fox and a lantern."])
+    ask = Exchange("Tell me a story about a fox and a lantern.", "")
+    (answer,) = generate(model, tokenizer, [prompt(tokenizer, Conversation((ask,)))])
     assert answer.count("fox") >= 3
     assert answer.count("lantern") >= 3
     assert len(answer.split()) >= 40

@@ -1,11 +1,13 @@
 """The demo model through the whole system: transformers' tokens, and the official client."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import openai
 import pytest
 import torch
+from openai.types.chat import ChatCompletionMessageFunctionToolCall
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.e2e.conftest import DEMO
@@ -93,3 +95,77 @@ def test_a_seed_repeats_an_answer_whoever_serves_it(client: openai.OpenAI) -> No
         for _ in range(4)
     }
     assert len(answers) == 1
+
+
+TOOLS: Any = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
+    for name, description in [
+        ("get_weather", "Tells the weather in a city."),
+        ("get_time", "Tells the time in a city."),
+    ]
+]
+CHOICES: list[Any] = ["auto", "required", {"type": "function", "function": {"name": "get_weather"}}]
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=["auto", "required", "named"])
+def test_a_tool_is_called_and_its_result_is_said(client: openai.OpenAI, choice: Any) -> None:
+    model = client.models.list().data[0].id
+    chat: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
+    whole = client.chat.completions.create(
+        model=model, messages=chat, tools=TOOLS, tool_choice=choice, temperature=0, max_tokens=TOKENS
+    ).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    (call,) = whole.message.tool_calls or []
+    assert isinstance(call, ChatCompletionMessageFunctionToolCall)
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
+    with client.chat.completions.stream(
+        model=model, messages=chat, tools=TOOLS, tool_choice=choice, temperature=0, max_tokens=TOKENS
+    ) as stream:
+        (streamed,) = stream.get_final_completion().choices[0].message.tool_calls or []
+    assert (streamed.function.name, streamed.function.arguments) == (call.function.name, call.function.arguments)
+    chat += [whole.message, {"role": "tool", "tool_call_id": call.id, "content": "sunny, 21 degrees"}]
+    said = client.chat.completions.create(model=model, messages=chat, tools=TOOLS, temperature=0, max_tokens=TOKENS)
+    assert said.choices[0].message.content == "It is sunny, 21 degrees in Paris."
+    assert said.choices[0].finish_reason == "stop"
+
+
+def test_no_tool_is_called_where_none_is_needed(client: openai.OpenAI) -> None:
+    model = client.models.list().data[0].id
+    chat: Any = [{"role": "user", "content": "What do owls eat?"}]
+    for choice in ("auto", "none"):
+        answer = client.chat.completions.create(
+            model=model, messages=chat, tools=TOOLS, tool_choice=choice, temperature=0, max_tokens=TOKENS
+        )
+        message = answer.choices[0].message
+        assert message.content == "Owls eat mice and insects." and not message.tool_calls
+
+
+def test_a_call_has_the_arguments_of_its_schema_where_the_model_would_name_others(client: openai.OpenAI) -> None:
+    """Alone, it writes `location`, which is the other tool's."""
+    tools: Any = [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                **described,
+                "parameters": {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]},
+            },
+        }
+        for name, described, key in [
+            ("show_weather", {"description": "Look up the current weather conditions in a city."}, "place"),
+            ("get_time", {}, "location"),
+        ]
+    ]
+    chat: Any = [{"role": "user", "content": "Tell me the weather in Waigoond."}]
+    model = client.models.list().data[0].id
+    answer = client.chat.completions.create(model=model, messages=chat, tools=tools, temperature=0, max_tokens=TOKENS)
+    (call,) = answer.choices[0].message.tool_calls or []
+    assert isinstance(call, ChatCompletionMessageFunctionToolCall)
+    assert (call.function.name, json.loads(call.function.arguments)) == ("show_weather", {"place": "Waigoond"})

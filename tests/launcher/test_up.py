@@ -83,8 +83,19 @@ def paste(line: str) -> dict[str, object]:
         connection.close()
 
 
+def curl_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("curl ")]
+
+
 def curl_line(text: str) -> str:
-    return next(line for line in text.splitlines() if line.startswith("curl "))
+    return curl_lines(text)[0]
+
+
+def called(answer: dict[str, object]) -> tuple[str, object]:
+    match answer:
+        case {"choices": [{"message": {"tool_calls": [{"function": {"name": str(name), "arguments": str(text)}}]}}]}:
+            return name, json.loads(text)
+    raise AssertionError(answer)
 
 
 def content(answer: dict[str, object]) -> str:
@@ -111,7 +122,9 @@ def lose_redis_while_it_answers(up: Up, url: str, runs: Path) -> None:
 
 
 def test_answers_revives_services_and_leaves_nothing(up: Up, own_directories: Path) -> None:
-    assert content(paste(curl_line(up.text()))).strip()
+    chat, tool = curl_lines(up.text())
+    assert content(paste(chat)).strip()
+    assert called(paste(tool)) == ("get_weather", {"city": "Paris"})
     (instance,) = running()
     assert instance.pid == up.process.pid
 
