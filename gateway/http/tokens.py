@@ -1,4 +1,4 @@
-"""Serves /tokenize and /detokenize, at vLLM's paths and below /v1."""
+"""Serves /tokenize, /detokenize and /tokenizer_info, at vLLM's paths and below /v1."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,11 +10,13 @@ from gateway.openai.tokens import (
     Detokenized,
     TokenizeChat,
     Tokenized,
+    TokenizerInfo,
     TokenizeText,
     detokenized,
     parse_detokenize,
     parse_tokenize,
     tokenized,
+    tokenizer_info,
 )
 
 
@@ -29,11 +31,15 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         body = await serving.read(request, parse_detokenize)
         return reply(await detokenized(serving.gateway.front(), body))
 
+    async def info(request: Request) -> Response:
+        return reply(tokenizer_info(serving.gateway.front()))
+
     found = []
     for base in ("", "/v1"):
         to_tokens = "Turns a text or a chat into token ids."
         found += [
             Endpoint("POST", f"{base}/tokenize", tokenize, to_tokens, (TokenizeText, TokenizeChat), answer=Tokenized),
             Endpoint("POST", f"{base}/detokenize", detokenize, "Turns ids into text.", Detokenize, answer=Detokenized),
+            Endpoint("GET", f"{base}/tokenizer_info", info, "Describes the tokenizer.", answer=TokenizerInfo),
         ]
     return found

@@ -1,4 +1,7 @@
-"""Turns texts and chats into token ids and back for /tokenize and /detokenize, as vLLM does."""
+"""Turns texts and chats into token ids and back for /tokenize and /detokenize, as vLLM does.
+
+/tokenizer_info tells the rest of what a client needs that has no tokenizer of its own, such as lm-eval.
+"""
 
 from typing import Annotated, Literal
 
@@ -57,6 +60,26 @@ class Detokenized(Struct, frozen=True):
     prompt: str
 
 
+class AddedToken(Struct, frozen=True):
+    """Describes a token that was added to the vocabulary."""
+
+    content: str
+    special: bool
+
+
+class TokenizerInfo(Struct, frozen=True):
+    """Describes the tokenizer, under the names of transformers' tokenizer_config.json."""
+
+    tokenizer_class: str
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | None  # null: the model has none
+    model_max_length: int | None  # prompt + answer in tokens; null: no limit is known
+    added_tokens_decoder: dict[str, AddedToken]  # by id
+
+
 def parse_tokenize(body: bytes) -> TokenizeText | TokenizeChat:
     """Returns the body of /tokenize. Raises `APIError` for whatever is wrong with it."""
     fields = json_object(body)
@@ -97,3 +120,12 @@ async def detokenized(front: Admission, body: Detokenize) -> Detokenized:
         return Detokenized(
             await front.tokenized(lambda: front.tokenizer.written(body.tokens), len(body.tokens), "tokens")
         )
+
+
+def tokenizer_info(front: Admission) -> TokenizerInfo:
+    """Returns what the model's files say about its tokenizer."""
+    tokenizer = front.tokenizer
+    bos, eos, pad, unknown = (tokenizer.named.get(f"{name}_token") for name in ("bos", "eos", "pad", "unk"))
+    added = {str(id): AddedToken(text, special) for id, (text, special) in tokenizer.added().items()}
+    context = front.context() or None
+    return TokenizerInfo(tokenizer.kind, bos, eos, pad, unknown, tokenizer.template_source, context, added)

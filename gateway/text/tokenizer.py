@@ -33,9 +33,10 @@ class TooManyTokens(Exception):
 class ModelTokenizer:
     """Holds what a model's files say about text. Raises `ModelError` naming the file that is missing or broken.
 
-    `vocabulary` counts the model's token ids, which may be more than the tokenizer knows. `context` is the model's own
-    limit on prompt + answer, or 0. `stop_ids` end an answer. `defaults` are the sampling parameters that the model's
-    makers recommend. Special tokens that a chat's messages spell out are what `spelled` says.
+    `vocabulary` counts the model's token ids, which may be more than the tokenizer knows. `context` is the model's
+    own limit on prompt + answer, or 0. `named` has special tokens by name, such as `bos_token`. `stop_ids` end an
+    answer. `defaults` are the sampling parameters that the model's makers recommend. Special tokens that a chat's
+    messages spell out are what `spelled` says.
     """
 
     def __init__(self, directory: Path, spelled: Literal["text", "tokens"] = "text") -> None:
@@ -44,7 +45,8 @@ class ModelTokenizer:
         settings = read_object(directory, "tokenizer_config.json")
         generation = read_object(directory, "generation_config.json")
         self._tokenizer = _load(directory / "tokenizer.json")
-        named = _named_tokens(settings)
+        self.named = named = _named_tokens(settings)
+        self.kind = str(settings.get("tokenizer_class") or "PreTrainedTokenizerFast")  # as transformers calls it
         self._complete(named, settings)
         self.vocabulary = int(config.get("vocab_size") or self._tokenizer.get_vocab_size())
         self.context = int(config.get("max_position_embeddings") or 0)
@@ -123,6 +125,10 @@ class ModelTokenizer:
     def token_id(self, text: str) -> int | None:
         """Returns the id of the token that is added to the vocabulary for just this text, special or not, or None."""
         return self._added.get(text)
+
+    def added(self) -> dict[int, tuple[str, bool]]:
+        """Returns the tokens that were added to the vocabulary, by id: the text, and whether it is special."""
+        return {id: (text, id in self._special) for text, id in self._added.items()}
 
     def special_texts(self) -> tuple[str, ...]:
         """Returns all special tokens as they are written."""

@@ -1,10 +1,12 @@
-"""/tokenize and /detokenize: vLLM's fields, the ids of the requests themselves, and bounds."""
+"""/tokenize, /detokenize, /tokenizer_info: vLLM's fields, the ids of the requests themselves, and bounds."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lm_eval.utils import RemoteTokenizer, check_remote_tokenizer_support
 
 from gateway.openai.tokens import MOST
 from tests.gateway.models import CONTEXT, llama_style
@@ -51,6 +53,22 @@ async def test_a_text_may_be_longer_than_the_context(running: Running) -> None:
     told = (await running.post("/tokenize", prompt="z" * 5000, return_token_strs=True)).json()
     assert told["count"] == 5000 > told["max_model_len"]
     assert (await running.post("/detokenize", tokens=told["tokens"])).json()["prompt"] == "z" * 5000
+
+
+async def test_lm_eval_finds_a_tokenizer_here(running: Running) -> None:
+    url = f"{running.url}/v1/completions"
+    ids = (await running.post("/tokenize", prompt=TEXT, add_special_tokens=False)).json()["tokens"]
+
+    def ask() -> None:
+        assert check_remote_tokenizer_support(url)
+        remote = RemoteTokenizer(url)
+        assert remote.encode(TEXT) == ids and remote.batch_decode([ids]) == [TEXT]
+        assert (remote.eos_token, remote.eos_token_id) == ("<|im_end|>", ids[-1])
+        assert remote.apply_chat_template(CHAT) == f"<|im_start|>user\n{TEXT}<|im_end|>\n<|im_start|>assistant\n"
+
+    await asyncio.to_thread(ask)
+    info = (await running.client.get("/v1/tokenizer_info")).json()
+    assert info["added_tokens_decoder"][str(ids[-1])] == {"content": "<|im_end|>", "special": True}
 
 
 BAD: dict[str, tuple[str, dict[str, Any], int, str, str | None]] = {
