@@ -102,8 +102,11 @@ class Admission:
                 return Admitted([admitted], PlainText)
             return Admitted([admitted], partial(self._format.parser, tail, use))
 
-    async def chat_tokens(self, body: ChatRequest, most: int | None) -> list[int]:
-        """Returns the tokens of a chat's prompt, `most` or fewer if it says so. Raises `APIError`."""
+    async def chat_tokens(self, body: ChatRequest, most: int | None, answer: bool = True) -> list[int]:
+        """Returns the tokens of a chat's prompt, `most` or fewer if it says so. Raises `APIError`.
+
+        `answer`: with those that begin the assistant's answer.
+        """
         if self.tokenizer.template is None:
             message = f"{self._model} has no chat template; use /v1/completions"
             raise invalid(message, "messages", "no_chat_template")
@@ -116,7 +119,7 @@ class Admission:
             tools = [{"type": "function", "function": function.for_template()} for function in functions] or None
             messages = [message.for_template() for message in body.messages]
             _check_arguments(messages)
-            chat = Chat(messages, tools, template_options(body))
+            chat = Chat(messages, tools, template_options(body), answer)
             return self.tokenizer.chat(chat, most)
 
         return await self.tokenized(tokenized, size, "messages")

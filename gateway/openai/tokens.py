@@ -33,7 +33,7 @@ class TokenizeChat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tools: Annotated[list[Tool], Meta(max_length=TOOLS)] | None = None
     model: str | None = None
     add_special_tokens: Literal[False] | None = None  # the template has them
-    add_generation_prompt: Literal[True] | None = None
+    add_generation_prompt: bool | None = None  # what begins the assistant's answer; true where it is absent
     continue_final_message: Literal[False] | None = None
     return_token_strs: bool | None = None
 
@@ -100,7 +100,7 @@ async def tokenized(front: Admission, body: TokenizeText | TokenizeChat) -> Toke
     if isinstance(body, TokenizeChat):
         chat = ChatRequest(model=body.model, messages=body.messages, tools=body.tools)
         with front.room(chat, 1):
-            ids = await front.chat_tokens(chat, most)
+            ids = await front.chat_tokens(chat, most, body.add_generation_prompt is not False)
     else:
         text, special = body.prompt, body.add_special_tokens is not False
         with front.room(CompletionRequest(model=body.model, prompt=text), 1):

@@ -12,11 +12,15 @@ STRUCTURE |= {"reasoning", "reasoning_content", "description", "parameters", "pr
 
 
 class Chat(Struct, frozen=True):
-    """Holds the messages of a chat, the tools that it may use, and what else its template is told; all plain data."""
+    """Holds the messages of a chat, the tools that it may use, and what else its template is told; all plain data.
+
+    The prompt ends where the assistant's answer begins, or, without `answer`, behind the last message.
+    """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None = None
     options: Mapping[str, Any] = {}
+    answer: bool = True
 
     def texts(self) -> Iterator[str]:
         """Yields every text that a client wrote, names of fields among them."""

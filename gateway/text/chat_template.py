@@ -53,7 +53,7 @@ class ChatTemplate:
         self._calls = call_style(self._rendered)
 
     def render(self, chat: Chat) -> str:
-        """Returns the prompt, ending where the assistant's answer begins. Raises `APIError` if the template refuses."""
+        """Returns the prompt. Raises `APIError` if the template refuses."""
         return self._rendered(structs.replace(chat, messages=[self._calls.written(one) for one in chat.messages]))
 
     def _rendered(self, chat: Chat) -> str:
@@ -64,7 +64,7 @@ class ChatTemplate:
                 messages=chat.messages,
                 tools=chat.tools,
                 documents=None,
-                add_generation_prompt=True,
+                add_generation_prompt=chat.answer,
             )
         except (jinja2.TemplateError, *FAILURES) as error:
             said = str(error) if isinstance(error, jinja2.TemplateError) else type(error).__name__

@@ -35,6 +35,9 @@ async def test_a_chats_ids_are_those_of_a_chat(running: Running) -> None:
     assert running.peer("prefill").jobs[0].prompt.token_ids == told["tokens"]
     back = (await running.post("/detokenize", tokens=told["tokens"])).json()["prompt"]
     assert back == f"<|im_start|>user\n{TEXT}<|im_end|>\n<|im_start|>assistant\n"
+    bare = (await running.post("/tokenize", messages=CHAT, add_generation_prompt=False)).json()["tokens"]
+    assert bare == told["tokens"][: len(bare)]
+    assert (await running.post("/detokenize", tokens=bare)).json()["prompt"] == f"<|im_start|>user\n{TEXT}<|im_end|>\n"
 
 
 async def test_special_tokens_around_a_text_are_there_unless_they_are_refused(
