@@ -1,6 +1,6 @@
 """Defines the ways in which a client says what form an answer has to have: OpenAI's and vLLM's."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -47,3 +47,9 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     choice: Choices | None = None
     grammar: GrammarText | None = None
     json_object: bool | None = None
+    # What vLLM's own client sends beside them.
+    disable_fallback: Literal[False] | None = None
+    disable_any_whitespace: Literal[False] | None = None
+    disable_additional_properties: Literal[False] | None = None
+    whitespace_pattern: None = None
+    structural_tag: None = None

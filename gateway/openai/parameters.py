@@ -38,9 +38,17 @@ _COMMON: dict[str, Neutral] = {
     "kv_transfer_params": NOTHING,  # where KV goes is decided by the server alone
     "request_id": NOTHING,
     "include_reasoning": only(True),
-    "guided_decoding_backend": NOTHING,
+    "guided_decoding_backend": only("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer"),  # one form
     "guided_whitespace_pattern": NOTHING,
     "vllm_xargs": EMPTY,
+    "structural_tag": NOTHING,
+    "early_stopping": only(False),
+    "mm_processor_kwargs": EMPTY,
+    "media_io_kwargs": EMPTY,
+    "lora_path": NOTHING,
+    "regex": NOTHING,  # these three are SGLang's names of `structured_outputs`
+    "ebnf": NOTHING,
+    "json_schema": NOTHING,
     "prompt_cache_retention": only("in-memory", "24h"),  # a cache is as large as it is
 }
 
@@ -57,6 +65,8 @@ CHAT: Mapping[str, Neutral] = {
     "continue_final_message": only(False),
     "add_special_tokens": only(False),
     "echo": only(False),
+    "separate_reasoning": only(True),
+    "stream_reasoning": only(True),
 }
 
 COMPLETION: Mapping[str, Neutral] = {

@@ -186,6 +186,8 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
             "kv_transfer_params": {"do_remote_decode": True},
             "request_id": "mine",
             "use_beam_search": True,
+            "ebnf": 'root ::= "a"',
+            "guided_decoding_backend": "mine",
         }.items()
     },
     "presence_penalty 3": ({"presence_penalty": 3}, "invalid_value", "presence_penalty"),
