@@ -237,7 +237,7 @@ class Admission:
             return None
         if self.tokenizer.infill is None:
             message = f"suffix: the tokenizer of {self._model} has no tokens for filling in the middle"
-            raise invalid(message, "suffix", "unsupported_parameter")
+            raise invalid(message, "suffix", "no_infill_tokens")
         if body.echo or not isinstance(body.prompt, str):
             raise conflict("suffix: it goes with one prompt of text, without echo", "suffix")
         return self.tokenizer.infill

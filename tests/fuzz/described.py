@@ -17,6 +17,7 @@ BEYOND_SCHEMAS = {
     "grammar_too_complex",
     "invalid_grammar",
     "invalid_token_id",
+    "no_infill_tokens",
     "no_tool_template",
     "not_cancellable",
     "nothing_allowed",

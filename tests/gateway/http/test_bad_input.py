@@ -354,7 +354,7 @@ ONLY_COMPLETION: dict[str, tuple[dict[str, Any], str, str]] = {
     "too many answers": ({"prompt": ["a"] * 128, "n": 9}, "conflicting_parameters", "n"),
     "logprobs": ({"prompt": "a", "logprobs": 21}, "invalid_value", "logprobs"),
     "logprobs true": ({"prompt": "a", "logprobs": True}, "invalid_type", "logprobs"),
-    "suffix": ({"prompt": "a", "suffix": "b"}, "unsupported_parameter", "suffix"),
+    "suffix": ({"prompt": "a", "suffix": "b"}, "no_infill_tokens", "suffix"),
     "messages": ({"prompt": "a", "messages": MESSAGES}, "unknown_parameter", "messages"),
 }
 
