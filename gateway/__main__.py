@@ -21,6 +21,7 @@ from gateway.http.server import Server
 from gateway.service import Gateway
 
 DESCRIPTORS = 512  # that are left for workers, Redis and everything else
+SWITCH_SECONDS = 0.0005  # s after which a thread that runs Python lets the event loop go on; 5 ms by default
 log = logging.getLogger("baton.gateway")
 
 
@@ -72,6 +73,7 @@ def main() -> int:
     status.report("starting")
     config = _affordable(config, raise_limit())
     keep_large_buffers_apart()
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         listener = listen(config.host, config.port)
         uvloop.run(serve(config, listener, status))

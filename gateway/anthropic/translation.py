@@ -1,6 +1,7 @@
 """Translates bodies of Anthropic's Messages API into chats, which is what everything behind them understands."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from msgspec import structs
 
@@ -25,6 +26,7 @@ from gateway.openai.formats import JSONSchemaFormat, NamedSchema
 from gateway.openai.messages import Message, TextPart
 from gateway.openai.schemas import ChatRequest
 from gateway.openai.tools import CalledFunction, Function, FunctionName, NamedTool, Tool, ToolCall, ToolChoice
+from gateway.openai.turns import joined
 
 NAMES = {
     "max_completion_tokens": "max_tokens",
@@ -66,7 +68,7 @@ def _prompt_of(body: CountTokensRequest) -> ChatRequest:
     thinks = None if body.thinking is None else not isinstance(body.thinking, ThinkingDisabled)
     return ChatRequest(
         model=body.model,
-        messages=[*system, *_joined(said)],
+        messages=[*system, *_turns(said)],
         tools=[_tool(tool) for tool in body.tools] if body.tools else None,
         tool_choice=_choice(body) if body.tools else None,
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
@@ -125,27 +127,13 @@ def _result(block: ToolResultBlock) -> Message:
     return Message(role="tool", content=content, tool_call_id=block.tool_use_id)
 
 
-def _joined(messages: list[Message]) -> Iterator[Message]:
-    """Joins neighbours of the user, and of the assistant, into one turn, as Anthropic does: templates want turns."""
-    last: Message | None = None
-    for message in messages:
-        if last is not None and last.role == message.role and message.role in ("user", "assistant"):
-            last = structs.replace(
-                last,
-                content=[*_list(last.content), *_list(message.content)] or None,
-                tool_calls=[*(last.tool_calls or ()), *(message.tool_calls or ())] or None,
-                reasoning_content="\n".join(filter(None, (last.reasoning_content, message.reasoning_content))) or None,
-            )
-            continue
-        if last is not None:
-            yield last
-        last = message
-    if last is not None:
-        yield last
-
-
-def _list(content: str | list[TextPart] | None) -> list[TextPart]:
-    return [TextPart(type="text", text=content)] if isinstance(content, str) else content or []
+def _turns(messages: Iterable[Message]) -> Iterator[Message]:
+    """Joins neighbours of the user, and of the assistant, into one turn, as Anthropic does."""
+    for role, neighbours in groupby(messages, key=lambda message: message.role):
+        if role in ("user", "assistant"):
+            yield joined(list(neighbours))
+        else:
+            yield from neighbours
 
 
 def _parts(content: str | Sequence[TextBlock | PlainBlock]) -> str | list[TextPart]:

@@ -49,9 +49,8 @@ class GrammarChecks:
         Raises `APIError`: a 400 with the code `invalid_grammar` or `grammar_too_complex` that names `param`, or a 503
         where too many wait to be checked, or one took too long for want of a processor.
         """
-        size = len(grammar.encode())
-        if size > GRAMMAR_BYTES:
-            message = f"{param}: {size} bytes of grammar are more than {GRAMMAR_BYTES}"
+        if len(grammar) > GRAMMAR_BYTES or len(grammar.encode()) > GRAMMAR_BYTES:
+            message = f"{param}: the grammar has more than {GRAMMAR_BYTES} bytes"
             raise invalid(message, param, "grammar_too_complex")
         key = hashlib.sha256(f"{written} {grammar}".encode()).digest()
         verdict = self._known.get(key) or await self._verdict(key, Check(grammar, written))

@@ -1,5 +1,7 @@
 """Says what form an answer is to have, and makes a grammar of it."""
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -16,6 +18,9 @@ from gateway.grammar.texts import (
 )
 
 REGEX = 1 << 14  # characters
+FORM = 4096  # characters of work that a schema or choices are taken for, whose size nobody knows: a thread's
+
+Work = Callable[[Callable[[], str], int, str], Awaitable[str]]  # does work of a size, here or on a thread
 
 
 class Form(NamedTuple):
@@ -29,11 +34,18 @@ class Form(NamedTuple):
     whitespace: str | None = None  # a regex of what stands between the tokens of JSON; None: what people write
 
 
-async def grammar_of(form: Form, checks: GrammarChecks) -> str:
+async def grammar_of(form: Form, checks: GrammarChecks, work: Work) -> str:
     """Returns the grammar of a form, in Lark, alone or for a part of another: it is still to be checked, as a whole.
 
     Raises `APIError` for a schema that is no JSON, and for a grammar in which no Lark can be found.
     """
+    if form.kind == "grammar":
+        return await checks.checked(str(form.value), form.param, "any")
+    size = len(form.value) if isinstance(form.value, str) else FORM
+    return await work(partial(_written, form), size, form.param)
+
+
+def _written(form: Form) -> str:
     match form.kind, form.value:
         case "json_object", _:
             return of_json_object(form.whitespace)
@@ -48,8 +60,6 @@ async def grammar_of(form: Form, checks: GrammarChecks) -> str:
             return of_regex(pattern)
         case "choice", list(choices):
             return of_choices(choices)
-        case "grammar", str(text):
-            return await checks.checked(text, form.param, "any")
     raise AssertionError(f"a {form.kind} is not said by a {type(form.value).__name__}")
 
 

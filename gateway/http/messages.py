@@ -14,6 +14,7 @@ from gateway.anthropic.translation import NAMES, chat_of
 from gateway.errors import named
 from gateway.http.endpoint import Endpoint
 from gateway.http.serving import Serving, authorization, reply
+from gateway.openai.schemas import ChatRequest
 from gateway.openai.tokens import MOST
 from gateway.requests.request import Request as Open
 
@@ -24,9 +25,9 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     async def messages(request: Request) -> Response:
         received = time.monotonic()
-        body = await serving.read(request, parse_messages)
+        body, chat = await serving.read(request, _message)
         with named(NAMES):
-            admitted = await gateway.front().chat(chat_of(body), _whose(request), cuts=True)
+            admitted = await gateway.front().chat(chat, _whose(request), cuts=True)
 
         def shape(requests: list[Open]) -> MessageShaper:
             return MessageShaper(gateway.model, body, requests[0])
@@ -35,8 +36,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         return await serving.answer(request, admitted, received, bool(body.stream), shape, end)
 
     async def count(request: Request) -> Response:
-        body = await serving.read(request, parse_count)
-        front, chat = gateway.front(), chat_of(body)
+        chat, front = await serving.read(request, _counted), gateway.front()
         with named(NAMES), front.room(chat, 1):
             ids = await front.chat_tokens(chat, max(MOST, front.context()))
         return reply(TokenCount(len(ids)))
@@ -46,6 +46,18 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         Endpoint("POST", path, messages, "Answers a message.", MessagesRequest, MessageAnswer, Event),
         Endpoint("POST", f"{path}/count_tokens", count, counts, CountTokensRequest, TokenCount),
     ]
+
+
+def _message(written: bytes) -> tuple[MessagesRequest, ChatRequest]:
+    """Returns a body, and the chat that it describes: of a large one, both are made on a thread."""
+    body = parse_messages(written)
+    with named(NAMES):
+        return body, chat_of(body)
+
+
+def _counted(written: bytes) -> ChatRequest:
+    with named(NAMES):
+        return chat_of(parse_count(written))
 
 
 def _whose(request: Request) -> str:

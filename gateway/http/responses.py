@@ -19,6 +19,7 @@ from gateway.responses.translation import NAMES, chat_of, items_of
 
 LISTED = 100  # input items that one answer lists, at most
 USUAL = 20  # … where the client does not say
+ITEM = 8  # characters of work that an item is taken for: hundreds of them are translated on a thread
 
 
 def endpoints(serving: Serving) -> list[Endpoint]:
@@ -32,7 +33,8 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         front, whose = gateway.front(), authorization(request)
         said = [*await conversations.previous(whose, body.previous_response_id), *items_of(body)]
         with named(NAMES):
-            admitted = await front.chat(chat_of(body, said), whose)
+            chat = await front.tokenized(partial(chat_of, body, said), ITEM * len(said), "input")
+            admitted = await front.chat(chat, whose)
         stores = body.store is not False and conversations.keeps
         keep = partial(conversations.keep, whose, said) if stores else None
         shapers: list[ResponseShaper] = []
@@ -52,7 +54,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         front = gateway.front()
         said = [*await conversations.previous(authorization(request), body.previous_response_id), *items_of(body)]
         with named(NAMES):
-            chat = chat_of(body, said)
+            chat = await front.tokenized(partial(chat_of, body, said), ITEM * len(said), "input")
             with front.room(chat, 1):
                 ids = await front.chat_tokens(chat, max(MOST, front.context()))
         return reply(InputTokens(input_tokens=len(ids)))

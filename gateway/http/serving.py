@@ -11,9 +11,11 @@ from starlette.responses import Response
 from gateway.errors import APIError
 from gateway.http.body import BodyRoom, parsed, read_body
 from gateway.http.disconnect import ClientGone, until_gone
+from gateway.http.pieced_answer import PiecedAnswer
 from gateway.http.sse import EventStream, openai_end
 from gateway.http.timing import server_timing
 from gateway.openai.admitted import Admitted
+from gateway.openai.json_pieces import json_pieces
 from gateway.openai.replies import Shaper, collect, events
 from gateway.requests.request import Request as Open
 from gateway.service import Gateway
@@ -62,7 +64,7 @@ class Serving:
         """Answers with what `answer` returns, at once, and ends what is open. Raises `APIError`."""
         try:
             body = await until_gone(request.receive, answer)
-            return reply(body, headers=server_timing(open))
+            return PiecedAnswer(json_pieces(body), server_timing(open))
         except ClientGone:
             return Response(status_code=GONE)
         finally:

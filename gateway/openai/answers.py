@@ -1,11 +1,12 @@
 """Holds what all of OpenAI's answers have: a head, the usage, figures, and the scores that clients ask for."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
+from gateway.openai.json_pieces import json_pieces
 from gateway.openai.logprobs import Scored, TokenNames, of_prompt
 from gateway.openai.replies import DONE, Answer, event
 from gateway.openai.schemas import SamplingFields, StreamOptions
@@ -63,12 +64,21 @@ class Answers:
 
     def chunk(self, choice: dict[str, Any], more: dict[str, Any] | None = None) -> bytes:
         """Returns the event of a chunk with this choice, and `more` fields beside it."""
+        return self._front + encode(choice) + self._behind(choice, more)
+
+    def pieces(self, choice: dict[str, Any]) -> Iterator[bytes]:
+        """Yields the event of a chunk that may be large, because its choice has the scores of a prompt."""
+        yield self._front
+        yield from json_pieces(choice)
+        yield self._behind(choice, None)
+
+    def _behind(self, choice: dict[str, Any], more: dict[str, Any] | None) -> bytes:
+        """Returns what a chunk has behind its choice, as JSON."""
         if self._continuous:
             more = {"usage": self._usage_so_far(choice["index"]), **(more or {})}
         elif more is not None and self._include_usage:
             more = {"usage": None, **more}
-        rest = self._rest if more is None else b"]," + encode(more)[1:] + END
-        return self._front + encode(choice) + rest
+        return self._rest if more is None else b"]," + encode(more)[1:] + END
 
     def finish(self, choice: dict[str, Any], delta: Delta, reason: str, last: bool) -> bytes:
         """Returns the last chunk of a choice. That of a stream carries figures for `vllm bench serve`."""

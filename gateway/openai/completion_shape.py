@@ -40,7 +40,8 @@ class CompletionShape:
             text, logprobs = await self._begin(choice)
             if self._prompts is not None or answers.wants_ids:
                 prompt = {"prompt_token_ids": answers.prompt_ids(choice)} if answers.wants_ids else {}
-                yield answers.chunk(_choice(choice, text, logprobs) | prompt)
+                for piece in answers.pieces(_choice(choice, text, logprobs) | prompt):
+                    yield piece
         text = "" if self._only_echo else _text(parts)
         if text or (self._all and delta.token_ids and not self._only_echo):
             logprobs = await self._scored(choice, delta.token_ids, delta.scores)

@@ -1,17 +1,14 @@
 """Puts together what the text of an answer has to be: a form, or calls of tools, behind the model's thoughts."""
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 
 from gateway.errors import APIError
 from gateway.grammar.checks import GrammarChecks
-from gateway.grammar.forms import Form, grammar_of
+from gateway.grammar.forms import Form, Work, grammar_of
 from gateway.output.answer_format import AnswerFormat
 from gateway.output.tools import ToolUse
 
 TOOL = 512  # characters of work that a tool is taken for: some of them together go to a thread
-
-Work = Callable[[Callable[[], str], int, str], Awaitable[str]]  # does work of a size, here or on a thread
 
 
 class Constraints:
@@ -28,7 +25,7 @@ class Constraints:
         Raises `APIError` for what cannot be kept to. Tools that the model may call, and that are not strict, are then
         left to the model: nobody has asked for more.
         """
-        grammar = "" if form is None else await grammar_of(form, self._grammars)
+        grammar = "" if form is None else await grammar_of(form, self._grammars, self._work)
         if tail is not None:
             size = TOOL * len(use.tools) if use is not None else 0
             grammar = await self._work(partial(self._format.grammar, tail, use, grammar), size, "tools")

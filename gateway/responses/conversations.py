@@ -57,6 +57,8 @@ class Conversations:
     async def keep(self, authorization: str, said: list[Item], response: ResponseAnswer) -> bool:
         """Keeps a response behind what was said. Returns False where it cannot be kept: the answer is good anyway."""
         body = msgspec.json.encode(Conversation(response, [*said, *response.output]))
+        if len(body) > self._store.largest:
+            return False
         try:
             kept = await self._store.put(self._tenant(authorization), response.id, body, self._now())
         except StoreUnavailable as error:

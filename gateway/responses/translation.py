@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import structs
-
 from gateway.errors import invalid
 from gateway.openai.formats import JSONObjectFormat, JSONSchemaFormat, NamedSchema, ResponseFormat
 from gateway.openai.messages import MESSAGES, Message, TextPart
 from gateway.openai.schemas import ChatRequest
 from gateway.openai.tools import CalledFunction, Function, FunctionName, NamedTool, Tool, ToolCall, ToolChoice
+from gateway.openai.turns import joined
 from gateway.responses.items import (
     ContentPart,
     FunctionCallItem,
@@ -59,27 +58,20 @@ def chat_of(body: ResponsesRequest, conversation: Sequence[Item]) -> ChatRequest
 
 
 def _messages(items: Iterable[Item]) -> Iterator[Message]:
-    """Yields messages. What the model did in one turn (thoughts, words and calls) is one message."""
-    turn: Message | None = None
-    for item in items:
-        said = _said(item)
-        if said.role == "assistant" and turn is not None and not (turn.tool_calls and said.content is not None):
-            turn = structs.replace(
-                turn,
-                content=said.content if turn.content is None else _both(turn.content, said.content),
-                tool_calls=[*(turn.tool_calls or ()), *(said.tool_calls or ())] or None,
-                reasoning_content="\n".join(filter(None, (turn.reasoning_content, said.reasoning_content))) or None,
-            )
-            continue
-        if turn is not None:
-            yield turn
-            turn = None
+    """Yields messages. What the model did in one turn (thoughts, words, then calls) is one message."""
+    turn: list[Message] = []
+    called = False  # whether the turn has calls: words behind them begin another
+    for said in map(_said, items):
+        if turn and (said.role != "assistant" or (called and said.content is not None)):
+            yield joined(turn)
+            turn, called = [], False
         if said.role == "assistant":
-            turn = said
+            turn.append(said)
+            called = called or bool(said.tool_calls)
         else:
             yield said
-    if turn is not None:
-        yield turn
+    if turn:
+        yield joined(turn)
 
 
 def _said(item: Item) -> Message:
@@ -105,14 +97,6 @@ def _parts(parts: list[ContentPart]) -> list[TextPart]:
         else TextPart(type="text", text=part.text)
         for part in parts
     ]
-
-
-def _both(first: str | list[TextPart], second: str | list[TextPart] | None) -> list[TextPart]:
-    return [part for content in (first, second) for part in _list(content)]
-
-
-def _list(content: str | list[TextPart] | None) -> list[TextPart]:
-    return [TextPart(type="text", text=content)] if isinstance(content, str) else content or []
 
 
 def _tool(tool: FunctionTool) -> Tool:
