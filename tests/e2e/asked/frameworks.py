@@ -1,0 +1,137 @@
+"""Lists what agent frameworks and chat pages send, with fields that change nothing."""
+
+import json
+
+from tests.e2e.asked.asked import Asked, anything, ends_with_usage
+from tests.e2e.asked.bodies import EACH, FORM, HELLO, PERSON, SYSTEM, TOOL, USAGE, chat, completion, is_person
+
+FRAMEWORKS: list[Asked] = [
+    chat("LangChain, structured output", is_person, response_format=FORM, max_tokens=60, n=1, stream=False),
+    chat(
+        "LangChain, streamed",
+        ends_with_usage,
+        [SYSTEM, *HELLO],
+        stream=True,
+        stream_options=USAGE,
+        n=1,
+        temperature=0.7,
+        max_completion_tokens=8,
+        without=("max_tokens",),
+    ),
+    chat("structured output, streamed", is_person, response_format=FORM, max_tokens=60, stream=True),
+    chat(
+        "a form that is not strict",
+        is_person,
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "person", "schema": PERSON, "description": "A person", "strict": False},
+        },
+        max_tokens=60,
+    ),
+    chat(
+        "pydantic-ai",
+        lambda got: got.calls[0][0] == "final_result",
+        [SYSTEM, *HELLO],
+        tools=[
+            {
+                "type": "function",
+                "function": {
+                    "name": "final_result",
+                    "description": "The final response",
+                    "parameters": PERSON,
+                    "strict": True,
+                },
+            }
+        ],
+        tool_choice="required",
+        max_tokens=80,
+    ),
+    chat(
+        "Open WebUI", anything, stream=True, stream_options=USAGE, metadata={"task": "title"}, chat_template_kwargs={}
+    ),
+    chat(
+        "aider",
+        anything,
+        [{"role": "system", "content": "Act as an expert."}, *HELLO, {"role": "assistant", "content": "Ok."}, *HELLO],
+        stream=True,
+    ),
+    chat("Continue", stream=True, stop=["\n\n", "<|end|>"], top_p=1, presence_penalty=0, frequency_penalty=0),
+    chat(
+        "litellm",
+        messages=[{"role": "developer", "content": "Be brief."}, *HELLO],
+        user="u",
+        metadata={"a": "b"},
+        store=False,
+        reasoning_effort=None,
+        service_tier="auto",
+    ),
+    chat(
+        "Agents SDK",
+        anything,
+        [SYSTEM, *HELLO],
+        tools=[TOOL],
+        parallel_tool_calls=False,
+        store=True,
+        stream=True,
+        stream_options=USAGE,
+        verbosity=None,
+        reasoning_effort=None,
+    ),
+    chat(
+        "vLLM's StructuredOutputsParams",
+        is_person,
+        max_tokens=60,
+        structured_outputs={
+            "json": PERSON,
+            "regex": None,
+            "choice": None,
+            "grammar": None,
+            "json_object": None,
+            "disable_fallback": False,
+            "disable_any_whitespace": False,
+            "disable_additional_properties": False,
+            "whitespace_pattern": None,
+            "structural_tag": None,
+        },
+    ),
+    chat(
+        "a backend of vLLM's",
+        is_person,
+        guided_json=json.dumps(PERSON),
+        guided_decoding_backend="xgrammar",
+        max_tokens=60,
+    ),
+    chat("SGLang's defaults", separate_reasoning=True, stream_reasoning=True, regex=None, ebnf=None, lora_path=None),
+    chat("SGLang's regex", regex="a+", status=400, param="regex"),
+    chat(
+        "null in every field",
+        n=None,
+        stop=None,
+        seed=None,
+        top_p=None,
+        logprobs=None,
+        top_logprobs=None,
+        stream=None,
+        stream_options=None,
+        logit_bias=None,
+        user=None,
+        metadata=None,
+        prediction=None,
+        audio=None,
+        modalities=None,
+    ),
+    completion(
+        "LangChain, a completion",
+        n=1,
+        best_of=1,
+        logit_bias={},
+        frequency_penalty=0,
+        presence_penalty=0,
+        top_p=1,
+        suffix="",
+        stream=True,
+    ),
+    chat("empty lists", stop=[], tools=[], bad_words=[], stop_token_ids=[], chat_template_kwargs={}),
+    chat("two limits that are one", max_completion_tokens=8, stream=True, stream_options=EACH),
+    chat("two limits that differ", max_completion_tokens=7, status=400, param="max_completion_tokens"),
+]
