@@ -1,0 +1,46 @@
+"""lm-eval over HTTP judges the model as it does when transformers computes it here."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import DEMO
+from tests.e2e.forks import ROOT
+from tests.e2e.system import System
+
+SECONDS = 110.0
+CONTEXT = 256  # tokens of a window of the rolling perplexity
+
+
+def evaluated(kind: str, tasks: list[str], **arguments: Any) -> dict[str, Any]:
+    """The results of each task, by its name."""
+    command = [sys.executable, "-m", "tests.clients.evaluate", kind, json.dumps(tasks), json.dumps(arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def served(system: System, path: str, **more: Any) -> dict[str, Any]:
+    """The arguments of lm-eval's models that ask a server."""
+    return {"model": DEMO.name, "base_url": f"{system.gateway_url}/v1/{path}", "max_retries": 1, **more}
+
+
+def test_accuracies_are_equal_and_perplexities_nearly(system: System) -> None:
+    tasks = ["baton_choices", "baton_perplexity"]
+    here = evaluated("hf", tasks, pretrained=str(DEMO), dtype="float32", device="cpu", max_length=CONTEXT, batch_size=8)
+    arguments = served(system, "completions", tokenizer=str(DEMO), max_length=CONTEXT)
+    there = evaluated("local-completions", tasks, **arguments)
+    for metric in ("acc,none", "acc_norm,none"):
+        assert there["baton_choices"][metric] == here["baton_choices"][metric]
+    for metric in ("word_perplexity,none", "byte_perplexity,none"):
+        assert there["baton_perplexity"][metric] == pytest.approx(here["baton_perplexity"][metric], rel=1e-4)
+    assert 0.5 < here["baton_choices"]["acc,none"] < 1, "a model that knows all, or nothing, compares nothing"
+
+
+def test_a_generation_task_runs_over_chats(system: System) -> None:
+    found = evaluated("local-chat-completions", ["baton_chat"], **served(system, "chat/completions"))
+    assert found["baton_chat"]["exact_match,sum"] >= 0.75
