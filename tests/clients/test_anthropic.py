@@ -29,7 +29,12 @@ def asked(text: str) -> Any:
 
 
 def test_a_message_whole_and_streamed_is_the_same_answer(client: anthropic.Anthropic) -> None:
-    question: Any = {"model": MODEL, "max_tokens": 64, "messages": asked("What is 7 + 5?"), "temperature": 0}
+    question: Any = {
+        "model": MODEL,
+        "max_tokens": 64,
+        "messages": asked("What is 7 + 5?"),
+        "extra_body": {"temperature": 0},
+    }
     whole = client.messages.create(**question)
     assert whole.stop_reason == "end_turn" and whole.content[0].type == "text" and "12" in whole.content[0].text
     with client.messages.stream(**question) as stream:
@@ -40,7 +45,7 @@ def test_a_message_whole_and_streamed_is_the_same_answer(client: anthropic.Anthr
 
 
 def test_a_tool_is_used_and_its_result_is_told(client: anthropic.Anthropic) -> None:
-    shared: Any = {"model": MODEL, "max_tokens": 64, "tools": [WEATHER], "temperature": 0}
+    shared: Any = {"model": MODEL, "max_tokens": 64, "tools": [WEATHER], "extra_body": {"temperature": 0}}
     messages = asked("What is the weather in Paris?")
     first = client.messages.create(messages=messages, **shared)
     (used,) = [block for block in first.content if block.type == "tool_use"]
