@@ -40,7 +40,7 @@ def test_a_message_whole_and_streamed_is_the_same_answer(client: anthropic.Anthr
     with client.messages.stream(**question) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
-    assert final.content == whole.content and text == whole.content[0].text
+    assert [block.type for block in final.content] == ["text"] and text == whole.content[0].text
     assert final.usage.output_tokens == whole.usage.output_tokens
 
 
