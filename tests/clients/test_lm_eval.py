@@ -31,7 +31,7 @@ def served(system: System, path: str, **more: Any) -> dict[str, Any]:
 
 def test_accuracies_are_equal_and_perplexities_nearly(system: System) -> None:
     tasks = ["baton_choices", "baton_perplexity"]
-    here = evaluated("hf", tasks, pretrained=str(DEMO), dtype="float32", device="cpu", max_length=CONTEXT, batch_size=8)
+    here = evaluated("hf", tasks, pretrained=str(DEMO), dtype="float32", device="cpu", max_length=CONTEXT)
     # Of a server's context lm-eval keeps one token for the answer, and of a window one more.
     arguments = served(system, "completions", tokenizer=str(DEMO), max_length=CONTEXT + 2)
     there = evaluated("local-completions", tasks, **arguments)

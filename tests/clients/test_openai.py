@@ -66,7 +66,9 @@ def test_log_probabilities_come_with_every_token(client: openai.OpenAI, model: s
     assert done.usage is not None and len(tokens) == done.usage.completion_tokens
     for token in tokens:
         assert token.top_logprobs[0].logprob == token.logprob
-        assert len(token.top_logprobs) == 3 and bytes(token.bytes or ()).decode(errors="replace") == token.token
+        assert len(token.top_logprobs) == 3
+    text = b"".join(bytes(token.bytes or ()) for token in tokens).decode()  # a token may be a part of a character
+    assert done.choices[0].message.content and text.startswith(done.choices[0].message.content)
 
 
 def test_an_answer_is_parsed_by_its_pydantic_model(client: openai.OpenAI, model: str) -> None:
