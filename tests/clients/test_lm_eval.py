@@ -39,7 +39,7 @@ def test_accuracies_are_equal_and_perplexities_nearly(system: System) -> None:
         assert there["baton_choices"][metric] == here["baton_choices"][metric]
     for metric in ("word_perplexity,none", "byte_perplexity,none"):
         assert there["baton_perplexity"][metric] == pytest.approx(here["baton_perplexity"][metric], rel=1e-4)
-    assert 0.5 < here["baton_choices"]["acc,none"] < 1, "a model that knows all, or nothing, compares nothing"
+    assert 0.1 < here["baton_choices"]["acc,none"] < 1, "a model that knows all, or nothing, compares nothing"
 
 
 def test_a_generation_task_runs_over_chats(system: System) -> None:
