@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
+from typing import NoReturn
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -34,6 +35,10 @@ class _Step:
     failed: dict[int, str] = field(default_factory=dict)  # why
     masks: Masks | None = None  # of the others
 
+    def refuse(self, why: str) -> None:
+        """Lets all works fail."""
+        self.failed, self.forced, self.masks = dict.fromkeys(self.works, why), {}, None
+
 
 class _Worker:
     """Runs the thread. One that does not answer is left to itself, with all that it has."""
@@ -55,21 +60,35 @@ class _Worker:
         self._steps.put(step)
 
     def _run(self) -> None:
-        problem = ""
         try:
-            self.followers = Followers(self._read())
+            tokenizer = self._read()
+            self.followers = Followers(tokenizer)
         except ModelError as error:
-            problem = str(error)
+            self._refuse_all(str(error))
+        except BaseException as error:  # a panic of llguidance's is no Exception
+            log.exception("constrained output: the tokenizer")
+            self._refuse_all(f"the tokenizer cannot be used ({type(error).__name__})")
         executor = LLExecutor(self._threads)
         while True:
             step = self._steps.get()
-            if self.followers is None:
-                step.failed = dict.fromkeys(step.works, problem)
-            else:
-                self._compute(self.followers, executor, step)
+            try:
+                self._compute(executor, step)
+            except BaseException as error:  # this thread is everybody's: it goes on without what may be half done
+                log.error("the masks of grammars could not be computed: %s", type(error).__name__)  # no text of theirs
+                step.refuse(f"what it allows could not be computed ({type(error).__name__})")
+                self.followers = Followers(tokenizer)
             step.done.set()
 
-    def _compute(self, followers: Followers, executor: LLExecutor, step: _Step) -> None:
+    def _refuse_all(self, why: str) -> NoReturn:
+        """Answers every step, for ever, that its grammars cannot be followed."""
+        while True:
+            step = self._steps.get()
+            step.refuse(why)
+            step.done.set()
+
+    def _compute(self, executor: LLExecutor, step: _Step) -> None:
+        followers = self.followers
+        assert followers is not None
         matchers: list[tuple[int, LLMatcher]] = []
         for index, work in step.works.items():
             try:
@@ -123,7 +142,7 @@ class GrammarMasks:
         if not step.done.wait(SECONDS):
             log.error("the masks of grammars were not there after %g s; their thread is left to itself", SECONDS)
             self._worker = self._make()
-            step.failed = dict.fromkeys(step.works, f"what it allows was not known after {SECONDS:g} s")
+            step.refuse(f"what it allows was not known after {SECONDS:g} s")
             return None
         return step.masks
 

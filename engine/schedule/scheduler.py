@@ -239,8 +239,9 @@ class Scheduler:
         self._applied_at = now
         self._steps += 1
         before = self._prompt_tokens + self._output_tokens
-        failed = dict.fromkeys(result.failed, NON_FINITE) | dict.fromkeys(result.none_left, NONE_LEFT)
-        failed |= {index: GRAMMAR + why for index, why in result.refused.items()}
+        failed = {index: GRAMMAR + why for index, why in result.refused.items()}
+        failed |= dict.fromkeys(result.none_left, NONE_LEFT)
+        failed |= dict.fromkeys(result.failed, NON_FINITE)  # whatever else is wrong: its KV has to leave the cache
         progress: list[Progress] = []
         shares = zip(step.plan.works, step.members, result.tokens, strict=True)
         for index, (work, sequence, tokens) in enumerate(shares):

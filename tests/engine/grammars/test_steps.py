@@ -228,6 +228,45 @@ def test_masks_that_do_not_come_cost_their_sequences_only(
     hanging.set()
 
 
+class Panic(BaseException):
+    """Is to Python what a panic of llguidance is: no Exception."""
+
+
+def test_a_panic_costs_the_sequences_of_its_step_and_not_the_thread(
+    engine: LoadedEngine, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for a thread that is dead: neither this step's others, nor the next request."""
+
+    def panic(tokenizer: object, grammar: str) -> object:
+        if "panic" in grammar:
+            raise Panic("quoting the output")
+        return compiled(tokenizer, grammar)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("engine.grammars.follower.compiled", panic)
+    monkeypatch.setattr(masks, "SECONDS", 60.0)
+    batch = Batch(engine, Executor(engine, constraints=masks_of(model)))
+    batch.ask(grammar_sampling(of_choices(["panic"])), Limits(50, ENDS))
+    batch.ask(Sampling(seed=1), Limits(5))
+    failed, free = batch.run()
+    assert failed.failed == "grammar: what it allows could not be computed (Panic)" and len(free.tokens) == 5
+    batch.ask(grammar_sampling(FORMS[1]), Limits(1500, ENDS))
+    assert batch.run()[-1].finish == "stop"
+
+
+def test_a_tokenizer_that_nobody_has_thought_of_fails_at_once(
+    engine: LoadedEngine, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masks, "SECONDS", 60.0)
+
+    def read() -> object:
+        raise KeyError("id")
+
+    constraints = GrammarMasks(read, VOCABULARY, threads=1)  # type: ignore[arg-type]
+    batch = Batch(engine, Executor(engine, constraints=constraints))
+    batch.ask(grammar_sampling(FORMS[0]), Limits(50, ENDS))
+    assert batch.run()[0].failed == "grammar: the tokenizer cannot be used (KeyError)"
+
+
 def test_penalties_count_what_was_not_drawn(engine: LoadedEngine, model: Path) -> None:
     """Counts that are kept from step to step agree with counts from all tokens, forced ones among them."""
     penal = {"frequency_penalty": 0.8, "presence_penalty": 0.3, "repetition_penalty": 1.2}

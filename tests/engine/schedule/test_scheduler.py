@@ -221,6 +221,16 @@ def test_a_sequence_without_a_token_left_ends_and_its_kv_stays_good() -> None:
     assert stuck.state is SequenceState.ENDED and engine.load().blocks_cached == 1
 
 
+def test_logits_that_are_not_finite_leave_no_kv_whatever_else_is_wrong() -> None:
+    engine, bad = scheduler(), job(4)
+    engine.add(bad)
+    plan = planned(engine)
+    result = StepResult(plan.step, [[]], failed=[0], none_left=[0], refused={0: "its masks did not come"})
+    assert engine.apply(result, 2.0) == [Progress(bad, 0, [], failed=NON_FINITE)]
+    engine.check_invariants()
+    assert engine.load().blocks_cached == 0
+
+
 # what can never fit
 
 

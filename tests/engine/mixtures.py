@@ -1,0 +1,336 @@
+"""Random crowds of requests, of every kind of sampling and with every way to move, and what each answers alone.
+
+A crowd shares small pools with a cache, in steps of few tokens, some of them handed over from another engine, some of
+them begun by an attempt that died, some of them released on the way. What each is told must be what it is told alone.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from core.ids import AttemptKey
+from core.messages import Finish, Limits, Prompt, Sampling
+from core.scores import TokenScore
+from engine.blocks.manager import BlockManager
+from engine.executor import Engine, Executor
+from engine.grammars.masks import GrammarMasks
+from engine.plan import StepResult
+from engine.schedule import sequence as sequences
+from engine.schedule.scheduler import Progress, Scheduler
+from engine.schedule.sequence import SequenceState
+from gateway.grammar.texts import of_choices, of_json_schema, of_regex
+from tests.engine.grammars.answering import CLOSING, ENDS, VOCABULARY, masks_of
+
+ERROR = 1e-4
+LAST_ARRIVAL = 30  # turn
+TURNS = 10_000
+"""After so many a crowd is stuck."""
+GRAMMARS = (
+    of_choices(["The quick brown fox jumps over the lazy dog.", "The quick red fox.", "No."]),
+    of_regex("[a-f]{3}-[0-9]{2,6}( and again)?"),
+    of_json_schema({"type": "object", "properties": {"name": {"enum": ["a", "b"]}, "size": {"type": "integer"}}}),
+)
+CLOSER = tuple((token, 4.0) for token in CLOSING)
+
+
+@dataclass
+class Question:
+    """What somebody asks, and how it comes to its answer."""
+
+    prompt: list[int]
+    sampling: Sampling
+    limits: Limits
+    samples: int
+    arrives: int  # turn
+    handed_over: bool
+    died_after: int  # output tokens of an attempt before this one
+    released_at: int  # turn; its answer does not matter
+
+
+@dataclass
+class Answer:
+    """What one sample was told, over all attempts."""
+
+    tokens: list[int] = field(default_factory=list)
+    scores: list[TokenScore] = field(default_factory=list)
+    prompt_scores: list[TokenScore] = field(default_factory=list)
+    finish: Finish | None = None
+    failed: str = ""
+
+    def behind(self, emitted: int) -> "Answer":
+        """Returns what is left to tell when so many tokens were told by an earlier attempt."""
+        prompt_scores = [] if emitted else self.prompt_scores
+        return Answer(self.tokens[emitted:], self.scores[emitted:], prompt_scores, self.finish, self.failed)
+
+    def take(self, progress: Progress, prompt_tokens: int, base: int) -> None:
+        """Adds what a step gave. Raises AssertionError if tokens are left out or told twice."""
+        assert progress.failed or progress.index == base + len(self.tokens), (progress.index, base, len(self.tokens))
+        self.tokens += progress.tokens
+        self.scores += progress.scores or []
+        if progress.prompt_scores is not None:
+            assert not self.prompt_scores and len(progress.prompt_scores) == prompt_tokens - 1
+            self.prompt_scores = list(progress.prompt_scores)
+        self.finish, self.failed = progress.finish, progress.failed
+
+
+def question(rng: random.Random, shared: list[int], longest: int) -> Question:
+    """Draws one: of each kind of sampling about a third have it."""
+
+    def maybe(make: Callable[[], Any], otherwise: Any, chance: float = 0.3) -> Any:
+        return make() if rng.random() < chance else otherwise
+
+    grammar = maybe(lambda: rng.choice(GRAMMARS), "")
+    letters: list[int] = [] if grammar else maybe(lambda: rng.sample(range(VOCABULARY), 6), [])
+    sampling = Sampling(
+        seed=rng.randrange(1 << 32),
+        temperature=rng.choice((0.0, 0.7, 1.0, 1.5)),
+        top_p=maybe(lambda: 0.8, 1.0),
+        top_k=maybe(lambda: rng.choice((1, 5, 40)), 0),
+        min_p=maybe(lambda: 0.05, 0.0, 0.1),
+        repetition_penalty=maybe(lambda: rng.choice((0.8, 1.3)), 1.0),
+        presence_penalty=maybe(lambda: rng.uniform(-2, 2), 0.0),
+        frequency_penalty=maybe(lambda: rng.uniform(-2, 2), 0.0),
+        logit_bias=CLOSER if grammar else maybe(lambda: ((rng.randrange(VOCABULARY), rng.uniform(-9, 9)),), ()),
+        allowed_token_ids=tuple(letters) if letters else None,
+        bad_words=maybe(lambda: _words(rng, letters or range(VOCABULARY)), (), 0.6 if letters else 0.1),
+        grammar=grammar,
+        logprobs=maybe(lambda: rng.choice((0, 1, 20)), None),
+        prompt_logprobs=maybe(lambda: rng.choice((0, 2)), None),
+    )
+    stops = (*ENDS, *maybe(lambda: rng.sample(range(VOCABULARY), 200), []))
+    prompt = shared[: rng.choice((0, 16, 40))] + [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 30))]
+    return Question(
+        prompt,
+        sampling,
+        Limits(rng.randint(1, longest), stops, rng.choice((0, 0, 5, 20))),
+        samples=rng.choice((1, 1, 1, 2, 3)),
+        arrives=rng.randrange(LAST_ARRIVAL),
+        handed_over=rng.random() < 0.4,
+        died_after=maybe(lambda: rng.randint(1, 20), 0),
+        released_at=maybe(lambda: rng.randrange(60), 1 << 30, 0.15),
+    )
+
+
+def _words(rng: random.Random, letters: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Draws bad words; of few letters, they are met."""
+    return tuple(tuple(rng.choices(letters, k=rng.choice((2, 2, 3)))) for _ in range(12))
+
+
+class Node:
+    """An engine with a scheduler of its own."""
+
+    def __init__(self, engine: Engine, grammars: GrammarMasks, *, blocks: int, batch: int) -> None:
+        self.pool = engine.pool
+        self._executor = Executor(engine, constraints=grammars)
+        self._flying = 0
+        self._depth = engine.launch_depth
+        self.scheduler = Scheduler(
+            BlockManager(engine.pool.spec, blocks),
+            max_batch_tokens=batch,
+            max_sequences=16,
+            max_model_len=engine.model_config.max_model_len,
+            max_in_flight=engine.launch_depth,
+        )
+
+    def turn(self) -> list[Progress]:
+        """Plans and launches a step, and collects one if no other can be launched, as a worker does."""
+        plan = self.scheduler.plan(0.0)
+        self._executor.move(self.scheduler.take_moves())
+        if plan is not None:
+            self._executor.launch(plan)
+            self._flying += 1
+        if not self._flying or (plan is not None and self._flying < self._depth):
+            return []
+        self._flying -= 1
+        result: StepResult = self._executor.collect()
+        return self.scheduler.apply(result, 0.0)
+
+    @property
+    def at_rest(self) -> bool:
+        """Tells whether nothing is under way."""
+        load = self.scheduler.load()
+        return not (self._flying or load.running or load.waiting)
+
+
+class Crowd:
+    """Answers questions together, on a prefill and a decode engine."""
+
+    def __init__(self, prefill: Node, decode: Node, alone: dict[int, list[Answer]] | None = None) -> None:
+        """`alone`: what questions are told alone; those whose earlier attempt died go on from there."""
+        self._prefill, self._decode = prefill, decode
+        self._alone = alone
+        self.answers: dict[int, list[Answer]] = {}
+        self._questions: dict[int, Question] = {}
+        self._bases: dict[int, int] = {}
+        self._members: dict[int, list[sequences.Sequence]] = {}
+        self._parked: dict[
+            int, tuple[sequences.Sequence, list[sequences.Sequence]]
+        ] = {}  # of prefill; the decode engine's landings
+
+    def ask(self, number: int, asked: Question) -> None:
+        """Begins to answer."""
+        self._questions[number] = asked
+        output: list[int] = []
+        if self._alone is not None and asked.died_after and asked.samples == 1:
+            before = self._alone[number][0]
+            output = before.tokens[: max(0, min(asked.died_after, len(before.tokens) - 1))]
+        self._bases[number] = len(output)
+        self.answers[number] = [Answer() for _ in range(asked.samples)]
+        prompt = Prompt([*asked.prompt, *output], len(asked.prompt))
+        handed_over = asked.handed_over and self._alone is not None
+        own = self._sequences(number, prompt, sampling=asked.sampling, limits=asked.limits, hand_off=handed_over)
+        if handed_over:
+            landing = self._sequences(number, prompt, landing=True)
+            self._parked[number] = own[0], landing
+            self._decode.scheduler.add(landing[0], landing[1:])
+            self._prefill.scheduler.add(own[0], own[1:])
+            self._members[number] = [*own, *landing]
+        else:
+            self._decode.scheduler.add(own[0], own[1:])
+            self._members[number] = own
+
+    def _sequences(self, number: int, prompt: Prompt, **settings: Any) -> list[sequences.Sequence]:
+        keys = [AttemptKey(str(number), sample, 1) for sample in range(self._questions[number].samples)]
+        return [sequences.Sequence(key, "gateway", prompt, 1e9, **settings) for key in keys]
+
+    def base(self, number: int) -> int:
+        """Returns how many tokens an attempt before this one was able to tell."""
+        return self._bases[number]
+
+    def release(self, number: int) -> None:
+        """Lets nobody wait for an answer any more; it is none."""
+        for each in self._members[number]:
+            node = self._decode if each.landing or not each.hand_off else self._prefill
+            node.scheduler.release(each)
+        self._parked.pop(number, None)
+        self.answers[number] = []
+
+    def turn(self) -> None:
+        """Lets both engines do a step, and moves what can move."""
+        for node in (self._prefill, self._decode):
+            for progress in node.turn():
+                key = progress.sequence.key
+                number = int(key.request)
+                if self.answers[number]:
+                    base = self._bases[number]
+                    prompt_tokens = progress.sequence.prompt_tokens
+                    self.answers[number][key.sample].take(progress, prompt_tokens, base)
+        for number, (parked, landing) in list(self._parked.items()):
+            answers = self.answers[number]
+            if parked.state is SequenceState.PARKED and landing[0].state is SequenceState.LANDING:
+                self._move(number, parked, landing)
+            elif parked.state is SequenceState.ENDED and all(each.finish or each.failed for each in answers):
+                for each in landing:
+                    self._decode.scheduler.release(each)
+                del self._parked[number]
+
+    def _move(self, number: int, parked: sequences.Sequence, landing: list[sequences.Sequence]) -> None:
+        """Copies a prompt's KV from engine to engine, and lets the samples go on that have not ended."""
+        going = {at: each for at, each in enumerate(self.answers[number]) if not each.finish}
+        held = landing[0].held_blocks
+        targets = landing[0].blocks[0][held:]
+        sources = parked.blocks[0][held : held + len(targets)]
+        for layer in range(len(self._decode.pool.layers)):
+            if targets:
+                self._decode.pool.write(0, layer, targets, self._prefill.pool.read(0, layer, sources))
+        for at, each in enumerate(landing):
+            if at not in going:
+                self._decode.scheduler.release(each)
+        asked = self._questions[number]
+        emitted = {at: list(answer.tokens) for at, answer in going.items()}
+        self._decode.scheduler.adopt(landing[0], emitted, asked.sampling, asked.limits)
+        self._prefill.scheduler.release(parked)
+        del self._parked[number]
+
+    @property
+    def at_rest(self) -> bool:
+        """Tells whether all is answered."""
+        return not self._parked and self._prefill.at_rest and self._decode.at_rest
+
+
+class Mixture:
+    """Asks questions alone, and then together; counts what came to pass."""
+
+    def __init__(self, engines: tuple[Engine, Engine], model: Path) -> None:
+        """`engines`: of the model, with a pool each: one computes prompts for the other, which answers."""
+        self._prefill, self._decode = engines
+        self._prefill_grammars, self._decode_grammars = masks_of(model), masks_of(model)
+        self.seen: Counter[str] = Counter()
+
+    def wrong(self, seed: int, count: int, longest: int = 40) -> list[str]:
+        """Asks `count` random questions of up to `longest` tokens; says where answers are not those given alone."""
+        rng = random.Random(seed)
+        shared = [rng.randrange(VOCABULARY) for _ in range(64)]
+        questions = [question(rng, shared, longest) for _ in range(count)]
+        alone = {number: self._alone(asked) for number, asked in enumerate(questions)}
+        blocks = rng.randint(12, 40)
+        prefill = Node(self._prefill, self._prefill_grammars, blocks=40, batch=rng.choice((16, 64)))
+        decode = Node(self._decode, self._decode_grammars, blocks=blocks, batch=rng.choice((16, 40, 200)))
+        crowd = Crowd(prefill, decode, alone)
+        for turn in range(TURNS):
+            for number, asked in enumerate(questions):
+                if asked.arrives == turn:
+                    crowd.ask(number, asked)
+                elif asked.released_at == turn and turn > asked.arrives:
+                    crowd.release(number)
+            crowd.turn()
+            if turn > LAST_ARRIVAL and crowd.at_rest:
+                break
+        for node in (prefill, decode):
+            assert node.at_rest, f"seed {seed}: not at rest after {TURNS} turns"
+            node.scheduler.check_invariants()
+        self.seen["preempted"] += decode.scheduler.load().preemptions
+        self.seen["forks"] += decode.scheduler.load().kv.forks
+        self.seen["found in the cache"] += decode.scheduler.load().kv.found_tokens
+        found = []
+        for number, asked in enumerate(questions):
+            for at, answer in enumerate(crowd.answers[number]):
+                expected = alone[number][at]
+                self._count(asked, answer)
+                if problem := difference(answer, expected.behind(crowd.base(number))):
+                    found.append(f"seed {seed}, question {number}, sample {at}: {problem}: {asked}")
+        return found
+
+    def _alone(self, asked: Question) -> list[Answer]:
+        node = Node(self._decode, self._decode_grammars, blocks=self._decode.pool.block_count, batch=256)
+        crowd = Crowd(node, node)
+        crowd.ask(0, asked)
+        while not crowd.at_rest:
+            crowd.turn()
+        return crowd.answers[0]
+
+    def _count(self, asked: Question, answer: Answer) -> None:
+        sampling = asked.sampling
+        self.seen["answers"] += 1
+        self.seen["tokens"] += len(answer.tokens)
+        self.seen["failed"] += bool(answer.failed)
+        self.seen["stopped"] += answer.finish == "stop"
+        self.seen["scored"] += len(answer.scores)
+        self.seen["prompts scored"] += bool(answer.prompt_scores)
+        self.seen["handed over with a grammar"] += asked.handed_over and bool(sampling.grammar)
+        self.seen["handed over and penalized"] += asked.handed_over and sampling.presence_penalty != 0
+
+
+def difference(answer: Answer, expected: Answer) -> str:
+    """Says what an answer has otherwise than it should; empty: nothing."""
+    if (answer.tokens, answer.finish, answer.failed) != (expected.tokens, expected.finish, expected.failed):
+        ends = f"{answer.finish} {answer.failed!r} instead of {expected.finish} {expected.failed!r}"
+        return f"{answer.tokens} instead of {expected.tokens}, {ends}"
+    for name, own, theirs in (
+        ("scores", answer.scores, expected.scores),
+        ("prompt's scores", answer.prompt_scores, expected.prompt_scores),
+    ):
+        if len(own) != len(theirs):
+            return f"{len(own)} {name} instead of {len(theirs)}"
+        if not all(map(alike, own, theirs)):
+            return f"other {name}"
+    return ""
+
+
+def alike(one: TokenScore, other: TokenScore) -> bool:
+    """Tells whether scores are equal but for rounding; tokens that are about equally likely may change places."""
+    values = [abs(own - theirs) < ERROR for (_, own), (_, theirs) in zip(one.top, other.top, strict=True)]
+    return abs(one.logprob - other.logprob) < ERROR and abs(one.rank - other.rank) <= 1 and all(values)
