@@ -31,7 +31,6 @@ class Form(NamedTuple):
         ""  # a schema, or its text; a regex; the choices; a grammar in Lark or as GBNF
     )
     param: str = "response_format"
-    whitespace: str | None = None  # a regex of what stands between the tokens of JSON; None: what people write
 
 
 async def grammar_of(form: Form, checks: GrammarChecks, work: Work) -> str:
@@ -48,11 +47,11 @@ async def grammar_of(form: Form, checks: GrammarChecks, work: Work) -> str:
 def _written(form: Form) -> str:
     match form.kind, form.value:
         case "json_object", _:
-            return of_json_object(form.whitespace)
+            return of_json_object()
         case "json_schema", str(text):
-            return of_json_schema(_parsed(text, form.param), form.whitespace)
+            return of_json_schema(_parsed(text, form.param))
         case "json_schema", (dict() | bool()) as schema:
-            return of_json_schema(schema, form.whitespace)
+            return of_json_schema(schema)
         case "regex", str(pattern):
             if len(pattern) > REGEX:
                 message = f"{form.param}: {len(pattern)} characters of a regex are more than {REGEX}"

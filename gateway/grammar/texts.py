@@ -24,21 +24,18 @@ JSONSchema = dict[str, Any] | bool
 """A JSON schema, parsed."""
 
 
-def of_json_schema(schema: JSONSchema, whitespace: str | None = None) -> str:
-    """Returns the grammar of JSON by a schema, whose keywords all count; `whitespace` is a regex, "" for none."""
+def of_json_schema(schema: JSONSchema) -> str:
+    """Returns the grammar of JSON by a schema, whose keywords all count."""
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
-    options: dict[str, Any] = {"whitespace_pattern": WHITESPACE if whitespace is None else whitespace}
-    if whitespace == "":
-        options = {"whitespace_flexible": False}
-    told = schema.get("x-guidance")
-    schema = {**with_any_of(schema), "x-guidance": {**options, **(told if isinstance(told, dict) else {})}}
+    options, told = {"whitespace_pattern": WHITESPACE}, schema.get("x-guidance")
+    schema = {**with_any_of(schema), "x-guidance": options | (told if isinstance(told, dict) else {})}
     return f"start: %json {msgspec.json.encode(schema).decode()}"
 
 
-def of_json_object(whitespace: str | None = None) -> str:
+def of_json_object() -> str:
     """Returns the grammar of any JSON object."""
-    return of_json_schema({"type": "object"}, whitespace)
+    return of_json_schema({"type": "object"})
 
 
 def of_regex(pattern: str) -> str:

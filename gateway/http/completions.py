@@ -33,7 +33,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     async def completion(request: Request) -> Response:
         received = time.monotonic()
-        body = await serving.read(request, parse_completion)
+        body = await serving.read(request, parse_completion, ids=True)
         front = gateway.front()
         admitted = await front.completion(body, authorization(request))
 

@@ -14,6 +14,7 @@ from gateway.http.disconnect import ClientGone, until_gone
 from gateway.http.pieced_answer import PiecedAnswer
 from gateway.http.sse import EventStream, openai_end
 from gateway.http.timing import server_timing
+from gateway.openai.admission import FEW_VALUES
 from gateway.openai.admitted import Admitted
 from gateway.openai.json_pieces import json_pieces
 from gateway.openai.replies import Shaper, collect, events
@@ -37,10 +38,13 @@ class Serving:
             request.state.id = self.gateway.new_id()
         return str(request.state.id)
 
-    async def read(self, request: Request, parse: Callable[[bytes], Body]) -> Body:
-        """Returns what `parse` makes of the body. Raises `APIError`, also while nobody can take the request."""
+    async def read(self, request: Request, parse: Callable[[bytes], Body], ids: bool = False) -> Body:
+        """Returns what `parse` makes of the body, which may have as many values as prompts have tokens if it has `ids`.
+
+        Raises `APIError`, also while nobody can take the request.
+        """
         gateway = self.gateway
-        values = gateway.front().values()
+        values = gateway.front().values() if ids else FEW_VALUES
         return await parsed(parse, await read_body(request, gateway.config.max_body, values, self._room))
 
     async def answer(

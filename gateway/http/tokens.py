@@ -28,7 +28,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         return reply(await tokenized(serving.gateway.front(), body))
 
     async def detokenize(request: Request) -> Response:
-        body = await serving.read(request, parse_detokenize)
+        body = await serving.read(request, parse_detokenize, ids=True)
         return reply(await detokenized(serving.gateway.front(), body))
 
     async def info(request: Request) -> Response:

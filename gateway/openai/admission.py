@@ -32,8 +32,8 @@ from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
 COMPLETION_TOKENS = 16  # OpenAI's default limit for completions; chats may fill the context
 INLINE = 1024  # characters that are tokenized on the event loop, in half a millisecond
 LONG = 65536  # characters from which a prompt waits for its turn among the long ones, not among the others
-VALUES = 1 << 20  # that a body may have, whatever the context
-FEW_VALUES = 1 << 16  # that a body may have which are no token ids, such as the parts of messages
+VALUES = 1 << 20  # that a body with token ids may have, whatever the context
+FEW_VALUES = 1 << 16  # … which are no token ids, such as the parts of messages: decoded in a millisecond
 AT_ONCE = 2  # prompts that are tokenized at once, of the long ones and of the others
 RENDER_SECONDS = 10.0  # s in which a long prompt has to be rendered and tokenized
 ARGUMENT_VALUES = 8192  # that the arguments of all earlier calls may have
@@ -80,7 +80,7 @@ class Admission:
         return min((limit for limit in limits if limit), default=0)
 
     def values(self) -> int:
-        """Returns how many values the body of a request may have: the ids of all prompts, and a few more."""
+        """Returns how many values a body with token ids may have: those of all prompts, and a few more."""
         return min(VALUES, PROMPTS * self.context() + FEW_VALUES) if self.context() else VALUES
 
     async def chat(self, body: ChatRequest, authorization: str = "", cuts: bool = False) -> Admitted:

@@ -2,7 +2,7 @@
 
 from gateway.errors import conflict
 from gateway.grammar.forms import Form
-from gateway.openai.formats import JSONObjectFormat, JSONSchemaFormat, StructuredOutputs
+from gateway.openai.formats import Choices, JSONObjectFormat, JSONSchema, JSONSchemaFormat, StructuredOutputs
 from gateway.openai.schemas import SamplingFields
 
 
@@ -27,25 +27,21 @@ def _response_format(body: SamplingFields) -> list[Form]:
 
 def _structured(asked: StructuredOutputs) -> list[Form]:
     forms = [Form("json_object", param="structured_outputs.json_object")] if asked.json_object else []
-    if asked.json is not None:
-        forms.append(Form("json_schema", asked.json, "structured_outputs.json"))
-    if asked.regex is not None:
-        forms.append(Form("regex", asked.regex, "structured_outputs.regex"))
-    if asked.choice is not None:
-        forms.append(Form("choice", asked.choice, "structured_outputs.choice"))
-    if asked.grammar is not None:
-        forms.append(Form("grammar", asked.grammar, "structured_outputs.grammar"))
-    return forms
+    return forms + _given("structured_outputs.", asked.json, asked.regex, asked.choice, asked.grammar)
 
 
 def _guided(body: SamplingFields) -> list[Form]:
-    forms = []
-    if body.guided_json is not None:
-        forms.append(Form("json_schema", body.guided_json, "guided_json"))
-    if body.guided_regex is not None:
-        forms.append(Form("regex", body.guided_regex, "guided_regex"))
-    if body.guided_choice is not None:
-        forms.append(Form("choice", body.guided_choice, "guided_choice"))
-    if body.guided_grammar is not None:
-        forms.append(Form("grammar", body.guided_grammar, "guided_grammar"))
-    return forms
+    return _given("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
+
+
+def _given(
+    prefix: str, json: JSONSchema | str | None, regex: str | None, choice: Choices | None, grammar: str | None
+) -> list[Form]:
+    """Returns what of vLLM's forms is given; `prefix` is what the names of their fields begin with."""
+    forms = [
+        None if json is None else Form("json_schema", json, f"{prefix}json"),
+        None if regex is None else Form("regex", regex, f"{prefix}regex"),
+        None if choice is None else Form("choice", choice, f"{prefix}choice"),
+        None if grammar is None else Form("grammar", grammar, f"{prefix}grammar"),
+    ]
+    return [form for form in forms if form is not None]

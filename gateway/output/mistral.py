@@ -16,7 +16,6 @@ from gateway.output.reader import Marks, Reader, Steps, kept, told
 from gateway.output.tools import Tool, ToolUse
 
 CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
-_NAME = literal('{"name":')
 _ID = 'ID: /, ?"id": ?"[a-zA-Z0-9]{9}"/\n'
 _CALLS, _ARGS, _NAME_END = Marks(CALLS), Marks(ARGS, CALLS), Marks(ARGS, CALL_ID, CALLS, "{")
 

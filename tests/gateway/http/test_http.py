@@ -277,7 +277,9 @@ async def test_stats_while_redis_is_away(running: Running, monkeypatch: pytest.M
 async def test_values_are_counted_before_they_are_decoded(running: Running) -> None:
     ids = b'{"prompt": [' + b"1," * (PROMPTS * CONTEXT + FEW_VALUES) + b"1]}"
     messages = b'{"messages": [' + b",".join([b'{"role": "user", "content": ""}'] * 100_000) + b"]}"
-    for path, body in (("/v1/completions", ids), ("/v1/chat/completions", messages)):
+    no_prompt = b'{"stop_token_ids": [' + b"1," * FEW_VALUES + b"1]}"  # which only prompts may have so many of
+    chat = "/v1/chat/completions"
+    for path, body in (("/v1/completions", ids), (chat, messages), (chat, no_prompt)):
         answer = await running.client.post(path, content=body, headers={"content-type": "application/json"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "too_many_values")
     full = [[5] * (CONTEXT - 1)] * PROMPTS
