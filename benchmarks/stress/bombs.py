@@ -106,6 +106,7 @@ def _tool(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
 async def stream(client: httpx.AsyncClient, until: asyncio.Event, gaps: list[float]) -> None:
     """Streams answers until it is told to stop, and notes the seconds between chunks."""
     body = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True, "temperature": 1.0}
+    body["return_token_ids"] = True  # so that a token without text is a chunk as well, not a gap
     while not until.is_set():
         async with client.stream("POST", "/v1/completions", json=body) as answer:
             last = 0.0
