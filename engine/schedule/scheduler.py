@@ -211,9 +211,9 @@ class Scheduler:
         room = self._max_batch_tokens - len(decodes)
         if decodes:
             room = self._chunking.room(room)
-        works = self._decodes(decodes, room)
-        more = sum(len(work.token_ids) for work in works) - len(works)
-        chunks = self._chunks(prompts, room - more, now)
+        works, left = self._decodes(decodes, room)
+        more = room - left
+        chunks = self._chunks(prompts, left, now)
         works += chunks
         if not works:
             return None
@@ -314,13 +314,19 @@ class Scheduler:
                 prompts.append(sequence)
         return decodes, prompts
 
-    def _decodes(self, decodes: list[Sequence], room: int) -> list[Work]:
-        """Plans a token of each, and up to `room` more of those that have more to compute."""
+    def _decodes(self, decodes: list[Sequence], room: int) -> tuple[list[Work], int]:
+        """Plans a token of each, and up to `room` more of those that have more to compute; returns what is left of it.
+
+        Hundreds may decode in steps of a few milliseconds: little is done for each.
+        """
         works: list[Work] = []
         for sequence in decodes:
-            works.append(self._work(sequence, min(sequence.length - sequence.planned, 1 + room)))
-            room -= len(works[-1].token_ids) - 1
-        return works
+            count = sequence.length - sequence.planned
+            if count > 1:
+                count = min(count, 1 + room)
+                room -= count - 1
+            works.append(self._work(sequence, count))
+        return works, room
 
     def _chunks(self, prompts: list[Sequence], room: int, now: float) -> list[Work]:
         """Cuts chunks of `room` tokens at most, first from `prompts`, then from those that are admitted."""

@@ -116,7 +116,7 @@ def test_answers_do_not_depend_on_company_preemption_or_steps_in_flight(
     alone = [answer(engine, model, sampling, Limits(600, ENDS)).tokens for sampling in asked]
     alone += [answer(engine, model, sampling, Limits(80, ENDS)).tokens for sampling in free]
     executor = Executor(replace(engine, launch_depth=depth), constraints=masks_of(model))
-    batch = Batch(executor.engine, executor, blocks=60)
+    batch = Batch(executor.engine, executor, blocks=50)
     for sampling in asked:
         batch.ask(sampling, Limits(600, ENDS))
     for sampling in free:
