@@ -1,6 +1,6 @@
 """Puts the endpoints together. Every error has the shape of the API that was asked."""
 
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -42,11 +42,12 @@ def make_app(gateway: Gateway) -> ASGIApp:
     async def on_error(request: Request, error: Exception) -> Response:
         return serving.refuse(request, failed("the gateway failed; its log says why", "internal_error"))
 
-    app = Starlette(
-        routes=routes,
+    app = FastAPI(
+        routes=list(routes),
         exception_handlers={APIError: on_api_error, HTTPException: on_http_error, Exception: on_error},
+        openapi_url=None,  # ours describes msgspec's types
+        redirect_slashes=False,
     )
-    app.router.redirect_slashes = False
     return Surface(app, gateway.new_id, CrossOrigin(gateway.config.allow_origins), lambda scope: taken(routes, scope))
 
 
