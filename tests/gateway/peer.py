@@ -66,7 +66,9 @@ class Sequence:
 
 TOLD: dict[Role, Stages] = {
     "prefill": Stages(queue_ms=1.5, prefill_ms=2.5),
-    "decode": Stages(
+    "decode": Stages(  # what came with the Commit among them
+        queue_ms=1.5,
+        prefill_ms=2.5,
         handoff_ms=8.0,
         handoff_bytes=4096,
         grant_ms=4.0,
