@@ -34,6 +34,7 @@ from engine.constraints import Masks
 from engine.device import dtype_name
 from engine.executor import Executor
 from engine.grammars.masks import GrammarMasks
+from engine.grammars.preparation import Preparation
 from engine.plan import Work
 from engine.schedule.sequence import Sequence
 from engine.start.load import load_engine
@@ -98,7 +99,8 @@ class Bench:
         self._batch = batch
         self.engine = load_engine(config, quiet)
         vocabulary = self.engine.model_config.vocab_size
-        self._masks = Waiting(partial(read_tokenizer, directory, vocabulary), vocabulary, 1)
+        preparation = Preparation(partial(read_tokenizer, directory, vocabulary), lambda: None)
+        self._masks = Waiting(preparation, vocabulary, 1)
         self._ends = end_of_text(directory)
 
     def run(self, kind: str, seed: int) -> tuple[float, float, float]:

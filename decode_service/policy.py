@@ -14,7 +14,7 @@ from core.errors import CapacityError, MessageError
 from core.ids import AttemptKey, SampleKey
 from core.messages import DecodeJob, Emitted, Stages
 from core.records import HeldBlocks, Load
-from engine.schedule.scheduler import Progress, reason_of
+from engine.schedule.scheduler import Progress, may_do_better, reason_of
 from engine.schedule.sequence import Sequence
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
@@ -189,7 +189,7 @@ class DecodePolicy:
             group = self._by_key[sequence.key.of]
             if item.failed:
                 reason = reason_of(item.failed)
-                self._fail(group, [sequence.key.of], reason, item.failed, retryable=False)
+                self._fail(group, [sequence.key.of], reason, item.failed, retryable=may_do_better(item.failed))
                 continue
             stages = None
             if group.handoff is None and sequence.first_token_at == now:

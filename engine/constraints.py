@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.plan import Plan, Work
+from engine.plan import Plan, Refusal, Work
 
 
 class Masks(NamedTuple):
@@ -33,7 +33,7 @@ class Constraints(Protocol):
         """
         ...
 
-    def settle(self, plan: Plan, tokens: Sequence[list[int]]) -> dict[int, str]:
+    def settle(self, plan: Plan, tokens: Sequence[list[int]]) -> dict[int, Refusal]:
         """Takes what a step has drawn, of each work, and adds in place what its grammar makes follow.
 
         Where it allows one continuation only, that takes the place of what was drawn. Returns by their index the works

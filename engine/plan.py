@@ -57,6 +57,13 @@ class Plan(Struct, frozen=True, array_like=True):
     works: list[Work]
 
 
+class Refusal(Struct, frozen=True, array_like=True):
+    """Says why a work's constraints do not let it go on, and whose fault that is."""
+
+    why: str
+    ours: bool = False  # this worker could not tell what is allowed; another may
+
+
 class StepResult(Struct, frozen=True, array_like=True):
     """Answers a plan."""
 
@@ -66,6 +73,6 @@ class StepResult(Struct, frozen=True, array_like=True):
     sample may have more: those that have to follow by its grammar."""
     failed: list[int] = []  # indices of works whose logits were not finite
     none_left: list[int] = []  # indices of works of which every token is forbidden
-    refused: dict[int, str] = {}  # by index of a work that its grammar does not let go on: why
+    refused: dict[int, Refusal] = {}  # by index of a work that its grammar does not let go on
     scores: dict[int, list[Scores]] = {}  # by index of a work that wants them, of its tokens: one for each sample
     prompt_scores: dict[int, Scores] = {}  # by index of a work that wants them, of the tokens behind each of its own

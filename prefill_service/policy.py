@@ -18,7 +18,7 @@ from core.messages import HANDED_OFF, HANDING_OFF, AnyJob, Branch, Emitted, Pref
 from core.records import HeldBlocks, Load
 from core.scores import Scores
 from engine.plan import Plan
-from engine.schedule.scheduler import Progress, reason_of
+from engine.schedule.scheduler import Progress, may_do_better, reason_of
 from engine.schedule.sequence import Sequence, SequenceState
 from kvtransfer.events import AbortHandoff, Closed, CommitHandoff, LayerReady, OpenHandoff, Tables, Unpinned
 from worker.events import Emit, Fail, Failure, Kill, Phase, Submit
@@ -201,7 +201,7 @@ class PrefillPolicy:
             group = self._by_key[key.of]
             if item.failed:
                 reason = reason_of(item.failed)
-                self._fail(group, [item.sequence], reason, item.failed, retryable=False)
+                self._fail(group, [item.sequence], reason, item.failed, retryable=may_do_better(item.failed))
                 continue
             stages = group.stages(now)
             scores, prompt_scores = item.scores, item.prompt_scores

@@ -17,7 +17,7 @@ class MailboxFull(BatonError):
 
 
 class Inbox(Generic[E]):
-    """Passes events to the engine thread. `post` and `stop` are safe in any thread and in signal handlers."""
+    """Passes events to the engine thread. `post`, `wake` and `stop` are safe in any thread and in signal handlers."""
 
     def __init__(self, bound: int) -> None:
         # Its put may interrupt itself; queue.Queue's may not. None only wakes the reader.
@@ -31,6 +31,10 @@ class Inbox(Generic[E]):
         if self._queue.qsize() >= self._bound:
             raise MailboxFull(f"--inbox: {self._bound!r}: so many events wait for the engine thread")
         self._queue.put(event)
+
+    def wake(self) -> None:
+        """Ends the engine thread's wait, if it waits: something that it asks for has changed."""
+        self._queue.put(None)
 
     def stop(self, error: str = "") -> None:
         """Tells the engine thread to stop, and ends its wait. A flag says so, for an inbox may be full just then."""

@@ -32,6 +32,7 @@ from engine.blocks.manager import BlockManager
 from engine.device import device_label, dtype_name
 from engine.executor import Executor
 from engine.grammars.masks import GrammarMasks
+from engine.grammars.preparation import Preparation
 from engine.schedule.chunking import Chunking
 from engine.schedule.scheduler import Scheduler
 from engine.start.load import LoadedEngine, load_engine
@@ -80,7 +81,8 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         config = structs.replace(config, engine=structs.replace(config.engine, decode_graphs="off"))
     engine = load_engine(config.engine, status.report)
     blocks = _block_manager(config, engine)
-    scheduler = _scheduler(name, config, engine, blocks)
+    preparation = _preparation(config, engine, inbox)
+    scheduler = _scheduler(name, config, engine, blocks, preparation)
     busy = BusyPage(config.busy_page, available_cores(), torch.set_num_threads)
     rate = engine.rates.prompt_tokens_per_second
     engine_status = EngineStatus(engine.step_tokens / rate if rate else 0.0)
@@ -88,7 +90,9 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     parts = Parts(life, engine.pool.spec, engine.pool, engine.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
     layer_signal = engine.backend.layer_signal(layer_written, busy.divide)
-    executor = Executor(engine, layer_signal, _grammars(config, engine), logprobs_mode=config.engine.logprobs_mode)
+    mask_threads = MASK_THREADS if engine.backend.device.type == "cuda" else 1  # else all cores compute the step
+    masks = GrammarMasks(preparation, engine.model_config.vocab_size, mask_threads)
+    executor = Executor(engine, layer_signal, masks, logprobs_mode=config.engine.logprobs_mode)
     threads = partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize)
     loop = EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth)
 
@@ -124,7 +128,9 @@ def _block_manager(config: WorkerConfig, engine: LoadedEngine) -> BlockManager:
     return BlockManager(spec, engine.pool.block_count, engine.host_slots, worth)
 
 
-def _scheduler(name: RoleName, config: WorkerConfig, engine: LoadedEngine, blocks: BlockManager) -> Scheduler:
+def _scheduler(
+    name: RoleName, config: WorkerConfig, engine: LoadedEngine, blocks: BlockManager, preparation: Preparation
+) -> Scheduler:
     step_seconds = config.engine.step_ms / 1000 if name == "decode" else inf  # beside decodes only
     return Scheduler(
         blocks,
@@ -134,18 +140,18 @@ def _scheduler(name: RoleName, config: WorkerConfig, engine: LoadedEngine, block
         growth_reserve=ceil(GROWTH_SHARE * engine.pool.block_count),
         max_in_flight=engine.launch_depth,
         chunking=Chunking(step_seconds, engine.rates.prompt_tokens_per_second),
+        readiness=preparation,
     )
 
 
-def _grammars(config: WorkerConfig, engine: LoadedEngine) -> GrammarMasks:
+def _preparation(config: WorkerConfig, engine: LoadedEngine, inbox: Inbox[Any]) -> Preparation:
     """Begins to read the tokenizer that grammars need."""
     vocabulary = engine.model_config.vocab_size
-    threads = MASK_THREADS if engine.backend.device.type == "cuda" else 1  # else all cores compute the step
 
     def read() -> LLTokenizer:
         return read_tokenizer(locate(config.engine.model), vocabulary)
 
-    return GrammarMasks(read, vocabulary, threads)
+    return Preparation(read, inbox.wake)
 
 
 def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:

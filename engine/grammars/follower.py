@@ -5,6 +5,7 @@ of it meanwhile, so it may be dropped at any time: after a preemption, or on ano
 grammar and the tokens of the output.
 """
 
+import threading
 from collections import OrderedDict
 
 from llguidance import LLMatcher, LLTokenizer
@@ -23,12 +24,14 @@ FOLLOWED = 256
 class Follower:
     """Follows one sequence. Every method raises `GrammarError` where its grammar allows no such output."""
 
-    def __init__(self, matcher: LLMatcher, work: Work, end: int) -> None:
-        """`matcher` is at the beginning; it is the follower's own. `end` ends a text whose grammar is complete."""
-        assert work.tokens is not None, "a work with a grammar looks back"
+    def __init__(self, matcher: LLMatcher, tokens: list[int], prompt_tokens: int, end: int) -> None:
+        """`matcher` is at the beginning; it is the follower's own. `end` ends a text whose grammar is complete.
+
+        `tokens` is the sequence's own list: it is the same one as long as the sequence lives.
+        """
         self.matcher = matcher
-        self.tokens = work.tokens  # the sequence's own list: it is the same one as long as the sequence lives
-        self.seen = work.prompt_tokens  # so many of them are known to the matcher, or are not output
+        self.tokens = tokens
+        self.seen = prompt_tokens  # so many of them are known to the matcher, or are not output
         self._end = end
         self._ahead = False  # what has to come next was asked for, and is nothing
 
@@ -71,40 +74,66 @@ class Follower:
 
 
 class Followers:
-    """Keeps the followers of one engine's sequences, and their compiled grammars. Used by one thread at a time."""
+    """Keeps the followers of one engine's sequences, and their compiled grammars.
+
+    Safe in every thread; one follower is used by one thread at a time. No lock is held while a grammar is compiled.
+    """
 
     def __init__(self, tokenizer: LLTokenizer) -> None:
         self._tokenizer = tokenizer
         self._end = tokenizer.eos_tokens[0]
+        self._lock = threading.Lock()
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._followers: OrderedDict[int, Follower] = OrderedDict()  # by sequence
 
     def of(self, work: Work) -> Follower:
         """Returns the follower of a work's sequence, brought up to date. Raises `GrammarError`."""
-        follower = self._followers.get(work.sequence)
+        assert work.sampling is not None and work.tokens is not None, "a work with a grammar looks back"
+        with self._lock:
+            follower = self._followers.get(work.sequence)
         if follower is None or follower.tokens is not work.tokens or follower.seen > len(follower.tokens):
-            follower = Follower(self._begun(work), work, self._end)
-            self._followers[work.sequence] = follower
-        self._followers.move_to_end(work.sequence)
+            follower = self.made(work.sampling.grammar, work.tokens, work.prompt_tokens)
+        else:
+            follower.catch_up()
+        self.keep(work.sequence, follower)
+        return follower
+
+    def made(self, grammar: str, tokens: list[int], prompt_tokens: int) -> Follower:
+        """Returns a new follower, which has seen all of a sequence's `tokens`. Raises `GrammarError`."""
+        follower = Follower(self._begun(grammar), tokens, prompt_tokens, self._end)
         follower.catch_up()
         return follower
 
-    def known(self, work: Work) -> Follower | None:
-        """Returns the follower of a work's sequence as it is; None: there is none."""
-        return self._followers.get(work.sequence)
+    def keep(self, sequence: int, follower: Follower) -> None:
+        """Keeps the follower of a sequence, as the last one to be forgotten."""
+        with self._lock:
+            self._followers[sequence] = follower
+            self._followers.move_to_end(sequence)
+
+    def known(self, sequence: int) -> Follower | None:
+        """Returns the follower of a sequence as it is; None: there is none."""
+        with self._lock:
+            return self._followers.get(sequence)
+
+    def forget(self, sequence: int) -> None:
+        """Drops the follower of a sequence, if there is one."""
+        with self._lock:
+            self._followers.pop(sequence, None)
 
     def trim(self, most: int) -> None:
         """Forgets the sequences that were in no step for longest, but for `most` of all."""
-        while len(self._followers) > max(most, FOLLOWED):
-            self._followers.popitem(last=False)
+        with self._lock:
+            while len(self._followers) > max(most, FOLLOWED):
+                self._followers.popitem(last=False)
 
-    def _begun(self, work: Work) -> LLMatcher:
-        assert work.sampling is not None
-        grammar = work.sampling.grammar
-        known = self._compiled.get(grammar)
+    def _begun(self, grammar: str) -> LLMatcher:
+        with self._lock:
+            known = self._compiled.get(grammar)
         if known is None:
-            known = self._compiled[grammar] = compiled(self._tokenizer, grammar)
+            known = compiled(self._tokenizer, grammar)
+        with self._lock:
+            self._compiled[grammar] = known
+            self._compiled.move_to_end(grammar)
             if len(self._compiled) > COMPILED:
                 self._compiled.popitem(last=False)
-        self._compiled.move_to_end(grammar)
         return known.deep_copy()

@@ -2,25 +2,23 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import NoReturn
 
 import numpy as np
-from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance import LLExecutor, LLMatcher
 from llguidance.numpy import fill_next_token_bitmask_par
 from numpy.typing import NDArray
 
 from core.errors import ModelError
 from core.grammars import GrammarError, refuse_error
 from engine.constraints import Masks
-from engine.grammars.follower import Followers
-from engine.plan import Plan, Work
+from engine.grammars.preparation import STACK, Preparation
+from engine.plan import Plan, Refusal, Work
 
 SECONDS = 10.0  # s that a step waits for its masks; then its sequences with grammars fail, and the others go on
-STACK = 64 << 20  # bytes: what a checker of grammars could compile on its own stack fits here
 log = logging.getLogger("baton.worker")
 
 
@@ -32,20 +30,19 @@ class _Step:
     rows: dict[int, int]  # of each the row of logits
     done: threading.Event = field(default_factory=threading.Event)
     forced: dict[int, list[int]] = field(default_factory=dict)  # tokens that have to come: no draw counts
-    failed: dict[int, str] = field(default_factory=dict)  # why
+    failed: dict[int, Refusal] = field(default_factory=dict)
     masks: Masks | None = None  # of the others
 
     def refuse(self, why: str) -> None:
-        """Lets all works fail."""
-        self.failed, self.forced, self.masks = dict.fromkeys(self.works, why), {}, None
+        """Lets all works fail, by no fault of theirs."""
+        self.failed, self.forced, self.masks = dict.fromkeys(self.works, Refusal(why, ours=True)), {}, None
 
 
 class _Worker:
-    """Runs the thread. One that does not answer is left to itself, with all that it has."""
+    """Runs the thread. One that does not answer is left to itself."""
 
-    def __init__(self, read: Callable[[], LLTokenizer], vocabulary: int, threads: int) -> None:
-        self.followers: Followers | None = None  # None: the tokenizer cannot be read, or is not yet
-        self._read = read
+    def __init__(self, preparation: Preparation, vocabulary: int, threads: int) -> None:
+        self._preparation = preparation
         self._words = -(-vocabulary // 32)
         self._threads = threads
         self._steps: SimpleQueue[_Step] = SimpleQueue()
@@ -60,14 +57,6 @@ class _Worker:
         self._steps.put(step)
 
     def _run(self) -> None:
-        try:
-            tokenizer = self._read()
-            self.followers = Followers(tokenizer)
-        except ModelError as error:
-            self._refuse_all(str(error))
-        except BaseException as error:  # a panic of llguidance's is no Exception
-            log.exception("constrained output: the tokenizer")
-            self._refuse_all(f"the tokenizer cannot be used ({type(error).__name__})")
         executor = LLExecutor(self._threads)
         while True:
             step = self._steps.get()
@@ -76,29 +65,23 @@ class _Worker:
             except BaseException as error:  # this thread is everybody's: it goes on without what may be half done
                 log.error("the masks of grammars could not be computed: %s", type(error).__name__)  # no text of theirs
                 step.refuse(f"what it allows could not be computed ({type(error).__name__})")
-                self.followers = Followers(tokenizer)
-            step.done.set()
-
-    def _refuse_all(self, why: str) -> NoReturn:
-        """Answers every step, for ever, that its grammars cannot be followed."""
-        while True:
-            step = self._steps.get()
-            step.refuse(why)
+                for work in step.works.values():
+                    self._preparation.forget(work.sequence)
             step.done.set()
 
     def _compute(self, executor: LLExecutor, step: _Step) -> None:
-        followers = self.followers
-        assert followers is not None
         matchers: list[tuple[int, LLMatcher]] = []
         for index, work in step.works.items():
             try:
-                follower = followers.of(work)
+                follower = self._preparation.follower(work)
                 if _may_be_forced(work) and (tokens := follower.forced([])):
                     step.forced[index] = tokens
                 else:
                     matchers.append((index, follower.matcher))
             except GrammarError as error:
-                step.failed[index] = str(error)
+                step.failed[index] = Refusal(str(error))
+            except ModelError as error:
+                step.failed[index] = Refusal(str(error), ours=True)
         bits: NDArray[np.int32] = np.zeros((len(matchers), self._words), np.int32)
         if matchers:
             fill_next_token_bitmask_par(executor, [(matcher, at) for at, (_, matcher) in enumerate(matchers)], bits)
@@ -106,21 +89,19 @@ class _Worker:
             try:
                 refuse_error(matcher)
             except GrammarError as error:
-                step.failed[index] = str(error)
+                step.failed[index] = Refusal(str(error))
         if matchers:
             step.masks = Masks([step.rows[index] for index, _ in matchers], bits)
-        followers.trim(len(step.works))
+        self._preparation.trim(2 * len(step.works))  # with two steps in flight, they are in every other one
 
 
 class GrammarMasks:
     """Keeps the sequences of one engine to their grammars: see `engine.constraints.Constraints`."""
 
-    def __init__(self, read: Callable[[], LLTokenizer], vocabulary: int, threads: int) -> None:
-        """Begins to `read` the tokenizer, which may raise `ModelError`: then whoever has a grammar fails.
-
-        `vocabulary` counts the model's ids. `threads` compute masks of one step.
-        """
-        self._make = partial(_Worker, read, vocabulary, threads)
+    def __init__(self, preparation: Preparation, vocabulary: int, threads: int) -> None:
+        """`vocabulary` counts the model's ids. `threads` compute masks of one step."""
+        self.preparation = preparation
+        self._make = partial(_Worker, preparation, vocabulary, threads)
         self._worker = self._make()
         self._steps: dict[int, _Step] = {}  # that have begun and are not settled, by their number
         self._newest: _Step | None = None  # None: nobody in the newest step has a grammar
@@ -146,7 +127,7 @@ class GrammarMasks:
             return None
         return step.masks
 
-    def settle(self, plan: Plan, tokens: Sequence[list[int]]) -> dict[int, str]:
+    def settle(self, plan: Plan, tokens: Sequence[list[int]]) -> dict[int, Refusal]:
         """Adds to what a step has drawn, `tokens` of each work, what has to follow; or puts that in its place.
 
         Returns by their index the works that cannot go on, and why; they get no token.
@@ -165,14 +146,13 @@ class GrammarMasks:
         return step.failed
 
     def _extend(self, step: _Step, index: int, drawn: list[int]) -> None:
-        followers, work = self._worker.followers, step.works[index]
-        follower = followers.known(work) if followers is not None else None
+        follower = self.preparation.known(step.works[index].sequence)
         if follower is None:
             return  # it was dropped: the next step makes it anew
         try:
             drawn[:] = follower.forced(drawn)
         except GrammarError as error:
-            step.failed[index] = str(error)
+            step.failed[index] = Refusal(str(error))
 
 
 def _may_be_forced(work: Work) -> bool:

@@ -11,6 +11,7 @@ from msgspec import structs
 from core.records import KVCounts
 from engine.blocks.manager import BlockManager
 from engine.schedule.admission import Admission, InOrder
+from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.shared_landings import SharedLandings
 
@@ -18,7 +19,7 @@ from engine.schedule.shared_landings import SharedLandings
 class Lifecycle:
     """Keeps sequences by state, and carries out each move between states."""
 
-    def __init__(self, blocks: BlockManager, admission: Admission) -> None:
+    def __init__(self, blocks: BlockManager, admission: Admission, readiness: Readiness | None) -> None:
         self.live: dict[int, Sequence] = {}  # by id: all sequences that have not ended
         self.running = InOrder()
         self.landing = InOrder()
@@ -28,6 +29,7 @@ class Lifecycle:
         self._forks = 0
         self._blocks = blocks
         self._admission = admission
+        self._readiness = readiness
         self._arrivals = 0
 
     def enter(self, members: list[Sequence]) -> None:
@@ -150,6 +152,8 @@ class Lifecycle:
         elif sequence.state is SequenceState.LANDING:
             self._landing_over(sequence)
         sequence.move(SequenceState.ENDED)
+        if self._readiness is not None and sequence.sampling.grammar:
+            self._readiness.forget(sequence.id)
         del self.live[sequence.id]
         self.free(sequence)
 

@@ -26,10 +26,12 @@ from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
 from engine.schedule.admission import Admission
 from engine.schedule.chunking import Chunking
 from engine.schedule.lifecycle import Lifecycle, released
+from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
 
 NON_FINITE = "non-finite logits"
 GRAMMAR = "grammar: "
+CONSTRAINTS = "constrained output: "  # what this worker cannot do, whatever the grammar is
 NONE_LEFT = "every token is forbidden: by allowed_token_ids, bad_words, min_tokens or the grammar together"
 
 
@@ -38,6 +40,11 @@ def reason_of(failed: str) -> str:
     if failed == NONE_LEFT:
         return NOTHING_ALLOWED
     return GRAMMAR_FAILED if failed.startswith(GRAMMAR) else "engine"
+
+
+def may_do_better(failed: str) -> bool:
+    """Tells whether another worker may do what `Progress.failed` says that this one could not."""
+    return failed.startswith(CONSTRAINTS)
 
 
 class Progress(Struct, frozen=True):
@@ -75,13 +82,14 @@ class Scheduler:
         growth_reserve: int = 0,
         max_in_flight: int = 1,
         chunking: Chunking | None = None,
+        readiness: Readiness | None = None,
     ) -> None:
         """Plans over the blocks of `blocks`, of which `growth_reserve` stay free for those who run to grow.
 
         `max_batch_tokens`: tokens of a step. `max_sequences`: sequences that run or land at once, but never more than
         `max_batch_tokens`: each gets a token in every step. `max_model_len`: tokens of a sequence. `max_in_flight`:
         steps that may be launched and not collected, 1 or 2. `chunking`: how prompts are cut beside decodes; None: into
-        all that is left of `max_batch_tokens`.
+        all that is left of `max_batch_tokens`. `readiness`: prepares sequences that have a grammar.
         """
         assert max_in_flight in (1, 2), "a PENDING token comes from the step before, not from an older one"
         self._blocks = blocks
@@ -89,7 +97,8 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = min(max_sequences, max_batch_tokens)
         self._max_in_flight = max_in_flight
-        self._lifecycle = Lifecycle(blocks, self._admission)
+        self._readiness = readiness
+        self._lifecycle = Lifecycle(blocks, self._admission, readiness)
         self._running, self._landing = self._lifecycle.running, self._lifecycle.landing
         self._chunking = chunking or Chunking()
         self._launched: deque[Launched] = deque()
@@ -117,6 +126,7 @@ class Scheduler:
         for each in members:
             self._admission.set_lengths(each)
         self._lifecycle.enter(members)
+        self._may_be_sampled(sequence)  # its grammar is prepared while it waits
 
     def take_admitted(self) -> list[Sequence]:
         """Returns those that got their first blocks since the last call: time to Open a handoff, or to Grant one."""
@@ -155,6 +165,9 @@ class Scheduler:
         self._lifecycle.begin_branches(sequence, [each for each in members if each is not sequence])
         if sequence.abandoned:
             self._lifecycle.end(sequence)
+        for each in members:
+            if not released(each):
+                self._may_be_sampled(each)
 
     def release(self, sequence: Sequence) -> None:
         """Ends a sequence in any state. Its blocks go back now, or with the last launched step that refers to them.
@@ -202,7 +215,8 @@ class Scheduler:
         """Returns the next step, to be launched, or None.
 
         None while a step is in flight means: collect first. None while none is in flight means that nothing can happen
-        before another call changes something: the worker may sleep until an event or `next_deadline`.
+        before another call, or a grammar that gets ready, changes something: the worker may sleep until an event or
+        `next_deadline`.
         The block tables in the plan are the sequences' own: they are to be read before the next call.
         """
         if len(self._launched) >= self._max_in_flight or not self._grow():
@@ -239,7 +253,9 @@ class Scheduler:
         self._applied_at = now
         self._steps += 1
         before = self._prompt_tokens + self._output_tokens
-        failed = {index: GRAMMAR + why for index, why in result.refused.items()}
+        failed = {
+            index: (CONSTRAINTS if refusal.ours else GRAMMAR) + refusal.why for index, refusal in result.refused.items()
+        }
         failed |= dict.fromkeys(result.none_left, NONE_LEFT)
         failed |= dict.fromkeys(result.failed, NON_FINITE)  # whatever else is wrong: its KV has to leave the cache
         progress: list[Progress] = []
@@ -309,7 +325,8 @@ class Scheduler:
             if sequence.pending and (sequence.branches or sequence.sampling.grammar):
                 continue  # its branches are to begin first; a grammar has to see the token before the next one
             if length - sequence.planned == 1 or sequence.planned >= sequence.admitted_length:
-                decodes.append(sequence)
+                if self._may_be_sampled(sequence):
+                    decodes.append(sequence)
             else:
                 prompts.append(sequence)
         return decodes, prompts
@@ -334,14 +351,26 @@ class Scheduler:
         for sequence in prompts:
             if room == 0:
                 break
-            works.append(self._work(sequence, min(room, sequence.length - sequence.planned)))
+            works.append(self._work(sequence, self._chunk(sequence, room)))
             room -= len(works[-1].token_ids)
         # One by one: each may share what the one before it computes in this very step.
         while (admitted := self._admit(now, room)) is not None:
-            if not admitted.landing:
-                works.append(self._work(admitted, min(room, admitted.length - admitted.planned)))
-                room -= len(works[-1].token_ids)
+            if not admitted.landing and (count := self._chunk(admitted, room)):
+                works.append(self._work(admitted, count))
+                room -= count
         return works
+
+    def _chunk(self, sequence: Sequence, room: int) -> int:
+        """Counts the tokens of a prompt that are computed next; the last one waits for the sequence's grammar."""
+        left = sequence.length - sequence.planned
+        return min(room, left if room < left or self._may_be_sampled(sequence) else left - 1)
+
+    def _may_be_sampled(self, sequence: Sequence) -> bool:
+        """Tells whether a sequence's next token can be drawn; begins to prepare its grammar if not."""
+        grammar = sequence.sampling.grammar
+        if self._readiness is None or not grammar:
+            return True
+        return self._readiness.ready(sequence.id, grammar, sequence.tokens, sequence.prompt_tokens)
 
     def _victim(self) -> Sequence | None:
         """Chooses who is preempted: the lowest priority, of these the latest arrival, but never the oldest of all.

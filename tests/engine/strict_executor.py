@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from core.messages import Sampling
 from core.scores import Scores
-from engine.plan import NULL_BLOCK, PENDING, BlockMove, Plan, StepResult, Work
+from engine.plan import NULL_BLOCK, PENDING, BlockMove, Plan, Refusal, StepResult, Work
 from tests.scores import scores_of
 
 VOCABULARY = 11
@@ -81,6 +81,7 @@ class StrictExecutor:
         self.salts: dict[int, str] = {}  # by sequence
         self.known: dict[int, list[int]] = {}  # by sequence: what the host knows when it is launched
         self.fail: set[int] = set()  # sequences whose next sampled row is not finite
+        self.refuse: set[int] = set()  # sequences whose grammar cannot be compiled
         self.in_flight = 0  # steps that were launched and not collected
 
     def launch(self, plan: Plan) -> None:
@@ -151,6 +152,7 @@ class StrictExecutor:
                     self._kv[place] = value
         answers: list[list[int]] = []
         failed: list[int] = []
+        refused: dict[int, Refusal] = {}
         sampled: dict[int, int] = {}
         for number, (work, blocks, context) in enumerate(zip(plan.works, tables, contexts, strict=True)):
             self.expect(context, blocks, self.salts[work.sequence])
@@ -161,10 +163,12 @@ class StrictExecutor:
                 if work.sequence in self.fail:
                     self.fail.discard(work.sequence)
                     failed.append(number)
+                elif work.sequence in self.refuse:
+                    refused[number] = Refusal("it cannot be compiled", ours=work.sequence % 2 == 0)
                 else:
                     answers[-1] += tokens
         self._sampled = sampled
-        result = StepResult(plan.step, answers, failed, scores={}, prompt_scores={})
+        result = StepResult(plan.step, answers, failed, [], refused, {}, {})
         for number, work in enumerate(plan.works):
             score(number, work, result)
         self._results.append(result)

@@ -126,6 +126,42 @@ def test_past_the_drains_deadline_nothing_is_planned_and_what_flies_is_collected
     assert bench.blocks.used_count == 0
 
 
+class OneGrammar:
+    """Is prepared by a thread that the test plays."""
+
+    def __init__(self) -> None:
+        self.asked, self.done = threading.Event(), False
+
+    def ready(self, sequence: int, grammar: str, tokens: list[int], prompt_tokens: int) -> bool:
+        self.asked.set()
+        return self.done
+
+    def forget(self, sequence: int) -> None:
+        self.asked.clear()
+
+
+def test_a_grammar_that_gets_ready_wakes_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else does: the loop would sleep for longer than the test takes."""
+    monkeypatch.setattr("worker.engine_loop.IDLE_WAIT", 10 * SECONDS)
+    bench = Bench()
+    grammar = OneGrammar()
+    scheduler = Scheduler(bench.blocks, max_batch_tokens=16, max_sequences=1, max_model_len=256, readiness=grammar)
+    inbox: Inbox[object] = Inbox(100)
+    runner = Sevens()
+    loop = make_loop(bench, runner, inbox, scheduler, EngineStatus())
+    inbox.post(Submit(structs.replace(job(1), sampling=structs.replace(SAMPLING, grammar="start: /a/"))))
+    thread = threading.Thread(target=loop.run, daemon=True)
+    thread.start()
+    assert grammar.asked.wait(SECONDS)
+    inbox.stop()  # it drains: what waits for its grammar is waited for
+    grammar.done = True
+    inbox.wake()
+    thread.join(SECONDS)
+    assert not thread.is_alive(), "the loop sleeps though the grammar is ready"
+    tokens = [token for event in bench.heard(Emit) for emitted in event.emitted for token in emitted.token_ids]
+    assert len(tokens) == 5 and not grammar.asked.is_set(), "who has ended is forgotten"
+
+
 class Flooded(Sevens):
     """Has the other thread flood the inbox during the third step, and die of it."""
 

@@ -1,11 +1,13 @@
 """A random model with a real tokenizer, and a batch of answers of it through scheduler and executor."""
 
 import shutil
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from llguidance import LLTokenizer
 from transformers import LlamaConfig
 
 from core.grammars import end_of_text, read_tokenizer
@@ -14,6 +16,7 @@ from core.messages import Finish, Limits, Prompt, Sampling
 from engine.blocks.manager import BlockManager
 from engine.executor import Engine, Executor
 from engine.grammars.masks import GrammarMasks
+from engine.grammars.preparation import Preparation
 from engine.schedule import sequence as sequences
 from engine.schedule.scheduler import Scheduler
 from tests.reference import SIZES, build_model
@@ -39,6 +42,7 @@ class Answer(NamedTuple):
         return TOKENIZER.decode_bytes(ids).decode()
 
 
+LOOK = 0.5  # s that a batch waits for a grammar before it looks again, as an engine loop does
 NOTHING = Answer([], None, "", 0)
 TOKENIZER = read_tokenizer(DEMO, VOCABULARY)
 CLOSING = tuple(
@@ -56,8 +60,16 @@ def random_model(directory: Path, seed: int = 0) -> Path:
     return directory
 
 
-def masks_of(directory: Path) -> GrammarMasks:
-    return GrammarMasks(partial(read_tokenizer, directory, VOCABULARY), VOCABULARY, threads=1)
+class WakingMasks(GrammarMasks):
+    """Masks whose preparation wakes a batch."""
+
+    def __init__(self, read: Callable[[], LLTokenizer]) -> None:
+        self.woken = threading.Event()
+        super().__init__(Preparation(read, self.woken.set), VOCABULARY, threads=1)
+
+
+def masks_of(directory: Path) -> WakingMasks:
+    return WakingMasks(partial(read_tokenizer, directory, VOCABULARY))
 
 
 def grammar_sampling(grammar: str, seed: int = 0, temperature: float = 1.0, bias: float = 4.0) -> Sampling:
@@ -71,12 +83,16 @@ class Batch:
 
     def __init__(self, engine: Engine, executor: Executor, blocks: int = 0, sequences: int = 256) -> None:
         self.executor = executor
+        constraints = executor._constraints
+        assert isinstance(constraints, WakingMasks)
+        self._woken, self._preparation = constraints.woken, constraints.preparation
         self.scheduler = Scheduler(
             BlockManager(engine.pool.spec, blocks or engine.pool.block_count),
             max_batch_tokens=1024,
             max_sequences=sequences,
             max_model_len=engine.model_config.max_model_len,
             max_in_flight=engine.launch_depth,
+            readiness=constraints.preparation,
         )
         self._answers: dict[int, Answer] = {}
         self._count = 0
@@ -89,8 +105,17 @@ class Batch:
         self.scheduler.add(asked)
         return asked
 
+    def prepare(self, asked: Sequence[sequences.Sequence]) -> None:
+        """Waits until all of `asked` are ready, so that from then on nothing depends on time."""
+        for each in asked:
+            ids = each.id, each.sampling.grammar, each.tokens, each.prompt_tokens
+            while not self._preparation.ready(*ids):
+                self._woken.wait(LOOK)
+                self._woken.clear()
+
     def turn(self) -> bool:
         """Plans, launches and collects as a worker does; False: nothing is left to do."""
+        self._woken.clear()
         flying = 0
         while flying < self.executor.engine.launch_depth and (plan := self.scheduler.plan(0.0)) is not None:
             self.executor.move(self.scheduler.take_moves())
@@ -102,7 +127,11 @@ class Batch:
                 self._answers[progress.sequence.id] = Answer(
                     before.tokens + progress.tokens, progress.finish, progress.failed, before.steps + 1
                 )
-        return flying > 0
+        load = self.scheduler.load()
+        left = load.running + load.waiting > 0
+        if left and not flying:
+            self._woken.wait(LOOK)
+        return flying > 0 or left
 
     def run(self) -> list[Answer]:
         """Runs until all have ended; returns the answers in the order in which they were asked for."""

@@ -2,18 +2,18 @@
 
 import threading
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
+from llguidance import LLTokenizer
 
 from core.grammars import compiled, read_tokenizer
 from core.ids import AttemptKey
-from core.messages import Limits, Prompt, Sampling
+from core.messages import GRAMMAR_FAILED, Limits, Prompt, Sampling
 from engine.executor import Executor
-from engine.grammars import follower, masks
-from engine.grammars.masks import GrammarMasks
+from engine.grammars import follower, preparation
 from engine.plan import Work
+from engine.schedule.scheduler import may_do_better, reason_of
 from engine.schedule.sequence import Sequence
 from engine.start.load import LoadedEngine
 from gateway.grammar.texts import of_choices, of_json_schema, of_regex
@@ -24,6 +24,7 @@ from tests.engine.grammars.answering import (
     VOCABULARY,
     Answer,
     Batch,
+    WakingMasks,
     ask_all,
     grammar_sampling,
     masks_of,
@@ -117,10 +118,10 @@ def test_answers_do_not_depend_on_company_preemption_or_steps_in_flight(
     alone += [answer(engine, model, sampling, Limits(80, ENDS)).tokens for sampling in free]
     executor = Executor(replace(engine, launch_depth=depth), constraints=masks_of(model))
     batch = Batch(executor.engine, executor, blocks=50)
-    for sampling in asked:
-        batch.ask(sampling, Limits(600, ENDS))
+    constrained = [batch.ask(sampling, Limits(600, ENDS)) for sampling in asked]
     for sampling in free:
         batch.ask(sampling, Limits(80, ENDS))
+    batch.prepare(constrained)
     assert [found.tokens for found in batch.run()] == alone
     assert batch.scheduler.load().preemptions > 3
 
@@ -156,15 +157,14 @@ def test_samples_of_one_prompt_begin_under_the_grammar(engine: LoadedEngine, mod
     texts = [Answer(each.tokens[len(PROMPT) :], None, "", 0).text for each in samples]
     assert all(each.tokens[-1] in ENDS for each in samples) and len(set(texts)) > 1
     for each in samples:
-        found = follower.Follower(compiled(TOKENIZER, FORMS[1]), each_work(each), ENDS[0])
+        found = follower.Follower(compiled(TOKENIZER, FORMS[1]), each_text(each), len(PROMPT), ENDS[0])
         found.catch_up()
         assert found.matcher.is_accepting()
 
 
-def each_work(sequence: Sequence) -> Work:
-    """A work as the scheduler plans it for a sequence."""
-    tokens = [token for token in sequence.tokens if token not in ENDS]
-    return Work(1, 0, [0], ([1],), sequence.sampling, tokens=tokens, prompt_tokens=len(PROMPT))
+def each_text(sequence: Sequence) -> list[int]:
+    """A sequence's tokens but the one that ends it."""
+    return [token for token in sequence.tokens if token not in ENDS]
 
 
 def test_the_gpus_operators_keep_to_grammars_too(model: Path) -> None:
@@ -191,6 +191,7 @@ def test_a_grammar_that_cannot_go_on_ends_its_sequence_and_no_other(engine: Load
     assert found == alone
     for each, words in zip(failed, ["unknown name", "does not fit", "Too many items"], strict=True):
         assert each.finish is None and each.failed.startswith("grammar: ") and words in each.failed
+        assert reason_of(each.failed) == GRAMMAR_FAILED and not may_do_better(each.failed)
 
 
 def test_a_model_without_a_tokenizer_says_so(engine: LoadedEngine, model: Path, tmp_path: Path) -> None:
@@ -199,6 +200,7 @@ def test_a_model_without_a_tokenizer_says_so(engine: LoadedEngine, model: Path, 
     batch.ask(Sampling(seed=1), Limits(5))
     constrained, free = batch.run()
     assert "names no end-of-text token" in constrained.failed and len(free.tokens) == 5
+    assert may_do_better(constrained.failed) and reason_of(constrained.failed) == "engine"
 
 
 def test_masks_that_do_not_come_cost_their_sequences_only(
@@ -217,12 +219,12 @@ def test_masks_that_do_not_come_cost_their_sequences_only(
     batch = Batch(engine, Executor(engine, constraints=constraints))
     batch.ask(grammar_sampling(FORMS[0]), Limits(1500, ENDS))
     assert batch.run()[0].finish == "stop", "the tokenizer is read"
-    monkeypatch.setattr(masks, "SECONDS", 0.1)
+    monkeypatch.setattr(preparation, "SECONDS", 0.1)
     batch.ask(grammar_sampling(of_choices(["hang"])), Limits(50, ENDS))
     batch.ask(Sampling(seed=1), Limits(5))
     _, stuck, free = batch.run()
-    assert "was not known after" in stuck.failed and len(free.tokens) == 5
-    monkeypatch.setattr(masks, "SECONDS", 10.0)
+    assert "was not compiled after" in stuck.failed and may_do_better(stuck.failed) and len(free.tokens) == 5
+    monkeypatch.setattr(preparation, "SECONDS", 10.0)
     batch.ask(grammar_sampling(FORMS[1]), Limits(1500, ENDS))
     assert batch.run()[-1].finish == "stop"
     hanging.set()
@@ -243,12 +245,12 @@ def test_a_panic_costs_the_sequences_of_its_step_and_not_the_thread(
         return compiled(tokenizer, grammar)  # type: ignore[arg-type]
 
     monkeypatch.setattr("engine.grammars.follower.compiled", panic)
-    monkeypatch.setattr(masks, "SECONDS", 60.0)
+    monkeypatch.setattr(preparation, "SECONDS", 60.0)
     batch = Batch(engine, Executor(engine, constraints=masks_of(model)))
     batch.ask(grammar_sampling(of_choices(["panic"])), Limits(50, ENDS))
     batch.ask(Sampling(seed=1), Limits(5))
     failed, free = batch.run()
-    assert failed.failed == "grammar: what it allows could not be computed (Panic)" and len(free.tokens) == 5
+    assert failed.failed == "constrained output: its grammar could not be compiled (Panic)" and len(free.tokens) == 5
     batch.ask(grammar_sampling(FORMS[1]), Limits(1500, ENDS))
     assert batch.run()[-1].finish == "stop"
 
@@ -256,15 +258,15 @@ def test_a_panic_costs_the_sequences_of_its_step_and_not_the_thread(
 def test_a_tokenizer_that_nobody_has_thought_of_fails_at_once(
     engine: LoadedEngine, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masks, "SECONDS", 60.0)
+    monkeypatch.setattr(preparation, "SECONDS", 60.0)
 
-    def read() -> object:
+    def read() -> LLTokenizer:
         raise KeyError("id")
 
-    constraints = GrammarMasks(read, VOCABULARY, threads=1)  # type: ignore[arg-type]
+    constraints = WakingMasks(read)
     batch = Batch(engine, Executor(engine, constraints=constraints))
     batch.ask(grammar_sampling(FORMS[0]), Limits(50, ENDS))
-    assert batch.run()[0].failed == "grammar: the tokenizer cannot be used (KeyError)"
+    assert batch.run()[0].failed == "constrained output: the tokenizer cannot be used (KeyError)"
 
 
 def test_penalties_count_what_was_not_drawn(engine: LoadedEngine, model: Path) -> None:
@@ -296,11 +298,11 @@ def test_those_who_ended_are_forgotten(engine: LoadedEngine, model: Path, monkey
 def test_a_tokenizer_is_read_once(model: Path) -> None:
     read = []
 
-    def count() -> object:
+    def count() -> LLTokenizer:
         read.append(1)
         return read_tokenizer(model, VOCABULARY)
 
-    constraints = GrammarMasks(partial(count), VOCABULARY, threads=1)  # type: ignore[arg-type]
+    constraints = WakingMasks(count)
     engine = make_engine(model, cpu_backend="torch")
     batch = Batch(engine, Executor(engine, constraints=constraints))
     for form in FORMS:

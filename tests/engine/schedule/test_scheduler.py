@@ -11,7 +11,7 @@ from core.errors import CapacityError, IllegalMove
 from core.ids import AttemptKey
 from core.messages import Limits, Prompt, Sampling
 from engine.blocks.manager import BlockManager, Found
-from engine.plan import PENDING, Plan, StepResult
+from engine.plan import PENDING, Plan, Refusal, StepResult
 from engine.schedule.admission import Admission
 from engine.schedule.chunking import Chunking
 from engine.schedule.scheduler import NON_FINITE, NONE_LEFT, Progress, Scheduler
@@ -225,7 +225,7 @@ def test_logits_that_are_not_finite_leave_no_kv_whatever_else_is_wrong() -> None
     engine, bad = scheduler(), job(4)
     engine.add(bad)
     plan = planned(engine)
-    result = StepResult(plan.step, [[]], failed=[0], none_left=[0], refused={0: "its masks did not come"})
+    result = StepResult(plan.step, [[]], failed=[0], none_left=[0], refused={0: Refusal("its masks did not come")})
     assert engine.apply(result, 2.0) == [Progress(bad, 0, [], failed=NON_FINITE)]
     engine.check_invariants()
     assert engine.load().blocks_cached == 0

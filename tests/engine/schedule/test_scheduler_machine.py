@@ -41,6 +41,32 @@ class DrawnJob:
     priority: int
     logprobs: int | None
     prompt_logprobs: int | None
+    grammar: bool
+
+
+class Grammars:
+    """Sequences whose grammars are being prepared, and those that are ready: that changes by an event only."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.done: set[int] = set()
+
+    def ready(self, sequence: int, grammar: str, tokens: list[int], prompt_tokens: int) -> bool:
+        assert grammar == "g" and 0 < prompt_tokens <= len(tokens)
+        if sequence in self.done:
+            return True
+        if sequence not in self.asked:
+            self.asked.append(sequence)
+        return False
+
+    def finish(self, sequence: int) -> None:
+        self.asked.remove(sequence)
+        self.done.add(sequence)
+
+    def forget(self, sequence: int) -> None:
+        self.done.discard(sequence)
+        if sequence in self.asked:
+            self.asked.remove(sequence)
 
 
 DRAWN_JOBS = st.builds(
@@ -58,6 +84,7 @@ DRAWN_JOBS = st.builds(
     priority=st.integers(0, 1),
     logprobs=st.sampled_from([None, 0, 2]),
     prompt_logprobs=st.sampled_from([None, None, 0, 1]),
+    grammar=st.sampled_from([False, False, True]),
 )
 
 
@@ -86,8 +113,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         least: int,
     ) -> None:
         self.blocks = BlockManager(spec(*sizes), blocks + 1, host_slots, lambda count: count >= least)
+        self.grammars = Grammars()
         self.scheduler = Scheduler(
             self.blocks,
+            readiness=self.grammars,
             max_batch_tokens=batch,
             max_sequences=sequences,
             max_model_len=MAX_MODEL_LEN,
@@ -114,7 +143,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     def add_one(self, job: DrawnJob) -> None:
         tokens, kind, stop = COMMON[: job.common] + job.tokens, job.kind, job.stop
         prompt = max(1, len(tokens) - job.before)
-        sampling = Sampling(seed=len(self.all), logprobs=job.logprobs, prompt_logprobs=job.prompt_logprobs)
+        sampling = Sampling(
+            seed=len(self.all),
+            logprobs=job.logprobs,
+            prompt_logprobs=job.prompt_logprobs,
+            grammar="g" if job.grammar else "",
+        )
         limits = Limits(job.max_tokens, (STOP,) if stop else ())
         members = []
         for sample in range(job.sample, job.sample + 1 + job.branches):
@@ -174,6 +208,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert 0 < sum(len(work.token_ids) for work in plan.works) <= batch
         assert len(plan.works) <= sequences and self.executor.in_flight < max_in_flight
         assert len({work.sequence for work in plan.works}) == len(plan.works)
+        constrained = {work.sequence for work in plan.works if work.sampling is not None and work.sampling.grammar}
+        assert constrained <= self.grammars.done, "nobody is sampled whose grammar is not ready"
         self.executor.launch(plan)
         return True
 
@@ -192,6 +228,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.note_scores(progress)
         if progress.failed:
             assert not progress.tokens and not progress.finish
+            event(progress.failed.partition(":")[0])
             self.cut.add(sequence.id)
         elif progress.finish:
             self.finished[sequence.id] = progress.finish
@@ -246,6 +283,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         for each in living:
             assert each.state is SequenceState.RUNNING
             self.emitted[each.id] += first[each.key.sample]
+
+    @rule(data=st.data(), how=st.sampled_from(["ready", "ready", "ready", "refused", "dropped"]))
+    def prepare(self, data: st.DataObject, how: str) -> None:
+        """A grammar gets ready, or never will; or what was ready made room for others."""
+        if how == "dropped" and self.grammars.done:
+            self.grammars.done.remove(data.draw(st.sampled_from(sorted(self.grammars.done))))
+        elif how != "dropped" and self.grammars.asked:
+            sequence = data.draw(st.sampled_from(self.grammars.asked))
+            self.grammars.finish(sequence)
+            if how == "refused":
+                self.executor.refuse.add(sequence)
 
     @rule(data=st.data(), trouble=st.sampled_from(["cancel", "cancel", "logits", "time"]))
     def go_wrong(self, data: st.DataObject, trouble: str) -> None:
@@ -332,6 +380,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             for sequence in self.those(SequenceState.PARKED):
                 self.hand_over_one(sequence, sending=False)
             self.sent()
+            for asked in list(self.grammars.asked):
+                self.grammars.finish(asked)
             self.invariants_hold()
             if not self.those(SequenceState.WAITING, SequenceState.RUNNING, SequenceState.LANDING) and not self.io:
                 break
@@ -343,6 +393,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for name, count in structs.asdict(self.scheduler.load().kv).items():
             event(name, count > 0)
         self.tokens_are_those_of_a_lone_run()
+        assert not self.grammars.asked and not self.grammars.done, "who has ended is forgotten"
         self.blocks.check_invariants([])
         assert self.blocks.used_count == 0 and self.scheduler.load().running == self.scheduler.load().waiting == 0
 

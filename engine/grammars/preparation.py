@@ -1,0 +1,167 @@
+"""Prepares sequences with grammars on a thread of its own: compiles, and replays what earlier attempts have emitted.
+
+Neither the engine's thread waits for it, nor the one that computes masks: the scheduler leaves out of its steps whoever
+is not ready, and is woken when that changes.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from llguidance import LLTokenizer
+
+from core.errors import ModelError
+from core.grammars import GrammarError
+from engine.grammars.follower import Follower, Followers
+from engine.plan import Work
+
+SECONDS = 10.0  # s that one sequence may take; then it fails, and the thread is replaced
+QUEUED = 256  # sequences that are being prepared; further ones ask again
+STACK = 64 << 20  # bytes: what a checker of grammars could compile on its own stack fits here
+log = logging.getLogger("baton.worker")
+
+
+@dataclass(eq=False)
+class _Job:
+    """Asks for a sequence's follower."""
+
+    sequence: int  # its id
+    grammar: str
+    tokens: list[int]  # the sequence's own list, which does not grow meanwhile
+    prompt_tokens: int
+    began: float | None  # s; None: it waits for others
+
+
+class Preparation:
+    """Makes the followers of an engine's sequences: see `engine.schedule.readiness.Readiness`."""
+
+    def __init__(self, read: Callable[[], LLTokenizer], wake: Callable[[], object]) -> None:
+        """Begins to `read` the tokenizer, which may raise `ModelError`: then whoever has a grammar fails.
+
+        `wake` is called, on the thread, whenever something has become ready.
+        """
+        self._read = read
+        self._wake = wake
+        self._followers: Followers | None = None
+        self._problem: ModelError | None = None
+        self._loaded = threading.Event()  # one of the two is there
+        self._lock = threading.Lock()
+        self._jobs: dict[int, _Job] = {}  # under way, by sequence, in order
+        self._failed: dict[int, GrammarError | ModelError] = {}  # by sequence
+        self._start()
+
+    def ready(self, sequence: int, grammar: str, tokens: list[int], prompt_tokens: int) -> bool:
+        """Tells whether a sequence's next token can be drawn, or it is known why not; else begins to prepare it."""
+        with self._lock:
+            if self._problem is not None or sequence in self._failed:
+                return True
+            if self._followers is not None and self._followers.known(sequence) is not None:
+                return True
+            job, now = self._jobs.get(sequence), time.monotonic()
+            if job is None and len(self._jobs) < QUEUED:
+                began = None if self._loaded.is_set() else now
+                self._jobs[sequence] = job = _Job(sequence, grammar, tokens, prompt_tokens, began)
+                self._queue.put(job)
+            if job is None or job.began is None or now - job.began < SECONDS:
+                return False
+            del self._jobs[sequence]
+            self._failed[sequence] = ModelError(f"its grammar was not compiled after {SECONDS:g} s")
+            if self._loaded.is_set():
+                log.error("a grammar was not compiled after %g s; the thread is left to itself", SECONDS)
+                self._start()
+            return True
+
+    def forget(self, sequence: int) -> None:
+        """Drops all that is known of a sequence that has ended."""
+        with self._lock:
+            self._jobs.pop(sequence, None)
+            self._failed.pop(sequence, None)
+            if self._followers is not None:
+                self._followers.forget(sequence)
+
+    def follower(self, work: Work) -> Follower:
+        """Returns the follower of a work's sequence, brought up to date.
+
+        Raises `GrammarError` if its grammar does not let it go on, `ModelError` if that is this worker's fault. One
+        that was not prepared is made now; while the tokenizer is being read, that waits.
+        """
+        with self._lock:
+            failed = self._failed.get(work.sequence)
+        if failed is not None:
+            raise failed
+        if not self._loaded.wait(SECONDS):
+            raise ModelError(f"the tokenizer was not read after {SECONDS:g} s")
+        if self._problem is not None:
+            raise self._problem
+        assert self._followers is not None
+        return self._followers.of(work)
+
+    def known(self, sequence: int) -> Follower | None:
+        """Returns the follower of a sequence as it is; None: there is none."""
+        return self._followers.known(sequence) if self._followers is not None else None
+
+    def trim(self, most: int) -> None:
+        """Forgets the sequences that were in no step for longest, but for `most` of all."""
+        if self._followers is not None:
+            self._followers.trim(most)
+
+    def _start(self) -> None:
+        """Starts a thread, which takes over the jobs that wait."""
+        self._queue: SimpleQueue[_Job] = SimpleQueue()
+        for job in self._jobs.values():
+            job.began = None
+            self._queue.put(job)
+        before = threading.stack_size(STACK)
+        try:
+            threading.Thread(target=self._run, args=(self._queue,), name="grammars", daemon=True).start()
+        finally:
+            threading.stack_size(before)
+
+    def _run(self, queue: SimpleQueue[_Job]) -> None:
+        if not self._loaded.is_set():
+            self._load()
+        while self._followers is not None and queue is self._queue:
+            job = queue.get()
+            with self._lock:
+                if self._jobs.get(job.sequence) is not job:
+                    continue  # it has ended
+                job.began = time.monotonic()
+            self._prepare(self._followers, job)
+
+    def _load(self) -> None:
+        try:
+            followers, problem = Followers(self._read()), None
+        except ModelError as error:
+            followers, problem = None, error
+        except BaseException as error:  # a panic of llguidance's is no Exception
+            log.exception("constrained output: the tokenizer")
+            followers, problem = None, ModelError(f"the tokenizer cannot be used ({type(error).__name__})")
+        with self._lock:
+            self._followers, self._problem = followers, problem
+            for job in self._jobs.values():
+                job.began = None
+            self._loaded.set()
+        self._wake()
+
+    def _prepare(self, followers: Followers, job: _Job) -> None:
+        failed: GrammarError | ModelError | None = None
+        follower: Follower | None = None
+        try:
+            follower = followers.made(job.grammar, job.tokens, job.prompt_tokens)
+        except GrammarError as error:
+            failed = error
+        except BaseException as error:
+            log.error("a grammar could not be compiled: %s", type(error).__name__)  # no text of theirs
+            failed = ModelError(f"its grammar could not be compiled ({type(error).__name__})")
+        with self._lock:
+            if self._jobs.get(job.sequence) is not job:
+                return
+            del self._jobs[job.sequence]
+            if failed is not None:
+                self._failed[job.sequence] = failed
+            elif follower is not None:
+                followers.keep(job.sequence, follower)
+        self._wake()

@@ -1,0 +1,152 @@
+"""Sequences get ready on a thread of their own: whoever waits for that holds up nobody, and is not forgotten."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from core.grammars import compiled
+from core.messages import Limits, Sampling
+from engine.executor import Executor
+from engine.grammars import preparation
+from engine.grammars.preparation import Preparation
+from engine.schedule.scheduler import may_do_better
+from engine.start.load import LoadedEngine
+from gateway.grammar.texts import of_choices, of_json_schema
+from tests.engine.grammars.answering import ENDS, PROMPT, TOKENIZER, Batch, grammar_sampling, masks_of, random_model
+from tests.engine.grammars.schemas import SCHEMAS
+from tests.engine.test_golden import make_engine
+
+SECONDS = 30.0
+SLOW, QUICK = of_choices(["slow"]), of_choices(["quick", "quicker"])
+
+
+class Gate:
+    """Compiles as ever, but for grammars with the word "slow", which wait until the gate is open."""
+
+    def __init__(self) -> None:
+        self.open, self.entered = threading.Event(), threading.Event()
+        self.compiled: list[str] = []
+
+    def __call__(self, tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
+        if "slow" in grammar:
+            self.entered.set()
+            assert self.open.wait(SECONDS)
+        self.compiled.append(grammar)
+        return compiled(tokenizer, grammar)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    found = Gate()
+    monkeypatch.setattr("engine.grammars.follower.compiled", found)
+    yield found
+    found.open.set()
+
+
+class Watched(Preparation):
+    """Can be waited for."""
+
+    def __init__(self) -> None:
+        self.woken = threading.Semaphore(0)
+        super().__init__(lambda: TOKENIZER, self.woken.release)
+        assert self.woken.acquire(timeout=SECONDS), "the tokenizer is read"
+
+    def asks(self, sequence: int, grammar: str) -> bool:
+        return self.ready(sequence, grammar, list(PROMPT), len(PROMPT))
+
+    def waits(self) -> None:
+        assert self.woken.acquire(timeout=SECONDS)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_model(tmp_path_factory.mktemp("preparation") / "model")
+
+
+@pytest.fixture(scope="module")
+def engine(model: Path) -> LoadedEngine:
+    return make_engine(model, cpu_backend="native", kv_memory=16 << 20, max_model_len=2048)
+
+
+@pytest.mark.parametrize("output", [0, 1])
+def test_others_go_on_while_a_grammar_is_compiled(output: int, gate: Gate, engine: LoadedEngine, model: Path) -> None:
+    """A new prompt, or one that lands with a token: its prompt is computed, it is drawn when its grammar is there."""
+    batch = Batch(engine, Executor(engine, constraints=masks_of(model)))
+    quick = batch.ask(grammar_sampling(QUICK), Limits(50, ENDS))
+    while not quick.emitted:
+        assert batch.turn()
+    free = batch.ask(Sampling(seed=1), Limits(400))
+    first = TOKENIZER.tokenize_str("s")
+    slow = batch.ask(grammar_sampling(SLOW), Limits(50, ENDS), first[:output])
+    while free.emitted < 300:
+        assert batch.turn()
+    assert gate.entered.is_set() and slow.emitted == output
+    assert slow.computed == len(PROMPT) + output - 1, "all but the row that is drawn from"
+    gate.open.set()
+    answers = batch.run()
+    text = TOKENIZER.decode_str([token for token in slow.tokens[len(PROMPT) :] if token not in ENDS])
+    assert text == "slow" and answers[-1].finish == "stop"
+
+
+def test_what_ends_before_its_turn_is_not_compiled(gate: Gate) -> None:
+    watched = Watched()
+    assert not watched.asks(1, SLOW) and not watched.asks(2, of_choices(["cancelled"])) and not watched.asks(3, QUICK)
+    assert gate.entered.wait(SECONDS)
+    watched.forget(2)
+    watched.forget(1)
+    gate.open.set()
+    watched.waits()
+    assert watched.asks(3, QUICK) and gate.compiled == [SLOW, QUICK]
+    assert watched.known(1) is None, "nothing is kept of what ended meanwhile"
+
+
+def test_so_many_are_prepared_at_once_and_the_others_ask_again(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "QUEUED", 2)
+    watched = Watched()
+    assert not any([watched.asks(1, SLOW), watched.asks(2, QUICK), watched.asks(3, QUICK)])
+    gate.open.set()
+    watched.waits()
+    watched.waits()
+    assert watched.asks(1, SLOW) and watched.asks(2, QUICK) and not watched.asks(3, QUICK)
+    watched.waits()
+    assert watched.asks(3, QUICK)
+    assert gate.compiled == [SLOW, QUICK], "one grammar is compiled once"
+
+
+def test_a_grammar_without_end_fails_alone(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread is left to itself; those behind it are prepared by another."""
+    watched = Watched()
+    assert not watched.asks(1, SLOW) and not watched.asks(2, QUICK)
+    assert gate.entered.wait(SECONDS)
+    monkeypatch.setattr(preparation, "SECONDS", 0.0)
+    assert watched.asks(1, SLOW), "its step will say why it fails"
+    watched.waits()
+    assert watched.known(2) is not None and watched.known(1) is None
+    watched.forget(1)
+    monkeypatch.setattr(preparation, "SECONDS", SECONDS)
+    gate.open.set()
+    assert not watched.asks(4, SLOW)
+    watched.waits()
+    assert watched.asks(4, SLOW)
+
+
+def test_a_grammar_that_cannot_be_compiled_ends_its_sequence(engine: LoadedEngine, model: Path) -> None:
+    batch = Batch(engine, Executor(engine, constraints=masks_of(model)))
+    bad = batch.ask(grammar_sampling("start: nothing"), Limits(50, ENDS))
+    batch.ask(grammar_sampling(of_json_schema(SCHEMAS["enum"])), Limits(50, ENDS))
+    failed, good = batch.run()
+    assert "unknown name" in failed.failed and not may_do_better(failed.failed) and good.finish == "stop"
+    assert not batch.scheduler.load().running and bad.emitted == 0
+
+
+def test_what_an_earlier_attempt_has_emitted_is_replayed_before_the_step(gate: Gate) -> None:
+    gate.open.set()
+    watched = Watched()
+    tokens = [*PROMPT, *TOKENIZER.tokenize_str("qui")]
+    assert not watched.ready(1, QUICK, tokens, len(PROMPT))
+    watched.waits()
+    follower = watched.known(1)
+    assert follower is not None and follower.seen == len(tokens)
