@@ -1,12 +1,14 @@
 """Writes `oneOf` in a JSON schema as `anyOf` where that means the same: no value fits two of its schemas.
 
 llguidance takes `oneOf` only where it can tell so, and does not look behind `$ref`, as generated schemas of tagged
-unions need it. What cannot be told stays, and is refused.
+unions need it. What cannot be told stays, and is refused. Dates are seen to on the way.
 """
 
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import Any
+
+from gateway.grammar.dates import with_leap_years
 
 MOST_NODES = 1024  # of a schema; a larger one stays as it is: its walk would keep the event loop
 MOST_BRANCHES = 16
@@ -48,7 +50,7 @@ class _OneOf:
         branches = found.get("oneOf")
         if isinstance(branches, list) and "anyOf" not in found and self._exclusive(branches):
             found = {"anyOf" if key == "oneOf" else key: value for key, value in found.items()}
-        return found
+        return with_leap_years(found)
 
     def _exclusive(self, branches: list[Any]) -> bool:
         if len(branches) > MOST_BRANCHES:

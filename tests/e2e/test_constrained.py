@@ -55,6 +55,7 @@ async def answer(client: httpx.AsyncClient, number: int, flowing: Callable[[], N
         "messages": [{"role": "user", "content": f"Hello {number}"}],
         "logit_bias": {str(token): 4 for token in CLOSING},
         "temperature": number % 2,
+        "frequency_penalty": 0.1 if number % 2 == 0 else 0,  # greedy noise may say one thing for ever
         "seed": number,
         "max_tokens": 1500,
         "stream": True,

@@ -46,7 +46,9 @@ LOOK = 0.5  # s that a batch waits for a grammar before it looks again, as an en
 NOTHING = Answer([], None, "", 0)
 TOKENIZER = read_tokenizer(DEMO, VOCABULARY)
 CLOSING = tuple(
-    token for token in range(VOCABULARY) if token not in ENDS and set(TOKENIZER.decode_str([token])) & set('"]}')
+    token
+    for token in range(VOCABULARY)
+    if token not in ENDS and set('"]}') & (signs := set(TOKENIZER.decode_str([token]))) and not signs & set("[{:")
 )
 
 
@@ -73,9 +75,11 @@ def masks_of(directory: Path) -> WakingMasks:
 
 
 def grammar_sampling(grammar: str, seed: int = 0, temperature: float = 1.0, bias: float = 4.0) -> Sampling:
-    """`bias` is what quotes and brackets that close are likelier by, so that free texts end."""
+    """`bias` is what quotes and brackets that close are likelier by, so that free texts end. Greedy ones may say one
+    thing for ever, so to them it costs to say it again."""
     biases = tuple((token, bias) for token in CLOSING) if bias else ()
-    return Sampling(seed=seed, temperature=temperature, grammar=grammar, logit_bias=biases)
+    again = 0.0 if temperature else 0.1
+    return Sampling(seed=seed, temperature=temperature, grammar=grammar, logit_bias=biases, frequency_penalty=again)
 
 
 class Batch:

@@ -12,12 +12,12 @@ FORMATS = FormatChecker(("date", "email", "ipv4", "ipv6", "uuid"))
 
 
 def is_time(value: object) -> bool:
-    """By RFC 3339, which has leap seconds."""
-    return not isinstance(value, str) or bool(time.fromisoformat(value.replace(":60", ":59")))
+    """By RFC 3339, which has leap seconds, and small letters too."""
+    return not isinstance(value, str) or bool(time.fromisoformat(value.upper().replace(":60", ":59")))
 
 
 def is_date_time(value: object) -> bool:
-    return not isinstance(value, str) or bool(datetime.fromisoformat(value.replace(":60", ":59")))
+    return not isinstance(value, str) or bool(datetime.fromisoformat(value.upper().replace(":60", ":59")))
 
 
 def is_duration(value: object) -> bool:

@@ -117,3 +117,14 @@ def test_one_of_schemas_that_both_may_fit_is_refused(schema: dict[str, Any], tok
 def test_values_that_look_like_schemas_stay_as_they_are() -> None:
     schema = {"const": {"oneOf": [{"type": "null"}, {"type": "string"}]}}
     assert json.loads(of_json_schema(schema).removeprefix("start: %json "))["const"] == schema["const"]
+
+
+@pytest.mark.parametrize("form", ["date", "date-time"])
+def test_only_leap_years_have_a_29th_of_february(form: str, tokenizer: LLTokenizer) -> None:
+    grammar = of_json_schema({"properties": {"on": {"type": "string", "format": form}}, "required": ["on"]})
+    clock = "" if form == "date" else "T12:00:00Z"
+    for year in range(1896, 2406):
+        leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+        assert fits(tokenizer, grammar, json.dumps({"on": f"{year}-02-29{clock}"})) == leap
+    for day, real in [("2023-02-28", True), ("2023-12-31", True), ("2024-02-30", False), ("2023-04-31", False)]:
+        assert fits(tokenizer, grammar, json.dumps({"on": f"{day}{clock}"})) == real
