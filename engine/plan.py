@@ -69,7 +69,7 @@ class StepResult(Struct, frozen=True, array_like=True):
 
     step: int
     tokens: list[list[int]]
-    """Of each work, in order, the tokens it sampled: one for each of its samples, in their order. One with a single
+    """Holds of each work, in order, the tokens that it sampled: one for each sample, in their order. One with a single
     sample may have more: those that have to follow by its grammar."""
     failed: list[int] = []  # indices of works whose logits were not finite
     none_left: list[int] = []  # indices of works of which every token is forbidden

@@ -49,7 +49,7 @@ FORMS: list[tuple[dict[str, Any], Problem]] = [
 
 
 async def answer(client: httpx.AsyncClient, number: int, flowing: Callable[[], None]) -> str:
-    """What is wrong with one streamed answer; `flowing` is called when some of it is here."""
+    """Says what is wrong with one streamed answer; `flowing` is called when some of it is here."""
     asked, problem = FORMS[number]
     body = {
         "messages": [{"role": "user", "content": f"Hello {number}"}],

@@ -33,7 +33,7 @@ def work_of(sampling: Sampling, banned: tuple[int, ...] = (), output: list[int] 
 
 @pytest.fixture(params=ADJUSTERS)
 def name(request: pytest.FixtureRequest) -> str:
-    """Of an adjuster."""
+    """Names an adjuster."""
     found: str = request.param
     return found
 

@@ -82,7 +82,7 @@ def test_forced_runs_longer_than_a_step_takes_go_on_in_the_next(
 
 @pytest.mark.parametrize("kept", [1, 3, 5])
 def test_an_answer_ends_inside_of_what_has_to_follow(kept: int, engine: LoadedEngine, model: Path) -> None:
-    """By its limit of tokens, or by a token that the client has named."""
+    """Ends it by its limit of tokens, or by a token that the client has named."""
     sampling = grammar_sampling(of_choices([SENTENCE]))
     whole = answer(engine, model, sampling).tokens
     cut = answer(engine, model, sampling, Limits(kept, ENDS))

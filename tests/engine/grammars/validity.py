@@ -12,7 +12,7 @@ FORMATS = FormatChecker(("date", "email", "ipv4", "ipv6", "uuid"))
 
 
 def is_time(value: object) -> bool:
-    """By RFC 3339, which has leap seconds, and small letters too."""
+    """Judges by RFC 3339, which has leap seconds, and small letters too."""
     return not isinstance(value, str) or bool(time.fromisoformat(value.upper().replace(":60", ":59")))
 
 
@@ -30,7 +30,7 @@ for name, check in (("time", is_time), ("date-time", is_date_time), ("duration",
 
 
 def wrong_json(schema: object, text: str) -> str:
-    """What is wrong; empty: nothing."""
+    """Says what is wrong; empty: nothing is."""
     try:
         value = json.loads(text)
     except ValueError as error:

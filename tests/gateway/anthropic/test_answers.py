@@ -11,27 +11,11 @@ from pydantic import TypeAdapter
 from core.messages import Finish
 from gateway.anthropic.answers import MessageShape
 from gateway.anthropic.events import UNSIGNED, Event, Usage
-from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
+from gateway.output.parts import CallArguments, CallBegins, Content, Part
+from tests.gateway.output.answers import ANSWERS
 
 USAGE = Usage(input_tokens=5, output_tokens=7, cache_read_input_tokens=3)
 EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
-
-ANSWERS: dict[str, list[Part]] = {
-    "nothing": [],
-    "text": [Content("Hel"), Content("lo"), Content("")],
-    "thoughts and text": [Reasoning("Well, "), Reasoning("hm."), Content("Hello")],
-    "a call": [CallBegins(0, "weather"), CallArguments(0, '{"city": '), CallArguments(0, '"Bonn"}')],
-    "a call without arguments": [CallBegins(0, "now"), CallArguments(0, "")],
-    "everything": [
-        Reasoning("Look it up."),
-        Content("I ask."),
-        CallBegins(0, "weather"),
-        CallArguments(0, '{"city": "Bonn"}'),
-        CallBegins(1, "weather"),
-        CallArguments(1, '{"city": "Rom"}'),
-        Content("Done."),
-    ],
-}
 
 
 def events(parts: list[Part], finish: Finish = "stop", stop: str | None = None, **more: Any) -> list[Event]:

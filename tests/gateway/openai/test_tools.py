@@ -117,7 +117,7 @@ async def test_a_conversation_with_results(running: Running) -> None:
 
 
 async def test_arguments_of_endless_values(running: Running) -> None:
-    """What is one long text is not long to look at, and is refused for its tokens alone."""
+    """Shows that one long text is not long to look at, and is refused for its tokens alone."""
     for arguments, code in (
         (json.dumps({f"k{place}": [place] for place in range(5000)}), "too_many_values"),
         (json.dumps({"code": "f(x, y), " * 20_000}), "context_length_exceeded"),

@@ -10,7 +10,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from core.messages import Finish
-from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
+from gateway.output.parts import Content, Part, Reasoning
 from gateway.responses.answers import ResponseShape
 from gateway.responses.events import (
     Event,
@@ -21,6 +21,7 @@ from gateway.responses.events import (
 )
 from gateway.responses.items import Logprob
 from gateway.responses.schemas import ReasoningConfig, TextConfig
+from tests.gateway.output.answers import ANSWERS
 
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 USAGE = Usage(
@@ -45,22 +46,6 @@ EMPTY = ResponseAnswer(
     text=TextConfig(),
     reasoning=ReasoningConfig(),
 )
-ANSWERS: dict[str, list[Part]] = {
-    "nothing": [],
-    "text": [Content("Hel"), Content("lo"), Content("")],
-    "thoughts and text": [Reasoning("Well, "), Reasoning("hm."), Content("Hello")],
-    "a call": [CallBegins(0, "weather"), CallArguments(0, '{"city": '), CallArguments(0, '"Bonn"}')],
-    "a call without arguments": [CallBegins(0, "now"), CallArguments(0, "")],
-    "everything": [
-        Reasoning("Look it up."),
-        Content("I ask."),
-        CallBegins(0, "weather"),
-        CallArguments(0, '{"city": "Bonn"}'),
-        CallBegins(1, "weather"),
-        CallArguments(1, '{"city": "Rom"}'),
-        Content("Done."),
-    ],
-}
 
 
 def events(parts: list[Part], finish: Finish = "stop") -> list[Event]:
