@@ -34,7 +34,7 @@ from core.errors import BatonError, ConfigError
 from core.model_location import locate
 from engine.device import dtype_name
 from engine.executor import Executor
-from engine.model.config import read_config
+from engine.model.read_config import read_config
 from engine.start.load import load_engine
 from engine.start.sizing import step_tokens
 from launcher.deployment import ENVIRONMENT

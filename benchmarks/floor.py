@@ -13,7 +13,7 @@ from benchmarks.machine import Machine
 from benchmarks.workloads import Workload
 from core.config import Quantization
 from core.kvspec import kv_bytes
-from engine.model.config import ModelConfig
+from engine.model.config import ModelConfig, heads_of
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,16 @@ class Timing:
 
 
 def work_of(model: ModelConfig, dtype: torch.dtype, quantization: Quantization = "none") -> Work:
-    """Computes the sizes of a model in a number format; int8 weights take a byte each."""
-    hidden, width = model.hidden_size, dtype.itemsize
-    keys_values = 2 * hidden * model.kv_heads * model.head_dim
-    others = 2 * hidden * model.heads * model.head_dim + 3 * hidden * model.intermediate_size
+    """Computes the sizes of a model, whose layers are alike, in a number format; int8 weights take a byte each."""
+    hidden, width, layers = model.hidden_size, dtype.itemsize, len(model.layers)
+    attention, mlp = heads_of(model.layers[0]), model.layers[0].mlp
+    keys_values = 2 * hidden * attention.kv_heads * attention.head_dim
+    others = 2 * hidden * attention.heads * attention.head_dim + 3 * hidden * mlp.intermediate
     return Work(
-        every=model.layers * keys_values + (model.layers - 1) * others,
+        every=layers * keys_values + (layers - 1) * others,
         sampled=others + model.vocab_size * hidden,
         width=width if quantization == "none" else 1,
-        token_bytes=kv_bytes(1, 1, model.layers, model.kv_heads, model.head_dim, width),
+        token_bytes=kv_bytes(1, 1, layers, attention.kv_heads, attention.head_dim, width),
     )
 
 

@@ -28,7 +28,8 @@ from core.cli import parse_or_exit
 from core.config import Positive
 from core.errors import ConfigError
 from engine.device import DTYPES
-from engine.model.config import ModelConfig, read_config
+from engine.model.config import ModelConfig
+from engine.model.read_config import read_config
 from engine.start.sizing import CPU_STEP
 from launcher.stages import Stages
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.model.config import read_config
+from engine.model.config import heads_of
+from engine.model.read_config import read_config
 from engine.model.weights import Checkpoint
 
 
@@ -30,10 +31,12 @@ class RandomWeights(Checkpoint):
     def parameters(self) -> int:
         """Counts the values in all matrices; norms and biases are next to nothing."""
         config = self._config
-        attention = 2 * config.hidden_size * config.head_dim * (config.heads + config.kv_heads)
-        layer = attention + 3 * config.hidden_size * config.intermediate_size
+        first = config.layers[0]
+        heads = heads_of(first)
+        attention = 2 * config.hidden_size * heads.head_dim * (heads.heads + heads.kv_heads)
+        layer = attention + 3 * config.hidden_size * first.mlp.intermediate
         ends = config.vocab_size * config.hidden_size * (1 if config.tied_head else 2)
-        return config.layers * layer + ends
+        return len(config.layers) * layer + ends
 
     def refuse_unused(self, *ignored: str) -> None:
         """Refuses nothing: there is nothing but what was asked for."""

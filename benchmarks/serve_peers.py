@@ -31,7 +31,7 @@ from core.cli import parse_or_exit
 from core.config import Positive, Seconds, TPOTLimit, TTFTLimit
 from core.errors import ConfigError
 from core.slo import SLO
-from engine.model.config import read_config
+from engine.model.read_config import read_config
 from launcher.stages import Stages
 
 SERVERS = ("baton", "baton-unsplit", "vllm")

@@ -30,6 +30,7 @@ from core.messages import Limits as Ends
 from core.messages import Prompt, Sampling
 from engine.device import choose_device, choose_dtype, dtype_name
 from engine.executor import Executor
+from engine.model.config import heads_of
 from engine.schedule.sequence import Sequence
 from engine.start.load import load_engine
 
@@ -168,7 +169,8 @@ class Shaped:
             ran = watched(lambda: serve(self.executor, self.config, [prompt], 1))
         matrices = self.work.operations(tokens, 1)
         pairs = tokens * (tokens + 1) // 2
-        attention = 4 * config.layers * config.heads * config.head_dim * pairs
+        heads = heads_of(config.layers[0])
+        attention = 4 * len(config.layers) * heads.heads * heads.head_dim * pairs
         most = seconds * self.limits.multiply
         return Read(tokens, seconds, matrices / most, (matrices + attention) / most, tuple(by_kernel(ran)))
 

@@ -31,7 +31,7 @@ from engine.backends.reference.mover import ReferenceMover
 from engine.kv.codec import BlockCodec
 from engine.kv.mover import BlockMover
 from engine.kv.pool import KVPool, make_spec
-from engine.model.config import ModelConfig
+from engine.model.config import DenseMLP, HeadAttention, LayerConfig, ModelConfig
 from engine.model.rope import Rope
 from kvtransfer.events import (
     Closed,
@@ -48,19 +48,14 @@ from kvtransfer.inbound import Inbound
 from kvtransfer.outbound import Outbound
 
 LAYERS, BLOCK_TOKENS, BLOCK_BYTES = 16, 16, 64 << 10
+ATTENTION = HeadAttention(heads=8, kv_heads=8, head_dim=128, scale=1.0, rope=Rope(dim=128))
 MODEL = ModelConfig(
     name="benchmark",
     architecture="LlamaForCausalLM",
     vocab_size=1,
     hidden_size=1024,
-    intermediate_size=1,
-    layers=LAYERS,
-    heads=8,
-    kv_heads=8,
-    head_dim=128,
+    layers=(LayerConfig(ATTENTION, DenseMLP(intermediate=1)),) * LAYERS,
     norm_eps=1e-6,
-    rope=Rope(),
-    windows=(0,) * LAYERS,
     max_model_len=1,
     eos_token_ids=(),
 )

@@ -15,8 +15,10 @@ from benchmarks.shapes import write_config
 from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine
 from engine.kv.pool import KVPool, make_spec
-from engine.model.config import read_config
+from engine.model.config import heads_of
+from engine.model.families.registry import names_of
 from engine.model.linear import LinearFactory
+from engine.model.read_config import read_config
 from engine.model.transformer import Model
 
 META = torch.device("meta")
@@ -50,9 +52,11 @@ def weightless_engine(shape: str, blocks: int, rows: int, longest: int, dtype: t
         weights = RandomWeights(Path(directory), META, dtype)
     backend = TritonBackend(META, dtype)
     with torch.inference_mode():
-        model: Model[Any] = Model(config, LinearFactory(weights, backend.linears, META, dtype), backend.layers, quiet)
-        shape_of_layer = (blocks, config.kv_heads, 2, BLOCK, config.head_dim)
-        layers = [torch.empty(shape_of_layer, dtype=dtype, device=META) for _ in range(config.layers)]
+        make = LinearFactory(weights, backend.linears, META, dtype)
+        model: Model[Any] = Model(config, names_of(config), make, backend.layers, quiet)
+        heads = heads_of(config.layers[0])
+        shape_of_layer = (blocks, heads.kv_heads, 2, BLOCK, heads.head_dim)
+        layers = [torch.empty(shape_of_layer, dtype=dtype, device=META) for _ in config.layers]
         decodes = backend.decode_steps(model, config, layers, rows, quiet)
     pool = cast(KVPool, WeightlessPool(make_spec(config, dtype, BLOCK, "none")))
     return Engine(backend, model, config, pool, backend.attention(config, layers), UNBOUNDED, decodes)

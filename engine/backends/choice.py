@@ -80,7 +80,7 @@ def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, mode
 
 
 def _native(config: EngineConfig, dtype: torch.dtype, model: ModelConfig) -> ctypes.CDLL | None:
-    why = unsupported(dtype, model.head_dim, config.block_size)
+    why = unsupported(model, dtype, config.block_size)
     if not why:
         try:
             native = load()

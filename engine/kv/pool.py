@@ -27,7 +27,7 @@ from engine.kv.mover import BlockMover
 from engine.kv.moves import batches
 from engine.kv.pages_ahead import PagesAhead
 from engine.kv.payload import Payload, size_of
-from engine.model.config import ModelConfig, computation
+from engine.model.config import ModelConfig, computation, heads_of
 from engine.plan import NULL_BLOCK, BlockMove, Work
 
 STAGED = 32 << 20
@@ -36,9 +36,10 @@ STAGED = 32 << 20
 
 def make_spec(config: ModelConfig, dtype: torch.dtype, block_tokens: int, weights: str) -> KVSpec:
     """Describes a model's KV as one group of full attention over all layers: a window's old blocks are kept as well."""
-    block_bytes = kv_bytes(1, block_tokens, 1, config.kv_heads, config.head_dim, dtype.itemsize)
-    group = KVGroup("full", tuple(range(config.layers)), block_tokens, block_bytes, vectors=2 * config.kv_heads)
-    axes = f"[block,kv_head:{config.kv_heads},key|value,token,dim:{config.head_dim}]"
+    heads = heads_of(config.layers[0])
+    block_bytes = kv_bytes(1, block_tokens, 1, heads.kv_heads, heads.head_dim, dtype.itemsize)
+    group = KVGroup("full", tuple(range(len(config.layers))), block_tokens, block_bytes, vectors=2 * heads.kv_heads)
+    axes = f"[block,kv_head:{heads.kv_heads},key|value,token,dim:{heads.head_dim}]"
     return KVSpec((group,), f"{axes} {computation(config).decode()}", weights, dtype_name(dtype))
 
 
@@ -107,7 +108,8 @@ class KVPool:
         self.spec = spec
         self.block_count = block_count
         group = spec.groups[0]
-        shape = (len(group.layers), block_count, config.kv_heads, 2, group.block_tokens, config.head_dim)
+        heads = heads_of(config.layers[0])
+        shape = (len(group.layers), block_count, heads.kv_heads, 2, group.block_tokens, heads.head_dim)
         self._group = group
         self._bytes: PoolBytes
         if device.type == "cuda":

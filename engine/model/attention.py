@@ -14,11 +14,12 @@ class AttentionStep(Protocol):
         """Writes `keys_values` `[tokens, 2 x kv_heads, head_dim]`, keys before values, to the tokens' slots."""
         ...
 
-    def attend(self, layer: int, queries: Tensor) -> Tensor:
+    def attend(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
         """Attends, causally, from `queries` `[tokens, heads, head_dim]` to all stored tokens of their sequences.
 
-        Head h uses KV head h // (heads / kv_heads); scores are scaled by head_dim ** -0.5; a layer with a window w lets
-        a query at position p see the keys at p - w + 1 … p. Returns `[tokens, heads, head_dim]`.
+        Head h uses KV head h // (heads / kv_heads). Scale, softcap and window are the layer's: a window w lets a query
+        at position p see the keys at p - w + 1 … p. `sinks` are fp32 `[heads]`, scores of a key whose value is 0.
+        Returns `[tokens, heads, head_dim]`.
         """
         ...
 

@@ -5,6 +5,8 @@ from typing import Protocol
 from torch import Tensor
 
 from engine.model.attention import TakenStep
+from engine.model.config import Activation, HeadAttention
+from engine.model.rope import Rope
 
 Angles = tuple[Tensor, Tensor]
 """A step's rotations, as the one that made them takes them: cosine and sine, or positions and a table of both."""
@@ -16,24 +18,33 @@ class Elementwise(Protocol[TakenStep]):
     Norms are root mean square norms over the last axis (https://arxiv.org/abs/1910.07467), in fp32 inside.
     """
 
-    def add_norm(self, hidden: Tensor, change: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns `hidden + change` and its norm, all `[rows, hidden]`; `hidden` may be overwritten."""
-        ...
+    def add_norm(self, hidden: Tensor, change: Tensor | None, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns `hidden + change` and its norm, all `[rows, hidden]`; `hidden` may be overwritten.
 
-    def angles(self, positions: Tensor) -> Angles:
-        """Returns the rotations of int64 `positions` `[tokens]`; called once for a step."""
-        ...
-
-    def rotate_and_store(
-        self, heads: Tensor, angles: Angles, weight: Tensor | None, step: TakenStep, layer: int, *, query_heads: int
-    ) -> Tensor:
-        """Rotates queries and keys, normed by a `weight` `[query_heads + kv_heads, dim]` first; stores keys and values.
-
-        `heads` `[tokens, query_heads + 2 x kv_heads, dim]`, contiguous, are queries, keys and values, and may be
-        overwritten. Returns the queries `[tokens, query_heads, dim]`.
+        The `weight` is fp32 `[hidden]`; without one the sum is returned twice.
         """
         ...
 
-    def gate(self, gate_up: Tensor) -> Tensor:
-        """Returns silu(first half) * second half, `[rows, width]` of `[rows, 2 x width]`."""
+    def angles(self, positions: Tensor, rope: Rope) -> Angles:
+        """Returns the rotations of int64 `positions` `[tokens]`; called once for a step and each of the model's."""
+        ...
+
+    def rotate_and_store(
+        self,
+        heads: Tensor,
+        angles: Angles | None,
+        weight: Tensor | None,
+        step: TakenStep,
+        layer: int,
+        attention: HeadAttention,
+    ) -> Tensor:
+        """Rotates queries and keys by `angles`, if any, normed by a `weight` first, if any; stores keys and values.
+
+        `heads` `[tokens, heads + 2 x kv_heads, dim]`, contiguous, are queries, keys and values, and may be overwritten;
+        the `weight` is fp32 `[heads + kv_heads, dim]`. Returns the queries `[tokens, heads, dim]`.
+        """
+        ...
+
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        """Returns `activation` of the first half, the gate, and the second: `[rows, width]` of `[rows, 2 x width]`."""
         ...

@@ -6,53 +6,110 @@ from typing import Generic
 import torch
 from torch import Tensor
 
-from engine.model.config import ModelConfig
+from engine.model.config import DenseMLP, HeadAttention, LayerConfig, ModelConfig, heads_of
+from engine.model.families.family import LayerNames
 from engine.model.linear import AnyLinear, LinearFactory
 
 
 @dataclass(frozen=True, slots=True)
-class Layer(Generic[AnyLinear]):
-    """Holds one layer's weights. Query, key and value are one linear layer, gate and up another."""
+class HeadWeights(Generic[AnyLinear]):
+    """Holds the weights of a `HeadAttention`. Query, key and value are one linear layer."""
 
-    attention_norm: Tensor  # [hidden]
     query_key_value: AnyLinear
-    query_key_norm: Tensor | None  # [heads + kv_heads, head_dim], or None where heads are not normed
-    attention_output: AnyLinear
-    mlp_norm: Tensor  # [hidden]
+    query_key_norm: Tensor | None  # fp32 [heads + kv_heads, head_dim], or None where heads are not normed
+    output: AnyLinear
+    sinks: Tensor | None  # fp32 [heads]
+
+    def held(self) -> list[Tensor]:
+        """Returns the tensors that stay in memory."""
+        tensors = [tensor for tensor in (self.query_key_norm, self.sinks) if tensor is not None]
+        return [*tensors, *self.query_key_value.held(), *self.output.held()]
+
+
+@dataclass(frozen=True, slots=True)
+class DenseWeights(Generic[AnyLinear]):
+    """Holds the weights of a `DenseMLP`. Gate and up are one linear layer."""
+
     gate_up: AnyLinear
     down: AnyLinear
 
     def held(self) -> list[Tensor]:
-        """Returns the tensors that the layer keeps in memory."""
-        norms = [self.attention_norm, self.mlp_norm]
-        norms += [self.query_key_norm] if self.query_key_norm is not None else []
-        linears = (self.query_key_value, self.attention_output, self.gate_up, self.down)
-        return norms + [tensor for linear in linears for tensor in linear.held()]
+        """Returns the tensors that stay in memory."""
+        return [*self.gate_up.held(), *self.down.held()]
 
 
-def load_layer(config: ModelConfig, make: LinearFactory[AnyLinear], index: int) -> Layer[AnyLinear]:
-    """Loads the weights of layer `index`.
+@dataclass(frozen=True, slots=True)
+class Layer(Generic[AnyLinear]):
+    """Holds one layer's weights, and what they mean. Norms are fp32 `[hidden]`, or None where there is none."""
+
+    config: LayerConfig
+    attention_norm: Tensor | None
+    attention: HeadWeights[AnyLinear]
+    attention_post_norm: Tensor | None
+    mlp_norm: Tensor | None
+    mlp: DenseWeights[AnyLinear]
+    mlp_post_norm: Tensor | None
+
+    def held(self) -> list[Tensor]:
+        """Returns the tensors that stay in memory."""
+        norms = (self.attention_norm, self.attention_post_norm, self.mlp_norm, self.mlp_post_norm)
+        return [*(norm for norm in norms if norm is not None), *self.attention.held(), *self.mlp.held()]
+
+
+def load_layer(config: ModelConfig, make: LinearFactory[AnyLinear], names: LayerNames, index: int) -> Layer[AnyLinear]:
+    """Loads the weights of layer `index`, whose tensors are called `names`, with the layer's prefix.
 
     Raises `ModelError` where the checkpoint lacks a tensor or has another shape.
     """
-    hidden, queries, keys = config.hidden_size, config.heads * config.head_dim, config.kv_heads * config.head_dim
-    name = f"model.layers.{index}"
-    attention, mlp = f"{name}.self_attn", f"{name}.mlp"
-    query_key_value = [f"{attention}.{part}_proj" for part in "qkv"]
-    gate_up = [f"{mlp}.gate_proj", f"{mlp}.up_proj"]
+    layer = config.layers[index]
+    assert isinstance(layer.mlp, DenseMLP)
+
+    def norm(name: str | None) -> Tensor | None:
+        return None if name is None else make.norm(name, config.hidden_size, config.norm_offset)
+
     return Layer(
-        attention_norm=make.tensor(f"{name}.input_layernorm.weight", (hidden,)),
-        query_key_value=make.linear(query_key_value, [queries, keys, keys], hidden, config.qkv_bias),
-        query_key_norm=_head_norms(config, make, attention) if config.qk_norm else None,
-        attention_output=make.linear([f"{attention}.o_proj"], [hidden], queries, config.output_bias),
-        mlp_norm=make.tensor(f"{name}.post_attention_layernorm.weight", (hidden,)),
-        gate_up=make.linear(gate_up, [config.intermediate_size] * 2, hidden, config.mlp_bias),
-        down=make.linear([f"{mlp}.down_proj"], [hidden], config.intermediate_size, config.mlp_bias),
+        config=layer,
+        attention_norm=norm(names.attention_norm),
+        attention=_heads(config, heads_of(layer), make, names),
+        attention_post_norm=norm(names.attention_post_norm),
+        mlp_norm=norm(names.mlp_norm),
+        mlp=_dense(config, layer.mlp, make, names),
+        mlp_post_norm=norm(names.mlp_post_norm),
     )
 
 
-def _head_norms(config: ModelConfig, make: LinearFactory[AnyLinear], attention: str) -> Tensor:
+def _heads(
+    config: ModelConfig, attention: HeadAttention, make: LinearFactory[AnyLinear], names: LayerNames
+) -> HeadWeights[AnyLinear]:
+    hidden, dim = config.hidden_size, attention.head_dim
+    queries, keys = attention.heads * dim, attention.kv_heads * dim
+    return HeadWeights(
+        query_key_value=make.linear(names.query_key_value, [queries, keys, keys], hidden, attention.bias),
+        query_key_norm=_head_norms(config, attention, make, names) if attention.norm != "none" else None,
+        output=make.linear(
+            [names.attention_output], [hidden], queries, attention.output_bias, scale=config.residual_scale
+        ),
+        sinks=make.tensor(names.sinks, (attention.heads,)).float() if attention.sinks else None,
+    )
+
+
+def _head_norms(
+    config: ModelConfig, attention: HeadAttention, make: LinearFactory[AnyLinear], names: LayerNames
+) -> Tensor:
     """Loads one weight for each head, `[heads + kv_heads, head_dim]`: one operator norms queries and keys."""
-    shape = (config.head_dim,)
-    query, key = make.tensor(f"{attention}.q_norm.weight", shape), make.tensor(f"{attention}.k_norm.weight", shape)
-    return torch.cat((query.expand(config.heads, -1), key.expand(config.kv_heads, -1)))
+    weights = []
+    for name, heads in ((names.query_norm, attention.heads), (names.key_norm, attention.kv_heads)):
+        once = 1 if attention.norm == "head" else heads
+        weight = make.norm(name, once * attention.head_dim, config.norm_offset)
+        weights.append(weight.view(once, attention.head_dim).expand(heads, -1))
+    return torch.cat(weights)
+
+
+def _dense(
+    config: ModelConfig, mlp: DenseMLP, make: LinearFactory[AnyLinear], names: LayerNames
+) -> DenseWeights[AnyLinear]:
+    hidden, width = config.hidden_size, mlp.intermediate
+    return DenseWeights(
+        gate_up=make.linear(names.gate_up, [width] * 2, hidden, mlp.bias),
+        down=make.linear([names.down], [hidden], width, mlp.bias, scale=config.residual_scale),
+    )

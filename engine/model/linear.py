@@ -49,18 +49,21 @@ class LinearFactory(Generic[AnyLinear]):
         self._device = device
         self._dtype = dtype
 
-    def linear(self, names: Sequence[str], sizes: Sequence[int], inputs: int, bias: bool = False) -> AnyLinear:
+    def linear(
+        self, names: Sequence[str], sizes: Sequence[int], inputs: int, bias: bool = False, *, scale: float = 1.0
+    ) -> AnyLinear:
         """Fuses the layers `names`, with `sizes` outputs each, into one that gives their outputs side by side.
 
+        A single name with several sizes is fused in the checkpoint already. All outputs are multiplied by `scale`.
         Raises `ModelError` where the checkpoint lacks a tensor or has another shape.
         """
-        sized = list(zip(names, sizes, strict=True))
+        sized = list(zip(names, sizes, strict=True)) if len(names) > 1 else [(names[0], sum(sizes))]
         offset = None
         if bias:
             offsets = [self._checkpoint.tensor(f"{name}.bias", (size,)) for name, size in sized]
-            offset = stacked(offsets, self._device, self._dtype)
+            offset = stacked(_scaled(offsets, scale), self._device, self._dtype)
         weights = [self._checkpoint.tensor(f"{name}.weight", (size, inputs)) for name, size in sized]
-        return self._linears.fused(weights, offset)
+        return self._linears.fused(_scaled(weights, scale), offset)
 
     def of_held(self, weight: Tensor) -> AnyLinear:
         """Makes a layer of a weight that is loaded already, such as a head tied to the embedding."""
@@ -72,6 +75,17 @@ class LinearFactory(Generic[AnyLinear]):
         Raises `ModelError` where the checkpoint lacks it or has another shape.
         """
         return stacked([self._checkpoint.tensor(name, shape)], self._device, self._dtype)
+
+    def norm(self, name: str, width: int, offset: float = 0.0) -> Tensor:
+        """Loads the weight of a norm and adds `offset`, fp32 `[width]`: with one, bf16 would lose half of its digits.
+
+        Raises `ModelError` where the checkpoint lacks it or has another shape.
+        """
+        return stacked([self._checkpoint.tensor(f"{name}.weight", (width,))], self._device, torch.float32) + offset
+
+
+def _scaled(tensors: Sequence[Tensor], scale: float) -> Sequence[Tensor]:
+    return tensors if scale == 1.0 else [tensor.float() * scale for tensor in tensors]
 
 
 def stacked(tensors: Sequence[Tensor], device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -15,9 +15,11 @@ from torch import Tensor
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
-class Rope(Struct, frozen=True):
+class Rope(Struct, frozen=True, kw_only=True):
     """Holds the parameters of the rotary embedding; those that a type does not use stay at their defaults."""
 
+    dim: int  # numbers of a head that are rotated: its first
+    interleaved: bool = False  # pairs are neighbours in the checkpoint; rows are reordered when they are loaded
     type: Literal["default", "linear", "llama3", "yarn"] = "default"
     theta: float = 10000.0
     factor: float = 1.0
@@ -30,9 +32,9 @@ class Rope(Struct, frozen=True):
     truncate: bool = True  # yarn: round the band's ends to whole dimensions
 
 
-def inverse_frequencies(rope: Rope, head_dim: int) -> Tensor:
-    """Returns the radians per position of each rotated pair, fp32 `[head_dim / 2]`."""
-    powers = rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+def inverse_frequencies(rope: Rope) -> Tensor:
+    """Returns the radians per position of each rotated pair, fp32 `[rope.dim / 2]`."""
+    powers = rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim)
     frequencies = 1.0 / powers
     match rope.type:
         case "default":
@@ -42,7 +44,7 @@ def inverse_frequencies(rope: Rope, head_dim: int) -> Tensor:
         case "llama3":
             return _llama3(rope, frequencies)
         case "yarn":
-            return _yarn(rope, powers, head_dim)
+            return _yarn(rope, powers)
 
 
 def _llama3(rope: Rope, frequencies: Tensor) -> Tensor:
@@ -55,18 +57,18 @@ def _llama3(rope: Rope, frequencies: Tensor) -> Tensor:
     return torch.where(between, blended, divided)
 
 
-def _yarn(rope: Rope, powers: Tensor, head_dim: int) -> Tensor:
+def _yarn(rope: Rope, powers: Tensor) -> Tensor:
     def dimension(rotations: float) -> float:
         """Finds the pair that turns `rotations` times within the original length."""
-        return head_dim * math.log(rope.original_max_len / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
+        return rope.dim * math.log(rope.original_max_len / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
+    low, high = max(low, 0), min(high, rope.dim - 1)
     if low == high:
         high += 0.001  # a band of no width would divide by zero
-    ramp = ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    ramp = ((torch.arange(rope.dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
     kept = 1 - ramp
     return (1.0 / (rope.factor * powers)) * (1 - kept) + (1.0 / powers) * kept
 
@@ -80,29 +82,33 @@ def yarn_magnitude(factor: float, mscale: float = 0.0, mscale_all_dim: float = 0
     return scale(mscale) / scale(mscale_all_dim) if mscale and mscale_all_dim else scale(1.0)
 
 
-def angle_table(rope: Rope, head_dim: int, longest: int, device: torch.device) -> Tensor:
-    """Makes fp32 `[longest, head_dim]`: for each position the cosines of the head_dim / 2 pairs, then their sines."""
+def angle_table(rope: Rope, longest: int, device: torch.device) -> Tensor:
+    """Makes fp32 `[longest, rope.dim]`: for each position the cosines of the rope.dim / 2 pairs, then their sines."""
     positions = torch.arange(longest, dtype=torch.float32, device=device)
-    radians = positions[:, None] * inverse_frequencies(rope, head_dim).to(device)
+    radians = positions[:, None] * inverse_frequencies(rope).to(device)
     return torch.cat((radians.cos(), radians.sin()), 1) * rope.magnitude
 
 
 class Rotary:
-    """Rotates the heads of a flat batch; pairs are (i, i + head_dim / 2), as in Hugging Face checkpoints."""
+    """Rotates the heads of a flat batch; pairs are (i, i + rope.dim / 2), as in Hugging Face checkpoints."""
 
-    def __init__(self, rope: Rope, head_dim: int, device: torch.device, dtype: torch.dtype) -> None:
-        self._frequencies = inverse_frequencies(rope, head_dim).to(device)
+    def __init__(self, rope: Rope, device: torch.device, dtype: torch.dtype) -> None:
+        self._frequencies = inverse_frequencies(rope).to(device)
         self._magnitude = rope.magnitude
         self._dtype = dtype
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns cosine and signed sine, `[tokens, 1, head_dim]` each, for int64 `positions` `[tokens]`."""
+        """Returns cosine and signed sine, `[tokens, 1, rope.dim]` each, for int64 `positions` `[tokens]`."""
         radians = positions.to(torch.float32)[:, None, None] * self._frequencies
         cos, sin = radians.cos() * self._magnitude, radians.sin() * self._magnitude
         return torch.cat((cos, cos), -1).to(self._dtype), torch.cat((-sin, sin), -1).to(self._dtype)
 
 
 def rotate_(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Rotates `heads` `[tokens, heads, head_dim]` in place. The sine's sign makes a roll do for rotate-half."""
-    turned = torch.roll(heads, heads.shape[-1] // 2, -1)
-    torch.addcmul(heads * cos, turned, sin, out=heads)
+    """Rotates the first numbers of `heads` `[tokens, heads, head_dim]` in place, as many as the angles have.
+
+    The sine's sign makes a roll do for rotate-half.
+    """
+    rotated = heads[..., : cos.shape[-1]]
+    turned = torch.roll(rotated, rotated.shape[-1] // 2, -1)
+    torch.addcmul(rotated * cos, turned, sin, out=rotated)

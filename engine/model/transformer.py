@@ -7,14 +7,16 @@ made, the operators between those, and the signal that a layer's KV is stored.
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from core.status import Progress
 from engine.model.attention import Step, TakenStep
 from engine.model.batch import Batch
-from engine.model.config import ModelConfig
+from engine.model.config import DenseMLP, ModelConfig, heads_of
 from engine.model.elementwise import Elementwise
+from engine.model.families.family import Names
 from engine.model.layer import Layer, load_layer
 from engine.model.linear import AnyLinear, Linear, LinearFactory
 
@@ -43,22 +45,27 @@ class Model(Generic[Step]):
     def __init__(
         self,
         config: ModelConfig,
+        names: Names,
         make: LinearFactory[AnyLinear],
         arrange: Arrange[AnyLinear, Step],
         progress: Progress,
     ) -> None:
-        """Loads all weights. Raises `ModelError` where the checkpoint lacks a tensor or has another shape."""
-        self._embedding = make.tensor("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
+        """Loads all weights, called `names`.
+
+        Raises `ModelError` where the checkpoint lacks one or has another shape.
+        """
+        self._config = config
+        self._embedding = make.tensor(f"{names.embedding}.weight", (config.vocab_size, config.hidden_size))
         layers = []
-        for index in range(config.layers):
-            progress("loading weights", 100.0 * index / (config.layers + 1))
-            layers.append(load_layer(config, make, index))
-        norm = make.tensor("model.norm.weight", (config.hidden_size,))
+        for index in range(len(config.layers)):
+            progress("loading weights", 100.0 * index / (len(config.layers) + 1))
+            layers.append(load_layer(config, make, names.in_layer(index), index))
+        norm = make.norm(names.norm, config.hidden_size, config.norm_offset)
         self._head: Linear
         if config.tied_head:
             self._head = make.of_held(self._embedding)
         else:
-            self._head = make.linear(["lm_head"], [config.vocab_size], config.hidden_size)
+            self._head = make.linear([names.head], [config.vocab_size], config.hidden_size)
         self._layers = arrange(config, layers, norm)
         self._held = [self._embedding, norm, *self._head.held(), *(each for layer in layers for each in layer.held())]
         progress("loading weights", 100.0)
@@ -69,11 +76,20 @@ class Model(Generic[Step]):
 
     def forward(self, batch: Batch, step: Step, stored: Stored) -> Tensor:
         """Computes the normed states `[rows, hidden]` of `batch.logit_rows`, and stores the KV of all tokens."""
-        return self._layers.forward(functional.embedding(batch.token_ids, self._embedding), batch, step, stored)
+        hidden = functional.embedding(batch.token_ids, self._embedding)
+        scale = self._config.embedding_scale
+        if scale != 1.0:
+            hidden *= torch.tensor(scale, dtype=hidden.dtype)  # is rounded first, as transformers rounds it
+        return self._layers.forward(hidden, batch, step, stored)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Returns `[rows, vocab]` of what `forward` gave."""
-        return self._head(hidden)
+        config, logits = self._config, self._head(hidden)
+        if config.logits_scale != 1.0:
+            logits *= config.logits_scale
+        if config.logits_softcap:
+            logits.div_(config.logits_softcap).tanh_().mul_(config.logits_softcap)
+        return logits
 
 
 class OperatorLayers(Generic[Step]):
@@ -85,29 +101,36 @@ class OperatorLayers(Generic[Step]):
     def __init__(
         self, config: ModelConfig, layers: Sequence[Layer[Linear]], norm: Tensor, between: Elementwise[Step]
     ) -> None:
-        self._config = config
+        self._ropes = config.ropes
         self._layers = layers
         self._norm = norm
         self._between = between
 
     def forward(self, hidden: Tensor, batch: Batch, step: Step, stored: Stored) -> Tensor:
         """See `Layers`."""
-        config, between = self._config, self._between
-        angles = between.angles(batch.positions)
+        between = self._between
+        angles = {rope: between.angles(batch.positions, rope) for rope in self._ropes}
         change: Tensor | None = None
         for index, layer in enumerate(self._layers):
+            attention, mlp = heads_of(layer.config), layer.config.mlp
+            assert isinstance(mlp, DenseMLP)
             hidden, normed = between.add_norm(hidden, change, layer.attention_norm)
-            heads = layer.query_key_value(normed).view(len(normed), -1, config.head_dim)
-            norm = layer.query_key_norm
-            queries = between.rotate_and_store(heads, angles, norm, step, index, query_heads=config.heads)
+            heads = layer.attention.query_key_value(normed).view(len(normed), -1, attention.head_dim)
+            turns = None if attention.rope is None else angles[attention.rope]
+            norm = layer.attention.query_key_norm
+            queries = between.rotate_and_store(heads, turns, norm, step, index, attention)
             stored(index)
             last = index == len(self._layers) - 1
             if last and not len(batch.logit_rows):
                 return hidden[:0]
-            attended = step.attend(index, queries).flatten(1)
+            attended = step.attend(index, queries, layer.attention.sinks).flatten(1)
             if last and len(batch.logit_rows) < len(hidden):  # else it is every row, in order
                 hidden, attended = hidden[batch.logit_rows], attended[batch.logit_rows]
-            change = layer.attention_output(attended)
+            change = self._post(layer.attention.output(attended), layer.attention_post_norm)
             hidden, normed = between.add_norm(hidden, change, layer.mlp_norm)
-            change = layer.down(between.gate(layer.gate_up(normed)))
+            change = layer.mlp.down(between.gate(layer.mlp.gate_up(normed), mlp.activation))
+            change = self._post(change, layer.mlp_post_norm)
         return between.add_norm(hidden, change, self._norm)[1]
+
+    def _post(self, change: Tensor, norm: Tensor | None) -> Tensor:
+        return change if norm is None else self._between.add_norm(change, None, norm)[1]

@@ -6,8 +6,7 @@ import torch
 from benchmarks.floor import Timing, Work, floor, intensity, operations, work_of
 from benchmarks.machine import Machine
 from benchmarks.workloads import Workload
-from engine.model.config import ModelConfig
-from engine.model.rope import Rope
+from tests.engine.configs import dense
 
 WORK = Work(every=80, sampled=20, width=2, token_bytes=10)
 
@@ -17,22 +16,7 @@ def machine(read: float, multiply: float) -> Machine:
 
 
 def test_sizes_of_a_model() -> None:
-    model = ModelConfig(
-        name="by hand",
-        architecture="Llama",
-        vocab_size=100,
-        hidden_size=8,
-        intermediate_size=12,
-        layers=2,
-        heads=4,
-        kv_heads=2,
-        head_dim=2,
-        norm_eps=1e-5,
-        rope=Rope(theta=1e4),
-        windows=(0, 0),
-        max_model_len=64,
-        eos_token_ids=(),
-    )
+    model = dense(2, heads=4, kv_heads=2, head_dim=2, hidden=8, intermediate=12, vocabulary=100)
     # Of a layer: queries 8 x 8, output 8 x 8, keys and values 2 x 8 x 4, three matrices of 8 x 12.
     assert work_of(model, torch.bfloat16) == Work(
         every=2 * 64 + 1 * (64 + 64 + 288), sampled=(64 + 64 + 288) + 800, width=2, token_bytes=2 * 2 * 2 * 2 * 2

@@ -17,7 +17,7 @@ from benchmarks.peers import PeersConfig, chosen, table
 from benchmarks.rounds import run_rounds
 from benchmarks.workloads import WORKLOADS, Workload
 from core.errors import ConfigError
-from engine.model.config import read_config
+from engine.model.read_config import read_config
 from launcher.stages import Stages
 from tests.waiting import alive, children
 

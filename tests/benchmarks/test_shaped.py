@@ -16,7 +16,7 @@ from benchmarks.random_weights import RandomWeights
 from benchmarks.shaped import HEADROOM, SIZES, Decoded, Read, Shaped
 from benchmarks.shapes import SHAPES, write_config
 from core.errors import ConfigError
-from engine.model.config import read_config
+from engine.model.read_config import read_config
 from launcher.deployment import ENVIRONMENT
 
 CPU = torch.device("cpu")

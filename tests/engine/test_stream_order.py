@@ -19,6 +19,7 @@ from engine.executor import Engine, Executor
 from engine.kv.codec import bytes_of
 from engine.kv.host_tier import HostTier
 from engine.kv.pool import KVPool
+from engine.model.config import heads_of
 from engine.plan import PENDING, BlockMove, Plan, Work
 from engine.start.load import LoadedEngine
 from engine.start.profiling import warm_up
@@ -65,7 +66,7 @@ class Worker:
         if not signals:
             decodes = backend.decode_steps(loaded.model, config, self.pool.layers, 2, lambda stage, percent: None)
         self.engine = Engine(backend, loaded.model, config, self.pool, attention, backend.launch_depth, decodes)
-        self.layers = range(config.layers)
+        self.layers = range(len(config.layers))
         self.executor = Executor(self.engine, (lambda plan, group, layer: None) if signals else None)
         self._step = 0
 
@@ -86,7 +87,7 @@ class Worker:
                 self.pool.write(0, layer, blocks, [bytes(len(blocks) * spec.groups[0].block_bytes)])
             else:
                 form = WireForm(spec.dtype, spec.groups[0].block_tokens, codec)
-                size = bytes_of(form, spec.groups[0].vectors, self.engine.model_config.head_dim)
+                size = bytes_of(form, spec.groups[0].vectors, heads_of(self.engine.model_config.layers[0]).head_dim)
                 self.pool.convert(Piece(form, 0, layer, list(blocks), 0, 0), [bytes(size * len(blocks))])
 
 

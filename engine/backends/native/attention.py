@@ -5,6 +5,7 @@ number of threads, or where the step began.
 """
 
 import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from engine.backends.native.library import FORMATS, AttentionArguments
 from engine.device import dtype_name
 from engine.model.batch import Batch, Ints
+from engine.model.config import DenseMLP, HeadAttention, LayerConfig, ModelConfig
 
 MAX_HEAD_DIM, MAX_BLOCK = 256, 64
 TILE = 128
@@ -21,44 +23,58 @@ UNIT = 8
 """Numbers of a `struct unit`. The library is asked whether these constants are attention_step.h's."""
 
 
-def unsupported(dtype: torch.dtype, head_dim: int, block: int) -> str:
-    """Says why the native operators cannot serve such a pool, in a few words; empty: they can."""
+def unsupported(config: ModelConfig, dtype: torch.dtype, block: int) -> str:
+    """Says why the native operators cannot serve such a model, in a few words; empty: they can."""
     if dtype not in FORMATS:
         return f"fp32 and bf16 are supported, not {dtype_name(dtype)}"
-    if head_dim > MAX_HEAD_DIM:
-        return f"head sizes up to {MAX_HEAD_DIM} are supported, not {head_dim}"
-    if head_dim % 2:
-        return f"even head sizes are supported, not {head_dim}"
     if MAX_BLOCK % block:
         return f"block sizes that divide {MAX_BLOCK} are supported, not {block}"
+    if len(config.ropes) > 1:
+        return "layers with different rotations are not supported"
+    return next(filter(None, map(_missing, dict.fromkeys(config.layers))), "")
+
+
+def _missing(layer: LayerConfig) -> str:
+    """Says what of a layer there is not; empty: nothing."""
+    attention, mlp = layer.attention, layer.mlp
+    if not isinstance(attention, HeadAttention):
+        return "latent attention is not supported"
+    if attention.head_dim > MAX_HEAD_DIM or attention.head_dim % 2:
+        return f"even head sizes up to {MAX_HEAD_DIM} are supported, not {attention.head_dim}"
+    if attention.rope is None or attention.rope.dim != attention.head_dim:
+        return "layers whose heads are not rotated as a whole are not supported"
+    if attention.softcap or attention.sinks or attention.norm == "all":
+        return "attention with soft caps, with sinks, or with norms over all heads is not supported"
+    if not isinstance(mlp, DenseMLP) or mlp.activation != "silu":
+        return "MLPs other than dense ones with silu are not supported"
     return ""
 
 
 class NativeAttention:
     """See `engine.model.attention.Attention`. Layers are `[blocks, kv_heads, 2, block, head_dim]`, fp32 or bf16."""
 
-    def __init__(self, native: ctypes.CDLL, layers: list[Tensor], windows: tuple[int, ...]) -> None:
-        _, _, _, block, dim = layers[0].shape
-        assert not unsupported(layers[0].dtype, dim, block)
+    def __init__(self, native: ctypes.CDLL, layers: list[Tensor], attentions: Sequence[HeadAttention]) -> None:
         assert all(layer.is_contiguous() for layer in layers)
         limits = (ctypes.c_int64 * 4)()
         native.baton_attention_limits(limits)
         assert tuple(limits) == (MAX_HEAD_DIM, MAX_BLOCK, TILE, UNIT), "other constants than the sources'"
         self._native = native
         self._layers = layers
-        self._windows = windows
+        self._attentions = attentions
 
     def begin(self, batch: Batch) -> "NativeAttentionStep":
-        return NativeAttentionStep(self._native, self._layers, self._windows, batch)
+        return NativeAttentionStep(self._native, self._layers, self._attentions, batch)
 
 
 class NativeAttentionStep:
     """See `engine.model.attention.AttentionStep`."""
 
-    def __init__(self, native: ctypes.CDLL, layers: list[Tensor], windows: tuple[int, ...], batch: Batch) -> None:
+    def __init__(
+        self, native: ctypes.CDLL, layers: list[Tensor], attentions: Sequence[HeadAttention], batch: Batch
+    ) -> None:
         self._native = native
         self.pools = [layer.data_ptr() for layer in layers]
-        self.windows = windows
+        self.windows = [attention.window for attention in attentions]
         self._batch = batch  # keeps the tables alive
         blocks, kv_heads, _, block, dim = layers[0].shape
         for places, end in ((batch.block_tables, blocks), (batch.slots, blocks * block), (batch.fresh_blocks, blocks)):
@@ -69,7 +85,7 @@ class NativeAttentionStep:
             kv_heads=kv_heads,
             dim=dim,
             block=block,
-            scale=dim**-0.5,
+            scale=attentions[0].scale,
             tables=batch.block_tables.data_ptr(),
             table_stride=batch.block_tables.stride(0),
         )
@@ -84,7 +100,7 @@ class NativeAttentionStep:
         fresh, count = batch.fresh_blocks.data_ptr(), len(batch.fresh_blocks)
         self._native.baton_store(self._arguments, source, stride, slots, tokens, fresh, count, self.pools[layer])
 
-    def attend(self, layer: int, queries: Tensor) -> Tensor:
+    def attend(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
         tokens, heads, dim = queries.shape
         assert queries.stride()[1:] == (dim, 1) and dim == self._dim and queries.dtype == self._dtype
         assert tokens == len(self._batch.slots)

@@ -1,6 +1,6 @@
 """Computes paged attention by PyTorch's operators: it gathers blocks, then calls `scaled_dot_product_attention`.
 
-    softmax(q k^T / sqrt(head_dim) + mask) v
+    softmax(scale q k^T + mask) v
 
 Works of similar shape form a group that is padded to one rectangle, so that a decode step of any batch is a few
 operator calls per layer. In a group the query heads that share a KV head lie beside each other: as rows of one matrix
@@ -8,7 +8,7 @@ product when each sequence has one query (five times faster than repeating the k
 otherwise.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from core.kvspec import blocks_for
 from engine.model.batch import Batch
+from engine.model.config import HeadAttention
 
 WASTE = 1.25
 """A group may compute this much more than its works need …"""
@@ -43,20 +44,20 @@ class Group:
 class ReferenceAttention:
     """See `engine.model.attention.Attention`. A pool's layers are `[blocks, kv_heads, 2, block, head_dim]`."""
 
-    def __init__(self, layers: list[Tensor], windows: tuple[int, ...]) -> None:
+    def __init__(self, layers: list[Tensor], attentions: Sequence[HeadAttention]) -> None:
         self._layers = layers
-        self._windows = windows
+        self._attentions = attentions
 
     def begin(self, batch: Batch) -> "ReferenceAttentionStep":
-        return ReferenceAttentionStep(self._layers, self._windows, batch)
+        return ReferenceAttentionStep(self._layers, self._attentions, batch)
 
 
 class ReferenceAttentionStep:
     """See `engine.model.attention.AttentionStep`."""
 
-    def __init__(self, layers: list[Tensor], windows: tuple[int, ...], batch: Batch) -> None:
+    def __init__(self, layers: list[Tensor], attentions: Sequence[HeadAttention], batch: Batch) -> None:
         self._layers = layers
-        self._windows = windows
+        self._attentions = attentions
         self._batch = batch
         _, self._kv_heads, _, self._block, self._dim = layers[0].shape
         self._products_win = layers[0].device.type == "cpu" and layers[0].dtype == torch.bfloat16
@@ -75,15 +76,15 @@ class ReferenceAttentionStep:
             pool.index_fill_(0, self._batch.fresh_blocks, 0)
         pool.view(-1, self._dim).index_copy_(0, self._store_rows, keys_values.reshape(-1, self._dim))
 
-    def attend(self, layer: int, queries: Tensor) -> Tensor:
+    def attend(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
         pool = self._layers[layer].view(-1, self._block * self._dim)  # [blocks x kv_heads x 2, block x dim]
-        window = self._windows[layer]
+        attention = self._attentions[layer]
         if len(self._groups) == 1 and self._groups[0].rows is None:
-            return self._one(self._groups[0], pool, queries.unsqueeze(1), window).squeeze(1)
+            return self._one(self._groups[0], pool, queries.unsqueeze(1), attention, sinks).squeeze(1)
         output = torch.empty_like(queries, memory_format=torch.contiguous_format)
         for group in self._groups:
             assert group.rows is not None
-            found = self._one(group, pool, queries[group.rows], window).flatten(0, 1)
+            found = self._one(group, pool, queries[group.rows], attention, sinks).flatten(0, 1)
             rows = group.rows.flatten()
             if group.kept is None:
                 output[rows] = found
@@ -91,25 +92,36 @@ class ReferenceAttentionStep:
                 output[rows[group.kept]] = found[group.kept]
         return output
 
-    def _one(self, group: Group, pool: Tensor, queries: Tensor, window: int) -> Tensor:
+    def _one(
+        self, group: Group, pool: Tensor, queries: Tensor, attention: HeadAttention, sinks: Tensor | None
+    ) -> Tensor:
         """Attends from `queries` `[works, queries, heads, dim]`; returns the same shape."""
         works, count, heads, dim = queries.shape
         shared = heads // self._kv_heads
         gathered = pool.index_select(0, group.blocks).view(2, works, self._kv_heads, -1, dim)
         keys, values = gathered[0], gathered[1]  # [works, kv_heads, keys, dim]
-        mask = group.masks.get(window)
+        mask, scale = group.masks.get(attention.window), attention.scale
+        if attention.softcap or sinks is not None:
+            if mask is None:
+                keys, values = keys[:, :, :count], values[:, :, :count]
+            split = queries.view(works, count, self._kv_heads, shared, dim).permute(0, 2, 3, 1, 4)
+            found = _written_out(split, keys, values, self._by_work(mask, works, count), attention, sinks)
+            return found.permute(0, 3, 1, 2, 4).flatten(2, 3)
         if count == 1:
             split = queries.view(works, self._kv_heads, shared, dim)
             if works > 1 and self._products_win:
-                return _by_products(split, keys, values, group.masks[window]).view(works, 1, heads, dim)
-            found = functional.scaled_dot_product_attention(split, keys, values, attn_mask=mask)
+                assert mask is not None
+                return _by_products(split, keys, values, mask, scale).view(works, 1, heads, dim)
+            found = functional.scaled_dot_product_attention(split, keys, values, attn_mask=mask, scale=scale)
             return found.reshape(works, 1, heads, dim)
         split = queries.view(works, count, self._kv_heads, shared, dim).permute(0, 2, 3, 1, 4).flatten(0, 1)
         keys, values = (side.flatten(0, 1).unsqueeze(1) for side in (keys, values))  # [works x kv_heads, 1, keys, dim]
         if mask is None:
             keys, values = keys[:, :, :count], values[:, :, :count]
         keys, values = (side.expand(-1, shared, -1, -1) for side in (keys, values))
-        found = functional.scaled_dot_product_attention(split, keys, values, attn_mask=mask, is_causal=mask is None)
+        found = functional.scaled_dot_product_attention(
+            split, keys, values, attn_mask=mask, is_causal=mask is None, scale=scale
+        )
         return found.view(works, self._kv_heads, shared, count, dim).permute(0, 3, 1, 2, 4).flatten(2, 3)
 
     def _slot_rows(self, slots: Tensor) -> Tensor:
@@ -134,7 +146,7 @@ class ReferenceAttentionStep:
         whole = count == 1 and members == list(range(len(batch.kv_lengths)))
         plain = count > 1 and bool((batch.kv_lengths[members] == lengths).all())
         masks: dict[int, Tensor] = {}
-        for window in set(self._windows):
+        for window in {attention.window for attention in self._attentions}:
             if not (plain and (window == 0 or window >= count)):
                 masks[window] = self._mask(batch.positions[rows], blocks * self._block, window)
         return Group(None if whole else rows, kept, self._gather_rows(tables), masks, len(members), count)
@@ -164,15 +176,46 @@ class ReferenceAttentionStep:
             return mask
         return mask.expand(-1, self._kv_heads, -1, -1).flatten(0, 1).unsqueeze(1)
 
+    def _by_work(self, mask: Tensor | None, works: int, count: int) -> Tensor:
+        """Returns a group's mask as `[works, 1, 1, queries, keys]`; without one it is the plain causal one."""
+        if mask is None:
+            layer = self._layers[0]
+            whole = torch.full((count, count), -torch.inf, dtype=layer.dtype, device=layer.device).triu(1)
+            return whole[None, None, None]
+        if mask.shape[0] == works:
+            return mask.unsqueeze(1)
+        return mask.view(works, self._kv_heads, 1, *mask.shape[2:])
 
-def _by_products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+
+def _written_out(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, attention: HeadAttention, sinks: Tensor | None
+) -> Tensor:
+    """Attends step by step, in fp32, where the fused operator lacks something: soft caps, sinks.
+
+    `queries` `[works, kv_heads, shared, queries, dim]`, `keys` and `values` `[works, kv_heads, keys, dim]`, `mask`
+    `[works, 1 or kv_heads, 1, queries, keys]`, `sinks` `[heads]`. Returns the queries' shape.
+    """
+    keys, values = keys.unsqueeze(2).float(), values.unsqueeze(2).float()
+    scores = (queries.float() @ keys.transpose(-1, -2)) * attention.scale
+    if attention.softcap:
+        scores = (scores / attention.softcap).tanh_().mul_(attention.softcap)
+    scores = scores + mask
+    if sinks is not None:
+        works, kv_heads, shared, count, _ = queries.shape
+        more = sinks.float().view(1, kv_heads, shared, 1, 1).expand(works, -1, -1, count, 1)
+        scores = torch.cat((scores, more), -1)
+    weights = torch.softmax(scores, -1)[..., : keys.shape[-2]]
+    return (weights @ values).to(queries.dtype)
+
+
+def _by_products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
     """Attends by two batched products: for decodes in bf16 on a CPU, they take a third of the fused operator's time.
 
     Its tiles are made for many queries. Scores are rounded to bf16 before the softmax, as transformers' attention does.
     `queries` `[works, kv_heads, shared, dim]`, `keys` and `values` `[works, kv_heads, keys, dim]`.
     """
     scores = torch.bmm(queries.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2)).view(*queries.shape[:3], -1)
-    weights = torch.softmax(torch.add(mask, scores, alpha=queries.shape[-1] ** -0.5), -1)
+    weights = torch.softmax(torch.add(mask, scores, alpha=scale), -1)
     return torch.bmm(weights.flatten(0, 1), values.flatten(0, 1)).view(queries.shape)
 
 

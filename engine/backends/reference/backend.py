@@ -16,10 +16,9 @@ from engine.backends.reference.mover import ReferenceMover
 from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.reference.scorer import ReferenceScorer
 from engine.model.attention import AttentionStep
-from engine.model.config import ModelConfig
+from engine.model.config import ModelConfig, heads_of
 from engine.model.layer import Layer
 from engine.model.linear import Linear
-from engine.model.rope import Rotary
 from engine.model.transformer import OperatorLayers
 
 
@@ -40,8 +39,8 @@ class ReferenceBackend(Backend[Linear, AttentionStep]):
     def layers(
         self, config: ModelConfig, layers: Sequence[Layer[Linear]], norm: Tensor
     ) -> OperatorLayers[AttentionStep]:
-        rotary = Rotary(config.rope, config.head_dim, self.device, self.dtype)
-        return OperatorLayers(config, layers, norm, ReferenceElementwise(rotary, config.norm_eps))
+        between = ReferenceElementwise(config.ropes, config.norm_eps, self.device, self.dtype)
+        return OperatorLayers(config, layers, norm, between)
 
     def attention(self, config: ModelConfig, pool: list[Tensor]) -> ReferenceAttention:
-        return ReferenceAttention(pool, config.windows)
+        return ReferenceAttention(pool, [heads_of(layer) for layer in config.layers])

@@ -1,45 +1,72 @@
 """Adds, norms, rotates and gates between a layer's matrix products, by PyTorch's operators, on any device."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from engine.model.attention import AttentionStep
+from engine.model.config import Activation, HeadAttention
 from engine.model.elementwise import Angles
-from engine.model.rope import Rotary, rotate_
+from engine.model.rope import Rope, Rotary, rotate_
+
+ALPHA, MOST = 1.702, 7.0
+"""gpt-oss's activation: how steep its sigmoid is, and how large what enters it may be."""
 
 
 class ReferenceElementwise:
     """See `engine.model.elementwise.Elementwise`. Heads are rotated in place; attention stores them."""
 
-    def __init__(self, rotary: Rotary, eps: float) -> None:
-        self._rotary = rotary
+    def __init__(self, ropes: Sequence[Rope], eps: float, device: torch.device, dtype: torch.dtype) -> None:
+        self._rotaries = {rope: Rotary(rope, device, dtype) for rope in ropes}
         self._eps = eps
 
-    def add_norm(self, hidden: Tensor, change: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def add_norm(self, hidden: Tensor, change: Tensor | None, weight: Tensor | None) -> tuple[Tensor, Tensor]:
         if change is not None:
             hidden = hidden + change
-        return hidden, self._normed(hidden, weight)
+        return hidden, hidden if weight is None else self._normed(hidden, weight)
 
-    def angles(self, positions: Tensor) -> Angles:
-        return self._rotary.angles(positions)
+    def angles(self, positions: Tensor, rope: Rope) -> Angles:
+        return self._rotaries[rope].angles(positions)
 
     def rotate_and_store(
-        self, heads: Tensor, angles: Angles, weight: Tensor | None, step: AttentionStep, layer: int, *, query_heads: int
+        self,
+        heads: Tensor,
+        angles: Angles | None,
+        weight: Tensor | None,
+        step: AttentionStep,
+        layer: int,
+        attention: HeadAttention,
     ) -> Tensor:
-        queries, keys_values = heads[:, :query_heads], heads[:, query_heads:]
-        self.rotate(heads[:, : query_heads + keys_values.shape[1] // 2], angles, weight)
+        queries, keys_values = heads[:, : attention.heads], heads[:, attention.heads :]
+        self.rotate(heads[:, : attention.heads + attention.kv_heads], angles, weight, attention)
         step.store(layer, keys_values)
         return queries
 
-    def rotate(self, heads: Tensor, angles: Angles, weight: Tensor | None) -> None:
-        """Rotates `heads` `[tokens, heads, dim]` in place, normed by a `weight` `[heads, dim]` first."""
-        if weight is not None:
-            heads.copy_(self._normed(heads, None) * weight)
-        rotate_(heads, *angles)
+    def rotate(self, heads: Tensor, angles: Angles | None, weight: Tensor | None, attention: HeadAttention) -> None:
+        """Rotates queries and keys `[tokens, heads, dim]` in place, normed by a `weight` `[heads, dim]` first."""
+        if weight is not None and attention.norm == "all":
+            for part in (slice(0, attention.heads), slice(attention.heads, None)):
+                whole = heads[:, part]
+                heads[:, part] = self._normed(whole.flatten(1), weight[part].flatten()).view(whole.shape)
+        elif weight is not None:
+            heads.copy_(self._normed(heads, None, weight))
+        if angles is not None:
+            rotate_(heads, *angles)
 
-    def gate(self, gate_up: Tensor) -> Tensor:
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
         gate, up = gate_up.chunk(2, -1)
-        return functional.silu(gate).mul_(up)
+        match activation:
+            case "silu":
+                return functional.silu(gate).mul_(up)
+            case "gelu_tanh":
+                return functional.gelu(gate, approximate="tanh").mul_(up)
+            case "clamped_swiglu":
+                gate, up = gate.clamp(max=MOST), up.clamp(-MOST, MOST)
+                return (up + 1) * gate * torch.sigmoid(gate * ALPHA)
 
-    def _normed(self, x: Tensor, weight: Tensor | None) -> Tensor:
-        return functional.rms_norm(x, (x.shape[-1],), weight, self._eps)
+    def _normed(self, x: Tensor, weight: Tensor | None, factors: Tensor | None = None) -> Tensor:
+        """Norms the last axis by a `weight` of its size; `factors` of another shape are multiplied in behind it."""
+        normed = functional.rms_norm(x.float(), (x.shape[-1],), weight, self._eps)
+        return (normed if factors is None else normed * factors).to(x.dtype)

@@ -3,7 +3,7 @@
 A step of both begins with the single queries, as the scheduler plans it; one behind a chunk goes as a chunk.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine.device import to_device
 from engine.model.batch import Batch, Ints
+from engine.model.config import HeadAttention
 from kernels.attention_parts import FEW_SPLITS, MAX_SPLITS
 from kernels.decode_pieces import Pieces, cut, may_be_cut, pieces_of, room_for_pieces, words_of_pieces
 from kernels.device import processors
@@ -51,9 +52,9 @@ class Chunks:
 class TritonAttention:
     """See `engine.model.attention.Attention`. A pool's layers are `[blocks, kv_heads, 2, block, head_dim]`."""
 
-    def __init__(self, layers: list[Tensor], windows: tuple[int, ...]) -> None:
+    def __init__(self, layers: list[Tensor], attentions: Sequence[HeadAttention]) -> None:
         self._layers = layers
-        self._windows = windows
+        self._windows = [attention.window for attention in attentions]
         self.device, self.block = layers[0].device, layers[0].shape[3]
         self._room = room_for_pieces(processors(self.device), layers[0].shape[1])
 
@@ -126,7 +127,7 @@ class TritonAttentionStep:
     def __init__(
         self,
         layers: list[Tensor],
-        windows: tuple[int, ...],
+        windows: Sequence[int],
         slots: Tensor,
         singles: Singles,
         chunks: Chunks | None,
@@ -147,7 +148,8 @@ class TritonAttentionStep:
         _, kv_heads, _, block, dim = pool.shape
         pool[self.slots // block, :, :, self.slots % block] = keys_values.view(-1, 2, kv_heads, dim).transpose(1, 2)
 
-    def attend(self, layer: int, queries: Tensor) -> Tensor:
+    def attend(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
+        assert sinks is None
         pool, window, tables = self._layers[layer], self._windows[layer], self._singles.tables
         count = len(tables.kv_lengths)
         output = queries.new_empty(queries.shape)  # of both kernels: a place of its own for each would be copied

@@ -22,7 +22,7 @@ from engine.backends.triton.elementwise import TritonElementwise
 from engine.backends.triton.mover import TritonMover
 from engine.backends.triton.sampler import TritonSampler
 from engine.backends.triton.scorer import TritonScorer
-from engine.model.config import ModelConfig
+from engine.model.config import DenseMLP, HeadAttention, LayerConfig, ModelConfig, heads_of
 from engine.model.layer import Layer
 from engine.model.linear import Linear
 from engine.model.rope import angle_table
@@ -47,14 +47,14 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
     def layers(
         self, config: ModelConfig, layers: Sequence[Layer[Linear]], norm: Tensor
     ) -> OperatorLayers[TritonAttentionStep]:
-        table = angle_table(config.rope, config.head_dim, config.max_model_len, self.device)
-        return OperatorLayers(config, layers, norm, TritonElementwise(table, config.norm_eps))
+        tables = {rope: angle_table(rope, config.max_model_len, self.device) for rope in config.ropes}
+        return OperatorLayers(config, layers, norm, TritonElementwise(tables, config.norm_eps))
 
     def attention(self, config: ModelConfig, pool: list[Tensor]) -> TritonAttention:
-        return TritonAttention(pool, config.windows)
+        return TritonAttention(pool, [heads_of(layer) for layer in config.layers])
 
     def warm_up(self, config: ModelConfig, pool: list[Tensor]) -> None:
-        self.attention(config, pool).warm_up(config.heads)
+        self.attention(config, pool).warm_up(heads_of(config.layers[0]).heads)
         TritonScorer().warm_up(config.vocab_size, self.device, self.dtype)
 
     def decode_steps(
@@ -73,9 +73,27 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
 
 def unsupported(config: ModelConfig, dtype: torch.dtype, block: int) -> str:
     """Says why the kernels cannot run such a model, in one sentence; empty: they can."""
+    why = next(filter(None, (_missing(layer) for layer in dict.fromkeys(config.layers))), "")
+    if why:
+        return why
+    attention = heads_of(config.layers[0])
     return (
-        attention_tiles.unsupported(dtype, config.head_dim, block, config.heads // config.kv_heads)
-        or rope_and_store.unsupported(config.head_dim)
+        attention_tiles.unsupported(dtype, attention.head_dim, block, attention.heads // attention.kv_heads)
+        or rope_and_store.unsupported(attention.head_dim)
         or rms_norm.unsupported(config.hidden_size)
         or sample.unsupported(dtype, config.vocab_size)
     )
+
+
+def _missing(layer: LayerConfig) -> str:
+    """Says what of a layer there is not; empty: nothing."""
+    attention, mlp = layer.attention, layer.mlp
+    if not isinstance(attention, HeadAttention):
+        return "there are no kernels for latent attention"
+    if attention.rope is None or attention.rope.dim != attention.head_dim:
+        return "there is no kernel for heads that are not rotated as a whole"
+    if attention.softcap or attention.sinks or attention.norm == "all" or attention.scale != attention.head_dim**-0.5:
+        return "there are no kernels for attention with soft caps, sinks, a scale of its own or norms over all heads"
+    if not isinstance(mlp, DenseMLP) or mlp.activation != "silu":
+        return "there are no kernels for MLPs other than dense ones with silu"
+    return ""

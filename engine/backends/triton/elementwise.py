@@ -7,10 +7,14 @@ launches attention for either.
 Importing this module loads Triton.
 """
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from engine.backends.triton.attention import TritonAttentionStep
+from engine.model.config import Activation, HeadAttention
 from engine.model.elementwise import Angles
+from engine.model.rope import Rope
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_and_store import rope_and_store
 from kernels.silu_and_mul import silu_and_mul
@@ -19,33 +23,37 @@ from kernels.silu_and_mul import silu_and_mul
 class TritonElementwise:
     """See `engine.model.elementwise.Elementwise`."""
 
-    def __init__(self, angle_table: Tensor, eps: float) -> None:
-        """`angle_table` `[longest, dim]` as `engine.model.rope.angle_table` makes it."""
-        self._angle_table = angle_table
+    def __init__(self, tables: Mapping[Rope, Tensor], eps: float) -> None:
+        """`tables` are `[longest, rope.dim]` each, as `engine.model.rope.angle_table` makes them."""
+        self._tables = tables
         self._eps = eps
 
-    def add_norm(self, hidden: Tensor, change: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def add_norm(self, hidden: Tensor, change: Tensor | None, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        if weight is None:
+            hidden = hidden if change is None else hidden.add_(change)
+            return hidden, hidden
         if change is None:
             return hidden, rms_norm(hidden, weight, self._eps)
         return hidden, add_rms_norm(hidden, change, weight, self._eps)  # the sum is made in place
 
-    def angles(self, positions: Tensor) -> Angles:
-        return positions, self._angle_table
+    def angles(self, positions: Tensor, rope: Rope) -> Angles:
+        return positions, self._tables[rope]
 
     def rotate_and_store(
         self,
         heads: Tensor,
-        angles: Angles,
+        angles: Angles | None,
         weight: Tensor | None,
         step: TritonAttentionStep,
         layer: int,
-        *,
-        query_heads: int,
+        attention: HeadAttention,
     ) -> Tensor:
+        assert angles is not None
         positions, table = angles
-        pool, eps = step.pool(layer), self._eps
-        rope_and_store(heads, positions, step.slots, table, pool, query_heads=query_heads, norm_weight=weight, eps=eps)
-        return heads[:, :query_heads]
+        pool, eps, queries = step.pool(layer), self._eps, attention.heads
+        rope_and_store(heads, positions, step.slots, table, pool, query_heads=queries, norm_weight=weight, eps=eps)
+        return heads[:, :queries]
 
-    def gate(self, gate_up: Tensor) -> Tensor:
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        assert activation == "silu"
         return silu_and_mul(gate_up)

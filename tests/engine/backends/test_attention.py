@@ -13,8 +13,10 @@ from engine.backends.reference.attention import ReferenceAttention
 from engine.backends.triton.attention import TritonAttention
 from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import Batch, build_batch
+from engine.model.config import HeadAttention
 from engine.plan import Plan, Work
 from launcher.gpus import visible_gpus
+from tests.engine.configs import attention as head_attention
 
 CPU = torch.device("cpu")
 DEVICE = "cuda" if visible_gpus() else "cpu"
@@ -63,7 +65,7 @@ def write_history(layer: torch.Tensor, contents: list[torch.Tensor], plan: Plan,
 
 
 def check(
-    attention: Callable[[list[torch.Tensor], tuple[int, ...]], Attention[AttentionStep]],
+    attention: Callable[[list[torch.Tensor], list[HeadAttention]], Attention[AttentionStep]],
     shape: list[tuple[int, int]],
     window: int,
     kv_heads: int,
@@ -86,7 +88,8 @@ def check(
     for work in plan.works:
         if cleared and work.start % block:  # as it was when the sequence entered the block
             layers[1][work.blocks[0][work.start // block], :, :, work.start % block :] = 0
-    step = attention(layers, (0, window)).begin(build_batch(plan, block, device, None))
+    attentions = [head_attention(kv_heads * shared, kv_heads, dim, window=each) for each in (0, window)]
+    step = attention(layers, attentions).begin(build_batch(plan, block, device, None))
     new = torch.cat([content[work.start :] for content, work in zip(contents, plan.works, strict=True)])
     queries = torch.randn(len(new), kv_heads * shared, dim, generator=torch.Generator().manual_seed(1)).to(dtype)
     step.store(1, new.to(device, dtype))
@@ -136,7 +139,7 @@ def test_groups_are_few_and_waste_little() -> None:
 
     def groups(shape: list[tuple[int, int]]) -> list[int]:
         layers = list(torch.zeros(1, 4000, 1, 2, 16, 2))
-        step = ReferenceAttention(layers, (0,)).begin(batch_of(shape))
+        step = ReferenceAttention(layers, [head_attention(2, 1, 2)]).begin(batch_of(shape))
         return [group.works for group in step._groups]
 
     assert groups([(100 + index, 1) for index in range(64)]) == [64]
@@ -151,7 +154,7 @@ def test_what_a_group_gathers_is_bounded_however_many_share_a_long_prompt(monkey
     prompt = list(range(1, 65))
     works = [Work(number, 1024, [0], ([*prompt, 65 + number],), Sampling(seed=0)) for number in range(100)]
     layers = list(torch.zeros(1, 200, 2, 2, 16, 8))
-    step = ReferenceAttention(layers, (0,)).begin(build_batch(Plan(0, works), 16, CPU, None))
+    step = ReferenceAttention(layers, [head_attention(2, 2, 8)]).begin(build_batch(Plan(0, works), 16, CPU, None))
     sizes = [group.blocks.numel() * 16 * 8 * 4 for group in step._groups]
     assert sum(group.works for group in step._groups) == 100 and max(sizes) <= 1 << 20
     assert min(sizes[:-1]) > 1 << 19, "groups are as large as they may be"

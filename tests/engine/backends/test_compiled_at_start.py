@@ -119,7 +119,7 @@ def serve(worker: Start) -> None:
         if worker.slots:
             worker.executor.move([BlockMove("out", 0, each, each - 1) for each in last])
             worker.executor.move([BlockMove("in", 0, each - 1, each + 8) for each in last])
-        for layer in range(worker.executor.engine.model_config.layers):
+        for layer in range(len(worker.executor.engine.model_config.layers)):
             worker.transfer(layer, list(last))
             worker.transfer(layer, [5, 2, 9][:count])
 

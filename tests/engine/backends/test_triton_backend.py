@@ -18,7 +18,7 @@ from engine.backends.triton.decode_inputs import KNOWN, NOWHERE, DecodeInputs, D
 from engine.device import device_errors
 from engine.executor import Executor
 from engine.model.batch import Sampled
-from engine.model.config import read_config
+from engine.model.read_config import read_config
 from engine.plan import PENDING, Work
 from engine.start.profiling import warm_up
 from launcher.gpus import visible_gpus

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import structs
 from torch import Tensor
 
 from core.config import Codec
@@ -29,11 +28,12 @@ from engine.kv.pool import KVPool, make_spec
 from kernels import block_copy
 from kernels.block_copy import Code, reference_encode
 from kernels.device import assumed
-from tests.engine.kv.test_kv_pool import CONFIG
+from tests.engine.configs import dense
 
-ODD = structs.replace(CONFIG, layers=2, head_dim=22)
+ODD = dense(2, kv_heads=2, head_dim=22)
 """Rows that end within a vector of every processor."""
-VECTORS, WIDTH = 2 * ODD.kv_heads, ODD.head_dim
+KV_HEADS, WIDTH = 2, 22
+VECTORS = 2 * KV_HEADS
 CPU = torch.device("cpu")
 BLOCK_CODECS: dict[str, BlockCodec] = {
     "native": NativeCodec(load()),
@@ -80,7 +80,7 @@ def forms(spec_dtype: str, block: int) -> list[WireForm]:
 def test_fp8_goes_pytorchs_way_on_gpus_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel does not compile there: not before sm_89."""
     monkeypatch.setattr(block_copy, "encode", lambda *given: pytest.fail("the kernel was launched"))
-    layer, blocks = random_values((3, ODD.kv_heads, 2, 16, WIDTH), torch.float16), torch.tensor([2, 1])
+    layer, blocks = random_values((3, KV_HEADS, 2, 16, WIDTH), torch.float16), torch.tensor([2, 1])
     with assumed(8, 6):
         found = TritonCodec().encode(layer, blocks, "fp8")
     assert torch.equal(found, DeviceCodec().encode(layer, blocks, "fp8"))
@@ -100,7 +100,7 @@ ENCODERS = {
 def test_a_codec_makes_what_the_kernels_reference_makes(encoder: str, codec: Code) -> None:
     """To the bit: scales, and then the values of all vectors; also of blocks that are zero or partly unwritten."""
     block_codec, dtype = ENCODERS[encoder]
-    layer = random_values((9, ODD.kv_heads, 2, 16, WIDTH), dtype)
+    layer = random_values((9, KV_HEADS, 2, 16, WIDTH), dtype)
     layer[2] = 0
     layer[3, 0, 0, 1, :6] = torch.tensor([float("inf"), float("nan"), float("-inf"), -0.0, 1e-30, -1e-30]).to(dtype)
     layer[4, 1] = torch.finfo(dtype).smallest_normal / 4

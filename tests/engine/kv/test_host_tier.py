@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def some(count: int) -> torch.Tensor:
-    return torch.randint(1 << 62, (count, CONFIG.layers, WORDS), generator=torch.Generator().manual_seed(count))
+    return torch.randint(1 << 62, (count, len(CONFIG.layers), WORDS), generator=torch.Generator().manual_seed(count))
 
 
 def mapped(directory: Path) -> bool:
@@ -46,7 +46,7 @@ def test_one_block_is_one_piece_of_memory(tmp_path: Path) -> None:
     tier = HostTier(4, SPEC, CPU)
     tier.put([2], some(1))
     assert tier.get([2]).numpy().tobytes() == some(1).numpy().tobytes()
-    assert tier._memory.stride() == (CONFIG.layers * WORDS, WORDS, 1)
+    assert tier._memory.stride() == (len(CONFIG.layers) * WORDS, WORDS, 1)
 
 
 def test_a_file_is_the_user_s_own_has_its_room_at_once_and_no_name(

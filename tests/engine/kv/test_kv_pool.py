@@ -12,29 +12,13 @@ from core.kvspec import kv_bytes
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.kv.pool import KVPool, make_spec
-from engine.model.config import ModelConfig
-from engine.model.rope import Rope
 from engine.start.sizing import available_memory, longest_that_fits, pool_blocks
+from tests.engine.configs import dense
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_executor
 from tests.reference import VARIANTS, build_model, make_prompts
 
-CONFIG = ModelConfig(
-    name="small",
-    architecture="LlamaForCausalLM",
-    vocab_size=10,
-    hidden_size=8,
-    intermediate_size=8,
-    layers=3,
-    heads=4,
-    kv_heads=2,
-    head_dim=4,
-    norm_eps=1e-6,
-    rope=Rope(),
-    windows=(0, 0, 0),
-    max_model_len=64,
-    eos_token_ids=(),
-)
+CONFIG = dense()
 
 
 def make_pool(dtype: torch.dtype = torch.bfloat16, blocks: int = 12) -> KVPool:

@@ -87,7 +87,7 @@ def filled(device: torch.device, directory: str, mover: BlockMover) -> tuple[KVP
         for block in range(BLOCKS):
             layer[block] = 10 * block + number
     words = spec.groups[0].block_bytes // WORD.itemsize
-    blocks = torch.arange(SLOTS * CONFIG.layers * words, dtype=WORD).view(SLOTS, CONFIG.layers, words)
+    blocks = torch.arange(SLOTS * len(CONFIG.layers) * words, dtype=WORD).view(SLOTS, len(CONFIG.layers), words)
     tier.put(range(SLOTS), blocks.to(device))
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from core.errors import ConfigError, ModelError
-from engine.model.config import SUPPORTED, read_config
+from engine.model.families.registry import SUPPORTED
+from engine.model.read_config import read_config
 from tests.reference import LLAMA3, SIZES, VARIANTS, YARN
 
 LLAMA = {**SIZES, "model_type": "llama", "architectures": ["LlamaForCausalLM"]}
@@ -30,7 +31,10 @@ def write(directory: Path, config: dict[str, Any], **changes: Any) -> Path:
         ({**LLAMA, "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, ["dynamic", "yarn"]),
         ({**LLAMA, "rope_scaling": {"rope_type": "nonsense"}}, ["rope type nonsense", "llama3"]),
         ({**LLAMA, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, ["config.json", "factor"]),
-        ({**LLAMA, "rope_theta": 1e4, "partial_rotary_factor": 0.5}, ["partial_rotary_factor"]),
+        (
+            {**LLAMA, "head_dim": 6, "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+            ["3 rotated numbers"],
+        ),
         ({**QWEN2, "layer_types": ["full_attention", "chunked_attention"] * 2}, ["chunked_attention"]),
         ({**QWEN2, "layer_types": ["full_attention"] * 3}, ["layer"]),
         ({**QWEN2, "layer_types": ["sliding_attention"] * 4}, ["sliding_window"]),
@@ -68,11 +72,11 @@ def test_a_longer_context_than_the_models_own_is_refused(tmp_path: Path) -> None
 
 def test_the_spellings_of_older_checkpoints_mean_the_same(tmp_path: Path) -> None:
     """Transformers 5 writes `rope_parameters`; older checkpoints have `rope_theta`, and `rope_scaling` with `type`."""
-    new = read_config(write(tmp_path, LLAMA, rope_parameters=LLAMA3)).rope
+    (new,) = read_config(write(tmp_path, LLAMA, rope_parameters=LLAMA3)).ropes
     scaling = {key: value for key, value in LLAMA3.items() if key != "rope_theta"}
-    assert read_config(write(tmp_path, LLAMA, rope_theta=LLAMA3["rope_theta"], rope_scaling=scaling)).rope == new
+    assert read_config(write(tmp_path, LLAMA, rope_theta=LLAMA3["rope_theta"], rope_scaling=scaling)).ropes == (new,)
     named = {("type" if key == "rope_type" else key): value for key, value in YARN.items()}
-    assert read_config(write(tmp_path, LLAMA, rope_scaling=named)).rope.type == "yarn"
+    assert read_config(write(tmp_path, LLAMA, rope_scaling=named)).ropes[0].type == "yarn"
 
 
 def test_ends_of_text_come_from_the_generation_config(tmp_path: Path) -> None:

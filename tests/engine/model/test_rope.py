@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from engine.model.config import _rope
+from engine.model.families.reading import rope_of
 from engine.model.rope import Rotary, rotate_
 from tests.reference import LLAMA3, SIZES, YARN
 
@@ -34,14 +34,14 @@ def test_rotation_equals_transformers(kind: dict[str, Any], head_dim: int) -> No
     queries = torch.randn(5, 3, head_dim, generator=torch.Generator().manual_seed(0))
     cos, sin = LlamaRotaryEmbedding(config)(queries, positions[None])
     expected, _ = apply_rotary_pos_emb(queries.transpose(0, 1)[None], queries.transpose(0, 1)[None], cos, sin)
-    rotary = Rotary(_rope(config, "test"), head_dim, torch.device("cpu"), torch.float32)
+    rotary = Rotary(rope_of(config, "test"), torch.device("cpu"), torch.float32)
     found = queries.clone()
     rotate_(found, *rotary.angles(positions))
     torch.testing.assert_close(found, expected[0].transpose(0, 1), rtol=1e-6, atol=1e-6)
 
 
 def test_rotation_in_place_of_a_part_leaves_the_rest() -> None:
-    rotary = Rotary(_rope(LlamaConfig(**SIZES), "test"), 32, torch.device("cpu"), torch.float32)
+    rotary = Rotary(rope_of(LlamaConfig(**SIZES), "test"), torch.device("cpu"), torch.float32)
     heads = torch.randn(4, 6, 32)
     before = heads.clone()
     rotate_(heads[:, :4], *rotary.angles(torch.arange(4)))

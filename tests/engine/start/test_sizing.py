@@ -14,6 +14,7 @@ from core.kvspec import kv_bytes
 from core.sizes import format_bytes
 from engine.executor import Executor
 from engine.kv.pool import make_spec
+from engine.model.config import heads_of
 from engine.plan import BlockMove
 from engine.start.load import load_engine
 from engine.start.profiling import (
@@ -192,7 +193,8 @@ def test_the_record_and_the_log_say_what_memory_is_for(
     with caplog.at_level(logging.INFO, "engine.start.load"):
         engine = make_engine(model, host_kv_memory=1 << 20, host_kv_directory=str(tmp_path))
     memory, config = engine.memory, engine.model_config
-    token = kv_bytes(1, 1, config.layers, config.kv_heads, config.head_dim, 4)
+    heads = heads_of(config.layers[0])
+    token = kv_bytes(1, 1, len(config.layers), heads.kv_heads, heads.head_dim, 4)
     assert memory.token_bytes == token
     assert memory.kv_pool_bytes == engine.pool.block_count * 16 * token <= 4 << 20
     assert memory.tokens == (engine.pool.block_count - 1) * 16
@@ -217,6 +219,7 @@ def test_weights_are_counted_as_they_are_held(variant: str, cpu_backend: str, tm
     panels these shapes fill. Qwen3's norms are held once for each head."""
     engine = make_engine(build_model(tmp_path / "model", VARIANTS[variant]()), cpu_backend=cpu_backend)
     config = engine.model_config
-    again = config.layers * (config.heads + config.kv_heads - 2) * config.head_dim if config.qk_norm else 0
+    heads = heads_of(config.layers[0])
+    again = len(config.layers) * (heads.heads + heads.kv_heads - 2) * heads.head_dim if heads.norm == "head" else 0
     again += config.vocab_size * config.hidden_size if config.tied_head and cpu_backend == "native" else 0
     assert engine.memory.weights_bytes == 4 * (engine.parameters + again)

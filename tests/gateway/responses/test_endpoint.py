@@ -64,7 +64,9 @@ async def test_what_is_cut_off_is_incomplete(running: Running) -> None:
 async def test_another_gateway_goes_on_from_a_response(serve: Serve) -> None:
     one, two = await serve("prefill", "decode"), await serve()
     await two.gateway.discovery.poll()
-    await until(lambda: len([each for each in two.gateway.workers if each.usable]) == 2, "the other to know both workers")
+    await until(
+        lambda: len([each for each in two.gateway.workers if each.usable]) == 2, "the other to know both workers"
+    )
     name = one.gateway.model
     one.text = "Hello."
     first = await one.openai.responses.create(model=name, input="Hi!", instructions="Be brief.", max_output_tokens=100)

@@ -30,7 +30,7 @@ INLINE void add_norm(
                                     : add_and_measure(format, hidden, 0, at, width, eps);
         for (long i = 0; i < width; i += LANES) {
             const vec x = load_first(format, hidden, at + i, width - i) * factor;
-            store_first(format, normed, at + i, x * load_first(format, weight, i, width - i), width - i);
+            store_first(format, normed, at + i, x * load_first(FP32, weight, i, width - i), width - i);
         }
     }
 }
@@ -71,8 +71,8 @@ INLINE void rotate(
                 const long left = half - i;
                 vec x = load_first(format, heads, at + i, left), y = load_first(format, heads, at + half + i, left);
                 if (weight) {
-                    x = x * factor * load_first(format, weight, head * dim + i, left);
-                    y = y * factor * load_first(format, weight, head * dim + half + i, left);
+                    x = x * factor * load_first(FP32, weight, head * dim + i, left);
+                    y = y * factor * load_first(FP32, weight, head * dim + half + i, left);
                 }
                 const vec c = load_first(FP32, cosine, token * half + i, left);
                 const vec s = load_first(FP32, sine, token * half + i, left);

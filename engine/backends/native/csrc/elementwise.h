@@ -5,7 +5,8 @@
 
 #include "vector.h"
 
-/* hidden += change, where there is one; normed = hidden / rms(hidden) * weight. All [rows, width], contiguous. */
+/* hidden += change, where there is one; normed = hidden / rms(hidden) * weight. All [rows, width], contiguous; the weight
+   is fp32 [width]. */
 EXPORT void baton_add_norm(
     int format, void *hidden, const void *change, const void *weight, long rows, long width, double eps, void *normed);
 
@@ -16,7 +17,7 @@ EXPORT void baton_angles(
     float *sine);
 
 /* Rotates `heads` [tokens, count, dim] in place, `stride` elements between tokens; pairs are (i, i + dim / 2). Where
-   there is a `weight` [count, dim], heads are normed by it first. */
+   there is a `weight`, fp32 [count, dim], heads are normed by it first. */
 EXPORT void baton_rotate(
     int format, void *heads, long stride, long tokens, long count, long dim, const float *cosine, const float *sine,
     const void *weight, double eps);

@@ -4,12 +4,14 @@ The engine calls them a layer at a time, in C.
 """
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from engine.backends.native.library import FORMATS
 from engine.model.attention import AttentionStep
+from engine.model.config import Activation, HeadAttention
 from engine.model.elementwise import Angles
 from engine.model.rope import Rope, inverse_frequencies
 
@@ -17,16 +19,16 @@ from engine.model.rope import Rope, inverse_frequencies
 class NativeElementwise:
     """See `engine.model.elementwise.Elementwise`."""
 
-    def __init__(self, native: ctypes.CDLL, rope: Rope, head_dim: int, dtype: torch.dtype, eps: float) -> None:
+    def __init__(self, native: ctypes.CDLL, ropes: Sequence[Rope], dtype: torch.dtype, eps: float) -> None:
         self._native = native
         self._format = FORMATS[dtype]
         self._dtype = dtype
-        self._frequencies = inverse_frequencies(rope, head_dim)
-        self._magnitude = rope.magnitude
+        self._frequencies = {rope: inverse_frequencies(rope) for rope in ropes}
         self._eps = eps
 
-    def add_norm(self, hidden: Tensor, change: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
-        assert hidden.is_contiguous() and weight.is_contiguous() and hidden.dtype == weight.dtype == self._dtype
+    def add_norm(self, hidden: Tensor, change: Tensor | None, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert weight is not None and weight.is_contiguous() and weight.dtype == torch.float32
+        assert hidden.is_contiguous() and hidden.dtype == self._dtype
         assert change is None or (change.shape == hidden.shape and change.is_contiguous())
         rows, width = hidden.shape
         normed = torch.empty_like(hidden)
@@ -36,26 +38,34 @@ class NativeElementwise:
         )
         return hidden, normed
 
-    def angles(self, positions: Tensor) -> Angles:
+    def angles(self, positions: Tensor, rope: Rope) -> Angles:
         assert positions.is_contiguous() and positions.dtype == torch.int64
-        shape = (len(positions), len(self._frequencies))
+        frequencies = self._frequencies[rope]
+        shape = (len(positions), len(frequencies))
         cosine, sine = torch.empty(shape), torch.empty(shape)
         self._native.baton_angles(
             positions.data_ptr(),
             shape[0],
-            self._frequencies.data_ptr(),
+            frequencies.data_ptr(),
             shape[1],
-            self._magnitude,
+            rope.magnitude,
             cosine.data_ptr(),
             sine.data_ptr(),
         )
         return cosine, sine
 
     def rotate_and_store(
-        self, heads: Tensor, angles: Angles, weight: Tensor | None, step: AttentionStep, layer: int, *, query_heads: int
+        self,
+        heads: Tensor,
+        angles: Angles | None,
+        weight: Tensor | None,
+        step: AttentionStep,
+        layer: int,
+        attention: HeadAttention,
     ) -> Tensor:
-        queries, keys_values = heads[:, :query_heads], heads[:, query_heads:]
-        self.rotate(heads[:, : query_heads + keys_values.shape[1] // 2], angles, weight)
+        assert angles is not None
+        queries, keys_values = heads[:, : attention.heads], heads[:, attention.heads :]
+        self.rotate(heads[:, : attention.heads + attention.kv_heads], angles, weight)
         step.store(layer, keys_values)
         return queries
 
@@ -64,7 +74,8 @@ class NativeElementwise:
         tokens, count, dim = heads.shape
         cosine, sine = angles
         assert heads.stride()[1:] == (dim, 1) and heads.dtype == self._dtype and cosine.shape == (tokens, dim // 2)
-        assert weight is None or (weight.shape == (count, dim) and weight.is_contiguous())
+        assert weight is None or (weight.shape == (count, dim) and weight.dtype == torch.float32)
+        assert weight is None or weight.is_contiguous()
         self._native.baton_rotate(
             self._format,
             heads.data_ptr(),
@@ -78,8 +89,8 @@ class NativeElementwise:
             self._eps,
         )
 
-    def gate(self, gate_up: Tensor) -> Tensor:
-        assert gate_up.is_contiguous() and gate_up.dtype == self._dtype
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        assert gate_up.is_contiguous() and gate_up.dtype == self._dtype and activation == "silu"
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         found = gate_up.new_empty((rows, width))
         self._native.baton_gate(self._format, gate_up.data_ptr(), rows, width, found.data_ptr())

@@ -14,6 +14,8 @@ from engine.backends.reference.attention import ReferenceAttention
 from engine.model.batch import build_batch
 from tests.engine.backends.native.measures import random
 from tests.engine.backends.test_attention import CPU, SHAPES, dense, filled, write_history
+from tests.engine.configs import attention
+from tests.engine.configs import dense as dense_config
 
 ODD = {
     "lengths": [(0, 1), (0, 63), (0, 257), (256, 1), (62, 1)],
@@ -61,8 +63,8 @@ def attended(
         layer[0] = 0
     write_history(layers[1], contents, works, block)
     batch = build_batch(works, block, CPU, None)
-    windows = (0, window)
-    backend = NativeAttention(native, layers, windows) if native is not None else ReferenceAttention(layers, windows)
+    attentions = [attention(kv_heads * shared, kv_heads, dim, window=each) for each in (0, window)]
+    backend = NativeAttention(native, layers, attentions) if native else ReferenceAttention(layers, attentions)
     step = backend.begin(batch)
     new = torch.cat([content[work.start :] for content, work in zip(contents, works.works, strict=True)])
     heads = torch.cat((random(len(new), kv_heads * shared, dim, seed=1), new), 1).to(dtype)  # as the model has them
@@ -136,7 +138,8 @@ class Text:
         count = 1 + sum(len(work.blocks[0]) - 1 for work in works.works)
         layers = list(torch.full((1, count, kv_heads, 2, block, dim), math.nan, dtype=dtype))
         write_history(layers[0], texts, works, block)
-        step = NativeAttention(native, layers, (window,)).begin(build_batch(works, block, CPU, None))
+        heads = attention(self.queries.shape[1], kv_heads, dim, window=window)
+        step = NativeAttention(native, layers, [heads]).begin(build_batch(works, block, CPU, None))
         new = torch.cat([text[work.start :] for text, work in zip(texts, works.works, strict=True)])
         step.store(0, new.to(dtype))
         before = sum(length for _, length in others)
@@ -241,8 +244,9 @@ def test_heads_that_share_kv_are_never_parted(
 
 
 def test_what_is_not_supported_is_named() -> None:
-    assert unsupported(torch.float32, 22, 16) == ""
-    assert unsupported(torch.float16, 64, 16) == "fp32 and bf16 are supported, not fp16"
-    assert unsupported(torch.float32, 258, 16) == "head sizes up to 256 are supported, not 258"
-    assert unsupported(torch.bfloat16, 33, 16) == "even head sizes are supported, not 33"
-    assert unsupported(torch.float32, 64, 48) == "block sizes that divide 64 are supported, not 48"
+    assert unsupported(dense_config(head_dim=22), torch.float32, 16) == ""
+    assert unsupported(dense_config(), torch.float16, 16) == "fp32 and bf16 are supported, not fp16"
+    too_large = "even head sizes up to 256 are supported, not"
+    assert unsupported(dense_config(head_dim=258), torch.float32, 16) == f"{too_large} 258"
+    assert unsupported(dense_config(head_dim=33), torch.bfloat16, 16) == f"{too_large} 33"
+    assert unsupported(dense_config(), torch.float32, 48) == "block sizes that divide 64 are supported, not 48"

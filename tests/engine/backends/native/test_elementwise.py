@@ -5,20 +5,26 @@ import math
 
 import pytest
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from engine.backends.reference.elementwise import ReferenceElementwise
-from engine.model.rope import Rope, Rotary, inverse_frequencies
+from engine.model.rope import Rope, inverse_frequencies
 from tests.engine.backends.native.elementwise import NativeElementwise
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
+from tests.engine.configs import attention
 
 EPS = 1e-5
-ROPE = Rope(theta=500.0, magnitude=1.1)
+ROPE = Rope(dim=2, theta=500.0, magnitude=1.1)
 WIDTHS = [1, 2, 7, 16, 63, 257, 576]
 
 
 def make(native: ctypes.CDLL, dtype: torch.dtype = torch.float32, dim: int = 2) -> NativeElementwise:
-    return NativeElementwise(native, ROPE, dim, dtype, EPS)
+    return NativeElementwise(native, [rope_of(dim)], dtype, EPS)
+
+
+def rope_of(dim: int) -> Rope:
+    return structs.replace(ROPE, dim=dim)
 
 
 def normed(x: Tensor, weight: Tensor) -> Tensor:
@@ -31,7 +37,7 @@ def normed(x: Tensor, weight: Tensor) -> Tensor:
 @pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
 def test_add_norm(native: ctypes.CDLL, rows: int, width: int, dtype: torch.dtype, limit: float) -> None:
     hidden, change = random(rows, width, seed=1, dtype=dtype), random(rows, width, seed=2, dtype=dtype)
-    weight = random(width, seed=3, dtype=dtype)
+    weight = random(width, seed=3)
     total = hidden + change
     found, norm = make(native, dtype).add_norm(hidden, change, weight)
     assert torch.equal(found, total)
@@ -45,16 +51,16 @@ def test_add_norm(native: ctypes.CDLL, rows: int, width: int, dtype: torch.dtype
 @pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
 def test_rotate(native: ctypes.CDLL, dim: int, weighted: bool, dtype: torch.dtype, limit: float) -> None:
     heads = random(63, 5, dim, seed=1, dtype=dtype)
-    weight = random(3, dim, seed=2, dtype=dtype) if weighted else None
+    weight = random(3, dim, seed=2) if weighted else None
     positions = torch.arange(63) * 37
     expected = heads.double()
     x = expected[:, :3] if weight is None else normed(expected[:, :3], weight)
-    radians = (positions.float()[:, None, None] * inverse_frequencies(ROPE, dim)).double()
+    radians = (positions.float()[:, None, None] * inverse_frequencies(rope_of(dim))).double()
     cos, sin = radians.cos() * ROPE.magnitude, radians.sin() * ROPE.magnitude
     left, right = x.chunk(2, -1)
     expected[:, :3] = torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
     between = make(native, dtype, dim)
-    between.rotate(heads[:, :3], between.angles(positions), weight)
+    between.rotate(heads[:, :3], between.angles(positions, rope_of(dim)), weight)
     assert relative_error(heads, expected) < limit
 
 
@@ -63,33 +69,34 @@ def test_rotate(native: ctypes.CDLL, dim: int, weighted: bool, dtype: torch.dtyp
 def test_gate(native: ctypes.CDLL, width: int, dtype: torch.dtype, limit: float) -> None:
     gate_up = random(63, 2 * width, seed=1, dtype=dtype) * 4
     left, right = gate_up.double().chunk(2, -1)
-    assert relative_error(make(native, dtype).gate(gate_up), left * left.sigmoid() * right) < limit
+    assert relative_error(make(native, dtype).gate(gate_up, "silu"), left * left.sigmoid() * right) < limit
 
 
 def test_the_gate_far_from_zero(native: ctypes.CDLL) -> None:
     x = torch.tensor([0.0, -0.0, 88.0, -88.0, 1e4, -1e4, 3e38, -3e38, math.inf, -86.0])
-    found = make(native).gate(torch.cat((x, torch.ones(10)))[None])[0]
+    found = make(native).gate(torch.cat((x, torch.ones(10)))[None], "silu")[0]
     expected = torch.tensor([0, 0, 88, 0, 1e4, 0, 3e38, 0, math.inf, -86 * math.exp(-86)], dtype=torch.float64)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-35)
-    assert make(native).gate(torch.tensor([[math.nan, 1.0]])).isnan().all()
+    assert make(native).gate(torch.tensor([[math.nan, 1.0]]), "silu").isnan().all()
 
 
 @pytest.mark.parametrize("width", [6, 63, 576])
 def test_bits_do_not_depend_on_the_batch(native: ctypes.CDLL, width: int) -> None:
-    between = make(native, dim=width + width % 2)
+    rope = rope_of(width + width % 2)
+    between = make(native, dim=rope.dim)
     hidden, weight = random(257, width, seed=1), random(width, seed=2)
     gate_up = random(257, 2 * width, seed=3)
     positions = torch.arange(257) * 11
     heads = random(257, 3, width + width % 2, seed=4)
     norms = between.add_norm(hidden, hidden.clone(), weight)[1]
-    gates, (cosine, sine) = between.gate(gate_up), between.angles(positions)
+    gates, (cosine, sine) = between.gate(gate_up, "silu"), between.angles(positions, rope)
     turned = heads.clone()
     between.rotate(turned, (cosine, sine), None)
     for begin, end in [(0, 1), (256, 257), (5, 12), (100, 164), (1, 256)]:
         own = hidden[begin:end]
         assert torch.equal(between.add_norm(own, None, weight)[1], norms[begin:end])
-        assert torch.equal(between.gate(gate_up[begin:end]), gates[begin:end])
-        angles = between.angles(positions[begin:end])
+        assert torch.equal(between.gate(gate_up[begin:end], "silu"), gates[begin:end])
+        angles = between.angles(positions[begin:end], rope)
         assert torch.equal(angles[0], cosine[begin:end]) and torch.equal(angles[1], sine[begin:end])
         part = heads[begin:end].clone()
         between.rotate(part, angles, None)
@@ -98,14 +105,15 @@ def test_bits_do_not_depend_on_the_batch(native: ctypes.CDLL, width: int) -> Non
 
 def test_both_ways_agree(native: ctypes.CDLL) -> None:
     """With PyTorch's operators, which know the norms' and the rotation's definitions on their own."""
+    rope, heads = rope_of(22), attention(2, 1, 22)
     ours = make(native, dim=22)
-    theirs = ReferenceElementwise(Rotary(ROPE, 22, torch.device("cpu"), torch.float32), EPS)
+    theirs = ReferenceElementwise([rope], EPS, torch.device("cpu"), torch.float32)
     x, weight = random(9, 44, seed=1), random(44, seed=2)
     for found, expected in zip(ours.add_norm(x.clone(), x, weight), theirs.add_norm(x, x, weight), strict=True):
         torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(ours.gate(x), theirs.gate(x))
+    torch.testing.assert_close(ours.gate(x, "silu"), theirs.gate(x, "silu"))
     positions = torch.tensor([0, 1, 5, 700])
     left, right = random(4, 3, 22, seed=3), random(4, 3, 22, seed=3)
-    ours.rotate(left, ours.angles(positions), random(3, 22, seed=4))
-    theirs.rotate(right, theirs.angles(positions), random(3, 22, seed=4))
+    ours.rotate(left, ours.angles(positions, rope), random(3, 22, seed=4))
+    theirs.rotate(right, theirs.angles(positions, rope), random(3, 22, seed=4), heads)
     torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)

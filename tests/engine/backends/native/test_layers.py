@@ -34,7 +34,7 @@ def test_two_calls_a_layer_equal_its_operators(variant: str, dtype: str, works: 
     engine = make_engine(directory, cpu_backend="native", dtype=dtype, kv_memory=1 << 20)
     config, backend, native = engine.model_config, engine.backend, engine.model._layers
     assert isinstance(native, NativeLayers) and isinstance(backend, NativeBackend)
-    between = NativeElementwise(backend._native, config.rope, config.head_dim, backend.dtype, config.norm_eps)
+    between = NativeElementwise(backend._native, config.ropes, backend.dtype, config.norm_eps)
     batch = build_batch(Plan(1, works), 16, torch.device("cpu"), None)
 
     def run(layers: Layers[NativeAttentionStep]) -> tuple[Tensor, list[Tensor]]:
@@ -43,7 +43,7 @@ def test_two_calls_a_layer_equal_its_operators(variant: str, dtype: str, works: 
             pool.copy_(torch.randn(pool.shape, generator=torch.Generator().manual_seed(number)))
         stored: list[int] = []
         found = layers.forward(embeddings(batch), batch, engine.attention.begin(batch), stored.append)
-        assert stored == list(range(config.layers))
+        assert stored == list(range(len(config.layers)))
         return found.clone(), [pool.clone() for pool in engine.pool.layers]
 
     def embeddings(batch: Batch) -> Tensor:

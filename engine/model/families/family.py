@@ -1,0 +1,61 @@
+"""Says what a family of models is: which architectures, what their configs mean, and how their tensors are called."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import Struct, structs
+
+
+class LayerNames(Struct, frozen=True, kw_only=True):
+    """Names the tensors of one layer in a checkpoint, behind the layer's own prefix.
+
+    Several names of one product are separate in the checkpoint; a single one has them all, one below the other.
+    """
+
+    query_key_value: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    query_norm: str = "self_attn.q_norm"
+    key_norm: str = "self_attn.k_norm"
+    attention_output: str = "self_attn.o_proj"
+    sinks: str = "self_attn.sinks"
+    gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
+    attention_norm: str | None = "input_layernorm"  # before attention; None: there is none
+    attention_post_norm: str | None = None  # of what attention adds
+    mlp_norm: str | None = "post_attention_layernorm"
+    mlp_post_norm: str | None = None
+
+
+class Names(Struct, frozen=True, kw_only=True):
+    """Names a model's tensors in a checkpoint, without `.weight`."""
+
+    embedding: str = "model.embed_tokens"
+    layer: str = "model.layers.{}"  # prefix of the tensors of the layer with this number
+    norm: str = "model.norm"
+    head: str = "lm_head"
+    of_layer: LayerNames = LayerNames()
+
+    def in_layer(self, index: int) -> LayerNames:
+        """Returns the names of the tensors of one layer, with their prefix."""
+        prefix = self.layer.format(index)
+
+        def whole(name: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+            if name is None:
+                return None
+            return f"{prefix}.{name}" if isinstance(name, str) else tuple(f"{prefix}.{each}" for each in name)
+
+        return LayerNames(**{field: whole(name) for field, name in structs.asdict(self.of_layer).items()})  # type: ignore[arg-type]
+
+
+Fields = dict[str, Any]
+"""Fields of a `ModelConfig` in which a family differs from what `engine.model.read_config` reads of any."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Holds what `engine.model.families.registry` needs to know of a family."""
+
+    architectures: tuple[str, ...]  # as transformers calls them
+    read: Callable[[Any, str], Fields]
+    """Reads transformers' config of a model of this name. Raises `ModelError` for what is not supported."""
+    names: Names = field(default_factory=Names)

@@ -1,0 +1,34 @@
+"""Describes Qwen 2 and 3: some layers have a window; Qwen 3 norms each head of queries and keys."""
+
+from typing import Any, Literal
+
+from engine.model.config import DenseMLP, LayerConfig
+from engine.model.families.family import Family, Fields
+from engine.model.families.reading import activation_of, head_attention, rope_of, windows_of
+
+
+def _read(
+    config: Any, name: str, *, bias: bool, output_bias: bool = False, norm: Literal["none", "head"] = "none"
+) -> Fields:
+    rope = rope_of(config, name)
+    mlp = DenseMLP(intermediate=int(config.intermediate_size), activation=activation_of(config, name))
+    attentions = (
+        head_attention(config, name, rope, window=window, bias=bias, output_bias=output_bias, norm=norm)
+        for window in windows_of(config, name)
+    )
+    return {"layers": tuple(LayerConfig(attention, mlp) for attention in attentions)}
+
+
+def read_2(config: Any, name: str) -> Fields:
+    """See `Family.read`."""
+    return _read(config, name, bias=True)
+
+
+def read_3(config: Any, name: str) -> Fields:
+    """See `Family.read`."""
+    bias = bool(config.attention_bias)
+    return _read(config, name, bias=bias, output_bias=bias, norm="head")
+
+
+QWEN2 = Family(("Qwen2ForCausalLM",), read_2)
+QWEN3 = Family(("Qwen3ForCausalLM",), read_3)

@@ -1,0 +1,119 @@
+"""Turns what transformers reads of a config into parts of ours: what most families say in the same words."""
+
+from typing import Any, Literal
+
+from core.errors import ModelError
+from engine.model.config import Activation, HeadAttention
+from engine.model.rope import ROPE_TYPES, Rope, yarn_magnitude
+
+ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+
+
+def head_attention(
+    config: Any,
+    name: str,
+    rope: Rope | None,
+    *,
+    window: int = 0,
+    scale: float = 0.0,
+    softcap: float = 0.0,
+    bias: bool = False,
+    output_bias: bool = False,
+    norm: Literal["none", "head", "all"] = "none",
+    sinks: bool = False,
+) -> HeadAttention:
+    """Describes one layer's attention by the heads that the config counts; without a `scale` it is head_dim ** -0.5.
+
+    Raises `ModelError` where heads and KV heads do not fit together.
+    """
+    heads = int(config.num_attention_heads)
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    head_dim = head_dim_of(config)
+    if heads % kv_heads or head_dim % 2:
+        raise ModelError(f"{name}: {heads} heads of {head_dim} with {kv_heads} KV heads do not fit together")
+    return HeadAttention(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        scale=scale or head_dim**-0.5,
+        rope=rope,
+        window=window,
+        softcap=softcap,
+        bias=bias,
+        output_bias=output_bias,
+        norm=norm,
+        sinks=sinks,
+    )
+
+
+def head_dim_of(config: Any) -> int:
+    """Returns the numbers of a head: what the config says, or the hidden size divided among the heads."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def activation_of(config: Any, name: str) -> Activation:
+    """Reads the MLP's activation. Raises `ModelError` for one that there is not."""
+    given = getattr(config, "hidden_activation", None) or config.hidden_act
+    if given not in ACTIVATIONS:
+        raise ModelError(f"{name}: activation {given} is not supported; supported: {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[given]
+
+
+def windows_of(config: Any, name: str) -> tuple[int, ...]:
+    """Reads the window of each layer from `layer_types`. Raises `ModelError` where they contradict the rest."""
+    layers = int(config.num_hidden_layers)
+    window = int(getattr(config, "sliding_window", None) or 0)
+    kinds = list(config.layer_types)
+    unknown = sorted(set(kinds) - {"full_attention", "sliding_attention"})
+    if unknown or len(kinds) != layers:
+        raise ModelError(f"{name}: layer_types {unknown or len(kinds)} are not supported for {layers} layers")
+    if "sliding_attention" in kinds and not window:
+        raise ModelError(f"{name}: layer_types names sliding_attention, but there is no sliding_window")
+    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+
+
+def rope_of(config: Any, name: str, kind: str = "", *, dim: int = 0, interleaved: bool = False) -> Rope:
+    """Reads the rotation of all layers, or of those of one `kind` of `layer_types` where each kind has its own.
+
+    `dim` numbers are rotated; 0: those of a head, or the part of them that the config says. Raises `ModelError` for
+    parameters that are missing, or not supported.
+    """
+    given = dict(config.rope_parameters or {})
+    if kind in given:
+        given = dict(given[kind])
+    if any(isinstance(value, dict) for value in given.values()):
+        raise ModelError(f"{name}: rope parameters that differ by layer are not supported")
+    found = given.get("rope_type", "default")
+    if found not in ROPE_TYPES:
+        raise ModelError(f"{name}: rope type {found} is not supported; supported: {', '.join(ROPE_TYPES)}")
+    dim = dim or int(head_dim_of(config) * float(given.get("partial_rotary_factor") or 1.0))
+    if dim % 2:
+        raise ModelError(f"{name}: {dim} rotated numbers of a head are no pairs (partial_rotary_factor)")
+    try:
+        fields = _rope_fields(found, given, int(config.max_position_embeddings))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{name}: rope type {found} lacks or misstates {error}") from None
+    return Rope(dim=dim, interleaved=interleaved, type=found, **fields)
+
+
+def _rope_fields(kind: str, given: dict[str, Any], positions: int) -> dict[str, Any]:
+    theta = float(given.get("rope_theta") or 10000.0)
+    if kind == "default":
+        return {"theta": theta}
+    factor = float(given["factor"])
+    if kind == "linear":
+        return {"theta": theta, "factor": factor}
+    original = int(given.get("original_max_position_embeddings") or positions)
+    fields: dict[str, Any] = {"theta": theta, "factor": factor, "original_max_len": original}
+    if kind == "llama3":
+        low, high = float(given["low_freq_factor"]), float(given["high_freq_factor"])
+        return fields | {"low_freq_factor": low, "high_freq_factor": high}
+    magnitude = given.get("attention_factor")
+    if magnitude is None:
+        magnitude = yarn_magnitude(factor, float(given.get("mscale") or 0), float(given.get("mscale_all_dim") or 0))
+    return fields | {
+        "beta_fast": float(given.get("beta_fast") or 32),
+        "beta_slow": float(given.get("beta_slow") or 1),
+        "magnitude": float(magnitude),
+        "truncate": bool(given.get("truncate", True)),
+    }

@@ -1,0 +1,19 @@
+"""Lists the families that the one transformer of this package serves."""
+
+from engine.model.config import ModelConfig
+from engine.model.families import llama, mistral, qwen
+from engine.model.families.family import Family, Names
+
+FAMILIES: tuple[Family, ...] = (llama.FAMILY, mistral.FAMILY, qwen.QWEN2, qwen.QWEN3)
+
+SUPPORTED = tuple(architecture for family in FAMILIES for architecture in family.architectures)
+
+
+def family_of(architecture: str) -> Family:
+    """Returns the family of an architecture that is one of `SUPPORTED`."""
+    return next(family for family in FAMILIES if architecture in family.architectures)
+
+
+def names_of(config: ModelConfig) -> Names:
+    """Returns how the tensors of a model are called in its checkpoint."""
+    return family_of(config.architecture).names
