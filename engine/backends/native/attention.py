@@ -16,7 +16,7 @@ from engine.device import dtype_name
 from engine.model.batch import Batch, Ints
 from engine.model.config import DenseMLP, HeadAttention, LayerConfig, ModelConfig
 
-MAX_HEAD_DIM, MAX_BLOCK = 256, 64
+MAX_HEAD_DIM, MAX_BLOCK = 576, 64
 TILE = 128
 """Positions of one softmax."""
 UNIT = 8
@@ -83,7 +83,9 @@ class NativeAttentionStep:
         self._arguments = AttentionArguments(
             format=FORMATS[self._dtype],
             kv_heads=kv_heads,
+            vectors=2,
             dim=dim,
+            value_dim=dim,
             block=block,
             scale=attentions[0].scale,
             tables=batch.block_tables.data_ptr(),

@@ -25,7 +25,7 @@ class AttentionArguments(Structure):
     """Mirrors `struct attention` in attention_step.h: what all layers of a step share."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("format", "kv_heads", "shared", "dim", "block")),
+        *((name, c_int64) for name in ("format", "kv_heads", "vectors", "shared", "dim", "value_dim", "block")),
         ("scale", c_double),
         ("tables", c_void_p),
         ("table_stride", c_int64),

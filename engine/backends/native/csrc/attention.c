@@ -1,7 +1,7 @@
 /* Causal attention over paged KV: softmax(q k^T scale) v for each query row, by online softmax.
 
-   A pool layer is [blocks, kv_heads, 2, block, dim]. The query heads that share a KV head are rows beside each other, so
-   each KV block is read once for all of them. Positions are taken a tile at a time; a tile begins at a multiple of TILE in
+   A pool layer is [blocks, kv_heads, vectors, block, dim]. The query heads that share a KV head are rows beside each
+   other, so each KV block is read once for all of them: a latent vector, once for all heads. Positions are taken a tile at a time; a tile begins at a multiple of TILE in
    the sequence, whatever the step began with; it has a softmax of its own; and the tiles of a row are merged in order. So a
    row's bits depend on its query and its sequence's KV only. What a row may not see does not reach it: slots that were
    never written may hold anything. */
@@ -17,7 +17,7 @@ struct call {
 };
 
 struct scratch {
-    float maximum[MAX_ROWS], total[MAX_ROWS], sums[MAX_ROWS * MAX_DIM];
+    float maximum[MAX_ROWS], total[MAX_ROWS], sums[MAX_ROW_NUMBERS];
     int64_t positions[MAX_ROWS];
     float tile_maximum[GROUP], tile_total[GROUP], tile_sums[GROUP * MAX_DIM];
     union {
@@ -59,22 +59,23 @@ static struct span span_of(const struct call *call, long base, long first_positi
 static const char *block_of(const struct attention *step, const struct call *call, const struct unit *unit, long head, long position)
 {
     const long place = step->tables[unit->work * step->table_stride + position / step->block];
-    return call->pool + (place * step->kv_heads + head) * 2 * step->block * token_bytes(step);
+    return call->pool + (place * step->kv_heads + head) * step->vectors * step->block * token_bytes(step);
 }
 
 /* Whether the values that some of the rows see, and others do not, are finite: a weight of 0 does not make 0 of a NaN. */
 static int finite_where_sights_differ(
     const struct attention *step, const struct call *call, const struct unit *unit, long head)
 {
-    const long first = position_of(step, unit, 0), last = position_of(step, unit, unit->rows - 1), dim = step->dim;
+    const long first = position_of(step, unit, 0), last = position_of(step, unit, unit->rows - 1);
+    const long dim = step->dim, values = value_place(step) / token_bytes(step);
     ivec strange = {0};
     for (int edge = 0; edge < 2; edge++) {
         const long begin = edge ? first + 1 : begin_of(call, first), end = edge ? last + 1 : begin_of(call, last);
         for (long position = begin; position < end; position++) {
             const char *kv = block_of(step, call, unit, head, position);
-            for (long d = 0; d < dim; d += LANES) {
+            for (long d = 0; d < step->value_dim; d += LANES) {
                 const vec value = load_first(
-                    step->format, kv, (step->block + position % step->block) * dim + d, dim - d);
+                    step->format, kv, (values + position % step->block) * dim + d, step->value_dim - d);
                 strange |= value - value != 0;
             }
         }
@@ -115,7 +116,7 @@ static void write_out(
     const struct attention *step, const struct call *call, const struct unit *unit, long head, long first, long rows,
     struct state state)
 {
-    const long dim = step->dim, width = state_width(step), shared = step->shared;
+    const long dim = step->value_dim, width = state_width(step), shared = step->shared;
     for (long row = 0; row < rows; row++) {
         const long place = unit->first + first + row, token = unit->token + place / shared;
         const long to = ((token * step->kv_heads + head) * shared + place % shared) * dim;
@@ -149,7 +150,7 @@ static void prepare(const struct attention *step, const char *const *blocks, str
 {
     const long block = step->block, first = seen.first / block, last = (seen.end - 1) / block;
     for (long i = first; i <= last; i++) {
-        const char *next = i < last ? blocks[i + 1] : blocks[first] + block * token_bytes(step);
+        const char *next = i < last || step->vectors == 1 ? blocks[i + 1] : blocks[first] + value_place(step);
 #if defined HAS_BF16
         if (step->format == BF16) {
             prepare_bf16_keys(step, blocks[i], i * block, next, &own->bf16);
@@ -214,7 +215,7 @@ static void attend_rows(
                 ? found : from_row(step, partial_of(step, unit, head, tile), first + row);
             attend_group(step, blocks, &sight, row, count, own, target);
             if (unit->partial < 0)
-                merge(count, step->dim, state_width(step), found, from_row(step, state, row));
+                merge(count, step->value_dim, state_width(step), found, from_row(step, state, row));
         }
     }
     if (unit->partial < 0)
@@ -259,7 +260,7 @@ static void merge_partials(
     const long last = position_of(step, unit, unit->rows - 1);
     clear_state(step, unit->rows, state);
     for (long tile = 0; tile <= last / TILE; tile++)
-        merge(unit->rows, step->dim, state_width(step), partial_of(step, unit, head, tile), state);
+        merge(unit->rows, step->value_dim, state_width(step), partial_of(step, unit, head, tile), state);
     write_out(step, call, unit, head, 0, unit->rows, state);
 }
 

@@ -15,7 +15,7 @@
 #define CHUNK 32      /* depth of a tile register: head elements of a score's product, positions of a value's */
 
 struct bf16_scratch {
-    uint16_t queries[MAX_ROWS * MAX_DIM], weights[GROUP * TILE];
+    uint16_t queries[MAX_ROW_NUMBERS], weights[GROUP * TILE];
     float scores[GROUP * TILE];
     uint32_t keys[MAX_DIM / 2 * TILE];   /* [pairs of a head's elements, TILE] */
     long shaped;                         /* rows that AMX is ready for */
@@ -51,24 +51,26 @@ static void prepare_bf16_values(
     const struct attention *step, const char *const *blocks, struct span seen, struct bf16_scratch *own)
 {
     static const uint16_t nothing[MAX_DIM];
-    const long dim = step->dim, width = state_width(step), block = step->block, side = block * dim;
+    const long dim = step->dim, value_dim = step->value_dim, width = state_width(step), block = step->block;
     for (long t = seen.first / CHUNK * CHUNK; t < rounded_up(seen.end, CHUNK); t += 2) {
         const uint16_t *pair[2];
         for (long i = 0; i < 2; i++) {
-            const long at = t + i, place = side + at % block * dim;
+            const long at = t + i, place = value_place(step) / 2 + at % block * dim;
             pair[i] = nothing;
             if (at >= seen.first && at < seen.end) {
                 pair[i] = (const uint16_t *)blocks[at / block] + place;
-                for (long d = 0; d < dim; d += 32)
+                for (long d = 0; d < value_dim; d += 32)
                     __builtin_prefetch((const uint16_t *)blocks[at / block + 1] + place + d);
             }
         }
         float *words = (float *)own->values + t / 2 * width;
         long d = 0;
-        for (; d + LANES <= dim; d += LANES)
+        for (; d + LANES <= value_dim; d += LANES)
             store(FP32, words, d, beside(load(BF16, pair[0], d), load(BF16, pair[1], d)));
-        if (d < dim)
-            store(FP32, words, d, beside(load_first(BF16, pair[0], d, dim - d), load_first(BF16, pair[1], d, dim - d)));
+        if (d < value_dim) {
+            const long left = value_dim - d;
+            store(FP32, words, d, beside(load_first(BF16, pair[0], d, left), load_first(BF16, pair[1], d, left)));
+        }
     }
 }
 
@@ -97,7 +99,7 @@ static void attend_bf16(
             own->scores + row * TILE, least(LANES, rows - row), from, end, sight->row + row, step->scale,
             own->weights + row * TILE, tile.maximum + row, tile.total + row);
     multiply_pairs(
-        rows, rounded_up(step->dim, LANES), end - from, own->weights + from, TILE, own->values + from / 2 * width,
+        rows, rounded_up(step->value_dim, LANES), end - from, own->weights + from, TILE, own->values + from / 2 * width,
         width, tile.sums, width);
 }
 #endif

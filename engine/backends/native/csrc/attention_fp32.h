@@ -12,28 +12,30 @@
 #define FP32_GROUP (4 * TILE_ROWS)
 
 struct fp32_scratch {
-    float queries[MAX_ROWS * MAX_DIM], scores[FP32_GROUP * TILE];
+    float queries[MAX_ROW_NUMBERS], scores[FP32_GROUP * TILE];
     float keys[MAX_DIM * TILE];   /* [TILE / PANEL, dim, PANEL] */
-    float values[TILE * MAX_DIM]; /* of blocks that are bf16, or of heads that are no whole number of panels */
+    float values[TILE * MAX_DIM]; /* of blocks that are bf16, or of values that are no whole number of panels */
 };
+
+static long query_width(const struct attention *step) { return rounded_up(step->dim, LANES); }
 
 static void take_fp32_query(const struct attention *step, const void *query, long row, struct fp32_scratch *own)
 {
     const long dim = step->dim;
     for (long d = 0; d < dim; d += LANES) {
         const vec scaled = load_first(step->format, query, d, dim - d) * (float)step->scale;
-        store(FP32, own->queries, row * state_width(step) + d, scaled);
+        store(FP32, own->queries, row * query_width(step) + d, scaled);
     }
 }
 
 /* Values are used where they lie if they can be. */
-static int copied(const struct attention *step) { return step->format != FP32 || step->dim % PANEL; }
+static int copied(const struct attention *step) { return step->format != FP32 || step->value_dim % PANEL; }
 
-/* A block [2, block, dim] whose first position is `at` in the tile. */
+/* A block [vectors, block, dim] whose first position is `at` in the tile. */
 static void prepare_fp32(
     const struct attention *step, const char *kv, long at, const char *next, struct fp32_scratch *own)
 {
-    const long dim = step->dim, block = step->block, width = state_width(step);
+    const long dim = step->dim, value_dim = step->value_dim, block = step->block, width = state_width(step);
     for (long t = at; t < at + block; t = rounded_up(t + 1, PANEL)) {
         const long rows = least(rounded_up(t + 1, PANEL), at + block) - t;
         take_columns(
@@ -42,10 +44,10 @@ static void prepare_fp32(
     }
     if (copied(step))
         for (long t = 0; t < block; t++)
-            for (long d = 0; d < dim; d += LANES)
+            for (long d = 0; d < value_dim; d += LANES)
                 store(
                     FP32, own->values, (at + t) * width + d,
-                    load_first(step->format, kv, (block + t) * dim + d, dim - d));
+                    load_first(step->format, kv + value_place(step), t * dim + d, value_dim - d));
 }
 
 /* sums += a b for `rows` rows and `panels` panels of b, which begin `panel_step` elements apart. */
@@ -66,10 +68,11 @@ static void attend_fp32(
     struct fp32_scratch *own, struct state tile)
 {
     const long dim = step->dim, width = state_width(step), block = step->block;
+    const long queries = query_width(step);
     const long from = sight->all.first / PANEL * PANEL, panels = rounded_up(sight->all.end - from, PANEL) / PANEL;
     memset(own->scores, 0, rows * TILE * sizeof(float));
     add_panels(
-        rows, own->queries + first * width, width, own->keys + from * dim, PANEL, dim * PANEL, dim, panels,
+        rows, own->queries + first * queries, queries, own->keys + from * dim, PANEL, dim * PANEL, dim, panels,
         own->scores + from, TILE);
     for (long row = 0; row < rows; row++)
         soften(
@@ -78,10 +81,10 @@ static void attend_fp32(
     memset(tile.sums, 0, rows * width * sizeof(float));
     for (long at = sight->all.first, next; at < sight->all.end; at = next) {
         next = least(sight->all.end, (at / block + 1) * block);
-        const float *values = (const float *)(blocks[at / block] + block * token_bytes(step)) + at % block * dim;
+        const float *values = (const float *)(blocks[at / block] + value_place(step)) + at % block * dim;
         add_panels(
             rows, own->scores + at, TILE, copied(step) ? own->values + at * width : values, copied(step) ? width : dim,
-            PANEL, next - at, rounded_up(dim, PANEL) / PANEL, tile.sums, width);
+            PANEL, next - at, rounded_up(step->value_dim, PANEL) / PANEL, tile.sums, width);
     }
 }
 

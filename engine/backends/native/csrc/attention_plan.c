@@ -50,7 +50,9 @@ EXPORT long baton_plan(
         all_rows += queries[work] * shared;
         all_cost += (queries[work] * shared + ROW_COST) * rounded_up(lengths[work], TILE) / TILE;
     }
-    const int64_t room = least(MAX_ROWS, most(GROUP, rounded_up(all_rows * step->kv_heads / shares, MAX_ROWS / 2)));
+    const int64_t most_rows = least(MAX_ROWS, MAX_ROW_NUMBERS / rounded_up(step->dim, 64));
+    const int64_t together = most(GROUP, least(shared, most_rows)); /* a token's rows read its sequence's KV once */
+    const int64_t room = least(most_rows, most(together, rounded_up(all_rows * step->kv_heads / shares, MAX_ROWS / 2)));
     const int64_t share = most(1, all_cost * step->kv_heads / shares);
     long count = 0;
     int64_t token = 0;
@@ -63,7 +65,7 @@ EXPORT long baton_plan(
             const int64_t end = unit.position + (first + unit.rows - 1) / shared + 1;
             const int64_t tiles = rounded_up(end, TILE) / TILE;
             unit.end = tiles;
-            const int split = threads > 1 && tiles > 1 && unit.rows <= GROUP && cost(&unit) > share;
+            const int split = threads > 1 && tiles > 1 && unit.rows <= together && cost(&unit) > share;
             const int64_t pieces = split ? least(tiles, cost(&unit) / share + 1) : 1;
             if (pieces > 1) {
                 unit.partial = *partial_floats;

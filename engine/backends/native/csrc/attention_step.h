@@ -9,8 +9,9 @@
 
 #define TILE 128     /* positions of one softmax, from a multiple of TILE on; a multiple of every block size */
 #define MAX_BLOCK 64
-#define MAX_DIM 256
+#define MAX_DIM 576 /* of a latent vector and a rotated key */
 #define MAX_ROWS 192 /* of a unit: they share what is prepared of its keys and values */
+#define MAX_ROW_NUMBERS (128 * MAX_DIM) /* of the queries of a unit's rows */
 #define GROUP 32     /* rows whose scores are in the first cache together */
 
 #if !defined EXPORT
@@ -29,8 +30,10 @@ struct unit {
     int64_t partial;    /* where the rows' states of all tiles lie in `partials`, or -1: this unit has all the tiles */
 };
 
+/* A KV head has a key and a value of each token, two vectors; or one of `dim` numbers, of which the first `value_dim` are
+   the value as well. */
 struct attention {
-    int64_t format, kv_heads, shared, dim, block;
+    int64_t format, kv_heads, vectors, shared, dim, value_dim, block;
     double scale;
     const int64_t *tables; /* [works, table_stride] */
     int64_t table_stride;
@@ -40,9 +43,14 @@ struct attention {
 };
 
 /* Floats of a row of sums: whole vectors. */
-static inline int64_t state_width(const struct attention *step) { return (step->dim + 63) / 64 * 64; }
-/* Bytes of one token's keys, or values, of one head. */
+static inline int64_t state_width(const struct attention *step) { return (step->value_dim + 63) / 64 * 64; }
+/* Bytes of one token's key, or value, of one head. */
 static inline int64_t token_bytes(const struct attention *step) { return step->dim * (step->format ? 2 : 4); }
+/* Bytes of a block's keys: where its values begin, if they are not the keys themselves. */
+static inline int64_t value_place(const struct attention *step)
+{
+    return (step->vectors - 1) * step->block * token_bytes(step);
+}
 
 /* Positions of a tile: first … end - 1. */
 struct span {
@@ -59,12 +67,12 @@ struct state {
     float *maximum, *total, *sums;
 };
 
-/* `queries` [tokens, heads, dim] with `query_stride` elements between tokens; `out` [tokens, heads, dim], contiguous;
-   `window` 0: none. */
+/* `queries` [tokens, heads, dim] with `query_stride` elements between tokens; `out` [tokens, heads, value_dim],
+   contiguous; `window` 0: none. */
 EXPORT void baton_attend(
     const struct attention *step, const void *queries, long query_stride, const void *pool, long window, void *out);
 
-/* `keys_values` [tokens, 2 x kv_heads, dim], keys before values, `stride` elements between tokens, go to `slots`
+/* `keys_values` [tokens, vectors x kv_heads, dim], keys before values, `stride` elements between tokens, go to `slots`
    (block x block size + offset). Blocks that a sequence enters are cleared first: a block leaves this worker whole, and
    must not take along what its last owner left. */
 EXPORT void baton_store(

@@ -11,14 +11,15 @@ EXPORT void baton_store(
     const int64_t *fresh, long fresh_count, char *pool)
 {
     const long block = step->block, heads = step->kv_heads, bytes = token_bytes(step), side = block * bytes;
+    const long vectors = step->vectors;
     for (long i = 0; i < fresh_count; i++)
-        memset(pool + fresh[i] * heads * 2 * side, 0, heads * 2 * side);
+        memset(pool + fresh[i] * heads * vectors * side, 0, heads * vectors * side);
 #pragma omp parallel for schedule(static) if (tokens * heads * bytes > PARALLEL_BYTES)
     for (long token = 0; token < tokens; token++) {
         const char *from = keys_values + token * stride * (bytes / step->dim);
-        for (long part = 0; part < 2 * heads; part++) {
+        for (long part = 0; part < vectors * heads; part++) {
             const long head = part % heads, values = part / heads;
-            char *to = pool + ((slots[token] / block * heads + head) * 2 + values) * side + slots[token] % block * bytes;
+            char *to = pool + ((slots[token] / block * heads + head) * vectors + values) * side + slots[token] % block * bytes;
             memcpy(to, from + part * bytes, bytes);
         }
     }

@@ -216,7 +216,7 @@ def test_both_backends_leave_the_same_pool(native: ctypes.CDLL) -> None:
 def test_units_cover_every_row_and_tile_once(native: ctypes.CDLL, threads_used: int) -> None:
     shape = [*ODD["odd chunks"], (5000, 1), (3000, 5), (0, 1000)]
     batch = build_batch(filled(shape, 16, 1, 2)[1], 16, CPU, None)
-    arguments = AttentionArguments(kv_heads=2, shared=3, dim=64, block=16)
+    arguments = AttentionArguments(kv_heads=2, shared=3, dim=64, value_dim=64, block=16)
     units, partials = plan(native, arguments, batch, threads_used)
     covered: dict[tuple[int, int], list[int]] = {}
     for work, token, position, first, rows, begin, end, partial in units.tolist():
@@ -238,7 +238,7 @@ def test_heads_that_share_kv_are_never_parted(
 ) -> None:
     """Each part would read the same keys and values again; threads part positions instead."""
     batch = build_batch(filled(shape, 16, 1, 2)[1], 16, CPU, None)
-    arguments = AttentionArguments(kv_heads=3, shared=3, dim=64, block=16)
+    arguments = AttentionArguments(kv_heads=3, shared=3, dim=64, value_dim=64, block=16)
     units, _ = plan(native, arguments, batch, threads_used)
     assert not (units[:, 3] % 3).any() and not (units[:, 4] % 3).any()
 
@@ -246,7 +246,7 @@ def test_heads_that_share_kv_are_never_parted(
 def test_what_is_not_supported_is_named() -> None:
     assert unsupported(dense_config(head_dim=22), torch.float32, 16) == ""
     assert unsupported(dense_config(), torch.float16, 16) == "fp32 and bf16 are supported, not fp16"
-    too_large = "even head sizes up to 256 are supported, not"
-    assert unsupported(dense_config(head_dim=258), torch.float32, 16) == f"{too_large} 258"
+    too_large = "even head sizes up to 576 are supported, not"
+    assert unsupported(dense_config(head_dim=578), torch.float32, 16) == f"{too_large} 578"
     assert unsupported(dense_config(head_dim=33), torch.bfloat16, 16) == f"{too_large} 33"
     assert unsupported(dense_config(), torch.float32, 48) == "block sizes that divide 64 are supported, not 48"
