@@ -12,7 +12,23 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+    Glm4Config,
+    GlmConfig,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    Olmo2Config,
+    Olmo3Config,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+    SmolLM3Config,
+)
 
 SAFETY = 20.0
 """A margin counts as safe at so many times the measured error."""
@@ -41,6 +57,15 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0 + 0.25 * pair for pair in range(16)],
+    "long_factor": [3.0 + pair for pair in range(16)],
+    "factor": 8.0,
+    "attention_factor": 1.2,
+}
+FOUR = ["sliding_attention", "full_attention"] * 2
 
 
 def _make(kind: Callable[..., Any], **changes: Any) -> Callable[[], Any]:
@@ -74,7 +99,95 @@ VARIANTS: dict[str, Callable[[], Any]] = {
         head_dim=16,
         use_sliding_window=True,
         sliding_window=9,
-        layer_types=["sliding_attention", "full_attention"] * 2,
+        layer_types=FOUR,
+    ),
+    "gemma": _make(GemmaConfig, head_dim=32, tie_word_embeddings=True),
+    "gemma2": _make(
+        Gemma2Config,
+        head_dim=48,
+        query_pre_attn_scalar=24,
+        sliding_window=13,
+        attn_logit_softcapping=5.0,
+        final_logit_softcapping=4.0,
+    ),
+    "gemma2-uncapped": _make(
+        Gemma2Config,
+        head_dim=32,
+        attention_bias=True,
+        sliding_window=64,
+        layer_types=FOUR[1:] + FOUR[:1],
+        attn_logit_softcapping=None,
+        final_logit_softcapping=None,
+    ),
+    "gemma3": _make(
+        Gemma3TextConfig,
+        head_dim=48,
+        query_pre_attn_scalar=24,
+        sliding_window=9,
+        layer_types=["sliding_attention"] * 3 + ["full_attention"],
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
+    "phi3": _make(Phi3Config, sliding_window=17, pad_token_id=None),
+    "phi3-longrope": _make(  # of texts of more than one token
+        Phi3Config, rope_parameters=LONGROPE, original_max_position_embeddings=1, pad_token_id=None
+    ),
+    "phi4-shortrope": _make(  # three quarters of a head, and no text that is too long for the original
+        Phi3Config,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        rope_parameters={
+            **LONGROPE,
+            "partial_rotary_factor": 0.75,
+            "short_factor": [1.0 + 0.25 * pair for pair in range(24)],
+            "long_factor": [100.0] * 24,
+            "attention_factor": None,
+        },
+        original_max_position_embeddings=512,
+        pad_token_id=None,
+        tie_word_embeddings=True,
+    ),
+    "granite": _make(
+        GraniteConfig,
+        embedding_multiplier=3.0,
+        attention_multiplier=0.1,
+        residual_multiplier=0.6,
+        logits_scaling=2.5,
+        attention_bias=True,
+        mlp_bias=True,
+    ),
+    "olmo2": _make(Olmo2Config, pad_token_id=None),
+    "olmo2-biases": _make(Olmo2Config, num_key_value_heads=4, attention_bias=True, pad_token_id=None),
+    "olmo3": _make(
+        Olmo3Config,
+        sliding_window=11,
+        layer_types=["sliding_attention"] * 3 + ["full_attention"],
+        rope_parameters={
+            "full_attention": YARN,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+        pad_token_id=None,
+    ),
+    "smollm3": _make(SmolLM3Config, no_rope_layers=[1, 0, 1, 0], tie_word_embeddings=True, pad_token_id=None),
+    "smollm3-window": _make(
+        SmolLM3Config,
+        no_rope_layer_interval=2,
+        use_sliding_window=True,
+        sliding_window=12,
+        attention_bias=True,
+        mlp_bias=True,
+        pad_token_id=None,
+    ),
+    "glm": _make(GlmConfig, head_dim=32, pad_token_id=None, eos_token_id=7),
+    "glm4": _make(
+        Glm4Config,
+        head_dim=32,
+        attention_bias=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.25},
+        pad_token_id=None,
+        eos_token_id=7,
     ),
 }
 """Every architecture, and every option of one that changes what is computed."""

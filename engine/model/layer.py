@@ -9,6 +9,7 @@ from torch import Tensor
 from engine.model.config import DenseMLP, HeadAttention, LayerConfig, ModelConfig, heads_of
 from engine.model.families.family import LayerNames
 from engine.model.linear import AnyLinear, LinearFactory
+from engine.model.rope import halves_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +85,25 @@ def _heads(
     hidden, dim = config.hidden_size, attention.head_dim
     queries, keys = attention.heads * dim, attention.kv_heads * dim
     return HeadWeights(
-        query_key_value=make.linear(names.query_key_value, [queries, keys, keys], hidden, attention.bias),
+        query_key_value=make.linear(
+            names.query_key_value, [queries, keys, keys], hidden, attention.bias, order=_output_order(attention)
+        ),
         query_key_norm=_head_norms(config, attention, make, names) if attention.norm != "none" else None,
         output=make.linear(
             [names.attention_output], [hidden], queries, attention.output_bias, scale=config.residual_scale
         ),
         sinks=make.tensor(names.sinks, (attention.heads,)).float() if attention.sinks else None,
     )
+
+
+def _output_order(attention: HeadAttention) -> Tensor | None:
+    """Returns the order in which operators rotate the outputs of queries and keys; None: it is the checkpoint's."""
+    rope = attention.rope
+    if rope is None or not rope.interleaved:
+        return None
+    turned = halves_order(attention.heads + attention.kv_heads, attention.head_dim, rope.dim)
+    kept = torch.arange(len(turned), len(turned) + attention.kv_heads * attention.head_dim)
+    return torch.cat((turned, kept))
 
 
 def _head_norms(

@@ -50,20 +50,28 @@ class LinearFactory(Generic[AnyLinear]):
         self._dtype = dtype
 
     def linear(
-        self, names: Sequence[str], sizes: Sequence[int], inputs: int, bias: bool = False, *, scale: float = 1.0
+        self,
+        names: Sequence[str],
+        sizes: Sequence[int],
+        inputs: int,
+        bias: bool = False,
+        *,
+        scale: float = 1.0,
+        order: Tensor | None = None,
     ) -> AnyLinear:
         """Fuses the layers `names`, with `sizes` outputs each, into one that gives their outputs side by side.
 
-        A single name with several sizes is fused in the checkpoint already. All outputs are multiplied by `scale`.
+        A single name with several sizes is fused in the checkpoint already. All outputs are multiplied by `scale`; an
+        `order`, int64 `[out of all]`, says which of the checkpoint's outputs each of the layer's is.
         Raises `ModelError` where the checkpoint lacks a tensor or has another shape.
         """
         sized = list(zip(names, sizes, strict=True)) if len(names) > 1 else [(names[0], sum(sizes))]
         offset = None
         if bias:
             offsets = [self._checkpoint.tensor(f"{name}.bias", (size,)) for name, size in sized]
-            offset = stacked(_scaled(offsets, scale), self._device, self._dtype)
+            offset = stacked(_changed(offsets, scale, order), self._device, self._dtype)
         weights = [self._checkpoint.tensor(f"{name}.weight", (size, inputs)) for name, size in sized]
-        return self._linears.fused(_scaled(weights, scale), offset)
+        return self._linears.fused(_changed(weights, scale, order), offset)
 
     def of_held(self, weight: Tensor) -> AnyLinear:
         """Makes a layer of a weight that is loaded already, such as a head tied to the embedding."""
@@ -84,8 +92,11 @@ class LinearFactory(Generic[AnyLinear]):
         return stacked([self._checkpoint.tensor(f"{name}.weight", (width,))], self._device, torch.float32) + offset
 
 
-def _scaled(tensors: Sequence[Tensor], scale: float) -> Sequence[Tensor]:
-    return tensors if scale == 1.0 else [tensor.float() * scale for tensor in tensors]
+def _changed(tensors: Sequence[Tensor], scale: float, order: Tensor | None) -> Sequence[Tensor]:
+    """Returns what is to be stacked, multiplied by `scale`, and in another `order`."""
+    if scale != 1.0:
+        tensors = [tensor.float() * scale for tensor in tensors]
+    return tensors if order is None else [torch.cat(list(tensors))[order]]
 
 
 def stacked(tensors: Sequence[Tensor], device: torch.device, dtype: torch.dtype) -> Tensor:

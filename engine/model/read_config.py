@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from core.errors import ConfigError, ModelError
-from engine.model.config import ModelConfig
+from engine.model.config import LayerConfig, ModelConfig
 from engine.model.families.family import Fields
 from engine.model.families.registry import SUPPORTED, family_of
+from engine.model.rope import served
 
 
 def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
@@ -36,7 +39,16 @@ def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
         "eos_token_ids": _eos(directory, config),
         "tied_head": bool(config.tie_word_embeddings),
     }
-    return ModelConfig(**(common | family_of(architecture).read(config, directory.name)))
+    found = ModelConfig(**(common | family_of(architecture).read(config, directory.name)))
+    return structs.replace(found, layers=tuple(_served(layer, found.max_model_len) for layer in found.layers))
+
+
+def _served(layer: LayerConfig, longest: int) -> LayerConfig:
+    """Settles what a layer's rotation is where texts have up to `longest` tokens."""
+    attention = layer.attention
+    if attention.rope is None:
+        return layer
+    return structs.replace(layer, attention=structs.replace(attention, rope=served(attention.rope, longest)))
 
 
 def _architecture(raw: dict[str, Any]) -> str:

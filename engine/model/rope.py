@@ -2,17 +2,18 @@
 
 Frequencies: Su et al. 2021 (https://arxiv.org/abs/2104.09864); `linear`: positions divided by a factor; `llama3`:
 Meta's Llama 3.1 (low frequencies divided, a smooth band between); `yarn`: Peng et al. 2023
-(https://arxiv.org/abs/2309.00071). The numbers equal transformers' for the same parameters.
+(https://arxiv.org/abs/2309.00071); `longrope`: Ding et al. 2024 (https://arxiv.org/abs/2402.13753), each frequency
+divided by a number of its own. The numbers equal transformers' for the same parameters.
 """
 
 import math
 from typing import Literal
 
 import torch
-from msgspec import Struct
+from msgspec import Struct, structs
 from torch import Tensor
 
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
 
 
 class Rope(Struct, frozen=True, kw_only=True):
@@ -20,16 +21,40 @@ class Rope(Struct, frozen=True, kw_only=True):
 
     dim: int  # numbers of a head that are rotated: its first
     interleaved: bool = False  # pairs are neighbours in the checkpoint; rows are reordered when they are loaded
-    type: Literal["default", "linear", "llama3", "yarn"] = "default"
+    type: Literal["default", "linear", "llama3", "yarn", "longrope"] = "default"
     theta: float = 10000.0
     factor: float = 1.0
-    original_max_len: int = 0  # llama3 and yarn: positions that the model was first trained with
+    original_max_len: int = 0  # llama3, yarn, longrope: positions that the model was first trained with
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0  # llama3
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
-    magnitude: float = 1.0  # cosine and sine are multiplied by it (yarn's attention factor)
+    magnitude: float = 1.0  # cosine and sine are multiplied by it (the attention factor of yarn and longrope)
     truncate: bool = True  # yarn: round the band's ends to whole dimensions
+    factors: tuple[float, ...] = ()  # longrope: what the frequency of each pair is divided by
+    long_factors: tuple[float, ...] = ()  # longrope: the same for a model of longer texts, until `served` has chosen
+
+
+def served(rope: Rope, longest: int) -> Rope:
+    """Returns the rotation of a model that takes texts of up to `longest` tokens.
+
+    LongRoPE has factors of its own for texts beyond the original length. Whose model may have such texts takes these
+    for all of them, as vLLM does: keys that were rotated by others could not be compared with them.
+    """
+    long = rope.factors if longest <= rope.original_max_len else rope.long_factors
+    return structs.replace(rope, factors=long, long_factors=()) if rope.type == "longrope" else rope
+
+
+def halves_order(heads: int, head_dim: int, rotated: int, begin: int = 0) -> Tensor:
+    """Returns which output of a product comes where, int64 `[heads * head_dim]`, so that pairs are halves apart.
+
+    Of each head's outputs, `rotated` from `begin` on are pairs of neighbours in the checkpoint: a pair (2 i, 2 i + 1)
+    goes to (i, i + rotated / 2), for queries and keys alike, so that their scores stay.
+    """
+    order = torch.arange(heads * head_dim).view(heads, head_dim)
+    part = order[:, begin : begin + rotated]
+    part.copy_(part.reshape(heads, -1, 2).transpose(1, 2).flatten(1).clone())
+    return order.flatten()
 
 
 def inverse_frequencies(rope: Rope) -> Tensor:
@@ -45,6 +70,8 @@ def inverse_frequencies(rope: Rope) -> Tensor:
             return _llama3(rope, frequencies)
         case "yarn":
             return _yarn(rope, powers)
+        case "longrope":
+            return 1.0 / (torch.tensor(rope.factors) * powers)
 
 
 def _llama3(rope: Rope, frequencies: Tensor) -> Tensor:

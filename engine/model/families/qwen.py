@@ -2,16 +2,16 @@
 
 from typing import Any, Literal
 
-from engine.model.config import DenseMLP, LayerConfig
+from engine.model.config import LayerConfig
 from engine.model.families.family import Family, Fields
-from engine.model.families.reading import activation_of, head_attention, rope_of, windows_of
+from engine.model.families.reading import dense_mlp, head_attention, rope_of, windows_of
 
 
 def _read(
     config: Any, name: str, *, bias: bool, output_bias: bool = False, norm: Literal["none", "head"] = "none"
 ) -> Fields:
     rope = rope_of(config, name)
-    mlp = DenseMLP(intermediate=int(config.intermediate_size), activation=activation_of(config, name))
+    mlp = dense_mlp(config, name)
     attentions = (
         head_attention(config, name, rope, window=window, bias=bias, output_bias=output_bias, norm=norm)
         for window in windows_of(config, name)

@@ -1,9 +1,10 @@
 """Turns what transformers reads of a config into parts of ours: what most families say in the same words."""
 
+import math
 from typing import Any, Literal
 
 from core.errors import ModelError
-from engine.model.config import Activation, HeadAttention
+from engine.model.config import Activation, DenseMLP, HeadAttention
 from engine.model.rope import ROPE_TYPES, Rope, yarn_magnitude
 
 ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -59,14 +60,23 @@ def activation_of(config: Any, name: str) -> Activation:
     return ACTIVATIONS[given]
 
 
-def windows_of(config: Any, name: str) -> tuple[int, ...]:
-    """Reads the window of each layer from `layer_types`. Raises `ModelError` where they contradict the rest."""
-    layers = int(config.num_hidden_layers)
-    window = int(getattr(config, "sliding_window", None) or 0)
-    kinds = list(config.layer_types)
+def dense_mlp(config: Any, name: str, bias: bool = False) -> DenseMLP:
+    """Describes the MLP of every layer. Raises `ModelError` for an activation that there is not."""
+    return DenseMLP(intermediate=int(config.intermediate_size), activation=activation_of(config, name), bias=bias)
+
+
+def kinds_of(config: Any, name: str) -> tuple[str, ...]:
+    """Reads `layer_types`. Raises `ModelError` for a kind that there is not, and for too many or too few."""
+    layers, kinds = int(config.num_hidden_layers), tuple(config.layer_types)
     unknown = sorted(set(kinds) - {"full_attention", "sliding_attention"})
     if unknown or len(kinds) != layers:
         raise ModelError(f"{name}: layer_types {unknown or len(kinds)} are not supported for {layers} layers")
+    return kinds
+
+
+def windows_of(config: Any, name: str) -> tuple[int, ...]:
+    """Reads the window of each layer from `layer_types`. Raises `ModelError` where they contradict the rest."""
+    kinds, window = kinds_of(config, name), int(getattr(config, "sliding_window", None) or 0)
     if "sliding_attention" in kinds and not window:
         raise ModelError(f"{name}: layer_types names sliding_attention, but there is no sliding_window")
     return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
@@ -90,16 +100,18 @@ def rope_of(config: Any, name: str, kind: str = "", *, dim: int = 0, interleaved
     if dim % 2:
         raise ModelError(f"{name}: {dim} rotated numbers of a head are no pairs (partial_rotary_factor)")
     try:
-        fields = _rope_fields(found, given, int(config.max_position_embeddings))
-    except (KeyError, TypeError, ValueError) as error:
+        fields = _rope_fields(found, given, int(config.max_position_embeddings), dim)
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise ModelError(f"{name}: rope type {found} lacks or misstates {error}") from None
     return Rope(dim=dim, interleaved=interleaved, type=found, **fields)
 
 
-def _rope_fields(kind: str, given: dict[str, Any], positions: int) -> dict[str, Any]:
+def _rope_fields(kind: str, given: dict[str, Any], positions: int, dim: int) -> dict[str, Any]:
     theta = float(given.get("rope_theta") or 10000.0)
     if kind == "default":
         return {"theta": theta}
+    if kind == "longrope":
+        return {"theta": theta} | _longrope_fields(given, positions, dim)
     factor = float(given["factor"])
     if kind == "linear":
         return {"theta": theta, "factor": factor}
@@ -116,4 +128,20 @@ def _rope_fields(kind: str, given: dict[str, Any], positions: int) -> dict[str, 
         "beta_slow": float(given.get("beta_slow") or 1),
         "magnitude": float(magnitude),
         "truncate": bool(given.get("truncate", True)),
+    }
+
+
+def _longrope_fields(given: dict[str, Any], positions: int, dim: int) -> dict[str, Any]:
+    original = int(given["original_max_position_embeddings"])
+    short, long = (tuple(map(float, given[name])) for name in ("short_factor", "long_factor"))
+    if {len(short), len(long)} != {dim // 2}:
+        raise ValueError(f"the {dim // 2} numbers of short_factor and long_factor: {len(short)} and {len(long)}")
+    factor, magnitude = float(given.get("factor") or positions / original), given.get("attention_factor")
+    if magnitude is None:
+        magnitude = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    return {
+        "original_max_len": original,
+        "factors": short,
+        "long_factors": long,
+        "magnitude": float(magnitude),
     }

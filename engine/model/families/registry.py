@@ -1,10 +1,25 @@
 """Lists the families that the one transformer of this package serves."""
 
 from engine.model.config import ModelConfig
-from engine.model.families import llama, mistral, qwen
+from engine.model.families import gemma, glm, granite, llama, mistral, olmo, phi3, qwen, smollm3
 from engine.model.families.family import Family, Names
 
-FAMILIES: tuple[Family, ...] = (llama.FAMILY, mistral.FAMILY, qwen.QWEN2, qwen.QWEN3)
+FAMILIES: tuple[Family, ...] = (
+    llama.FAMILY,
+    mistral.FAMILY,
+    qwen.QWEN2,
+    qwen.QWEN3,
+    gemma.GEMMA1,
+    gemma.GEMMA2,
+    gemma.GEMMA3,
+    phi3.FAMILY,
+    granite.FAMILY,
+    olmo.OLMO2,
+    olmo.OLMO3,
+    smollm3.FAMILY,
+    glm.GLM,
+    glm.GLM4,
+)
 
 SUPPORTED = tuple(architecture for family in FAMILIES for architecture in family.architectures)
 

@@ -1,0 +1,80 @@
+"""Describes Gemma 1 to 3: embeddings scaled by the hidden size's root, norms that begin at 1, GELU gates.
+
+Gemma 2 has norms behind attention and MLP too, soft caps, and a window in every other layer. Gemma 3 norms heads in
+place of soft caps, and its windowed layers have a rotation of their own (https://arxiv.org/abs/2503.19786).
+"""
+
+from typing import Any, Literal
+
+from core.errors import ModelError
+from engine.model.config import LayerConfig
+from engine.model.families.family import Family, Fields, LayerNames, Names
+from engine.model.families.reading import dense_mlp, head_attention, kinds_of, rope_of, windows_of
+
+AROUND = LayerNames(
+    attention_post_norm="post_attention_layernorm",
+    mlp_norm="pre_feedforward_layernorm",
+    mlp_post_norm="post_feedforward_layernorm",
+)
+"""Names of layers with a norm before and behind each of their parts."""
+
+
+def read_1(config: Any, name: str) -> Fields:
+    """See `Family.read`."""
+    layers, scale = int(config.num_hidden_layers), float(config.head_dim) ** -0.5
+    return _fields(config, name, ("full_attention",) * layers, (0,) * layers, scale)
+
+
+def read_2(config: Any, name: str) -> Fields:
+    """See `Family.read`."""
+    scale, softcap = float(config.query_pre_attn_scalar) ** -0.5, float(config.attn_logit_softcapping or 0)
+    found = _fields(config, name, kinds_of(config, name), windows_of(config, name), scale, softcap=softcap)
+    return found | {"logits_softcap": float(config.final_logit_softcapping or 0)}
+
+
+def read_3(config: Any, name: str) -> Fields:
+    """See `Family.read`."""
+    if config.attn_logit_softcapping:
+        raise ModelError(f"{name}: attn_logit_softcapping {config.attn_logit_softcapping} is no part of Gemma 3")
+    scale = float(config.query_pre_attn_scalar) ** -0.5
+    found = _fields(config, name, kinds_of(config, name), windows_of(config, name), scale, norm="head")
+    return found | {"logits_softcap": float(config.final_logit_softcapping or 0)}
+
+
+def _fields(
+    config: Any,
+    name: str,
+    kinds: tuple[str, ...],
+    windows: tuple[int, ...],
+    scale: float,
+    *,
+    softcap: float = 0.0,
+    norm: Literal["none", "head"] = "none",
+) -> Fields:
+    if config.use_bidirectional_attention:
+        raise ModelError(f"{name}: use_bidirectional_attention is not supported: tokens see those before them")
+    bias = bool(config.attention_bias)
+    attentions = (
+        head_attention(
+            config,
+            name,
+            rope_of(config, name, kind),
+            window=window,
+            scale=scale,
+            softcap=softcap,
+            bias=bias,
+            output_bias=bias,
+            norm=norm,
+        )
+        for kind, window in zip(kinds, windows, strict=True)
+    )
+    return {
+        "layers": tuple(LayerConfig(attention, dense_mlp(config, name)) for attention in attentions),
+        "norm_offset": 1.0,
+        "embedding_scale": float(config.hidden_size) ** 0.5,
+    }
+
+
+GEMMA1 = Family(("GemmaForCausalLM",), read_1)
+GEMMA2 = Family(("Gemma2ForCausalLM",), read_2, Names(of_layer=AROUND))
+GEMMA3 = Family(("Gemma3ForCausalLM",), read_3, Names(of_layer=AROUND))

@@ -1,0 +1,32 @@
+"""Describes GLM-4, of both names: half of a head is rotated, in pairs of neighbours; gate and up are one product.
+
+`Glm4ForCausalLM` (GLM-4-0414) has norms behind attention and MLP too.
+"""
+
+from typing import Any
+
+from engine.model.config import LayerConfig
+from engine.model.families.family import Family, Fields, LayerNames, Names
+from engine.model.families.reading import dense_mlp, head_attention, rope_of
+
+
+def read(config: Any, name: str) -> Fields:
+    """See `Family.read`."""
+    rope = rope_of(config, name, interleaved=True)
+    attention = head_attention(config, name, rope, bias=bool(config.attention_bias))
+    mlp = dense_mlp(config, name)
+    return {"layers": (LayerConfig(attention, mlp),) * int(config.num_hidden_layers)}
+
+
+GLM = Family(("GlmForCausalLM",), read, Names(of_layer=LayerNames(gate_up=("mlp.gate_up_proj",))))
+GLM4 = Family(
+    ("Glm4ForCausalLM",),
+    read,
+    Names(
+        of_layer=LayerNames(
+            gate_up=("mlp.gate_up_proj",),
+            attention_post_norm="post_self_attn_layernorm",
+            mlp_post_norm="post_mlp_layernorm",
+        )
+    ),
+)

@@ -1,0 +1,25 @@
+"""Describes Granite: Llama whose embeddings, scores, residual additions and logits have factors of their own."""
+
+from typing import Any
+
+from engine.model.config import LayerConfig
+from engine.model.families.family import Family, Fields
+from engine.model.families.reading import dense_mlp, head_attention, rope_of
+
+
+def read(config: Any, name: str) -> Fields:
+    """See `Family.read`."""
+    bias = bool(config.attention_bias)
+    attention = head_attention(
+        config, name, rope_of(config, name), scale=float(config.attention_multiplier), bias=bias, output_bias=bias
+    )
+    mlp = dense_mlp(config, name, bool(config.mlp_bias))
+    return {
+        "layers": (LayerConfig(attention, mlp),) * int(config.num_hidden_layers),
+        "embedding_scale": float(config.embedding_multiplier),
+        "residual_scale": float(config.residual_multiplier),
+        "logits_scale": 1.0 / float(config.logits_scaling),
+    }
+
+
+FAMILY = Family(("GraniteForCausalLM",), read)
