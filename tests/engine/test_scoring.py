@@ -74,6 +74,15 @@ def test_drawn_tokens_have_transformers_log_probabilities(executor: Executor, re
     assert step(executor, works[1]).scores == {}
 
 
+@pytest.mark.parametrize("variant", ["gemma2", "granite"])
+def test_logits_that_are_capped_or_divided_give_transformers_log_probabilities(variant: str, tmp_path: Path) -> None:
+    """Greedy tokens alone would not tell: both leave the best token the best."""
+    model = build_model(tmp_path / "model", VARIANTS[variant]())
+    prompt = make_prompts([20], 320)[0]
+    result = step(make_executor(model), Work(1, 0, prompt, ([1, 2],), structs.replace(GREEDY, logprobs=20)))
+    matches(result.scores[0][0], logprobs(load_reference(model), prompt)[-1:], result.tokens[0], 20)
+
+
 def test_tokens_of_steps_that_are_launched_ahead_have_their_own(executor: Executor, reference: Any) -> None:
     prompt = make_prompts([20], 320)[0]
     greedy = structs.replace(GREEDY, logprobs=1)

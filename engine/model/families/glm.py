@@ -12,7 +12,7 @@ from engine.model.families.reading import dense_mlp, head_attention, rope_of
 
 def read(config: Any, name: str) -> Fields:
     """See `Family.read`."""
-    rope = rope_of(config, name, interleaved=True)
+    rope = rope_of(config, name, partial=True, interleaved=True)
     attention = head_attention(config, name, rope, bias=bool(config.attention_bias))
     mlp = dense_mlp(config, name)
     return {"layers": (LayerConfig(attention, mlp),) * int(config.num_hidden_layers)}

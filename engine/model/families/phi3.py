@@ -12,7 +12,7 @@ FUSED = LayerNames(query_key_value=("self_attn.qkv_proj",), gate_up=("mlp.gate_u
 def read(config: Any, name: str) -> Fields:
     """See `Family.read`."""
     window = int(config.sliding_window or 0)
-    attention = head_attention(config, name, rope_of(config, name), window=window)
+    attention = head_attention(config, name, rope_of(config, name, partial=True), window=window)
     mlp = dense_mlp(config, name)
     return {"layers": (LayerConfig(attention, mlp),) * int(config.num_hidden_layers)}
 

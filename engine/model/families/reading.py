@@ -82,11 +82,13 @@ def windows_of(config: Any, name: str) -> tuple[int, ...]:
     return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
 
 
-def rope_of(config: Any, name: str, kind: str = "", *, dim: int = 0, interleaved: bool = False) -> Rope:
+def rope_of(
+    config: Any, name: str, kind: str = "", *, dim: int = 0, partial: bool = False, interleaved: bool = False
+) -> Rope:
     """Reads the rotation of all layers, or of those of one `kind` of `layer_types` where each kind has its own.
 
-    `dim` numbers are rotated; 0: those of a head, or the part of them that the config says. Raises `ModelError` for
-    parameters that are missing, or not supported.
+    `dim` numbers are rotated; 0: those of a head, or, if the family is one of `partial` rotations, the part of them
+    that the config says. Raises `ModelError` for parameters that are missing, or not supported.
     """
     given = dict(config.rope_parameters or {})
     if kind in given:
@@ -96,7 +98,10 @@ def rope_of(config: Any, name: str, kind: str = "", *, dim: int = 0, interleaved
     found = given.get("rope_type", "default")
     if found not in ROPE_TYPES:
         raise ModelError(f"{name}: rope type {found} is not supported; supported: {', '.join(ROPE_TYPES)}")
-    dim = dim or int(head_dim_of(config) * float(given.get("partial_rotary_factor") or 1.0))
+    part = float(given.get("partial_rotary_factor") or 1.0)
+    if part != 1.0 and not partial:
+        raise ModelError(f"{name}: this architecture rotates whole heads, not a partial_rotary_factor of {part}")
+    dim = dim or int(head_dim_of(config) * part)
     if dim % 2:
         raise ModelError(f"{name}: {dim} rotated numbers of a head are no pairs (partial_rotary_factor)")
     try:

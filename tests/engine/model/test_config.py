@@ -5,14 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from core.errors import ConfigError, ModelError
+from engine.model.config import computation
 from engine.model.families.registry import SUPPORTED
 from engine.model.read_config import read_config
-from tests.reference import LLAMA3, SIZES, VARIANTS, YARN
+from tests.reference import LLAMA3, LONGROPE, SIZES, VARIANTS, YARN
 
 LLAMA = {**SIZES, "model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 QWEN2 = {**SIZES, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+
+
+def raw(variant: str) -> dict[str, Any]:
+    """What config.json says of a variant."""
+    config = VARIANTS[variant]()
+    architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]
+    return {**json.loads(config.to_json_string(use_diff=False)), "architectures": [architecture]}
 
 
 def write(directory: Path, config: dict[str, Any], **changes: Any) -> Path:
@@ -31,16 +40,22 @@ def write(directory: Path, config: dict[str, Any], **changes: Any) -> Path:
         ({**LLAMA, "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, ["dynamic", "yarn"]),
         ({**LLAMA, "rope_scaling": {"rope_type": "nonsense"}}, ["rope type nonsense", "llama3"]),
         ({**LLAMA, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, ["config.json", "factor"]),
-        (
-            {**LLAMA, "head_dim": 6, "rope_theta": 1e4, "partial_rotary_factor": 0.5},
-            ["3 rotated numbers"],
-        ),
+        ({**LLAMA, "rope_theta": 1e4, "partial_rotary_factor": 0.5}, ["whole heads", "partial_rotary_factor of 0.5"]),
+        ({**raw("glm"), "head_dim": 30}, ["15 rotated numbers", "partial_rotary_factor"]),
         ({**QWEN2, "layer_types": ["full_attention", "chunked_attention"] * 2}, ["chunked_attention"]),
         ({**QWEN2, "layer_types": ["full_attention"] * 3}, ["layer"]),
         ({**QWEN2, "layer_types": ["sliding_attention"] * 4}, ["sliding_window"]),
         ({**LLAMA, "num_key_value_heads": 3}, ["4 heads", "3 KV heads"]),
         ({**LLAMA, "head_dim": 15}, ["15"]),
         ({**LLAMA, "hidden_size": "wide"}, ["config.json is not valid"]),
+        ({**raw("gemma2"), "hidden_activation": "relu"}, ["activation relu", "gelu_pytorch_tanh"]),
+        ({**raw("gemma2"), "use_bidirectional_attention": True}, ["use_bidirectional_attention"]),
+        ({**raw("gemma3"), "attn_logit_softcapping": 50.0}, ["attn_logit_softcapping 50.0"]),
+        ({**raw("gemma3"), "rope_scaling": {"rope_type": "dynamic", "factor": 8.0}}, ["rope type dynamic"]),
+        ({**raw("phi3-longrope"), "rope_parameters": {**LONGROPE, "long_factor": [1.0] * 15}}, ["long_factor", "16"]),
+        ({**raw("phi3"), "rope_scaling": {"type": "nonsense"}}, ["longrope", "nonsense"]),
+        ({**raw("smollm3"), "no_rope_layers": [1, 0, 1]}, ["no_rope_layers has 3 entries for 4 layers"]),
+        ({**raw("olmo3"), "layer_types": ["sliding_attention"] * 4, "sliding_window": None}, ["no sliding_window"]),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(config: dict[str, Any], words: list[str], tmp_path: Path) -> None:
@@ -86,14 +101,37 @@ def test_ends_of_text_come_from_the_generation_config(tmp_path: Path) -> None:
     assert read_config(tmp_path).eos_token_ids == (7, 9)
 
 
-def test_windows_are_per_layer(tmp_path: Path) -> None:
-    def windows(variant: str) -> tuple[int, ...]:
-        VARIANTS[variant]().save_pretrained(tmp_path)
-        raw = json.loads((tmp_path / "config.json").read_text())
-        architecture = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM"}
-        return read_config(write(tmp_path, raw, architectures=[architecture[raw["model_type"]]])).windows
+@pytest.mark.parametrize(
+    ("variant", "windows"),
+    [
+        ("qwen2-window", (0, 0, 16, 16)),
+        ("qwen2-unused-window", (0, 0, 0, 0)),
+        ("qwen3-layer-types", (9, 0, 9, 0)),
+        ("mistral-window", (13, 13, 13, 13)),
+        ("gemma2", (13, 0, 13, 0)),
+        ("gemma3", (9, 9, 9, 0)),
+        ("phi3", (17, 17, 17, 17)),
+        ("smollm3-window", (0, 12, 0, 12)),
+    ],
+)
+def test_windows_are_per_layer(variant: str, windows: tuple[int, ...], tmp_path: Path) -> None:
+    assert read_config(write(tmp_path, raw(variant))).windows == windows
 
-    assert windows("qwen2-window") == (0, 0, 16, 16)
-    assert windows("qwen2-unused-window") == (0, 0, 0, 0)
-    assert windows("qwen3-layer-types") == (9, 0, 9, 0)
-    assert windows("mistral-window") == (13, 13, 13, 13)
+
+def test_layers_may_differ_in_their_rotation(tmp_path: Path) -> None:
+    gemma = read_config(write(tmp_path, raw("gemma3")))
+    assert [rope.theta for rope in gemma.ropes] == [1e4, 1e6]
+    assert [layer.attention.rope for layer in gemma.layers] == [gemma.ropes[0]] * 3 + [gemma.ropes[1]]
+    smollm = read_config(write(tmp_path, raw("smollm3")))
+    assert [layer.attention.rope for layer in smollm.layers] == [*smollm.ropes, None] * 2
+
+
+@pytest.mark.parametrize(("longest", "long"), [(512, False), (513, True), (0, True)])
+def test_the_longest_text_decides_which_of_longropes_factors_there_are(
+    longest: int, long: bool, tmp_path: Path
+) -> None:
+    """All texts then have the same, so that their keys can be shared; workers of other lengths do not share any."""
+    config = read_config(write(tmp_path, raw("phi4-shortrope")), longest)
+    (rope,) = config.ropes
+    assert rope.factors == ((100.0,) * 24 if long else tuple(1.0 + 0.25 * pair for pair in range(24)))
+    assert (computation(config) == computation(read_config(tmp_path, 100))) != long

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Phi3Config
+from transformers.models.glm.modeling_glm import apply_rotary_pos_emb as apply_to_neighbours
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
 from engine.model.families.reading import rope_of
-from engine.model.rope import Rotary, rotate_
+from engine.model.rope import Rope, Rotary, halves_order, rotate_, served
 from tests.reference import LLAMA3, SIZES, YARN
 
 KINDS: list[dict[str, Any]] = [
@@ -47,3 +49,40 @@ def test_rotation_in_place_of_a_part_leaves_the_rest() -> None:
     rotate_(heads[:, :4], *rotary.angles(torch.arange(4)))
     assert torch.equal(heads[:, 4:], before[:, 4:]) and not torch.equal(heads[1:, :4], before[1:, :4])
     assert math.isclose(float(heads[:, :4].norm()), float(before[:, :4].norm()), rel_tol=1e-5)
+
+
+@pytest.mark.parametrize("longest", [3, 4, 5])
+def test_longrope_equals_transformers_for_texts_of_that_length(longest: int) -> None:
+    """Transformers chooses by the text, we by the longest one there may be."""
+    kind = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.5, 2.0], "long_factor": [4.0, 5.5, 9.0]}
+    sizes = {**SIZES, "hidden_size": 32, "original_max_position_embeddings": 4, "pad_token_id": None}
+    config = Phi3Config(**{**sizes, "rope_parameters": {**kind, "partial_rotary_factor": 0.75}})
+    positions = torch.arange(longest)
+    cos, sin = Phi3RotaryEmbedding(config)(torch.zeros(1), positions[None])
+    rope = served(rope_of(config, "test", partial=True), longest)
+    assert rope.factors == ((1.0, 1.5, 2.0) if longest <= 4 else (4.0, 5.5, 9.0)) and rope.dim == 6
+    found_cos, found_sin = Rotary(rope, torch.device("cpu"), torch.float32).angles(positions)
+    torch.testing.assert_close(found_cos[:, 0], cos[0], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found_sin[:, 0].abs(), sin[0].abs(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("rotated", "begin"), [(4, 0), (8, 0), (4, 4), (2, 3)])
+def test_pairs_of_neighbours_are_reordered_to_halves(rotated: int, begin: int) -> None:
+    """Rotating what was reordered is reordering what transformers rotates by neighbours."""
+    heads, dim = 3, 8
+    rotary = Rotary(Rope(dim=rotated), torch.device("cpu"), torch.float32)
+    cos, sin = rotary.angles(torch.arange(5))
+    given = torch.randn(5, heads, dim, generator=torch.Generator().manual_seed(0))
+    order = halves_order(heads, dim, rotated, begin)
+    found = given.flatten(1)[:, order].view(5, heads, dim)
+    rotate_(found[..., begin:], cos, sin)
+    part = given[..., begin:].transpose(0, 1)[None]
+    turned = apply_to_neighbours(part, part, cos[:, 0][None], sin[:, 0].abs()[None] * _signs(sin))[0][0].transpose(0, 1)
+    expected = torch.cat((given[..., :begin], turned), -1)
+    torch.testing.assert_close(found, expected.flatten(1)[:, order].view(5, heads, dim), rtol=1e-6, atol=1e-6)
+
+
+def _signs(sin: torch.Tensor) -> torch.Tensor:
+    """The signs of the sines, which `Rotary` negates in the first half."""
+    half = sin[:, 0, sin.shape[-1] // 2 :].sign()
+    return torch.cat((half, half), -1)[None]
