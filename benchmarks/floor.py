@@ -13,7 +13,7 @@ from benchmarks.machine import Machine
 from benchmarks.workloads import Workload
 from core.config import Quantization
 from core.kvspec import kv_bytes
-from engine.model.config import ModelConfig, heads_of
+from engine.model.config import ModelConfig, TextModel, heads_of
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,9 @@ class Timing:
     total: float
 
 
-def work_of(model: ModelConfig, dtype: torch.dtype, quantization: Quantization = "none") -> Work:
+def work_of(model: TextModel, dtype: torch.dtype, quantization: Quantization = "none") -> Work:
     """Computes the sizes of a model, whose layers are alike, in a number format; int8 weights take a byte each."""
+    assert isinstance(model, ModelConfig), "of models that transformers computes the sizes are not known"
     hidden, width, layers = model.hidden_size, dtype.itemsize, len(model.layers)
     attention, mlp = heads_of(model.layers[0]), model.layers[0].mlp
     keys_values = 2 * hidden * attention.kv_heads * attention.head_dim

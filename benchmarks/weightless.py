@@ -19,7 +19,7 @@ from engine.model.config import heads_of
 from engine.model.families.registry import names_of
 from engine.model.linear import LinearFactory
 from engine.model.read_config import read_config
-from engine.model.transformer import Model
+from engine.model.transformer import Transformer
 
 META = torch.device("meta")
 BLOCK = 16
@@ -53,7 +53,7 @@ def weightless_engine(shape: str, blocks: int, rows: int, longest: int, dtype: t
     backend = TritonBackend(META, dtype)
     with torch.inference_mode():
         make = LinearFactory(weights, backend.linears, META, dtype)
-        model: Model[Any] = Model(config, names_of(config), make, backend.layers, quiet)
+        model: Transformer[Any] = Transformer(config, names_of(config), make, backend.layers, quiet)
         heads = heads_of(config.layers[0])
         shape_of_layer = (blocks, heads.kv_heads, 2, BLOCK, heads.head_dim)
         layers = [torch.empty(shape_of_layer, dtype=dtype, device=META) for _ in config.layers]

@@ -20,8 +20,8 @@ from engine.device import device_errors, to_device
 from engine.kv.pool import KVPool
 from engine.model.attention import Attention
 from engine.model.batch import BlockTables, Sampled, build_batch
-from engine.model.config import ModelConfig
-from engine.model.transformer import Model
+from engine.model.config import TextModel
+from engine.model.model import Model
 from engine.plan import BlockMove, Plan, StepResult, Work
 from engine.scoring import Scoring
 
@@ -32,7 +32,7 @@ class Engine:
 
     backend: Backend[Any, Any]
     model: Model[Any]
-    model_config: ModelConfig
+    model_config: TextModel
     pool: KVPool
     attention: Attention[Any]  # over the pool
     launch_depth: int  # steps that may be launched and not yet collected

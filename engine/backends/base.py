@@ -18,10 +18,11 @@ from engine.kv.codec import BlockCodec
 from engine.kv.mover import BlockMover
 from engine.model.attention import Attention, Step
 from engine.model.batch import Sampled
-from engine.model.config import ModelConfig
+from engine.model.config import ModelConfig, TextModel
 from engine.model.layer import Layer
 from engine.model.linear import Linear, Linears
-from engine.model.transformer import Layers, Model
+from engine.model.model import Model
+from engine.model.transformer import Layers
 from engine.plan import Plan, Work
 
 OnLayer = Callable[[Plan, int, int], None]
@@ -77,15 +78,15 @@ class Backend(ABC, Generic[OwnLinear, Step]):
         """Makes the layers out of their weights, and that of the norm behind them, `[hidden]`."""
 
     @abstractmethod
-    def attention(self, config: ModelConfig, pool: list[Tensor]) -> Attention[Step]:
+    def attention(self, config: TextModel, pool: list[Tensor]) -> Attention[Step]:
         """Makes the attention over a pool's layers, each `[blocks, kv_heads, 2, block, head_dim]`."""
 
-    def warm_up(self, config: ModelConfig, pool: list[Tensor]) -> None:
+    def warm_up(self, config: TextModel, pool: list[Tensor]) -> None:
         """Compiles what the steps of a start do not need and a request should not wait for."""
         return
 
     def decode_steps(
-        self, model: Model[Step], config: ModelConfig, pool: list[Tensor], most: int, progress: Progress
+        self, model: Model[Step], config: TextModel, pool: list[Tensor], most: int, progress: Progress
     ) -> DecodeSteps | None:
         """Makes what runs steps of up to `most` decodes; None where decodes are steps like any other."""
         return None

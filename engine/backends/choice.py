@@ -20,12 +20,12 @@ from engine.backends.native.library import load
 from engine.backends.native.linear import prove
 from engine.backends.reference.backend import ReferenceBackend
 from engine.device import compiler_problem, older_than_ampere
-from engine.model.config import ModelConfig
+from engine.model.config import TextModel
 
 LOG = logging.getLogger(__name__)
 
 
-def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: ModelConfig) -> Backend[Any, Any]:
+def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: TextModel) -> Backend[Any, Any]:
     """Chooses a backend as configured.
 
     What `auto` finds missing costs one line in the log on a CPU and on a GPU older than the kernels, and is refused on
@@ -54,7 +54,7 @@ def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model
     return NativeBackend(native, dtype, config.quantization)
 
 
-def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: ModelConfig) -> Backend[Any, Any]:
+def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: TextModel) -> Backend[Any, Any]:
     setting, value = ("cpu_backend", "triton") if device.type == "cpu" else ("cuda_backend", config.cuda_backend)
     try:
         import triton
@@ -79,7 +79,7 @@ def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, mode
     return backend.TritonBackend(device, dtype)
 
 
-def _native(config: EngineConfig, dtype: torch.dtype, model: ModelConfig) -> ctypes.CDLL | None:
+def _native(config: EngineConfig, dtype: torch.dtype, model: TextModel) -> ctypes.CDLL | None:
     why = unsupported(model, dtype, config.block_size)
     if not why:
         try:

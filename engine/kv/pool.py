@@ -27,14 +27,14 @@ from engine.kv.mover import BlockMover
 from engine.kv.moves import batches
 from engine.kv.pages_ahead import PagesAhead
 from engine.kv.payload import Payload, size_of
-from engine.model.config import ModelConfig, computation, heads_of
+from engine.model.config import TextModel, computation, heads_of
 from engine.plan import NULL_BLOCK, BlockMove, Work
 
 STAGED = 32 << 20
 """Bytes that one batch of moves gathers before it scatters them."""
 
 
-def make_spec(config: ModelConfig, dtype: torch.dtype, block_tokens: int, weights: str) -> KVSpec:
+def make_spec(config: TextModel, dtype: torch.dtype, block_tokens: int, weights: str) -> KVSpec:
     """Describes a model's KV as one group of full attention over all layers: a window's old blocks are kept as well."""
     heads = heads_of(config.layers[0])
     block_bytes = kv_bytes(1, block_tokens, 1, heads.kv_heads, heads.head_dim, dtype.itemsize)
@@ -92,7 +92,7 @@ class KVPool:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: TextModel,
         spec: KVSpec,
         block_count: int,
         device: torch.device,

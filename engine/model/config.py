@@ -84,19 +84,37 @@ class ExpertsMLP(Struct, frozen=True, kw_only=True, tag="experts"):
     shared_gate: bool = False  # its output is weighed by a sigmoid of one more product
 
 
-class LayerConfig(Struct, frozen=True):
-    """Describes one layer: attention, then an MLP."""
+class AttentionLayer(Struct, frozen=True):
+    """Describes what of one layer the KV pool and attention know."""
 
     attention: HeadAttention | LatentAttention
+
+
+class LayerConfig(AttentionLayer, frozen=True):
+    """Describes one layer: attention, then an MLP."""
+
     mlp: DenseMLP | ExpertsMLP
 
 
-class ModelConfig(Struct, frozen=True, kw_only=True):
-    """Describes a decoder-only transformer. Where its norms are, its family's names of tensors say."""
+class TextModel(Struct, frozen=True, kw_only=True):
+    """Describes what of a decoder-only model everybody knows, whoever computes it."""
 
     name: str  # of the model's directory
     architecture: str  # as transformers calls it
     vocab_size: int
+    layers: tuple[AttentionLayer, ...]
+    max_model_len: int  # tokens of the longest text
+    eos_token_ids: tuple[int, ...]  # tokens that end an answer
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Returns the window of each layer, 0 for those that see all."""
+        return tuple(layer.attention.window for layer in self.layers)
+
+
+class ModelConfig(TextModel, frozen=True, kw_only=True):
+    """Describes a model of our own transformer. Where its norms are, its family's names of tensors say."""
+
     hidden_size: int
     layers: tuple[LayerConfig, ...]
     norm_eps: float
@@ -105,14 +123,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     residual_scale: float = 1.0  # of what attention and MLP add to the hidden state
     logits_scale: float = 1.0
     logits_softcap: float = 0.0  # logits l become softcap tanh(l / softcap); 0: they stay
-    max_model_len: int  # tokens of the longest text
-    eos_token_ids: tuple[int, ...]  # tokens that end an answer
     tied_head: bool = False  # the head's weights are the embedding's
-
-    @property
-    def windows(self) -> tuple[int, ...]:
-        """Returns the window of each layer, 0 for those that see all."""
-        return tuple(layer.attention.window for layer in self.layers)
 
     @property
     def ropes(self) -> tuple[Rope, ...]:
@@ -120,13 +131,13 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(layer.attention.rope for layer in self.layers if layer.attention.rope is not None))
 
 
-def heads_of(layer: LayerConfig) -> HeadAttention:
+def heads_of(layer: AttentionLayer) -> HeadAttention:
     """Returns the attention of a layer that is known to have keys and values for heads."""
     assert isinstance(layer.attention, HeadAttention)
     return layer.attention
 
 
-def computation(config: ModelConfig) -> bytes:
+def computation(config: TextModel) -> bytes:
     """Encodes what decides the KV of given tokens and weights, for a digest: all but names and limits."""
     kept = msgspec.structs.replace(config, name="", max_model_len=0, eos_token_ids=())
     return hashlib.sha256(msgspec.json.encode(kept)).hexdigest()[:32].encode()

@@ -19,9 +19,7 @@ from engine.model.elementwise import Elementwise
 from engine.model.families.family import Names
 from engine.model.layer import Layer, load_layer
 from engine.model.linear import AnyLinear, Linear, LinearFactory
-
-Stored = Callable[[int], None]
-"""Called with a layer's index when that layer's KV of the step is stored."""
+from engine.model.model import Stored
 
 
 class Layers(Protocol[TakenStep]):
@@ -39,8 +37,8 @@ Arrange = Callable[[ModelConfig, Sequence[Layer[AnyLinear]], Tensor], Layers[Ste
 """Makes the layers out of a model's config, their weights, and the weight `[hidden]` of the norm behind them."""
 
 
-class Model(Generic[Step]):
-    """Turns token ids into logits; KV goes to the attention step."""
+class Transformer(Generic[Step]):
+    """See `engine.model.model.Model`."""
 
     def __init__(
         self,

@@ -25,8 +25,9 @@ from engine.kv.pool import KVPool, make_spec
 from engine.model.config import ModelConfig, computation
 from engine.model.families.registry import names_of
 from engine.model.linear import LinearFactory
+from engine.model.model import Model
 from engine.model.read_config import read_config
-from engine.model.transformer import Model
+from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
 from engine.start.profiling import host_rate, prompt_rate
 from engine.start.sizing import (
@@ -128,7 +129,7 @@ def _load_model(config: EngineConfig, progress: Progress, open_weights: Callable
     refuse_large_weights(config, parameters, dtype, device)
     with torch.inference_mode():
         make = LinearFactory(checkpoint, backend.linears, device, dtype)
-        model: Model[Any] = Model(model_config, names_of(model_config), make, backend.layers, progress)
+        model: Model[Any] = Transformer(model_config, names_of(model_config), make, backend.layers, progress)
     unused = (".rotary_emb.inv_freq", "lm_head.weight") if model_config.tied_head else (".rotary_emb.inv_freq",)
     checkpoint.refuse_unused(*unused)
     progress("hashing weights", 0.0)

@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.backends.native.library import FORMATS, AttentionArguments
 from engine.device import dtype_name
 from engine.model.batch import Batch, Ints
-from engine.model.config import DenseMLP, HeadAttention, LayerConfig, ModelConfig
+from engine.model.config import AttentionLayer, DenseMLP, HeadAttention, LayerConfig, ModelConfig, TextModel
 
 MAX_HEAD_DIM, MAX_BLOCK = 576, 64
 TILE = 128
@@ -23,29 +23,33 @@ UNIT = 8
 """Numbers of a `struct unit`. The library is asked whether these constants are attention_step.h's."""
 
 
-def unsupported(config: ModelConfig, dtype: torch.dtype, block: int) -> str:
+def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
     """Says why the native operators cannot serve such a model, in a few words; empty: they can."""
     if dtype not in FORMATS:
         return f"fp32 and bf16 are supported, not {dtype_name(dtype)}"
     if MAX_BLOCK % block:
         return f"block sizes that divide {MAX_BLOCK} are supported, not {block}"
-    if len(config.ropes) > 1:
+    if isinstance(config, ModelConfig) and len(config.ropes) > 1:
         return "layers with different rotations are not supported"
     return next(filter(None, map(_missing, dict.fromkeys(config.layers))), "")
 
 
-def _missing(layer: LayerConfig) -> str:
+def _missing(layer: AttentionLayer) -> str:
     """Says what of a layer there is not; empty: nothing."""
-    attention, mlp = layer.attention, layer.mlp
+    attention = layer.attention
     if not isinstance(attention, HeadAttention):
         return "latent attention is not supported"
     if attention.head_dim > MAX_HEAD_DIM or attention.head_dim % 2:
         return f"even head sizes up to {MAX_HEAD_DIM} are supported, not {attention.head_dim}"
+    if attention.softcap or attention.sinks:
+        return "attention with soft caps or with sinks is not supported"
+    if not isinstance(layer, LayerConfig):  # the rest of the layer is not ours
+        return ""
     if attention.rope is None or attention.rope.dim != attention.head_dim:
         return "layers whose heads are not rotated as a whole are not supported"
-    if attention.softcap or attention.sinks or attention.norm == "all":
-        return "attention with soft caps, with sinks, or with norms over all heads is not supported"
-    if not isinstance(mlp, DenseMLP) or mlp.activation != "silu":
+    if attention.norm == "all":
+        return "norms over all heads are not supported"
+    if not isinstance(layer.mlp, DenseMLP) or layer.mlp.activation != "silu":
         return "MLPs other than dense ones with silu are not supported"
     return ""
 

@@ -16,7 +16,7 @@ from engine.backends.native.linear import CPU, NativeLinear, NativeLinears
 from engine.backends.native.sampler import NativeSampler
 from engine.backends.native.scorer import NativeScorer
 from engine.backends.reference.mover import ReferenceMover
-from engine.model.config import ModelConfig, heads_of
+from engine.model.config import ModelConfig, TextModel, heads_of
 from engine.model.layer import Layer
 
 
@@ -38,5 +38,5 @@ class NativeBackend(Backend[NativeLinear, NativeAttentionStep]):
     def layers(self, config: ModelConfig, layers: Sequence[Layer[NativeLinear]], norm: Tensor) -> NativeLayers:
         return NativeLayers(self._native, config, layers, norm, self.dtype)
 
-    def attention(self, config: ModelConfig, pool: list[Tensor]) -> NativeAttention:
+    def attention(self, config: TextModel, pool: list[Tensor]) -> NativeAttention:
         return NativeAttention(self._native, pool, [heads_of(layer) for layer in config.layers])

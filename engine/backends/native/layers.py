@@ -13,8 +13,8 @@ from engine.backends.native.linear import NativeLinear
 from engine.model.batch import Batch
 from engine.model.config import DenseMLP, ModelConfig, heads_of
 from engine.model.layer import Layer
+from engine.model.model import Stored
 from engine.model.rope import inverse_frequencies
-from engine.model.transformer import Stored
 
 MATRICES = ("query_key_value", "attention_output", "gate_up", "down")
 """A layer's linear layers, in the order in which they are multiplied."""

@@ -22,11 +22,12 @@ from engine.backends.triton.elementwise import TritonElementwise
 from engine.backends.triton.mover import TritonMover
 from engine.backends.triton.sampler import TritonSampler
 from engine.backends.triton.scorer import TritonScorer
-from engine.model.config import DenseMLP, HeadAttention, LayerConfig, ModelConfig, heads_of
+from engine.model.config import AttentionLayer, DenseMLP, HeadAttention, LayerConfig, ModelConfig, TextModel, heads_of
 from engine.model.layer import Layer
 from engine.model.linear import Linear
+from engine.model.model import Model
 from engine.model.rope import angle_table
-from engine.model.transformer import Model, OperatorLayers
+from engine.model.transformer import OperatorLayers
 from kernels import attention_tiles, rms_norm, rope_and_store, sample
 
 
@@ -50,15 +51,15 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         tables = {rope: angle_table(rope, config.max_model_len, self.device) for rope in config.ropes}
         return OperatorLayers(config, layers, norm, TritonElementwise(tables, config.norm_eps))
 
-    def attention(self, config: ModelConfig, pool: list[Tensor]) -> TritonAttention:
+    def attention(self, config: TextModel, pool: list[Tensor]) -> TritonAttention:
         return TritonAttention(pool, [heads_of(layer) for layer in config.layers])
 
-    def warm_up(self, config: ModelConfig, pool: list[Tensor]) -> None:
+    def warm_up(self, config: TextModel, pool: list[Tensor]) -> None:
         self.attention(config, pool).warm_up(heads_of(config.layers[0]).heads)
         TritonScorer().warm_up(config.vocab_size, self.device, self.dtype)
 
     def decode_steps(
-        self, model: Model[TritonAttentionStep], config: ModelConfig, pool: list[Tensor], most: int, progress: Progress
+        self, model: Model[TritonAttentionStep], config: TextModel, pool: list[Tensor], most: int, progress: Progress
     ) -> DecodeGraphs:
         attention, longest = self.attention(config, pool), config.max_model_len
         width = blocks_for(longest, attention.block)
@@ -71,7 +72,7 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         return written
 
 
-def unsupported(config: ModelConfig, dtype: torch.dtype, block: int) -> str:
+def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
     """Says why the kernels cannot run such a model, in one sentence; empty: they can."""
     why = next(filter(None, (_missing(layer) for layer in dict.fromkeys(config.layers))), "")
     if why:
@@ -80,20 +81,24 @@ def unsupported(config: ModelConfig, dtype: torch.dtype, block: int) -> str:
     return (
         attention_tiles.unsupported(dtype, attention.head_dim, block, attention.heads // attention.kv_heads)
         or rope_and_store.unsupported(attention.head_dim)
-        or rms_norm.unsupported(config.hidden_size)
+        or (isinstance(config, ModelConfig) and rms_norm.unsupported(config.hidden_size))
         or sample.unsupported(dtype, config.vocab_size)
     )
 
 
-def _missing(layer: LayerConfig) -> str:
+def _missing(layer: AttentionLayer) -> str:
     """Says what of a layer there is not; empty: nothing."""
-    attention, mlp = layer.attention, layer.mlp
+    attention = layer.attention
     if not isinstance(attention, HeadAttention):
         return "there are no kernels for latent attention"
+    if attention.softcap or attention.sinks or attention.scale != attention.head_dim**-0.5:
+        return "there are no kernels for attention with soft caps, sinks or a scale of its own"
+    if not isinstance(layer, LayerConfig):  # the rest of the layer is not ours
+        return ""
     if attention.rope is None or attention.rope.dim != attention.head_dim:
         return "there is no kernel for heads that are not rotated as a whole"
-    if attention.softcap or attention.sinks or attention.norm == "all" or attention.scale != attention.head_dim**-0.5:
-        return "there are no kernels for attention with soft caps, sinks, a scale of its own or norms over all heads"
-    if not isinstance(mlp, DenseMLP) or mlp.activation != "silu":
+    if attention.norm == "all":
+        return "there are no kernels for norms over all heads"
+    if not isinstance(layer.mlp, DenseMLP) or layer.mlp.activation != "silu":
         return "there are no kernels for MLPs other than dense ones with silu"
     return ""

@@ -18,7 +18,7 @@ from core.status import Progress
 from engine.backends.triton.attention import Singles, Tables, TritonAttention, TritonAttentionStep
 from engine.backends.triton.decode_inputs import DecodeInputs
 from engine.model.batch import Batch, Sampled
-from engine.model.transformer import Model
+from engine.model.model import Model
 from engine.plan import Plan, Work
 
 Replay = Callable[[], Tensor]

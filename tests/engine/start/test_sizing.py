@@ -14,7 +14,7 @@ from core.kvspec import kv_bytes
 from core.sizes import format_bytes
 from engine.executor import Executor
 from engine.kv.pool import make_spec
-from engine.model.config import heads_of
+from engine.model.config import ModelConfig, heads_of
 from engine.plan import BlockMove
 from engine.start.load import load_engine
 from engine.start.profiling import (
@@ -219,6 +219,7 @@ def test_weights_are_counted_as_they_are_held(variant: str, cpu_backend: str, tm
     panels these shapes fill. Qwen3's norms are held once for each head."""
     engine = make_engine(build_model(tmp_path / "model", VARIANTS[variant]()), cpu_backend=cpu_backend)
     config = engine.model_config
+    assert isinstance(config, ModelConfig)
     heads = heads_of(config.layers[0])
     again = len(config.layers) * (heads.heads + heads.kv_heads - 2) * heads.head_dim if heads.norm == "head" else 0
     again += config.vocab_size * config.hidden_size if config.tied_head and cpu_backend == "native" else 0

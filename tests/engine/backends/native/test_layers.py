@@ -10,6 +10,7 @@ from engine.backends.native.attention import NativeAttentionStep
 from engine.backends.native.backend import NativeBackend
 from engine.backends.native.layers import NativeLayers
 from engine.model.batch import Batch, build_batch
+from engine.model.config import ModelConfig
 from engine.model.transformer import Layers, OperatorLayers
 from engine.plan import Plan, Work
 from tests.engine.backends.native.elementwise import NativeElementwise
@@ -32,8 +33,9 @@ PLANS = {
 def test_two_calls_a_layer_equal_its_operators(variant: str, dtype: str, works: list[Work], tmp_path: Path) -> None:
     directory = build_model(tmp_path / variant, VARIANTS[variant]())
     engine = make_engine(directory, cpu_backend="native", dtype=dtype, kv_memory=1 << 20)
-    config, backend, native = engine.model_config, engine.backend, engine.model._layers
+    config, backend, native = engine.model_config, engine.backend, engine.model._layers  # type: ignore[attr-defined]
     assert isinstance(native, NativeLayers) and isinstance(backend, NativeBackend)
+    assert isinstance(config, ModelConfig)
     between = NativeElementwise(backend._native, config.ropes, backend.dtype, config.norm_eps)
     batch = build_batch(Plan(1, works), 16, torch.device("cpu"), None)
 
