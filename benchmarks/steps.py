@@ -57,7 +57,7 @@ class Parts(NamedTuple):
 def steps(batch: int) -> Parts:
     """Returns the mean of `STEPS` decode steps of `batch` sequences with `PROMPT` tokens and more."""
     tokens = PROMPT + STEPS + 2
-    blocks = BlockManager(SINGLE, 1 + batch * -(-tokens // BLOCK))
+    blocks = BlockManager(SINGLE, [1 + batch * -(-tokens // BLOCK)])
     scheduler = Scheduler(blocks, max_batch_tokens=batch * PROMPT, max_sequences=batch, max_model_len=tokens)
     draw = random.Random(0)
     for number in range(batch):

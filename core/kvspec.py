@@ -28,6 +28,15 @@ class KVGroup(Struct, frozen=True):
     block_bytes: int  # bytes of one block of one layer
     shards: int = 1
     vectors: int = 1  # stored per token and layer: a key and a value for each KV head
+    window: int = 0  # tokens that a query sees, itself included; 0: all before it
+
+    def first_needed(self, position: int) -> int:
+        """Returns the first block of a text that a query at `position` sees; no later one sees an earlier block."""
+        return max(0, position - self.window + 1) // self.block_tokens if self.window else 0
+
+    def needed_blocks(self, tokens: int) -> range:
+        """Returns those blocks of a text of `tokens` tokens that the first query behind it sees."""
+        return range(self.first_needed(tokens), blocks_for(tokens, self.block_tokens))
 
     def wire_bytes(self, codec: Codec, dtype: str) -> int:
         """Returns the bytes of a layer's block on its way. With a codec: a byte a value and a scale a vector."""
@@ -54,7 +63,7 @@ class KVSpec(Struct, frozen=True):
 
     def content(self) -> str:
         """Returns 32 hexadecimal digits of what the values mean in any format: equal if blocks can be converted."""
-        groups = [(group.kind, group.layers, group.shards, group.vectors) for group in self.groups]
+        groups = [(group.kind, group.layers, group.shards, group.vectors, group.window) for group in self.groups]
         return hashlib.sha256(msgspec.json.encode((groups, self.layout, self.weights))).hexdigest()[:32]
 
     def form(self, codec: Codec = "none") -> "WireForm":

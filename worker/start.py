@@ -125,7 +125,7 @@ def _block_manager(config: WorkerConfig, engine: LoadedEngine) -> BlockManager:
         block_tokens=config.engine.block_size,
         rates=engine.rates,
     )
-    return BlockManager(spec, engine.pool.block_count, engine.host_slots, worth)
+    return BlockManager(spec, [engine.pool.block_count] * len(spec.groups), engine.host_slots, worth)
 
 
 def _scheduler(

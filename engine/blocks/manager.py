@@ -54,23 +54,23 @@ class BlockManager:
     def __init__(
         self,
         spec: KVSpec,
-        block_count: int,
+        counts: Sequence[int],
         host_slots: int = 0,
         worth_returning: Callable[[int], bool] = _always,
     ) -> None:
-        """Begins with all blocks free, `block_count` in every group, of which one is the null block.
+        """Begins with all blocks free, `counts` in each group, of which one is the null block.
 
         `host_slots`: blocks that the host tier has room for, all of them the first group's. `worth_returning`: is it
         cheaper to bring so many blocks back from there than to compute them? Raises `CapacityError` where nothing is
         left.
         """
-        if block_count < 2:
-            raise CapacityError(f"a KV pool of {block_count} blocks: 2 are the least, because block 0 pads")
+        if min(counts) < 2:
+            raise CapacityError(f"a KV pool of {min(counts)} blocks: 2 are the least, because block 0 pads")
         self._moves: list[BlockMove] = []
         slots = [host_slots] + [0] * (len(spec.groups) - 1)
         self.groups = tuple(
-            BlockPool(block_count, group.block_tokens, count, partial(self._emit, number), worth_returning)
-            for number, (group, count) in enumerate(zip(spec.groups, slots, strict=True))
+            BlockPool(count, group.block_tokens, tier, partial(self._emit, number), worth_returning)
+            for number, (group, count, tier) in enumerate(zip(spec.groups, counts, slots, strict=True))
         )
         self.total = sum(group.total for group in self.groups)
 

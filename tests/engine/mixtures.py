@@ -128,7 +128,7 @@ class Node:
         self._flying = 0
         self._depth = engine.launch_depth
         self.scheduler = Scheduler(
-            BlockManager(engine.pool.spec, blocks),
+            BlockManager(engine.pool.spec, [blocks]),
             max_batch_tokens=batch,
             max_sequences=16,
             max_model_len=engine.model_config.max_model_len,

@@ -102,7 +102,7 @@ class Bench:
         max_in_flight: int = 1,
     ) -> None:
         self.executor: Runner = executor or Sevens()
-        self.blocks = BlockManager(SPEC, blocks)
+        self.blocks = BlockManager(SPEC, [blocks] * len(SPEC.groups))
         self.scheduler = Watched(
             self.blocks, max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=max_in_flight
         )

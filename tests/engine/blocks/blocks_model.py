@@ -56,7 +56,7 @@ class BlocksModel:
     def __init__(self, sizes: tuple[int, ...], blocks: int, slots: int, least: int) -> None:
         """`least`: so many blocks are worth bringing back from the host tier."""
         self.sizes, self.blocks, self.slots, self.least = sizes, blocks, slots, least
-        self.manager = BlockManager(spec(*sizes), blocks + 1, slots, lambda count: count >= least)
+        self.manager = BlockManager(spec(*sizes), [blocks + 1] * len(sizes), slots, lambda count: count >= least)
         self.step = 1  # the one being planned
         self.held: list[Held] = []
         self.waiting: list[Held] = []  # preempted

@@ -21,7 +21,7 @@ def spec(*block_tokens: int) -> KVSpec:
 
 
 def one_group(block_count: int, block_tokens: int = 4) -> BlockManager:
-    return BlockManager(spec(block_tokens), block_count)
+    return BlockManager(spec(block_tokens), [block_count])
 
 
 def taken(blocks: BlockManager, tokens: int) -> Tables:
@@ -50,7 +50,7 @@ def test_an_allocation_gets_all_its_blocks_or_none() -> None:
 
 
 def test_growth_in_one_group_alone_does_not_happen() -> None:
-    blocks = BlockManager(spec(2, 8), 5)  # the first group is full at 8 tokens
+    blocks = BlockManager(spec(2, 8), [5, 5])  # the first group is full at 8 tokens
     held = taken(blocks, 8)
     before = [list(table) for table in held]
     assert not blocks.grow(held, 9)
@@ -59,7 +59,7 @@ def test_growth_in_one_group_alone_does_not_happen() -> None:
 
 
 def test_capacity_is_that_of_the_group_with_least_room() -> None:
-    blocks = BlockManager(spec(2, 8), 9)
+    blocks = BlockManager(spec(2, 8), [9, 9])
     assert blocks.capacity(taken(blocks, 5)) == 6
 
 
@@ -189,7 +189,7 @@ def test_growth_without_room_for_the_copy_changes_nothing() -> None:
 
 
 def test_only_the_groups_that_share_the_block_copy_it() -> None:
-    blocks = BlockManager(spec(4, 3), 10)
+    blocks = BlockManager(spec(4, 3), [10, 10])
     first = taken(blocks, 6)
     second = blocks.fork(first)
     assert blocks.grow(first, 7, position=6)  # a new block in the second group

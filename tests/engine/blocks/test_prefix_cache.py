@@ -27,7 +27,7 @@ def known(blocks: BlockManager, tokens: list[int], salt: str = "") -> int:
 
 
 def with_tier(block_count: int, slots: int, least: int = 0) -> BlockManager:
-    return BlockManager(spec(4), block_count + 1, slots, lambda count: count >= least)
+    return BlockManager(spec(4), [block_count + 1], slots, lambda count: count >= least)
 
 
 def in_the_tier(blocks: BlockManager) -> int:
@@ -73,7 +73,7 @@ def test_what_this_step_computes_is_shared_but_not_copied() -> None:
 
 
 def test_groups_of_other_block_sizes_agree_on_what_is_found() -> None:
-    blocks = BlockManager(spec(4, 3), 20)
+    blocks = BlockManager(spec(4, 3), [20, 20])
     kept_texts(blocks, list(range(8)))  # 8 tokens in one group, 6 in the other
     found = Text(blocks, list(range(8))).found()
     assert found.tokens == 6 and [len(hit.nodes) for hit in found.hits] == [1, 2]

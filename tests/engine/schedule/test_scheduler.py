@@ -35,7 +35,7 @@ def scheduler(
 ) -> Scheduler:
     """`block_count` blocks of four tokens beside the null block."""
     return Scheduler(
-        BlockManager(spec(block_tokens), block_count + 1, slots),
+        BlockManager(spec(block_tokens), [block_count + 1], slots),
         max_batch_tokens=batch,
         max_sequences=sequences,
         max_model_len=longest,

@@ -112,7 +112,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         host_slots: int,
         least: int,
     ) -> None:
-        self.blocks = BlockManager(spec(*sizes), blocks + 1, host_slots, lambda count: count >= least)
+        self.blocks = BlockManager(spec(*sizes), [blocks + 1] * len(sizes), host_slots, lambda count: count >= least)
         self.grammars = Grammars()
         self.scheduler = Scheduler(
             self.blocks,
