@@ -22,11 +22,13 @@ from transformers import (
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Olmo2Config,
     Olmo3Config,
     Phi3Config,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
     SmolLM3Config,
 )
 
@@ -67,6 +69,8 @@ LONGROPE = {
 }
 FOUR = ["sliding_attention", "full_attention"] * 2
 
+EXPERTS: dict[str, Any] = dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=40)
+
 
 def _make(kind: Callable[..., Any], **changes: Any) -> Callable[[], Any]:
     return lambda: kind(**{**SIZES, **changes})
@@ -86,6 +90,8 @@ VARIANTS: dict[str, Callable[[], Any]] = {
     "llama-yarn-rope": _make(LlamaConfig, rope_parameters=YARN),
     "mistral": _make(MistralConfig, sliding_window=None),
     "mistral-window": _make(MistralConfig, sliding_window=13, head_dim=32),
+    "mixtral": _make(MixtralConfig, num_local_experts=5, num_experts_per_tok=2, sliding_window=None),
+    "mixtral-window": _make(MixtralConfig, num_local_experts=4, num_experts_per_tok=4, sliding_window=13),
     "qwen2": _make(Qwen2Config),
     "qwen2-tied-yarn": _make(
         Qwen2Config, tie_word_embeddings=True, rope_parameters={**YARN, "beta_fast": 16.0, "attention_factor": 1.1}
@@ -188,6 +194,10 @@ VARIANTS: dict[str, Callable[[], Any]] = {
         rope_parameters={"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.25},
         pad_token_id=None,
         eos_token_id=7,
+    ),
+    "qwen3-moe": _make(Qwen3MoeConfig, head_dim=32, **EXPERTS),
+    "qwen3-moe-some-dense": _make(
+        Qwen3MoeConfig, **{**EXPERTS, "norm_topk_prob": True}, decoder_sparse_step=2, mlp_only_layers=[3]
     ),
 }
 """Every architecture, and every option of one that changes what is computed."""

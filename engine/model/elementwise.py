@@ -5,7 +5,7 @@ from typing import Protocol
 from torch import Tensor
 
 from engine.model.attention import TakenStep
-from engine.model.config import Activation, HeadAttention
+from engine.model.config import Activation, ExpertsMLP, HeadAttention
 from engine.model.rope import Rope
 
 Angles = tuple[Tensor, Tensor]
@@ -47,4 +47,13 @@ class Elementwise(Protocol[TakenStep]):
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
         """Returns `activation` of the first half, the gate, and the second: `[rows, width]` of `[rows, 2 x width]`."""
+        ...
+
+    def route(self, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Chooses each token's experts by fp32 `logits` `[tokens, experts]`, and says what weight each gets.
+
+        Returns the chosen, int32 `[tokens, used]`, best first, of equal scores the lower number first, and their
+        weights, fp32 of that shape. The `correction` is fp32 `[experts]`. Where logits are NaN, the chosen are any that
+        differ, and their weights are NaN, for that token alone.
+        """
         ...

@@ -6,7 +6,9 @@ from typing import Generic
 import torch
 from torch import Tensor
 
-from engine.model.config import DenseMLP, HeadAttention, LayerConfig, ModelConfig, heads_of
+from engine.model.config import DenseMLP, ExpertsMLP, HeadAttention, LayerConfig, ModelConfig, heads_of
+from engine.model.dense import DenseWeights, load_dense
+from engine.model.experts import ExpertsWeights, load_experts
 from engine.model.families.family import LayerNames
 from engine.model.linear import AnyLinear, LinearFactory
 from engine.model.rope import halves_order
@@ -28,18 +30,6 @@ class HeadWeights(Generic[AnyLinear]):
 
 
 @dataclass(frozen=True, slots=True)
-class DenseWeights(Generic[AnyLinear]):
-    """Holds the weights of a `DenseMLP`. Gate and up are one linear layer."""
-
-    gate_up: AnyLinear
-    down: AnyLinear
-
-    def held(self) -> list[Tensor]:
-        """Returns the tensors that stay in memory."""
-        return [*self.gate_up.held(), *self.down.held()]
-
-
-@dataclass(frozen=True, slots=True)
 class Layer(Generic[AnyLinear]):
     """Holds one layer's weights, and what they mean. Norms are fp32 `[hidden]`, or None where there is none."""
 
@@ -48,7 +38,7 @@ class Layer(Generic[AnyLinear]):
     attention: HeadWeights[AnyLinear]
     attention_post_norm: Tensor | None
     mlp_norm: Tensor | None
-    mlp: DenseWeights[AnyLinear]
+    mlp: DenseWeights[AnyLinear] | ExpertsWeights[AnyLinear]
     mlp_post_norm: Tensor | None
 
     def held(self) -> list[Tensor]:
@@ -63,7 +53,6 @@ def load_layer(config: ModelConfig, make: LinearFactory[AnyLinear], names: Layer
     Raises `ModelError` where the checkpoint lacks a tensor or has another shape.
     """
     layer = config.layers[index]
-    assert isinstance(layer.mlp, DenseMLP)
 
     def norm(name: str | None) -> Tensor | None:
         return None if name is None else make.norm(name, config.hidden_size, config.norm_offset)
@@ -74,9 +63,17 @@ def load_layer(config: ModelConfig, make: LinearFactory[AnyLinear], names: Layer
         attention=_heads(config, heads_of(layer), make, names),
         attention_post_norm=norm(names.attention_post_norm),
         mlp_norm=norm(names.mlp_norm),
-        mlp=_dense(config, layer.mlp, make, names),
+        mlp=_mlp(config, layer.mlp, make, names),
         mlp_post_norm=norm(names.mlp_post_norm),
     )
+
+
+def _mlp(
+    config: ModelConfig, mlp: DenseMLP | ExpertsMLP, make: LinearFactory[AnyLinear], names: LayerNames
+) -> DenseWeights[AnyLinear] | ExpertsWeights[AnyLinear]:
+    if isinstance(mlp, ExpertsMLP):
+        return load_experts(config, mlp, make, names)
+    return load_dense(config, mlp, make, names.gate_up, names.down)
 
 
 def _heads(
@@ -116,13 +113,3 @@ def _head_norms(
         weight = make.norm(name, once * attention.head_dim, config.norm_offset)
         weights.append(weight.view(once, attention.head_dim).expand(heads, -1))
     return torch.cat(weights)
-
-
-def _dense(
-    config: ModelConfig, mlp: DenseMLP, make: LinearFactory[AnyLinear], names: LayerNames
-) -> DenseWeights[AnyLinear]:
-    hidden, width = config.hidden_size, mlp.intermediate
-    return DenseWeights(
-        gate_up=make.linear(names.gate_up, [width] * 2, hidden, mlp.bias),
-        down=make.linear([names.down], [hidden], width, mlp.bias, scale=config.residual_scale),
-    )

@@ -1,11 +1,13 @@
 """Makes linear layers out of a checkpoint's tensors, by way of the backend that will multiply by them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from engine.model.config import ExpertsMLP
+from engine.model.families.expert_tensors import ExpertTensors, ReadExpert
 from engine.model.weights import Checkpoint
 
 
@@ -16,6 +18,22 @@ class Linear(Protocol):
 
     def held(self) -> list[Tensor]:
         """Returns the tensors that the layer keeps in memory."""
+        ...
+
+
+class Experts(Protocol):
+    """Computes what a token's experts give together: `[tokens, hidden]` of `x` `[tokens, hidden]`."""
+
+    def __call__(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+        """Sums `shares[t, i] * expert(chosen[t, i])(x[t])` over the experts that token t uses.
+
+        `chosen` is int32 and `shares` fp32, both `[tokens, used]`, contiguous. A token's experts differ. A row's result
+        depends on that row only.
+        """
+        ...
+
+    def held(self) -> list[Tensor]:
+        """Returns the tensors that stay in memory."""
         ...
 
 
@@ -35,6 +53,10 @@ class Linears(Protocol[AnyLinear]):
 
     def of_held(self, weight: Tensor) -> AnyLinear:
         """Makes a layer of a weight that the model holds already, in its format and on its device."""
+        ...
+
+    def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> Experts:
+        """Makes a layer's experts, which `tensors` gives one after the other, with biases in the model's format."""
         ...
 
 
@@ -84,12 +106,34 @@ class LinearFactory(Generic[AnyLinear]):
         """
         return stacked([self._checkpoint.tensor(name, shape)], self._device, self._dtype)
 
+    def experts(self, mlp: ExpertsMLP, hidden: int, prefix: str, read: ReadExpert, *, scale: float = 1.0) -> Experts:
+        """Makes the experts of the layer whose tensors begin with `prefix`; all they give is multiplied by `scale`.
+
+        Raises `ModelError` where the checkpoint lacks a tensor or has another shape.
+        """
+        given = (read(self._checkpoint, prefix, mlp, hidden, expert) for expert in range(mlp.experts))
+        return self._linears.experts(mlp, hidden, (self._prepared(expert, scale) for expert in given))
+
+    def _prepared(self, expert: ExpertTensors, scale: float) -> ExpertTensors:
+        def bias(given: Tensor | None, scale: float) -> Tensor | None:
+            return None if given is None else stacked(_changed([given], scale, None), self._device, self._dtype)
+
+        (down,) = _changed([expert.down], scale, None)
+        return ExpertTensors(expert.gate_up, down, bias(expert.gate_up_bias, 1.0), bias(expert.down_bias, scale))
+
+    def exact(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Loads a tensor as fp32, whatever the model's format, on its device.
+
+        Raises `ModelError` where the checkpoint lacks it or has another shape.
+        """
+        return stacked([self._checkpoint.tensor(name, shape)], self._device, torch.float32)
+
     def norm(self, name: str, width: int, offset: float = 0.0) -> Tensor:
         """Loads the weight of a norm and adds `offset`, fp32 `[width]`: with one, bf16 would lose half of its digits.
 
         Raises `ModelError` where the checkpoint lacks it or has another shape.
         """
-        return stacked([self._checkpoint.tensor(f"{name}.weight", (width,))], self._device, torch.float32) + offset
+        return self.exact(f"{name}.weight", (width,)) + offset
 
 
 def _changed(tensors: Sequence[Tensor], scale: float, order: Tensor | None) -> Sequence[Tensor]:

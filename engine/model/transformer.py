@@ -14,8 +14,10 @@ from torch.nn import functional
 from core.status import Progress
 from engine.model.attention import Step, TakenStep
 from engine.model.batch import Batch
-from engine.model.config import DenseMLP, ModelConfig, heads_of
+from engine.model.config import Activation, ExpertsMLP, ModelConfig, heads_of
+from engine.model.dense import DenseWeights
 from engine.model.elementwise import Elementwise
+from engine.model.experts import ExpertsWeights
 from engine.model.families.family import Names
 from engine.model.layer import Layer, load_layer
 from engine.model.linear import AnyLinear, Linear, LinearFactory
@@ -110,8 +112,7 @@ class OperatorLayers(Generic[Step]):
         angles = {rope: between.angles(batch.positions, rope) for rope in self._ropes}
         change: Tensor | None = None
         for index, layer in enumerate(self._layers):
-            attention, mlp = heads_of(layer.config), layer.config.mlp
-            assert isinstance(mlp, DenseMLP)
+            attention = heads_of(layer.config)
             hidden, normed = between.add_norm(hidden, change, layer.attention_norm)
             heads = layer.attention.query_key_value(normed).view(len(normed), -1, attention.head_dim)
             turns = None if attention.rope is None else angles[attention.rope]
@@ -126,9 +127,29 @@ class OperatorLayers(Generic[Step]):
                 hidden, attended = hidden[batch.logit_rows], attended[batch.logit_rows]
             change = self._post(layer.attention.output(attended), layer.attention_post_norm)
             hidden, normed = between.add_norm(hidden, change, layer.mlp_norm)
-            change = layer.mlp.down(between.gate(layer.mlp.gate_up(normed), mlp.activation))
-            change = self._post(change, layer.mlp_post_norm)
+            change = self._post(self._mlp(layer, normed), layer.mlp_post_norm)
         return between.add_norm(hidden, change, self._norm)[1]
+
+    def _mlp(self, layer: Layer[Linear], x: Tensor) -> Tensor:
+        mlp, weights = layer.config.mlp, layer.mlp
+        if isinstance(weights, DenseWeights):
+            return self._dense(weights, mlp.activation, x)
+        assert isinstance(mlp, ExpertsMLP)
+        return self._experts(weights, mlp, x)
+
+    def _dense(self, weights: DenseWeights[Linear], activation: Activation, x: Tensor) -> Tensor:
+        return weights.down(self._between.gate(weights.gate_up(x), activation))
+
+    def _experts(self, weights: ExpertsWeights[Linear], mlp: ExpertsMLP, x: Tensor) -> Tensor:
+        exact = x.float()
+        logits = functional.linear(exact, weights.router, weights.router_bias)
+        change = weights.experts(x, *self._between.route(logits, mlp, weights.correction))
+        if weights.shared is None:
+            return change
+        shared = self._dense(weights.shared, mlp.activation, x)
+        if weights.shared_gate is not None:
+            shared = shared * torch.sigmoid(functional.linear(exact, weights.shared_gate)).to(x.dtype)
+        return change + shared
 
     def _post(self, change: Tensor, norm: Tensor | None) -> Tensor:
         return change if norm is None else self._between.add_norm(change, None, norm)[1]

@@ -41,18 +41,30 @@ class Checkpoint:
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Returns a tensor in the file's own format. Raises `ModelError` if it is missing or of another shape."""
+        self._view(name, shape)
+        with _clear_errors(self._name):
+            tensor: Tensor = self._files[name].get_tensor(name)
+        return tensor
+
+    def part(self, name: str, shape: tuple[int, ...], index: int) -> Tensor:
+        """Returns `tensor(name, shape)[index]`, and reads no more of the file than that."""
+        view = self._view(name, shape)
+        with _clear_errors(self._name):
+            tensor: Tensor = view[index]
+        return tensor
+
+    def _view(self, name: str, shape: tuple[int, ...]) -> Any:
         if name not in self._files:
             raise ModelError(f"{self._name}: the weights lack {name}")
         with _clear_errors(self._name):
             view = self._files[name].get_slice(name)
             found, kind = tuple(view.get_shape()), view.get_dtype()
-            if found != shape:
-                raise ModelError(f"{self._name}: {name} has shape {list(found)}, but the config says {list(shape)}")
-            if kind not in FLOATS:
-                raise ModelError(f"{self._name}: {name} is stored as {kind}; supported: {', '.join(sorted(FLOATS))}")
-            tensor: Tensor = self._files[name].get_tensor(name)
+        if found != shape:
+            raise ModelError(f"{self._name}: {name} has shape {list(found)}, but the config says {list(shape)}")
+        if kind not in FLOATS:
+            raise ModelError(f"{self._name}: {name} is stored as {kind}; supported: {', '.join(sorted(FLOATS))}")
         self._unused.discard(name)
-        return tensor
+        return view
 
     def parameters(self) -> int:
         """Counts the values in all tensors."""

@@ -1,7 +1,7 @@
 """Multiplies by the native operator: at the speed of memory for few rows, at the processor's for many."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -9,7 +9,9 @@ from torch import Tensor
 from core.config import Quantization
 from core.errors import NativeError
 from engine.backends.native.library import FORMATS, WEIGHT_FORMATS, LinearArguments
-from engine.model.linear import stacked
+from engine.model.config import ExpertsMLP
+from engine.model.families.expert_tensors import ExpertTensors
+from engine.model.linear import Experts, stacked
 from engine.model.quantization import quantized
 
 CPU = torch.device("cpu")
@@ -75,6 +77,9 @@ class NativeLinears:
 
     def of_held(self, weight: Tensor) -> NativeLinear:
         return self.fused([weight], None) if self._quantizes else NativeLinear(self._native, weight, None)
+
+    def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> Experts:
+        raise AssertionError("engine.backends.native.attention.unsupported refuses experts")
 
 
 def prove(native: ctypes.CDLL) -> None:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.backends.reference.routing import route
 from engine.model.attention import AttentionStep
-from engine.model.config import Activation, HeadAttention
+from engine.model.config import Activation, ExpertsMLP, HeadAttention
 from engine.model.elementwise import Angles
 from engine.model.rope import Rope, Rotary, rotate_
 
@@ -56,17 +57,25 @@ class ReferenceElementwise:
             rotate_(heads, *angles)
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
-        gate, up = gate_up.chunk(2, -1)
-        match activation:
-            case "silu":
-                return functional.silu(gate).mul_(up)
-            case "gelu_tanh":
-                return functional.gelu(gate, approximate="tanh").mul_(up)
-            case "clamped_swiglu":
-                gate, up = gate.clamp(max=MOST), up.clamp(-MOST, MOST)
-                return (up + 1) * gate * torch.sigmoid(gate * ALPHA)
+        return gated(gate_up, activation)
+
+    def route(self, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+        return route(logits, mlp, correction)
 
     def _normed(self, x: Tensor, weight: Tensor | None, factors: Tensor | None = None) -> Tensor:
         """Norms the last axis by a `weight` of its size; `factors` of another shape are multiplied in behind it."""
         normed = functional.rms_norm(x.float(), (x.shape[-1],), weight, self._eps)
         return (normed if factors is None else normed * factors).to(x.dtype)
+
+
+def gated(gate_up: Tensor, activation: Activation) -> Tensor:
+    """Computes an MLP's activation: `[rows, width]` of `[rows, 2 x width]`, gate and up side by side."""
+    gate, up = gate_up.chunk(2, -1)
+    match activation:
+        case "silu":
+            return functional.silu(gate).mul_(up)
+        case "gelu_tanh":
+            return functional.gelu(gate, approximate="tanh").mul_(up)
+        case "clamped_swiglu":
+            gate, up = gate.clamp(max=MOST), up.clamp(-MOST, MOST)
+            return (up + 1) * gate * torch.sigmoid(gate * ALPHA)

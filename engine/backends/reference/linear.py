@@ -5,14 +5,17 @@ On a CPU oneDNN's prepacked bf16 weights run 1 to 32 rows at two to four times t
 reference's own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.backends.reference.experts import ReferenceExperts
 from engine.device import cpu_multiplies_bf16
+from engine.model.config import ExpertsMLP
+from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.linear import Linear, stacked
 
 PACKED_FOR_ROWS = 8
@@ -66,6 +69,10 @@ class ReferenceLinears:
 
     def of_held(self, weight: Tensor) -> Linear:
         return self._make(weight, None)
+
+    def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> ReferenceExperts:
+        products = [(self.fused(e.gate_up, e.gate_up_bias), self.fused([e.down], e.down_bias)) for e in tensors]
+        return ReferenceExperts(products, mlp.activation)
 
 
 def can_pack() -> bool:

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from engine.backends.reference.routing import route
 from engine.backends.triton.attention import TritonAttentionStep
-from engine.model.config import Activation, HeadAttention
+from engine.model.config import Activation, ExpertsMLP, HeadAttention
 from engine.model.elementwise import Angles
 from engine.model.rope import Rope
 from kernels.rms_norm import add_rms_norm, rms_norm
@@ -57,3 +58,6 @@ class TritonElementwise:
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
         assert activation == "silu"
         return silu_and_mul(gate_up)
+
+    def route(self, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+        return route(logits, mlp, correction)

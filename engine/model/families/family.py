@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from engine.model.families.expert_tensors import NamedExperts, ReadExpert
+
 
 class LayerNames(Struct, frozen=True, kw_only=True):
     """Names the tensors of one layer in a checkpoint, behind the layer's own prefix.
@@ -24,6 +26,13 @@ class LayerNames(Struct, frozen=True, kw_only=True):
     attention_post_norm: str | None = None  # of what attention adds
     mlp_norm: str | None = "post_attention_layernorm"
     mlp_post_norm: str | None = None
+    router: str = "mlp.gate"
+    correction: str = "mlp.gate.e_score_correction_bias"  # the whole name
+    shared_gate_up: tuple[str, ...] = ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj")
+    shared_down: str = "mlp.shared_expert.down_proj"
+    shared_gate: str = "mlp.shared_expert_gate"
+    read_expert: ReadExpert = NamedExperts()
+    prefix: str = ""  # of the layer, for `read_expert`
 
 
 class Names(Struct, frozen=True, kw_only=True):
@@ -39,12 +48,13 @@ class Names(Struct, frozen=True, kw_only=True):
         """Returns the names of the tensors of one layer, with their prefix."""
         prefix = self.layer.format(index)
 
-        def whole(name: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
-            if name is None:
-                return None
-            return f"{prefix}.{name}" if isinstance(name, str) else tuple(f"{prefix}.{each}" for each in name)
+        def whole(name: Any) -> Any:
+            if isinstance(name, str):
+                return f"{prefix}.{name}"
+            return tuple(map(whole, name)) if isinstance(name, tuple) else name
 
-        return LayerNames(**{field: whole(name) for field, name in structs.asdict(self.of_layer).items()})  # type: ignore[arg-type]
+        names = {field: whole(name) for field, name in structs.asdict(self.of_layer).items()}
+        return LayerNames(**names | {"prefix": prefix})
 
 
 Fields = dict[str, Any]

@@ -1,11 +1,14 @@
 """Turns what transformers reads of a config into parts of ours: what most families say in the same words."""
 
 import math
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
 from core.errors import ModelError
-from engine.model.config import Activation, DenseMLP, HeadAttention
+from engine.model.config import Activation, DenseMLP, ExpertsMLP, HeadAttention
 from engine.model.rope import ROPE_TYPES, Rope, yarn_magnitude
+
+Word = TypeVar("Word")
 
 ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
@@ -55,9 +58,28 @@ def head_dim_of(config: Any) -> int:
 def activation_of(config: Any, name: str) -> Activation:
     """Reads the MLP's activation. Raises `ModelError` for one that there is not."""
     given = getattr(config, "hidden_activation", None) or config.hidden_act
-    if given not in ACTIVATIONS:
-        raise ModelError(f"{name}: activation {given} is not supported; supported: {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[given]
+    return word_of(given, ACTIVATIONS, "activation", name)
+
+
+def checked(mlp: ExpertsMLP, name: str) -> ExpertsMLP:
+    """Returns the description of experts. Raises `ModelError` where its numbers contradict each other."""
+    if mlp.groups < 1 or mlp.experts % mlp.groups:
+        raise ModelError(f"{name}: {mlp.experts} experts cannot be divided among {mlp.groups} groups")
+    if not 1 <= mlp.groups_used <= mlp.groups:
+        raise ModelError(f"{name}: {mlp.groups_used} of {mlp.groups} groups of experts cannot be used")
+    size = mlp.experts // mlp.groups
+    if not 1 <= mlp.used <= mlp.groups_used * size:
+        raise ModelError(f"{name}: {mlp.used} of {mlp.groups_used * size} experts cannot be used")
+    if mlp.group_score == "best_two" and mlp.groups > 1 and size < 2:
+        raise ModelError(f"{name}: groups of {size} experts have no best two")
+    return mlp
+
+
+def word_of(given: Any, known: Mapping[str, Word], what: str, name: str) -> Word:
+    """Translates a config's word. Raises `ModelError` for one that is not `known`."""
+    if given not in known:
+        raise ModelError(f"{name}: {what} {given} is not supported; supported: {', '.join(known)}")
+    return known[given]
 
 
 def dense_mlp(config: Any, name: str, bias: bool = False) -> DenseMLP:

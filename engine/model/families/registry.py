@@ -1,7 +1,7 @@
 """Lists the families that the one transformer of this package serves."""
 
 from engine.model.config import ModelConfig
-from engine.model.families import gemma, glm, granite, llama, mistral, olmo, phi3, qwen, smollm3
+from engine.model.families import gemma, glm, granite, llama, mistral, mixtral, olmo, phi3, qwen, qwen_moe, smollm3
 from engine.model.families.family import Family, Names
 
 FAMILIES: tuple[Family, ...] = (
@@ -19,6 +19,8 @@ FAMILIES: tuple[Family, ...] = (
     smollm3.FAMILY,
     glm.GLM,
     glm.GLM4,
+    mixtral.FAMILY,
+    qwen_moe.QWEN3,
 )
 
 SUPPORTED = tuple(architecture for family in FAMILIES for architecture in family.architectures)

@@ -5,16 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from core.errors import ConfigError, ModelError
-from engine.model.config import computation
+from engine.model.config import ExpertsMLP, computation
+from engine.model.families.reading import checked, word_of
 from engine.model.families.registry import SUPPORTED
 from engine.model.read_config import read_config
 from tests.reference import LLAMA3, LONGROPE, SIZES, VARIANTS, YARN
 
 LLAMA = {**SIZES, "model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 QWEN2 = {**SIZES, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+
+MIXTRAL = {**SIZES, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
+ROUTED = ExpertsMLP(experts=12, used=4, intermediate=8, groups=4, groups_used=2)
 
 
 def raw(variant: str) -> dict[str, Any]:
@@ -56,6 +61,8 @@ def write(directory: Path, config: dict[str, Any], **changes: Any) -> Path:
         ({**raw("phi3"), "rope_scaling": {"type": "nonsense"}}, ["longrope", "nonsense"]),
         ({**raw("smollm3"), "no_rope_layers": [1, 0, 1]}, ["no_rope_layers has 3 entries for 4 layers"]),
         ({**raw("olmo3"), "layer_types": ["sliding_attention"] * 4, "sliding_window": None}, ["no sliding_window"]),
+        ({**MIXTRAL, "num_local_experts": 4, "num_experts_per_tok": 5}, ["5 of 4 experts"]),
+        ({**MIXTRAL, "num_local_experts": 0}, ["2 of 0 experts"]),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(config: dict[str, Any], words: list[str], tmp_path: Path) -> None:
@@ -64,6 +71,30 @@ def test_what_is_not_supported_is_refused_by_name(config: dict[str, Any], words:
     message = str(caught.value)
     assert all(word in message for word in words), message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"groups": 5}, "12 experts cannot be divided among 5 groups"),
+        ({"groups": 0}, "12 experts cannot be divided among 0 groups"),
+        ({"groups_used": 5}, "5 of 4 groups of experts"),
+        ({"groups_used": 0}, "0 of 4 groups of experts"),
+        ({"used": 7}, "7 of 6 experts"),
+        ({"used": 0}, "0 of 6 experts"),
+        ({"groups": 12, "groups_used": 6, "group_score": "best_two"}, "groups of 1 experts have no best two"),
+    ],
+)
+def test_routers_whose_numbers_contradict_each_other_are_refused(changes: dict[str, Any], words: str) -> None:
+    assert checked(ROUTED, "model") == ROUTED
+    with pytest.raises(ModelError, match=f"^model: {words}"):
+        checked(structs.replace(ROUTED, **changes), "model")
+
+
+def test_an_unknown_word_is_refused_with_those_that_are_known() -> None:
+    assert word_of("b", {"a": 1, "b": 2}, "scoring_func", "model") == 2
+    with pytest.raises(ModelError, match=r"^model: scoring_func c is not supported; supported: a, b$"):
+        word_of("c", {"a": 1, "b": 2}, "scoring_func", "model")
 
 
 @pytest.mark.parametrize(

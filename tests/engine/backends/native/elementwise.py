@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from engine.backends.native.library import FORMATS
+from engine.backends.reference.routing import route
 from engine.model.attention import AttentionStep
-from engine.model.config import Activation, HeadAttention
+from engine.model.config import Activation, ExpertsMLP, HeadAttention
 from engine.model.elementwise import Angles
 from engine.model.rope import Rope, inverse_frequencies
 
@@ -95,3 +96,6 @@ class NativeElementwise:
         found = gate_up.new_empty((rows, width))
         self._native.baton_gate(self._format, gate_up.data_ptr(), rows, width, found.data_ptr())
         return found
+
+    def route(self, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+        return route(logits, mlp, correction)

@@ -1,0 +1,34 @@
+"""Computes a mixture of experts by PyTorch's operators, one expert after the other."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.backends.reference.elementwise import gated
+from engine.model.config import Activation
+from engine.model.linear import Linear
+
+
+class ReferenceExperts:
+    """See `engine.model.linear.Experts`. The host waits for the number of rows that each expert has."""
+
+    def __init__(self, experts: Sequence[tuple[Linear, Linear]], activation: Activation) -> None:
+        """`experts` are the products of each: gate and up as one, and down."""
+        self._experts = experts
+        self._activation = activation
+
+    def __call__(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+        used, total = chosen.shape[1], torch.zeros_like(x, dtype=torch.float32)
+        order = chosen.flatten().sort(stable=True).indices
+        counts = chosen.flatten().bincount(minlength=len(self._experts)).tolist()
+        for (gate_up, down), places in zip(self._experts, order.split(counts), strict=True):
+            if len(places):
+                rows = places // used
+                given = down(gated(gate_up(x[rows]), self._activation))
+                total.index_add_(0, rows, given.float() * shares.flatten()[places, None])
+        return total.to(x.dtype)
+
+    def held(self) -> list[Tensor]:
+        """Returns the weights and biases of all experts."""
+        return [tensor for expert in self._experts for linear in expert for tensor in linear.held()]

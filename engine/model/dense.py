@@ -1,0 +1,32 @@
+"""Loads the weights of a dense MLP."""
+
+from dataclasses import dataclass
+from typing import Generic
+
+from torch import Tensor
+
+from engine.model.config import DenseMLP, ModelConfig
+from engine.model.linear import AnyLinear, LinearFactory
+
+
+@dataclass(frozen=True, slots=True)
+class DenseWeights(Generic[AnyLinear]):
+    """Holds the weights of a `DenseMLP`. Gate and up are one linear layer."""
+
+    gate_up: AnyLinear
+    down: AnyLinear
+
+    def held(self) -> list[Tensor]:
+        """Returns the tensors that stay in memory."""
+        return [*self.gate_up.held(), *self.down.held()]
+
+
+def load_dense(
+    config: ModelConfig, mlp: DenseMLP, make: LinearFactory[AnyLinear], gate_up: tuple[str, ...], down: str
+) -> DenseWeights[AnyLinear]:
+    """Loads the tensors with these names. Raises `ModelError` where one is missing or has another shape."""
+    hidden, width = config.hidden_size, mlp.intermediate
+    return DenseWeights(
+        gate_up=make.linear(gate_up, [width] * 2, hidden, mlp.bias),
+        down=make.linear([down], [hidden], width, mlp.bias, scale=config.residual_scale),
+    )

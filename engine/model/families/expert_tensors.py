@@ -1,0 +1,55 @@
+"""Says where a checkpoint keeps the tensors of an expert; a family with a layout of its own has a reader of its own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from engine.model.config import ExpertsMLP
+
+
+class Tensors(Protocol):
+    """Gives a checkpoint's tensors by name. Raises `ModelError` for one that is missing or of another shape."""
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Returns a tensor in the file's own format."""
+        ...
+
+    def part(self, name: str, shape: tuple[int, ...], index: int) -> Tensor:
+        """Returns `tensor(name, shape)[index]`, and reads no more of the file than that."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTensors:
+    """Holds one expert's products, whose weights are `[out, in]` in any float format."""
+
+    gate_up: tuple[Tensor, ...]  # [2 x intermediate, hidden], perhaps in several tensors, one below the other
+    down: Tensor  # [hidden, intermediate]
+    gate_up_bias: Tensor | None = None  # [2 x intermediate]
+    down_bias: Tensor | None = None  # [hidden]
+
+
+ReadExpert = Callable[[Tensors, str, ExpertsMLP, int, int], ExpertTensors]
+"""Reads one expert: takes the checkpoint, the layer's prefix, the MLP, the model's hidden size and the expert's number.
+
+It is called for one expert after the other, so that no more than one is in memory in the checkpoint's layout.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedExperts:
+    """Reads experts without biases, each of which has three tensors of its own, as most families have them."""
+
+    gate: str = "mlp.experts.{}.gate_proj"
+    up: str = "mlp.experts.{}.up_proj"
+    down: str = "mlp.experts.{}.down_proj"
+
+    def __call__(self, tensors: Tensors, prefix: str, mlp: ExpertsMLP, hidden: int, expert: int) -> ExpertTensors:
+        """See `ReadExpert`."""
+        gate, up, down = (f"{prefix}.{name.format(expert)}.weight" for name in (self.gate, self.up, self.down))
+        shape = (mlp.intermediate, hidden)
+        return ExpertTensors(
+            (tensors.tensor(gate, shape), tensors.tensor(up, shape)), tensors.tensor(down, shape[::-1])
+        )
