@@ -47,6 +47,7 @@ class LatentAttention(Struct, frozen=True, kw_only=True, tag="latent"):
     scale: float
     rope: Rope
     bias: bool = False  # of the products that give latent vectors, and of the output
+    norm_eps: float = 1e-6  # of the norms of latent vectors
 
     window = 0
 

@@ -5,7 +5,7 @@ from typing import Protocol
 from torch import Tensor
 
 from engine.model.attention import TakenStep
-from engine.model.config import Activation, ExpertsMLP, HeadAttention
+from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
 from engine.model.rope import Rope
 
 Angles = tuple[Tensor, Tensor]
@@ -43,6 +43,27 @@ class Elementwise(Protocol[TakenStep]):
         `heads` `[tokens, heads + 2 x kv_heads, dim]`, contiguous, are queries, keys and values, and may be overwritten;
         the `weight` is fp32 `[heads + kv_heads, dim]`. Returns the queries `[tokens, heads, dim]`.
         """
+        ...
+
+    def store_latents(
+        self,
+        down: Tensor,
+        angles: Angles,
+        query_norm: Tensor | None,
+        norm: Tensor,
+        step: TakenStep,
+        layer: int,
+        attention: LatentAttention,
+    ) -> Tensor:
+        """Norms the latent vectors, rotates the key that all heads share by `angles`, and stores both.
+
+        `down` `[tokens, queries + latent + rope]`, contiguous, may be overwritten; the norms' weights are fp32. Returns
+        what queries come from, `[tokens, queries]`, with any distance between rows: normed by `query_norm`, if any.
+        """
+        ...
+
+    def rotate_queries(self, queries: Tensor, angles: Angles, attention: LatentAttention) -> Tensor:
+        """Returns `queries` `[tokens, heads, nope + rope]`, their last `rope` numbers rotated; may overwrite them."""
         ...
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:

@@ -6,10 +6,11 @@ from typing import Generic
 import torch
 from torch import Tensor
 
-from engine.model.config import DenseMLP, ExpertsMLP, HeadAttention, LayerConfig, ModelConfig, heads_of
+from engine.model.config import DenseMLP, ExpertsMLP, HeadAttention, LatentAttention, LayerConfig, ModelConfig
 from engine.model.dense import DenseWeights, load_dense
 from engine.model.experts import ExpertsWeights, load_experts
 from engine.model.families.family import LayerNames
+from engine.model.latent import LatentWeights, load_latent
 from engine.model.linear import AnyLinear, LinearFactory
 from engine.model.rope import halves_order
 
@@ -35,7 +36,7 @@ class Layer(Generic[AnyLinear]):
 
     config: LayerConfig
     attention_norm: Tensor | None
-    attention: HeadWeights[AnyLinear]
+    attention: HeadWeights[AnyLinear] | LatentWeights[AnyLinear]
     attention_post_norm: Tensor | None
     mlp_norm: Tensor | None
     mlp: DenseWeights[AnyLinear] | ExpertsWeights[AnyLinear]
@@ -60,7 +61,7 @@ def load_layer(config: ModelConfig, make: LinearFactory[AnyLinear], names: Layer
     return Layer(
         config=layer,
         attention_norm=norm(names.attention_norm),
-        attention=_heads(config, heads_of(layer), make, names),
+        attention=_attention(config, layer.attention, make, names),
         attention_post_norm=norm(names.attention_post_norm),
         mlp_norm=norm(names.mlp_norm),
         mlp=_mlp(config, layer.mlp, make, names),
@@ -74,6 +75,17 @@ def _mlp(
     if isinstance(mlp, ExpertsMLP):
         return load_experts(config, mlp, make, names)
     return load_dense(config, mlp, make, names.gate_up, names.down)
+
+
+def _attention(
+    config: ModelConfig,
+    attention: HeadAttention | LatentAttention,
+    make: LinearFactory[AnyLinear],
+    names: LayerNames,
+) -> HeadWeights[AnyLinear] | LatentWeights[AnyLinear]:
+    if isinstance(attention, LatentAttention):
+        return load_latent(config, attention, make, names)
+    return _heads(config, attention, make, names)
 
 
 def _heads(

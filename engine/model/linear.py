@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from engine.model.config import ExpertsMLP
+from engine.model.config import ExpertsMLP, LatentAttention
 from engine.model.families.expert_tensors import ExpertTensors, ReadExpert
 from engine.model.weights import Checkpoint
 
@@ -37,6 +37,29 @@ class Experts(Protocol):
         ...
 
 
+class LatentProducts(Protocol):
+    """Multiplies by what makes keys and values of a latent vector: `engine.model.latent` has the formulas."""
+
+    def absorbed(self, queries: Tensor) -> Tensor:
+        """Returns `[tokens, heads, latent + rope]`, K_h^T a_h | b_h of `queries` `[tokens, heads, nope + rope]`."""
+        ...
+
+    def values(self, attended: Tensor) -> Tensor:
+        """Returns `[tokens, heads, value]`, V_h times each head's sum of latent vectors `[tokens, heads, latent]`."""
+        ...
+
+    def expanded(self, vectors: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
+        """Builds keys `[heads, tokens, nope + rope]` and values `[heads, tokens, value]` of some of the heads.
+
+        `vectors` `[tokens, latent + rope]` are what the pool has of tokens.
+        """
+        ...
+
+    def held(self) -> list[Tensor]:
+        """Returns the tensors that stay in memory."""
+        ...
+
+
 AnyLinear = TypeVar("AnyLinear", bound=Linear, covariant=True)
 """The linear layers of one backend: its layers take no others."""
 
@@ -57,6 +80,13 @@ class Linears(Protocol[AnyLinear]):
 
     def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> Experts:
         """Makes a layer's experts, which `tensors` gives one after the other, with biases in the model's format."""
+        ...
+
+    def latent(self, keys: Tensor, values: Tensor) -> LatentProducts:
+        """Makes the products of latent attention: `[heads, nope, latent]` and `[heads, value, latent]`.
+
+        Both are as the checkpoint has them, in any float format.
+        """
         ...
 
 
@@ -98,6 +128,16 @@ class LinearFactory(Generic[AnyLinear]):
     def of_held(self, weight: Tensor) -> AnyLinear:
         """Makes a layer of a weight that is loaded already, such as a head tied to the embedding."""
         return self._linears.of_held(weight)
+
+    def latent(self, name: str, attention: LatentAttention) -> LatentProducts:
+        """Makes the products of a latent attention, of one tensor that has each head's key part, then its value part.
+
+        Raises `ModelError` where the checkpoint lacks it or has another shape.
+        """
+        heads, nope, rows = attention.heads, attention.nope_dim, attention.nope_dim + attention.value_dim
+        weight = self._checkpoint.tensor(f"{name}.weight", (heads * rows, attention.latent_rank))
+        parts = weight.view(heads, rows, attention.latent_rank)
+        return self._linears.latent(parts[:, :nope], parts[:, nope:])
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Loads a tensor that is no linear layer, in the model's format and on its device.

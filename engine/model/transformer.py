@@ -14,11 +14,12 @@ from torch.nn import functional
 from core.status import Progress
 from engine.model.attention import Step, TakenStep
 from engine.model.batch import Batch
-from engine.model.config import Activation, ExpertsMLP, ModelConfig, heads_of
+from engine.model.config import Activation, ExpertsMLP, LatentAttention, ModelConfig, heads_of
 from engine.model.dense import DenseWeights
-from engine.model.elementwise import Elementwise
+from engine.model.elementwise import Angles, Elementwise
 from engine.model.experts import ExpertsWeights
 from engine.model.families.family import Names
+from engine.model.latent import LatentWeights
 from engine.model.layer import Layer, load_layer
 from engine.model.linear import AnyLinear, Linear, LinearFactory
 from engine.model.model import Stored
@@ -112,17 +113,15 @@ class OperatorLayers(Generic[Step]):
         angles = {rope: between.angles(batch.positions, rope) for rope in self._ropes}
         change: Tensor | None = None
         for index, layer in enumerate(self._layers):
-            attention = heads_of(layer.config)
+            rope = layer.config.attention.rope
             hidden, normed = between.add_norm(hidden, change, layer.attention_norm)
-            heads = layer.attention.query_key_value(normed).view(len(normed), -1, attention.head_dim)
-            turns = None if attention.rope is None else angles[attention.rope]
-            norm = layer.attention.query_key_norm
-            queries = between.rotate_and_store(heads, turns, norm, step, index, attention)
+            turns = None if rope is None else angles[rope]
+            queries = self._store(layer, index, normed, turns, step)
             stored(index)
             last = index == len(self._layers) - 1
             if last and not len(batch.logit_rows):
                 return hidden[:0]
-            attended = step.attend(index, queries, layer.attention.sinks).flatten(1)
+            attended = self._attend(layer, index, queries, turns, step).flatten(1)
             if last and len(batch.logit_rows) < len(hidden):  # else it is every row, in order
                 hidden, attended = hidden[batch.logit_rows], attended[batch.logit_rows]
             change = self._post(layer.attention.output(attended), layer.attention_post_norm)
@@ -150,6 +149,26 @@ class OperatorLayers(Generic[Step]):
         if weights.shared_gate is not None:
             shared = shared * torch.sigmoid(functional.linear(exact, weights.shared_gate)).to(x.dtype)
         return change + shared
+
+    def _store(self, layer: Layer[Linear], index: int, normed: Tensor, angles: Angles | None, step: Step) -> Tensor:
+        """Stores a layer's KV. Returns its queries, or what latent attention makes them of."""
+        weights, attention = layer.attention, layer.config.attention
+        if isinstance(weights, LatentWeights):
+            assert isinstance(attention, LatentAttention) and angles is not None
+            norms = weights.query_norm, weights.norm
+            return self._between.store_latents(weights.down(normed), angles, *norms, step, index, attention)
+        attention = heads_of(layer.config)
+        heads = weights.query_key_value(normed).view(len(normed), -1, attention.head_dim)
+        return self._between.rotate_and_store(heads, angles, weights.query_key_norm, step, index, attention)
+
+    def _attend(self, layer: Layer[Linear], index: int, queries: Tensor, angles: Angles | None, step: Step) -> Tensor:
+        weights, attention = layer.attention, layer.config.attention
+        if isinstance(weights, LatentWeights):
+            assert isinstance(attention, LatentAttention) and angles is not None
+            queries = queries if weights.query is None else weights.query(queries)
+            queries = queries.unflatten(1, (attention.heads, -1))
+            return step.attend_latent(index, self._between.rotate_queries(queries, angles, attention), weights.products)
+        return step.attend(index, queries, weights.sinks)
 
     def _post(self, change: Tensor, norm: Tensor | None) -> Tensor:
         return change if norm is None else self._between.add_norm(change, None, norm)[1]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine.backends.native.library import FORMATS, AttentionArguments
 from engine.device import dtype_name
+from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, Ints
 from engine.model.config import AttentionLayer, DenseMLP, HeadAttention, LayerConfig, ModelConfig, TextModel
 
@@ -70,7 +71,7 @@ class NativeAttention:
         return NativeAttentionStep(self._native, self._layers, self._attentions, batch)
 
 
-class NativeAttentionStep:
+class NativeAttentionStep(AttentionStep):
     """See `engine.model.attention.AttentionStep`."""
 
     def __init__(

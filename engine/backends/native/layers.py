@@ -13,7 +13,7 @@ from engine.backends.native.linear import NativeLinear
 from engine.model.batch import Batch
 from engine.model.config import DenseMLP, ModelConfig, heads_of
 from engine.model.dense import DenseWeights
-from engine.model.layer import Layer
+from engine.model.layer import HeadWeights, Layer
 from engine.model.model import Stored
 from engine.model.rope import inverse_frequencies
 
@@ -101,7 +101,7 @@ class NativeLayers:
 
 def _arguments(layer: Layer[NativeLinear]) -> LayerArguments:
     attention, mlp = layer.attention, layer.mlp
-    assert isinstance(mlp, DenseWeights)
+    assert isinstance(attention, HeadWeights) and isinstance(mlp, DenseWeights)
     assert layer.attention_norm is not None and layer.mlp_norm is not None
     return LayerArguments(
         attention_norm=layer.attention_norm.data_ptr(),

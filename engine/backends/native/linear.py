@@ -11,7 +11,7 @@ from core.errors import NativeError
 from engine.backends.native.library import FORMATS, WEIGHT_FORMATS, LinearArguments
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
-from engine.model.linear import Experts, stacked
+from engine.model.linear import Experts, LatentProducts, stacked
 from engine.model.quantization import quantized
 
 CPU = torch.device("cpu")
@@ -80,6 +80,9 @@ class NativeLinears:
 
     def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> Experts:
         raise AssertionError("engine.backends.native.attention.unsupported refuses experts")
+
+    def latent(self, keys: Tensor, values: Tensor) -> LatentProducts:
+        raise AssertionError("engine.backends.native.attention.unsupported refuses latent attention")
 
 
 def prove(native: ctypes.CDLL) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from core.kvspec import blocks_for
+from engine.model.attention import AttentionStep
 from engine.model.batch import Batch
 from engine.model.config import HeadAttention
 
@@ -52,7 +53,7 @@ class ReferenceAttention:
         return ReferenceAttentionStep(self._layers, self._attentions, batch)
 
 
-class ReferenceAttentionStep:
+class ReferenceAttentionStep(AttentionStep):
     """See `engine.model.attention.AttentionStep`."""
 
     def __init__(self, layers: list[Tensor], attentions: Sequence[HeadAttention], batch: Batch) -> None:

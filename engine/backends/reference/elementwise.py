@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from engine.backends.reference.routing import route
 from engine.model.attention import AttentionStep
-from engine.model.config import Activation, ExpertsMLP, HeadAttention
+from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
 from engine.model.elementwise import Angles
 from engine.model.rope import Rope, Rotary, rotate_
 
@@ -56,6 +56,27 @@ class ReferenceElementwise:
         if angles is not None:
             rotate_(heads, *angles)
 
+    def store_latents(
+        self,
+        down: Tensor,
+        angles: Angles,
+        query_norm: Tensor | None,
+        norm: Tensor,
+        step: AttentionStep,
+        layer: int,
+        attention: LatentAttention,
+    ) -> Tensor:
+        queries, vectors = down.tensor_split([down.shape[1] - attention.latent_rank - attention.rope_dim], 1)
+        latents, keys = vectors.tensor_split([attention.latent_rank], 1)
+        latents.copy_(_latents_normed(latents, norm, attention))
+        rotate_(keys.unsqueeze(1), *angles)
+        step.store(layer, vectors.unsqueeze(1))
+        return queries if query_norm is None else _latents_normed(queries, query_norm, attention)
+
+    def rotate_queries(self, queries: Tensor, angles: Angles, attention: LatentAttention) -> Tensor:
+        rotate_(queries[..., attention.nope_dim :], *angles)
+        return queries
+
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
         return gated(gate_up, activation)
 
@@ -66,6 +87,10 @@ class ReferenceElementwise:
         """Norms the last axis by a `weight` of its size; `factors` of another shape are multiplied in behind it."""
         normed = functional.rms_norm(x.float(), (x.shape[-1],), weight, self._eps)
         return (normed if factors is None else normed * factors).to(x.dtype)
+
+
+def _latents_normed(latents: Tensor, weight: Tensor, attention: LatentAttention) -> Tensor:
+    return functional.rms_norm(latents.float(), weight.shape, weight, attention.norm_eps).to(latents.dtype)
 
 
 def gated(gate_up: Tensor, activation: Activation) -> Tensor:

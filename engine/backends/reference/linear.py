@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.backends.reference.experts import ReferenceExperts
+from engine.backends.reference.latent_products import ReferenceLatentProducts
 from engine.device import cpu_multiplies_bf16
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
@@ -73,6 +74,10 @@ class ReferenceLinears:
     def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> ReferenceExperts:
         products = [(self.fused(e.gate_up, e.gate_up_bias), self.fused([e.down], e.down_bias)) for e in tensors]
         return ReferenceExperts(products, mlp.activation)
+
+    def latent(self, keys: Tensor, values: Tensor) -> ReferenceLatentProducts:
+        made = (part.to(self._device, self._dtype).contiguous() for part in (keys, values))
+        return ReferenceLatentProducts(*made)
 
 
 def can_pack() -> bool:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.device import to_device
+from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, Ints
 from engine.model.config import HeadAttention
 from kernels.attention_parts import FEW_SPLITS, MAX_SPLITS
@@ -121,7 +122,7 @@ class TritonAttention:
         return TritonAttentionStep(self._layers, self._windows, slots, singles, chunks)
 
 
-class TritonAttentionStep:
+class TritonAttentionStep(AttentionStep):
     """See `engine.model.attention.AttentionStep`."""
 
     def __init__(

@@ -20,6 +20,13 @@ class LayerNames(Struct, frozen=True, kw_only=True):
     key_norm: str = "self_attn.k_norm"
     attention_output: str = "self_attn.o_proj"
     sinks: str = "self_attn.sinks"
+    query: str = "self_attn.q_proj"  # of latent attention without a query's latent vector
+    query_down: str = "self_attn.q_a_proj"
+    query_down_norm: str = "self_attn.q_a_layernorm"
+    query_up: str = "self_attn.q_b_proj"
+    latent_down: str = "self_attn.kv_a_proj_with_mqa"
+    latent_norm: str = "self_attn.kv_a_layernorm"
+    latent_up: str = "self_attn.kv_b_proj"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     attention_norm: str | None = "input_layernorm"  # before attention; None: there is none

@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.backends.native.library import FORMATS
 from engine.backends.reference.routing import route
 from engine.model.attention import AttentionStep
-from engine.model.config import Activation, ExpertsMLP, HeadAttention
+from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
 from engine.model.elementwise import Angles
 from engine.model.rope import Rope, inverse_frequencies
 
@@ -89,6 +89,21 @@ class NativeElementwise:
             None if weight is None else weight.data_ptr(),
             self._eps,
         )
+
+    def store_latents(
+        self,
+        down: Tensor,
+        angles: Angles,
+        query_norm: Tensor | None,
+        norm: Tensor,
+        step: AttentionStep,
+        layer: int,
+        attention: LatentAttention,
+    ) -> Tensor:
+        raise AssertionError("the native operators have no latent attention")
+
+    def rotate_queries(self, queries: Tensor, angles: Angles, attention: LatentAttention) -> Tensor:
+        raise AssertionError("the native operators have no latent attention")
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
         assert gate_up.is_contiguous() and gate_up.dtype == self._dtype and activation == "silu"

@@ -1,0 +1,32 @@
+"""Multiplies by the key and value parts of latent attention by PyTorch's operators, on any device."""
+
+import torch
+from torch import Tensor
+
+
+class ReferenceLatentProducts:
+    """See `engine.model.linear.LatentProducts`. One copy of the weights serves both forms."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        """Takes `[heads, nope, latent]` and `[heads, value, latent]`, contiguous."""
+        self._keys = keys
+        self._values = values
+
+    def absorbed(self, queries: Tensor) -> Tensor:
+        nope = self._keys.shape[1]
+        own = torch.bmm(queries[..., :nope].transpose(0, 1), self._keys)  # [heads, tokens, latent]
+        return torch.cat((own.transpose(0, 1), queries[..., nope:]), -1)
+
+    def values(self, attended: Tensor) -> Tensor:
+        return torch.bmm(attended.transpose(0, 1), self._values.transpose(1, 2)).transpose(0, 1)
+
+    def expanded(self, vectors: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
+        keys, values = self._keys[heads], self._values[heads]
+        latents, shared = vectors.split((keys.shape[2], vectors.shape[1] - keys.shape[2]), 1)
+        own = torch.matmul(latents, keys.transpose(1, 2))  # [heads, tokens, nope]
+        keys = torch.cat((own, shared.expand(len(own), -1, -1)), -1)
+        return keys, torch.matmul(latents, values.transpose(1, 2))
+
+    def held(self) -> list[Tensor]:
+        """Returns both parts."""
+        return [self._keys, self._values]

@@ -1,0 +1,93 @@
+"""Loads the weights of latent attention, and says in which of its two forms a work attends.
+
+Multi-head latent attention (DeepSeek-V2, https://arxiv.org/abs/2405.04434), of a normed hidden state x and in head h:
+
+    c, k = W x            the latent vector, and a key that all heads share; stored are c, normed, and k, rotated
+    key_h = K_h c | k     of nope_dim + rope_dim numbers
+    value_h = V_h c
+    q_h = a_h | b_h       a query's two parts, b_h rotated
+
+Absorbed, no key or value is ever built: q_h key_h = (K_h^T a_h) c + b_h k, and a weighted sum of values is V_h times
+the sum of the latent vectors with these weights. So all heads attend to one vector of each token, `[c | k]`, whose
+value is its first part: a pair costs 2 latent_rank + rope_dim operations. Expanded, keys and values are built once for
+all queries of a work, and a pair costs nope_dim + rope_dim + value_dim.
+"""
+
+from dataclasses import dataclass
+from typing import Generic
+
+import torch
+from torch import Tensor
+
+from engine.model.config import LatentAttention, ModelConfig
+from engine.model.families.family import LayerNames
+from engine.model.linear import AnyLinear, LatentProducts, LinearFactory
+from engine.model.rope import halves_order
+
+
+@dataclass(frozen=True, slots=True)
+class LatentWeights(Generic[AnyLinear]):
+    """Holds the weights of a `LatentAttention`.
+
+    `down` gives, side by side, what queries come from, the latent vector, and the shared key. Queries come from a
+    latent vector of their own by `query_norm` and `query`; without one, `down` gives the queries themselves.
+    """
+
+    down: AnyLinear
+    query_norm: Tensor | None  # fp32 [query_rank]
+    query: AnyLinear | None
+    norm: Tensor  # fp32 [latent_rank]
+    products: LatentProducts
+    output: AnyLinear
+
+    def held(self) -> list[Tensor]:
+        """Returns the tensors that stay in memory."""
+        query = [] if self.query is None else self.query.held()
+        norms = [norm for norm in (self.query_norm, self.norm) if norm is not None]
+        return [*norms, *self.down.held(), *query, *self.products.held(), *self.output.held()]
+
+
+def load_latent(
+    config: ModelConfig, attention: LatentAttention, make: LinearFactory[AnyLinear], names: LayerNames
+) -> LatentWeights[AnyLinear]:
+    """Loads a layer's latent attention. Raises `ModelError` where a tensor is missing or has another shape."""
+    hidden, rank = config.hidden_size, attention.query_rank
+    queries, latent = attention.heads * (attention.nope_dim + attention.rope_dim), attention.latent_rank
+    first = rank or queries
+    query_name = names.query_down if rank else names.query
+    order, query_order = _orders(attention)
+    return LatentWeights(
+        down=make.linear(
+            [query_name, names.latent_down], [first, latent + attention.rope_dim], hidden, attention.bias, order=order
+        ),
+        query_norm=make.norm(names.query_down_norm, rank) if rank else None,
+        query=make.linear([names.query_up], [queries], rank, order=query_order) if rank else None,
+        norm=make.norm(names.latent_norm, latent),
+        products=make.latent(names.latent_up, attention),
+        output=make.linear(
+            [names.attention_output],
+            [hidden],
+            attention.heads * attention.value_dim,
+            attention.bias,
+            scale=config.residual_scale,
+        ),
+    )
+
+
+def _orders(attention: LatentAttention) -> tuple[Tensor | None, Tensor | None]:
+    """Returns the orders in which operators take the outputs of `down` and `query`; None: the checkpoint's."""
+    if not attention.rope.interleaved:
+        return None, None
+    rotated, nope = attention.rope_dim, attention.nope_dim
+    queries = halves_order(attention.heads, nope + rotated, rotated, begin=nope)
+    first = torch.arange(attention.query_rank) if attention.query_rank else queries
+    shared = halves_order(1, attention.latent_rank + rotated, rotated, begin=attention.latent_rank)
+    return torch.cat((first, shared + len(first))), queries
+
+
+def expands(attention: LatentAttention, queries: int, keys: int) -> bool:
+    """Tells whether a work of `queries`, the last of `keys` tokens, takes fewer operations in the expanded form."""
+    pairs = queries * keys - queries * (queries - 1) // 2
+    products = attention.latent_rank * (attention.nope_dim + attention.value_dim)  # for a query, or for a key
+    saved = pairs * (2 * attention.latent_rank - attention.nope_dim - attention.value_dim)
+    return saved > (keys - queries) * products
