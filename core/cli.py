@@ -56,8 +56,14 @@ def _add_options(parser: argparse.ArgumentParser, config: type[Struct]) -> None:
         meta = _meta(field.type)
         default = "" if field.required or field.default in ("", 0, None) else f" (default {field.default})"
         description = ((meta.description if meta else None) or field.name).replace("%", "%%")
+        flag: dict[str, Any] = {"nargs": "?", "const": "true"} if _base(field.type) is bool else {}
         parser.add_argument(
-            option(field.name), dest=field.name, metavar="VALUE", required=field.required, help=description + default
+            option(field.name),
+            dest=field.name,
+            metavar="VALUE",
+            required=field.required,
+            help=description + default,
+            **flag,
         )
 
 
@@ -83,10 +89,15 @@ def _convert(name: str, kind: Any, text: str) -> Any:
 
 def _plain(kind: Any, text: str) -> Any:
     """Converts the text for a literal of integers, which accepts no string even in lax mode."""
-    base = get_args(kind)[0] if _meta(kind) else kind
+    base = _base(kind)
     if get_origin(base) is not None and all(isinstance(choice, int) for choice in get_args(base)):
         return int(text)
     return text
+
+
+def _base(kind: Any) -> Any:
+    """Returns what an `Annotated` type annotates."""
+    return get_args(kind)[0] if _meta(kind) else kind
 
 
 def _sentence(error: Exception, kind: Any) -> str:

@@ -1,6 +1,7 @@
 """Options come from config structs, and a bad value is refused by name."""
 
 import pytest
+from msgspec import Struct
 
 from core.cli import parse
 from core.config import GatewayConfig, WorkerConfig
@@ -32,6 +33,19 @@ def test_a_bad_value_is_refused_with_option_and_value(option: str, value: str) -
     with pytest.raises(ConfigError) as error:
         parse(WorkerConfig, ["--model", "dir", f"{option}={value}"], "worker")
     assert str(error.value).startswith(f"{option}: {value!r}: ")
+
+
+class Switched(Struct, frozen=True, kw_only=True):
+    """Has a field that is on or off."""
+
+    loud: bool = False
+
+
+@pytest.mark.parametrize(
+    ("argv", "loud"), [([], False), (["--loud"], True), (["--loud", "False"], False), (["--loud=true"], True)]
+)
+def test_a_switch_is_given_alone_or_with_its_value(argv: list[str], loud: bool) -> None:
+    assert parse(Switched, argv, "switched").loud is loud
 
 
 def test_an_unknown_option_is_refused_by_name() -> None:
