@@ -38,7 +38,7 @@ class RandomWeights(Checkpoint):
         ends = config.vocab_size * config.hidden_size * (1 if config.tied_head else 2)
         return len(config.layers) * layer + ends
 
-    def refuse_unused(self, *ignored: str) -> None:
+    def refuse_unused(self, endings: tuple[str, ...] = (), beginnings: tuple[str, ...] = ()) -> None:
         """Refuses nothing: there is nothing but what was asked for."""
 
     def digest(self, salt: bytes = b"") -> str:

@@ -13,14 +13,23 @@ from typing import Any
 import torch
 import transformers
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    CwmConfig,
+    Ernie4_5Config,
+    Exaone4Config,
     Gemma2Config,
+    Gemma3Config,
     Gemma3TextConfig,
     GemmaConfig,
     Glm4Config,
     GlmConfig,
     GraniteConfig,
+    HeliumConfig,
     LlamaConfig,
+    MinistralConfig,
+    Mistral3Config,
     MistralConfig,
     MixtralConfig,
     Olmo2Config,
@@ -29,6 +38,7 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
     Qwen3MoeConfig,
+    SeedOssConfig,
     SmolLM3Config,
 )
 
@@ -68,6 +78,25 @@ LONGROPE = {
     "attention_factor": 1.2,
 }
 FOUR = ["sliding_attention", "full_attention"] * 2
+GEMMA3: dict[str, Any] = dict(
+    head_dim=48,
+    query_pre_attn_scalar=24,
+    sliding_window=9,
+    layer_types=["sliding_attention"] * 3 + ["full_attention"],
+    rope_parameters={
+        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+)
+EYES = dict(
+    model_type="siglip_vision_model",
+    hidden_size=32,
+    intermediate_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    image_size=28,
+    patch_size=14,
+)
 
 EXPERTS: dict[str, Any] = dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=40)
 
@@ -92,6 +121,12 @@ VARIANTS: dict[str, Callable[[], Any]] = {
     "mistral-window": _make(MistralConfig, sliding_window=13, head_dim=32),
     "mixtral": _make(MixtralConfig, num_local_experts=5, num_experts_per_tok=2, sliding_window=None),
     "mixtral-window": _make(MixtralConfig, num_local_experts=4, num_experts_per_tok=4, sliding_window=13),
+    "mistral3-images": lambda: Mistral3Config(
+        text_config={**SIZES, "model_type": "mistral", "head_dim": 16, "sliding_window": None},
+        vision_config={**EYES, "model_type": "pixtral"},
+        tie_word_embeddings=False,
+    ),
+    "ministral": _make(MinistralConfig, head_dim=32, sliding_window=11, layer_types=FOUR[1:] + FOUR[:1]),
     "qwen2": _make(Qwen2Config),
     "qwen2-tied-yarn": _make(
         Qwen2Config, tie_word_embeddings=True, rope_parameters={**YARN, "beta_fast": 16.0, "attention_factor": 1.1}
@@ -125,16 +160,9 @@ VARIANTS: dict[str, Callable[[], Any]] = {
         attn_logit_softcapping=None,
         final_logit_softcapping=None,
     ),
-    "gemma3": _make(
-        Gemma3TextConfig,
-        head_dim=48,
-        query_pre_attn_scalar=24,
-        sliding_window=9,
-        layer_types=["sliding_attention"] * 3 + ["full_attention"],
-        rope_parameters={
-            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-        },
+    "gemma3": _make(Gemma3TextConfig, **GEMMA3),
+    "gemma3-images": lambda: Gemma3Config(
+        text_config={**SIZES, **GEMMA3, "tie_word_embeddings": True}, vision_config=EYES, mm_tokens_per_image=4
     ),
     "phi3": _make(Phi3Config, sliding_window=17, pad_token_id=None),
     "phi3-longrope": _make(  # of texts of more than one token
@@ -199,6 +227,11 @@ VARIANTS: dict[str, Callable[[], Any]] = {
     "qwen3-moe-some-dense": _make(
         Qwen3MoeConfig, **{**EXPERTS, "norm_topk_prob": True}, decoder_sparse_step=2, mlp_only_layers=[3]
     ),
+    "exaone4": _make(Exaone4Config, sliding_window=10, sliding_window_pattern=2, pad_token_id=None),
+    "seed-oss": _make(SeedOssConfig, head_dim=16, attention_out_bias=True, mlp_bias=True, pad_token_id=None),
+    "cwm": _make(CwmConfig, head_dim=32, sliding_window=14, rope_parameters=LLAMA3, bos_token_id=1),
+    "ernie4.5": _make(Ernie4_5Config, head_dim=32, use_bias=True, pad_token_id=None),
+    "helium": _make(HeliumConfig, head_dim=32, num_attention_heads=4, pad_token_id=None),
 }
 """Every architecture, and every option of one that changes what is computed."""
 
@@ -216,7 +249,7 @@ def build_model(directory: Path, config: Any, *, seed: int = 0, shard_size: str 
     """Saves a random model of `config`. Biases and norms, which start at 0 and 1, are made random as well."""
     transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model = _class_of(config).from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias") or "norm" in name:
@@ -234,8 +267,12 @@ def make_prompts(lengths: Sequence[int], vocab_size: int, seed: int = 0) -> list
 def load_reference(directory: Path) -> Any:
     """Transformers' own model in fp32 with its plainest attention, which shares no operator with ours."""
     transformers.utils.logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
-    return model.eval()
+    kind = _class_of(AutoConfig.from_pretrained(directory))
+    return kind.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def _class_of(config: Any) -> Any:
+    return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
 
 
 Process = Callable[[list[int], list[int], torch.Tensor], torch.Tensor]

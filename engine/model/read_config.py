@@ -21,7 +21,8 @@ def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
     raw = read_json(directory / "config.json")
     architecture = _architecture(raw)
     refuse_quantized(raw, directory.name)
-    config = auto_config(directory)
+    whole = auto_config(directory)
+    config = whole.get_text_config()  # itself, unless it describes a part of a model that sees images too
     if max_model_len > config.max_position_embeddings:
         limit = config.max_position_embeddings
         raise ConfigError("max_model_len", max_model_len, f"the model was made for at most {limit} positions")
@@ -33,7 +34,7 @@ def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
         "norm_eps": float(config.rms_norm_eps),
         "max_model_len": max_model_len or int(config.max_position_embeddings),
         "eos_token_ids": eos_of(directory, config),
-        "tied_head": bool(config.tie_word_embeddings),
+        "tied_head": bool(whole.tie_word_embeddings),
     }
     found = ModelConfig(**(common | family_of(architecture).read(config, directory.name)))
     return structs.replace(found, layers=tuple(_served(layer, found.max_model_len) for layer in found.layers))

@@ -71,12 +71,12 @@ class Checkpoint:
         with _clear_errors(self._name):
             return sum(math.prod(opened.get_slice(name).get_shape()) for name, opened in self._files.items())
 
-    def refuse_unused(self, *ignored: str) -> None:
+    def refuse_unused(self, endings: tuple[str, ...] = (), beginnings: tuple[str, ...] = ()) -> None:
         """Raises `ModelError` if a tensor was never asked for: the config would leave out a part of the model.
 
-        `ignored` are endings of names that may stay: buffers that old checkpoints carry along.
+        Names with these endings may stay, such as buffers that old checkpoints carry along, and with these beginnings.
         """
-        left = sorted(name for name in self._unused if not name.endswith(ignored))
+        left = sorted(name for name in self._unused if not name.endswith(endings) and not name.startswith(beginnings))
         if left:
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
             raise ModelError(f"{self._name}: the config has no place for the weight {left[0]}{more}")

@@ -50,6 +50,7 @@ class Names(Struct, frozen=True, kw_only=True):
     norm: str = "model.norm"
     head: str = "lm_head"
     of_layer: LayerNames = LayerNames()
+    ignored: tuple[str, ...] = ()  # beginnings of names of what is no part of the language model
 
     def in_layer(self, index: int) -> LayerNames:
         """Returns the names of the tensors of one layer, with their prefix."""
@@ -62,6 +63,11 @@ class Names(Struct, frozen=True, kw_only=True):
 
         names = {field: whole(name) for field, name in structs.asdict(self.of_layer).items()}
         return LayerNames(**names | {"prefix": prefix})
+
+    def beside_images(self) -> "Names":
+        """Returns the names that these tensors have in a model that sees images too, of which only text is served."""
+        named = {field: f"language_model.{getattr(self, field)}" for field in ("embedding", "layer", "norm", "head")}
+        return structs.replace(self, **named, ignored=("vision_tower.", "multi_modal_projector."))
 
 
 Fields = dict[str, Any]

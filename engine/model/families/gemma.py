@@ -78,3 +78,4 @@ def _fields(
 GEMMA1 = Family(("GemmaForCausalLM",), read_1)
 GEMMA2 = Family(("Gemma2ForCausalLM",), read_2, Names(of_layer=AROUND))
 GEMMA3 = Family(("Gemma3ForCausalLM",), read_3, Names(of_layer=AROUND))
+GEMMA3_IMAGES = Family(("Gemma3ForConditionalGeneration",), read_3, Names(of_layer=AROUND).beside_images())

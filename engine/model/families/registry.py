@@ -1,17 +1,34 @@
 """Lists the families that the one transformer of this package serves."""
 
 from engine.model.config import ModelConfig
-from engine.model.families import gemma, glm, granite, llama, mistral, mixtral, olmo, phi3, qwen, qwen_moe, smollm3
+from engine.model.families import (
+    exaone,
+    gemma,
+    glm,
+    granite,
+    llama,
+    llama_like,
+    mistral,
+    mixtral,
+    olmo,
+    phi3,
+    qwen,
+    qwen_moe,
+    smollm3,
+)
 from engine.model.families.family import Family, Names
 
 FAMILIES: tuple[Family, ...] = (
     llama.FAMILY,
     mistral.FAMILY,
+    mistral.MISTRAL3,
+    mistral.MINISTRAL,
     qwen.QWEN2,
     qwen.QWEN3,
     gemma.GEMMA1,
     gemma.GEMMA2,
     gemma.GEMMA3,
+    gemma.GEMMA3_IMAGES,
     phi3.FAMILY,
     granite.FAMILY,
     olmo.OLMO2,
@@ -21,6 +38,11 @@ FAMILIES: tuple[Family, ...] = (
     glm.GLM4,
     mixtral.FAMILY,
     qwen_moe.QWEN3,
+    exaone.FAMILY,
+    llama_like.SEED_OSS,
+    llama_like.CWM,
+    llama_like.ERNIE,
+    llama_like.HELIUM,
 )
 
 SUPPORTED = tuple(architecture for family in FAMILIES for architecture in family.architectures)

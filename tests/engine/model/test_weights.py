@@ -97,6 +97,36 @@ def test_weights_that_the_config_leaves_out_are_refused(whole: Path, tmp_path: P
         load(directory)
 
 
+def test_of_a_model_that_sees_images_the_language_model_is_all_that_is_loaded(tmp_path: Path) -> None:
+    directory = build_model(tmp_path / "model", VARIANTS["gemma3-images"]())
+    tensors = load_file(directory / "model.safetensors")
+    assert any(name.startswith("vision_tower.") for name in tensors)
+    load(directory)
+    tensors["language_model.model.layers.0.self_attn.sinks"] = torch.zeros(4)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"no place for the weight language_model\.model\.layers\.0\.self_attn\.sinks"):
+        load(directory)
+
+
+@pytest.mark.parametrize(
+    ("variant", "name", "words"),
+    [
+        ("phi3", "model.layers.1.self_attn.qkv_proj.weight", ["[255, 128]", "[256, 128]"]),
+        ("glm4", "model.layers.1.mlp.gate_up_proj.weight", ["[383, 128]", "[384, 128]"]),
+        ("olmo2", "model.layers.1.self_attn.k_norm.weight", ["[63]", "[64]"]),
+        ("gemma2", "model.layers.1.post_feedforward_layernorm.weight", ["[127]", "[128]"]),
+    ],
+)
+def test_tensors_of_other_shapes_are_named_in_every_family(
+    variant: str, name: str, words: list[str], tmp_path: Path
+) -> None:
+    directory = build_model(tmp_path / "model", VARIANTS[variant]())
+    edit(name, lambda tensor: tensor[:-1].clone())(directory)
+    with pytest.raises(ModelError) as caught:
+        load(directory)
+    assert all(word in str(caught.value) for word in [name, *words]), caught.value
+
+
 def test_a_missing_shard_is_named(sharded: Path, tmp_path: Path) -> None:
     directory = Path(shutil.copytree(sharded, tmp_path / "model"))
     shards = sorted(directory.glob("*.safetensors"))
