@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.backends.native.library import FORMATS, AttentionArguments
+from engine.backends.native.library import FORMATS, AttentionArguments, Manner
 from engine.device import dtype_name
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, Ints
-from engine.model.config import AttentionLayer, DenseMLP, HeadAttention, LayerConfig, ModelConfig, TextModel
+from engine.model.config import AttentionLayer, DenseMLP, HeadAttention, LayerConfig, TextModel
 
 MAX_HEAD_DIM, MAX_BLOCK = 576, 64
 TILE = 128
@@ -30,8 +30,6 @@ def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
         return f"fp32 and bf16 are supported, not {dtype_name(dtype)}"
     if MAX_BLOCK % block:
         return f"block sizes that divide {MAX_BLOCK} are supported, not {block}"
-    if isinstance(config, ModelConfig) and len(config.ropes) > 1:
-        return "layers with different rotations are not supported"
     return next(filter(None, map(_missing, dict.fromkeys(config.layers))), "")
 
 
@@ -42,17 +40,15 @@ def _missing(layer: AttentionLayer) -> str:
         return "latent attention is not supported"
     if attention.head_dim > MAX_HEAD_DIM or attention.head_dim % 2:
         return f"even head sizes up to {MAX_HEAD_DIM} are supported, not {attention.head_dim}"
-    if attention.softcap or attention.sinks:
-        return "attention with soft caps or with sinks is not supported"
-    if not isinstance(layer, LayerConfig):  # the rest of the layer is not ours
-        return ""
-    if attention.rope is None or attention.rope.dim != attention.head_dim:
-        return "layers whose heads are not rotated as a whole are not supported"
-    if attention.norm == "all":
-        return "norms over all heads are not supported"
-    if not isinstance(layer.mlp, DenseMLP) or layer.mlp.activation != "silu":
-        return "MLPs other than dense ones with silu are not supported"
+    if isinstance(layer, LayerConfig) and not isinstance(layer.mlp, DenseMLP):
+        return "mixtures of experts are not supported"
     return ""
+
+
+def manner_of(attention: HeadAttention, sinks: Tensor | None) -> Manner:
+    """Returns what the operator is told of one layer; the `sinks` have to outlive it."""
+    where = None if sinks is None else sinks.data_ptr()
+    return Manner(scale=attention.scale, softcap=attention.softcap, window=attention.window, sinks=where)
 
 
 class NativeAttention:
@@ -79,7 +75,7 @@ class NativeAttentionStep(AttentionStep):
     ) -> None:
         self._native = native
         self.pools = [layer.data_ptr() for layer in layers]
-        self.windows = [attention.window for attention in attentions]
+        self._attentions = attentions
         self._batch = batch  # keeps the tables alive
         blocks, kv_heads, _, block, dim = layers[0].shape
         for places, end in ((batch.block_tables, blocks), (batch.slots, blocks * block), (batch.fresh_blocks, blocks)):
@@ -92,7 +88,6 @@ class NativeAttentionStep(AttentionStep):
             dim=dim,
             value_dim=dim,
             block=block,
-            scale=attentions[0].scale,
             tables=batch.block_tables.data_ptr(),
             table_stride=batch.block_tables.stride(0),
         )
@@ -115,8 +110,9 @@ class NativeAttentionStep(AttentionStep):
         assert not rest
         output = queries.new_empty((tokens, heads, dim))
         source, stride = queries.data_ptr(), queries.stride(0)
-        pool, window, target = self.pools[layer], self.windows[layer], output.data_ptr()
-        self._native.baton_attend(self.prepared(shared), source, stride, pool, window, target)
+        pool, target = self.pools[layer], output.data_ptr()
+        manner = manner_of(self._attentions[layer], sinks)
+        self._native.baton_attend(self.prepared(shared), manner, source, stride, pool, target)
         return output
 
     def prepared(self, shared: int) -> AttentionArguments:

@@ -26,12 +26,33 @@ class AttentionArguments(Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("format", "kv_heads", "vectors", "shared", "dim", "value_dim", "block")),
-        ("scale", c_double),
         ("tables", c_void_p),
         ("table_stride", c_int64),
         ("units", c_void_p),
         ("unit_count", c_int64),
         ("partials", c_void_p),
+    )
+
+
+class Manner(Structure):
+    """Mirrors `struct manner` in attention_step.h: what one layer's attention does in its own way."""
+
+    _fields_ = (("scale", c_double), ("softcap", c_double), ("window", c_int64), ("sinks", c_void_p))
+
+
+class Rotation(Structure):
+    """Mirrors `struct rotation` in elementwise.h: the angles of a step's tokens."""
+
+    _fields_ = (("dim", c_int64), ("cosine", c_void_p), ("sine", c_void_p))
+
+
+class Heads(Structure):
+    """Mirrors `struct heads` in elementwise.h: queries and keys, and how they are normed."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("queries", "keys", "dim", "stride", "tokens", "norm")),
+        ("weight", c_void_p),
+        ("eps", c_double),
     )
 
 
@@ -54,8 +75,11 @@ class LayerArguments(Structure):
     """Mirrors `struct layer` in layer.c: its weights."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("attention_norm", "query_key_norm", "mlp_norm")),
+        *((name, c_void_p) for name in ("attention_norm", "attention_post_norm", "query_key_norm")),
+        *((name, c_void_p) for name in ("mlp_norm", "mlp_post_norm")),
         *((name, LinearArguments) for name in ("query_key_value", "attention_output", "gate_up", "down")),
+        ("manner", Manner),
+        *((name, c_int64) for name in ("queries", "keys", "dim", "norm", "rotation", "activation")),
     )
 
 
@@ -63,29 +87,35 @@ class StepArguments(Structure):
     """Mirrors `struct step` in layer.c: what the layers of a step share."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("format", "dim", "rotated")),
+        ("format", c_int64),
         ("attention", POINTER(AttentionArguments)),
         *((name, c_int64) for name in ("tokens", "fresh_count", "row_count")),
-        *((name, c_void_p) for name in ("slots", "fresh", "rows", "cosine", "sine")),
+        *((name, c_void_p) for name in ("slots", "fresh", "rows")),
+        ("rotations", POINTER(Rotation)),
         ("eps", c_double),
         *((name, c_void_p) for name in ("hidden", "change", "normed", "heads", "attended", "gate_up", "gated")),
     )
 
 
+NORMS = {"none": 0, "head": 1, "all": 2}
+"""`enum norm` in elementwise.h, of what `HeadAttention.norm` says."""
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "clamped_swiglu": 2}
+"""`enum activation` in elementwise.h."""
+
 ARGUMENTS: dict[str, tuple[type, ...]] = {
     "baton_pack": (POINTER(LinearArguments), c_void_p, c_void_p),
     "baton_linear": (POINTER(LinearArguments), c_void_p, c_long, c_long, c_void_p),
     "baton_attention_limits": (c_void_p,),
-    "baton_attend": (POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long, c_void_p),
+    "baton_attend": (POINTER(AttentionArguments), POINTER(Manner), c_void_p, c_long, c_void_p, c_void_p),
     "baton_store": (POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long, c_void_p, c_long, c_void_p),
     "baton_add_norm": (c_int, c_void_p, c_void_p, c_void_p, c_long, c_long, c_double, c_void_p),
     "baton_angles": (c_void_p, c_long, c_void_p, c_long, c_double, c_void_p, c_void_p),
-    "baton_rotate": (c_int, c_void_p, *[c_long] * 4, *[c_void_p] * 3, c_double),
+    "baton_rotate": (c_int, POINTER(Heads), POINTER(Rotation), c_void_p),
     "baton_layer_store": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p),
-    "baton_layer_attend": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p, c_long),
+    "baton_layer_attend": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p),
     "baton_codec_encode": (POINTER(CodecPool), c_void_p, c_long, c_int, c_void_p),
     "baton_codec_decode": (POINTER(CodecPool), c_void_p, c_int, c_long, c_void_p, c_long, c_long, c_long),
-    "baton_gate": (c_int, c_void_p, c_long, c_long, c_void_p),
+    "baton_gate": (c_int, c_int, c_void_p, c_long, c_long, c_void_p),
     "baton_adjust": (c_void_p, c_long, c_char_p, c_long),
     "baton_score": (c_int, c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_void_p),
     "baton_sample": (c_int, c_void_p, c_long, c_char_p, c_long, *[c_void_p] * 5),

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 
 from core.kvspec import blocks_for
 from core.messages import Sampling
@@ -44,16 +46,29 @@ def filled(shape: list[tuple[int, int]], block: int, heads: int, dim: int) -> tu
     return contents, Plan(0, works)
 
 
-def dense(queries: torch.Tensor, content: torch.Tensor, start: int, window: int) -> torch.Tensor:
-    """The definition, in fp64: `queries` `[tokens, heads, dim]`."""
+def dense(
+    queries: torch.Tensor,
+    content: torch.Tensor,
+    start: int,
+    window: int,
+    *,
+    scale: float = 0.0,
+    softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The definition, in fp64: `queries` `[tokens, heads, dim]`, `sinks` `[heads]`."""
     kv_heads = content.shape[1] // 2
     shared = queries.shape[1] // kv_heads
     keys, values = (part.repeat_interleave(shared, 1).double() for part in content.chunk(2, 1))
-    scores = torch.einsum("qhd,khd->hqk", queries.double(), keys) / math.sqrt(queries.shape[2])
+    scores = torch.einsum("qhd,khd->hqk", queries.double(), keys) * (scale or queries.shape[2] ** -0.5)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
     query = start + torch.arange(len(queries))[:, None]
     key = torch.arange(len(content))
     scores = scores.masked_fill((key > query) | ((key <= query - window) if window else False), -math.inf)
-    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.double()[:, None, None].expand(-1, len(queries), 1)), -1)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., : len(content)], values)
 
 
 def write_history(layer: torch.Tensor, contents: list[torch.Tensor], plan: Plan, block: int) -> None:
@@ -76,6 +91,9 @@ def check(
     device: torch.device = CPU,
     *,
     cleared: bool = True,
+    scale: float = 0.0,
+    softcap: float = 0.0,
+    sunk: bool = False,
 ) -> None:
     """Stores what is new and attends, in a pool of NaN; `cleared`: but for the tails of the sequences' own blocks."""
     block = 8
@@ -89,15 +107,18 @@ def check(
         if cleared and work.start % block:  # as it was when the sequence entered the block
             layers[1][work.blocks[0][work.start // block], :, :, work.start % block :] = 0
     attentions = [head_attention(kv_heads * shared, kv_heads, dim, window=each) for each in (0, window)]
+    attentions[1] = structs.replace(attentions[1], scale=scale or dim**-0.5, softcap=softcap)
     step = attention(layers, attentions).begin(build_batch(plan, block, device, None))
     new = torch.cat([content[work.start :] for content, work in zip(contents, plan.works, strict=True)])
     queries = torch.randn(len(new), kv_heads * shared, dim, generator=torch.Generator().manual_seed(1)).to(dtype)
     step.store(1, new.to(device, dtype))
-    found = step.attend(1, queries.to(device)).cpu()
+    sinks = torch.randn(kv_heads * shared, generator=torch.Generator().manual_seed(2)) if sunk else None
+    found = step.attend(1, queries.to(device), None if sinks is None else sinks.to(device)).cpu()
     begin = 0
     for content, work in zip(contents, plan.works, strict=True):
         end = begin + len(work.token_ids)
-        expected = dense(queries[begin:end].float(), content, work.start, window)
+        more: Any = {"scale": scale, "softcap": softcap, "sinks": sinks}
+        expected = dense(queries[begin:end].float(), content, work.start, window, **more)
         torch.testing.assert_close(found[begin:end].double(), expected, rtol=tolerance, atol=tolerance)
         begin = end
     assert not layers[1][0].any(), "the null block was written"
@@ -122,6 +143,15 @@ def test_paged_equals_dense(
 ) -> None:
     monkeypatch.setattr(attention_torch, "GATHERED", gathered)
     check(ReferenceAttention, SHAPES[shape], window, kv_heads, shared, dim, dtype, tolerance)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("scale", "softcap", "sunk"), [(0.5, 0.0, False), (0.0, 3.0, False), (0.2, 2.0, True)])
+def test_scales_soft_caps_and_sinks(shape: str, scale: float, softcap: float, sunk: bool) -> None:
+    more: Any = {"scale": scale, "softcap": softcap, "sunk": sunk}
+    for window in (0, 10):
+        check(ReferenceAttention, SHAPES[shape], window, 2, 3, 10, torch.float32, 3e-6, **more)
+        check(ReferenceAttention, SHAPES[shape], window, 1, 5, 24, torch.bfloat16, 3e-2, **more)
 
 
 @pytest.mark.parametrize("window", [0, 10])

@@ -1,4 +1,5 @@
-/* Causal attention over paged KV: softmax(q k^T scale) v for each query row, by online softmax.
+/* Causal attention over paged KV: softmax(q k^T scale) v for each query row, by online softmax. A layer may cap its
+   scores, and have sinks: a score more in the sum that divides.
 
    A pool layer is [blocks, kv_heads, vectors, block, dim]. The query heads that share a KV head are rows beside each
    other, so each KV block is read once for all of them: a latent vector, once for all heads. Positions are taken a tile at a time; a tile begins at a multiple of TILE in
@@ -11,8 +12,9 @@
 #include "attention_fp32.h"
 
 struct call {
+    const struct manner *manner;
     const char *queries, *pool;
-    long query_stride, window;
+    long query_stride;
     char *out;
 };
 
@@ -46,7 +48,7 @@ static long position_of(const struct attention *step, const struct unit *unit, l
 /* The first position that a token sees. */
 static long begin_of(const struct call *call, long position)
 {
-    return call->window ? most(0, position - call->window + 1) : 0;
+    return call->manner->window ? most(0, position - call->manner->window + 1) : 0;
 }
 
 /* What rows at these positions, in order, see of the tile that begins at `base`. */
@@ -119,10 +121,18 @@ static void write_out(
     const long dim = step->value_dim, width = state_width(step), shared = step->shared;
     for (long row = 0; row < rows; row++) {
         const long place = unit->first + first + row, token = unit->token + place / shared;
-        const long to = ((token * step->kv_heads + head) * shared + place % shared) * dim;
-        const vec total = all(state.total[row]);
-        for (long d = 0; d < dim; d += LANES)
-            store_first(step->format, call->out, to + d, load(FP32, state.sums, row * width + d) / total, dim - d);
+        const long query_head = head * shared + place % shared;
+        const long to = (token * step->kv_heads * shared + query_head) * dim;
+        float kept = 1, total = state.total[row];
+        if (call->manner->sinks) {
+            const float sink = call->manner->sinks[query_head], now = sink > state.maximum[row] ? sink : state.maximum[row];
+            kept = expf(state.maximum[row] - now);
+            total = total * kept + expf(sink - now);
+        }
+        for (long d = 0; d < dim; d += LANES) {
+            const vec sums = load(FP32, state.sums, row * width + d) * all(kept);
+            store_first(step->format, call->out, to + d, sums / all(total), dim - d);
+        }
     }
 }
 
@@ -141,7 +151,7 @@ static void take_queries(
             continue;
         }
 #endif
-        take_fp32_query(step, query, row, &own->fp32);
+        take_fp32_query(step, query, call->manner->scale, row, &own->fp32);
     }
 }
 
@@ -166,16 +176,16 @@ static void prepare(const struct attention *step, const char *const *blocks, str
 }
 
 static void attend_group(
-    const struct attention *step, const char *const *blocks, const struct sight *sight, long first, long rows,
-    struct scratch *own, struct state target)
+    const struct attention *step, const struct manner *manner, const char *const *blocks, const struct sight *sight,
+    long first, long rows, struct scratch *own, struct state target)
 {
 #if defined HAS_BF16
     if (step->format == BF16) {
-        attend_bf16(step, sight, first, rows, &own->bf16, target);
+        attend_bf16(step, manner, sight, first, rows, &own->bf16, target);
         return;
     }
 #endif
-    attend_fp32(step, blocks, sight, first, rows, &own->fp32, target);
+    attend_fp32(step, manner, blocks, sight, first, rows, &own->fp32, target);
 }
 
 /* The tiles of a unit, for its rows `first` … */
@@ -213,7 +223,7 @@ static void attend_rows(
                 sight.row[i] = span_of(call, tile * TILE, own->positions[row + i], own->positions[row + i]);
             const struct state target = unit->partial < 0
                 ? found : from_row(step, partial_of(step, unit, head, tile), first + row);
-            attend_group(step, blocks, &sight, row, count, own, target);
+            attend_group(step, call->manner, blocks, &sight, row, count, own, target);
             if (unit->partial < 0)
                 merge(count, step->value_dim, state_width(step), found, from_row(step, state, row));
         }
@@ -265,9 +275,10 @@ static void merge_partials(
 }
 
 EXPORT void baton_attend(
-    const struct attention *step, const void *queries, long query_stride, const void *pool, long window, void *out)
+    const struct attention *step, const struct manner *manner, const void *queries, long query_stride, const void *pool,
+    void *out)
 {
-    const struct call call = {queries, pool, query_stride, window, out};
+    const struct call call = {manner, queries, pool, query_stride, out};
 #pragma omp parallel
     {
         struct scratch own;

@@ -19,11 +19,12 @@ struct fp32_scratch {
 
 static long query_width(const struct attention *step) { return rounded_up(step->dim, LANES); }
 
-static void take_fp32_query(const struct attention *step, const void *query, long row, struct fp32_scratch *own)
+static void take_fp32_query(
+    const struct attention *step, const void *query, float scale, long row, struct fp32_scratch *own)
 {
     const long dim = step->dim;
     for (long d = 0; d < dim; d += LANES) {
-        const vec scaled = load_first(step->format, query, d, dim - d) * (float)step->scale;
+        const vec scaled = load_first(step->format, query, d, dim - d) * scale;
         store(FP32, own->queries, row * query_width(step) + d, scaled);
     }
 }
@@ -64,8 +65,8 @@ static void add_panels(
 
 /* The states of queries `first` … with one tile, of which `blocks` are at their places. */
 static void attend_fp32(
-    const struct attention *step, const char *const *blocks, const struct sight *sight, long first, long rows,
-    struct fp32_scratch *own, struct state tile)
+    const struct attention *step, const struct manner *manner, const char *const *blocks, const struct sight *sight,
+    long first, long rows, struct fp32_scratch *own, struct state tile)
 {
     const long dim = step->dim, width = state_width(step), block = step->block;
     const long queries = query_width(step);
@@ -74,6 +75,9 @@ static void attend_fp32(
     add_panels(
         rows, own->queries + first * queries, queries, own->keys + from * dim, PANEL, dim * PANEL, dim, panels,
         own->scores + from, TILE);
+    if (manner->softcap)
+        for (long row = 0; row < rows; row++)
+            cap(own->scores + row * TILE, from, rounded_up(sight->all.end, LANES), 1, manner->softcap);
     for (long row = 0; row < rows; row++)
         soften(
             own->scores + row * TILE, sight->all.first / LANES * LANES, rounded_up(sight->all.end, LANES), sight->row[row].first,

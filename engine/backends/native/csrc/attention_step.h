@@ -34,12 +34,19 @@ struct unit {
    the value as well. */
 struct attention {
     int64_t format, kv_heads, vectors, shared, dim, value_dim, block;
-    double scale;
     const int64_t *tables; /* [works, table_stride] */
     int64_t table_stride;
     const struct unit *units;
     int64_t unit_count;
     float *partials; /* null where no unit has one */
+};
+
+/* What one layer does in its own way. */
+struct manner {
+    double scale;       /* of scores */
+    double softcap;     /* a score s becomes softcap x tanh(s / softcap); 0: it stays */
+    int64_t window;     /* positions that a query sees, its own included; 0: all */
+    const float *sinks; /* [heads], scores of a key whose value is 0; or null */
 };
 
 /* Floats of a row of sums: whole vectors. */
@@ -68,9 +75,10 @@ struct state {
 };
 
 /* `queries` [tokens, heads, dim] with `query_stride` elements between tokens; `out` [tokens, heads, value_dim],
-   contiguous; `window` 0: none. */
+   contiguous. */
 EXPORT void baton_attend(
-    const struct attention *step, const void *queries, long query_stride, const void *pool, long window, void *out);
+    const struct attention *step, const struct manner *manner, const void *queries, long query_stride, const void *pool,
+    void *out);
 
 /* `keys_values` [tokens, vectors x kv_heads, dim], keys before values, `stride` elements between tokens, go to `slots`
    (block x block size + offset). Blocks that a sequence enters are cleared first: a block leaves this worker whole, and

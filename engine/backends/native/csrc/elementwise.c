@@ -29,8 +29,10 @@ INLINE void add_norm(
         const float factor = change ? add_and_measure(format, hidden, change, at, width, eps)
                                     : add_and_measure(format, hidden, 0, at, width, eps);
         for (long i = 0; i < width; i += LANES) {
-            const vec x = load_first(format, hidden, at + i, width - i) * factor;
-            store_first(format, normed, at + i, x * load_first(FP32, weight, i, width - i), width - i);
+            vec x = load_first(format, hidden, at + i, width - i);
+            if (weight)
+                x = x * factor * load_first(FP32, weight, i, width - i);
+            store_first(format, normed, at + i, x, width - i);
         }
     }
 }
@@ -57,64 +59,109 @@ EXPORT void baton_angles(
         }
 }
 
-INLINE void rotate(
-    enum format format, void *heads, long stride, long tokens, long count, long dim, const float *cosine,
-    const float *sine, const void *weight, float eps)
+/* The factor of a head's norm: its own, or that of all queries or keys, which is computed at the first of them. */
+INLINE float factor_of(enum format format, const struct heads *heads, void *values, long token, long head, float before)
 {
-    const long half = dim / 2;
-#pragma omp parallel for schedule(static) if (tokens * count * dim >= WORTH_THREADS)
-    for (long token = 0; token < tokens; token++)
+    const long at = token * heads->stride + head * heads->dim;
+    if (heads->norm == EACH_NORMED)
+        return add_and_measure(format, values, 0, at, heads->dim, heads->eps);
+    if (heads->norm == NORMED_TOGETHER && (head == 0 || head == heads->queries))
+        return add_and_measure(format, values, 0, at, (head ? heads->keys : heads->queries) * heads->dim, heads->eps);
+    return before;
+}
+
+INLINE vec scaled(enum format format, const void *values, long at, const float *weight, long i, float factor, long left)
+{
+    const vec x = load_first(format, values, at + i, left);
+    return weight ? x * factor * load_first(FP32, weight, i, left) : x;
+}
+
+INLINE void rotate(enum format format, const struct heads *heads, const struct rotation *rotation, void *values)
+{
+    const long dim = heads->dim, count = heads->queries + heads->keys, half = rotation ? rotation->dim / 2 : 0;
+    if (!half && heads->norm == NOT_NORMED)
+        return;
+#pragma omp parallel for schedule(static) if (heads->tokens * count * dim >= WORTH_THREADS)
+    for (long token = 0; token < heads->tokens; token++) {
+        float factor = 1;
         for (long head = 0; head < count; head++) {
-            const long at = token * stride + head * dim;
-            const float factor = weight ? add_and_measure(format, heads, 0, at, dim, eps) : 1;
+            const long at = token * heads->stride + head * dim;
+            const float *weight = heads->norm == NOT_NORMED ? 0 : heads->weight + head * dim;
+            factor = factor_of(format, heads, values, token, head, factor);
             for (long i = 0; i < half; i += LANES) {
                 const long left = half - i;
-                vec x = load_first(format, heads, at + i, left), y = load_first(format, heads, at + half + i, left);
-                if (weight) {
-                    x = x * factor * load_first(FP32, weight, head * dim + i, left);
-                    y = y * factor * load_first(FP32, weight, head * dim + half + i, left);
-                }
-                const vec c = load_first(FP32, cosine, token * half + i, left);
-                const vec s = load_first(FP32, sine, token * half + i, left);
-                store_first(format, heads, at + i, x * c - y * s, left);
-                store_first(format, heads, at + half + i, y * c + x * s, left);
+                const vec x = scaled(format, values, at, weight, i, factor, left);
+                const vec y = scaled(format, values, at, weight, half + i, factor, left);
+                const vec c = load_first(FP32, rotation->cosine, token * half + i, left);
+                const vec s = load_first(FP32, rotation->sine, token * half + i, left);
+                store_first(format, values, at + i, x * c - y * s, left);
+                store_first(format, values, at + half + i, y * c + x * s, left);
             }
+            for (long i = 2 * half; weight && i < dim; i += LANES)
+                store_first(format, values, at + i, scaled(format, values, at, weight, i, factor, dim - i), dim - i);
         }
+    }
 }
 
-EXPORT void baton_rotate(
-    int format, void *heads, long stride, long tokens, long count, long dim, const float *cosine, const float *sine,
-    const void *weight, double eps)
+EXPORT void baton_rotate(int format, const struct heads *heads, const struct rotation *rotation, void *values)
 {
     if (format == FP32)
-        rotate(FP32, heads, stride, tokens, count, dim, cosine, sine, weight, eps);
+        rotate(FP32, heads, rotation, values);
     else
-        rotate(BF16, heads, stride, tokens, count, dim, cosine, sine, weight, eps);
+        rotate(BF16, heads, rotation, values);
 }
 
-/* silu(x) = x / (1 + e^-x), by an exponential of what is not above 0. */
-INLINE vec silu(enum format format, vec x)
+/* x / (1 + e^-y), by an exponential of what is not above 0: x times the sigmoid of y. */
+INLINE vec times_sigmoid(enum format format, vec x, vec y)
 {
-    const ivec negative = x < 0.0f;
-    const vec e = exponential(chosen(negative, x, -x));
+    const ivec negative = y < 0.0f;
+    const vec e = exponential(chosen(negative, y, -y));
     return quotient(format, x * chosen(negative, e, all(1)), e + 1.0f);
 }
 
-INLINE void gate(enum format format, const void *gate_up, long rows, long width, void *out)
+/* Bounded from above; NaN stays NaN. */
+INLINE vec at_most(float bound, vec x) { return chosen(x > bound, all(bound), x); }
+
+INLINE vec activated(enum format format, enum activation activation, vec gate, vec up)
+{
+    switch (activation) {
+    case GELU_TANH: /* 0.5 x (1 + tanh y) is x times the sigmoid of 2 y */
+        return times_sigmoid(format, gate, 1.59576912f * gate * fused(gate * gate, all(0.044715f), all(1))) * up;
+    case CLAMPED_SWIGLU:
+        gate = at_most(7, gate);
+        up = -at_most(7, -at_most(7, up));
+        return times_sigmoid(format, gate, gate * 1.702f) * (up + 1.0f);
+    default:
+        return times_sigmoid(format, gate, gate) * up;
+    }
+}
+
+INLINE void gate(
+    enum format format, enum activation activation, const void *gate_up, long rows, long width, void *out)
 {
 #pragma omp parallel for schedule(static) if (rows * width >= WORTH_THREADS)
     for (long row = 0; row < rows; row++)
         for (long i = 0; i < width; i += LANES) {
             const vec x = load_first(format, gate_up, 2 * row * width + i, width - i);
             const vec up = load_first(format, gate_up, (2 * row + 1) * width + i, width - i);
-            store_first(format, out, row * width + i, silu(format, x) * up, width - i);
+            store_first(format, out, row * width + i, activated(format, activation, x, up), width - i);
         }
 }
 
-EXPORT void baton_gate(int format, const void *gate_up, long rows, long width, void *out)
+INLINE void gate_in(enum format format, int activation, const void *gate_up, long rows, long width, void *out)
+{
+    if (activation == SILU)
+        gate(format, SILU, gate_up, rows, width, out);
+    else if (activation == GELU_TANH)
+        gate(format, GELU_TANH, gate_up, rows, width, out);
+    else
+        gate(format, CLAMPED_SWIGLU, gate_up, rows, width, out);
+}
+
+EXPORT void baton_gate(int format, int activation, const void *gate_up, long rows, long width, void *out)
 {
     if (format == FP32)
-        gate(FP32, gate_up, rows, width, out);
+        gate_in(FP32, activation, gate_up, rows, width, out);
     else
-        gate(BF16, gate_up, rows, width, out);
+        gate_in(BF16, activation, gate_up, rows, width, out);
 }

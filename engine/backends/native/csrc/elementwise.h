@@ -6,7 +6,7 @@
 #include "vector.h"
 
 /* hidden += change, where there is one; normed = hidden / rms(hidden) * weight. All [rows, width], contiguous; the weight
-   is fp32 [width]. */
+   is fp32 [width]. Without one, hidden is copied. `normed` may be `hidden`. */
 EXPORT void baton_add_norm(
     int format, void *hidden, const void *change, const void *weight, long rows, long width, double eps, void *normed);
 
@@ -16,13 +16,29 @@ EXPORT void baton_angles(
     const int64_t *positions, long tokens, const float *frequencies, long half, double magnitude, float *cosine,
     float *sine);
 
-/* Rotates `heads` [tokens, count, dim] in place, `stride` elements between tokens; pairs are (i, i + dim / 2). Where
-   there is a `weight`, fp32 [count, dim], heads are normed by it first. */
-EXPORT void baton_rotate(
-    int format, void *heads, long stride, long tokens, long count, long dim, const float *cosine, const float *sine,
-    const void *weight, double eps);
+/* A rotation's angles for a step's tokens: fp32 [tokens, dim / 2] each. */
+struct rotation {
+    int64_t dim; /* numbers of a head that are rotated: its first */
+    const float *cosine, *sine;
+};
 
-/* out = silu(first half) * second half, of `gate_up` [rows, 2 x width], contiguous. */
-EXPORT void baton_gate(int format, const void *gate_up, long rows, long width, void *out);
+enum norm { NOT_NORMED, EACH_NORMED, NORMED_TOGETHER };
+
+/* The heads of queries, then of keys, that lie beside each other: [tokens, queries + keys, dim], `stride` elements between
+   tokens. */
+struct heads {
+    int64_t queries, keys, dim, stride, tokens;
+    int64_t norm;        /* `enum norm`: each head alone, or all queries as one vector, and all keys as another … */
+    const float *weight; /* … by this weight [queries + keys, dim] */
+    double eps;
+};
+
+/* Norms heads in place, and rotates them, where there is a `rotation`; pairs are (i, i + its dim / 2). */
+EXPORT void baton_rotate(int format, const struct heads *heads, const struct rotation *rotation, void *values);
+
+enum activation { SILU, GELU_TANH, CLAMPED_SWIGLU };
+
+/* out = activation(first half, second half), of `gate_up` [rows, 2 x width], contiguous: see engine/model/config.py. */
+EXPORT void baton_gate(int format, int activation, const void *gate_up, long rows, long width, void *out);
 
 #endif

@@ -7,25 +7,31 @@
 #include "elementwise.h"
 #include "linear.h"
 
-/* One layer's weights. Norms are [hidden]; `query_key_norm` [heads + kv_heads, dim] may be null. */
+/* One layer's weights, and what it does in its own way. Norms are fp32 [hidden] or null; `query_key_norm`
+   [heads + kv_heads, dim]. */
 struct layer {
-    const void *attention_norm, *query_key_norm, *mlp_norm;
+    const float *attention_norm, *attention_post_norm, *query_key_norm, *mlp_norm, *mlp_post_norm;
     struct linear query_key_value, attention_output, gate_up, down;
+    struct manner manner;
+    int64_t queries, keys;           /* heads */
+    int64_t dim, norm;               /* of a head; `enum norm` */
+    int64_t rotation;                /* one of the step's, or -1: none */
+    int64_t activation;              /* `enum activation` */
 };
 
 /* What the layers of a step share: where its tokens are, and room for what passes between operators. */
 struct step {
-    int64_t format, dim, rotated; /* heads of queries and keys */
+    int64_t format;
     const struct attention *attention;
     int64_t tokens, fresh_count, row_count;
-    const int64_t *slots, *fresh; /* see baton_store */
-    const int64_t *rows;          /* ascending: those that go on from the last layer */
-    const float *cosine, *sine;   /* [tokens, dim / 2] */
+    const int64_t *slots, *fresh;     /* see baton_store */
+    const int64_t *rows;              /* ascending: those that go on from the last layer */
+    const struct rotation *rotations; /* as many as the model has */
     double eps;
-    char *hidden, *change, *normed; /* [tokens, hidden] */
-    char *heads;                    /* [tokens, heads + 2 x kv_heads, dim] */
-    char *attended;                 /* [tokens, heads, dim] */
-    char *gate_up, *gated;          /* [tokens, 2 x intermediate], [tokens, intermediate] */
+    char *hidden, *change, *normed;   /* [tokens, hidden] */
+    char *heads;                      /* [tokens, heads + 2 x kv_heads, dim] */
+    char *attended;                   /* [tokens, heads, dim] */
+    char *gate_up, *gated;            /* [tokens, 2 x intermediate], [tokens, intermediate] */
 };
 
 /* Rows of `width` bytes move up to where those before them were. */
@@ -41,21 +47,28 @@ EXPORT void baton_layer_store(const struct layer *layer, const struct step *step
     const int format = step->format;
     const long size = format == FP32 ? 4 : 2, queries = layer->attention_output.inputs;
     const long stride = layer->query_key_value.outputs;
+    const struct heads heads = {
+        layer->queries, layer->keys, layer->dim, stride, step->tokens, layer->norm, layer->query_key_norm, step->eps};
     baton_add_norm(
         format, step->hidden, first ? 0 : step->change, layer->attention_norm, step->tokens,
         layer->query_key_value.inputs, step->eps, step->normed);
     baton_linear(&layer->query_key_value, step->normed, layer->query_key_value.inputs, step->tokens, step->heads);
-    baton_rotate(
-        format, step->heads, stride, step->tokens, step->rotated, step->dim, step->cosine, step->sine, layer->query_key_norm,
-        step->eps);
+    baton_rotate(format, &heads, layer->rotation < 0 ? 0 : step->rotations + layer->rotation, step->heads);
     baton_store(
         step->attention, step->heads + queries * size, stride, step->slots, step->tokens, step->fresh,
         step->fresh_count, pool);
 }
 
+/* What is added to the hidden state is normed by itself first, where there is a weight. */
+static void norm_change(const struct step *step, const float *weight, long rows, long width)
+{
+    if (weight)
+        baton_add_norm(step->format, step->change, 0, weight, rows, width, step->eps, step->change);
+}
+
 /* hidden += attention's output; `change` becomes what the MLP adds to it. From the `last` layer only `rows` go on: they
    are the first rows of both then. */
-EXPORT void baton_layer_attend(const struct layer *layer, const struct step *step, int last, const void *pool, long window)
+EXPORT void baton_layer_attend(const struct layer *layer, const struct step *step, int last, const void *pool)
 {
     const int format = step->format;
     const long size = format == FP32 ? 4 : 2;
@@ -63,14 +76,16 @@ EXPORT void baton_layer_attend(const struct layer *layer, const struct step *ste
     const long rows = last ? step->row_count : step->tokens;
     if (!rows)
         return;
-    baton_attend(step->attention, step->heads, layer->query_key_value.outputs, pool, window, step->attended);
+    baton_attend(step->attention, &layer->manner, step->heads, layer->query_key_value.outputs, pool, step->attended);
     if (last) {
         keep(step->attended, queries * size, step->rows, rows);
         keep(step->hidden, hidden * size, step->rows, rows);
     }
     baton_linear(&layer->attention_output, step->attended, queries, rows, step->change);
+    norm_change(step, layer->attention_post_norm, rows, hidden);
     baton_add_norm(format, step->hidden, step->change, layer->mlp_norm, rows, hidden, step->eps, step->normed);
     baton_linear(&layer->gate_up, step->normed, hidden, rows, step->gate_up);
-    baton_gate(format, step->gate_up, rows, intermediate, step->gated);
+    baton_gate(format, layer->activation, step->gate_up, rows, intermediate, step->gated);
     baton_linear(&layer->down, step->gated, intermediate, rows, step->change);
+    norm_change(step, layer->mlp_post_norm, rows, hidden);
 }

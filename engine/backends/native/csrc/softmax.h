@@ -9,6 +9,15 @@
 #include "attention_step.h"
 #include "transpose.h"
 
+/* Scores s of positions from … end - 1, multiples of LANES, become softcap x tanh(scale s / softcap). */
+static void cap(float *scores, long from, long end, float scale, float softcap)
+{
+    for (long t = from; t < end; t += LANES) {
+        const vec x = load(FP32, scores, t) * (scale / softcap);
+        store(FP32, scores, t, hyperbolic_tangent(x) * softcap);
+    }
+}
+
 /* Scores of positions from … end - 1, multiples of LANES, become weights, 0 for those outside low … high - 1. */
 static void soften(float *scores, long from, long end, long low, long high, float *maximum, float *total)
 {

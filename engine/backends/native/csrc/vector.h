@@ -222,4 +222,16 @@ INLINE vec exponential(vec x)
 #endif
 }
 
+/* tanh x = (1 - e^-2|x|) / (1 + e^-2|x|) with the sign of x; near 0, where that loses digits, its series. */
+INLINE vec hyperbolic_tangent(vec x)
+{
+    const ivec negative = x < 0.0f;
+    const vec size = chosen(negative, -x, x), e = exponential(size * -2.0f), square = x * x;
+    const vec far = (1.0f - e) / (1.0f + e);
+    vec p = fused(square, all(62.0f / 2835), all(-17.0f / 315));
+    p = fused(p, square, all(2.0f / 15));
+    p = fused(p, square, all(-1.0f / 3));
+    return chosen(size < 0.25f, fused(p * square, x, x), chosen(negative, -far, far));
+}
+
 #endif

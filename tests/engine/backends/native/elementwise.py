@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.backends.native.library import FORMATS
+from engine.backends.native.library import ACTIVATIONS, FORMATS, NORMS, Heads, Rotation
 from engine.backends.reference.routing import route
 from engine.model.attention import AttentionStep
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
@@ -28,14 +28,14 @@ class NativeElementwise:
         self._eps = eps
 
     def add_norm(self, hidden: Tensor, change: Tensor | None, weight: Tensor | None) -> tuple[Tensor, Tensor]:
-        assert weight is not None and weight.is_contiguous() and weight.dtype == torch.float32
+        assert weight is None or (weight.is_contiguous() and weight.dtype == torch.float32)
         assert hidden.is_contiguous() and hidden.dtype == self._dtype
         assert change is None or (change.shape == hidden.shape and change.is_contiguous())
         rows, width = hidden.shape
         normed = torch.empty_like(hidden)
-        added = None if change is None else change.data_ptr()
+        added, by = (None if each is None else each.data_ptr() for each in (change, weight))
         self._native.baton_add_norm(
-            self._format, hidden.data_ptr(), added, weight.data_ptr(), rows, width, self._eps, normed.data_ptr()
+            self._format, hidden.data_ptr(), added, by, rows, width, self._eps, normed.data_ptr()
         )
         return hidden, normed
 
@@ -64,31 +64,32 @@ class NativeElementwise:
         layer: int,
         attention: HeadAttention,
     ) -> Tensor:
-        assert angles is not None
         queries, keys_values = heads[:, : attention.heads], heads[:, attention.heads :]
-        self.rotate(heads[:, : attention.heads + attention.kv_heads], angles, weight)
+        self.rotate(heads[:, : attention.heads + attention.kv_heads], angles, weight, attention)
         step.store(layer, keys_values)
         return queries
 
-    def rotate(self, heads: Tensor, angles: Angles, weight: Tensor | None) -> None:
-        """Rotates `heads` `[tokens, heads, dim]` in place, normed by a `weight` `[heads, dim]` first."""
+    def rotate(self, heads: Tensor, angles: Angles | None, weight: Tensor | None, attention: HeadAttention) -> None:
+        """Rotates queries and keys `[tokens, heads, dim]` in place, normed by a `weight` `[heads, dim]` first."""
         tokens, count, dim = heads.shape
-        cosine, sine = angles
-        assert heads.stride()[1:] == (dim, 1) and heads.dtype == self._dtype and cosine.shape == (tokens, dim // 2)
+        assert heads.stride()[1:] == (dim, 1) and heads.dtype == self._dtype
         assert weight is None or (weight.shape == (count, dim) and weight.dtype == torch.float32)
         assert weight is None or weight.is_contiguous()
-        self._native.baton_rotate(
-            self._format,
-            heads.data_ptr(),
-            heads.stride(0),
-            tokens,
-            count,
-            dim,
-            cosine.data_ptr(),
-            sine.data_ptr(),
-            None if weight is None else weight.data_ptr(),
-            self._eps,
+        shape = Heads(
+            queries=attention.heads,
+            keys=attention.kv_heads,
+            dim=dim,
+            stride=heads.stride(0),
+            tokens=tokens,
+            norm=NORMS[attention.norm],
+            weight=None if weight is None else weight.data_ptr(),
+            eps=self._eps,
         )
+        rotation = None
+        if angles is not None:
+            cosine, sine = angles
+            rotation = Rotation(dim=2 * cosine.shape[1], cosine=cosine.data_ptr(), sine=sine.data_ptr())
+        self._native.baton_rotate(self._format, shape, rotation, heads.data_ptr())
 
     def store_latents(
         self,
@@ -106,10 +107,12 @@ class NativeElementwise:
         raise AssertionError("the native operators have no latent attention")
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
-        assert gate_up.is_contiguous() and gate_up.dtype == self._dtype and activation == "silu"
+        assert gate_up.is_contiguous() and gate_up.dtype == self._dtype
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         found = gate_up.new_empty((rows, width))
-        self._native.baton_gate(self._format, gate_up.data_ptr(), rows, width, found.data_ptr())
+        self._native.baton_gate(
+            self._format, ACTIVATIONS[activation], gate_up.data_ptr(), rows, width, found.data_ptr()
+        )
         return found
 
     def route(self, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -3,9 +3,11 @@
 import ctypes
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from engine.backends.native.attention import MAX_HEAD_DIM, TILE, NativeAttention, plan, unsupported
@@ -53,6 +55,9 @@ def attended(
     block: int = 16,
     window: int = 0,
     dtype: torch.dtype = torch.float32,
+    scale: float = 0.0,
+    softcap: float = 0.0,
+    sunk: bool = False,
 ) -> tuple[Tensor, float, Tensor]:
     """What the operator finds, its error as `LIMITS` has it, and the pool's layer then. Unwritten slots are NaN."""
     contents, works = filled(shape, block, kv_heads, dim)
@@ -64,20 +69,23 @@ def attended(
     write_history(layers[1], contents, works, block)
     batch = build_batch(works, block, CPU, None)
     attentions = [attention(kv_heads * shared, kv_heads, dim, window=each) for each in (0, window)]
+    attentions[1] = structs.replace(attentions[1], scale=scale or dim**-0.5, softcap=softcap)
     backend = NativeAttention(native, layers, attentions) if native else ReferenceAttention(layers, attentions)
     step = backend.begin(batch)
+    sinks = random(kv_heads * shared, seed=3) if sunk else None
     new = torch.cat([content[work.start :] for content, work in zip(contents, works.works, strict=True)])
     heads = torch.cat((random(len(new), kv_heads * shared, dim, seed=1), new), 1).to(dtype)  # as the model has them
     step.store(1, heads[:, kv_heads * shared :])
     queries = heads[:, : kv_heads * shared]
-    found = step.attend(1, queries)
+    found = step.attend(1, queries, sinks)
+    more: Any = {"scale": scale, "softcap": softcap, "sinks": sinks}
     error = 0.0
     for end, content, work in zip(batch.query_lengths.cumsum(), contents, works.works, strict=True):
         rows = slice(end - len(work.token_ids), end)
         sizes = content.clone()
         sizes[:, kv_heads:] = sizes[:, kv_heads:].abs()
-        expected, scale = (dense(queries[rows].float(), kv, work.start, window) for kv in (content, sizes))
-        error = max(error, float(((found[rows].double() - expected).abs() / scale).nan_to_num(math.inf).max()))
+        expected, size = (dense(queries[rows].float(), kv, work.start, window, **more) for kv in (content, sizes))
+        error = max(error, float(((found[rows].double() - expected).abs() / size).nan_to_num(math.inf).max()))
     return found, error, layers[1]
 
 
@@ -92,11 +100,24 @@ def test_paged_equals_dense(native: ctypes.CDLL, shape: str, window: int, heads:
     assert found.dtype == dtype and error < LIMITS[dtype]
 
 
+@pytest.mark.parametrize("shape", [*SHAPES, *ODD])
+@pytest.mark.parametrize(("scale", "softcap", "sunk"), [(0.5, 0.0, False), (0.0, 3.0, False), (0.2, 2.0, True)])
+@FORMATS_TESTED
+def test_scales_soft_caps_and_sinks(
+    level: ctypes.CDLL, shape: str, scale: float, softcap: float, sunk: bool, dtype: torch.dtype
+) -> None:
+    more: Any = {"scale": scale, "softcap": softcap, "sunk": sunk}
+    for window in (0, 33):
+        sizes: Any = dict(kv_heads=2, shared=3, dim=24, window=window)
+        error = attended(level, {**SHAPES, **ODD}[shape], dtype=dtype, **sizes, **more)[1]
+        assert error < LIMITS[dtype]
+
+
 @pytest.mark.parametrize("block", [1, 8, 16, 64])
 @pytest.mark.parametrize("dim", [2, 16, 22, 24, 48, 80, 96, 112, 128, 192, MAX_HEAD_DIM])
 @FORMATS_TESTED
 def test_any_head_and_block_size(native: ctypes.CDLL, block: int, dim: int, dtype: torch.dtype) -> None:
-    sizes = dict(kv_heads=2, shared=3, dim=dim, block=block)
+    sizes: Any = dict(kv_heads=2, shared=3, dim=dim, block=block)
     assert attended(native, ODD["odd chunks"], window=33, dtype=dtype, **sizes)[1] < LIMITS[dtype]
 
 
@@ -104,7 +125,7 @@ def test_any_head_and_block_size(native: ctypes.CDLL, block: int, dim: int, dtyp
 def test_every_processors_code(level: ctypes.CDLL, dtype: torch.dtype) -> None:
     for shape in ("mixed", "lengths", "long"):
         for kv_heads, shared in HEADS.values():
-            sizes = dict(kv_heads=kv_heads, shared=shared, dim=64)
+            sizes: Any = dict(kv_heads=kv_heads, shared=shared, dim=64)
             assert attended(level, {**SHAPES, **ODD}[shape], window=100, dtype=dtype, **sizes)[1] < LIMITS[dtype]
     for dim in (2, 22, 80, 96, 128, MAX_HEAD_DIM):
         for block in (8, 64):

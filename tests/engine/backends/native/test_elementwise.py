@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+from typing import Literal, get_args
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from msgspec import structs
 from torch import Tensor
 
 from engine.backends.reference.elementwise import ReferenceElementwise
+from engine.model.config import Activation
 from engine.model.rope import Rope, inverse_frequencies
 from tests.engine.backends.native.elementwise import NativeElementwise
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
@@ -47,29 +49,58 @@ def test_add_norm(native: ctypes.CDLL, rows: int, width: int, dtype: torch.dtype
 
 
 @pytest.mark.parametrize("dim", [2, 6, 16, 22, 64, 130, 256])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("norm", ["none", "head", "all"])
+@pytest.mark.parametrize("turned", [1.0, 0.5, 0.0], ids=["whole", "a part", "not"])
 @pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
-def test_rotate(native: ctypes.CDLL, dim: int, weighted: bool, dtype: torch.dtype, limit: float) -> None:
-    heads = random(63, 5, dim, seed=1, dtype=dtype)
-    weight = random(3, dim, seed=2) if weighted else None
-    positions = torch.arange(63) * 37
+def test_rotate(
+    native: ctypes.CDLL,
+    dim: int,
+    norm: Literal["none", "head", "all"],
+    turned: float,
+    dtype: torch.dtype,
+    limit: float,
+) -> None:
+    """Two heads of queries and one of keys are turned and normed; two heads of values behind them stay."""
+    heads, shape = random(63, 5, dim, seed=1, dtype=dtype), structs.replace(attention(2, 1, dim), norm=norm)
+    weight = random(3, dim, seed=2) if norm != "none" else None
+    positions, rope = torch.arange(63) * 37, rope_of(max(2, int(dim * turned) // 2 * 2))
     expected = heads.double()
-    x = expected[:, :3] if weight is None else normed(expected[:, :3], weight)
-    radians = (positions.float()[:, None, None] * inverse_frequencies(rope_of(dim))).double()
-    cos, sin = radians.cos() * ROPE.magnitude, radians.sin() * ROPE.magnitude
-    left, right = x.chunk(2, -1)
-    expected[:, :3] = torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
-    between = make(native, dtype, dim)
-    between.rotate(heads[:, :3], between.angles(positions, rope_of(dim)), weight)
+    x = expected[:, :3].clone()
+    if weight is not None and norm == "head":
+        x = normed(x, weight)
+    elif weight is not None:
+        parts = [normed(x[:, part].flatten(1), weight[part].flatten()) for part in (slice(0, 2), slice(2, 3))]
+        x = torch.cat(parts, 1).view(63, 3, dim)
+    if turned:
+        radians = (positions.float()[:, None, None] * inverse_frequencies(rope)).double()
+        cos, sin = radians.cos() * ROPE.magnitude, radians.sin() * ROPE.magnitude
+        left, right = x[..., : rope.dim].chunk(2, -1)
+        x[..., : rope.dim] = torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
+    expected[:, :3] = x
+    between = NativeElementwise(native, [rope], dtype, EPS)
+    between.rotate(heads[:, :3], between.angles(positions, rope) if turned else None, weight, shape)
     assert relative_error(heads, expected) < limit
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
-def test_gate(native: ctypes.CDLL, width: int, dtype: torch.dtype, limit: float) -> None:
+@pytest.mark.parametrize("activation", get_args(Activation))
+def test_gate(native: ctypes.CDLL, activation: Activation, width: int, dtype: torch.dtype, limit: float) -> None:
     gate_up = random(63, 2 * width, seed=1, dtype=dtype) * 4
     left, right = gate_up.double().chunk(2, -1)
-    assert relative_error(make(native, dtype).gate(gate_up, "silu"), left * left.sigmoid() * right) < limit
+    expected = left * left.sigmoid() * right
+    if activation == "gelu_tanh":
+        expected = left / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (left + 0.044715 * left**3))) * right
+    elif activation == "clamped_swiglu":
+        left, right = left.clamp(max=7), right.clamp(-7, 7)
+        expected = (right + 1) * left * (1.702 * left).sigmoid()
+    assert relative_error(make(native, dtype).gate(gate_up, activation), expected) < limit
+
+
+@pytest.mark.parametrize("activation", get_args(Activation))
+def test_what_is_not_a_number_stays_one(native: ctypes.CDLL, activation: Activation) -> None:
+    for gate_up in ([math.nan, 1.0], [1.0, math.nan]):
+        assert make(native).gate(torch.tensor([gate_up]), activation).isnan().all()
 
 
 def test_the_gate_far_from_zero(native: ctypes.CDLL) -> None:
@@ -91,7 +122,8 @@ def test_bits_do_not_depend_on_the_batch(native: ctypes.CDLL, width: int) -> Non
     norms = between.add_norm(hidden, hidden.clone(), weight)[1]
     gates, (cosine, sine) = between.gate(gate_up, "silu"), between.angles(positions, rope)
     turned = heads.clone()
-    between.rotate(turned, (cosine, sine), None)
+    shape = attention(2, 1, rope.dim)
+    between.rotate(turned, (cosine, sine), None, shape)
     for begin, end in [(0, 1), (256, 257), (5, 12), (100, 164), (1, 256)]:
         own = hidden[begin:end]
         assert torch.equal(between.add_norm(own, None, weight)[1], norms[begin:end])
@@ -99,13 +131,13 @@ def test_bits_do_not_depend_on_the_batch(native: ctypes.CDLL, width: int) -> Non
         angles = between.angles(positions[begin:end], rope)
         assert torch.equal(angles[0], cosine[begin:end]) and torch.equal(angles[1], sine[begin:end])
         part = heads[begin:end].clone()
-        between.rotate(part, angles, None)
+        between.rotate(part, angles, None, shape)
         assert torch.equal(part, turned[begin:end])
 
 
 def test_both_ways_agree(native: ctypes.CDLL) -> None:
     """With PyTorch's operators, which know the norms' and the rotation's definitions on their own."""
-    rope, heads = rope_of(22), attention(2, 1, 22)
+    rope, heads = rope_of(22), structs.replace(attention(2, 1, 22), norm="head")
     ours = make(native, dim=22)
     theirs = ReferenceElementwise([rope], EPS, torch.device("cpu"), torch.float32)
     x, weight = random(9, 44, seed=1), random(44, seed=2)
@@ -114,6 +146,6 @@ def test_both_ways_agree(native: ctypes.CDLL) -> None:
     torch.testing.assert_close(ours.gate(x, "silu"), theirs.gate(x, "silu"))
     positions = torch.tensor([0, 1, 5, 700])
     left, right = random(4, 3, 22, seed=3), random(4, 3, 22, seed=3)
-    ours.rotate(left, ours.angles(positions, rope), random(3, 22, seed=4))
+    ours.rotate(left, ours.angles(positions, rope), random(3, 22, seed=4), heads)
     theirs.rotate(right, theirs.angles(positions, rope), random(3, 22, seed=4), heads)
     torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)

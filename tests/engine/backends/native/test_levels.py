@@ -5,11 +5,13 @@ A level runs where this processor has its instructions; the first is what a work
 
 import ctypes
 import mmap
+from typing import get_args
 
 import pytest
 import torch
 
 from engine.backends.native.linear import NativeLinear, prove
+from engine.model.config import Activation
 from engine.model.quantization import dequantized, quantized
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
 from tests.engine.backends.native.test_attention import FORMATS_TESTED, HEADS, ODD, attended
@@ -81,5 +83,6 @@ def test_attention_equals_dense(level: ctypes.CDLL, heads: str, dim: int, dtype:
 @pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
 def test_what_lies_between(level: ctypes.CDLL, dtype: torch.dtype, limit: float) -> None:
     check_add_norm(level, 63, 257, dtype, limit)
-    check_rotate(level, 22, True, dtype, limit)
-    check_gate(level, 257, dtype, limit)
+    check_rotate(level, 22, "all", 0.5, dtype, limit)
+    for activation in get_args(Activation):
+        check_gate(level, activation, 257, dtype, limit)
