@@ -19,9 +19,7 @@ LENGTHS = [1, 2, 7, 15, 16, 17, 33, 47, 64, 97]
 NEW_TOKENS = 12
 BACKENDS = ("native", "torch")
 """Both serve on a CPU; the native operators need a C compiler."""
-TORCH_ONLY = {"gemma", "gemma2", "gemma2-uncapped", "gemma3", "phi4-shortrope", "olmo2", "olmo2-biases", "olmo3"}
-TORCH_ONLY |= {"mixtral", "mixtral-window", "qwen3-moe", "qwen3-moe-some-dense"}
-TORCH_ONLY |= {"gemma3-images", "exaone4", "smollm3", "smollm3-window", "glm", "glm4"}
+TORCH_ONLY = {"mixtral", "mixtral-window", "qwen3-moe", "qwen3-moe-some-dense"}
 """Variants that have something which the native operators lack: `auto` gives them to PyTorch's."""
 
 

@@ -29,7 +29,21 @@ PLANS = {
 
 @pytest.mark.parametrize("works", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("variant", ["llama", "llama-biases", "llama-odd-head", "mistral-window", "qwen3"])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "llama",
+        "llama-biases",
+        "llama-odd-head",
+        "mistral-window",
+        "qwen3",
+        "gemma2",
+        "gemma3",
+        "olmo2",
+        "glm4",
+        "smollm3",
+    ],
+)
 def test_two_calls_a_layer_equal_its_operators(variant: str, dtype: str, works: list[Work], tmp_path: Path) -> None:
     directory = build_model(tmp_path / variant, VARIANTS[variant]())
     engine = make_engine(directory, cpu_backend="native", dtype=dtype, kv_memory=1 << 20)
