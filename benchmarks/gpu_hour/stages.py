@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 LARGE, SMALL = "llama-3.1-8b", "qwen3-0.6b"
 KERNELS = {
     "rms_norm": 20,
-    "silu_and_mul": 15,
+    "gate": 15,
     "rope_and_store": 25,
     "paged_decode_attention": 45,
     "attention_parts": 20,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from benchmarks.kernels import (
     block_copy,
     forbid_tokens,
+    gate,
     paged_decode_attention,
     penalize,
     prefill_attention,
@@ -13,7 +14,6 @@ from benchmarks.kernels import (
     rope_and_store,
     sample,
     score_floor,
-    silu_and_mul,
     token_mask,
     token_scores,
 )
@@ -24,7 +24,7 @@ MODULES: dict[str, Rows] = {
     "prefill_attention": prefill_attention,
     "rms_norm": rms_norm,
     "rope_and_store": rope_and_store,
-    "silu_and_mul": silu_and_mul,
+    "gate": gate,
     "sample": sample,
     "score_floor": score_floor,
     "penalize": penalize,

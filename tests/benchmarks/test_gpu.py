@@ -238,9 +238,13 @@ def test_without_a_gpu_the_first_stage_says_so(
 def test_small_kernels_run_in_the_interpreter_and_under_a_checker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["small_kernels", "--device", "cpu", "--kernel", "silu_and_mul"])
+    monkeypatch.setattr(sys, "argv", ["small_kernels", "--device", "cpu", "--kernel", "gate"])
     assert small_kernels.main() == 0
-    assert capsys.readouterr().out.splitlines()[2:] == ["| silu_and_mul | 3 x 40 | float16 | right |"]
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "| gate | 3 x 40 | float16 | right |",
+        "| gate | 2 x 24, gelu_tanh | float16 | right |",
+        "| gate | 2 x 24, clamped_swiglu | float16 | right |",
+    ]
     checker = tmp_path / "compute-sanitizer"
     checker.write_text(STAND_IN)
     checker.chmod(0o700)

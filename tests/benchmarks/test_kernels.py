@@ -141,15 +141,15 @@ def test_what_was_measured_is_kept_before_the_next_row(tmp_path: Path, monkeypat
     """Which may be the one in which the time, or the device, ends."""
     monkeypatch.setattr(tuning, "TUNED", tmp_path / "tuned.json")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Card A")
-    (first,) = rows("tiny", ["silu_and_mul"])
+    (first,) = rows("tiny", ["gate"])
     with pytest.raises(AttributeError, match="case"):
         tune([first, first._replace(shape=None)], CPU, seconds=60.0)  # type: ignore[arg-type]
-    assert [*json.loads((tmp_path / "tuned.json").read_text())["Card A"]] == ["silu_and_mul"]
+    assert [*json.loads((tmp_path / "tuned.json").read_text())["Card A"]] == ["gate"]
     tuning._of_device.cache_clear()
 
 
 def test_every_kernel_has_its_turn_before_one_has_a_second() -> None:
-    wanted = list(rows("full", ["sample", "rms_norm", "silu_and_mul"]))
+    wanted = list(rows("full", ["sample", "rms_norm", "gate"]))
     ordered = in_turns(wanted)
-    assert [each.kernel for each in ordered[:4]] == ["rms_norm", "silu_and_mul", "sample", "rms_norm"]
+    assert [each.kernel for each in ordered[:4]] == ["rms_norm", "gate", "sample", "rms_norm"]
     assert len(ordered) == len(wanted) and {str(each) for each in ordered} == {str(each) for each in wanted}

@@ -17,9 +17,9 @@ from engine.backends.triton.attention import TritonAttentionStep
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
 from engine.model.elementwise import Angles
 from engine.model.rope import Rope, rotate_
+from kernels.gate import gate
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_and_store import rope_and_store
-from kernels.silu_and_mul import silu_and_mul
 
 
 class TritonElementwise:
@@ -50,11 +50,19 @@ class TritonElementwise:
         layer: int,
         attention: HeadAttention,
     ) -> Tensor:
-        assert angles is not None
-        positions, table = angles
-        pool, eps, queries = step.pool(layer), self._eps, attention.heads
-        rope_and_store(heads, positions, step.slots, table, pool, query_heads=queries, norm_weight=weight, eps=eps)
-        return heads[:, :queries]
+        positions, table = angles if angles is not None else (step.slots, None)  # not read without a table
+        rope_and_store(
+            heads,
+            positions,
+            step.slots,
+            table,
+            step.pool(layer),
+            query_heads=attention.heads,
+            norm_weight=weight,
+            as_one=attention.norm == "all",
+            eps=self._eps,
+        )
+        return heads[:, : attention.heads]
 
     def store_latents(
         self,
@@ -78,8 +86,7 @@ class TritonElementwise:
         return queries
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
-        assert activation == "silu"
-        return silu_and_mul(gate_up)
+        return gate(gate_up, activation)
 
     def route(self, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
         return route(logits, mlp, correction)

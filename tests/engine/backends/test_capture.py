@@ -121,7 +121,7 @@ def test_a_decode_step_can_be_recorded(rows: int, engine: Engine) -> None:
 def test_a_layer_is_six_kernels_and_four_products(engine: Engine) -> None:
     launches = recorded(engine, 64).launches
     kernels = Counter(name for name, *_ in launches if name.startswith("_"))
-    a_layer = {"_rms_norm": 2, "_rope_and_store": 1, "_attend_part": 1, "_join_pieces": 1, "_silu_and_mul": 1}
+    a_layer = {"_rms_norm": 2, "_rope_and_store": 1, "_attend_part": 1, "_join_pieces": 1, "_gate": 1}
     assert kernels == Counter({name: LAYERS * count for name, count in a_layer.items()}) + Counter(["_rms_norm"])
     others = Counter(name for name, *_ in launches if not name.startswith("_") and "empty" not in name)
     assert others.pop("linear") == 4 * LAYERS
@@ -137,7 +137,7 @@ def test_a_mixed_step_is_seven_kernels_and_four_products_a_layer(engine: Engine)
         executor.launch(Plan(0, [*decodes, Work(9, 0, [7] * 40, ([1] * 3,))]))
     launched = Counter(name for name, *_ in lint.launches if "empty" not in name)
     a_layer = {"_rms_norm": 2, "_rope_and_store": 1, "_attend_part": 1, "_join_pieces": 1, "_attend": 1}
-    for name, count in (a_layer | {"_silu_and_mul": 1, "linear": 4}).items():
+    for name, count in (a_layer | {"_gate": 1, "linear": 4}).items():
         assert launched.pop(name) - count * LAYERS in (0, 1), f"{name}: the norm and the head behind the last layer"
     assert launched["cat"] == 0 and launched.total() < LAYERS, launched
 
