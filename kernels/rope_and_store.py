@@ -1,15 +1,17 @@
 """Norms queries and keys, rotates them by their positions (RoPE), and stores keys and values: in one launch.
 
-    (x_i, x_j) -> (x_i cos - x_j sin, x_j cos + x_i sin)        with j = i + dim / 2, as in Hugging Face checkpoints
+    (x_i, x_j) -> (x_i cos - x_j sin, x_j cos + x_i sin)        with j = i + turned / 2, as in Hugging Face checkpoints
 
-(Su et al., "RoFormer", 2021, https://arxiv.org/abs/2104.09864). With a norm weight, x is x / sqrt(mean(x^2) + eps) *
-weight first, head by head (Qwen3, https://arxiv.org/abs/2505.09388). All of it is fp32 inside, and rounded once.
+(Su et al., "RoFormer", 2021, https://arxiv.org/abs/2104.09864), of the first `turned` values of a head; the others pass.
+With a norm weight, x is x / sqrt(mean(x^2) + eps) * weight first: head by head (Qwen3,
+https://arxiv.org/abs/2505.09388), or all heads of the queries as one vector, and all of the keys as another (OLMo 2,
+https://arxiv.org/abs/2501.00656). All of it is fp32 inside, and rounded once.
 
 There is little to compute: memory is what has to be kept busy. A program takes some heads of one token, queries, keys
 and values alike. With 16 heads of 128 values and four warps, each thread has 16 bytes of either half of a head. So a
 model with 48 heads is three programs to a token: one sequence is as fast as a load, a few additions and a store; with
 256 sequences there are six programs to a processor, with a prompt hundreds; and a token's angles, which are fp32, are
-read three times only.
+read three times only. A norm over all heads has one program take all of them.
 
 Only the places of this step's tokens are written. Behind them, a block that a sequence enters has what it held before,
 NaN it may be. The attention kernels select what a query sees, and never multiply the rest by zero: so nothing has to be
@@ -35,12 +37,20 @@ CANDIDATES = (
 
 LARGEST = 512
 """Values of a head."""
+WIDEST = 1 << 14
+"""Values of all heads that are normed as one, which the registers of a program hold."""
+ALL_WARPS = 16
 
 
-def unsupported(dim: int) -> str:
-    """Says in one sentence why heads of so many values cannot be rotated; empty: they can."""
+def unsupported(dim: int, all_heads: int = 0) -> str:
+    """Says in one sentence why heads of `dim` values cannot be rotated; empty: they can.
+
+    `all_heads` counts queries, keys and values where all are normed as one; 0: each is alone.
+    """
     if dim % 2 or not 2 <= dim <= LARGEST:
         return f"rope_and_store supports even head sizes up to {LARGEST}, not {dim}"
+    if power_of_two(max(all_heads, 1)) * power_of_two(dim) > WIDEST:
+        return f"rope_and_store norms up to {WIDEST} values as one, not those of {all_heads} heads of {dim}"
     return ""
 
 
@@ -48,11 +58,12 @@ def rope_and_store(
     heads: Tensor,
     positions: Tensor,
     slots: Tensor,
-    cos_sin: Tensor,
+    cos_sin: Tensor | None,
     pool: Tensor,
     *,
     query_heads: int,
     norm_weight: Tensor | None = None,
+    as_one: bool = False,
     eps: float = 0.0,
     config: Config | None = None,
 ) -> None:
@@ -62,10 +73,11 @@ def rope_and_store(
         heads: `[tokens, query_heads + 2 x kv_heads, dim]`, contiguous: queries, keys, values.
         positions: `[tokens]` int64, 0 … longest - 1, padding's too.
         slots: `[tokens]` int64, block x block size + offset; negative for padding, of which nothing is stored.
-        cos_sin: `[longest, dim]` fp32, the cosines of the dim / 2 pairs, then their sines.
+        cos_sin: `[longest, turned]` fp32, the cosines of the turned / 2 pairs, then their sines; None: no rotation.
         pool: one layer, `[blocks, kv_heads, 2, block, dim]` in the format of `heads`, contiguous; it is written.
         query_heads: how many of the heads are queries.
         norm_weight: `[query_heads + kv_heads, dim]`, by which queries and keys are normed first; None: they are not.
+        as_one: the norm is that of all queries as one vector, and of all keys as another; else of each head.
         eps: what the norm adds to the mean square.
 
     Example: positions 36 and 4 of two sequences, and a row of padding; 32 query heads on 8 KV heads of 128 values:
@@ -78,26 +90,36 @@ def rope_and_store(
     assert pool.dtype == heads.dtype and pool.is_contiguous() and heads.is_contiguous()
     assert positions.shape == slots.shape == (tokens,) and positions.dtype == slots.dtype == torch.int64
     assert positions.is_contiguous() and slots.is_contiguous()
-    assert cos_sin.shape[1] == dim and cos_sin.dtype == torch.float32 and cos_sin.is_contiguous()
+    turned = dim
+    if cos_sin is not None:
+        turned = cos_sin.shape[1]
+        assert 2 <= turned <= dim and turned % 2 == 0 and cos_sin.dtype == torch.float32 and cos_sin.is_contiguous()
     if norm_weight is not None:
         assert norm_weight.shape == (query_heads + kv_heads, dim) and norm_weight.is_contiguous()
     shape = f"{str(heads.dtype).removeprefix('torch.')},heads={count},dim={dim}"
     config = config or tuned("rope_and_store", shape, heads.device, CANDIDATES[0])
     options = config.options()
+    if as_one:
+        assert norm_weight is not None and not unsupported(dim, count)
+        options |= {"HEADS": power_of_two(count), "num_warps": ALL_WARPS}
     _rope_and_store[(tokens, tile_count(count, options["HEADS"]))](
         heads,
         positions,
         slots,
-        cos_sin,
+        heads if cos_sin is None else cos_sin,
         heads if norm_weight is None else norm_weight,
         pool,
         eps,
         QUERY_HEADS=query_heads,
         KV_HEADS=kv_heads,
         DIM=dim,
-        PAIRS=power_of_two(dim // 2),
+        TURNED=turned,
+        PAIRS=power_of_two(turned // 2),
+        OTHERS=power_of_two(max(dim - turned, 1)),
         BLOCK=block,
+        ROTATE=cos_sin is not None,
         NORM=norm_weight is not None,
+        AS_ONE=as_one,
         **options,
     )
 
@@ -116,59 +138,91 @@ def _rope_and_store(
     QUERY_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
+    TURNED: tl.constexpr,
     PAIRS: tl.constexpr,
+    OTHERS: tl.constexpr,
     BLOCK: tl.constexpr,
+    ROTATE: tl.constexpr,
     NORM: tl.constexpr,
+    AS_ONE: tl.constexpr,
     HEADS: tl.constexpr,
 ) -> None:
     ROTATED: tl.constexpr = QUERY_HEADS + KV_HEADS
-    HALF: tl.constexpr = DIM // 2
+    HALF: tl.constexpr = TURNED // 2
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
     pair = tl.arange(0, PAIRS)[None, :]
-    inside = (head < ROTATED + KV_HEADS) & (pair < HALF)
+    other = TURNED + tl.arange(0, OTHERS)[None, :]
+    there = head < ROTATED + KV_HEADS
+    inside = there & (pair < HALF)
+    passing = there & (other < DIM)
     turned = head < ROTATED
 
-    here = heads + token * ((ROTATED + KV_HEADS) * DIM) + head * DIM + pair
+    here = heads + token * ((ROTATED + KV_HEADS) * DIM) + head * DIM
     slot = tl.load(slots + token)
-    angle = cos_sin + tl.load(positions + token) * DIM + pair
-    cos = tl.load(angle, mask=pair < HALF, other=0.0)
-    sin = tl.load(angle + HALF, mask=pair < HALF, other=0.0)
-    loaded_first = tl.load(here, mask=inside, other=0.0)
-    loaded_second = tl.load(here + HALF, mask=inside, other=0.0)
+    if ROTATE:
+        angle = cos_sin + tl.load(positions + token) * TURNED + pair
+        cos = tl.load(angle, mask=pair < HALF, other=0.0)
+        sin = tl.load(angle + HALF, mask=pair < HALF, other=0.0)
+    loaded_first = tl.load(here + pair, mask=inside, other=0.0)
+    loaded_second = tl.load(here + HALF + pair, mask=inside, other=0.0)
     first, second = loaded_first.to(tl.float32), loaded_second.to(tl.float32)
+    rest = loaded_first  # not used, where all values of a head are rotated
+    if TURNED < DIM:
+        rest = tl.load(here + other, mask=passing, other=0.0)
     if NORM:
-        weight = norm_weight + head * DIM + pair
-        mean = (tl.sum(first * first, 1) + tl.sum(second * second, 1)) / DIM
-        inverse = tl.rsqrt(mean + eps)[:, None]
-        first *= inverse * tl.load(weight, mask=inside & turned, other=0.0).to(tl.float32)
-        second *= inverse * tl.load(weight + HALF, mask=inside & turned, other=0.0).to(tl.float32)
+        squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
+        if TURNED < DIM:
+            squares += tl.sum(rest.to(tl.float32) * rest.to(tl.float32), 1)
+        squares = squares[:, None]
+        if AS_ONE:
+            of_queries = tl.sum(tl.where(head < QUERY_HEADS, squares, 0.0)) / (QUERY_HEADS * DIM)
+            of_keys = tl.sum(tl.where((head >= QUERY_HEADS) & turned, squares, 0.0)) / (KV_HEADS * DIM)
+            mean = tl.where(head < QUERY_HEADS, of_queries, of_keys)
+        else:
+            mean = squares / DIM
+        inverse = tl.rsqrt(mean + eps)
+        weight = norm_weight + head * DIM
+        first *= inverse * tl.load(weight + pair, mask=inside & turned, other=0.0).to(tl.float32)
+        second *= inverse * tl.load(weight + HALF + pair, mask=inside & turned, other=0.0).to(tl.float32)
+        if TURNED < DIM:
+            normed = rest.to(tl.float32) * inverse
+            normed *= tl.load(weight + other, mask=passing & turned, other=0.0).to(tl.float32)
+            rest = tl.where(turned, normed.to(rest.dtype), rest)
+    if ROTATE:
+        first, second = first * cos - second * sin, second * cos + first * sin
     # Values pass as they are.
-    stored_first = tl.where(turned, (first * cos - second * sin).to(loaded_first.dtype), loaded_first)
-    stored_second = tl.where(turned, (second * cos + first * sin).to(loaded_second.dtype), loaded_second)
+    stored_first = tl.where(turned, first.to(loaded_first.dtype), loaded_first)
+    stored_second = tl.where(turned, second.to(loaded_second.dtype), loaded_second)
 
-    query = inside & (head < QUERY_HEADS)
-    tl.store(here, stored_first, mask=query)
-    tl.store(here + HALF, stored_second, mask=query)
+    if ROTATE or NORM:
+        query = head < QUERY_HEADS
+        tl.store(here + pair, stored_first, mask=inside & query)
+        tl.store(here + HALF + pair, stored_second, mask=inside & query)
+        if TURNED < DIM and NORM:
+            tl.store(here + other, rest, mask=passing & query)
 
     side = (head >= ROTATED).to(tl.int32)
     kv_head = head - QUERY_HEADS - side * KV_HEADS
     block, offset = slot // BLOCK, slot % BLOCK  # 64 bits: a pool can have more than 2^31 elements
-    place = pool + block * (KV_HEADS * 2 * BLOCK * DIM) + offset * DIM + (kv_head * 2 + side) * (BLOCK * DIM) + pair
-    kept = inside & (head >= QUERY_HEADS) & (slot >= 0)
-    tl.store(place, stored_first, mask=kept)
-    tl.store(place + HALF, stored_second, mask=kept)
+    place = pool + block * (KV_HEADS * 2 * BLOCK * DIM) + offset * DIM + (kv_head * 2 + side) * (BLOCK * DIM)
+    kept = (head >= QUERY_HEADS) & (slot >= 0)
+    tl.store(place + pair, stored_first, mask=inside & kept)
+    tl.store(place + HALF + pair, stored_second, mask=inside & kept)
+    if TURNED < DIM:
+        tl.store(place + other, rest, mask=passing & kept)
 
 
 def reference(
     heads: Tensor,
     positions: Tensor,
     slots: Tensor,
-    cos_sin: Tensor,
+    cos_sin: Tensor | None,
     pool: Tensor,
     *,
     query_heads: int,
     norm_weight: Tensor | None = None,
+    as_one: bool = False,
     eps: float = 0.0,
 ) -> None:
     """Computes the same by torch's operators, in fp32 or what is wider."""
@@ -176,10 +230,14 @@ def reference(
     rotated = query_heads + kv_heads
     wide = heads[:, :rotated].to(torch.promote_types(heads.dtype, torch.float32))
     if norm_weight is not None:
-        wide = wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * norm_weight
-    cos, sin = cos_sin[positions][:, None].chunk(2, -1)
-    first, second = wide.chunk(2, -1)
-    wide = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+        over = (1, 2) if as_one else 2
+        sides = wide.split((query_heads, kv_heads), 1)
+        means = [(side.square().mean(over, keepdim=True) + eps).rsqrt() for side in sides]
+        wide = torch.cat([side * mean for side, mean in zip(sides, means, strict=True)], 1) * norm_weight
+    if cos_sin is not None:
+        cos, sin = cos_sin[positions][:, None].chunk(2, -1)
+        first, second, rest = wide.split((cos.shape[-1], cos.shape[-1], wide.shape[-1] - 2 * cos.shape[-1]), -1)
+        wide = torch.cat((first * cos - second * sin, second * cos + first * sin, rest), -1)
     heads[:, :query_heads] = wide[:, :query_heads].to(heads.dtype)
     kept = slots >= 0
     keys_values = torch.stack((wide[:, query_heads:].to(heads.dtype), heads[:, rotated:]), 2)

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from benchmarks.kernels.case import Case, Limit, Size, Target, close, random
-from benchmarks.kernels.paging import BLOCK, LLAMA, QWEN, Heads
+from benchmarks.kernels.paging import BLOCK, GEMMA, GPT_OSS, LLAMA, OLMO, PHI, QWEN, Heads
 from kernels.rope_and_store import CANDIDATES, reference, rope_and_store
 from kernels.tuning import Config
 
@@ -21,16 +20,23 @@ __all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
 
 @dataclass(frozen=True)
 class Rotation:
-    """Describes tokens of one step at random places; `normed`: queries and keys have norms of their own, as Qwen3's."""
+    """Describes tokens of one step at random places.
+
+    `normed`: queries and keys have norms of their own, as Qwen3's; `as_one`: one for all heads, as OLMo 2's; `turned`:
+    values of a head that are rotated, if not all are.
+    """
 
     tokens: int
     heads: Heads
     normed: bool = False
+    as_one: bool = False
+    turned: int | None = None
     block: int = BLOCK
     target: Target | None = None
 
     def __str__(self) -> str:
-        more = [", normed"] if self.normed else []
+        more = [", normed as one" if self.as_one else ", normed"] if self.normed else []
+        more += [f", {self.turned} rotated"] if self.turned is not None else []
         more += [f", blocks of {self.block}"] if self.block != BLOCK else []
         return f"{self.tokens} tokens, {self.heads}{''.join(more)}"
 
@@ -42,46 +48,30 @@ class Rotation:
         pool = random((blocks, keys, 2, self.block, dim), device, dtype)
         slots = torch.randperm((blocks - 1) * self.block, device=device)[: self.tokens] + self.block
         positions = torch.randint(POSITIONS, (self.tokens,), device=device)
-        angles = torch.rand((POSITIONS, dim // 2), device=device) * 6.28
-        cos_sin = torch.cat((angles.cos(), angles.sin()), 1)
-        weight = random((queries + keys, dim), device, dtype) if self.normed else None
+        turned = dim if self.turned is None else self.turned
+        angles = torch.rand((POSITIONS, turned // 2), device=device) * 6.28
+        cos_sin = torch.cat((angles.cos(), angles.sin()), 1) if turned else None
+        weight = random((queries + keys, dim), device, torch.float32) if self.normed else None
+        own_way = {"query_heads": queries, "norm_weight": weight, "as_one": self.as_one, "eps": EPS}
 
         def rotate(own: Tensor, into: Tensor, config: Config | None) -> None:
-            rope_and_store(
-                own,
-                positions,
-                slots,
-                cos_sin,
-                into,
-                query_heads=queries,
-                norm_weight=weight,
-                eps=EPS,
-                config=config,
-            )
+            rope_and_store(own, positions, slots, cos_sin, into, config=config, **own_way)
 
         def check(config: Config | None) -> None:
             found, expected = [(heads.clone(), pool.clone()) for _ in range(2)]
             rotate(*found, config)
             own, into = expected
-            reference(own, positions, slots, cos_sin, into, query_heads=queries, norm_weight=weight, eps=EPS)
+            reference(own, positions, slots, cos_sin, into, **own_way)
             close(found[0][:, :queries], own[:, :queries])
             close(found[1], into)
 
         def peer() -> None:
-            wide = heads[:, : queries + keys].float()
-            if weight is not None:
-                wide = functional.rms_norm(wide, (dim,), eps=EPS) * weight
-            cos, sin = cos_sin[positions][:, None].chunk(2, -1)
-            first, second = wide.chunk(2, -1)
-            turned = torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(dtype)
-            heads[:, :queries] = turned[:, :queries]
-            stored = torch.stack((turned[:, queries:], heads[:, queries + keys :]), 2)
-            pool[slots // self.block, :, :, slots % self.block] = stored
+            reference(heads, positions, slots, cos_sin, pool, **own_way)
 
         return Case(
             lambda config: rotate(heads, pool, config),
             check,
-            bytes=2 * heads.numel() * dtype.itemsize + self.tokens * (dim * 4 + 16),
+            bytes=2 * heads.numel() * dtype.itemsize + self.tokens * (turned * 4 + 16),
             peers={"operators": peer},
         )
 
@@ -91,10 +81,27 @@ SHAPES: Mapping[Size, Sequence[Rotation]] = {
         Rotation(tokens, heads, normed)
         for heads, normed in ((LLAMA, False), (QWEN, True))
         for tokens in (1, 32, 256, 8192)
+    ]
+    + [
+        shape
+        for tokens in (32, 8192)
+        for shape in (
+            Rotation(tokens, OLMO, normed=True, as_one=True),
+            Rotation(tokens, PHI, turned=96),
+            Rotation(tokens, GEMMA, normed=True),
+        )
     ],
-    "tiny": [Rotation(5, Heads(4, 2, 16)), Rotation(3, Heads(2, 1, 24), normed=True, block=8)],
+    "tiny": [
+        Rotation(5, Heads(4, 2, 16)),
+        Rotation(3, Heads(2, 1, 24), normed=True, block=8),
+        Rotation(3, Heads(3, 2, 24), normed=True, as_one=True, turned=10),
+        Rotation(3, Heads(2, 1, 16), turned=0),
+    ],
     "compiled": [
         *(Rotation(2, Heads(8, 2, dim)) for dim in (16, 32, 64, 80, 96, 256)),
         *(Rotation(2, LLAMA, block=block) for block in (8, 32, 64)),
+        Rotation(2, Heads(40, 40, 128), normed=True, as_one=True),
+        Rotation(2, LLAMA, turned=0),
+        Rotation(2, GPT_OSS, turned=32, normed=True),
     ],
 }

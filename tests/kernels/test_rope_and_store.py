@@ -20,26 +20,41 @@ class Shape:
     kv_heads: int
     dim: int
     block: int = 8
+    turned: int | None = None  # values of a head that are rotated; None: all
 
 
-SHAPES = [Shape(1, 4, 2, 16), Shape(7, 9, 3, 22, 16), Shape(3, 14, 2, 64, 24), Shape(2, 3, 3, 80), Shape(5, 20, 1, 32)]
+SHAPES = [
+    Shape(1, 4, 2, 16),
+    Shape(7, 9, 3, 22, 16),
+    Shape(3, 14, 2, 64, 24),
+    Shape(2, 3, 3, 80),
+    Shape(5, 20, 1, 32),
+    Shape(3, 5, 2, 32, turned=24),
+    Shape(2, 6, 3, 80, turned=2),
+    Shape(3, 5, 2, 32, turned=0),
+]
+NORMS = {"": (False, False), "norm": (True, False), "norm as one": (True, True)}
 
 
 class Step:
     """Fresh random inputs; the pool is poison from end to end."""
 
-    def __init__(self, shape: Shape, device: torch.device, dtype: torch.dtype, norm: bool) -> None:
+    def __init__(
+        self, shape: Shape, device: torch.device, dtype: torch.dtype, norm: bool, as_one: bool = False
+    ) -> None:
         tokens, count = shape.tokens, shape.query_heads + 2 * shape.kv_heads
         blocks = tokens + 1
         self.query_heads, self.rotated = shape.query_heads, shape.query_heads + shape.kv_heads
         self.heads = torch.randn(tokens, count, shape.dim, device=device).to(dtype)
         self.positions = torch.randint(LONGEST, (tokens,), device=device)
         self.slots = shape.block + torch.randperm((blocks - 1) * shape.block, device=device)[:tokens]
-        angles = torch.rand(LONGEST, shape.dim // 2, device=device) * 6.3
-        self.cos_sin = torch.cat((angles.cos(), angles.sin()), 1)
+        turned = shape.dim if shape.turned is None else shape.turned
+        angles = torch.rand(LONGEST, turned // 2, device=device) * 6.3
+        self.cos_sin = torch.cat((angles.cos(), angles.sin()), 1) if turned else None
         size = (blocks, shape.kv_heads, 2, shape.block, shape.dim)
         self.pool = torch.full(size, float("nan"), device=device, dtype=dtype)
         self.weight = torch.randn(self.rotated, shape.dim, device=device).to(dtype) if norm else None
+        self.as_one = as_one
 
     def run(self, config: Config | None = None) -> tuple[Tensor, Tensor]:
         """Heads and pool."""
@@ -52,6 +67,7 @@ class Step:
             pool,
             query_heads=self.query_heads,
             norm_weight=self.weight,
+            as_one=self.as_one,
             eps=EPS,
             config=config,
         )
@@ -64,24 +80,27 @@ class Step:
             heads,
             self.positions,
             self.slots,
-            self.cos_sin.double(),
+            None if self.cos_sin is None else self.cos_sin.double(),
             pool,
             query_heads=self.query_heads,
             norm_weight=None if self.weight is None else self.weight.double(),
+            as_one=self.as_one,
             eps=EPS,
         )
         return heads, pool
 
     def bound(self) -> Tensor:
         """By head of each token. An output is the sum of two products of a value of its head with at most 1, rounded
-        once to its format, in fp32 with unit u before: 3 u for products and sum; a norm is wrong by (dim / 2 + 10.5) u
-        (see test_rms_norm.py). All of it is relative to twice the head's largest value."""
+        once to its format, in fp32 with unit u before: 3 u for products and sum; a norm of n values is wrong by
+        (n / 2 + 10.5) u (see test_rms_norm.py). All of it is relative to twice the head's largest value."""
         largest = self.heads.double().abs()
         error = 3.0
         if self.weight is not None:
-            inverse = (self.heads.double().square().mean(-1, keepdim=True) + EPS).rsqrt()
-            largest[:, : self.rotated] *= inverse[:, : self.rotated] * self.weight.double().abs()
-            error += self.heads.shape[2] / 2 + 10.5
+            for side in (slice(0, self.query_heads), slice(self.query_heads, self.rotated)):
+                over = (1, 2) if self.as_one else 2
+                inverse = (self.heads[:, side].double().square().mean(over, keepdim=True) + EPS).rsqrt()
+                largest[:, side] *= inverse * self.weight[side].double().abs()
+            error += self.heads.shape[2] * (self.query_heads if self.as_one else 1) / 2 + 10.5
         relative = torch.finfo(self.heads.dtype).eps / 2 + error * torch.finfo(torch.float32).eps / 2
         return 2 * largest.amax(-1) * relative  # [tokens, heads]
 
@@ -105,10 +124,10 @@ class Step:
         assert pool.isnan().all(), "something was written beside the slots"
 
 
-@pytest.mark.parametrize("norm", [False, True], ids=["", "norm"])
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_step_is_that_of_float64(shape: Shape, norm: bool, device: torch.device, dtype: torch.dtype) -> None:
-    step = Step(shape, device, dtype, norm)
+def test_a_step_is_that_of_float64(shape: Shape, norm: str, device: torch.device, dtype: torch.dtype) -> None:
+    step = Step(shape, device, dtype, *NORMS[norm])
     step.check(*step.run())
 
 
@@ -116,6 +135,12 @@ def test_a_step_is_that_of_float64(shape: Shape, norm: bool, device: torch.devic
 def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
     step = Step(Shape(3, 14, 2, 64), device, torch.float32, norm=True)
     step.check(*step.run(config))
+
+
+def test_a_weight_may_be_wider_than_the_heads(device: torch.device, dtype: torch.dtype) -> None:
+    step = Step(Shape(3, 4, 2, 16), device, dtype, norm=True)
+    step.weight = torch.randn(6, 16, device=device)
+    step.check(*step.run())
 
 
 def test_padding_stores_nothing(device: torch.device, dtype: torch.dtype) -> None:
@@ -145,4 +170,6 @@ def test_no_tokens_are_no_work(device: torch.device, dtype: torch.dtype) -> None
 def test_unsupported_head_sizes_are_named() -> None:
     assert [unsupported(dim) for dim in (2, 22, 80, 512)] == [""] * 4
     assert unsupported(27) == "rope_and_store supports even head sizes up to 512, not 27"
+    assert unsupported(128, 96) == ""
+    assert unsupported(128, 129).endswith("norms up to 16384 values as one, not those of 129 heads of 128")
     assert unsupported(514) == "rope_and_store supports even head sizes up to 512, not 514"
