@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,7 +53,7 @@ class Rotation:
         angles = torch.rand((POSITIONS, turned // 2), device=device) * 6.28
         cos_sin = torch.cat((angles.cos(), angles.sin()), 1) if turned else None
         weight = random((queries + keys, dim), device, torch.float32) if self.normed else None
-        own_way = {"query_heads": queries, "norm_weight": weight, "as_one": self.as_one, "eps": EPS}
+        own_way: dict[str, Any] = {"query_heads": queries, "norm_weight": weight, "as_one": self.as_one, "eps": EPS}
 
         def rotate(own: Tensor, into: Tensor, config: Config | None) -> None:
             rope_and_store(own, positions, slots, cos_sin, into, config=config, **own_way)
