@@ -1,13 +1,18 @@
 """Holds what attention's two kernels share: online softmax over tiles of paged keys and values, and launch options.
 
-    highest'  = max(highest, max_j s_j)                           s_j = q k_j / sqrt(dim) * log2(e)
+    highest'  = max(highest, max_j s_j)                           s_j = scale q k_j * log2(e)
     p_j       = 2^(s_j - highest')
     total'    = total * 2^(highest - highest') + sum_j p_j
     weighted' = weighted * 2^(highest - highest') + sum_j p_j v_j
 
-weighted / total is softmax(q k^T / sqrt(dim)) v once every key was seen (Milakov and Gimelshein, "Online normalizer
+weighted / total is softmax(scale q k^T) v once every key was seen (Milakov and Gimelshein, "Online normalizer
 calculation for softmax", 2018, https://arxiv.org/abs/1805.02867; Dao, "FlashAttention-2", 2023,
 https://arxiv.org/abs/2307.08691). A power of two is one instruction of the device, so log2(e) is folded into the scale.
+
+With a soft cap, a score s is cap tanh(s / cap) = cap - 2 cap / (1 + exp(2 s / cap)) (Gemma 2,
+https://arxiv.org/abs/2408.00118). A sink is a score more of each head, of a key that nobody has and whose value is 0
+(gpt-oss, https://arxiv.org/abs/2508.10925; Xiao et al., "Efficient Streaming Language Models with Attention Sinks",
+2023, https://arxiv.org/abs/2309.17453): rows begin with it, in place of nothing.
 
 One layer of the pool is `[blocks, kv_heads, 2, block, dim]`, keys before values. A tile is as many positions as suit
 the device, whatever blocks they are in.
@@ -24,6 +29,7 @@ from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
 
 LOG2_E = 1.4426950408889634
+TO_BASE_2 = tl.constexpr(LOG2_E)
 LOWEST = tl.constexpr(-1e30)
 """Where `highest` begins: finite, so that a row that sees nothing of a tile never computes inf - inf."""
 MAX_DIM, MAX_SHARED = 256, 16
@@ -44,6 +50,17 @@ def unsupported(dtype: torch.dtype, dim: int, block: int, shared: int) -> str:
     if not 1 <= shared <= MAX_SHARED:
         return f"attention supports 1 to {MAX_SHARED} query heads to one KV head, not {shared}"
     return ""
+
+
+class Scoring(NamedTuple):
+    """Says how a layer scores keys, and which."""
+
+    scale: float | None = None  # of products; None: 1 / sqrt(dim)
+    window: int = 0  # positions that a query sees, up to its own; 0: all
+    softcap: float = 0.0  # 0: scores are not capped
+
+
+PLAIN = Scoring()
 
 
 class Defaults(NamedTuple):
@@ -74,24 +91,29 @@ class Shape(NamedTuple):
         name = f"{str(self.dtype).removeprefix('torch.')},dim={self.dim},shared={self.shared}"
         return tuned(kernel, name, device, defaults.of(self.dtype, self.dim))
 
-    def options(self, config: Config, window: int, *, split: bool) -> dict[str, float]:
+    def options(self, config: Config, scoring: Scoring, *, sinks: bool, split: bool) -> dict[str, float]:
         """Returns the keyword arguments that every attention kernel is launched with."""
+        scale = self.dim**-0.5 if scoring.scale is None else scoring.scale
         return {
-            "SCALE": self.dim**-0.5 * LOG2_E,
+            "SCALE": scale * LOG2_E,
+            "SOFTCAP": scoring.softcap * LOG2_E,
+            "SINKS": sinks,
             "SHARED": self.shared,
             "DIM": self.dim,
             "PADDED": power_of_two(self.dim),
             "BLOCK": self.block,
-            "WINDOWED": window > 0,
+            "WINDOWED": scoring.window > 0,
             "SPLIT": split,
             "STAGES": config.stages,
             **config.options(),
         }
 
 
-def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Tensor) -> Shape:
+def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Tensor, sinks: Tensor | None) -> Shape:
     """Checks the arguments that both kernels take, as their wrappers describe them, and returns their shape."""
     _, heads, dim = queries.shape
+    if sinks is not None:
+        assert sinks.shape == (heads,) and sinks.dtype == torch.float32 and sinks.is_contiguous()
     _, kv_heads, sides, block, pool_dim = pool.shape
     shared, rest = divmod(heads, kv_heads)
     assert sides == 2 and pool_dim == dim and not rest and pool.is_contiguous() and pool.dtype == queries.dtype
@@ -111,6 +133,26 @@ def result_of(queries: Tensor, output: Tensor | None) -> Tensor:
 
 
 @triton.jit
+def begin_rows(
+    sinks: tl.tensor,
+    own: tl.tensor,  # [ROWS] query heads
+    kept: tl.tensor,  # [ROWS] whether they are any
+    first: tl.tensor,  # whether this part of the keys is the first, which has the sink
+    PADDED: tl.constexpr,
+    SINKS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Returns (weighted, highest, total) before any key was seen."""
+    ROWS: tl.constexpr = own.shape[0]
+    highest = tl.full([ROWS], LOWEST, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    if SINKS:
+        mine = kept & first
+        highest = tl.where(mine, tl.load(sinks + own, mask=kept, other=0.0) * TO_BASE_2, highest)
+        total = tl.where(mine, 1.0, total)
+    return tl.zeros([ROWS, PADDED], tl.float32), highest, total
+
+
+@triton.jit
 def attend_tiles(
     queries: tl.tensor,  # [ROWS, PADDED], zero beyond DIM; PADDED is the next power of two
     weighted: tl.tensor,  # [ROWS, PADDED] fp32
@@ -124,6 +166,7 @@ def attend_tiles(
     block_stride: tl.tensor,
     table: tl.tensor,  # the sequence's blocks
     SCALE: tl.constexpr,
+    SOFTCAP: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
@@ -134,6 +177,8 @@ def attend_tiles(
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Takes the positions first … end - 1 into (weighted, highest, total), and returns those."""
     PADDED: tl.constexpr = queries.shape[1]
+    # What is left to multiply scores by: the scale is inside of a soft cap.
+    FACTOR: tl.constexpr = 1.0 if SOFTCAP > 0.0 else SCALE
     dims = tl.arange(0, PADDED)
     lanes = tl.arange(0, TILE)
     # Looked up one tile ahead: a load whose address another load of the same round gives is pipelined less deeply.
@@ -158,15 +203,17 @@ def attend_tiles(
             scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
         else:
             scores = tl.sum(queries[:, None, :].to(tl.float32) * keys[None, :, :].to(tl.float32), 2)
+        if SOFTCAP > 0.0:
+            scores = SOFTCAP - 2.0 * SOFTCAP / (1.0 + tl.exp2(scores * (2.0 * SCALE / SOFTCAP * TO_BASE_2)))
         if MASKED:
             visible = positions[None, :] <= at[:, None]
             if WINDOWED:
                 visible &= positions[None, :] > at[:, None] - window
             scores = tl.where(visible, scores, float("-inf"))
 
-        risen = tl.maximum(highest, tl.max(scores, 1) * SCALE)
+        risen = tl.maximum(highest, tl.max(scores, 1) * FACTOR)
         fading = tl.exp2(highest - risen)
-        shares = tl.exp2(scores * SCALE - risen[:, None])
+        shares = tl.exp2(scores * FACTOR - risen[:, None])
         highest = risen
         total = total * fading + tl.sum(shares, 1)
         weighted = weighted * fading[:, None]

@@ -1,6 +1,6 @@
 """Computes attention of one new query of each sequence over its paged keys and values.
 
-    softmax(q k^T / sqrt(dim) + mask) v
+    softmax(scale q k^T + mask) v
 
 It is as fast as keys and values leave memory, which they do once: all queries that see them are rows of one tile (the
 steps are in attention_tiles.py). Its rows are padded to the 16 of the tensor cores. That costs nothing on an H200: the
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernels import prefill_attention
 from kernels.attention_parts import join_pieces, store_part
-from kernels.attention_tiles import LOWEST, Defaults, attend_tiles, checked, result_of
+from kernels.attention_tiles import PLAIN, Defaults, Scoring, attend_tiles, begin_rows, checked, result_of
 from kernels.decode_pieces import Pieces
 from kernels.sizes import power_of_two
 from kernels.tuning import Config
@@ -49,7 +49,8 @@ def paged_decode_attention(
     kv_lengths: Tensor,
     *,
     pieces: Pieces | None = None,
-    window: int = 0,
+    scoring: Scoring = PLAIN,
+    sinks: Tensor | None = None,
     output: Tensor | None = None,
     config: Config | None = None,
 ) -> Tensor:
@@ -63,7 +64,8 @@ def paged_decode_attention(
         block_tables: `[works, width]` int32, the blocks of each sequence in order.
         kv_lengths: `[works]` int32, stored tokens of each sequence; 0 for padding.
         pieces: how sequences are cut, of the same lengths and window; by default each is one piece.
-        window: stored tokens, the newest ones, that a query sees; 0: all.
+        scoring: the scale and the soft cap of scores, and the window of newest tokens that a query sees.
+        sinks: `[heads]` fp32, a score for each head of a key whose value is 0; None: there is no such key.
         output: where the result goes, as it is returned; by default it is allocated.
 
     Returns `[works, heads, dim]`, contiguous; zeros for a sequence of length 0.
@@ -71,7 +73,7 @@ def paged_decode_attention(
     Example: 2 sequences of 37 and 5 tokens in 100 blocks of 16, 32 query heads on 8 KV heads of 128 values: queries
     `[2, 32, 128]`, pool `[100, 8, 2, 16, 128]`, block_tables `[[4, 9, 7], [2, 0, 0]]`, kv_lengths `[37, 5]`.
     """
-    shape = checked(queries, pool, block_tables, kv_lengths)
+    shape = checked(queries, pool, block_tables, kv_lengths, sinks)
     works = len(kv_lengths)
     assert len(queries) == works
     output = result_of(queries, output)
@@ -81,7 +83,8 @@ def paged_decode_attention(
     config = config or shape.config("paged_decode_attention", queries.device, DEFAULTS)
     rows = power_of_two(shape.shared)
     tensor_cores = bool(config.tiles["TENSOR_CORES"]) or rows > FEW_ROWS
-    options = shape.options(config, window, split=pieces is not None) | {"TENSOR_CORES": tensor_cores}
+    options = shape.options(config, scoring, sinks=sinks is not None, split=pieces is not None)
+    options["TENSOR_CORES"] = tensor_cores
     count, parts, sums = works, output, output  # of one piece each: that is the result, and its log-sum-exp is not kept
     owners, starts = kv_lengths, kv_lengths  # not read
     if pieces is not None:
@@ -104,7 +107,8 @@ def paged_decode_attention(
         queries.stride(0),
         pool.stride(0),
         block_tables.stride(0),
-        window,
+        scoring.window,
+        queries if sinks is None else sinks,
         ROWS=max(rows, 16) if tensor_cores else rows,
         **options,
     )
@@ -132,7 +136,10 @@ def _attend_part(
     block_stride: tl.tensor,
     table_stride: tl.tensor,
     window: tl.tensor,
+    sinks: tl.tensor,
     SCALE: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    SINKS: tl.constexpr,
     SHARED: tl.constexpr,
     ROWS: tl.constexpr,
     DIM: tl.constexpr,
@@ -171,11 +178,12 @@ def _attend_part(
     dims = tl.arange(0, PADDED)[None, :]
     inside = kept[:, None] & (dims < DIM)
     loaded = tl.load(queries + (work * query_stride + own * DIM)[:, None] + dims, mask=inside, other=0.0)
+    weighted, highest, total = begin_rows(sinks, own, kept, part == 0, PADDED, SINKS)
     weighted, highest, total = attend_tiles(
         loaded,
-        tl.zeros([ROWS, PADDED], tl.float32),
-        tl.full([ROWS], LOWEST, tl.float32),
-        tl.zeros([ROWS], tl.float32),
+        weighted,
+        highest,
+        total,
         first,
         end,
         tl.full([ROWS], length - 1, tl.int32),
@@ -184,6 +192,7 @@ def _attend_part(
         block_stride,
         block_tables + work * table_stride,
         SCALE=SCALE,
+        SOFTCAP=SOFTCAP,
         DIM=DIM,
         BLOCK=BLOCK,
         TILE=TILE,
@@ -199,7 +208,15 @@ def _attend_part(
         store_part(output, sums, work * heads + own, kept, weighted, highest, total, DIM, False)
 
 
-def reference(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Tensor, *, window: int = 0) -> Tensor:
+def reference(
+    queries: Tensor,
+    pool: Tensor,
+    block_tables: Tensor,
+    kv_lengths: Tensor,
+    *,
+    scoring: Scoring = PLAIN,
+    sinks: Tensor | None = None,
+) -> Tensor:
     """Computes the same by torch's operators: prefill's, with one query in each work."""
     starts = torch.arange(len(kv_lengths) + 1, device=queries.device, dtype=torch.int32)
-    return prefill_attention.reference(queries, pool, block_tables, starts, kv_lengths, window=window)
+    return prefill_attention.reference(queries, pool, block_tables, starts, kv_lengths, scoring=scoring, sinks=sinks)

@@ -1,6 +1,6 @@
 """Computes causal attention of many queries over paged keys and values: ragged batches in one launch.
 
-    softmax(q k^T / sqrt(dim) + mask) v
+    softmax(scale q k^T + mask) v
 
 tiled as in FlashAttention-2 (Dao, 2023, https://arxiv.org/abs/2307.08691; the steps are in attention_tiles.py). A tile
 of queries holds all heads that share a KV head, for which keys and values are loaded once. Only tiles of keys that are
@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention_parts import MAX_SPLITS, join_parts, parts_of, split_count, store_part
-from kernels.attention_tiles import LOWEST, Defaults, attend_tiles, checked, result_of
+from kernels.attention_tiles import PLAIN, Defaults, Scoring, attend_tiles, begin_rows, checked, result_of
 from kernels.device import multiplies_by_groups, processors
 from kernels.sizes import power_of_two
 from kernels.tuning import Config
@@ -60,7 +60,8 @@ def prefill_attention(
     kv_lengths: Tensor,
     *,
     longest: int,
-    window: int = 0,
+    scoring: Scoring = PLAIN,
+    sinks: Tensor | None = None,
     splits: int | None = None,
     output: Tensor | None = None,
     config: Config | None = None,
@@ -76,7 +77,8 @@ def prefill_attention(
         query_start: `[works + 1]` int32, the rows of work w are query_start[w] … query_start[w + 1] - 1.
         kv_lengths: `[works]` int32, stored tokens of each sequence, this step's among them.
         longest: a bound of the queries of one work: if none fills a tile, tiles get smaller.
-        window: positions that a query sees, up to its own; 0: all.
+        scoring: the scale and the soft cap of scores, and the window of positions that a query sees.
+        sinks: `[heads]` fp32, a score for each head of a key whose value is 0; None: there is no such key.
         splits: equal parts that the keys of each tile are cut into; by default as many as the device has processors
             for, if sequences are as long as the tables are wide.
         output: where the result goes, as it is returned; by default it is allocated.
@@ -87,7 +89,7 @@ def prefill_attention(
     `[8, 32, 128]`, pool `[100, 8, 2, 16, 128]`, block_tables `[[4, 9, 7], [2, 0, 0]]`, query_start `[0, 5, 8]`,
     kv_lengths `[37, 3]`, longest 5.
     """
-    shape = checked(queries, pool, block_tables, kv_lengths)
+    shape = checked(queries, pool, block_tables, kv_lengths, sinks)
     tokens, works = len(queries), len(kv_lengths)
     assert query_start.shape == (works + 1,) and query_start.is_contiguous() and query_start.dtype == torch.int32
     output = result_of(queries, output)
@@ -102,10 +104,11 @@ def prefill_attention(
     tiles = tokens // tile + works
     if splits is None:
         stored = block_tables.shape[1] * shape.block
-        seen = min(stored, tile + window) if window else stored
+        seen = min(stored, tile + scoring.window) if scoring.window else stored
         splits = split_count(shape.kv_heads * tiles, processors(queries.device), seen)
     assert 1 <= splits <= MAX_SPLITS
-    options = shape.options(config, window, split=splits > 1) | {"ROWS": rows, "num_warps": warps}
+    options = shape.options(config, scoring, sinks=sinks is not None, split=splits > 1)
+    options |= {"ROWS": rows, "num_warps": warps}
     parts, sums = parts_of(output, splits)
     _attend[(shape.kv_heads, tiles, splits)](
         queries,
@@ -120,7 +123,8 @@ def prefill_attention(
         pool.stride(0),
         block_tables.stride(0),
         works,
-        window,
+        scoring.window,
+        queries if sinks is None else sinks,
         **options,
     )
     if splits > 1:
@@ -147,7 +151,10 @@ def _attend(
     table_stride: tl.tensor,
     works: tl.tensor,
     window: tl.tensor,
+    sinks: tl.tensor,
     SCALE: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    SINKS: tl.constexpr,
     SHARED: tl.constexpr,
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
@@ -197,9 +204,7 @@ def _attend(
     at = length - count + query
     keys = pool + head * 2 * BLOCK * DIM
     table = block_tables + work.to(tl.int64) * table_stride
-    weighted = tl.zeros([ROWS, PADDED], tl.float32)
-    highest = tl.full([ROWS], LOWEST, tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
+    weighted, highest, total = begin_rows(sinks, own, kept, tl.program_id(2) == 0, PADDED, SINKS)
     whole = tl.maximum(left, start)
     # In three spans: what the window's edge crosses, what all queries see, and what the diagonal crosses.
     for span in tl.static_range(0 if WINDOWED else 1, 3):
@@ -222,6 +227,7 @@ def _attend(
             block_stride,
             table,
             SCALE=SCALE,
+            SOFTCAP=SOFTCAP,
             DIM=DIM,
             BLOCK=BLOCK,
             TILE=TILE,
@@ -252,7 +258,8 @@ def reference(
     query_start: Tensor,
     kv_lengths: Tensor,
     *,
-    window: int = 0,
+    scoring: Scoring = PLAIN,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Computes the same by torch's operators, one work after the other, in the queries' precision."""
     _, heads, dim = queries.shape
@@ -266,10 +273,18 @@ def reference(
         blocks = block_tables[work, : -(-length // pool.shape[3])].long()
         stored = pool[blocks].permute(2, 1, 0, 3, 4).flatten(2, 3)[:, :, :length]  # [2, kv_heads, length, dim]
         keys, values = stored.repeat_interleave(heads // kv_heads, 1)
-        scores = torch.einsum("qhd,hkd->hqk", queries[first:end], keys) * dim**-0.5
+        scores = torch.einsum("qhd,hkd->hqk", queries[first:end], keys)
+        scores *= dim**-0.5 if scoring.scale is None else scoring.scale
+        if scoring.softcap:
+            scores = (scores / scoring.softcap).tanh() * scoring.softcap
         at = torch.arange(length - (end - first), length, device=queries.device)[:, None]
         key = torch.arange(length, device=queries.device)
+        window = scoring.window
         hidden = (key > at) | (key <= at - window) if window else key > at
-        shares = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+        if sinks is not None:
+            more = sinks.to(scores.dtype)[:, None, None].expand(-1, end - first, 1)
+            scores = torch.cat((scores, more), -1)
+        shares = scores.softmax(-1)[..., :length]
         output[first:end] = torch.einsum("hqk,hkd->qhd", shares, values)
     return output

@@ -2,7 +2,7 @@
 
     (x_i, x_j) -> (x_i cos - x_j sin, x_j cos + x_i sin)        with j = i + turned / 2, as in Hugging Face checkpoints
 
-(Su et al., "RoFormer", 2021, https://arxiv.org/abs/2104.09864), of the first `turned` values of a head; the rest passes.
+(Su et al., "RoFormer", 2021, https://arxiv.org/abs/2104.09864), of the first `turned` values of a head.
 With a norm weight, x is x / sqrt(mean(x^2) + eps) * weight first: head by head (Qwen3,
 https://arxiv.org/abs/2505.09388), or all heads of the queries as one vector, and all of the keys as another (OLMo 2,
 https://arxiv.org/abs/2501.00656). All of it is fp32 inside, and rounded once.

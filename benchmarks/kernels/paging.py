@@ -25,8 +25,9 @@ class Heads(NamedTuple):
 
 LLAMA, QWEN = Heads(32, 8, 128), Heads(16, 8, 128)
 """Of Llama-3.1-8B and Qwen3-0.6B."""
-GEMMA, GPT_OSS, OLMO, PHI = Heads(16, 8, 256), Heads(64, 8, 64), Heads(32, 32, 128), Heads(24, 8, 128)
-"""Of Gemma-3-12B, gpt-oss-20b, OLMo-2-7B and Phi-4-mini."""
+GEMMA, GEMMA_2, GPT_OSS = Heads(16, 8, 256), Heads(8, 4, 256), Heads(64, 8, 64)
+OLMO, PHI = Heads(32, 32, 128), Heads(24, 8, 128)
+"""Of Gemma-3-12B, Gemma-2-2B, gpt-oss-20b; of OLMo-2-7B and Phi-4-mini."""
 
 
 class Paged(NamedTuple):

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from benchmarks.kernels.attention_peers import prefill_peers
 from benchmarks.kernels.case import Case, Limit, Size, Target, close, random
-from benchmarks.kernels.paging import BLOCK, LLAMA, QWEN, Heads, paged
+from benchmarks.kernels.paging import BLOCK, GEMMA, GEMMA_2, GPT_OSS, LLAMA, QWEN, Heads, paged
+from kernels.attention_tiles import PLAIN, Scoring
 from kernels.prefill_attention import CANDIDATES, prefill_attention, reference
 from kernels.tuning import Config
 
@@ -21,7 +22,10 @@ __all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
 
 @dataclass(frozen=True)
 class Prefill:
-    """Describes `tokens` queries at the end of `context` tokens, of each of `works` sequences."""
+    """Describes `tokens` queries at the end of `context` tokens, of each of `works` sequences.
+
+    With `sinks` each head has one.
+    """
 
     tokens: int
     context: int
@@ -31,11 +35,15 @@ class Prefill:
     window: int = 0
     block: int = BLOCK
     flex: bool = False
+    softcap: float = 0.0
+    sinks: bool = False
 
     def __str__(self) -> str:
         what = f"{self.tokens} tokens" + (f" after {self.context - self.tokens}" if self.context > self.tokens else "")
         more = [f"{self.works} sequences"] if self.works > 1 else []
         more += [f"window {self.window}"] if self.window else []
+        more += [f"soft cap {self.softcap:g}"] if self.softcap else []
+        more += ["sinks"] if self.sinks else []
         more += [f"blocks of {self.block}"] if self.block != BLOCK else []
         return ", ".join([f"{what}, {self.heads}", *more])
 
@@ -56,6 +64,9 @@ class Prefill:
         queries = fused[:, : self.heads.queries]
         starts = torch.arange(0, rows + 1, self.tokens, dtype=torch.int32, device=device)
 
+        scoring = Scoring(window=self.window, softcap=self.softcap)
+        sinks = random((self.heads.queries,), device, torch.float32) if self.sinks else None
+
         def run(config: Config | None) -> Tensor:
             return prefill_attention(
                 queries,
@@ -64,7 +75,8 @@ class Prefill:
                 starts,
                 kv.lengths,
                 longest=self.tokens,
-                window=self.window,
+                scoring=scoring,
+                sinks=sinks,
                 config=config,
             )
 
@@ -77,10 +89,11 @@ class Prefill:
                 shorter = lengths - (self.tokens - begin - few)
                 own = slice(begin, begin + few)
                 counted = starts[:2].clamp(max=few)
-                expected = reference(queries[own].double(), pool, tables, counted, shorter, window=self.window)
+                doubled = queries[own].double()
+                expected = reference(doubled, pool, tables, counted, shorter, scoring=scoring, sinks=sinks)
                 close(found[own], expected)
 
-        comparable = self.works == 1 and not self.window and device.type != "meta"
+        comparable = self.works == 1 and scoring == PLAIN and not self.sinks and device.type != "meta"
         once = queries.numel() * 2 + 2 * kv.lengths.numel() * self.context * self.heads.keys * self.heads.dim
         return Case(
             run,
@@ -104,17 +117,21 @@ SHAPES: Mapping[Size, Sequence[Prefill]] = {
         ),
         *(Prefill(CHUNK, context, LLAMA) for context in (8192, 32768)),
         Prefill(SHORT, 32768, LLAMA),
+        Prefill(8192, 8192, GEMMA_2, softcap=50.0),
+        Prefill(8192, 8192, GEMMA, window=1024),
+        *(Prefill(8192, 8192, GPT_OSS, sinks=True, window=window) for window in (0, 128)),
     ],
     "tiny": [
         Prefill(20, 20, Heads(4, 2, 16)),
         Prefill(6, 15, Heads(4, 2, 16)),
-        Prefill(9, 33, Heads(4, 1, 32), works=2, window=7, block=8),
+        Prefill(9, 33, Heads(4, 1, 32), works=2, window=7, block=8, softcap=9.0, sinks=True),
     ],
     "compiled": [
-        *(Prefill(512, 512, Heads(8, 2, dim)) for dim in (16, 32, 64, 80, 96, 128, 256)),
+        *(Prefill(512, 512, Heads(8, 2, dim)) for dim in (16, 32, 64, 80, 96, 128, 192, 256)),
         *(Prefill(512, 512, heads) for heads in (LLAMA, QWEN, Heads(8, 8, 128), Heads(16, 1, 128))),
         *(Prefill(4, 512, Heads(8, 2, dim)) for dim in (16, 128, 256)),  # a short prompt's smaller tile
         Prefill(512, 2048, LLAMA, window=1024),
         *(Prefill(512, 512, LLAMA, block=block) for block in (8, 32, 64)),
+        Prefill(512, 512, Heads(16, 8, 256), softcap=50.0, sinks=True, window=128),
     ],
 }

@@ -7,6 +7,8 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from kernels.attention_tiles import PLAIN, Scoring
+
 WALK = 4.0
 """n rounding errors add up to WALK * sqrt(n) at most, but for a chance of 2 exp(-WALK^2 / 2) (Higham and Mary, "A new
 approach to probabilistic rounding error analysis", 2019, theorem 2.4); no sum of these tests was seen near it."""
@@ -51,27 +53,36 @@ def paged_problem(
     return Paged(*(part.to(device) for part in (fused[:, :heads], pool, tables, starts, lengths)))
 
 
-def assert_attends(found: Tensor, problem: Paged, reference: Callable[..., Tensor], window: int) -> None:
+def assert_attends(
+    found: Tensor,
+    problem: Paged,
+    reference: Callable[..., Tensor],
+    scoring: Scoring = PLAIN,
+    sinks: Tensor | None = None,
+) -> None:
     """Compares with the exact result, element by element.
 
     Weights p_j = e^s_j / sum are rounded to the values' format (u each), and so is the result: 2 u sum_j p_j |v_j|. The
     reference gives that sum, for |v|. A score's error e makes p_j wrong by e p_j, above and below the fraction. Sums of
     n fp32 products are wrong by WALK sqrt(n) u32 of the sum of their magnitudes: that of a score is |q| |k| / sqrt(dim)
-    at most, the others' is 1. Scale, powers, division and rescaling are 8 u32 more. Below its least normal number a
-    format loses up to that number times u; each weight may, which is at most 1.
+    at most, the others' is 1. Scale, powers, division and rescaling are 8 u32 more. A soft cap makes a score of it that
+    is less wrong, and adds 12 u32 of the cap: of the power 4, the sum 1, the division 4, product and difference 2, and
+    what is of second order. Below its least normal number a format loses up to that number times u; each weight may,
+    which is at most 1.
     """
     dim = problem.queries.shape[2]
     queries, pool = problem.queries.double(), problem.pool.double()
     magnitudes = pool.clone()
     magnitudes[:, :, 1] = magnitudes[:, :, 1].abs()
     rest = problem.block_tables, problem.query_start, problem.kv_lengths
-    exact = reference(queries, pool, *rest, window=window)
-    weighted = reference(queries, magnitudes, *rest, window=window)
+    exact = reference(queries, pool, *rest, scoring=scoring, sinks=sinks)
+    weighted = reference(queries, magnitudes, *rest, scoring=scoring, sinks=sinks)
     longest = max(problem.kv_lengths.tolist())
     stored = pool.nan_to_num(0)
-    score = queries.norm(dim=2).max() * stored[:, :, 0].norm(dim=-1).max() / sqrt(dim)
+    score = queries.norm(dim=2).max() * stored[:, :, 0].norm(dim=-1).max() * (scoring.scale or dim**-0.5)
     single, kept = 2**-24, torch.finfo(problem.pool.dtype).eps / 2
-    relative = 2 * kept + single * (2 * WALK * sqrt(dim) * score + 2 * WALK * sqrt(longest) + 8)
+    wrong = 2 * (WALK * sqrt(dim) * score + 12 * scoring.softcap)
+    relative = 2 * kept + single * (wrong + 2 * WALK * sqrt(longest) + 8)
     lost = longest * torch.finfo(problem.pool.dtype).smallest_normal * kept * stored[:, :, 1].abs().max()
     assert found.dtype == problem.pool.dtype and found.is_contiguous()
     assert bool(found.isfinite().all())

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.attention_tiles import PLAIN, Scoring
 from kernels.decode_pieces import NOBODY, Pieces, cut, pieces_of
 from kernels.paged_decode_attention import paged_decode_attention
 from kernels.paged_decode_attention import reference as decode_reference
@@ -17,6 +18,8 @@ from tests.kernels.poison import poisoned
 
 SMALL = Config({"TILE": 16, "TENSOR_CORES": 1}, warps=4, stages=2)
 WITHOUT_TENSOR_CORES = Config({"TILE": 16, "TENSOR_CORES": 0}, warps=4, stages=2)
+SINKS = [0.5, -3.0, 4.0, 0.0, 90.0, -90.0]
+SCORINGS = [(Scoring(scale=0.9, softcap=2.0), None, 1), (PLAIN, SINKS, 1), (Scoring(window=20, softcap=30.0), SINKS, 3)]
 RAGGED = [(1, 37), (1, 1), (1, 0), (1, 70)]
 
 
@@ -35,25 +38,39 @@ def evenly(works: int, splits: int, device: torch.device) -> Pieces | None:
     return Pieces(*(torch.tensor([*each], dtype=torch.int32, device=device) for each in (owners, starts)))
 
 
-def attend(problem: Paged, splits: int = 1, window: int = 0, config: Config | None = SMALL) -> Tensor:
+def attend(
+    problem: Paged,
+    splits: int = 1,
+    scoring: Scoring = PLAIN,
+    sinks: Tensor | None = None,
+    config: Config | None = SMALL,
+) -> Tensor:
     pieces = evenly(len(problem.kv_lengths), splits, problem.queries.device)
-    return attend_in(pieces, problem, window, config)
+    return attend_in(pieces, problem, scoring, sinks, config)
 
 
-def attend_in(pieces: Pieces | None, problem: Paged, window: int, config: Config | None = SMALL) -> Tensor:
+def attend_in(
+    pieces: Pieces | None,
+    problem: Paged,
+    scoring: Scoring,
+    sinks: Tensor | None = None,
+    config: Config | None = SMALL,
+) -> Tensor:
     return paged_decode_attention(
         problem.queries,
         problem.pool,
         problem.block_tables,
         problem.kv_lengths,
         pieces=pieces,
-        window=window,
+        scoring=scoring,
+        sinks=sinks,
         config=config,
     )
 
 
 def check(problem: Paged, splits: int = 1, window: int = 0, config: Config | None = SMALL) -> None:
-    assert_attends(attend(problem, splits, window, config), problem, reference, window)
+    scoring = Scoring(window=window)
+    assert_attends(attend(problem, splits, scoring, config=config), problem, reference, scoring)
 
 
 @pytest.mark.parametrize(("splits", "window"), [(1, 0), (1, 20), (3, 0), (3, 1), (3, 20), (7, 0)])
@@ -67,7 +84,15 @@ def test_few_rows_without_tensor_cores(dtype: torch.dtype, device: torch.device,
     check(problem, splits=2, window=20, config=WITHOUT_TENSOR_CORES)
 
 
-@pytest.mark.parametrize("dim", [16, 32, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("config", [SMALL, WITHOUT_TENSOR_CORES], ids=["tensor cores", "without"])
+@pytest.mark.parametrize(("scoring", "sinks", "splits"), SCORINGS, ids=str)
+def test_scores(scoring: Scoring, sinks: list[float] | None, splits: int, config: Config, device: torch.device) -> None:
+    problem = paged_problem([(1, 37), (1, 1), (1, 0)], torch.float32, device, heads=6, kv_heads=2)
+    more = None if sinks is None else torch.tensor(sinks, device=device)
+    assert_attends(attend(problem, splits, scoring, more, config), problem, reference, scoring, more)
+
+
+@pytest.mark.parametrize("dim", [16, 32, 64, 80, 96, 128, 192, 256])
 def test_head_sizes(dtype: torch.dtype, device: torch.device, dim: int) -> None:
     check(paged_problem([(1, 37)], dtype, device, dim=dim), splits=2)
 
@@ -112,12 +137,13 @@ def test_a_step_that_is_cut_by_its_lengths(
     problem = paged_problem([(1, length) for length in lengths], torch.float32, device, heads=4, kv_heads=2)
     for room in (1, 3, 50):
         planned = torch.from_numpy(cut(np.array(lengths), room, window)).to(device)
-        found = attend_in(pieces_of(planned, len(lengths), room), problem, window)
-        assert_attends(found, problem, reference, window)
+        scoring = Scoring(window=window)
+        found = attend_in(pieces_of(planned, len(lengths), room), problem, scoring)
+        assert_attends(found, problem, reference, scoring)
 
 
 def test_before_there_is_a_plan_nobody_does_anything(device: torch.device) -> None:
     """A record runs once before it has inputs: zeros come out, whatever is in memory."""
     problem = paged_problem([(1, 0), (1, 0)], torch.float32, device)
     nothing = torch.full((2 + 5 + 3,), NOBODY, dtype=torch.int32, device=device)
-    assert not attend_in(pieces_of(nothing, 2, 5), problem, 0).any()
+    assert not attend_in(pieces_of(nothing, 2, 5), problem, PLAIN).any()

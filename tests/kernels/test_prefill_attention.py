@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.attention_tiles import PLAIN, Scoring
 from kernels.prefill_attention import prefill_attention, reference
 from kernels.tuning import Config
 from tests.kernels.paged_problem import Paged, assert_attends, paged_problem
@@ -16,13 +17,23 @@ RAGGED = [(5, 5), (1, 37), (33, 70), (0, 9), (3, 0), (17, 17)]
 """A prompt, one token, a later chunk, no token, a null sequence with three padded queries, and one past a tile."""
 
 
+SINKS = [0.5, -3.0, 4.0, 0.0, 90.0, -90.0]
+SCORINGS = [(Scoring(scale=0.9, softcap=2.0), None, 1), (PLAIN, SINKS, 1), (Scoring(window=20, softcap=30.0), SINKS, 3)]
+
+
 @pytest.fixture(autouse=True)
 def _poisoned() -> Iterator[None]:
     with poisoned():
         yield
 
 
-def attend(problem: Paged, window: int = 0, splits: int | None = None, config: Config | None = SMALL) -> Tensor:
+def attend(
+    problem: Paged,
+    scoring: Scoring = PLAIN,
+    sinks: Tensor | None = None,
+    splits: int | None = None,
+    config: Config | None = SMALL,
+) -> Tensor:
     return prefill_attention(
         problem.queries,
         problem.pool,
@@ -30,14 +41,16 @@ def attend(problem: Paged, window: int = 0, splits: int | None = None, config: C
         problem.query_start,
         problem.kv_lengths,
         longest=int(problem.query_start.diff().max()),
-        window=window,
+        scoring=scoring,
+        sinks=sinks,
         splits=splits,
         config=config,
     )
 
 
 def check(problem: Paged, window: int = 0, splits: int | None = None, config: Config | None = SMALL) -> None:
-    assert_attends(attend(problem, window, splits, config), problem, reference, window)
+    scoring = Scoring(window=window)
+    assert_attends(attend(problem, scoring, None, splits, config), problem, reference, scoring)
 
 
 @pytest.mark.parametrize("window", [0, 1, 30])
@@ -50,7 +63,14 @@ def test_split_keys(dtype: torch.dtype, device: torch.device, splits: int, windo
     check(paged_problem([(3, 3), (9, 70), (1, 0)], dtype, device), window, splits)
 
 
-@pytest.mark.parametrize("dim", [16, 32, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize(("scoring", "sinks", "splits"), SCORINGS, ids=str)
+def test_scores(scoring: Scoring, sinks: list[float] | None, splits: int, device: torch.device) -> None:
+    problem = paged_problem([(5, 5), (1, 37), (3, 0)], torch.float32, device, heads=6, kv_heads=2)
+    more = None if sinks is None else torch.tensor(sinks, device=device)
+    assert_attends(attend(problem, scoring, more, splits), problem, reference, scoring, more)
+
+
+@pytest.mark.parametrize("dim", [16, 32, 64, 80, 96, 128, 192, 256])
 def test_head_sizes(dtype: torch.dtype, device: torch.device, dim: int) -> None:
     check(paged_problem([(9, 21)], dtype, device, dim=dim))
 
@@ -96,4 +116,4 @@ def test_blocks_beyond_2_to_the_32_elements(device: torch.device) -> None:
     found = prefill_attention(
         problem.queries, far, tables, problem.query_start, problem.kv_lengths, longest=3, config=SMALL
     )
-    assert_attends(found, problem, reference, 0)
+    assert_attends(found, problem, reference)

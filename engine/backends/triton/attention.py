@@ -5,6 +5,7 @@ A step of both begins with the single queries, as the scheduler plans it; one be
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, Ints
 from engine.model.config import HeadAttention
 from kernels.attention_parts import FEW_SPLITS, MAX_SPLITS
+from kernels.attention_tiles import Scoring
 from kernels.decode_pieces import Pieces, cut, may_be_cut, pieces_of, room_for_pieces, words_of_pieces
 from kernels.device import processors
 from kernels.paged_decode_attention import paged_decode_attention
@@ -55,6 +57,7 @@ class TritonAttention:
 
     def __init__(self, layers: list[Tensor], attentions: Sequence[HeadAttention]) -> None:
         self._layers = layers
+        self._attentions = attentions
         self._windows = [attention.window for attention in attentions]
         self.device, self.block = layers[0].device, layers[0].shape[3]
         self._room = room_for_pieces(processors(self.device), layers[0].shape[1])
@@ -98,28 +101,29 @@ class TritonAttention:
             for at, window in enumerate(windows)
         }
 
-    def warm_up(self, heads: int) -> None:
-        """Launches each variant of the kernels once, with one query of `heads` heads that sees the null block."""
-        pool = self._layers[0]
-        queries = pool.new_zeros((1, heads, pool.shape[-1]))
+    def warm_up(self) -> None:
+        """Launches each variant of the kernels once, with one query that sees the null block."""
         table = torch.zeros((1, 1), dtype=torch.int32, device=self.device)
         lengths = torch.ones_like(table[0])
         starts = torch.arange(2, dtype=torch.int32, device=self.device)
         windows = [*dict.fromkeys(self._windows)]
         plan = to_device(self.plan(np.ones(1, np.int64), windows), self.device)
         pieces = self.pieces(plan, 1, windows)
-        for window in windows:
-            for cuts in (None, pieces[window]):
-                paged_decode_attention(queries, pool, table, lengths, pieces=cuts, window=window)
+        for attention in dict.fromkeys(self._attentions):
+            pool = self._layers[self._attentions.index(attention)]
+            queries = pool.new_zeros((1, attention.heads, attention.head_dim))
+            decode = partial(paged_decode_attention, queries, pool, table, lengths, scoring=scoring_of(attention))
+            prefill = partial(prefill_attention, queries, pool, table, starts, lengths, scoring=scoring_of(attention))
+            sinks = torch.zeros(attention.heads, device=self.device) if attention.sinks else None
+            for cuts in (None, pieces[attention.window]):
+                decode(sinks=sinks, pieces=cuts)
             for splits in (1, FEW_SPLITS, MAX_SPLITS):
                 for longest in (1, MANY):
-                    prefill_attention(
-                        queries, pool, table, starts, lengths, longest=longest, splits=splits, window=window
-                    )
+                    prefill(sinks=sinks, longest=longest, splits=splits)
 
     def step(self, slots: Tensor, singles: Singles, chunks: Chunks | None = None) -> "TritonAttentionStep":
         """Makes a step whose first rows are the single queries."""
-        return TritonAttentionStep(self._layers, self._windows, slots, singles, chunks)
+        return TritonAttentionStep(self._layers, self._attentions, slots, singles, chunks)
 
 
 class TritonAttentionStep(AttentionStep):
@@ -128,13 +132,13 @@ class TritonAttentionStep(AttentionStep):
     def __init__(
         self,
         layers: list[Tensor],
-        windows: Sequence[int],
+        attentions: Sequence[HeadAttention],
         slots: Tensor,
         singles: Singles,
         chunks: Chunks | None,
     ) -> None:
         self._layers = layers
-        self._windows = windows
+        self._attentions = attentions
         self.slots = slots  # [tokens] int64, as a batch has them
         self._singles = singles
         self._chunks = chunks
@@ -150,19 +154,19 @@ class TritonAttentionStep(AttentionStep):
         pool[self.slots // block, :, :, self.slots % block] = keys_values.view(-1, 2, kv_heads, dim).transpose(1, 2)
 
     def attend(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
-        assert sinks is None
-        pool, window, tables = self._layers[layer], self._windows[layer], self._singles.tables
+        pool, scoring, tables = self._layers[layer], scoring_of(self._attentions[layer]), self._singles.tables
         count = len(tables.kv_lengths)
         output = queries.new_empty(queries.shape)  # of both kernels: a place of its own for each would be copied
         if count:
-            pieces = self._singles.pieces.get(window)
+            pieces = self._singles.pieces.get(scoring.window)
             paged_decode_attention(
                 queries[:count],
                 pool,
                 tables.blocks,
                 tables.kv_lengths,
                 pieces=pieces,
-                window=window,
+                scoring=scoring,
+                sinks=sinks,
                 output=output[:count],
             )
         if self._chunks is not None:
@@ -174,7 +178,13 @@ class TritonAttentionStep(AttentionStep):
                 self._chunks.query_start,
                 tables.kv_lengths,
                 longest=self._chunks.longest,
-                window=window,
+                scoring=scoring,
+                sinks=sinks,
                 output=output[count:],
             )
         return output
+
+
+def scoring_of(attention: HeadAttention) -> Scoring:
+    """Returns how a layer scores keys, as the kernels take it."""
+    return Scoring(attention.scale, attention.window, attention.softcap)

@@ -55,7 +55,7 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         return TritonAttention(pool, [heads_of(layer) for layer in config.layers])
 
     def warm_up(self, config: TextModel, pool: list[Tensor]) -> None:
-        self.attention(config, pool).warm_up(heads_of(config.layers[0]).heads)
+        self.attention(config, pool).warm_up()
         TritonScorer().warm_up(config.vocab_size, self.device, self.dtype)
 
     def decode_steps(
@@ -74,31 +74,22 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
 
 def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
     """Says why the kernels cannot run such a model, in one sentence; empty: they can."""
-    why = next(filter(None, (_missing(layer) for layer in dict.fromkeys(config.layers))), "")
-    if why:
-        return why
-    attention = heads_of(config.layers[0])
+    layers = (_unsupported_layer(layer, dtype, block) for layer in dict.fromkeys(config.layers))
     return (
-        attention_tiles.unsupported(dtype, attention.head_dim, block, attention.heads // attention.kv_heads)
-        or rope_and_store.unsupported(attention.head_dim)
+        next(filter(None, layers), "")
         or (isinstance(config, ModelConfig) and rms_norm.unsupported(config.hidden_size))
         or sample.unsupported(dtype, config.vocab_size)
     )
 
 
-def _missing(layer: AttentionLayer) -> str:
-    """Says what of a layer there is not; empty: nothing."""
+def _unsupported_layer(layer: AttentionLayer, dtype: torch.dtype, block: int) -> str:
     attention = layer.attention
     if not isinstance(attention, HeadAttention):
         return "there are no kernels for latent attention"
-    if attention.softcap or attention.sinks or attention.scale != attention.head_dim**-0.5:
-        return "there are no kernels for attention with soft caps, sinks or a scale of its own"
-    if not isinstance(layer, LayerConfig):  # the rest of the layer is not ours
-        return ""
-    if attention.rope is None or attention.rope.dim != attention.head_dim:
-        return "there is no kernel for heads that are not rotated as a whole"
-    if attention.norm == "all":
-        return "there are no kernels for norms over all heads"
-    if not isinstance(layer.mlp, DenseMLP) or layer.mlp.activation != "silu":
-        return "there are no kernels for MLPs other than dense ones with silu"
-    return ""
+    why = attention_tiles.unsupported(dtype, attention.head_dim, block, attention.heads // attention.kv_heads)
+    if why or not isinstance(layer, LayerConfig):  # the rest of the layer is not ours
+        return why
+    if not isinstance(layer.mlp, DenseMLP):
+        return "there are no kernels for mixtures of experts"
+    all_heads = attention.heads + 2 * attention.kv_heads if attention.norm == "all" else 0
+    return rope_and_store.unsupported(attention.head_dim, all_heads)
