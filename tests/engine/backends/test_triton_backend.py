@@ -38,7 +38,7 @@ def make(directory: Path, **changes: object) -> Executor:
     return make_executor(directory, device=DEVICE, **{**settings, **changes})
 
 
-@pytest.mark.parametrize(("variant", "graphs"), [("qwen3", "on"), ("mistral-window", "off")])
+@pytest.mark.parametrize(("variant", "graphs"), [("qwen3", "on"), ("mistral-window", "off"), ("gemma2", "on")])
 def test_tokens_equal_the_references(
     variant: str, graphs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
