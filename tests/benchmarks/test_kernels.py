@@ -141,7 +141,7 @@ def test_what_was_measured_is_kept_before_the_next_row(tmp_path: Path, monkeypat
     """Which may be the one in which the time, or the device, ends."""
     monkeypatch.setattr(tuning, "TUNED", tmp_path / "tuned.json")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Card A")
-    (first,) = rows("tiny", ["gate"])
+    first = next(rows("tiny", ["gate"]))
     with pytest.raises(AttributeError, match="case"):
         tune([first, first._replace(shape=None)], CPU, seconds=60.0)  # type: ignore[arg-type]
     assert [*json.loads((tmp_path / "tuned.json").read_text())["Card A"]] == ["gate"]
