@@ -20,7 +20,8 @@ def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
     """
     raw = read_json(directory / "config.json")
     architecture = _architecture(raw)
-    refuse_quantized(raw, directory.name)
+    family = family_of(architecture)
+    refuse_quantized(raw, directory.name, family.quantized)
     whole = auto_config(directory)
     config = whole.get_text_config()  # itself, unless it describes a part of a model that sees images too
     if max_model_len > config.max_position_embeddings:
@@ -36,7 +37,7 @@ def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
         "eos_token_ids": eos_of(directory, config),
         "tied_head": bool(whole.tie_word_embeddings),
     }
-    found = ModelConfig(**(common | family_of(architecture).read(config, directory.name)))
+    found = ModelConfig(**(common | family.read(config, directory.name)))
     return structs.replace(found, layers=tuple(_served(layer, found.max_model_len) for layer in found.layers))
 
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from core.errors import ModelError
 
 FLOATS = {"F32", "BF16", "F16"}
+PACKED = "U8"
+"""Bytes of two numbers each, and of what scales these."""
 SAMPLES = 32
 """Runs of bytes per tensor that enter the digest."""
 RUN = 1024
@@ -46,14 +48,18 @@ class Checkpoint:
             tensor: Tensor = self._files[name].get_tensor(name)
         return tensor
 
-    def part(self, name: str, shape: tuple[int, ...], index: int) -> Tensor:
-        """Returns `tensor(name, shape)[index]`, and reads no more of the file than that."""
-        view = self._view(name, shape)
+    def holds(self, name: str) -> bool:
+        """Tells whether there is such a tensor."""
+        return name in self._files
+
+    def part(self, name: str, shape: tuple[int, ...], index: int, *, packed: bool = False) -> Tensor:
+        """Returns `tensor(name, shape)[index]`, and reads no more of the file than that. Who asks may unpack bytes."""
+        view = self._view(name, shape, {PACKED} if packed else FLOATS)
         with _clear_errors(self._name):
             tensor: Tensor = view[index]
         return tensor
 
-    def _view(self, name: str, shape: tuple[int, ...]) -> Any:
+    def _view(self, name: str, shape: tuple[int, ...], kinds: set[str] = FLOATS) -> Any:
         if name not in self._files:
             raise ModelError(f"{self._name}: the weights lack {name}")
         with _clear_errors(self._name):
@@ -61,15 +67,16 @@ class Checkpoint:
             found, kind = tuple(view.get_shape()), view.get_dtype()
         if found != shape:
             raise ModelError(f"{self._name}: {name} has shape {list(found)}, but the config says {list(shape)}")
-        if kind not in FLOATS:
-            raise ModelError(f"{self._name}: {name} is stored as {kind}; supported: {', '.join(sorted(FLOATS))}")
+        if kind not in kinds:
+            raise ModelError(f"{self._name}: {name} is stored as {kind}; supported: {', '.join(sorted(kinds))}")
         self._unused.discard(name)
         return view
 
     def parameters(self) -> int:
-        """Counts the values in all tensors."""
+        """Counts the values in all tensors, two in a packed byte, though bytes of scales are none."""
         with _clear_errors(self._name):
-            return sum(math.prod(opened.get_slice(name).get_shape()) for name, opened in self._files.items())
+            views = [opened.get_slice(name) for name, opened in self._files.items()]
+            return sum(math.prod(view.get_shape()) * (2 if view.get_dtype() == PACKED else 1) for view in views)
 
     def refuse_unused(self, endings: tuple[str, ...] = (), beginnings: tuple[str, ...] = ()) -> None:
         """Raises `ModelError` if a tensor was never asked for: the config would leave out a part of the model.

@@ -20,6 +20,7 @@ NEW_TOKENS = 12
 BACKENDS = ("native", "torch")
 """Both serve on a CPU; the native operators need a C compiler."""
 TORCH_ONLY = {"mixtral", "mixtral-window", "qwen3-moe", "qwen3-moe-some-dense"}
+TORCH_ONLY |= {"qwen2-moe", "qwen2-moe-windows", "olmoe", "olmoe-normalized", "gpt-oss", "gpt-oss-unbiased"}
 """Variants that have something which the native operators lack: `auto` gives them to PyTorch's."""
 
 

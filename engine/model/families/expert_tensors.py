@@ -12,12 +12,16 @@ from engine.model.config import ExpertsMLP
 class Tensors(Protocol):
     """Gives a checkpoint's tensors by name. Raises `ModelError` for one that is missing or of another shape."""
 
+    def holds(self, name: str) -> bool:
+        """Tells whether there is such a tensor."""
+        ...
+
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Returns a tensor in the file's own format."""
         ...
 
-    def part(self, name: str, shape: tuple[int, ...], index: int) -> Tensor:
-        """Returns `tensor(name, shape)[index]`, and reads no more of the file than that."""
+    def part(self, name: str, shape: tuple[int, ...], index: int, *, packed: bool = False) -> Tensor:
+        """Returns `tensor(name, shape)[index]`, and reads no more of the file than that. Who asks may unpack bytes."""
         ...
 
 

@@ -1,13 +1,23 @@
-"""Describes OLMo 2 and 3: norms behind attention and MLP instead of before them, queries and keys normed as a whole.
+"""Describes OLMo 2 and 3, which have norms behind attention and MLP instead of before them, and OLMoE.
 
-OLMo 3 has a window in most layers, whose rotation is not stretched (https://arxiv.org/abs/2501.00656).
+All norm queries and keys as a whole (https://arxiv.org/abs/2501.00656). OLMo 3 has a window in most layers, whose
+rotation is not stretched. OLMoE (https://arxiv.org/abs/2409.02060) is a mixture of experts.
 """
 
 from typing import Any
 
-from engine.model.config import LayerConfig
+from core.errors import ModelError
+from engine.model.config import ExpertsMLP, LayerConfig
 from engine.model.families.family import Family, Fields, LayerNames, Names
-from engine.model.families.reading import dense_mlp, head_attention, kinds_of, rope_of, windows_of
+from engine.model.families.reading import (
+    activation_of,
+    checked,
+    dense_mlp,
+    head_attention,
+    kinds_of,
+    rope_of,
+    windows_of,
+)
 
 BEHIND = LayerNames(
     attention_norm=None,
@@ -40,5 +50,22 @@ def _fields(config: Any, name: str, kinds: tuple[str, ...], windows: tuple[int, 
     return {"layers": tuple(LayerConfig(attention, mlp) for attention in attentions)}
 
 
+def read_moe(config: Any, name: str) -> Fields:
+    """See `Family.read`."""
+    if config.clip_qkv is not None:
+        raise ModelError(f"{name}: clip_qkv {config.clip_qkv} is not supported; supported: null")
+    bias = bool(config.attention_bias)
+    attention = head_attention(config, name, rope_of(config, name), bias=bias, output_bias=bias, norm="all")
+    mlp = ExpertsMLP(
+        experts=int(config.num_experts),
+        used=int(config.num_experts_per_tok),
+        intermediate=int(config.intermediate_size),
+        activation=activation_of(config, name),
+        normalized=bool(config.norm_topk_prob),
+    )
+    return {"layers": (LayerConfig(attention, checked(mlp, name)),) * int(config.num_hidden_layers)}
+
+
 OLMO2 = Family(("Olmo2ForCausalLM",), read_2, Names(of_layer=BEHIND))
 OLMO3 = Family(("Olmo3ForCausalLM",), read_3, Names(of_layer=BEHIND))
+OLMOE = Family(("OlmoeForCausalLM",), read_moe)

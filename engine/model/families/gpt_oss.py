@@ -1,0 +1,73 @@
+"""Describes gpt-oss: attention with sinks, a window in every other layer, experts whose gates are clamped.
+
+OpenAI 2025 (https://arxiv.org/abs/2508.10925). A checkpoint has an expert's gate and up in turns, and all experts of a
+layer in one tensor: as MXFP4 (OpenAI's own), or in a float format and transposed (what was trained further).
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from core.errors import ModelError
+from engine.model.config import ExpertsMLP, LayerConfig
+from engine.model.families.expert_tensors import ExpertTensors, Tensors
+from engine.model.families.family import Family, Fields, LayerNames, Names
+from engine.model.families.mxfp4 import BLOCK, dequantized
+from engine.model.families.reading import checked, head_attention, rope_of, windows_of
+
+ALPHA, LIMIT = 1.702, 7.0
+"""The activation's constants, as `clamped_swiglu` has them."""
+
+
+def read(config: Any, name: str) -> Fields:
+    """See `Family.read`."""
+    if (config.hidden_act, config.swiglu_alpha, config.swiglu_limit) != ("silu", ALPHA, LIMIT):
+        given = (
+            f"hidden_act {config.hidden_act}, swiglu_alpha {config.swiglu_alpha}, swiglu_limit {config.swiglu_limit}"
+        )
+        raise ModelError(f"{name}: {given} are not supported; supported: silu, {ALPHA}, {LIMIT}")
+    rope, bias = rope_of(config, name), bool(config.attention_bias)
+    mlp = ExpertsMLP(
+        experts=int(config.num_local_experts),
+        used=int(config.num_experts_per_tok),
+        intermediate=int(config.intermediate_size),
+        activation="clamped_swiglu",
+        bias=True,
+        router_bias=True,
+        scores="softmax_of_used",
+    )
+    attentions = (
+        head_attention(config, name, rope, window=window, bias=bias, output_bias=bias, sinks=True)
+        for window in windows_of(config, name)
+    )
+    return {"layers": tuple(LayerConfig(attention, checked(mlp, name)) for attention in attentions)}
+
+
+def read_expert(tensors: Tensors, prefix: str, mlp: ExpertsMLP, hidden: int, expert: int) -> ExpertTensors:
+    """See `ReadExpert`."""
+    width = 2 * mlp.intermediate
+
+    def part(name: str, *shape: int, packed: bool = False) -> Tensor:
+        return tensors.part(f"{prefix}.mlp.experts.{name}", (mlp.experts, *shape), expert, packed=packed)
+
+    def weight(name: str, outputs: int, inputs: int) -> Tensor:
+        if not tensors.holds(f"{prefix}.mlp.experts.{name}_blocks"):
+            return part(name, inputs, outputs).t()
+        blocks = part(f"{name}_blocks", outputs, inputs // BLOCK, BLOCK // 2, packed=True)
+        return dequantized(blocks, part(f"{name}_scales", outputs, inputs // BLOCK, packed=True))
+
+    in_turns, bias = weight("gate_up_proj", width, hidden), part("gate_up_proj_bias", width)
+    return ExpertTensors(
+        gate_up=(in_turns[::2], in_turns[1::2]),
+        down=weight("down_proj", hidden, mlp.intermediate),
+        gate_up_bias=bias.view(-1, 2).t().flatten(),
+        down_bias=part("down_proj_bias", hidden),
+    )
+
+
+FAMILY = Family(
+    ("GptOssForCausalLM",),
+    read,
+    Names(of_layer=LayerNames(router="mlp.router", read_expert=read_expert)),
+    quantized=("mxfp4",),
+)
