@@ -38,7 +38,7 @@ def test_every_architecture_gives_the_references_tokens(variant: str, tmp_path: 
     """A ragged batch: prompts of many lengths in chunks of 13, joining one after the other, so that steps mix both."""
     config = VARIANTS[variant]()
     directory = build_model(tmp_path / variant, config)
-    expected = golden(directory, make_prompts(LENGTHS, config.vocab_size), NEW_TOKENS)
+    expected = golden(directory, make_prompts(LENGTHS, config.get_text_config().vocab_size), NEW_TOKENS)
     executor = Executor(make_engine(directory, device="cuda"))
     for ahead in (False, True):
         running = start(executor, [each.prompt for each in expected], NEW_TOKENS, stagger=1)
