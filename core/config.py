@@ -17,6 +17,7 @@ Port = Annotated[int, Meta(ge=0, le=65535)]
 BlockSize = Literal[8, 16, 32, 64]
 CPUBackend = Literal["auto", "native", "torch", "triton"]
 CUDABackend = Literal["auto", "triton", "torch"]
+ModelImpl = Literal["auto", "native", "transformers"]
 Quantization = Literal["none", "int8"]
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 Codec = Literal["none", "fp8", "int8"]
@@ -94,6 +95,16 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         Literal["auto", "fp32", "bf16", "fp16"],
         Meta(description="number format of weights and KV: fp32, bf16, fp16, or auto: bf16 where it is fast"),
     ] = "auto"
+    model_impl: Annotated[
+        ModelImpl,
+        Meta(
+            description="whose code computes the model: native (ours), transformers (its own, over our KV and "
+            "attention), or auto: ours for the families that we have"
+        ),
+    ] = "auto"
+    trust_remote_code: Annotated[
+        bool, Meta(description="run code that comes with a model, where transformers knows none; without it: refuse")
+    ] = False
     cpu_backend: Annotated[
         CPUBackend,
         Meta(

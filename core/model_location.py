@@ -11,7 +11,8 @@ from core.status import Progress
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 WHOLE_MODEL = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
-"""File names that are downloaded: never pickled weights (*.bin, *.pt), never code."""
+"""File names that are downloaded: never pickled weights (*.bin, *.pt), and code only of who is trusted."""
+CODE = ("*.py",)
 
 
 def directory_of(model: str) -> Path | None:

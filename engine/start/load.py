@@ -12,23 +12,24 @@ from msgspec import structs
 from core.config import EngineConfig
 from core.costs import Rates
 from core.kvspec import KVSpec, blocks_for
-from core.model_location import locate
+from core.model_location import CODE, WHOLE_MODEL, locate
 from core.records import Memory
 from core.sizes import format_bytes
 from core.status import Progress
-from engine.backends.base import Backend
 from engine.backends.choice import choose
 from engine.device import choose_device, choose_dtype, device_errors, device_label, dtype_name, use_device
 from engine.executor import Engine
 from engine.kv.host_tier import HostTier
-from engine.kv.pool import KVPool, make_spec
-from engine.model.config import ModelConfig, computation
-from engine.model.families.registry import names_of
+from engine.kv.pool import make_spec
+from engine.model.config import TextModel, computation
+from engine.model.config_files import read_json
+from engine.model.families.registry import SUPPORTED, names_of
 from engine.model.linear import LinearFactory
 from engine.model.model import Model
 from engine.model.read_config import read_config
 from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
+from engine.start.loaded_model import LoadedModel
 from engine.start.profiling import host_rate, prompt_rate
 from engine.start.sizing import (
     blocks_that_fit,
@@ -40,24 +41,6 @@ from engine.start.sizing import (
 )
 
 LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """Holds a model that is loaded, and has no KV pool yet."""
-
-    backend: Backend[Any, Any]
-    model: Model[Any]
-    config: ModelConfig
-    spec: KVSpec
-    parameters: int  # values in the model's weights
-
-    def with_pool(self, blocks: int, tier: HostTier | None = None) -> Engine:
-        """Makes an engine over a new pool of `blocks` blocks, which give way to `tier`."""
-        backend, spec = self.backend, self.spec
-        pool = KVPool(self.config, spec, blocks, backend.device, backend.dtype, backend.mover, backend.codec, tier)
-        attention = backend.attention(self.config, pool.layers)
-        return Engine(backend, self.model, self.config, pool, attention, backend.launch_depth, None)
 
 
 @dataclass(frozen=True)
@@ -93,7 +76,7 @@ def load_engine(
     model_config = _shortened(loaded.config, spec, blocks)
     rates = Rates(tokens_per_second, host_rate(engine, slots))
     decode_steps = None
-    if config.decode_graphs == "on":
+    if config.decode_graphs == "on" and loaded.is_ours:
         most = min(config.max_sequences, config.max_batch_tokens)
         with torch.inference_mode(), device_errors():
             decode_steps = backend.decode_steps(loaded.model, model_config, pool.layers, most, progress)
@@ -120,8 +103,36 @@ def _load_model(config: EngineConfig, progress: Progress, open_weights: Callable
     use_device(device)
     dtype = choose_dtype(config.dtype, device)
     refuse_impossible(config, device)
-    directory = locate(config.model, progress)
+    directory = locate(config.model, progress, WHOLE_MODEL + CODE if config.trust_remote_code else WHOLE_MODEL)
     progress("reading the config", 0.0)
+    why = _why_wrapped(config, directory)
+    if why:
+        from engine.start.load_wrapped import load_wrapped  # loads seconds of transformers
+
+        LOG.info("%s: transformers' own forward pass, over our KV pool: %s", directory.name, why)
+        return load_wrapped(config, directory, device, dtype, progress)
+    return _load_ours(config, directory, device, dtype, progress, open_weights)
+
+
+def _why_wrapped(config: EngineConfig, directory: Path) -> str:
+    """Says why transformers' own code computes the model; empty: ours does."""
+    if config.model_impl == "transformers":
+        return "--model-impl transformers asks for it"
+    names = read_json(directory / "config.json").get("architectures") or []
+    if config.model_impl == "native" or (len(names) == 1 and names[0] in SUPPORTED):
+        return ""
+    return f"{', '.join(map(str, names)) or 'a config without architectures'} is none of ours"
+
+
+def _load_ours(
+    config: EngineConfig,
+    directory: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Progress,
+    open_weights: Callable[[Path], Checkpoint],
+) -> LoadedModel:
+    """Loads a model of one of our families."""
     model_config = read_config(directory, config.max_model_len)
     backend = choose(config, device, dtype, model_config)
     checkpoint = open_weights(directory)
@@ -145,7 +156,7 @@ def _make_tier(config: EngineConfig, spec: KVSpec, device: torch.device, blocks:
     return HostTier(slots, spec, device, config.host_kv_directory) if slots else None
 
 
-def _shortened(config: ModelConfig, spec: KVSpec, blocks: int) -> ModelConfig:
+def _shortened(config: TextModel, spec: KVSpec, blocks: int) -> TextModel:
     """Bounds texts by the pool: a model may take longer ones than this machine has room for."""
     longest = longest_that_fits(spec, blocks, config.max_model_len)
     if longest < config.max_model_len:

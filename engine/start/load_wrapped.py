@@ -1,0 +1,54 @@
+"""Loads a model that transformers' own code computes, over our KV pool and by a backend's products and attention."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from core.config import EngineConfig
+from core.status import Progress
+from engine.backends.choice import choose
+from engine.kv.pool import make_spec
+from engine.model.config import AttentionLayer, computation
+from engine.model.weights import Checkpoint
+from engine.start.loaded_model import LoadedModel
+from engine.start.sizing import refuse_large_weights
+from engine.wrapped.config import read_own_config
+from engine.wrapped.linears import replace_linears
+from engine.wrapped.loading import load_own_model
+from engine.wrapped.model import WrappedModel
+from engine.wrapped.own_run import own_run
+from engine.wrapped.probe import probe
+from engine.wrapped.proof import blocks_needed, prove
+
+LOG = logging.getLogger(__name__)
+
+
+def load_wrapped(
+    config: EngineConfig, directory: Path, device: torch.device, dtype: torch.dtype, progress: Progress
+) -> LoadedModel:
+    """Loads the model in `directory`, and proves on two short texts that it computes what transformers alone computes.
+
+    Raises `ModelError` for a model that cannot be served so, by name, and `ConfigError` for settings that do not fit.
+    """
+    found = read_own_config(directory, config.max_model_len, trust_remote_code=config.trust_remote_code)
+    checkpoint = Checkpoint(directory)
+    parameters = checkpoint.parameters()
+    refuse_large_weights(config, parameters, dtype, device)
+    own = load_own_model(directory, found, device, dtype, progress)
+    with torch.inference_mode():
+        attentions = probe(own, found)
+        described = found.described(tuple(AttentionLayer(each.attention) for each in attentions))
+        backend = choose(config, device, dtype, described)
+        alone = own_run(own, [each.module for each in attentions])
+        if device.type == "cpu":  # elsewhere a backend's products are PyTorch's, as the model's own are
+            replace_linears(own, alone.products, backend.linears, dtype, progress)
+    model: WrappedModel[Any] = WrappedModel(own, attentions)
+    progress("hashing weights", 0.0)
+    digest = checkpoint.digest(computation(described) + config.quantization.encode())
+    spec = make_spec(described, dtype, config.block_size, digest)
+    loaded = LoadedModel(backend, model, described, spec, parameters, is_ours=False)
+    progress("comparing with transformers", 0.0)
+    prove(loaded.with_pool(blocks_needed(config.block_size)), alone, int8=config.quantization == "int8")
+    return loaded

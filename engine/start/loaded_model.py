@@ -1,0 +1,31 @@
+"""Holds a model that is loaded, and makes engines of it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from core.kvspec import KVSpec
+from engine.backends.base import Backend
+from engine.executor import Engine
+from engine.kv.host_tier import HostTier
+from engine.kv.pool import KVPool
+from engine.model.config import TextModel
+from engine.model.model import Model
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """Holds a model that is loaded, and has no KV pool yet."""
+
+    backend: Backend[Any, Any]
+    model: Model[Any]
+    config: TextModel
+    spec: KVSpec
+    parameters: int  # values in the model's weights
+    is_ours: bool = True  # else transformers' own code computes it, and no steps of it are recorded
+
+    def with_pool(self, blocks: int, tier: HostTier | None = None) -> Engine:
+        """Makes an engine over a new pool of `blocks` blocks, which give way to `tier`."""
+        backend, spec = self.backend, self.spec
+        pool = KVPool(self.config, spec, blocks, backend.device, backend.dtype, backend.mover, backend.codec, tier)
+        attention = backend.attention(self.config, pool.layers)
+        return Engine(backend, self.model, self.config, pool, attention, backend.launch_depth, None)

@@ -1,0 +1,120 @@
+"""Reads the config of a model that transformers' own code computes; what that code may not do here is refused by name.
+
+What the config does not say is found by looking at the model itself (`engine/wrapped/probe.py`).
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+from core.errors import ConfigError, ModelError
+from engine.model.config import AttentionLayer, TextModel
+from engine.model.config_files import auto_config, eos_of, read_json, refuse_quantized
+
+ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
+"""Kinds of `layer_types` whose state is keys and values; the others keep states that blocks of tokens do not hold."""
+OF_LONGEST = {"dynamic", "longrope"}
+"""Kinds of rotation that change for all tokens of a step when one of its texts is longer than those of training."""
+
+
+class WrappedConfig(TextModel, frozen=True, kw_only=True):
+    """Describes a model that transformers' own code computes."""
+
+    own: str  # digest of transformers' config, which says what is computed of given tokens and weights
+
+
+@dataclass(frozen=True)
+class OwnConfig:
+    """Holds transformers' config, before the model has shown what its attention is."""
+
+    name: str  # of the model's directory
+    config: Any
+    max_model_len: int
+    eos_token_ids: tuple[int, ...]
+    trust_remote_code: bool
+
+    def described(self, layers: tuple[AttentionLayer, ...]) -> WrappedConfig:
+        """Describes the model by what it has shown."""
+        config = self.config
+        return WrappedConfig(
+            name=self.name,
+            architecture=_architecture(config),
+            vocab_size=int(config.vocab_size),
+            layers=layers,
+            max_model_len=self.max_model_len,
+            eos_token_ids=self.eos_token_ids,
+            own=_digest(config),
+        )
+
+
+def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: bool) -> OwnConfig:
+    """Reads the config in `directory`; `max_model_len` shortens the model's own limit, 0 keeps it.
+
+    Raises `ModelError` for models whose state is not keys and values of attention, that read more than text, or whose
+    code is not transformers' and not trusted; `ConfigError` for a limit that is missing, or longer than the model's.
+    """
+    name, raw = directory.name, read_json(directory / "config.json")
+    if "auto_map" in raw and raw.get("model_type") not in CONFIG_MAPPING_NAMES and not trust_remote_code:
+        raise ModelError(
+            f"{name}: its code is its own (auto_map in config.json), and only --trust-remote-code has it run here"
+        )
+    refuse_quantized(raw, name)
+    config = auto_config(directory, trust_remote_code=trust_remote_code)
+    if config.get_text_config() is not config:
+        parts = ", ".join(sorted(config.sub_configs))
+        raise ModelError(f"{name}: models that read more than text are not served (its config has {parts})")
+    if config.is_encoder_decoder:
+        raise ModelError(f"{name}: encoder-decoder models are not served, and {config.model_type} is one")
+    _refuse_states(config, name)
+    longest = int(getattr(config, "max_position_embeddings", None) or 0)
+    if longest and max_model_len > longest:
+        raise ConfigError("max_model_len", max_model_len, f"the model was made for at most {longest} positions")
+    if not longest and not max_model_len:
+        raise ConfigError("max_model_len", max_model_len, "the model's config names no longest text; say one")
+    longest = max_model_len or longest
+    _refuse_ropes(config, name, longest)
+    return OwnConfig(name, config, longest, eos_of(directory, config), trust_remote_code)
+
+
+def _refuse_states(config: Any, name: str) -> None:
+    """Raises `ModelError` for a model that is no causal language model, or has layers that keep another state."""
+    remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    model = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if model is None and not remote:
+        raise ModelError(f"{name}: transformers has no causal language model of type {config.model_type}")
+    kinds = sorted(set(getattr(config, "layer_types", None) or ()) - ATTENTION)
+    if kinds or getattr(model, "_is_stateful", False):
+        who = model.__name__ if model is not None else config.model_type
+        layers = f" (in layers of kind {', '.join(kinds)})" if kinds else ""
+        raise ModelError(f"{name}: {who} keeps a state that is not keys and values of attention{layers}: not served")
+
+
+def _refuse_ropes(config: Any, name: str, longest: int) -> None:
+    """Raises `ModelError` for rotations that depend on the other texts of a step."""
+    given = getattr(config, "rope_parameters", None) or {}
+    for each in [given, *(value for value in given.values() if isinstance(value, dict))]:
+        kind = each.get("rope_type")
+        original = int(each.get("original_max_position_embeddings") or config.max_position_embeddings)
+        if kind in OF_LONGEST and longest > original:
+            raise ModelError(
+                f"{name}: transformers turns rope type {kind} for all texts of a step by the longest of them;"
+                f" --max-model-len {original} serves it without"
+            )
+
+
+def _architecture(config: Any) -> str:
+    names = getattr(config, "architectures", None) or []
+    return str(names[0]) if names else str(config.model_type)
+
+
+def _digest(config: Any) -> str:
+    """Makes a digest of all that the config says, but for names, formats and who reads it."""
+    said = config.to_dict()
+    for key in ("_name_or_path", "architectures", "dtype", "transformers_version", "auto_map"):
+        said.pop(key, None)
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]

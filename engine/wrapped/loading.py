@@ -1,0 +1,80 @@
+"""Has transformers load a model, in fp32, bf16 or fp16, from safetensors alone."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
+
+from core.errors import ModelError
+from core.status import Progress
+from engine.model.config_files import sentence_of
+from engine.wrapped.config import OwnConfig
+
+
+def load_own_model(
+    directory: Path, own: OwnConfig, device: torch.device, dtype: torch.dtype, progress: Progress
+) -> Any:
+    """Loads transformers' model, with its plainest attention.
+
+    Raises `ModelError` where it cannot, and for weights that the checkpoint lacks or that the model has no place for.
+    """
+    progress("loading weights", 0.0)
+    try:
+        with _bars_as(progress):
+            model, found = AutoModelForCausalLM.from_pretrained(
+                str(directory),
+                config=own.config,
+                dtype=dtype,
+                attn_implementation="eager",
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=own.trust_remote_code,
+                output_loading_info=True,
+            )
+    except Exception as error:  # a model's own code may raise anything
+        raise ModelError(f"{own.name}: transformers cannot load it: {sentence_of(error)}") from error
+    _refuse_other_weights(found, own.name)
+    progress("loading weights", 100.0)
+    return model.to(device).eval().requires_grad_(False)
+
+
+def _refuse_other_weights(found: dict[str, Any], name: str) -> None:
+    for key, words in (
+        ("missing_keys", "the weights lack"),
+        ("mismatched_keys", "the config says another shape of"),
+        ("unexpected_keys", "the config has no place for the weight"),
+    ):
+        keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in found[key])
+        if keys:
+            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+            raise ModelError(f"{name}: {words} {keys[0]}{more}")
+
+
+@contextmanager
+def _bars_as(progress: Progress) -> Iterator[None]:
+    """Has transformers' bars report progress and draw nothing; what it would print goes unsaid: we say what matters."""
+
+    class Bar:
+        """Counts what it iterates over."""
+
+        def __init__(self, items: Any) -> None:
+            self._items = items
+
+        def __iter__(self) -> Iterator[Any]:
+            total = max(1, len(self._items))
+            for index, item in enumerate(self._items):
+                progress("loading weights", 100.0 * index / total)
+                yield item
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    before = logging.set_tqdm_hook(lambda factory, args, kwargs: Bar(args[0]) if args else factory(*args, **kwargs))
+    try:
+        yield
+    finally:
+        logging.set_tqdm_hook(before)
+        logging.set_verbosity(verbosity)

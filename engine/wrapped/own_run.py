@@ -1,0 +1,85 @@
+"""Runs texts by transformers alone, and keeps what went into each attention module and what came out.
+
+It is what `engine/wrapped/proof.py` compares with.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.wrapped.linears import is_linear
+
+LENGTHS = (24, 19)
+"""Tokens of the texts."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Holds what went through one attention module, `[tokens of all texts, hidden]` each."""
+
+    module: Any
+    inputs: Tensor
+    outputs: Tensor
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """Holds what transformers' own attention gave of texts, one behind the other."""
+
+    texts: list[list[int]]
+    kept: list[Kept]
+    logits: Tensor  # [tokens of all texts, vocab]
+    products: set[int]  # ids of linear layers that were called; of others a model multiplies by the weights itself
+    widest: int  # numbers of the longest sum in a product
+
+
+def own_run(own: Any, modules: Sequence[Any]) -> OwnRun:
+    """Runs random texts by transformers' plainest attention, whole and one by one."""
+    generator = torch.Generator().manual_seed(0)
+    texts = [torch.randint(own.config.vocab_size, (length,), generator=generator).tolist() for length in LENGTHS]
+    through: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in modules]
+    logits = []
+    own.set_attn_implementation("eager")
+    products: set[int] = set()
+    with torch.inference_mode(), ExitStack() as hooks:
+        for module in filter(is_linear, own.modules()):
+            hooks.enter_context(_hook(module, lambda module, *_: products.add(id(module))))
+        for module, (inputs, outputs) in zip(modules, through, strict=True):
+            hooks.enter_context(_hook(module, partial(_keep, inputs, outputs)))
+        for text in texts:
+            ids = torch.tensor([text], device=own.device)
+            positions = torch.arange(len(text), device=own.device)[None]
+            logits.append(own(input_ids=ids, position_ids=positions, use_cache=False).logits[0])
+    kept = [
+        Kept(module, torch.cat(inputs), torch.cat(outputs))
+        for module, (inputs, outputs) in zip(modules, through, strict=True)
+    ]
+    widest = max(weight.shape[-1] for weight in own.parameters())
+    return OwnRun(texts, kept, torch.cat(logits), products, widest)
+
+
+def _keep(
+    inputs: list[Tensor],
+    outputs: list[Tensor],
+    _: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    output: Any,
+) -> None:
+    inputs.append((kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])[0])
+    outputs.append((output[0] if isinstance(output, tuple) else output)[0])
+
+
+@contextmanager
+def _hook(module: nn.Module, look: Callable[..., None]) -> Iterator[None]:
+    """Has `look` see what goes through a module: module, arguments, named ones, and what it gives."""
+    hook = module.register_forward_hook(look, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -1,0 +1,135 @@
+"""Looks at what a model's attention modules ask for, by one forward pass over a few tokens that computes no attention.
+
+Which keys a query may see is read off the mask that transformers would make: the function behind it is asked about the
+longest text, so that a window of any size shows, and so does every mask that is not plainly causal.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from core.errors import ModelError
+from engine.model.config import HeadAttention
+from engine.model.config_files import sentence_of
+from engine.wrapped.config import OwnConfig
+
+PROBE = "baton_probe"
+TOKENS = 8
+QUERIES = 16
+"""Queries, evenly spread over the longest text, whose masks are looked at."""
+HARMLESS = {
+    "dropout",  # nothing is trained
+    "is_causal",
+    "sliding_window",  # the mask says it as well
+    "position_ids",  # of the rotation, which is the module's own
+    "position_embeddings",
+    "cache_position",
+    "use_cache",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "return_dict",
+}
+"""What modules pass on to attention that changes nothing."""
+KNOWN = {"scaling", "softcap", "s_aux", "sinks"}
+
+
+@dataclass(frozen=True)
+class OwnAttention:
+    """Holds one attention module of a model, and what it computes."""
+
+    module: Any
+    attention: HeadAttention
+    value_dim: int
+    sinks: Tensor | None  # [heads]
+
+
+def probe(model: Any, own: OwnConfig) -> list[OwnAttention]:
+    """Lists the attention modules of a model in the order in which they are called.
+
+    Raises `ModelError` where they ask for what paged attention has not.
+    """
+    found: list[OwnAttention] = []
+    device = model.device
+
+    def look(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **asked: Any
+    ) -> tuple[Tensor, None]:
+        who = f"{own.name}: attention {len(found)} ({type(module).__name__})"
+        if any(each.module is module for each in found):
+            raise ModelError(f"{who} is called twice in one pass, which is not served")
+        found.append(_described(who, module, query, key, value, attention_mask, asked))
+        return query.new_zeros((1, query.shape[2], query.shape[1], value.shape[3])), None
+
+    def mask(mask_function: Callable[..., Tensor], q_length: int, kv_length: int, **_: Any) -> Tensor:
+        made = torch.zeros((1, 1, q_length, kv_length), dtype=torch.bool, device=device)
+        made.window = _window(mask_function, own.max_model_len, device)  # type: ignore[attr-defined]
+        return made
+
+    AttentionInterface.register(PROBE, look)
+    AttentionMaskInterface.register(PROBE, mask)
+    try:
+        model.set_attn_implementation(PROBE)
+        positions = torch.arange(TOKENS, device=device)[None]
+        model(input_ids=positions, position_ids=positions, use_cache=False)
+    except ModelError:
+        raise
+    except Exception as error:  # a model's own code may raise anything
+        raise ModelError(f"{own.name}: its own code fails on {TOKENS} tokens: {sentence_of(error)}") from error
+    finally:
+        listed = [*found]
+        found.clear()  # transformers' registry keeps the function, and must not keep the model
+    if not listed:
+        raise ModelError(
+            f"{own.name}: {type(model).__name__} computes attention itself, not by transformers' attention interface,"
+            " so that KV cannot be paged"
+        )
+    return listed
+
+
+def _described(
+    who: str, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, asked: dict[str, Any]
+) -> OwnAttention:
+    """Describes what one call asks for. Raises `ModelError`, which begins with `who`, where paged attention cannot."""
+    given = {name for name, wish in asked.items() if wish is not None and wish is not False}
+    unknown = sorted(given - HARMLESS - KNOWN)
+    if unknown:
+        raise ModelError(f"{who} asks for {', '.join(unknown)}, which paged attention has not")
+    window = getattr(mask, "window", None)
+    if window is None or asked.get("is_causal") is False:
+        raise ModelError(f"{who} adds to its scores, or sees other tokens than those before or a window of them")
+    heads, kv_heads, dim = query.shape[1], key.shape[1], query.shape[3]
+    sinks = asked.get("s_aux") if asked.get("s_aux") is not None else asked.get("sinks")
+    if heads % kv_heads or value.shape[1] != kv_heads or (sinks is not None and tuple(sinks.shape) != (heads,)):
+        raise ModelError(f"{who} has {heads} heads, {kv_heads} of keys and {value.shape[1]} of values")
+    return OwnAttention(
+        module=module,
+        attention=HeadAttention(
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=max(dim, value.shape[3]),
+            scale=float(asked.get("scaling") or dim**-0.5),
+            rope=None,
+            window=window,
+            softcap=float(asked.get("softcap") or 0.0),
+            sinks=sinks is not None,
+        ),
+        value_dim=value.shape[3],
+        sinks=sinks,
+    )
+
+
+def _window(sees: Callable[..., Tensor], longest: int, device: torch.device) -> int | None:
+    """Finds how many tokens a query sees, itself included, 0 for all; None where it is not those right before it."""
+    first = torch.zeros((), dtype=torch.long, device=device)
+    keys = torch.arange(longest, device=device)
+    queries = torch.linspace(0, longest - 1, min(QUERIES, longest), device=device).long()[:, None]
+    seen = sees(first, first, queries, keys[None]) & torch.ones_like(keys, dtype=torch.bool)
+    count = int(seen[-1].sum())
+    window = 0 if count == longest else count
+    expected = keys <= queries if not window else (keys <= queries) & (keys > queries - window)
+    return window if count and torch.equal(seen, expected) else None

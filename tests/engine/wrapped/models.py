@@ -1,0 +1,74 @@
+"""Small random models of types that none of our families serves, for transformers' own code to compute."""
+
+from collections.abc import Callable
+from typing import Any
+
+from transformers import AutoConfig
+
+from tests.reference import SIZES
+
+SMALL: dict[str, Any] = dict(
+    SIZES,
+    vocab_size=256,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=3,
+    max_position_embeddings=512,
+    pad_token_id=None,
+)
+EXPERTS: dict[str, Any] = dict(
+    num_experts=4, num_local_experts=4, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32
+)
+LATENT: dict[str, Any] = dict(
+    num_key_value_heads=4, q_lora_rank=32, kv_lora_rank=32, qk_nope_head_dim=24, qk_rope_head_dim=8, v_head_dim=16
+)
+WINDOWS: dict[str, Any] = dict(
+    sliding_window=9, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
+)
+
+
+def _make(kind: str, **changes: Any) -> Callable[[], Any]:
+    return lambda: AutoConfig.for_model(kind, **{**SMALL, **changes})
+
+
+WRAPPED: dict[str, Callable[[], Any]] = {
+    "gpt2": _make("gpt2", n_inner=96),  # positions are learned, and products are Conv1D
+    "gpt_bigcode": _make("gpt_bigcode", n_inner=96),  # multi-query
+    "gpt_neox": _make("gpt_neox"),  # partial rotation, parallel residuals
+    "opt": _make("opt", ffn_dim=96, word_embed_proj_dim=64),  # positions with an offset, a head that asks a decoder
+    "biogpt": _make("biogpt"),
+    "phi": _make("phi"),
+    "persimmon": _make("persimmon"),
+    "stablelm": _make("stablelm"),
+    "starcoder2": _make("starcoder2"),
+    "nemotron": _make("nemotron"),
+    "olmo": _make("olmo", clip_qkv=0.5),
+    "cohere": _make("cohere"),  # logits are scaled
+    "cohere2": _make("cohere2", **WINDOWS, head_dim=16),
+    "exaone4": _make("exaone4", **WINDOWS),
+    "ministral": _make("ministral", **WINDOWS, head_dim=16),
+    "helium": _make("helium", head_dim=16),
+    "arcee": _make("arcee"),
+    "apertus": _make("apertus"),
+    "seed_oss": _make("seed_oss", head_dim=16),
+    "ernie4_5": _make("ernie4_5", head_dim=16),
+    "hunyuan_v1_dense": _make("hunyuan_v1_dense", head_dim=16),
+    "nanochat": _make("nanochat"),  # logits have a soft cap
+    "vaultgemma": _make("vaultgemma", **WINDOWS, head_dim=16, query_pre_attn_scalar=24),  # and scores
+    "granite_swa": _make("granite_swa", **WINDOWS),  # sinks
+    "minicpm3": _make("minicpm3", **LATENT),  # keys of 32 numbers, values of 16
+    "longcat_flash": _make(  # two attentions a layer, identities among experts, a router that is no call
+        "longcat_flash",
+        **{**LATENT, **EXPERTS},
+        num_layers=2,
+        moe_topk=2,
+        ffn_hidden_size=96,
+        expert_ffn_hidden_size=32,
+        zero_expert_num=1,
+        head_dim=8,
+    ),
+    "jetmoe": _make("jetmoe", kv_channels=16, num_local_experts=4, num_experts_per_tok=2),  # experts of attention
+    "ernie4_5_moe": _make("ernie4_5_moe", **EXPERTS, moe_k=2, moe_num_experts=4, moe_layer_start_index=1),
+    "glm4_moe": _make("glm4_moe", **EXPERTS, head_dim=16, first_k_dense_replace=1, n_group=1, topk_group=1),
+    "hunyuan_v1_moe": _make("hunyuan_v1_moe", head_dim=16, num_experts=4, moe_topk=2),
+}

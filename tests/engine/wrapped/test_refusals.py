@@ -1,0 +1,84 @@
+"""What transformers' own code may not compute here is refused by name, before or while it is loaded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from core.errors import ConfigError, ModelError
+from engine.wrapped.config import read_own_config
+from tests.engine.test_golden import make_engine
+from tests.engine.wrapped.models import EXPERTS, SMALL
+from tests.reference import LONGROPE, build_model
+
+
+def write(directory: Path, **fields: Any) -> Path:
+    (directory / "config.json").write_text(json.dumps(fields))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model_type": "mamba"}, ["MambaForCausalLM keeps a state"]),
+        ({"model_type": "rwkv"}, ["RwkvForCausalLM keeps a state"]),
+        ({"model_type": "jamba"}, ["JambaForCausalLM keeps a state", "linear_attention"]),
+        ({"model_type": "qwen3_next", "num_hidden_layers": 4}, ["keeps a state", "linear_attention"]),
+        ({"model_type": "minimax"}, ["keeps a state", "linear_attention"]),
+        ({"model_type": "lfm2", "num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}, ["kind conv"]),
+        ({"model_type": "bart"}, ["encoder-decoder", "bart"]),
+        ({"model_type": "t5"}, ["encoder-decoder", "t5"]),
+        ({"model_type": "vit"}, ["no causal language model of type vit"]),
+        ({"model_type": "llava"}, ["more than text", "vision_config"]),
+        ({"model_type": "fortune_teller", "auto_map": {"AutoConfig": "a.B"}}, ["auto_map", "--trust-remote-code"]),
+        ({"model_type": "fortune_teller"}, ["config.json is not valid", "fortune_teller"]),
+        ({"model_type": "gpt2", "quantization_config": {"quant_method": "awq"}}, ["quantized with awq"]),
+        (
+            {
+                "model_type": "seed_oss",
+                "rope_parameters": {**LONGROPE, "original_max_position_embeddings": 32},
+                "max_position_embeddings": 128,
+                "head_dim": 32,
+            },
+            ["rope type longrope", "--max-model-len 32"],
+        ),
+    ],
+    ids=lambda value: value.get("model_type") if isinstance(value, dict) else "",
+)
+def test_a_config_that_cannot_be_served_is_refused_by_name(
+    fields: dict[str, Any], words: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError) as error:
+        read_own_config(write(tmp_path, **fields), 0, trust_remote_code=False)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_a_text_longer_than_the_models_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, model_type="gpt2")
+    assert read_own_config(tmp_path, 0, trust_remote_code=False).max_model_len == 1024
+    with pytest.raises(ConfigError, match="1024"):
+        read_own_config(tmp_path, 1025, trust_remote_code=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        ("bloom", {}, ["BloomForCausalLM computes attention itself"]),  # alibi
+        ("mpt", {}, ["MptForCausalLM computes attention itself"]),
+        ("falcon", {}, ["FalconForCausalLM computes attention itself"]),
+        ("gptj", {"rotary_dim": 8}, ["GPTJForCausalLM computes attention itself"]),
+        ("doge", {}, ["attention 0 (DogeAttention) adds to its scores"]),
+        ("llama4_text", {**EXPERTS, "attention_chunk_size": 16, "head_dim": 16}, ["sees other tokens than those"]),
+        ("diffllama", {}, ["(DiffLlamaAttention) is called twice"]),
+        ("bert", {"is_decoder": False}, ["sees other tokens than those before"]),
+    ],
+)
+def test_attention_that_pages_cannot_have_is_refused_by_name(
+    kind: str, changes: dict[str, Any], words: list[str], tmp_path: Path
+) -> None:
+    directory = build_model(tmp_path / kind, AutoConfig.for_model(kind, **{**SMALL, **changes}))
+    with pytest.raises(ModelError) as error:
+        make_engine(directory, model_impl="transformers")
+    assert all(word in str(error.value) for word in words), str(error.value)
