@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.backends.native.experts import MOST_EXPERTS
 from engine.backends.native.library import FORMATS, AttentionArguments, Manner
 from engine.device import dtype_name
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, Ints
-from engine.model.config import AttentionLayer, DenseMLP, HeadAttention, LayerConfig, TextModel
+from engine.model.config import AttentionLayer, ExpertsMLP, HeadAttention, LayerConfig, TextModel
 
 MAX_HEAD_DIM, MAX_BLOCK = 576, 64
 TILE = 128
@@ -40,8 +41,8 @@ def _missing(layer: AttentionLayer) -> str:
         return "latent attention is not supported"
     if attention.head_dim > MAX_HEAD_DIM or attention.head_dim % 2:
         return f"even head sizes up to {MAX_HEAD_DIM} are supported, not {attention.head_dim}"
-    if isinstance(layer, LayerConfig) and not isinstance(layer.mlp, DenseMLP):
-        return "mixtures of experts are not supported"
+    if isinstance(layer, LayerConfig) and isinstance(layer.mlp, ExpertsMLP) and layer.mlp.experts > MOST_EXPERTS:
+        return f"up to {MOST_EXPERTS} experts are supported, not {layer.mlp.experts}"
     return ""
 
 

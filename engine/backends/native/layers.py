@@ -8,17 +8,24 @@ import torch
 from torch import Tensor
 
 from engine.backends.native.attention import NativeAttentionStep, manner_of
-from engine.backends.native.library import ACTIVATIONS, FORMATS, NORMS, LayerArguments, Rotation, StepArguments
+from engine.backends.native.experts import ExpertsRoom, layer_arguments
+from engine.backends.native.library import (
+    ACTIVATIONS,
+    FORMATS,
+    NORMS,
+    ExpertsArguments,
+    LayerArguments,
+    LinearArguments,
+    Rotation,
+    StepArguments,
+)
 from engine.backends.native.linear import NativeLinear
 from engine.model.batch import Batch
-from engine.model.config import LayerConfig, ModelConfig, heads_of
-from engine.model.dense import DenseWeights
+from engine.model.config import DenseMLP, ExpertsMLP, LayerConfig, ModelConfig, heads_of
+from engine.model.experts import ExpertsWeights
 from engine.model.layer import HeadWeights, Layer
 from engine.model.model import Stored
 from engine.model.rope import Rope, inverse_frequencies
-
-MATRICES = ("query_key_value", "attention_output", "gate_up", "down")
-"""A layer's linear layers, in the order in which they are multiplied."""
 
 
 class NativeLayers:
@@ -38,9 +45,8 @@ class NativeLayers:
         self._norm = norm
         self._layers = layers  # keeps the weights alive
         self._arguments = [_arguments(layer, config.ropes) for layer in layers]
-        matrices = [getattr(layer, name) for layer in self._arguments for name in MATRICES]
-        for matrix, then in pairwise(matrices):
-            matrix.then = ctypes.addressof(then)
+        for product, then in pairwise(product for layer in self._arguments for product in _products(layer)):
+            product.then = ctypes.addressof(then) if isinstance(then, LinearArguments) else then.shared_gate_up
         self._frequencies = [inverse_frequencies(rope) for rope in config.ropes]
         self._rotations = (Rotation * len(config.ropes))(*(Rotation(dim=rope.dim) for rope in config.ropes))
         self._room: dict[str, Tensor] = {}
@@ -99,23 +105,27 @@ class NativeLayers:
             for name in ("cosine", "sine"):
                 turns = self._room[f"{name} {number}"] = torch.empty((rows, angles.dim // 2))
                 setattr(angles, name, turns.data_ptr())
+        mixtures = [layer.mlp for layer in self._config.layers if isinstance(layer.mlp, ExpertsMLP)]
+        if mixtures:
+            self._experts_room = ExpertsRoom(rows, mixtures, self._config.hidden_size, self._dtype)
+            self._step.experts_room = ctypes.pointer(self._experts_room.arguments)
 
 
 def _widths(layer: LayerConfig) -> dict[str, int]:
     """Returns how many numbers of a token pass between a layer's operators, where they are not the hidden state's."""
     attention, mlp = heads_of(layer), layer.mlp
-    heads = attention.heads * attention.head_dim
+    heads, dense = attention.heads * attention.head_dim, mlp.intermediate if isinstance(mlp, DenseMLP) else 0
     return {
         "heads": heads + 2 * attention.kv_heads * attention.head_dim,
         "attended": heads,
-        "gate_up": 2 * mlp.intermediate,
-        "gated": mlp.intermediate,
+        "gate_up": 2 * dense,
+        "gated": dense,
     }
 
 
 def _arguments(layer: Layer[NativeLinear], ropes: Sequence[Rope]) -> LayerArguments:
     weights, mlp, attention = layer.attention, layer.mlp, heads_of(layer.config)
-    assert isinstance(weights, HeadWeights) and isinstance(mlp, DenseWeights)
+    assert isinstance(weights, HeadWeights)
     norms = {
         "attention_norm": layer.attention_norm,
         "attention_post_norm": layer.attention_post_norm,
@@ -123,12 +133,10 @@ def _arguments(layer: Layer[NativeLinear], ropes: Sequence[Rope]) -> LayerArgume
         "mlp_norm": layer.mlp_norm,
         "mlp_post_norm": layer.mlp_post_norm,
     }
-    return LayerArguments(
+    arguments = LayerArguments(
         **{name: norm.data_ptr() for name, norm in norms.items() if norm is not None},
         query_key_value=weights.query_key_value.arguments,
         attention_output=weights.output.arguments,
-        gate_up=mlp.gate_up.arguments,
-        down=mlp.down.arguments,
         manner=manner_of(attention, weights.sinks),
         queries=attention.heads,
         keys=attention.kv_heads,
@@ -137,3 +145,14 @@ def _arguments(layer: Layer[NativeLinear], ropes: Sequence[Rope]) -> LayerArgume
         rotation=-1 if attention.rope is None else ropes.index(attention.rope),
         activation=ACTIVATIONS[layer.config.mlp.activation],
     )
+    if isinstance(mlp, ExpertsWeights):
+        arguments.experts = ctypes.pointer(layer_arguments(mlp))
+    else:
+        arguments.gate_up, arguments.down = mlp.gate_up.arguments, mlp.down.arguments
+    return arguments
+
+
+def _products(layer: LayerArguments) -> list[LinearArguments | ExpertsArguments]:
+    """Returns a layer's products in the order in which they are multiplied."""
+    mlp = [layer.experts.contents] if layer.experts else [layer.gate_up, layer.down]
+    return [layer.query_key_value, layer.attention_output, *mlp]

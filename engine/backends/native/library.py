@@ -71,6 +71,36 @@ class LinearArguments(Structure):
     )
 
 
+class RouterArguments(Structure):
+    """Mirrors `struct router` in experts.h: how experts are chosen and weighed."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("experts", "used", "scores", "normalized", "groups", "groups_used", "best_two")),
+        ("scale", c_double),
+        ("correction", c_void_p),
+    )
+
+
+class ExpertsArguments(Structure):
+    """Mirrors `struct experts` in experts.h: the weights of a mixture."""
+
+    _fields_ = (
+        ("router", RouterArguments),
+        *((name, c_int64) for name in ("format", "hidden", "activation")),
+        *((name, c_void_p) for name in ("weight", "bias", "gate_up", "down")),
+        *((name, c_void_p) for name in ("shared_gate_up", "shared_down", "shared_gate", "then")),
+    )
+
+
+class ExpertsRoomArguments(Structure):
+    """Mirrors `struct experts_room` in experts.h: what passes between the operators of a mixture."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("logits", "chosen", "slots", "shares", "shared_shares")),
+        *((name, c_void_p) for name in ("x", "y", "gate_up", "gated", "shared_gate_up", "shared_gated", "shared_y")),
+    )
+
+
 class LayerArguments(Structure):
     """Mirrors `struct layer` in layer.c: its weights."""
 
@@ -80,6 +110,7 @@ class LayerArguments(Structure):
         *((name, LinearArguments) for name in ("query_key_value", "attention_output", "gate_up", "down")),
         ("manner", Manner),
         *((name, c_int64) for name in ("queries", "keys", "dim", "norm", "rotation", "activation")),
+        ("experts", POINTER(ExpertsArguments)),
     )
 
 
@@ -94,6 +125,7 @@ class StepArguments(Structure):
         ("rotations", POINTER(Rotation)),
         ("eps", c_double),
         *((name, c_void_p) for name in ("hidden", "change", "normed", "heads", "attended", "gate_up", "gated")),
+        ("experts_room", POINTER(ExpertsRoomArguments)),
     )
 
 
@@ -116,6 +148,8 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
     "baton_codec_encode": (POINTER(CodecPool), c_void_p, c_long, c_int, c_void_p),
     "baton_codec_decode": (POINTER(CodecPool), c_void_p, c_int, c_long, c_void_p, c_long, c_long, c_long),
     "baton_gate": (c_int, c_int, c_void_p, c_long, c_long, c_void_p),
+    "baton_route": (POINTER(RouterArguments), c_void_p, c_long, c_void_p, c_void_p),
+    "baton_mix": (POINTER(ExpertsArguments), POINTER(ExpertsRoomArguments), c_void_p, c_long, c_void_p),
     "baton_adjust": (c_void_p, c_long, c_char_p, c_long),
     "baton_score": (c_int, c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_void_p),
     "baton_sample": (c_int, c_void_p, c_long, c_char_p, c_long, *[c_void_p] * 5),

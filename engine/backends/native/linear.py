@@ -1,18 +1,12 @@
 """Multiplies by the native operator: at the speed of memory for few rows, at the processor's for many."""
 
 import ctypes
-from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from core.config import Quantization
 from core.errors import NativeError
 from engine.backends.native.library import FORMATS, WEIGHT_FORMATS, LinearArguments
-from engine.model.config import ExpertsMLP
-from engine.model.families.expert_tensors import ExpertTensors
-from engine.model.linear import Experts, LatentProducts, stacked
-from engine.model.quantization import quantized
 
 CPU = torch.device("cpu")
 
@@ -58,31 +52,6 @@ class NativeLinear:
     def held(self) -> list[Tensor]:
         """Returns the packed copy, the bias and the scales."""
         return [held for held in (self._packed, self._bias, self._scales) if held is not None]
-
-
-class NativeLinears:
-    """See `engine.model.linear.Linears`. The only ones that can quantize: int8 with a scale for each output."""
-
-    def __init__(self, native: ctypes.CDLL, dtype: torch.dtype, quantization: Quantization) -> None:
-        self._native = native
-        self._dtype = dtype
-        self._quantizes = quantization == "int8"
-
-    def fused(self, weights: Sequence[Tensor], bias: Tensor | None) -> NativeLinear:
-        """Quantizes weights from the checkpoint's own format, not from the model's."""
-        if self._quantizes:
-            values, scales = zip(*map(quantized, weights), strict=True)
-            return NativeLinear(self._native, torch.cat(values), bias, torch.cat(scales), self._dtype)
-        return NativeLinear(self._native, stacked(weights, CPU, self._dtype), bias)
-
-    def of_held(self, weight: Tensor) -> NativeLinear:
-        return self.fused([weight], None) if self._quantizes else NativeLinear(self._native, weight, None)
-
-    def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> Experts:
-        raise AssertionError("engine.backends.native.attention.unsupported refuses experts")
-
-    def latent(self, keys: Tensor, values: Tensor) -> LatentProducts:
-        raise AssertionError("engine.backends.native.attention.unsupported refuses latent attention")
 
 
 def prove(native: ctypes.CDLL) -> None:

@@ -5,6 +5,7 @@
 
 #include "attention_step.h"
 #include "elementwise.h"
+#include "experts.h"
 #include "linear.h"
 
 /* One layer's weights, and what it does in its own way. Norms are fp32 [hidden] or null; `query_key_norm`
@@ -17,6 +18,7 @@ struct layer {
     int64_t dim, norm;               /* of a head; `enum norm` */
     int64_t rotation;                /* one of the step's, or -1: none */
     int64_t activation;              /* `enum activation` */
+    const struct experts *experts; /* or null; with them there is no gate_up and no down */
 };
 
 /* What the layers of a step share: where its tokens are, and room for what passes between operators. */
@@ -32,6 +34,7 @@ struct step {
     char *heads;                      /* [tokens, heads + 2 x kv_heads, dim] */
     char *attended;                   /* [tokens, heads, dim] */
     char *gate_up, *gated;            /* [tokens, 2 x intermediate], [tokens, intermediate] */
+    const struct experts_room *experts_room;
 };
 
 /* Rows of `width` bytes move up to where those before them were. */
@@ -72,7 +75,7 @@ EXPORT void baton_layer_attend(const struct layer *layer, const struct step *ste
 {
     const int format = step->format;
     const long size = format == FP32 ? 4 : 2;
-    const long hidden = layer->gate_up.inputs, intermediate = layer->down.inputs, queries = layer->attention_output.inputs;
+    const long hidden = layer->attention_output.outputs, queries = layer->attention_output.inputs;
     const long rows = last ? step->row_count : step->tokens;
     if (!rows)
         return;
@@ -84,8 +87,12 @@ EXPORT void baton_layer_attend(const struct layer *layer, const struct step *ste
     baton_linear(&layer->attention_output, step->attended, queries, rows, step->change);
     norm_change(step, layer->attention_post_norm, rows, hidden);
     baton_add_norm(format, step->hidden, step->change, layer->mlp_norm, rows, hidden, step->eps, step->normed);
-    baton_linear(&layer->gate_up, step->normed, hidden, rows, step->gate_up);
-    baton_gate(format, layer->activation, step->gate_up, rows, intermediate, step->gated);
-    baton_linear(&layer->down, step->gated, intermediate, rows, step->change);
+    if (layer->experts) {
+        baton_experts(layer->experts, step->experts_room, step->normed, rows, step->change);
+    } else {
+        baton_linear(&layer->gate_up, step->normed, hidden, rows, step->gate_up);
+        baton_gate(format, layer->activation, step->gate_up, rows, layer->down.inputs, step->gated);
+        baton_linear(&layer->down, step->gated, layer->down.inputs, rows, step->change);
+    }
     norm_change(step, layer->mlp_post_norm, rows, hidden);
 }

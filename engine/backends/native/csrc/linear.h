@@ -20,4 +20,16 @@ struct linear {
 /* `x` has rows `x_stride` elements apart; `y` is [rows, outputs], contiguous. */
 EXPORT void baton_linear(const struct linear *layer, const char *x, long x_stride, long rows, char *y);
 
+/* Rows of x times a layer. `x` has rows `x_stride` elements apart; `y` is [rows, outputs], contiguous. */
+struct product {
+    const struct linear *layer;
+    const char *x;
+    long x_stride, rows;
+    char *y;
+};
+
+/* Computes all products, side by side. Of the `next` ones only layers and rows are looked at: they are computed after
+   these, so their weights are asked for in time. */
+void baton_products(const struct product *products, long count, const struct product *next, long next_count);
+
 #endif

@@ -1,0 +1,169 @@
+/* A mixture of experts: tokens are sorted by expert, and the experts' products are computed all at once.
+
+   Each expert that is used has its weights read once in a step, or once for a block of its rows where there are many;
+   threads share all panels of all experts evenly, so one token keeps all of them busy. A row goes through an expert as
+   it goes through any linear layer, and what its experts give is added up in the order in which they were chosen: a
+   row's bits depend on that row only. */
+
+#include "elementwise.h"
+#include "experts.h"
+
+#define WORTH_THREADS 8192 /* elements; fewer take less time than waking a thread */
+#define DOT_ROWS 4
+
+/* dots[t][e] = x[t] weight[e], for up to DOT_ROWS rows of each. Every one is the sum of LANES sums. */
+INLINE void dots(
+    enum format format, const int tokens, const int rows, const char *x, const float *weight, long hidden,
+    float *found, long stride)
+{
+    const long size = format == FP32 ? 4 : 2;
+    vec sum[DOT_ROWS][DOT_ROWS] = {{{0}}};
+    for (long i = 0; i < hidden; i += LANES) {
+        vec part[DOT_ROWS];
+#pragma GCC unroll 4
+        for (int e = 0; e < rows; e++)
+            part[e] = load_first(FP32, weight + e * hidden, i, hidden - i);
+#pragma GCC unroll 4
+        for (int t = 0; t < tokens; t++) {
+            const vec own = load_first(format, x + t * hidden * size, i, hidden - i);
+#pragma GCC unroll 4
+            for (int e = 0; e < rows; e++)
+                sum[t][e] = fused(own, part[e], sum[t][e]);
+        }
+    }
+    for (int t = 0; t < tokens; t++)
+        for (int e = 0; e < rows; e++)
+            found[t * stride + e] = sum_of(sum[t][e]);
+}
+
+/* found [tokens, count] = x weight^T; `weight` is [count, hidden]. */
+INLINE void small_product(
+    enum format format, const char *x, long tokens, const float *weight, long count, long hidden, float *found)
+{
+    const long row_blocks = (count + DOT_ROWS - 1) / DOT_ROWS, blocks = (tokens + DOT_ROWS - 1) / DOT_ROWS * row_blocks;
+    const long token_bytes = hidden * (format == FP32 ? 4 : 2);
+#pragma omp parallel for schedule(static) if (tokens * count * hidden >= WORTH_THREADS)
+    for (long block = 0; block < blocks; block++) {
+        const long token = block / row_blocks * DOT_ROWS, row = block % row_blocks * DOT_ROWS;
+        const char *own_x = x + token * token_bytes;
+        const float *own_weight = weight + row * hidden;
+        float *own = found + token * count + row;
+        if (token + DOT_ROWS <= tokens && row + DOT_ROWS <= count)
+            dots(format, DOT_ROWS, DOT_ROWS, own_x, own_weight, hidden, own, count);
+        else
+            for (long t = 0; t < least(DOT_ROWS, tokens - token); t++) {
+                if (row + DOT_ROWS <= count)
+                    dots(format, 1, DOT_ROWS, own_x + t * token_bytes, own_weight, hidden, own + t * count, count);
+                else
+                    for (long e = 0; e < count - row; e++)
+                        dots(
+                            format, 1, 1, own_x + t * token_bytes, own_weight + e * hidden, hidden,
+                            own + t * count + e, count);
+            }
+    }
+}
+
+static void small(const struct experts *experts, const char *x, long tokens, const float *weight, long count, float *found)
+{
+    if (experts->format == FP32)
+        small_product(FP32, x, tokens, weight, count, experts->hidden, found);
+    else
+        small_product(BF16, x, tokens, weight, count, experts->hidden, found);
+}
+
+/* Gives each pair of a token and an expert its slot, and copies the token's row there; expert e has slots begin[e] …
+   begin[e + 1] - 1. */
+static void sort(const struct experts *experts, const struct experts_room *room, const char *x, long tokens, long *begin)
+{
+    const long count = experts->router.experts, used = experts->router.used, pairs = tokens * used;
+    const long bytes = experts->hidden * (experts->format == FP32 ? 4 : 2);
+    long next[MOST_EXPERTS];
+    memset(begin, 0, (count + 1) * sizeof *begin);
+    for (long pair = 0; pair < pairs; pair++)
+        begin[room->chosen[pair] + 1]++;
+    for (long expert = 0; expert < count; expert++) {
+        begin[expert + 1] += begin[expert];
+        next[expert] = begin[expert];
+    }
+    for (long pair = 0; pair < pairs; pair++)
+        room->slots[pair] = next[room->chosen[pair]]++;
+#pragma omp parallel for schedule(static) if (pairs * bytes >= 1 << 16)
+    for (long pair = 0; pair < pairs; pair++)
+        memcpy(room->x + room->slots[pair] * bytes, x + pair / used * bytes, bytes);
+}
+
+/* sum [tokens, hidden] = what a token's experts give, each times its share, and what the shared one gives. */
+INLINE void add_up(
+    enum format format, const struct experts *experts, const struct experts_room *room, long tokens, void *sum)
+{
+    const long hidden = experts->hidden, used = experts->router.used, width = 512, parts = (hidden + width - 1) / width;
+#pragma omp parallel for schedule(static) collapse(2) if (tokens * used * hidden >= WORTH_THREADS)
+    for (long token = 0; token < tokens; token++)
+        for (long part = 0; part < parts; part++)
+            for (long i = part * width; i < least(hidden, (part + 1) * width); i += LANES) {
+                const long left = hidden - i;
+                vec total = {0};
+                for (long pair = token * used; pair < (token + 1) * used; pair++) {
+                    const vec y = load_first(format, room->y, room->slots[pair] * hidden + i, left);
+                    total = fused(all(room->shares[pair]), y, total);
+                }
+                if (experts->shared_down) {
+                    const vec y = load_first(format, room->shared_y, token * hidden + i, left);
+                    total = fused(all(experts->shared_gate ? room->shared_shares[token] : 1), y, total);
+                }
+                store_first(format, sum, token * hidden + i, total, left);
+            }
+}
+
+EXPORT void baton_mix(
+    const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change)
+{
+    const long format = experts->format, size = format == FP32 ? 4 : 2, hidden = experts->hidden;
+    const long width = experts->down->inputs, pairs = tokens * experts->router.used;
+    long begin[MOST_EXPERTS + 1], count = 0;
+    struct product up[MOST_EXPERTS + 1], down[MOST_EXPERTS + 1];
+    sort(experts, room, x, tokens, begin);
+    for (long expert = 0; expert < experts->router.experts; expert++) {
+        const long slot = begin[expert], rows = begin[expert + 1] - slot;
+        if (!rows)
+            continue;
+        up[count] = (struct product){
+            experts->gate_up + expert, room->x + slot * hidden * size, hidden, rows, room->gate_up + slot * 2 * width * size};
+        down[count++] = (struct product){
+            experts->down + expert, room->gated + slot * width * size, width, rows, room->y + slot * hidden * size};
+    }
+    if (experts->shared_down) {
+        const long inputs = experts->shared_down->inputs;
+        up[count] = (struct product){experts->shared_gate_up, x, hidden, tokens, room->shared_gate_up};
+        down[count++] = (struct product){experts->shared_down, room->shared_gated, inputs, tokens, room->shared_y};
+    }
+    baton_products(up, count, down, count);
+    baton_gate(format, experts->activation, room->gate_up, pairs, width, room->gated);
+    if (experts->shared_down)
+        baton_gate(
+            format, experts->activation, room->shared_gate_up, tokens, experts->shared_down->inputs,
+            room->shared_gated);
+    const struct product next = {.layer = experts->then, .rows = tokens};
+    baton_products(down, count, &next, experts->then != 0);
+    if (experts->shared_gate) {
+        small(experts, x, tokens, experts->shared_gate, 1, room->shared_shares);
+        for (long token = 0; token < tokens; token++)
+            room->shared_shares[token] = 1 / (1 + expf(-room->shared_shares[token]));
+    }
+    if (format == FP32)
+        add_up(FP32, experts, room, tokens, change);
+    else
+        add_up(BF16, experts, room, tokens, change);
+}
+
+void baton_experts(
+    const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change)
+{
+    const long count = experts->router.experts;
+    small(experts, x, tokens, experts->weight, count, room->logits);
+    for (long token = 0; experts->bias && token < tokens; token++)
+        for (long expert = 0; expert < count; expert++)
+            room->logits[token * count + expert] += experts->bias[expert];
+    baton_route(&experts->router, room->logits, tokens, room->chosen, room->shares);
+    baton_mix(experts, room, x, tokens, change);
+}

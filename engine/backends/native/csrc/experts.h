@@ -1,0 +1,52 @@
+/* A mixture of experts. The same bytes are structures of ctypes. */
+
+#ifndef EXPERTS_H
+#define EXPERTS_H
+
+#include "linear.h"
+
+#define MOST_EXPERTS 1024
+
+enum scores { SOFTMAX, SOFTMAX_OF_USED, SIGMOID };
+
+/* How experts are chosen and weighed; engine/model/config.py says what each means. */
+struct router {
+    int64_t experts, used, scores, normalized, groups, groups_used, best_two;
+    double scale;
+    const float *correction; /* [experts], or null */
+};
+
+struct experts {
+    struct router router;
+    int64_t format, hidden, activation;
+    const float *weight, *bias;           /* of the router: [experts, hidden], and [experts] or null */
+    const struct linear *gate_up, *down;  /* [experts] */
+    const struct linear *shared_gate_up, *shared_down; /* or null */
+    const float *shared_gate;             /* [hidden], or null */
+    const struct linear *then;            /* or null: what is multiplied next */
+};
+
+/* Room for a step's tokens. Slots are pairs of a token and an expert of its, sorted by expert, then by token. */
+struct experts_room {
+    float *logits;           /* [tokens, experts] */
+    int32_t *chosen, *slots; /* [tokens, used] */
+    float *shares;           /* [tokens, used] */
+    float *shared_shares;    /* [tokens] */
+    char *x, *y;             /* [tokens x used, hidden] */
+    char *gate_up, *gated;   /* [tokens x used, 2 x intermediate], and half as wide */
+    char *shared_gate_up, *shared_gated, *shared_y; /* [tokens, …] */
+};
+
+/* Chooses `used` experts for each row of `logits` [tokens, experts], which become scores: `chosen` and `shares` are
+   [tokens, used]. */
+EXPORT void baton_route(const struct router *router, float *logits, long tokens, int32_t *chosen, float *shares);
+
+/* change = what the room's chosen experts, and the shared one, give for x; both are [tokens, hidden], contiguous. */
+EXPORT void baton_mix(
+    const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change);
+
+/* Both of them, by the router's logits. */
+void baton_experts(
+    const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change);
+
+#endif

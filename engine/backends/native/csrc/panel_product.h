@@ -1,0 +1,209 @@
+/* A block of rows times a panel of weights in any format, finished into y.
+
+   In a panel of PANEL outputs, as many neighbours of the depth stand beside each other as make 32 bits: fp32
+   [input][PANEL], bf16 [input / 2][PANEL][2], int8 [input / 4][PANEL][4]. Missing outputs and inputs are zero. Where the
+   processor multiplies bf16, a bf16 panel is what its instructions take as it is; in all other cases a block of the depth
+   becomes what is multiplied (bf16 there, else fp32), once for a block of rows. */
+
+#ifndef PANEL_PRODUCT_H
+#define PANEL_PRODUCT_H
+
+#include "product_bf16.h"
+
+#if !defined DEPTH_UNIT
+#define DEPTH_UNIT 4 /* of packed bf16 and int8: a group of int8 weights */
+#endif
+#define LEAST_ROWS 96 /* of x that stay in the second cache, while the panels pass … */
+#if defined HAS_AMX
+#define ROW_BLOCK 512 /* … and more, of X_BYTES at most: beside tiles, reading weights again takes long */
+#else
+#define ROW_BLOCK LEAST_ROWS
+#endif
+#define X_BYTES (768 << 10)
+#define DEPTH_BLOCK 128       /* of weights that are used as fp32: stays in the first cache, while the rows pass */
+#define BF16_DEPTH_BLOCK 2048 /* of weights that are used as bf16: stays in the second cache */
+#define INT8_DEPTH_BLOCK 192  /* of weights that are made bf16: stays in the first cache */
+#define INT8_UNIT 0x1p24f     /* what those are multiples of, see widen_to_bf16 */
+#define AHEAD 16384           /* bytes: how far before its use an fp32 panel is asked for */
+
+/* What a thread has of its own. */
+struct scratch {
+    float sums[ROW_BLOCK * PANEL];
+    float wide[DEPTH_BLOCK * PANEL], wide_x[TILE_ROWS * DEPTH_BLOCK]; /* weights and rows as fp32 */
+#if defined HAS_BF16_PRODUCT
+    uint16_t words[INT8_DEPTH_BLOCK * PANEL], rest[STRIP * DEPTH_UNIT]; /* weights, and ends of rows, as bf16 */
+    struct beside beside;
+    long side; /* of the two strips of sums that take turns */
+#endif
+    const char *after; /* what this thread reads when it is done with its panel, or null */
+    struct finish finish;
+} __attribute__((aligned(64)));
+
+INLINE long weight_bytes(long weights) { return weights == INT8 ? 1 : weights == BF16 ? 2 : 4; }
+INLINE long packed_depth(const struct linear *layer)
+{
+    return layer->weights == FP32 ? layer->inputs : rounded_up(layer->inputs, DEPTH_UNIT);
+}
+INLINE long panel_bytes(const struct linear *layer)
+{
+    return packed_depth(layer) * PANEL * weight_bytes(layer->weights);
+}
+
+INLINE void store_whole(float *to, long at, ivec whole) { store(FP32, to, at, __builtin_convertvector(whole, vec)); }
+
+/* `depth` rows of a panel as fp32 [depth][PANEL]. */
+static void widen_weights(long weights, const char *panel, long depth, float *wide)
+{
+    for (long k = 0; k < depth; k += 4 / weight_bytes(weights))
+        for (long column = 0; column < PANEL; column += LANES, panel += sizeof(uvec)) {
+            float *to = wide + k * PANEL + column;
+            uvec word;
+            memcpy(&word, panel, sizeof word);
+            if (weights == BF16) {
+                store(FP32, to, 0, (vec)(word << 16));
+                store(FP32, to, PANEL, (vec)(word & 0xffff0000u));
+            } else {
+                store_whole(to, 0, (ivec)(word << 24) >> 24);
+                store_whole(to, PANEL, (ivec)(word << 16) >> 24);
+                store_whole(to, 2 * PANEL, (ivec)(word << 8) >> 24);
+                store_whole(to, 3 * PANEL, (ivec)word >> 24);
+            }
+        }
+}
+
+/* Rows first … end - 1 of x times a panel; `output` is the panel's first. */
+struct part {
+    const struct linear *layer;
+    const char *x; /* row 0 */
+    long x_stride, first, end, output;
+    const char *panel;
+    char *y;
+};
+
+static void multiply_in_fp32(const struct part *part, struct scratch *own)
+{
+    const struct linear *layer = part->layer;
+    const long input_bytes = PANEL * weight_bytes(layer->weights), rows = part->end - part->first;
+    memset(own->sums, 0, rows * PANEL * sizeof *own->sums);
+    for (long begin = 0; begin < layer->inputs; begin += DEPTH_BLOCK) {
+        const long depth = least(layer->inputs - begin, DEPTH_BLOCK);
+        const char *block = part->panel + begin * input_bytes;
+        const float *weights = layer->weights == FP32 ? (const float *)block : own->wide;
+        if (layer->weights != FP32)
+            widen_weights(layer->weights, block, depth, own->wide);
+        for (long row = 0; row < rows; row += TILE_ROWS) {
+            const long count = least(rows - row, TILE_ROWS), at = (part->first + row) * part->x_stride + begin;
+            const float *x = (const float *)part->x + at;
+            long x_stride = part->x_stride;
+            if (layer->format == BF16) {
+                for (long r = 0; r < count; r++)
+                    widen((const uint16_t *)part->x + at + r * x_stride, depth, own->wide_x + r * DEPTH_BLOCK);
+                x = own->wide_x;
+                x_stride = DEPTH_BLOCK;
+            }
+            add_tile(
+                count, x, x_stride, weights, PANEL, depth, block + AHEAD, input_bytes, own->sums + row * PANEL, PANEL);
+        }
+    }
+    own->finish = (struct finish){layer, own->sums, part->output, part->first, part->end, part->y, 1};
+    finish_all(&own->finish);
+}
+
+#if defined HAS_BF16_PRODUCT
+/* `depth` rows of an int8 panel as bf16 [depth / 2][PANEL][2], which holds them exactly. They come out INT8_UNIT times
+   as large: a byte is at the top of a word by one shuffle, and at its bottom by a shift more. */
+static void widen_to_bf16(const char *panel, long depth, uint16_t *words)
+{
+    const __m512i lanes = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0); /* where each word begins */
+    for (long k = 0; k < depth; k += 4)
+        for (long column = 0; column < PANEL; column += LANES, panel += 64) {
+            const __m512i group = _mm512_loadu_si512(panel);
+            __builtin_prefetch(panel + INT8_DEPTH_BLOCK * PANEL, 0, 2);
+            __m512i top[4];
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) {
+                const __m512i to_the_top = _mm512_set1_epi32(i << 24 | 0x00808080); /* 0x80: becomes zero */
+                const __m512i byte = _mm512_shuffle_epi8(group, _mm512_or_si512(lanes, to_the_top));
+                top[i] = (__m512i)_mm512_cvtepi32_ps(byte);
+            }
+#pragma GCC unroll 2
+            for (int i = 0; i < 4; i += 2)
+                _mm512_storeu_si512(
+                    words + (k + i) * PANEL + column * 2, _mm512_or_si512(_mm512_srli_epi32(top[i], 16), top[i + 1]));
+        }
+}
+
+static void multiply_in_bf16(const struct part *part, struct scratch *own)
+{
+    const struct linear *layer = part->layer;
+    const int quantized = layer->weights == INT8;
+    const long inputs = layer->inputs, input_bytes = PANEL * weight_bytes(layer->weights);
+    const long step = quantized ? INT8_DEPTH_BLOCK : BF16_DEPTH_BLOCK, rows = part->end - part->first;
+    for (long begin = 0; begin < inputs; begin += step) {
+        const long depth = least(inputs - begin, step), rest = depth % DEPTH_UNIT, whole = depth - rest;
+        const char *block = part->panel + begin * input_bytes;
+        const uint16_t *words = quantized ? own->words : (const uint16_t *)block;
+        const long steps = steps_of(rows, rounded_up(depth, DEPTH_UNIT)), block_bytes = depth * input_bytes;
+        if (quantized)
+            widen_to_bf16(block, rounded_up(depth, DEPTH_UNIT), own->words);
+        own->beside.next = begin + step < inputs ? block + step * input_bytes : own->after;
+        own->beside.bytes = quantized || !own->beside.next ? 0 : rounded_up(block_bytes / steps, 64);
+        for (long row = 0; row < rows; row += STRIP) {
+            const long count = least(rows - row, STRIP);
+            const uint16_t *x = (const uint16_t *)part->x + (part->first + row) * part->x_stride + begin;
+            float *sums = own->sums + (inputs <= step ? own->side * STRIP : row) * PANEL;
+            if (whole)
+                add_strip(x, part->x_stride, count, words, whole, begin == 0, &own->beside, sums);
+            if (rest) {
+                memset(own->rest, 0, sizeof own->rest);
+                for (long r = 0; r < count; r++)
+                    memcpy(own->rest + r * DEPTH_UNIT, x + r * part->x_stride + whole, rest * sizeof *x);
+                add_strip(
+                    own->rest, DEPTH_UNIT, count, words + whole * PANEL, DEPTH_UNIT, begin + whole == 0, &own->beside,
+                    sums);
+            }
+            if (begin + step >= inputs) {
+                const long first = part->first + row;
+                finish_all(&own->finish);
+                own->finish = (struct finish){layer, sums, part->output, first, first + count, part->y, 1 / INT8_UNIT};
+                own->side = !own->side;
+            }
+        }
+    }
+    if (inputs > step)
+        finish_all(&own->finish);
+}
+#endif
+
+/* Multiplies; `after` is what this thread reads next, or null. */
+static void multiply_part(const struct part *part, const char *after, struct scratch *own)
+{
+    own->after = after;
+#if defined HAS_BF16_PRODUCT
+    if (part->layer->format == BF16) {
+        multiply_in_bf16(part, own);
+        return;
+    }
+#endif
+    multiply_in_fp32(part, own);
+}
+
+INLINE void begin_parts(struct scratch *own)
+{
+    own->finish = (struct finish){0};
+#if defined HAS_BF16_PRODUCT
+    own->beside = (struct beside){.before = &own->finish};
+    own->side = 0;
+#endif
+}
+
+INLINE void end_parts(struct scratch *own)
+{
+    finish_all(&own->finish);
+#if defined HAS_AMX
+    if (own->beside.shaped)
+        release_tiles();
+#endif
+}
+
+#endif

@@ -1,0 +1,41 @@
+"""Makes linear layers, and what is made of several of them, for the native operators."""
+
+import ctypes
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from core.config import Quantization
+from engine.backends.native.experts import NativeExperts
+from engine.backends.native.linear import CPU, NativeLinear
+from engine.model.config import ExpertsMLP
+from engine.model.families.expert_tensors import ExpertTensors
+from engine.model.linear import LatentProducts, stacked
+from engine.model.quantization import quantized
+
+
+class NativeLinears:
+    """See `engine.model.linear.Linears`. The only ones that can quantize: int8 with a scale for each output."""
+
+    def __init__(self, native: ctypes.CDLL, dtype: torch.dtype, quantization: Quantization) -> None:
+        self._native = native
+        self._dtype = dtype
+        self._quantizes = quantization == "int8"
+
+    def fused(self, weights: Sequence[Tensor], bias: Tensor | None) -> NativeLinear:
+        """Quantizes weights from the checkpoint's own format, not from the model's."""
+        if self._quantizes:
+            values, scales = zip(*map(quantized, weights), strict=True)
+            return NativeLinear(self._native, torch.cat(values), bias, torch.cat(scales), self._dtype)
+        return NativeLinear(self._native, stacked(weights, CPU, self._dtype), bias)
+
+    def of_held(self, weight: Tensor) -> NativeLinear:
+        return self.fused([weight], None) if self._quantizes else NativeLinear(self._native, weight, None)
+
+    def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> NativeExperts:
+        products = [(self.fused(e.gate_up, e.gate_up_bias), self.fused([e.down], e.down_bias)) for e in tensors]
+        return NativeExperts(self._native, mlp, hidden, self._dtype, products)
+
+    def latent(self, keys: Tensor, values: Tensor) -> LatentProducts:
+        raise AssertionError("engine.backends.native.attention.unsupported refuses latent attention")
