@@ -19,9 +19,6 @@ LENGTHS = [1, 2, 7, 15, 16, 17, 33, 47, 64, 97]
 NEW_TOKENS = 12
 BACKENDS = ("native", "torch")
 """Both serve on a CPU; the native operators need a C compiler."""
-TORCH_ONLY = {"mixtral", "mixtral-window", "qwen3-moe", "qwen3-moe-some-dense"}
-TORCH_ONLY |= {"qwen2-moe", "qwen2-moe-windows", "olmoe", "olmoe-normalized", "gpt-oss", "gpt-oss-unbiased"}
-"""Variants that have something which the native operators lack: `auto` gives them to PyTorch's."""
 
 
 def make_engine(directory: Path, **changes: object) -> LoadedEngine:
@@ -44,9 +41,9 @@ def test_every_architecture_gives_the_references_tokens(variant: str, tmp_path: 
     directory = build_model(tmp_path / variant, config, shard_size="100KB" if "biases" in variant else "5GB")
     vocabulary = config.get_text_config().vocab_size
     expected = golden(directory, make_prompts(LENGTHS, vocabulary), NEW_TOKENS)
-    for backend in ("auto",) if variant in TORCH_ONLY else BACKENDS:
+    for backend in BACKENDS:
         executor = make_executor(directory, cpu_backend=backend)
-        assert executor.engine.backend.name == ("torch" if variant in TORCH_ONLY else backend)
+        assert executor.engine.backend.name == backend
         running = start(executor, [each.prompt for each in expected], NEW_TOKENS, stagger=1)
         assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected], backend
 

@@ -20,14 +20,16 @@ from tests.engine.test_bf16 import (
     our_logits,
     reference_logits,
 )
-from tests.engine.test_golden import TORCH_ONLY, make_engine
+from tests.engine.test_golden import make_engine
 from tests.reference import VARIANTS, build_model, golden, make_prompts
 
 LENGTHS = [1, 2, 7, 15, 16, 17, 33, 47, 64, 97]
 NEW_TOKENS = 12
 UNSUPPORTED = {"llama-odd-head": "a head size of 22 is no multiple of 16, which the attention kernels ask for"}
 NO_KERNELS = {"gemma", "gemma2", "gemma2-uncapped", "gemma3", "granite", "phi4-shortrope", "olmo2", "olmo2-biases"}
-NO_KERNELS |= {"gemma3-images", "exaone4", "olmo3", "smollm3", "smollm3-window", "glm", "glm4", *TORCH_ONLY}
+NO_KERNELS |= {"gemma3-images", "exaone4", "olmo3", "smollm3", "smollm3-window", "glm", "glm4"}
+NO_KERNELS |= {"mixtral", "mixtral-window", "qwen2-moe", "qwen2-moe-windows", "qwen3-moe", "qwen3-moe-some-dense"}
+NO_KERNELS |= {"olmoe", "olmoe-normalized", "gpt-oss", "gpt-oss-unbiased"}
 UNSUPPORTED |= dict.fromkeys(NO_KERNELS, "there are no kernels yet for what is new about them")
 
 pytestmark = pytest.mark.gpu

@@ -149,6 +149,7 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
     "baton_codec_decode": (POINTER(CodecPool), c_void_p, c_int, c_long, c_void_p, c_long, c_long, c_long),
     "baton_gate": (c_int, c_int, c_void_p, c_long, c_long, c_void_p),
     "baton_route": (POINTER(RouterArguments), c_void_p, c_long, c_void_p, c_void_p),
+    "baton_experts": (POINTER(ExpertsArguments), POINTER(ExpertsRoomArguments), c_void_p, c_long, c_void_p),
     "baton_mix": (POINTER(ExpertsArguments), POINTER(ExpertsRoomArguments), c_void_p, c_long, c_void_p),
     "baton_adjust": (c_void_p, c_long, c_char_p, c_long),
     "baton_score": (c_int, c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_void_p),

@@ -1,13 +1,17 @@
 """Routers choose and weigh as the formulas say: one token after the other, in plain Python."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
+from engine.backends.native.library import load
 from engine.backends.reference.routing import route
 from engine.model.config import ExpertsMLP
+from tests.engine.backends.native.elementwise import routed
 
 ROUTERS: dict[str, ExpertsMLP] = {
     "one": ExpertsMLP(experts=1, used=1, intermediate=8),
@@ -31,6 +35,13 @@ ROUTERS: dict[str, ExpertsMLP] = {
         group_score="best_two",
     ),
 }
+
+Route = Callable[[Tensor, ExpertsMLP, Tensor | None], tuple[Tensor, Tensor]]
+
+
+@pytest.fixture(params=["torch", "native"])
+def router(request: pytest.FixtureRequest) -> Route:
+    return route if request.param == "torch" else partial(routed, load())
 
 
 def by_hand(logits: list[float], mlp: ExpertsMLP, correction: list[float]) -> tuple[list[int], list[float]]:
@@ -69,10 +80,10 @@ def corrections(mlp: ExpertsMLP, generator: torch.Generator) -> Tensor | None:
 
 
 @pytest.mark.parametrize("mlp", ROUTERS.values(), ids=ROUTERS)
-def test_experts_are_chosen_and_weighed_by_the_formulas(mlp: ExpertsMLP) -> None:
+def test_experts_are_chosen_and_weighed_by_the_formulas(mlp: ExpertsMLP, router: Route) -> None:
     generator = torch.Generator().manual_seed(0)
     logits, correction = torch.randn(50, mlp.experts, generator=generator) * 2, corrections(mlp, generator)
-    chosen, shares = route(logits, mlp, correction)
+    chosen, shares = router(logits, mlp, correction)
     assert chosen.dtype == torch.int32 and shares.dtype == torch.float32
     added = [0.0] * mlp.experts if correction is None else correction.tolist()
     for row in range(len(logits)):
@@ -82,22 +93,22 @@ def test_experts_are_chosen_and_weighed_by_the_formulas(mlp: ExpertsMLP) -> None
 
 
 @pytest.mark.parametrize("mlp", ROUTERS.values(), ids=ROUTERS)
-def test_of_equal_scores_the_lower_number_is_first(mlp: ExpertsMLP) -> None:
+def test_of_equal_scores_the_lower_number_is_first(mlp: ExpertsMLP, router: Route) -> None:
     """Small whole logits: most of them have an equal, in their group and in others."""
     logits = torch.randint(0, 3, (60, mlp.experts), generator=torch.Generator().manual_seed(1)).float()
     correction = torch.zeros(mlp.experts) if mlp.correction else None
-    chosen, _ = route(logits, mlp, correction)
+    chosen, _ = router(logits, mlp, correction)
     for row in range(len(logits)):
         assert chosen[row].tolist() == by_hand(logits[row].tolist(), mlp, [0.0] * mlp.experts)[0]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("mlp", ROUTERS.values(), ids=ROUTERS)
-def test_a_token_that_is_not_finite_harms_itself_only(mlp: ExpertsMLP, bad: float) -> None:
+def test_a_token_that_is_not_finite_harms_itself_only(mlp: ExpertsMLP, bad: float, router: Route) -> None:
     logits, correction = torch.randn(3, mlp.experts), corrections(mlp, torch.Generator().manual_seed(2))
-    alone, weights = route(logits[::2], mlp, correction)
+    alone, weights = router(logits[::2], mlp, correction)
     logits[1] = bad
-    chosen, shares = route(logits, mlp, correction)
+    chosen, shares = router(logits, mlp, correction)
     assert torch.equal(chosen[::2], alone) and torch.equal(shares[::2], weights)
     assert len(set(chosen[1].tolist())) == mlp.used and chosen[1].min() >= 0 and chosen[1].max() < mlp.experts
     if math.isnan(bad) or mlp.scores != "sigmoid":  # which is 0 or 1 of what is infinite

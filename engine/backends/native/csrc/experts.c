@@ -156,7 +156,7 @@ EXPORT void baton_mix(
         add_up(BF16, experts, room, tokens, change);
 }
 
-void baton_experts(
+EXPORT void baton_experts(
     const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change)
 {
     const long count = experts->router.experts;

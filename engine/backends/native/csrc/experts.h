@@ -46,7 +46,7 @@ EXPORT void baton_mix(
     const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change);
 
 /* Both of them, by the router's logits. */
-void baton_experts(
+EXPORT void baton_experts(
     const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change);
 
 #endif

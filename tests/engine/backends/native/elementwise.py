@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from engine.backends.native.experts import router_arguments
 from engine.backends.native.library import ACTIVATIONS, FORMATS, NORMS, Heads, Rotation
-from engine.backends.reference.routing import route
 from engine.model.attention import AttentionStep
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
 from engine.model.elementwise import Angles
@@ -116,4 +116,15 @@ class NativeElementwise:
         return found
 
     def route(self, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
-        return route(logits, mlp, correction)
+        return routed(self._native, logits, mlp, correction)
+
+
+def routed(native: ctypes.CDLL, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+    """See `engine.model.elementwise.Elementwise.route`."""
+    assert logits.shape[1] == mlp.experts and (correction is None or correction.dtype == torch.float32)
+    arguments, scores = router_arguments(mlp), logits.float().clone()
+    arguments.correction = None if correction is None else correction.data_ptr()
+    chosen = torch.empty((len(logits), mlp.used), dtype=torch.int32)
+    shares = torch.empty((len(logits), mlp.used))
+    native.baton_route(arguments, scores.data_ptr(), len(scores), chosen.data_ptr(), shares.data_ptr())
+    return chosen, shares
