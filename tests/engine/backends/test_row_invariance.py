@@ -1,15 +1,17 @@
 """In fp32 a request's logits are the same bits at every token of its answer, whatever happens around it.
 
-The shape is that of a 135M model, but for the number of layers: its products and heads are what threads divide.
+The shape is that of a 135M model, but for the number of layers: its products and heads are what threads divide. Of
+experts, company decides how many rows each has.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3MoeConfig
 
 from engine.backends.base import OnLayer
 from engine.executor import Executor
@@ -20,23 +22,29 @@ from tests.reference import build_model, make_prompts
 
 NEW_TOKENS = 6
 PROMPT = 150
-SMALL = LlamaConfig(
-    vocab_size=1000,
+VOCABULARY = 1000
+SMALL: dict[str, Any] = dict(
+    vocab_size=VOCABULARY,
     hidden_size=576,
     intermediate_size=1536,
     num_hidden_layers=2,
     num_attention_heads=9,
     num_key_value_heads=3,
+    head_dim=64,
     max_position_embeddings=1024,
     initializer_range=0.1,
     bos_token_id=None,
     eos_token_id=None,
 )
+MODELS = {
+    "dense": LlamaConfig(**SMALL),
+    "experts": Qwen3MoeConfig(**SMALL, num_experts=12, num_experts_per_tok=3, moe_intermediate_size=200),
+}
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model(tmp_path_factory.mktemp("invariance") / "model", SMALL)
+@pytest.fixture(scope="module", params=MODELS)
+def model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    return build_model(tmp_path_factory.mktemp("invariance") / "model", MODELS[request.param])
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +93,7 @@ class Watched:
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_answers_logits_are_the_same_bits_in_any_chunks_and_company(count: int, model: Path) -> None:
     """Neighbours have prompts of all lengths, join at other times, and so share steps of chunks and of decodes."""
-    own = make_prompts([PROMPT], SMALL.vocab_size)
+    own = make_prompts([PROMPT], VOCABULARY)
     torch.set_num_threads(1)
     watched = Watched(model)
     expected = watched.answer(own, 512)
@@ -94,14 +102,14 @@ def test_an_answers_logits_are_the_same_bits_in_any_chunks_and_company(count: in
         assert torch.equal(watched.answer(own, chunk), expected), chunk
     for batch in (2, 8, 64):
         lengths = [1 + 37 * number % 90 for number in range(batch - 1)]
-        others = make_prompts(lengths, SMALL.vocab_size, seed=batch)
+        others = make_prompts(lengths, VOCABULARY, seed=batch)
         at = batch // 2
         prompts = [*others[:at], *own, *others[at:]]
         assert torch.equal(watched.answer(prompts, 64 if batch == 8 else 7, 1, at), expected), batch
 
 
 def test_the_size_of_blocks_changes_no_bit(model: Path) -> None:
-    own = make_prompts([PROMPT], SMALL.vocab_size)
+    own = make_prompts([PROMPT], VOCABULARY)
     expected = Watched(model).answer(own, 512)
     for block_size in (8, 32, 64):
         assert torch.equal(Watched(model, block_size).answer(own, 64), expected), block_size
@@ -109,7 +117,7 @@ def test_the_size_of_blocks_changes_no_bit(model: Path) -> None:
 
 def test_threads_that_come_and_go_within_a_step_change_no_bit(model: Path) -> None:
     """As workers of one host divide its cores anew at each layer."""
-    own = make_prompts([PROMPT], SMALL.vocab_size)
+    own = make_prompts([PROMPT], VOCABULARY)
     expected = Watched(model).answer(own, 64)
 
     def on_layer(plan: Plan, group: int, layer: int) -> None:
