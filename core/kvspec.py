@@ -38,6 +38,14 @@ class KVGroup(Struct, frozen=True):
         """Returns those blocks of a text of `tokens` tokens that the first query behind it sees."""
         return range(self.first_needed(tokens), blocks_for(tokens, self.block_tokens))
 
+    def most_blocks(self, ahead: int) -> int:
+        """Counts the blocks that a text of any length holds at once, while `ahead` tokens of it are being computed.
+
+        Those tokens, and as many before them as the first one sees, may begin anywhere in a block. Only for a window.
+        """
+        assert self.window
+        return 1 + blocks_for(self.window + ahead - 2, self.block_tokens)
+
     def wire_bytes(self, codec: Codec, dtype: str) -> int:
         """Returns the bytes of a layer's block on its way. With a codec: a byte a value and a scale a vector."""
         if codec == "none":

@@ -177,7 +177,7 @@ class DecodePolicy:
             handoff = self._by_stem[stem.id].handoff
             if handoff is not None:
                 blocks = tuple(list(table) for table in stem.blocks)
-                self._tell_io(RoomGranted(handoff, blocks, stem.held_blocks))
+                self._tell_io(RoomGranted(handoff, blocks, min(stem.held_blocks)))
 
     # send -----------------------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class DecodePolicy:
             if group.landed:
                 continue
             stem = group.stem
-            blocks = sum(len(table) - stem.held_blocks for table in stem.blocks)
+            blocks = sum(len(table) - held for table, held in zip(stem.blocks, stem.held_blocks, strict=True))
             reserved += blocks if group.living else 0
             quarantined += 0 if group.living else blocks
         return HeldBlocks(reserved=reserved, quarantined=quarantined)

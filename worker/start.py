@@ -125,7 +125,8 @@ def _block_manager(config: WorkerConfig, engine: LoadedEngine) -> BlockManager:
         block_tokens=config.engine.block_size,
         rates=engine.rates,
     )
-    return BlockManager(spec, [engine.pool.block_count] * len(spec.groups), engine.host_slots, worth)
+    ahead = engine.launch_depth * engine.step_tokens
+    return BlockManager(spec, [engine.pool.block_count] * len(spec.groups), engine.host_slots, worth, ahead)
 
 
 def _scheduler(
@@ -137,7 +138,7 @@ def _scheduler(
         max_batch_tokens=engine.step_tokens,
         max_sequences=config.engine.max_sequences,
         max_model_len=engine.model_config.max_model_len,
-        growth_reserve=ceil(GROWTH_SHARE * engine.pool.block_count),
+        growth_reserve=[ceil(GROWTH_SHARE * group.total) for group in blocks.groups],
         max_in_flight=engine.launch_depth,
         chunking=Chunking(step_seconds, engine.rates.prompt_tokens_per_second),
         readiness=preparation,

@@ -7,41 +7,21 @@ touches the pool.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from core.block_hash import BlockKeys
 from core.errors import CapacityError
-from core.kvspec import KVSpec, blocks_for
+from core.kvspec import KVSpec
+from engine.blocks.finding import Found, find, find_whole
 from engine.blocks.pool import NO_HIT, BlockPool, Hit
+from engine.blocks.window_pool import WindowPool
 from engine.plan import BlockMove
 
 Tables = tuple[list[int], ...]
-"""The blocks of one sequence, in order of position, for each KV group."""
+"""The blocks of one sequence, in order of position, for each KV group; the null block where a window needs none."""
 
 Chains = tuple[BlockKeys, ...]
 """The keys of one sequence's blocks, for each KV group."""
-
-
-class Found(NamedTuple):
-    """Says what the cache has of a text."""
-
-    tokens: int  # the text's first tokens whose KV is here, in every group
-    hits: tuple[Hit, ...]  # what each group has
-
-    @property
-    def returning(self) -> int:
-        """Counts the blocks of it that come back from the host tier."""
-        return sum(node.block is None for hit in self.hits for node in hit.nodes)
-
-    @property
-    def partial(self) -> bool:
-        """Says whether it ends inside a block, which is copied."""
-        return any(hit.partial is not None for hit in self.hits)
-
-    @property
-    def whole_blocks(self) -> int:
-        """Counts the leading blocks that are here as a whole, in every group."""
-        return min(len(hit.nodes) for hit in self.hits)
 
 
 def _always(blocks: int) -> bool:
@@ -57,21 +37,31 @@ class BlockManager:
         counts: Sequence[int],
         host_slots: int = 0,
         worth_returning: Callable[[int], bool] = _always,
+        ahead: int = 1,
     ) -> None:
         """Begins with all blocks free, `counts` in each group, of which one is the null block.
 
-        `host_slots`: blocks that the host tier has room for, all of them the first group's. `worth_returning`: is it
-        cheaper to bring so many blocks back from there than to compute them? Raises `CapacityError` where nothing is
-        left.
+        `host_slots`: blocks that the host tier has room for, all of them the main group's. `worth_returning`: is it
+        cheaper to bring so many blocks back from there than to compute them? `ahead`: tokens of one sequence that steps
+        under way compute at most; a group with a window has room for so many behind it. Raises `CapacityError` where
+        nothing is left.
         """
         if min(counts) < 2:
             raise CapacityError(f"a KV pool of {min(counts)} blocks: 2 are the least, because block 0 pads")
         self._moves: list[BlockMove] = []
-        slots = [host_slots] + [0] * (len(spec.groups) - 1)
+        full = [at for at, group in enumerate(spec.groups) if not group.window]
+        self.main = full[0] if full else 0
+        """The group that stands for all where one has to: the first that keeps all tokens, if there is one."""
+        assert full or not host_slots, "what a window gives up does not go to the host tier"
         self.groups = tuple(
-            BlockPool(count, group.block_tokens, tier, partial(self._emit, number), worth_returning)
-            for number, (group, count, tier) in enumerate(zip(spec.groups, counts, slots, strict=True))
+            WindowPool(group, count, ahead, partial(self._emit, at))
+            if group.window
+            else BlockPool(
+                count, group.block_tokens, host_slots * (at == self.main), partial(self._emit, at), worth_returning
+            )
+            for at, (group, count) in enumerate(zip(spec.groups, counts, strict=True))
         )
+        self._windows = tuple((at, pool) for at, pool in enumerate(self.groups) if isinstance(pool, WindowPool))
         self.total = sum(group.total for group in self.groups)
 
     # counts ---------------------------------------------------------------------------------------------------------
@@ -103,16 +93,21 @@ class BlockManager:
 
     @property
     def used_slots(self) -> int:
-        """Counts the tokens that the used blocks of the first group could hold."""
-        return self.groups[0].used * self.groups[0].block_tokens
+        """Counts the tokens that the used blocks of the main group could hold."""
+        return self.groups[self.main].used * self.groups[self.main].block_tokens
 
-    def needed(self, tokens: int) -> int:
-        """Counts the blocks that hold `tokens` tokens, over all groups."""
-        return sum(blocks_for(tokens, group.block_tokens) for group in self.groups)
+    @property
+    def has_windows(self) -> bool:
+        """Tells whether the tables of some group move on with their sequences: see `advance`."""
+        return bool(self._windows)
+
+    def needed(self, tokens: int) -> list[int]:
+        """Counts the blocks of each group that a sequence of `tokens` tokens holds at once."""
+        return [group.needed(tokens) for group in self.groups]
 
     def ever_fits(self, tokens: int) -> bool:
         """Says whether the empty pool has room for `tokens` tokens of one sequence."""
-        return all(group.missing((), tokens) <= group.total for group in self.groups)
+        return all(group.ever_fits(tokens) for group in self.groups)
 
     def capacity(self, tables: Tables) -> int:
         """Counts the tokens that `tables` have room for."""
@@ -125,33 +120,25 @@ class BlockManager:
         return tuple(BlockKeys(salt, group.block_tokens) for group in self.groups)
 
     def find(self, tokens: Sequence[int], chains: Chains, limit: int, step: int, *, whole: bool = False) -> Found:
-        """Finds what the cache has of the first `limit` tokens; with `whole`, the same whole blocks in every group.
+        """Finds what the cache has of the first `limit` tokens; with `whole`, the whole blocks of each group.
 
         `step` is the one being planned. The answer holds until anything else is called.
         """
-        several = len(self.groups) > 1
-        hits = [
-            group.match(keys, tokens, limit, step, whole=whole, settled=several)
-            for group, keys in zip(self.groups, chains, strict=True)
-        ]
         if whole:
-            held = min(len(hit.nodes) for hit in hits)
-            hits = [Hit(hit.nodes[:held]) for hit in hits]
-        sizes = [group.block_tokens for group in self.groups]
-        found = min(hit.tokens(size) for hit, size in zip(hits, sizes, strict=True))
-        if several and not whole:
-            hits = [hit.cut(found, size) for hit, size in zip(hits, sizes, strict=True)]
-        return Found(found, tuple(hits))
+            return find_whole(self.groups, tokens, chains, limit, step)
+        return find(self.groups, tokens, chains, limit, step)
 
-    def fits(self, tokens: int, spare: int = 0, found: Found | None = None) -> bool:
-        """Says whether tables for `tokens` tokens that begin with `found` can be had, leaving `spare` in each group."""
-        return all(group.fits(tokens, spare, hit) for group, hit in self._with_hits(found))
+    def fits(self, tokens: int, spare: Sequence[int] = (), found: Found | None = None) -> bool:
+        """Says whether tables for `tokens` tokens that begin with `found` can be had, leaving `spare` of each group."""
+        spares = spare or (0,) * len(self.groups)
+        groups = zip(self._with_hits(found), spares, strict=True)
+        return all(group.fits(tokens, left, hit) for (group, hit), left in groups)
 
     # taking and giving back -----------------------------------------------------------------------------------------
 
     def allocate(self, tokens: int, found: Found | None = None) -> Tables | None:
         """Takes tables with room for `tokens` tokens that begin with `found`; None: they do not fit."""
-        if not self.fits(tokens, 0, found):
+        if not self.fits(tokens, (), found):
             return None
         return tuple(group.allocate(tokens, hit) for group, hit in self._with_hits(found))
 
@@ -166,7 +153,7 @@ class BlockManager:
             for group, table in zip(self.groups, tables, strict=True)
         ]
         needs = list(zip(self.groups, missing, shared, strict=True))
-        if any(count + copy > group.available for group, count, copy in needs):
+        if not all(group.has_room(count, copy) for group, count, copy in needs):
             return False
         for table, (group, count, copy) in zip(tables, needs, strict=True):
             if copy:
@@ -174,6 +161,13 @@ class BlockManager:
                 group.unshare(table, position)
             group.extend(table, count)
         return True
+
+    def advance(self, tables: Tables, position: int, tokens: int) -> int:
+        """Moves the windows of `tables` on to what a query at `position` sees, and to as many of `tokens` as may be.
+
+        No step under way may read what is before. Returns the position from which on there is more to do.
+        """
+        return min(pool.advance(tables[at], position, tokens) for at, pool in self._windows)
 
     def fork(self, tables: Tables) -> Tables:
         """Returns tables of the same blocks, for another sequence that begins with the same tokens."""

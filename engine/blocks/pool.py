@@ -29,13 +29,19 @@ WorthReturning = Callable[[int], bool]
 class Hit(NamedTuple):
     """Says what a pool has of a text."""
 
-    nodes: list[Node]  # its leading whole blocks
+    nodes: list[Node]  # whole blocks: the text's first ones, or of a window those from `first` on
     partial: Node | None = None  # a block that agrees with some of the tokens behind those
     part: int = 0  # how many of its tokens agree
+    first: int = 0  # blocks before this one are not needed
+
+    @property
+    def whole(self) -> int:
+        """Counts the text's leading blocks that are here as a whole, or not needed."""
+        return self.first + len(self.nodes)
 
     def tokens(self, block_tokens: int) -> int:
-        """Counts the tokens whose KV is here."""
-        return len(self.nodes) * block_tokens + self.part
+        """Counts the text's leading tokens whose KV is here, or not needed."""
+        return self.whole * block_tokens + self.part
 
     def cut(self, tokens: int, block_tokens: int) -> "Hit":
         """Returns the same for the first `tokens` tokens only, of which all must be here."""
@@ -78,6 +84,11 @@ class BlockPool:
         return self._free.count + len(self._idle)
 
     @property
+    def room(self) -> int:
+        """Counts the blocks that may be taken."""
+        return self.available
+
+    @property
     def used(self) -> int:
         """Counts the blocks with any reference."""
         return self.total - self.available
@@ -112,6 +123,14 @@ class BlockPool:
         if returning and not self._worth(returning):
             return Hit(nodes[:away])
         return Hit(nodes, partial, part)
+
+    def needed(self, tokens: int) -> int:
+        """Counts the blocks of a sequence with `tokens` tokens."""
+        return blocks_for(tokens, self.block_tokens)
+
+    def ever_fits(self, tokens: int) -> bool:
+        """Says whether the empty pool has room for `tokens` tokens of one sequence."""
+        return self.needed(tokens) <= self.total
 
     def fits(self, tokens: int, spare: int, hit: Hit) -> bool:
         """Says whether a table for `tokens` tokens that begins with `hit` can be had, leaving `spare` blocks."""
@@ -154,6 +173,10 @@ class BlockPool:
     def missing(self, table: Sequence[int], tokens: int) -> int:
         """Counts the blocks that `table` lacks to hold `tokens` tokens."""
         return max(0, blocks_for(tokens, self.block_tokens) - len(table))
+
+    def has_room(self, count: int, copies: int) -> bool:
+        """Says whether `count` more blocks may be taken, and `copies` in the place of blocks that others share."""
+        return count + copies <= self.available
 
     def extend(self, table: list[int], count: int) -> None:
         """Appends `count` blocks, next to the table's last block where that is free; so many must be available."""

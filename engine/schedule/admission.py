@@ -8,11 +8,13 @@ while one of them waits.
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from collections.abc import Sequence as Counts
 from operator import attrgetter
 
 from core.errors import CapacityError
 from core.records import KVCounts
-from engine.blocks.manager import BlockManager, Found
+from engine.blocks.finding import Found
+from engine.blocks.manager import BlockManager
 from engine.schedule.sequence import Sequence
 
 arrival = attrgetter("id")
@@ -49,8 +51,8 @@ class InOrder:
 class Admission:
     """Keeps the queue, and admits its head where enough blocks stay free."""
 
-    def __init__(self, blocks: BlockManager, *, growth_reserve: int, max_model_len: int) -> None:
-        """Makes an empty queue. `growth_reserve`: blocks of each KV group that stay free for those who run to grow.
+    def __init__(self, blocks: BlockManager, *, growth_reserve: Counts[int], max_model_len: int) -> None:
+        """Makes an empty queue. `growth_reserve`: blocks of each KV group that stay free for those who run; (): none.
 
         `max_model_len`: tokens of a sequence, its prompt included.
         """
@@ -74,7 +76,7 @@ class Admission:
         plan_length = tokens + 1 if sequence.hand_off else end
         if not self._blocks.ever_fits(plan_length - 1):  # the last token's KV is never needed
             raise CapacityError(
-                f"{plan_length - 1} tokens need {self._blocks.needed(plan_length - 1)} KV blocks, "
+                f"{plan_length - 1} tokens need {sum(self._blocks.needed(plan_length - 1))} KV blocks, "
                 f"the whole pool has {self._blocks.total}"
             )
         sequence.end_length, sequence.plan_length = end, plan_length
@@ -91,12 +93,12 @@ class Admission:
         return self._blocks.find(tokens, sequence.chains, limit, step, whole=landing)
 
     def admit(self, sequence: Sequence, found: Found, others: bool) -> bool:
-        """Takes all blocks for the sequence's tokens, beginning with those that were just `found`, or none.
+        """Takes all blocks that the sequence's tokens hold at once, first those that were just `found`, or none.
 
         `others`: somebody else runs or lands here. Alone, a sequence may use the reserve: nobody else could give it
         back. Returns whether it has its blocks, and has left the queue.
         """
-        reserve = self._growth_reserve if others and not sequence.hand_off else 0
+        reserve = self._growth_reserve if others and not sequence.hand_off else ()
         tokens = sequence.tokens
         if not self._blocks.fits(len(tokens), reserve, found):
             return False
@@ -106,11 +108,11 @@ class Admission:
         sequence.blocks = blocks
         sequence.capacity = self._blocks.capacity(blocks)
         sequence.admitted_length = len(tokens)
-        sequence.known = [len(hit.nodes) for hit in found.hits]
+        sequence.known = list(found.held)
         if not sequence.landing:
             sequence.planned = sequence.computed = found.tokens
         if not sequence.preemptions:
-            sequence.cached_tokens, sequence.held_blocks = found.tokens, found.whole_blocks
+            sequence.cached_tokens, sequence.held_blocks = found.tokens, found.held
         self._count(sequence, found, returning)
         self.queue.remove(sequence)
         return True

@@ -23,7 +23,7 @@ class Lifecycle:
         self.live: dict[int, Sequence] = {}  # by id: all sequences that have not ended
         self.running = InOrder()
         self.landing = InOrder()
-        self._shared_landings = SharedLandings()
+        self._shared_landings = SharedLandings(blocks.main)
         self.preemptions = 0  # since the start
         self.next_deadline = float("inf")  # s; no sequence expires before it
         self._forks = 0
@@ -69,7 +69,7 @@ class Lifecycle:
         if sequence.landing:
             sequence.move(SequenceState.LANDING)
             self.landing.insert(sequence)
-            self._shared_landings.announce(sequence, sequence.held_blocks)
+            self._shared_landings.announce(sequence, min(sequence.held_blocks))
         else:
             self.run(sequence)
         sequence.register_at = self._blocks.next_full(sequence.known)
@@ -84,8 +84,18 @@ class Lifecycle:
 
     def park(self, sequence: Sequence) -> None:
         """Takes a sequence whose prompt is computed out of the steps; it keeps its blocks until it is released."""
+        self.advance(sequence)
         self.running.remove(sequence)
         sequence.move(SequenceState.PARKED)
+
+    def advance(self, sequence: Sequence) -> None:
+        """Moves a sequence's windows on: its steps that are under way read no token before the computed ones' last.
+
+        With the blocks that it gives back it takes those for more of its prompt.
+        """
+        if self._blocks.has_windows and sequence.computed >= sequence.advance_at:
+            sequence.advance_at = self._blocks.advance(sequence.blocks, sequence.computed, sequence.admitted_length)
+            sequence.capacity = self._blocks.capacity(sequence.blocks)
 
     def preempt(self, sequence: Sequence) -> None:
         """Takes a sequence's blocks; it keeps its tokens.
@@ -123,6 +133,7 @@ class Lifecycle:
             branch.chains = tuple(keys.copy() for keys in stem.chains)
             branch.known = list(stem.known)
             branch.capacity, branch.register_at = stem.capacity, stem.register_at
+            branch.advance_at = stem.advance_at
             branch.planned = branch.computed = stem.computed
             branch.admitted_length, branch.admitted_at = stem.admitted_length, stem.admitted_at
             branch.forked = stem.forked = True
@@ -167,7 +178,7 @@ class Lifecycle:
         if sequence.in_flight == 0 and sequence.blocks:
             self.register(sequence, sequence.computed)
             self._blocks.free(sequence.blocks)
-            sequence.blocks, sequence.capacity = (), 0
+            sequence.blocks, sequence.capacity, sequence.advance_at = (), 0, 0
 
     def kv_counts(self) -> KVCounts:
         """Counts what the cache, preemption and forks came to, and how full the blocks are."""

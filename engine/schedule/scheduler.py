@@ -13,6 +13,7 @@ their blocks until the service adopts or releases them, which their handoff's de
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Counts
 from typing import NamedTuple
 
 from msgspec import Struct, structs
@@ -79,12 +80,12 @@ class Scheduler:
         max_batch_tokens: int,
         max_sequences: int,
         max_model_len: int,
-        growth_reserve: int = 0,
+        growth_reserve: Counts[int] = (),
         max_in_flight: int = 1,
         chunking: Chunking | None = None,
         readiness: Readiness | None = None,
     ) -> None:
-        """Plans over the blocks of `blocks`, of which `growth_reserve` stay free for those who run to grow.
+        """Plans over the blocks of `blocks`, of which `growth_reserve` of each group stay free for those who run.
 
         `max_batch_tokens`: tokens of a step. `max_sequences`: sequences that run or land at once, but never more than
         `max_batch_tokens`: each gets a token in every step. `max_model_len`: tokens of a sequence. `max_in_flight`:
@@ -291,13 +292,21 @@ class Scheduler:
     def _grow(self) -> bool:
         """Gives every running sequence a block of its own for its next token, oldest first, preempting if need be.
 
-        Returns False where blocks are short, and a step in flight is to be collected before anybody may lose some.
+        Prompts have theirs, as far as their windows reach. Returns False where blocks are short, and a step in flight
+        is to be collected before anybody may lose some.
         """
+        if self._blocks.has_windows:
+            for sequence in self._running:
+                self._lifecycle.advance(sequence)
         short = [each for each in self._running if each.length > each.capacity or each.forked]
         for sequence in short:
             length = sequence.length
             if length >= sequence.plan_length:
                 continue
+            if sequence.planned < sequence.admitted_length:  # a prompt: as much of it as its windows reach
+                length = min(length, max(sequence.planned + 1, sequence.capacity))
+                if length <= sequence.capacity and not sequence.forked:
+                    continue
             position = sequence.planned if sequence.forked else None
             while sequence.state is SequenceState.RUNNING and not self._blocks.grow(sequence.blocks, length, position):
                 if self._launched:
@@ -320,8 +329,10 @@ class Scheduler:
         decodes, prompts = [], []
         for sequence in self._running:
             length = sequence.length
-            if length >= sequence.plan_length or length > sequence.capacity or sequence.forked:
+            if length >= sequence.plan_length or sequence.forked:
                 continue  # its last token is under way, or it waits for a block
+            if length > sequence.capacity and sequence.planned >= min(sequence.admitted_length, sequence.capacity):
+                continue  # it waits for a block; a prompt may be longer than its windows reach
             if sequence.pending and (sequence.branches or sequence.sampling.grammar):
                 continue  # its branches are to begin first; a grammar has to see the token before the next one
             if length - sequence.planned == 1 or sequence.planned >= sequence.admitted_length:
@@ -363,6 +374,7 @@ class Scheduler:
     def _chunk(self, sequence: Sequence, room: int) -> int:
         """Counts the tokens of a prompt that are computed next; the last one waits for the sequence's grammar."""
         left = sequence.length - sequence.planned
+        room = min(room, sequence.capacity - sequence.planned)
         return min(room, left if room < left or self._may_be_sampled(sequence) else left - 1)
 
     def _may_be_sampled(self, sequence: Sequence) -> bool:

@@ -58,6 +58,7 @@ class Sequence:
     state: SequenceState = field(default=SequenceState.WAITING, init=False)
     blocks: Tables = field(default=(), init=False)  # by KV group
     chains: Chains = field(default=(), init=False)  # by KV group, the cache keys of its full blocks
+    advance_at: int = field(default=0, init=False)  # computed tokens at which its windows move on
     register_at: int = field(default=0, init=False)  # planned tokens at which the cache learns of more full blocks
     forked: bool = field(default=False, init=False)  # its last block may be in other tables too
     known: list[int] = field(default_factory=list, init=False)  # leading blocks of each table that the cache knows
@@ -75,7 +76,7 @@ class Sequence:
     preemptions: int = field(default=0, init=False)  # how often it was preempted
     lost_blocks: int = field(default=0, init=False)  # full blocks whose KV was there when it was last preempted
     cached_tokens: int = field(default=0, init=False)  # tokens whose KV was found here at its first admission
-    held_blocks: int = field(default=0, init=False)  # leading whole blocks of those tokens
+    held_blocks: tuple[int, ...] = field(default=(), init=False)  # by KV group, its leading blocks that were found here
     prompt_scores: list[Scores] = field(default_factory=list, init=False)  # in order, not passed on yet
     scored: int = field(default=0, init=False)  # leading tokens of the prompt whose successors' scores were computed
     admitted_at: float = field(default=0.0, init=False)  # s, when it first got its blocks

@@ -11,9 +11,11 @@ from engine.schedule.sequence import Sequence
 
 
 class SharedLandings:
-    """Knows which blocks of text are about to land, and which sequences wait for that. The first KV group counts."""
+    """Knows which blocks of text are about to land, and which sequences wait for that, by the chains of one group."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: int = 0) -> None:
+        """Begins with none. `group`: index of the KV group whose blocks count."""
+        self._group = group
         self._landing: dict[bytes, Sequence] = {}  # by the key of a block that is about to land: whose landing it is
         self._waiting: dict[Sequence, Sequence] = {}  # by each sequence that waits: the one whose landing it waits for
 
@@ -29,7 +31,7 @@ class SharedLandings:
         It is if at least half of its other whole blocks are about to land, so that a short common beginning, such as
         a template's, delays nobody. Returns whether the sequence waits.
         """
-        missing = sequence.chains[0].keys[held:]
+        missing = sequence.chains[self._group].keys[held:]
         coming = list(takewhile(lambda key: key in self._landing, missing))
         if not coming or 2 * len(coming) < len(missing):
             return False
@@ -38,12 +40,12 @@ class SharedLandings:
 
     def announce(self, sequence: Sequence, held: int) -> None:
         """Notes that the sequence's whole blocks, but for the first `held`, are about to land."""
-        for key in sequence.chains[0].keys[held:]:
+        for key in sequence.chains[self._group].keys[held:]:
             self._landing.setdefault(key, sequence)
 
     def conclude(self, landed: Sequence) -> list[Sequence]:
         """Forgets a landing that is over, and returns those that waited for it, who wait no longer."""
-        for key in landed.chains[0].keys:
+        for key in landed.chains[self._group].keys:
             if self._landing.get(key) is landed:
                 del self._landing[key]
         freed = [each for each, awaited in self._waiting.items() if awaited is landed]

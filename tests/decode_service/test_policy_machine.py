@@ -15,7 +15,7 @@ from kvtransfer.handoff import HandoffKey
 from tests.decode_service.handoffs import committed, opened, short_job
 from tests.engine.strict_executor import StrictExecutor, next_token
 from tests.worker.policy_machine import PolicyMachine
-from tests.worker.roles import Bench
+from tests.worker.roles import SPEC, Bench
 from worker.events import Begin, Kill, Submit
 
 STOPS = (0, 1, 2)  # of 11 tokens
@@ -50,7 +50,7 @@ class DecodeMachine(PolicyMachine):
 
     @initialize(blocks=st.integers(10, 30), depth=st.integers(1, 2))
     def start(self, blocks: int, depth: int) -> None:
-        executor = StrictExecutor((4,))
+        executor = StrictExecutor(SPEC)
         bench = Bench(blocks, executor=executor, max_in_flight=depth)
         self.begin(bench, executor, DecodePolicy(bench.parts), depth)
         self.requests: list[Request] = []
@@ -179,7 +179,7 @@ class DecodeMachine(PolicyMachine):
             self.collect()  # the step that computes held blocks may be under way
         request = self.request(SampleKey(message.request, 0))
         prompt = message.prompt
-        self.executor.land(prompt.token_ids, handoff.blocks, prompt.salt, handoff.held)
+        self.executor.land(prompt.token_ids, handoff.blocks, prompt.salt, (handoff.held,))
         branches = {
             sample: [next_token(prompt.token_ids, request.sampling, sample, prompt.emitted)]
             for sample in sorted(samples)

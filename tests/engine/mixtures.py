@@ -230,7 +230,7 @@ class Crowd:
     def _move(self, number: int, parked: sequences.Sequence, landing: list[sequences.Sequence]) -> None:
         """Copies a prompt's KV from engine to engine, and lets the samples go on that have not ended."""
         going = {at: each for at, each in enumerate(self.answers[number]) if not each.finish}
-        held = landing[0].held_blocks
+        (held,) = landing[0].held_blocks
         targets = landing[0].blocks[0][held:]
         sources = parked.blocks[0][held : held + len(targets)]
         for layer in range(len(self._decode.pool.layers)):

@@ -2,14 +2,15 @@
 
 It runs a step at collect, as late as the seam allows, so that a block which was given away while a launched step still
 writes to it is seen. Moves run in their order among the steps, and bytes land after all moves that were asked for
-before. A step stores all its KV before it attends. Before a token is computed, the KV of every earlier position must
-be, in the sequence's own block table, exactly what that sequence's own tokens give, and those of its tenant.
+before. A step stores all its KV before it attends. Before a token is computed, the KV of every earlier position that it
+sees must be, in the sequence's own block table, exactly what that sequence's own tokens give, and those of its tenant.
 """
 
 from collections import deque
 from collections.abc import Sequence as Tokens
 from hashlib import blake2b
 
+from core.kvspec import KVSpec
 from core.messages import Sampling
 from core.scores import Scores
 from engine.plan import NULL_BLOCK, PENDING, BlockMove, Plan, Refusal, StepResult, Work
@@ -70,8 +71,8 @@ def score(number: int, work: Work, result: StepResult) -> None:
 class StrictExecutor:
     """Computes plans against KV that is kept per (group, block, slot)."""
 
-    def __init__(self, block_tokens: tuple[int, ...]) -> None:
-        self._block_tokens = block_tokens
+    def __init__(self, spec: KVSpec) -> None:
+        self._groups = spec.groups
         self._kv: dict[Place, bytes] = {}
         self._host: dict[Place, bytes] = {}
         self._queue: deque[tuple[Plan, list[tuple[list[int], ...]]] | list[BlockMove]] = deque()
@@ -101,23 +102,27 @@ class StrictExecutor:
             self._run()
         return self._results.popleft()
 
-    def land(self, tokens: Tokens[int], blocks: tuple[list[int], ...], salt: str, held: int) -> None:
-        """The KV of `tokens`, but for the held blocks, arrives from another worker, steps in flight or not.
+    def land(self, tokens: Tokens[int], blocks: tuple[list[int], ...], salt: str, held: Tokens[int]) -> None:
+        """The KV of `tokens`, but for each group's held blocks, arrives from another worker, steps in flight or not.
 
         A launched step may still be to compute a held block: the first step that reads the block expects it there.
         """
         while any(isinstance(each, list) for each in self._queue):
             self._run()
         for position, value in enumerate(fingerprints(tokens, salt)):
-            for place, size in zip(self._places(blocks, position), self._block_tokens, strict=True):
-                if position >= held * size:
-                    self._kv[place] = value
+            for group, count in enumerate(held):
+                if position >= count * self._groups[group].block_tokens:
+                    self._kv[self._place(group, blocks, position)] = value
 
-    def expect(self, tokens: Tokens[int], blocks: tuple[list[int], ...], salt: str) -> None:
-        """The KV of all `tokens` of a sequence must be there."""
+    def expect(self, tokens: Tokens[int], blocks: tuple[list[int], ...], salt: str, start: int | None = None) -> None:
+        """The KV of `tokens` of a sequence must be there: what a query at `start` sees, or one behind them all."""
+        start = len(tokens) if start is None else start
         for position, value in enumerate(fingerprints(tokens, salt)):
-            for place in self._places(blocks, position):
-                assert self._kv.get(place) == value, f"position {position} of {len(tokens)} has KV of something else"
+            for group, each in enumerate(self._groups):
+                if not each.window or position > start - each.window:
+                    assert self._kv.get(self._place(group, blocks, position)) == value, (
+                        f"position {position} of {len(tokens)} has KV of something else, in group {group}"
+                    )
 
     def _run(self) -> None:
         first = self._queue.popleft()
@@ -131,7 +136,7 @@ class StrictExecutor:
         assert move.target != NULL_BLOCK or move.kind == "out"
         source = self._host if move.kind == "in" else self._kv
         target = self._host if move.kind == "out" else self._kv
-        for at in range(self._block_tokens[move.group]):
+        for at in range(self._groups[move.group].block_tokens):
             value = source.get((move.group, move.source, at))
             target.pop((move.group, move.target, at), None)
             if value is not None:
@@ -148,14 +153,14 @@ class StrictExecutor:
             contexts.append(context)
             salt = self.salts[work.sequence]
             for position, value in list(enumerate(fingerprints(context, salt)))[work.start :]:
-                for place in self._places(blocks, position):
-                    self._kv[place] = value
+                for group in range(len(self._groups)):
+                    self._kv[self._place(group, blocks, position)] = value
         answers: list[list[int]] = []
         failed: list[int] = []
         refused: dict[int, Refusal] = {}
         sampled: dict[int, int] = {}
         for number, (work, blocks, context) in enumerate(zip(plan.works, tables, contexts, strict=True)):
-            self.expect(context, blocks, self.salts[work.sequence])
+            self.expect(context, blocks, self.salts[work.sequence], work.start)
             answers.append([])
             if work.sampling is not None:
                 tokens = [next_token(context, work.sampling, sample, work.output_index) for sample in work.samples]
@@ -179,9 +184,9 @@ class StrictExecutor:
         assert work.start < len(known)
         return known[: work.start]
 
-    def _places(self, blocks: tuple[list[int], ...], position: int) -> list[Place]:
-        """Where the KV of a position is, in every group."""
-        tables = zip(blocks, self._block_tokens, strict=True)
-        found = [(group, table[position // size], position % size) for group, (table, size) in enumerate(tables)]
-        assert all(block != NULL_BLOCK for _, block, _ in found)
-        return found
+    def _place(self, group: int, blocks: tuple[list[int], ...], position: int) -> Place:
+        """Where the KV of a position is, in a group."""
+        size = self._groups[group].block_tokens
+        block = blocks[group][position // size]
+        assert block != NULL_BLOCK, f"position {position} has no block in group {group}"
+        return group, block, position % size

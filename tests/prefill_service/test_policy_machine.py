@@ -40,7 +40,7 @@ class PrefillMachine(PolicyMachine):
 
     @initialize(blocks=st.integers(8, 30), share=st.sampled_from([0.2, 0.6]), depth=st.integers(1, 2))
     def start(self, blocks: int, share: float, depth: int) -> None:
-        executor = StrictExecutor((4,))
+        executor = StrictExecutor(SPEC)
         bench = Bench(blocks, share, executor, depth)
         self.begin(bench, executor, PrefillPolicy(bench.parts), depth)
         self.jobs: list[PrefillJob] = []  # the first job of every request

@@ -2,17 +2,18 @@
 
 The KV of a position is a number that stands for all tokens up to there and for whose they are: equal numbers are equal
 texts. Steps are those of the scheduler: what is planned (allocations, growth, registration) adds up until `run`, which
-carries out the moves in order and then stores what the step computes. Every sequence then has to read its own text
-from its own blocks, and the cache has to know nothing that is not there.
+carries out the moves in order and then stores what the step computes. Every sequence then has to read its own text, as
+far as it sees it, from its own blocks, and the cache has to know nothing that is not there.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import product
 
-from core.block_hash import root_key
-from core.kvspec import blocks_for
-from engine.blocks.manager import BlockManager, Chains, Found, Tables
+from core.block_hash import BlockKeys, root_key
+from core.kvspec import KVGroup
+from engine.blocks.finding import Found
+from engine.blocks.manager import BlockManager, Chains, Tables
 from engine.blocks.prefix_cache import Node
 from engine.plan import NULL_BLOCK, BlockMove
 from tests.engine.blocks.test_blocks import spec
@@ -46,6 +47,7 @@ class Held:
         self.known: list[int] = []
         self.planned = 0  # tokens whose KV is there once the planned step has run
         self.start = 0  # where the planned step, or else the last one, begins to compute
+        self.seen = 0  # the first query that is still to come, or that of the planned step
         self.register_at = 0
         self.landing = self.forked = self.preempted = False
 
@@ -53,10 +55,13 @@ class Held:
 class BlocksModel:
     """A block manager, and what must be true of it. Numbers that choose among things may be any."""
 
-    def __init__(self, sizes: tuple[int, ...], blocks: int, slots: int, least: int) -> None:
-        """`least`: so many blocks are worth bringing back from the host tier."""
-        self.sizes, self.blocks, self.slots, self.least = sizes, blocks, slots, least
-        self.manager = BlockManager(spec(*sizes), [blocks + 1] * len(sizes), slots, lambda count: count >= least)
+    def __init__(self, shapes: tuple[tuple[int, int], ...], blocks: int, slots: int, least: int, ahead: int) -> None:
+        """`least`: so many blocks are worth bringing back from the host tier. `ahead`: for windows."""
+        self.groups, self.blocks, self.least = spec(*shapes).groups, blocks, least
+        self.sizes = sizes = [group.block_tokens for group in self.groups]
+        self.slots = slots = slots if any(not group.window for group in self.groups) else 0
+        counts = [blocks + 1] * len(shapes)
+        self.manager = BlockManager(spec(*shapes), counts, slots, lambda count: count >= least, ahead)
         self.step = 1  # the one being planned
         self.held: list[Held] = []
         self.waiting: list[Held] = []  # preempted
@@ -64,9 +69,10 @@ class BlocksModel:
         self.planned: list[Held] = []  # in the step being planned
         self.moves: list[BlockMove] = []  # before it
         self.pool: list[list[list[int]]] = [[[0] * size for _ in range(blocks + 1)] for size in sizes]
-        self.host: list[list[int]] = [[0] * sizes[0] for _ in range(slots)]
+        self.host: list[list[int]] = [[0] * sizes[self.manager.main] for _ in range(slots)]
         self.counts: Counter[str] = Counter()
         self._texts: dict[tuple[int, int], int] = {}  # (text before, token) -> text
+        self._before: dict[int, tuple[int, int]] = {}  # text -> (text before, token)
         self._roots = {root_key(salt): -1 - at for at, salt in enumerate(TENANTS)}
         self._broken = -100  # KV that is of no text
 
@@ -145,7 +151,7 @@ class BlocksModel:
             self.counts["no room to grow"] += 1
             return True
         held.start = held.planned
-        held.planned = min(len(held.tokens), held.planned + count)
+        held.planned = min(len(held.tokens), held.planned + count, self.manager.capacity(held.tables))
         self.planned.append(held)
         self.counts["compute"] += 1
         if held.planned >= held.register_at:
@@ -161,6 +167,7 @@ class BlocksModel:
         other = Held(list(held.tokens), list(held.texts), tuple(keys.copy() for keys in held.chains))
         other.tables, other.known = self.manager.fork(held.tables), list(held.known)
         other.planned, other.start, other.register_at = held.planned, held.start, held.register_at
+        other.seen = held.seen
         held.forked = other.forked = True
         self.held.append(other)
         self.counts["fork"] += 1
@@ -190,9 +197,11 @@ class BlocksModel:
         if held is not None:
             self._run_if(held)
             read = Held(held.tokens[: held.planned], held.texts[: held.planned], ())
-            read.tables, read.planned = tuple(list(table) for table in held.tables), held.planned
-            for group, table in enumerate(read.tables):
-                self.manager.hold_io(group, table)
+            read.planned = read.seen = held.planned
+            pairs = zip(self.groups, held.tables, strict=True)
+            read.tables = tuple([_from(group.first_needed(read.planned), table) for group, table in pairs])
+            for at, table in enumerate(read.tables):
+                self.manager.hold_io(at, filter(None, table))
             self.io.append(read)
             self._end(held, "hand off")
         return held is not None
@@ -202,7 +211,7 @@ class BlocksModel:
         if not self.io:
             return False
         for group, table in enumerate(self.io.pop(which % len(self.io)).tables):
-            self.manager.release_io(group, table)
+            self.manager.release_io(group, [block for block in table if block])
         self.counts["sent"] += 1
         return True
 
@@ -214,7 +223,7 @@ class BlocksModel:
         self.run()
         held.start, held.planned = 0, len(held.tokens)
         self._store(held)
-        held.start, held.landing = held.planned, False
+        held.start, held.seen, held.landing = held.planned, held.planned, False
         before = [list(table) for table in held.tables]
         self._register(held, held.planned, self.step - 1, replace=True)
         self.counts["adopt"] += 1
@@ -269,7 +278,8 @@ class BlocksModel:
         self.manager.check_invariants(each.tables for each in self.held)
         for group, pool in enumerate(self.manager.groups):
             used = {block for each in (*self.held, *self.io) for block in each.tables[group]}
-            assert NULL_BLOCK not in used
+            assert self.groups[group].window or NULL_BLOCK not in used
+            used.discard(NULL_BLOCK)
             assert pool.available == self.blocks - len(used)
         self.moves += self.manager.take_moves()
 
@@ -294,23 +304,37 @@ class BlocksModel:
         for group, pool in enumerate(self.manager.groups):
             for node in pool.cache:
                 kv = self._kv(group, node)
-                parent = node.parent
-                assert parent is not None
-                before = self._kv(group, parent)[-1] if parent.parent is not None else self._roots[parent.key]
-                for number, token in zip(kv, memoryview(node.tokens).cast("I"), strict=True):
-                    assert self._texts.get((before, token)) == number, "the cache knows what is not there"
-                    before = number
+                tokens, root = self._told(kv[-1])
+                keys = BlockKeys(TENANTS[-1 - root], pool.block_tokens)
+                keys.cover(tokens, len(tokens))
+                assert keys.keys[-1:] == [node.key] and keys.packed[-1] == node.tokens, "the cache knows another text"
+                texts = self._numbers(root, tokens)
+                assert texts[-pool.block_tokens :] == kv, "the cache knows what is not there"
+
+    def _told(self, text: int) -> tuple[list[int], int]:
+        """The tokens of a text, and what stands for its tenant."""
+        tokens = []
+        while text > 0:
+            text, token = self._before[text]
+            tokens.append(token)
+        assert text >= -len(TENANTS), "KV that is of no text"
+        return tokens[::-1], text
 
     def _check_found(self, held: Held, found: Found, limit: int) -> None:
-        """Nothing more of the text is in the cache; asked while no step is being planned, of one group."""
-        pool = self.manager.groups[0]
-        here = {number for node in pool.cache for number in self._kv(0, node)}
-        most = max((at for at in range(1, limit + 1) if held.texts[at - 1] in here), default=0)
+        """Nothing more of the text is in the cache; asked while no step is being planned."""
+        here = [
+            {number for node in pool.cache for number in self._kv(at, node)}
+            for at, pool in enumerate(self.manager.groups)
+        ]
+        groups = list(zip(self.groups, here, strict=True))
         if held.landing:
-            most -= most % self.sizes[0]
-        if self.least == 0:
-            assert found.tokens == most, "the cache knows more of this text, or less"
-        assert found.tokens <= most
+            for (group, known), whole in zip(groups, found.held, strict=True):
+                ends = range(group.first_needed(limit), limit // group.block_tokens)
+                run = next((at for at in ends if held.texts[(at + 1) * group.block_tokens - 1] not in known), ends.stop)
+                assert whole <= run and (self.least or whole == run), "the cache knows more of this text, or less"
+            return
+        most = max(at for at in range(limit + 1) if all(_sees(group, held.texts, at, known) for group, known in groups))
+        assert found.tokens <= most and (self.least or found.tokens == most), "the cache knows more of this, or less"
 
     # inside ---------------------------------------------------------------------------------------------------------
 
@@ -318,17 +342,18 @@ class BlocksModel:
         limit = len(held.tokens) - (not held.landing)
         found = self.manager.find(held.tokens, held.chains, limit, self.step, whole=held.landing)
         assert 0 <= found.tokens <= limit
-        if len(self.sizes) == 1 and not self.planned and not self.moves:
+        if not self.planned and not self.moves:
             self._check_found(held, found, limit)
-        fits = self.manager.fits(len(held.tokens), 0, found)
+        fits = self.manager.fits(len(held.tokens), (), found)
         returning, partial = found.returning, found.partial
         tables = self.manager.allocate(len(held.tokens), found)
         assert (tables is not None) == fits
         if tables is None:
             self.counts["no room to begin"] += 1
             return
-        held.tables, held.known = tables, [len(hit.nodes) for hit in found.hits]
+        held.tables, held.known = tables, list(found.held)
         held.planned = held.start = found.tokens
+        held.seen = len(held.tokens) if held.landing else held.planned
         held.register_at = self.manager.next_full(held.known)
         self.held.append(held)
         self.counts["readmit" if held.preempted else "land" if held.landing else "admit"] += 1
@@ -339,13 +364,18 @@ class BlocksModel:
             node.step == self.step for hit in found.hits for node in hit.nodes if node.block is not None
         )
         self.counts["hit in the host tier"] += returning > 0
-        for group, size in enumerate(self.sizes):
-            assert len(tables[group]) == blocks_for(len(held.tokens), size)
+        for group, table in zip(self.groups, tables, strict=True):
+            if not group.window or held.landing:
+                assert len(table) == -(-len(held.tokens) // group.block_tokens)
 
     def _grow(self, held: Held) -> bool:
+        if self.manager.has_windows:
+            self.manager.advance(held.tables, held.planned, len(held.tokens) - 1)
+            held.seen = held.planned
         before = [list(table) for table in held.tables]
         position = held.planned if held.forked else None
-        if not self.manager.grow(held.tables, len(held.tokens), position):
+        least = held.planned + 1 if self.manager.has_windows else len(held.tokens)
+        if not self.manager.grow(held.tables, least, position):
             assert [list(table) for table in held.tables] == before
             return False
         held.forked = False
@@ -377,14 +407,15 @@ class BlocksModel:
     def _numbers(self, before: int, tokens: Iterable[int]) -> list[int]:
         numbers = []
         for token in tokens:
-            before = self._texts.setdefault((before, token), len(self._texts) + 1)
-            numbers.append(before)
+            number = self._texts.setdefault((before, token), len(self._texts) + 1)
+            self._before[number] = before, token
+            numbers.append(before := number)
         return numbers
 
     def _carry_out(self, moves: list[BlockMove]) -> None:
         for move in moves:
             pool = self.pool[move.group]
-            assert move.group == 0 or move.kind == "copy"
+            assert move.group == self.manager.main or move.kind == "copy"
             source = self.host if move.kind == "in" else pool
             target = self.host if move.kind == "out" else pool
             target[move.target] = list(source[move.source])
@@ -392,13 +423,17 @@ class BlocksModel:
 
     def _store(self, held: Held) -> None:
         for (group, size), position in product(enumerate(self.sizes), range(held.start, held.planned)):
-            if not (held.landing and position // size < held.known[group]):
+            if not (held.landing and position // size < max(held.known[group], self._first(group, held.planned))):
                 self.pool[group][held.tables[group][position // size]][position % size] = held.texts[position]
 
+    def _first(self, group: int, position: int) -> int:
+        return self.groups[group].first_needed(position)
+
     def _expect(self, held: Held) -> None:
-        for pool, size, table in zip(self.pool, self.sizes, held.tables, strict=True):
-            for at in range(0, held.planned, size):
+        for group, (pool, size, table) in enumerate(zip(self.pool, self.sizes, held.tables, strict=True)):
+            for at in range(self._first(group, held.seen) * size, held.planned, size):
                 wanted = held.texts[at : min(at + size, held.planned)]
+                assert table[at // size] != NULL_BLOCK, f"position {at}… has no block"
                 assert pool[table[at // size]][: len(wanted)] == wanted, f"position {at}… is of another text"
 
     def _kv(self, group: int, node: Node) -> list[int]:
@@ -406,3 +441,15 @@ class BlocksModel:
             return self.pool[group][node.block]
         assert node.slot is not None
         return self.host[node.slot]
+
+
+def _from(first: int, table: list[int]) -> list[int]:
+    """A table from one place on; before it is the null block."""
+    return [NULL_BLOCK] * first + table[first:]
+
+
+def _sees(group: KVGroup, texts: list[int], tokens: int, known: set[int]) -> bool:
+    """Whether a query behind so many tokens of a text finds all that it sees, in whole blocks but for the last."""
+    size = group.block_tokens
+    whole = [texts[(at + 1) * size - 1] for at in range(group.first_needed(tokens), tokens // size)]
+    return known.issuperset(whole) and (tokens % size == 0 or texts[tokens - 1] in known)

@@ -7,17 +7,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from core.errors import CapacityError
 from core.kvspec import KVGroup, KVSpec
+from engine.blocks.finding import Found
 from engine.blocks.free_runs import FreeRuns
-from engine.blocks.manager import BlockManager, Found, Tables
+from engine.blocks.manager import BlockManager, Tables
 from engine.plan import NULL_BLOCK, BlockMove
 
 
-def spec(*block_tokens: int) -> KVSpec:
-    groups = tuple(
-        KVGroup(kind="full", layers=(layer,), block_tokens=tokens, block_bytes=64)
-        for layer, tokens in enumerate(block_tokens)
-    )
-    return KVSpec(groups=groups, layout="test", weights="test")
+def spec(*shapes: int | tuple[int, int]) -> KVSpec:
+    """A group of one layer for each shape: tokens of its blocks, or those and its window."""
+    groups = []
+    for layer, shape in enumerate(shapes):
+        tokens, window = (shape, 0) if isinstance(shape, int) else shape
+        groups.append(KVGroup("window" if window else "full", (layer,), tokens, 64, window=window))
+    return KVSpec(groups=tuple(groups), layout="test", weights="test")
 
 
 def one_group(block_count: int, block_tokens: int = 4) -> BlockManager:

@@ -14,7 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.engine.blocks.blocks_model import OPERATIONS, BlocksModel
 
-SIZES = [(4,), (2,), (1,), (3, 2)]
+SHAPES: list[tuple[tuple[int, int], ...]] = [((4, 0),), ((2, 0),), ((1, 0),), ((3, 0), (2, 0))]
+SHAPES += [((4, 0), (4, 6)), ((4, 5), (4, 0)), ((2, 3),), ((4, 0), (2, 7), (3, 1))]
+"""Of each KV group, tokens of a block and the window."""
+AHEAD = [1, 3, 30]
 BLOCKS = range(6, 19)
 SLOTS = [0, 2, 4, 8, 20]
 LEAST = [0, 0, 0, 2, 99]
@@ -29,13 +32,14 @@ class BlocksMachine(RuleBasedStateMachine):
     """The block manager alone, against `BlocksModel`."""
 
     @initialize(
-        sizes=st.sampled_from(SIZES),
+        shapes=st.sampled_from(SHAPES),
         blocks=st.sampled_from(BLOCKS),
         slots=st.sampled_from(SLOTS),
         least=st.sampled_from(LEAST),
+        ahead=st.sampled_from(AHEAD),
     )
-    def start(self, sizes: tuple[int, ...], blocks: int, slots: int, least: int) -> None:
-        self.model = BlocksModel(sizes, blocks, slots, least)
+    def start(self, shapes: tuple[tuple[int, int], ...], blocks: int, slots: int, least: int, ahead: int) -> None:
+        self.model = BlocksModel(shapes, blocks, slots, least, ahead)
 
     @rule(choice=CHOICE, which=st.integers(0, 59), count=st.integers(0, 5), bits=st.integers(0, 255))
     def act(self, choice: int, which: int, count: int, bits: int) -> None:
@@ -58,7 +62,8 @@ def random_examples(first: int, count: int) -> Counter[str]:
     happened: Counter[str] = Counter()
     for number in range(first, first + count):
         draw = Random(number)
-        model = BlocksModel(draw.choice(SIZES), draw.choice(BLOCKS), draw.choice(SLOTS), draw.choice(LEAST))
+        shapes, ahead = draw.choice(SHAPES), draw.choice(AHEAD)
+        model = BlocksModel(shapes, draw.choice(BLOCKS), draw.choice(SLOTS), draw.choice(LEAST), ahead)
         try:
             for _ in range(STEPS):
                 model.act(draw.randrange(len(OPERATIONS)), draw.randrange(60), draw.randrange(6), draw.randrange(256))

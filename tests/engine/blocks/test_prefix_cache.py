@@ -155,7 +155,7 @@ def test_with_keys_of_three_bits_everybody_still_reads_their_own_text(
     draw = Random(1)
     hits = collisions = 0
     for _ in range(20):
-        model = BlocksModel(sizes, 14, slots=10, least=1)
+        model = BlocksModel(tuple([(size, 0) for size in sizes]), 14, slots=10, least=1, ahead=1)
         for _ in range(60):
             model.act(draw.randrange(len(OPERATIONS)), draw.randrange(60), draw.randrange(6), draw.randrange(256))
         model.finish()

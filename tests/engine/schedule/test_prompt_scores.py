@@ -5,6 +5,7 @@ from msgspec import structs
 from core.messages import Sampling
 from engine.schedule.scheduler import Progress, Scheduler
 from engine.schedule.sequence import Sequence
+from tests.engine.blocks.test_blocks import spec
 from tests.engine.schedule.test_scheduler import added, job, scheduler
 from tests.engine.strict_executor import StrictExecutor, placed
 
@@ -13,7 +14,7 @@ SCORED = Sampling(seed=1, logprobs=1, prompt_logprobs=2)
 
 def run(engine: Scheduler, *sequences: Sequence, executor: StrictExecutor | None = None) -> list[Progress]:
     """All steps to everybody's end."""
-    executor = executor or StrictExecutor((4,))
+    executor = executor or StrictExecutor(spec(4))
     for each in sequences:
         executor.salts[each.id], executor.known[each.id] = each.prompt.salt, each.tokens
     progress: list[Progress] = []
@@ -44,7 +45,7 @@ def test_who_gives_way_in_mid_prompt_keeps_what_was_scored() -> None:
 
 
 def test_the_cache_is_not_asked_but_learns() -> None:
-    engine, executor = scheduler(20, batch=8), StrictExecutor((4,))
+    engine, executor = scheduler(20, batch=8), StrictExecutor(spec(4))
     first, second = job(13, 2, salt="same"), job(13, 2, salt="same")
     first.sampling = second.sampling = SCORED
     added(engine, first)

@@ -10,7 +10,8 @@ import pytest
 from core.errors import CapacityError, IllegalMove
 from core.ids import AttemptKey
 from core.messages import Limits, Prompt, Sampling
-from engine.blocks.manager import BlockManager, Found
+from engine.blocks.finding import Found
+from engine.blocks.manager import BlockManager
 from engine.plan import PENDING, Plan, Refusal, StepResult
 from engine.schedule.admission import Admission
 from engine.schedule.chunking import Chunking
@@ -39,7 +40,7 @@ def scheduler(
         max_batch_tokens=batch,
         max_sequences=sequences,
         max_model_len=longest,
-        growth_reserve=reserve,
+        growth_reserve=[reserve],
         max_in_flight=in_flight,
         chunking=chunking,
     )

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from core.errors import CapacityError
 from core.ids import AttemptKey
+from core.kvspec import KVGroup
 from core.messages import Limits, Prompt, Sampling
 from engine.blocks.manager import BlockManager, Tables
 from engine.schedule.scheduler import Progress, Scheduler
@@ -19,6 +20,9 @@ from tests.engine.strict_executor import STOP, StrictExecutor, placed, reference
 
 MAX_MODEL_LEN = 30
 MAX_STEPS = 4000
+WINDOWS = [((4, 0), (4, 6)), ((4, 5), (4, 0)), ((2, 3),), ((4, 0), (3, 7)), ((4, 0), (2, 1), (4, 9))]
+SHAPES = [((4, 0),), ((2, 0),), ((4, 0), (3, 0)), ((4, 0), (4, 0)), *WINDOWS]
+"""Of each KV group, tokens of a block and the window."""
 
 
 COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
@@ -69,6 +73,16 @@ class Grammars:
             self.asked.remove(sequence)
 
 
+def at_once(group: KVGroup, tokens: int) -> int:
+    """The blocks that a sequence of so many tokens holds at once, when it is computed token by token."""
+    if not group.window:
+        return -(-tokens // group.block_tokens)
+    held = [
+        {at // group.block_tokens for at in range(max(0, last + 1 - group.window), last + 1)} for last in range(tokens)
+    ]
+    return max(map(len, held), default=0)
+
+
 DRAWN_JOBS = st.builds(
     DrawnJob,
     common=st.sampled_from([0, 0, 3, 4, 7, 8, 12]),
@@ -92,8 +106,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Jobs, handoffs in both directions, cancels, failures and steps in any order."""
 
     @initialize(
-        sizes=st.sampled_from([(4,), (2,), (4, 3)]),
-        blocks=st.integers(6, 14),
+        shapes=st.sampled_from(SHAPES),
+        counts=st.lists(st.integers(7, 15), min_size=3, max_size=3),
+        ahead=st.sampled_from([1, 5, 30]),
         batch=st.integers(2, 12),
         sequences=st.integers(2, 6),
         reserve=st.integers(0, 3),
@@ -103,8 +118,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def start(
         self,
-        sizes: tuple[int, ...],
-        blocks: int,
+        shapes: tuple[tuple[int, int], ...],
+        counts: list[int],
+        ahead: int,
         batch: int,
         sequences: int,
         reserve: int,
@@ -112,7 +128,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         host_slots: int,
         least: int,
     ) -> None:
-        self.blocks = BlockManager(spec(*sizes), [blocks + 1] * len(sizes), host_slots, lambda count: count >= least)
+        self.spec, counts = spec(*shapes), counts[: len(shapes)]
+        slots = host_slots if any(not group.window for group in self.spec.groups) else 0
+        self.blocks = BlockManager(self.spec, counts, slots, lambda count: count >= least, ahead)
         self.grammars = Grammars()
         self.scheduler = Scheduler(
             self.blocks,
@@ -120,11 +138,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_batch_tokens=batch,
             max_sequences=sequences,
             max_model_len=MAX_MODEL_LEN,
-            growth_reserve=reserve,
+            growth_reserve=[reserve] * len(shapes),
             max_in_flight=max_in_flight,
         )
+        self.counts = counts
         self.limits = (batch, min(batch, sequences), max_in_flight)
-        self.executor = StrictExecutor(sizes)
+        self.executor = StrictExecutor(self.spec)
         self.now = 1.0
         self.all: list[Sequence] = []
         self.expected: dict[int, list[int]] = {}  # by id
@@ -162,7 +181,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         end = min(prompt + job.max_tokens, MAX_MODEL_LEN)
         needs = len(tokens) + 1 if kind != "plain" else end
         fits = len(tokens) < (MAX_MODEL_LEN if kind == "landing" else end) and all(
-            -(-(needs - 1) // group.block_tokens) <= group.total for group in self.blocks.groups
+            at_once(group, needs - 1) <= count - 1 for group, count in zip(self.spec.groups, self.counts, strict=True)
         )
         try:
             self.scheduler.add(members[0], members[1:])
@@ -326,8 +345,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.executor.expect(known, sequence.blocks, sequence.prompt.salt)
         if sending:
             self.io.append((sequence.prompt.salt, known, sequence.blocks))
-            for group, table in enumerate(sequence.blocks):
-                self.blocks.hold_io(group, table)
+            for group, taken in enumerate(self.seen(known, sequence.blocks)):
+                self.blocks.hold_io(group, taken)
         self.scheduler.release(sequence)
 
     @rule()
@@ -335,8 +354,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.io:
             salt, tokens, tables = self.io.pop(0)
             self.executor.expect(tokens, tables, salt)
-            for group, table in enumerate(tables):
-                self.blocks.release_io(group, table)
+            for group, taken in enumerate(self.seen(tokens, tables)):
+                self.blocks.release_io(group, taken)
+
+    def seen(self, tokens: list[int], tables: Tables) -> list[list[int]]:
+        """The blocks that a query behind `tokens` sees."""
+        groups = zip(self.spec.groups, tables, strict=True)
+        return [[table[at] for at in group.needed_blocks(len(tokens))] for group, table in groups]
 
     def break_logits(self, data: st.DataObject) -> None:
         running = self.those(SequenceState.RUNNING)

@@ -151,7 +151,7 @@ def test_of_a_prompt_that_is_known_one_token_is_computed() -> None:
     step(engine)
     engine.add(again)
     assert step(engine) == [(2, 7, 1)]
-    assert (again.cached_tokens, again.held_blocks) == (7, 1)
+    assert (again.cached_tokens, again.held_blocks) == (7, (1,))
     assert [move.kind for move in engine.take_moves()] == ["copy"]  # of its last block, for it ends inside
     kv = engine.load().kv
     assert (kv.found_tokens, kv.partial_hits) == (7, 1)
@@ -248,7 +248,7 @@ def test_of_equal_prompts_that_are_to_land_one_lands_and_the_others_share_its_bl
     engine.adopt(first, {0: [7]}, GREEDY, Limits(4))
     planned(engine)
     assert engine.take_admitted() == [second, third]
-    assert [each.held_blocks for each in (first, second, third)] == [0, 2, 2]
+    assert [each.held_blocks for each in (first, second, third)] == [(0,), (2,), (2,)]
     assert second.blocks[0][:2] == first.blocks[0][:2]
     engine.check_invariants()
 
@@ -262,7 +262,7 @@ def test_when_a_shared_prompt_does_not_land_the_next_that_waited_for_it_lands() 
     engine.check_invariants()
     engine.release(first)
     engine.plan(1.0)
-    assert engine.take_admitted() == [second] and second.held_blocks == 0
+    assert engine.take_admitted() == [second] and second.held_blocks == (0,)
     engine.check_invariants()
 
 

@@ -1,0 +1,211 @@
+"""Keeps the blocks of a KV group whose layers see a window of the text: only those that it needs, wherever they are.
+
+The table of a sequence has a place for each block of its text. Places before the window are the null block's; as the
+sequence advances, the window's first blocks are given back (idle, as far as the cache knows them) and as many are taken
+behind its last. So that whoever has begun to compute a prompt always gets the next block, it takes at once what it will
+ever hold at once, and a block that several sequences hold counts once for each of them: what one gives back is its own.
+
+A text is found without what was before its window: a block's key stands for all tokens before it, of which only the
+block's own are compared.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from core.block_hash import BlockKeys, pack
+from core.kvspec import KVGroup, blocks_for
+from engine.blocks.pool import BlockPool, Emit, Hit
+from engine.blocks.prefix_cache import Node
+from engine.plan import NULL_BLOCK
+
+
+class WindowPool(BlockPool):
+    """Keeps the blocks of one KV group that has a window. It has no host tier: what gives way is forgotten.
+
+    In its cache every block's parent is a root of its own, which is named by the key of the text before the block.
+    """
+
+    def __init__(self, group: KVGroup, block_count: int, ahead: int, emit: Emit) -> None:
+        """Begins with all blocks free. `ahead`: tokens of one sequence that steps under way compute at most."""
+        super().__init__(block_count, group.block_tokens, 0, emit, lambda blocks: False)
+        self._group = group
+        self._least = group.most_blocks(1)
+        self._most = min(group.most_blocks(ahead), max(self.total, self._least))  # blocks that a sequence holds at once
+        self._held = 0  # references of sequences, over all blocks
+
+    @property
+    def room(self) -> int:
+        """Counts the blocks that may be taken; below 0 where samples share what each will need of its own."""
+        return self.total - self._held - self.quarantined
+
+    # what is here ---------------------------------------------------------------------------------------------------
+
+    def match(
+        self, keys: BlockKeys, tokens: Sequence[int], limit: int, step: int, *, whole: bool, settled: bool
+    ) -> Hit:
+        """Finds which whole blocks, of those that the first query behind `limit` of `tokens` sees, need not land.
+
+        A leading run of them: the others land. `step` and `settled` are those of other pools' `match`.
+        """
+        assert whole, "how much of a text need not be computed is for `reach` to say, and for `hit`"
+        keys.cover(tokens, limit)
+        first = at = self._group.first_needed(limit)
+        nodes = []
+        while at < limit // self.block_tokens and (node := self._known(keys, at, step, settled)) is not None:
+            nodes.append(node)
+            at += 1
+        return Hit(nodes, first=first)
+
+    def reach(self, keys: BlockKeys, tokens: Sequence[int], limit: int, step: int, settled: bool) -> int:
+        """Returns the longest beginning of the first `limit` of `tokens` that is known as far as the next query sees.
+
+        `keys` cover them. A shorter beginning may be known less: the query behind it sees what is before.
+        """
+        end = min(limit // self.block_tokens, len(keys.keys))
+        while True:
+            _, part = self._behind(keys, tokens, end, limit, step)
+            reached = end * self.block_tokens + part
+            first, at = self._group.first_needed(reached), end
+            while at > first and self._known(keys, at - 1, step, settled) is not None:
+                at -= 1
+            if at <= first:
+                return reached
+            end = at - 1
+
+    def hit(self, keys: BlockKeys, tokens: Sequence[int], count: int, step: int) -> Hit:
+        """Returns what is here of the first `count` of `tokens`, a number that `reach` returned."""
+        whole = count // self.block_tokens
+        first = self._group.first_needed(count)
+        nodes = [node for at in range(first, whole) if (node := self._known(keys, at, step, False)) is not None]
+        partial, part = self._behind(keys, tokens, whole, count, step)
+        assert first + len(nodes) == whole and part == count % self.block_tokens
+        return Hit(nodes, partial, part, first)
+
+    def _known(self, keys: BlockKeys, at: int, step: int, settled: bool) -> Node | None:
+        node = self.cache.find(keys.keys[at])
+        if node is None or node.tokens != keys.packed[at] or (settled and node.step >= step):
+            return None
+        return node
+
+    def _behind(
+        self, keys: BlockKeys, tokens: Sequence[int], at: int, limit: int, step: int
+    ) -> tuple[Node | None, int]:
+        """Finds what agrees with most of the tokens of block `at` that are before `limit`."""
+        start = at * self.block_tokens
+        rest = pack(tokens[start : min(limit, start + self.block_tokens)])
+        return self.cache.nearest(keys.keys[at - 1] if at else keys.root, None, rest, step)
+
+    # taking ---------------------------------------------------------------------------------------------------------
+
+    def needed(self, tokens: int, first: int = 0) -> int:
+        """Counts the blocks that a sequence with `tokens` tokens to compute takes, from block `first` on."""
+        return min(blocks_for(tokens, self.block_tokens) - first, self._most)
+
+    def ever_fits(self, tokens: int) -> bool:
+        """Says whether a sequence of so many tokens could have the blocks that it needs at once."""
+        return min(blocks_for(tokens, self.block_tokens), self._least) <= self.total
+
+    def fits(self, tokens: int, spare: int, hit: Hit) -> bool:
+        """Says whether a table for `tokens` tokens that begins with `hit` can be had, leaving `spare` blocks."""
+        return self.needed(tokens, hit.first) + spare <= self.room
+
+    def allocate(self, tokens: int, hit: Hit) -> list[int]:
+        """Takes a table that begins with `hit`, for the first of `tokens` tokens behind that; it must fit.
+
+        It has what a sequence can hold at once; `advance` takes the rest.
+        """
+        table = [NULL_BLOCK] * hit.first
+        for node in hit.nodes:
+            assert node.block is not None
+            self._refer(node.block)
+            table.append(node.block)
+        source = hit.partial.block if hit.partial is not None else None
+        self.extend(table, self.needed(tokens, hit.first) - len(hit.nodes))
+        if source is not None and source != table[hit.whole]:
+            self._emit("copy", source, table[hit.whole])
+        return table
+
+    def advance(self, table: list[int], position: int, tokens: int) -> int:
+        """Gives back what no query from `position` on sees, and takes blocks for as many of `tokens` as may be.
+
+        Returns the position from which on there is more to do; `position`, if there was no room.
+        """
+        first = min(self._group.first_needed(position), len(table))
+        at = first
+        while at and table[at - 1] != NULL_BLOCK:
+            at -= 1
+        if at < first:
+            self.drop(table[at:first])
+            table[at:first] = [NULL_BLOCK] * (first - at)
+        wanted = first + self.needed(tokens, first) - len(table)
+        taken = max(0, min(wanted, self.room))
+        self.extend(table, taken)
+        if taken < wanted:
+            return position
+        return (first + 1) * self.block_tokens + self._group.window - 1
+
+    def has_room(self, count: int, copies: int) -> bool:
+        """Says whether `count` more blocks may be taken; a copy takes the place of a block that counts already."""
+        return count <= self.room
+
+    def extend(self, table: list[int], count: int) -> None:
+        """Appends `count` blocks; so many must be free, or known to the cache alone."""
+        super().extend(table, count)
+        self._held += count
+
+    def share(self, table: Sequence[int]) -> list[int]:
+        """Returns a table of the same blocks, for another sequence. It takes room: each will need blocks of its own."""
+        taken = _taken(table)
+        super().share(taken)
+        self._held += len(taken)
+        return list(table)
+
+    # giving back ----------------------------------------------------------------------------------------------------
+
+    def drop(self, blocks: Sequence[int]) -> None:
+        """Ends one sequence reference of each block that is not the null block."""
+        taken = _taken(blocks)
+        self._held -= len(taken)
+        super().drop(taken)
+
+    # what the cache knows -------------------------------------------------------------------------------------------
+
+    def register(self, table: list[int], keys: BlockKeys, done: int, upto: int, step: int, replace: bool) -> int:
+        """Tells the cache that blocks `done` … `upto` - 1 of `table` hold, from `step` on, the text of `keys`.
+
+        A text that it knows already in another block stays where it is. Returns `upto`.
+        """
+        for at in range(done, upto):
+            block, key = table[at], keys.keys[at]
+            if block == NULL_BLOCK or block in self._nodes or self.cache.find(key) is not None:
+                continue
+            before = self.cache.root(keys.keys[at - 1] if at else keys.root)
+            node = self._nodes[block] = self.cache.insert(before, key, keys.packed[at])
+            node.block, node.step = block, step
+        return max(done, upto)
+
+    def invalidate(self, table: Sequence[int], first: int) -> None:
+        """Forgets all texts: what was computed with a block that does not hold what it should is not told by its place.
+
+        That happens when a model's numbers are not finite, and costs no more than to compute anew.
+        """
+        for node in list(self.cache):
+            self._forget(node)
+
+    # inside ---------------------------------------------------------------------------------------------------------
+
+    def _refer(self, block: int) -> None:
+        super()._refer(block)
+        self._held += 1
+
+    def check_invariants(self, tables: Iterable[Sequence[int]]) -> None:
+        """Raises AssertionError as other pools do, and where a place behind the window's first is the null block."""
+        held = []
+        for table in tables:
+            held.append(_taken(table))
+            assert NULL_BLOCK not in table[len(table) - len(held[-1]) :], "a window with a hole"
+        super().check_invariants(held)
+        assert self._held == sum(self._sequence_references), "the count of sequences' references is wrong"
+
+
+def _taken(table: Sequence[int]) -> list[int]:
+    return [block for block in table if block != NULL_BLOCK]
