@@ -1,8 +1,9 @@
 """Names KV blocks by content, the same in every process and on every machine.
 
 A block's key is SHA-256 over its parent's key and its own token ids as little-endian u32; a chain begins with a key of
-the salt (whose KV this is). So a key stands for all tokens up to the end of its block, and equal text of two tenants
-has different keys. Keys are names, not proof: who finds a block by its key compares the token ids.
+the salt (whose KV this is) and of the adapter (whose weights computed it). So a key stands for all tokens up to the end
+of its block, and equal text of two tenants, or of two adapters, has different keys. Keys are names, not proof: who
+finds a block by its key compares the token ids.
 """
 
 import hashlib
@@ -12,11 +13,10 @@ from collections.abc import Sequence
 TOKEN_BYTES = 4
 
 
-def root_key(salt: str) -> bytes:
-    """Returns the key that the chains of one tenant begin with, 32 bytes."""
-    owner = salt.encode()
-    # The length of a second part, always empty, is hashed too: keys are the same in every version.
-    return hashlib.sha256(len(owner).to_bytes(4, "little") + owner + bytes(4)).digest()
+def root_key(salt: str, adapter: str = "") -> bytes:
+    """Returns the key that the chains of one tenant begin with, under one adapter's digest or none; 32 bytes."""
+    parts = (part.encode() for part in (salt, adapter))
+    return hashlib.sha256(b"".join(len(part).to_bytes(4, "little") + part for part in parts)).digest()
 
 
 def block_key(parent: bytes, tokens: bytes) -> bytes:
@@ -34,8 +34,8 @@ class BlockKeys:
 
     __slots__ = ("block_tokens", "keys", "packed", "root")
 
-    def __init__(self, salt: str, block_tokens: int) -> None:
-        self.root = root_key(salt)
+    def __init__(self, salt: str, block_tokens: int, adapter: str = "") -> None:
+        self.root = root_key(salt, adapter)
         self.block_tokens = block_tokens
         self.keys: list[bytes] = []
         self.packed: list[bytes] = []  # token ids of each block

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn, TypeVar, get_args, get_origin
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
@@ -54,12 +54,14 @@ def _add_options(parser: argparse.ArgumentParser, config: type[Struct]) -> None:
             _add_options(parser, field.type)
             continue
         meta = _meta(field.type)
-        default = "" if field.required or field.default in ("", 0, None) else f" (default {field.default})"
+        default = "" if field.required or field.default in ("", 0, None, ()) else f" (default {field.default})"
         description = ((meta.description if meta else None) or field.name).replace("%", "%%")
-        flag: dict[str, Any] = {"nargs": "?", "const": "true"} if _base(field.type) is bool else {}
+        base = _base(field.type)
+        flag: dict[str, Any] = {"nargs": "?", "const": "true"} if base is bool else {}
         parser.add_argument(
             option(field.name),
             dest=field.name,
+            action="append" if get_origin(base) is tuple else "store",
             metavar="VALUE",
             required=field.required,
             help=description + default,
@@ -67,7 +69,7 @@ def _add_options(parser: argparse.ArgumentParser, config: type[Struct]) -> None:
         )
 
 
-def _build(config: type[C], given: dict[str, str]) -> C:
+def _build(config: type[C], given: dict[str, Any]) -> C:
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(config):
         if _is_struct(field.type):
@@ -77,7 +79,8 @@ def _build(config: type[C], given: dict[str, str]) -> C:
     return config(**values)
 
 
-def _convert(name: str, kind: Any, text: str) -> Any:
+def _convert(name: str, kind: Any, text: Any) -> Any:
+    """Converts an option's text, or the list of them where it may be repeated."""
     meta = _meta(kind)
     try:
         if meta is not None and (meta.extra or {}).get("unit") == "bytes":
@@ -87,10 +90,10 @@ def _convert(name: str, kind: Any, text: str) -> Any:
         raise ConfigError(option(name), text, _sentence(error, kind)) from None
 
 
-def _plain(kind: Any, text: str) -> Any:
+def _plain(kind: Any, text: Any) -> Any:
     """Converts the text for a literal of integers, which accepts no string even in lax mode."""
     base = _base(kind)
-    if get_origin(base) is not None and all(isinstance(choice, int) for choice in get_args(base)):
+    if get_origin(base) is Literal and all(isinstance(choice, int) for choice in get_args(base)):
         return int(text)
     return text
 

@@ -88,6 +88,13 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
     ] = ""
 
 
+LoRARoot = Annotated[str, Meta(description="directory below which adapters may be loaded at run time; empty: none may")]
+AllowLoRALoading = Annotated[
+    bool,
+    Meta(description="whether clients may load and unload adapters at run time, from below --lora-root"),
+]
+
+
 class EngineOptions(Struct, frozen=True, kw_only=True):
     """Says how a worker computes a model, and how much memory its KV blocks may take."""
 
@@ -144,6 +151,19 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         float,
         Meta(gt=0, description="milliseconds after which prompts' chunks beside decodes end a step; below the TPOT"),
     ] = 50.0
+    lora: Annotated[
+        tuple[str, ...],
+        Meta(description="adapter served beside the model: name=DIR, DIR in PEFT's format; may be repeated"),
+    ] = ()
+    max_loras: Annotated[int, Meta(ge=1, le=1024, description="adapters that are loaded at once")] = 8
+    max_lora_rank: Annotated[int, Meta(ge=1, le=1024, description="largest rank of an adapter")] = 64
+    lora_root: LoRARoot = ""
+    allow_lora_loading: AllowLoRALoading = False
+
+    @property
+    def adapts(self) -> bool:
+        """Tells whether there can be adapters."""
+        return bool(self.lora) or self.allow_lora_loading
 
 
 class EngineConfig(EngineOptions, frozen=True, kw_only=True):
@@ -285,6 +305,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     store_bytes: StoreBytes = 256 << 20
     tool_parser: ToolParser = "auto"
     reasoning_parser: ReasoningParser = "auto"
+    lora_root: LoRARoot = ""
+    allow_lora_loading: AllowLoRALoading = False
     slo_ttft_ms: TTFTLimit = 2000.0
     slo_tpot_ms: TPOTLimit = 100.0
 

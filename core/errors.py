@@ -16,6 +16,10 @@ class ModelError(BatonError):
     """A model directory is missing, broken, or of an architecture that is not supported."""
 
 
+class AdapterError(BatonError):
+    """An adapter is missing, broken, does not fit the model, or cannot be loaded or unloaded now."""
+
+
 class NativeError(BatonError):
     """The native operators cannot be compiled or loaded on this machine; the message is the first error."""
 

@@ -19,7 +19,7 @@ from core.ids import NO_TICKET, AttemptKey, Count, Name, Ticket
 from core.kvspec import WireForm
 from core.scores import MOST_TOP, Scores
 
-VERSION = 7
+VERSION = 8
 """The version of the whole protocol. Peers of different versions refuse each other, naming both."""
 
 Finish = Literal["stop", "length"]
@@ -89,6 +89,7 @@ class Prompt(Struct, frozen=True, array_like=True):
     prompt_tokens: int  # how many of `token_ids` are the client's
     salt: Name = ""  # the tenant's: KV is reused among requests of one salt only
     priority: int = 0  # the higher the number, the earlier a sequence gives way when KV blocks run out
+    adapter: Name = ""  # digest of the adapter that computes them (`core/adapters.py`); empty: the model alone
 
     @property
     def emitted(self) -> int:
@@ -275,6 +276,9 @@ NOTHING_ALLOWED = "nothing_allowed"
 
 NO_ROOM = "grant_deadline"
 """An attempt fails for this reason when a decode worker has long not answered the question for room: nobody failed."""
+
+NO_ADAPTER = "no_adapter"
+"""An attempt fails for this reason when a worker lacks the adapter of its prompt; another may have it."""
 
 DRAINING = "draining"
 """An attempt fails for this reason when a worker was told to stop: somebody has planned it, and nobody has failed."""

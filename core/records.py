@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from core.adapters import HeldAdapter
 from core.config import Codec, Quantization, Transport
 
 Role = Literal["prefill", "decode"]
@@ -132,6 +133,8 @@ class WorkerRecord(Struct, frozen=True):
     memory: Memory = Memory()
     quantization: Quantization = "none"
     links: list[KVLink] = []  # links over which KV can pass now, or has passed
+    adapters: tuple[HeldAdapter, ...] = ()
+    adapter_list: int = 0  # number of the list (`core/adapter_list.py`) that it has followed
 
 
 class RequestRecord(Struct, frozen=True):
@@ -157,6 +160,7 @@ class GatewayRecord(Struct, frozen=True):
     slo_ttft_ms: float
     slo_tpot_ms: float
     requests: list[RequestRecord] = []
+    adapters: list[str] = []  # digests of those that requests in progress use
 
 
 class FinishedRecord(Struct, frozen=True):

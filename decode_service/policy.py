@@ -12,7 +12,7 @@ from msgspec import structs
 
 from core.errors import CapacityError, MessageError
 from core.ids import AttemptKey, SampleKey
-from core.messages import DecodeJob, Emitted, Stages
+from core.messages import NO_ADAPTER, DecodeJob, Emitted, Stages
 from core.records import HeldBlocks, Load
 from engine.schedule.scheduler import Progress, may_do_better, reason_of
 from engine.schedule.sequence import Sequence
@@ -48,6 +48,7 @@ class DecodePolicy:
     def __init__(self, parts: Parts) -> None:
         self._scheduler = parts.scheduler
         self._vocab_size = parts.vocab_size
+        self._adapters = parts.life.adapters
         self._tell_io = parts.life.outbox.post
         self._by_key: dict[SampleKey, SequenceGroup] = {}  # groups by each of their living samples
         self._by_stem: dict[int, SequenceGroup] = {}  # groups by their stem's id
@@ -83,6 +84,9 @@ class DecodePolicy:
             keys = [key for key in keys if key not in late]
         if not keys:
             return
+        if not self._adapters.has(job.prompt.adapter):
+            self._refuse(keys, NO_ADAPTER, "this worker lacks the request's adapter", retryable=True)
+            return
         try:
             check_tokens(job.prompt.token_ids, self._vocab_size)
             members = [Sequence.of_job(job, key, hand_off=False) for key in keys]
@@ -105,6 +109,9 @@ class DecodePolicy:
         keys = [key for key in keys if key.of not in self._by_key]  # the others have a higher attempt here
         if not keys:
             self._tell_io(RoomRefused(handoff, "superseded", f"attempt {opened.attempt} comes too late", False))
+            return
+        if not self._adapters.has(opened.prompt.adapter):
+            self._tell_io(RoomRefused(handoff, NO_ADAPTER, "the decode worker lacks the request's adapter", True))
             return
         deadline = now + opened.remaining_ms / 1000
         try:
@@ -243,6 +250,10 @@ class DecodePolicy:
             reserved += blocks if group.living else 0
             quarantined += 0 if group.living else blocks
         return HeldBlocks(reserved=reserved, quarantined=quarantined)
+
+    def adapters(self) -> set[str]:
+        """Returns the digests of the adapters that something here uses."""
+        return {group.stem.prompt.adapter for group in self._by_stem.values()}
 
     # ends -----------------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ class Work(Struct, frozen=True, array_like=True):
     prompt_tokens: int = 0  # how many of `tokens` are the client's; the others are output
     banned: tuple[int, ...] = ()  # ids that are not drawn now: the output is still too short to end
     prompt_rows: PromptRows | None = None
+    adapter: str = ""  # digest of the adapter whose weights are added to the model's; empty: none
 
 
 class BlockMove(Struct, frozen=True, array_like=True):

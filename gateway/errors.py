@@ -1,7 +1,7 @@
 """Makes errors as clients see them: the right status, a stable code, and the shape of the API that was asked."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,6 +9,7 @@ from core.errors import BatonError
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+NAMED = 16  # adapters that one message names
 ANTHROPIC = "/v1/messages"  # this path and those below are answered as Anthropic's API does
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
@@ -121,6 +122,14 @@ def failed(message: str, code: str) -> APIError:
 def timed_out(seconds: float) -> APIError:
     """Returns a 504: the request's deadline has passed. Doing it again would take as long."""
     return APIError(504, f"the request was not finished within {seconds:g} s", kind=SERVER, code="deadline_exceeded")
+
+
+def no_model(name: str, model: str, adapters: Collection[str]) -> APIError:
+    """Returns a 404: `name` is neither the server's model nor one of its adapters."""
+    more = f" and the adapters {', '.join(map(repr, sorted(adapters)[:NAMED]))}" if adapters else ""
+    more += ", …" if len(adapters) > NAMED else ""
+    message = f"the model {name!r} does not exist; this server has {model!r}{more}"
+    return APIError(404, message, param="model", code="model_not_found")
 
 
 def of_status(status: int, path: str, method: str) -> APIError:

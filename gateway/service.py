@@ -18,6 +18,7 @@ from core.status import StatusFile
 from core.store import ServerClock, check, connect
 from core.stored import TenantStore
 from core.tasks import Tasks
+from gateway.adapters import AdapterLoading
 from gateway.errors import unavailable
 from gateway.grammar.checks import GrammarChecks
 from gateway.openai.admission import Admission
@@ -78,6 +79,7 @@ class Gateway:
             self.workers,
             self.requests,
         )
+        self.adapters = AdapterLoading(config, self.model, self._store, secret, self._clock, self.workers)
         self.admission: Admission | None = None  # None until the tokenizer is loaded
         self._draining = False  # no new request is admitted
         self._drained = False  # and those that were cannot begin any more
@@ -103,6 +105,7 @@ class Gateway:
             self._tenants,
             self.requests,
             self.workers.context,
+            self.workers.adapters,
         )
         running = (
             self.discovery.run(),
@@ -212,6 +215,7 @@ class Gateway:
             slo_ttft_ms=self.config.slo_ttft_ms,
             slo_tpot_ms=self.config.slo_tpot_ms,
             requests=list(self.requests.records()),
+            adapters=sorted(self.requests.adapters()),
         )
 
 

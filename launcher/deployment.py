@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from core.adapters import parse_sources
 from core.cli import option
 from core.listening import http_url
 from launcher.gpus import placements
@@ -51,7 +52,14 @@ def stop_order(config: UpConfig) -> list[list[str]]:
 
 def chosen(options: Struct) -> list[str]:
     """Returns the command-line options that say the same as `options`."""
-    return [word for name, value in asdict(options).items() for word in (option(name), str(value))]
+    words = []
+    for name, value in asdict(options).items():
+        if isinstance(value, bool):
+            words += [option(name)] if value else []
+            continue
+        for each in value if isinstance(value, tuple) else (value,):
+            words += [option(name), str(each)]
+    return words
 
 
 class Deployment:
@@ -69,6 +77,13 @@ class Deployment:
         engine = config.engine
         if engine.host_kv_directory:  # workers run in another directory
             engine = replace(engine, host_kv_directory=str(Path(engine.host_kv_directory).resolve()))
+        if engine.lora:
+            sources = parse_sources(engine.lora)
+            engine = replace(
+                engine, lora=tuple(f"{one.name}={Path(one.path).expanduser().resolve()}" for one in sources)
+            )
+        if engine.lora_root:
+            engine = replace(engine, lora_root=str(Path(engine.lora_root).expanduser().resolve()))
         options = [*chosen(engine), *chosen(config.transfer), "--busy-page", str(self._run / "busy")]
         names = worker_names(config)
         services = []
@@ -90,6 +105,9 @@ class Deployment:
         options += ["--store-ttl", str(config.store_ttl), "--store-bytes", str(config.store_bytes)]
         if config.model == DEMO_MODEL:
             options += ["--model-name", DEMO_NAME]
+        if config.engine.allow_lora_loading:
+            root = str(Path(config.engine.lora_root).expanduser().resolve())
+            options += ["--allow-lora-loading", "--lora-root", root]
         service = self._service("gateway", "gateway", *self._serving, *options)
         assert service.status_file is not None
         accepts = watch_http(f"{http_url(config.host, config.port)}/ready", "waiting for the workers")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from core.adapters import parse_sources
 from core.cli import parse
 from core.errors import BatonError, ConfigError
 from core.listening import http_url
@@ -16,7 +17,7 @@ from launcher import greeting
 from launcher.deployment import Deployment, environment, stop_order
 from launcher.gpus import usable_gpus
 from launcher.model_directory import checked
-from launcher.options import ROOT, UpConfig
+from launcher.options import DEMO_MODEL, DEMO_NAME, ROOT, UpConfig
 from launcher.preflight import check_port, check_redis
 from launcher.redis_server import redis_service
 from launcher.run_directory import run_directory
@@ -62,6 +63,9 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
     if config.secret_file:
         load_secret(config.secret_file)
     directory = checked(config.model)
+    parse_sources(config.engine.lora, [DEMO_NAME if config.model == DEMO_MODEL else Path(config.model).name])
+    if config.engine.allow_lora_loading and not config.engine.lora_root:
+        raise ConfigError("--allow-lora-loading", "true", "it needs --lora-root, below which adapters are")
     if config.redis:
         check_redis(config.redis)
     prefill = (0 if len(gpus) == 1 else 1) if config.prefill is None else config.prefill

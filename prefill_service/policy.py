@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from core.errors import CapacityError, MessageError
 from core.ids import AttemptKey, SampleKey
 from core.kvspec import blocks_for
-from core.messages import HANDED_OFF, HANDING_OFF, AnyJob, Branch, Emitted, PrefillJob, Stages
+from core.messages import HANDED_OFF, HANDING_OFF, NO_ADAPTER, AnyJob, Branch, Emitted, PrefillJob, Stages
 from core.records import HeldBlocks, Load
 from core.scores import Scores
 from engine.plan import Plan
@@ -60,6 +60,7 @@ class PrefillPolicy:
         self._blocks = parts.blocks
         self._vocab_size = parts.vocab_size
         self._clock = parts.life.clock
+        self._adapters = parts.life.adapters
         self._tell_io = parts.life.outbox.post
         self._block_tokens = parts.spec.groups[0].block_tokens
         self._by_key: dict[SampleKey, SequenceGroup] = {}  # groups by each of their living samples
@@ -90,6 +91,9 @@ class PrefillPolicy:
         keys = job.attempts()
         for key in keys:
             self._kill(key)  # a lower attempt whose Cancel was lost
+        if not self._adapters.has(job.prompt.adapter):
+            self._refuse(job, NO_ADAPTER, "this worker lacks the request's adapter", retryable=True)
+            return
         try:
             check_tokens(job.prompt.token_ids, self._vocab_size)
             group = SequenceGroup(job, [Sequence.of_job(job, key, hand_off=True) for key in keys])
@@ -247,6 +251,10 @@ class PrefillPolicy:
         quarantined = self._blocks.quarantined_count
         held = HeldBlocks(pinned=self._blocks.pinned_count - quarantined, quarantined=quarantined)
         return load.with_counts(waiting, self._counts["handoffs"], self._counts["bytes"], held)
+
+    def adapters(self) -> set[str]:
+        """Returns the digests of the adapters that something here uses."""
+        return {group.job.prompt.adapter for group in self._by_key.values()}
 
     # ends -----------------------------------------------------------------------------------------------------------
 

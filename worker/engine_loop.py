@@ -56,6 +56,9 @@ class Policy(Protocol[E]):
     def load(self) -> Load:
         """Counts what this worker holds and has done."""
 
+    def adapters(self) -> set[str]:
+        """Returns the digests of the adapters that something here uses."""
+
 
 class EngineLoop(Generic[E]):
     """Runs a worker's steps until it is told to stop, then until nothing runs, but no longer than `drain_seconds`."""
@@ -88,6 +91,8 @@ class EngineLoop(Generic[E]):
         try:
             while not self._over():
                 self._receive()
+                if self._life.adapters.unused:
+                    self._life.adapters.free(self._policy.adapters())
                 now = self._life.clock.now()
                 status.enters("planning")
                 self._policy.expired(self._scheduler.expired(now), now)

@@ -63,7 +63,14 @@ class Heartbeat:
         counts = self._transfer.counts()
         dropped = self._jobs.dropped + self._connections.dropped + sum(counts.dropped.values())
         load = structs.replace(life.status.load, dropped=dropped, handoff=counts)
-        record = structs.replace(self._record, draining=life.status.draining, load=load, links=self._transfer.links())
+        record = structs.replace(
+            self._record,
+            draining=life.status.draining,
+            load=load,
+            links=self._transfer.links(),
+            adapter_list=life.adapters.number,  # before what is there, which may be newer
+            adapters=life.adapters.record(),
+        )
         now = life.clock.server_now()
         await publish(self._store, self._signer, record, now)
         await add_stats(self._store, StatsSample(now, record.epoch, record.role, load))

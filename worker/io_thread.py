@@ -22,6 +22,7 @@ from core.status import StatusFile
 from core.store import connect
 from core.tasks import Tasks, child
 from engine.device import use_device
+from worker.adapters import AdapterSigners
 from worker.engine_watch import LOOK_SECONDS, EngineWatch
 from worker.events import ToGateway
 from worker.gateway_connections import GatewayConnections
@@ -124,6 +125,7 @@ class IOThread(threading.Thread):
             Intake(life, jobs, connections).run(),
             transfer.run(),
             heartbeat.run(),
+            life.adapters.follow_for_ever(store, AdapterSigners.of(self._secret)),
             StatusFile(config.status_file).beat(),
             self._watch.run(),
         )

@@ -1,10 +1,11 @@
 """Holds what one life of a worker is made of, for both of its threads."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from core.config import WorkerConfig
 from core.store import ServerClock
+from worker.adapters import Adapters
 from worker.busy_page import BusyPage
 from worker.engine_status import EngineStatus
 from worker.mailbox import Inbox, Outbox
@@ -21,3 +22,4 @@ class Life:
     inbox: Inbox[Any]  # to the engine thread
     outbox: Outbox[Any]  # to the I/O thread
     busy: BusyPage  # shared with the host's other workers
+    adapters: Adapters = field(default_factory=Adapters)

@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 from math import ceil, inf
+from pathlib import Path
 from typing import Any
 
 import torch
 from llguidance import LLTokenizer
 from msgspec import structs
 
+from core.adapters import parse_sources
 from core.config import WorkerConfig
 from core.costs import useful_threads, worth_bringing_back
 from core.descriptors import raise_limit
@@ -36,6 +38,7 @@ from engine.grammars.preparation import Preparation
 from engine.schedule.chunking import Chunking
 from engine.schedule.scheduler import Scheduler
 from engine.start.load import LoadedEngine, load_engine
+from worker.adapters import Adapters, AdapterSigners, NoAdapters
 from worker.busy_page import BusyPage
 from worker.cores import available_cores
 from worker.engine_loop import EngineLoop
@@ -86,7 +89,8 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     busy = BusyPage(config.busy_page, available_cores(), torch.set_num_threads)
     rate = engine.rates.prompt_tokens_per_second
     engine_status = EngineStatus(engine.step_tokens / rate if rate else 0.0)
-    life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy)
+    adapters = _adapters(config, engine, secret, status)
+    life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy, adapters)
     parts = Parts(life, engine.pool.spec, engine.pool, engine.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
     layer_signal = engine.backend.layer_signal(layer_written, busy.divide)
@@ -115,6 +119,25 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         return 1
     log.info("stopped")
     return 0
+
+
+def _adapters(config: WorkerConfig, engine: LoadedEngine, secret: bytes, status: StatusFile) -> Adapters:
+    """Loads what was given, and what clients have had loaded, before the worker is there for anybody."""
+    given = config.engine
+    adapters = Adapters(engine.adapters or NoAdapters(), given.model, given.lora_root)
+    if engine.adapters is not None:
+        status.report("loading adapters")
+        adapters.load_fixed(parse_sources(given.lora, [Path(given.model).name]))
+        asyncio.run(_follow(adapters, config.store.redis, secret))
+    return adapters
+
+
+async def _follow(adapters: Adapters, url: str, secret: bytes) -> None:
+    store = connect(url)
+    try:
+        await adapters.follow(store, AdapterSigners.of(secret))
+    finally:
+        await store.aclose()
 
 
 def _block_manager(config: WorkerConfig, engine: LoadedEngine) -> BlockManager:

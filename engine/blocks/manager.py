@@ -115,9 +115,9 @@ class BlockManager:
 
     # what is here ---------------------------------------------------------------------------------------------------
 
-    def chains(self, salt: str) -> Chains:
+    def chains(self, salt: str, adapter: str = "") -> Chains:
         """Makes the keys of a new sequence's blocks, none of them computed yet, in every group."""
-        return tuple(BlockKeys(salt, group.block_tokens) for group in self.groups)
+        return tuple(BlockKeys(salt, group.block_tokens, adapter) for group in self.groups)
 
     def find(self, tokens: Sequence[int], chains: Chains, limit: int, step: int, *, whole: bool = False) -> Found:
         """Finds what the cache has of the first `limit` tokens; with `whole`, the whole blocks of each group.

@@ -39,7 +39,7 @@ class Lifecycle:
             each.id = self._arrivals
             self.live[each.id] = each
         stem = members[0]
-        stem.chains = self._blocks.chains(stem.prompt.salt)
+        stem.chains = self._blocks.chains(stem.prompt.salt, stem.prompt.adapter)
         stem.branches = members[1:]
         for branch in stem.branches:
             branch.stem, branch.state = stem, SequenceState.BRANCH

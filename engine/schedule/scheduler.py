@@ -436,6 +436,7 @@ class Scheduler:
             prompt_tokens=sequence.prompt_tokens,
             banned=sequence.limits.stop_token_ids if output_index < sequence.limits.min_tokens else (),
             prompt_rows=sequence.prompt_rows(start, end) if sampling.prompt_logprobs is not None else None,
+            adapter=sequence.prompt.adapter,
         )
         sequence.planned = end
         sequence.pending += sampled

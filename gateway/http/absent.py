@@ -21,7 +21,6 @@ ABSENT = {
     "evaluations": "v1/evals(/.*)?",
     "conversations": "v1/conversations(/.*)?",
     "stored chat completions": "v1/chat/completions/.+",
-    "adapters": "v1/(load|unload)_lora_adapter",
     "Anthropic's text completions": "v1/complete",
 }
 _PATHS = {what: re.compile(f"/({paths})/?") for what, paths in ABSENT.items()}

@@ -8,14 +8,21 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Scope
 
 from gateway.errors import APIError, failed, not_offered, of_status
-from gateway.http import completions, docs, facts, messages, responses, tokens
+from gateway.http import adapters, completions, docs, facts, messages, responses, tokens
 from gateway.http.absent import absent
 from gateway.http.cross_origin import CrossOrigin, allow
 from gateway.http.serving import Serving
 from gateway.http.surface import Surface
 from gateway.service import Gateway
 
-PARTS = (completions.endpoints, responses.endpoints, messages.endpoints, tokens.endpoints, facts.endpoints)
+PARTS = (
+    completions.endpoints,
+    responses.endpoints,
+    messages.endpoints,
+    tokens.endpoints,
+    adapters.endpoints,
+    facts.endpoints,
+)
 
 
 def make_app(gateway: Gateway) -> ASGIApp:

@@ -27,7 +27,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         admitted = await front.chat(body, authorization(request))
 
         def shape(requests: list[Open]) -> ChatShape:
-            return ChatShape(gateway.model, body, requests, front.tokenizer.bytes_of, front.thought_end)
+            return ChatShape(body.model or gateway.model, body, requests, front.tokenizer.bytes_of, front.thought_end)
 
         return await serving.answer(request, admitted, received, bool(body.stream), shape)
 
@@ -38,7 +38,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         admitted = await front.completion(body, authorization(request))
 
         def shape(requests: list[Open]) -> CompletionShape:
-            return CompletionShape(gateway.model, body, requests, front.tokenizer)
+            return CompletionShape(body.model or gateway.model, body, requests, front.tokenizer)
 
         return await serving.answer(request, admitted, received, bool(body.stream), shape)
 

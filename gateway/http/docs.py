@@ -97,9 +97,10 @@ def endpoints(serving: Serving, described: list[Endpoint]) -> list[Endpoint]:
 
     async def openapi(request: Request) -> Response:
         front = gateway.admission
-        limits = Limits(gateway.model, samples=gateway.config.max_samples)
+        models = (gateway.model, *(name for name in gateway.workers.adapters() if name != gateway.model))
+        limits = Limits(models, samples=gateway.config.max_samples)
         if front is not None:
-            limits = Limits(gateway.model, front.tokenizer.vocabulary, front.context(), gateway.config.max_samples)
+            limits = Limits(models, front.tokenizer.vocabulary, front.context(), gateway.config.max_samples)
         return reply(api.document(limits))
 
     async def docs(request: Request) -> Response:

@@ -7,10 +7,11 @@ from msgspec import Struct, structs
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from core.adapters import HeldAdapter
 from core.messages import VERSION as PROTOCOL
 from core.records import WorkerRecord
 from core.version import BATON
-from gateway.errors import APIError
+from gateway.errors import no_model
 from gateway.http.endpoint import Endpoint
 from gateway.http.page import page
 from gateway.http.serving import Serving, reply
@@ -45,7 +46,7 @@ class Model(Struct, frozen=True):
     permission: list[Permission]
     object: str = "model"
     owned_by: str = "baton"
-    parent: str | None = None
+    parent: str | None = None  # of an adapter the model
 
 
 class Models(Struct, frozen=True):
@@ -100,15 +101,21 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     """Returns the endpoints."""
     gateway = serving.gateway
 
+    def adapters() -> dict[str, HeldAdapter]:
+        named = gateway.workers.adapters()
+        return {name: named[name] for name in sorted(named) if name != gateway.model}
+
     async def models(request: Request) -> Response:
-        return reply(Models([_model(gateway)]))
+        return reply(Models([_model(gateway), *(_adapter(gateway, held) for held in adapters().values())]))
 
     async def model(request: Request) -> Response:
         name = request.path_params["model"]
-        if name != gateway.model:
-            message = f"the model {name!r} does not exist; this server has {gateway.model!r}"
-            raise APIError(404, message, param="model", code="model_not_found")
-        return reply(_model(gateway))
+        if name == gateway.model:
+            return reply(_model(gateway))
+        found = adapters()
+        if name not in found:
+            raise no_model(name, gateway.model, found)
+        return reply(_adapter(gateway, found[name]))
 
     async def health(request: Request) -> Response:
         stage, percent = gateway.readiness()
@@ -135,8 +142,8 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         return HTMLResponse(page(gateway.model, gateway.readiness()[0], str(request.base_url).rstrip("/")))
 
     return [
-        Endpoint("GET", "/v1/models", models, "Lists the model.", answer=Models),
-        Endpoint("GET", "/v1/models/{model:path}", model, "Describes the model.", answer=Model),
+        Endpoint("GET", "/v1/models", models, "Lists the model and its adapters.", answer=Models),
+        Endpoint("GET", "/v1/models/{model:path}", model, "Describes the model, or an adapter.", answer=Model),
         Endpoint(
             "GET", "/health", health, "Says whether a request would be served.", answer=Health, others={503: Health}
         ),
@@ -159,6 +166,10 @@ def _context(gateway: Gateway) -> int | None:
 def _model(gateway: Gateway) -> Model:
     permission = Permission(f"modelperm-{gateway.model}", gateway.created)
     return Model(gateway.model, gateway.created, gateway.root, _context(gateway), [permission])
+
+
+def _adapter(gateway: Gateway, held: HeldAdapter) -> Model:
+    return structs.replace(_model(gateway), id=held.name, root=held.root, parent=gateway.model)
 
 
 def _facts(gateway: Gateway) -> GatewayFacts:

@@ -30,7 +30,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
             admitted = await gateway.front().chat(chat, _whose(request), cuts=True)
 
         def shape(requests: list[Open]) -> MessageShaper:
-            return MessageShaper(gateway.model, body, requests[0])
+            return MessageShaper(body.model or gateway.model, body, requests[0])
 
         end = partial(failure, request=serving.id_of(request))
         return await serving.answer(request, admitted, received, bool(body.stream), shape, end)

@@ -23,7 +23,7 @@ _LEFT_OUT = {"MessageItem": "type"}
 """Fields by component that the server fills in before the types see them: OpenAI's clients leave them out."""
 
 _ABOUT = (
-    "Serves one model. The key of `Authorization: Bearer` (or of `x-api-key`) is not checked: it says whose KV cache "
+    "Serves one model, and adapters of it. The key of `Authorization: Bearer` (or of `x-api-key`) is not checked: it says whose KV cache "
     "may be used. Errors are in one envelope; below /v1/messages in Anthropic's."
 )
 
@@ -31,7 +31,7 @@ _ABOUT = (
 class Limits(Struct, frozen=True):
     """Holds what only a running server knows; 0: not known yet, or no limit."""
 
-    model: str
+    models: tuple[str, ...]  # and adapters
     vocabulary: int = 0  # token ids
     context: int = 0  # tokens of prompt and answer
     samples: int = 0
@@ -72,7 +72,7 @@ class OpenAPI:
         }
         names = _PARAMETER.findall(endpoint.path)
         if names:
-            known = {"enum": [limits.model]}
+            known = {"enum": [*limits.models]}
             operation["parameters"] = [
                 {
                     "name": name,
@@ -145,7 +145,7 @@ def _bodies(endpoint: Endpoint) -> tuple[Any, ...]:
 
 def _bounds(limits: Limits, cut: bool) -> Mapping[str, Schema]:
     """Returns what values of parameters have to be, by name; nothing for what is not known, or is `cut` to fit."""
-    known: dict[str, Schema] = {"model": {"type": "string", "enum": [limits.model]}}
+    known: dict[str, Schema] = {"model": {"type": "string", "enum": [*limits.models]}}
     if limits.samples:
         known |= {name: {"type": "integer", "maximum": limits.samples} for name in ("n", "best_of")}
     if limits.context and not cut:

@@ -41,7 +41,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
         def shape(requests: list[Open]) -> ResponseShaper:
             bytes_of, end = front.tokenizer.bytes_of, front.thought_end
-            shapers.append(ResponseShaper(gateway.model, body, requests[0], bytes_of, end, keep))
+            shapers.append(ResponseShaper(body.model or gateway.model, body, requests[0], bytes_of, end, keep))
             return shapers[0]
 
         def failure(error: APIError) -> bytes:

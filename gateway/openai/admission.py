@@ -1,7 +1,7 @@
 """Turns a parsed body into prompts that may be queued, or refuses it: lengths, limits, token ids, and room."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
+from core.adapters import HeldAdapter
 from core.config import GatewayConfig
 from core.messages import Prompt, Sampling, TokenIds
-from gateway.errors import APIError, conflict, invalid
+from gateway.errors import APIError, conflict, invalid, no_model
 from gateway.grammar.checks import GrammarChecks
 from gateway.openai.admitted import Admitted
 from gateway.openai.constraints import TOOL, Constraints
@@ -46,7 +47,7 @@ class Admission:
     """Checks requests and tokenizes them.
 
     The length of `in_progress` is the number of answers in progress. `workers_context` returns the shortest limit among
-    the workers, in tokens, or 0 while there are none.
+    the workers, in tokens, or 0 while there are none, and `adapters` those that requests may name.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Admission:
         tenants: Tenants,
         in_progress: Sized,
         workers_context: Callable[[], int],
+        adapters: Callable[[], Mapping[str, HeldAdapter]],
     ) -> None:
         self.tokenizer = tokenizer
         self.grammars = grammars
@@ -70,6 +72,7 @@ class Admission:
         self._tenants = tenants
         self._in_progress = in_progress
         self._workers_context = workers_context
+        self._adapters = adapters
         self._admitting = 0  # answers whose prompts are on their way through here
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tokenizer")
         self._long = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tokenizer of long prompts")
@@ -194,9 +197,7 @@ class Admission:
 
     def _check(self, body: SamplingFields, prompts: int) -> int:
         """Returns the number of answers that this asks for. Raises `APIError` if it cannot have them."""
-        if body.model is not None and body.model != self._model:
-            message = f"the model {body.model!r} does not exist; this server has {self._model!r}"
-            raise APIError(404, message, param="model", code="model_not_found")
+        self._adapter(body)
         if body.stream_options is not None and not body.stream:
             raise conflict("stream_options is only allowed when stream is true", "stream_options")
         samples, most = samples_of(body), self._config.max_requests
@@ -212,6 +213,15 @@ class Admission:
             message = f"{present} answers are in progress, and {most} are allowed"
             raise APIError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=1.0)
         return answers
+
+    def _adapter(self, body: SamplingFields) -> str:
+        """Returns the digest of the adapter that a body names as its model, empty for the model. Raises `APIError`."""
+        if body.model is None or body.model == self._model:
+            return ""
+        adapters = self._adapters()
+        if body.model not in adapters:
+            raise no_model(body.model, self._model, adapters)
+        return adapters[body.model].digest
 
     def _known(self, ids: list[int], most: int | None) -> list[int]:
         """Returns token ids from a client, few enough and all of them in the vocabulary."""
@@ -271,7 +281,7 @@ class Admission:
         check_prompt(sampling, len(prompt))
         salt = self._tenants.salt(authorization, body.cache_salt or "")
         return AdmittedPrompt(
-            prompt=Prompt(prompt, len(prompt), salt, body.priority or 0),
+            prompt=Prompt(prompt, len(prompt), salt, body.priority or 0, self._adapter(body)),
             sampling=sampling,
             limits=limits_of(body, self.tokenizer, limit or min(default or room, room), sampling.grammar),
             stops=body.stops(),

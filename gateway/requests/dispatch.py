@@ -49,9 +49,11 @@ class Dispatch:
         tries = TRIES
         while samples := [sample for sample in samples if not sample.ended]:
             tokens = len(samples[0].prompt.token_ids) + len(samples[0].tokens)
-            route = self._router.pick(self._workers, tokens, avoid)
+            adapter = samples[0].prompt.adapter
+            route = self._router.pick(self._workers, tokens, avoid, adapter)
             if route is None:
-                tries, problem = 0, unavailable("no worker is ready", "no_workers", 2.0)
+                what = "no worker with this adapter is ready" if adapter else "no worker is ready"
+                tries, problem = 0, unavailable(what, "no_workers", 2.0)
             else:
                 attempt = self._begin(request, samples, route)
                 try:

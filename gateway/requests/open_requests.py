@@ -65,6 +65,10 @@ class OpenRequests:
             request_record(request, server - (now - request.received), lines) for request in self._requests.values()
         )
 
+    def adapters(self) -> set[str]:
+        """Returns the digests of the adapters that requests in progress use."""
+        return {stream.sample.prompt.adapter for stream in self._streams.values()} - {""}
+
     # the client's side ----------------------------------------------------------------------------------------------
 
     async def open(self, request: Request) -> None:

@@ -1,7 +1,9 @@
 """Lists the workers that this gateway is connected to; `gateway.workers.discovery` finds and drops them."""
 
+from collections import Counter
 from collections.abc import Iterator
 
+from core.adapters import HeldAdapter
 from gateway.workers.connection import WorkerConnection
 
 
@@ -29,6 +31,22 @@ class WorkerDirectory:
     def ready(self) -> bool:
         """Returns whether any request could be served."""
         return any(worker.usable and worker.record.role == "decode" and not worker.record.draining for worker in self)
+
+    def adapters(self) -> dict[str, HeldAdapter]:
+        """Returns the adapters that requests may name now: those of decode workers that are ready, by name.
+
+        Where workers have other weights under one name, most of them decide which a new request gets.
+        """
+        held = [
+            held
+            for worker in self
+            if worker.usable and worker.record.role == "decode" and not worker.record.draining
+            for held in worker.record.adapters
+            if held.digest and not held.leaving
+        ]
+        often = Counter((one.name, one.digest) for one in held)
+        best = sorted(held, key=lambda one: (often[one.name, one.digest], one.digest))
+        return {one.name: one for one in best}
 
     def context(self) -> int:
         """Returns the shortest limit on prompt + answer among the workers, in tokens, or 0 if none has one."""

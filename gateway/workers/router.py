@@ -42,6 +42,10 @@ class Worker:
         """Returns the number of sequences there: ours counted exactly, and others' as last reported."""
         return self.ours + self._others
 
+    def has(self, adapter: str) -> bool:
+        """Returns whether requests with this adapter's digest may go there; the empty one is the model alone."""
+        return not adapter or any(held.digest == adapter for held in self.record.adapters)
+
     def full(self, tokens: int) -> bool:
         """Returns whether a sequence of so many tokens would have to wait for KV blocks."""
         load = self.record.load
@@ -59,14 +63,16 @@ class Router:
     def __init__(self) -> None:
         self._turn = 0
 
-    def pick(self, workers: Iterable[Worker], tokens: int, avoid: Collection[str] = ()) -> Route | None:
-        """Returns a route for a prompt of `tokens` tokens, or None if there is none.
+    def pick(
+        self, workers: Iterable[Worker], tokens: int, avoid: Collection[str] = (), adapter: str = ""
+    ) -> Route | None:
+        """Returns a route for a prompt of `tokens` tokens over workers that have its `adapter`, or None without one.
 
         `avoid` holds epochs that are taken only if nobody else is there, as are those that are late. KV passes only
         between workers whose KV means the same. Where no prefill worker fits, a decode worker takes the whole request;
         without a decode worker there is no route.
         """
-        usable = [worker for worker in workers if worker.usable and not worker.record.draining]
+        usable = [worker for worker in workers if worker.usable and not worker.record.draining and worker.has(adapter)]
         prefills = [worker for worker in usable if worker.record.role == "prefill"]
         decodes = [worker for worker in usable if worker.record.role == "decode"]
         fitting = {worker.record.content for worker in prefills} & {worker.record.content for worker in decodes}

@@ -33,7 +33,7 @@ from kvtransfer.protocol.ttl_map import TTLMap
 
 FOREVER_MS = 1e12  # no request may take so long
 MOST_LINKS = 1024
-SALT = re.compile(r"(?:[0-9a-f]{32})?")  # empty without a tenant
+DIGEST = re.compile(r"(?:[0-9a-f]{32})?")  # of a salt or an adapter; empty without a tenant, or an adapter
 FromSender = Open | Remind | Layer | Commit | Abort | Aborted
 
 
@@ -216,8 +216,8 @@ class Receivers:
             return "bad_open", "a handoff has at least one sample, one token, and a time that it may take", False
         if len(set(message.samples)) < len(message.samples):
             return "bad_open", "a handoff has each of its samples once", False
-        if SALT.fullmatch(message.prompt.salt) is None:
-            return "bad_open", "a salt is 32 lower-case hexadecimal digits, or empty", False
+        if not all(DIGEST.fullmatch(name) for name in (message.prompt.salt, message.prompt.adapter)):
+            return "bad_open", "a salt and an adapter are each 32 lower-case hexadecimal digits, or empty", False
         if self._ended.get(key, now) is not None:
             return "ended", f"handoff {key.handoff} is over here", True
         if not living:

@@ -1,0 +1,122 @@
+"""Loads and unloads adapters while the system runs: it changes the list in Redis, and waits until workers have followed.
+
+Only that list says what is to be there. So it does not matter which gateway was asked, and a worker that starts loads
+the same before it is ready.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from core.adapter_list import MOST, PURPOSE, change
+from core.adapters import AdapterSource, check_name, directory_inside
+from core.config import GatewayConfig
+from core.errors import AdapterError, StoreUnavailable
+from core.sealing import Signer
+from core.store import ServerClock, Store
+from gateway.errors import APIError, invalid, no_model, unavailable
+from gateway.workers.directory import WorkerDirectory
+
+LOAD_SECONDS = 120.0  # s in which all workers have to have an adapter, or have said why not
+UNLOAD_SECONDS = 15.0  # s in which all workers have to have seen that one was unloaded
+LOOK_EVERY = 0.05  # s between looks at what workers say
+STORE_AWAY = "the list of adapters is out of reach"
+Sources = tuple[AdapterSource, ...]
+
+
+class AdapterLoading:
+    """Changes which adapters are loaded, as clients ask for it. `model` is the name that clients have for the model."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        model: str,
+        store: Store,
+        secret: bytes,
+        clock: ServerClock,
+        workers: WorkerDirectory,
+    ) -> None:
+        self._config = config
+        self._model = model
+        self._store = store
+        self._signer = Signer(secret, PURPOSE)
+        self._clock = clock
+        self._workers = workers
+
+    async def load(self, name: str, path: str) -> None:
+        """Has every worker load an adapter; returns when requests may name it. Raises `APIError`.
+
+        Where one worker cannot, none keeps it, and the error has that worker's sentence.
+        """
+        self._refuse_unless_allowed()
+        try:
+            check_name(name)
+            directory_inside(self._config.lora_root, path)
+        except AdapterError as error:
+            raise invalid(str(error), "lora_path" if "path" in str(error) else "lora_name") from None
+        source = AdapterSource(name, path)
+
+        def with_it(sources: Sources) -> Sources:
+            if name == self._model or name in self._workers.adapters() or any(one.name == name for one in sources):
+                whose = "the model" if name == self._model else "an adapter that is loaded"
+                raise invalid(f"the name {name!r} is taken by {whose}", "lora_name", "adapter_exists")
+            if len(sources) >= MOST:
+                raise invalid(f"{MOST} adapters are loaded at most", "lora_name", "too_many_adapters")
+            return (*sources, source)
+
+        number = await self._change(with_it)
+        try:
+            await self._followed(number, LOAD_SECONDS)
+            refused = self._refusal(name)
+            if refused:
+                raise invalid(f"the adapter {name!r} cannot be loaded: {refused}", "lora_path", "bad_adapter")
+        except BaseException:  # the client may be gone, too
+            await asyncio.shield(self._change(lambda sources: tuple(one for one in sources if one != source)))
+            raise
+
+    async def unload(self, name: str) -> None:
+        """Takes an adapter from every worker; returns when no new request is admitted for it. Raises `APIError`.
+
+        Requests in progress go on as they began; its memory is freed when the last of them has ended.
+        """
+        self._refuse_unless_allowed()
+        found = self._workers.adapters()
+        if name == self._model:
+            raise invalid(f"{name!r} is the model, and no adapter", "lora_name")
+        if name in found and found[name].fixed:
+            raise invalid(f"the adapter {name!r} was given at the start (--lora), and stays", "lora_name")
+
+        def without_it(sources: Sources) -> Sources:
+            if all(one.name != name for one in sources):
+                raise no_model(name, self._model, found)
+            return tuple(one for one in sources if one.name != name)
+
+        await self._followed(await self._change(without_it), UNLOAD_SECONDS)
+
+    def _refuse_unless_allowed(self) -> None:
+        if not self._config.allow_lora_loading:
+            message = "this server loads no adapters at run time: it was started without --allow-lora-loading"
+            raise APIError(403, message, code="lora_loading_off")
+
+    async def _change(self, changed: Callable[[Sources], Sources]) -> int:
+        """Changes the list, and returns its number."""
+        now = self._clock.server_now()
+        try:
+            return (await change(self._store, self._signer, self._config.model, now, changed)).number
+        except StoreUnavailable:
+            raise unavailable(STORE_AWAY, "registry_unavailable", 2.0) from None
+
+    def _refusal(self, name: str) -> str:
+        """Returns why a worker has not loaded an adapter; empty: none says so."""
+        held = (held for worker in self._workers for held in worker.record.adapters)
+        return next((one.error for one in held if one.name == name and one.error), "")
+
+    async def _followed(self, number: int, seconds: float) -> None:
+        """Waits until every worker has done what the list of this number says. Raises `APIError`."""
+        until = time.monotonic() + seconds
+        while not all(worker.record.adapter_list >= number for worker in self._workers if worker.usable):
+            if time.monotonic() > until:
+                raise unavailable(
+                    f"a worker has not followed the list of adapters within {seconds:g} s", "workers_behind"
+                )
+            await asyncio.sleep(LOOK_EVERY)
