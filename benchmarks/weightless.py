@@ -59,4 +59,4 @@ def weightless_engine(shape: str, blocks: int, rows: int, longest: int, dtype: t
         layers = [torch.empty(shape_of_layer, dtype=dtype, device=META) for _ in config.layers]
         decodes = backend.decode_steps(model, config, layers, rows, quiet)
     pool = cast(KVPool, WeightlessPool(make_spec(config, dtype, BLOCK, "none")))
-    return Engine(backend, model, config, pool, backend.attention(config, layers), UNBOUNDED, decodes)
+    return Engine(backend, model, config, pool, backend.attention(config, layers), UNBOUNDED, decodes, None)

@@ -65,7 +65,7 @@ async def change(
                 number = max(old.number + 1, int(now * 1e6))  # beyond every number there was, even if Redis lost them
                 body = msgspec.json.encode(AdapterList(number, adapters))
                 published = Published(msgspec.Raw(body), number, signer.sign(body, _place(key, number)))
-                pipe.multi()
+                pipe.multi()  # type: ignore[no-untyped-call]
                 pipe.set(key, msgspec.json.encode(published), px=KEPT_MS)
                 await pipe.execute()
                 return AdapterList(number, adapters)
@@ -74,7 +74,7 @@ async def change(
     raise StoreUnavailable(f"the list of adapters was changed by others {TRIES} times in a row")
 
 
-def _opened(body: bytes | None, signer: Signer, key: str) -> AdapterList:
+def _opened(body: bytes | str | None, signer: Signer, key: str) -> AdapterList:
     if body is None:
         return AdapterList()
     try:

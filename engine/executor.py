@@ -12,6 +12,7 @@ from torch import Tensor
 from core.config import LogprobsMode
 from core.kvspec import blocks_for
 from core.scores import Scores
+from engine.adapters.slots import AdapterSlots
 from engine.backends.adjuster import FORBIDDEN, is_adjusted
 from engine.backends.base import Backend, DecodeSteps, OnLayer
 from engine.backends.sampler import Draw
@@ -37,6 +38,7 @@ class Engine:
     attention: Attention[Any]  # over the pool
     launch_depth: int  # steps that may be launched and not yet collected
     decode_steps: DecodeSteps | None  # runs steps of nothing but decodes; None: they are steps like any other
+    adapters: AdapterSlots | None  # None: there are none, and none can come
 
 
 NOT_FINITE, DRAWN, NONE_LEFT = range(3)
@@ -186,7 +188,8 @@ class Executor:
             logits = engine.decode_steps.run(plan.works, self._before)
             engine.pool.all_written()
             return logits, None
-        batch = build_batch(plan, self._block_size, self._device, self._before, self._tables)
+        adapters = engine.adapters.of(plan.works) if engine.adapters is not None else None
+        batch = build_batch(plan, self._block_size, self._device, self._before, self._tables, adapters)
         engine.pool.enter(batch.fresh_blocks)
         hidden = engine.model.forward(batch, engine.attention.begin(batch), lambda layer: self._stored(plan, layer))
         prompt_scores = None

@@ -1,4 +1,4 @@
-"""Loads and unloads adapters while the system runs: it changes the list in Redis, and waits until workers have followed.
+"""Loads and unloads adapters while the system runs: it changes the list in Redis, and waits until workers follow.
 
 Only that list says what is to be there. So it does not matter which gateway was asked, and a worker that starts loads
 the same before it is ready.

@@ -54,9 +54,6 @@ def chosen(options: Struct) -> list[str]:
     """Returns the command-line options that say the same as `options`."""
     words = []
     for name, value in asdict(options).items():
-        if isinstance(value, bool):
-            words += [option(name)] if value else []
-            continue
         for each in value if isinstance(value, tuple) else (value,):
             words += [option(name), str(each)]
     return words

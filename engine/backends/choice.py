@@ -74,6 +74,8 @@ def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, mode
             why = f"Triton cannot start: {compiler_problem(error)}; torch's operators need neither"
             raise ConfigError(setting, value, why) from None
     why = backend.unsupported(model, dtype, config.block_size)
+    if config.adapts:
+        why = "its kernels add no adapters yet"
     if why:
         raise ConfigError(setting, value, f"{why}; torch's operators support it")
     return backend.TritonBackend(device, dtype)
@@ -81,6 +83,8 @@ def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, mode
 
 def _native(config: EngineConfig, dtype: torch.dtype, model: TextModel) -> ctypes.CDLL | None:
     why = unsupported(model, dtype, config.block_size)
+    if config.adapts:
+        why = "they add no adapters yet"
     if not why:
         try:
             native = load()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.device import to_device
+from engine.model.adapted import StepAdapters
 from engine.plan import NULL_BLOCK, PENDING, Plan, Work
 
 Ints = NDArray[np.int64]
@@ -30,6 +31,7 @@ class Batch:
     query_lengths: Ints  # [works], on the host
     kv_lengths: Ints  # [works], on the host
     split: "RowSplit | None" = None  # of `logit_rows`; None: all are sampled from
+    adapters: StepAdapters | None = None  # None: no row has one
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,17 @@ class BlockTables:
 
 
 def build_batch(
-    plan: Plan, block_size: int, device: torch.device, before: Sampled | None, tables: BlockTables | None = None
+    plan: Plan,
+    block_size: int,
+    device: torch.device,
+    before: Sampled | None,
+    tables: BlockTables | None = None,
+    adapters: Sequence[int] | None = None,
 ) -> Batch:
     """Copies a plan to `device` in one transfer; `PENDING` ids become what `before` sampled for the same sequence.
 
-    Who builds one batch after the other passes the same `tables` each time.
+    Who builds one batch after the other passes the same `tables` each time. `adapters` are the works' slots, if one of
+    them has an adapter.
     """
     works = plan.works
     assert works, "a plan without work"
@@ -131,6 +139,7 @@ def build_batch(
         query_lengths=lengths,
         kv_lengths=kv_lengths,
         split=RowSplit(on_device[7], on_device[8]) if len(parts[8]) else None,
+        adapters=None if adapters is None else StepAdapters.of(np.array(adapters)[owners], parts[6]),
     )
 
 

@@ -22,11 +22,19 @@ class DenseWeights(Generic[AnyLinear]):
 
 
 def load_dense(
-    config: ModelConfig, mlp: DenseMLP, make: LinearFactory[AnyLinear], gate_up: tuple[str, ...], down: str
+    config: ModelConfig,
+    mlp: DenseMLP,
+    make: LinearFactory[AnyLinear],
+    gate_up: tuple[str, ...],
+    down: str,
+    adaptable: bool = False,
 ) -> DenseWeights[AnyLinear]:
-    """Loads the tensors with these names. Raises `ModelError` where one is missing or has another shape."""
-    hidden, width = config.hidden_size, mlp.intermediate
+    """Loads the tensors with these names; `adaptable`: adapters can change them.
+
+    Raises `ModelError` where one is missing or has another shape.
+    """
+    hidden, width, scale = config.hidden_size, mlp.intermediate, config.residual_scale
     return DenseWeights(
-        gate_up=make.linear(gate_up, [width] * 2, hidden, mlp.bias),
-        down=make.linear([down], [hidden], width, mlp.bias, scale=config.residual_scale),
+        gate_up=make.linear(gate_up, [width] * 2, hidden, mlp.bias, adaptable=adaptable),
+        down=make.linear([down], [hidden], width, mlp.bias, scale=scale, adaptable=adaptable),
     )

@@ -74,7 +74,7 @@ def _mlp(
 ) -> DenseWeights[AnyLinear] | ExpertsWeights[AnyLinear]:
     if isinstance(mlp, ExpertsMLP):
         return load_experts(config, mlp, make, names)
-    return load_dense(config, mlp, make, names.gate_up, names.down)
+    return load_dense(config, mlp, make, names.gate_up, names.down, adaptable=True)
 
 
 def _attention(
@@ -95,11 +95,21 @@ def _heads(
     queries, keys = attention.heads * dim, attention.kv_heads * dim
     return HeadWeights(
         query_key_value=make.linear(
-            names.query_key_value, [queries, keys, keys], hidden, attention.bias, order=_output_order(attention)
+            names.query_key_value,
+            [queries, keys, keys],
+            hidden,
+            attention.bias,
+            order=_output_order(attention),
+            adaptable=True,
         ),
         query_key_norm=_head_norms(config, attention, make, names) if attention.norm != "none" else None,
         output=make.linear(
-            [names.attention_output], [hidden], queries, attention.output_bias, scale=config.residual_scale
+            [names.attention_output],
+            [hidden],
+            queries,
+            attention.output_bias,
+            scale=config.residual_scale,
+            adaptable=True,
         ),
         sinks=make.tensor(names.sinks, (attention.heads,)).float() if attention.sinks else None,
     )

@@ -1,11 +1,12 @@
 """Makes linear layers out of a checkpoint's tensors, by way of the backend that will multiply by them."""
 
 from collections.abc import Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from engine.model.adapted import Adaptable, Adapting, Place
 from engine.model.config import ExpertsMLP, LatentAttention
 from engine.model.families.expert_tensors import ExpertTensors, ReadExpert
 from engine.model.weights import Checkpoint
@@ -67,10 +68,11 @@ AnyLinear = TypeVar("AnyLinear", bound=Linear, covariant=True)
 class Linears(Protocol[AnyLinear]):
     """Makes linear layers of weights `[out, in]`, laid out as the device multiplies them best."""
 
-    def fused(self, weights: Sequence[Tensor], bias: Tensor | None) -> AnyLinear:
+    def fused(self, weights: Sequence[Tensor], bias: Tensor | None, adapting: Adapting | None = None) -> AnyLinear:
         """Makes one layer of several, whose outputs lie side by side.
 
-        `weights` are as the checkpoint has them, in any float format; `bias` `[out of all]` is in the model's.
+        `weights` are as the checkpoint has them, in any float format; `bias` `[out of all]` is in the model's. With
+        `adapting`, it is `Adaptable`, and each step's adapters are told there.
         """
         ...
 
@@ -94,8 +96,16 @@ class LinearFactory(Generic[AnyLinear]):
     """Makes the linear layers of one model out of its checkpoint."""
 
     def __init__(
-        self, checkpoint: Checkpoint, linears: Linears[AnyLinear], device: torch.device, dtype: torch.dtype
+        self,
+        checkpoint: Checkpoint,
+        linears: Linears[AnyLinear],
+        device: torch.device,
+        dtype: torch.dtype,
+        adapting: Adapting | None = None,
     ) -> None:
+        """With `adapting`, adapters can change the layers that are made as `adaptable`: they are in `places` then."""
+        self.adapting = adapting
+        self.places: list[tuple[Place, Adaptable]] = []
         self._checkpoint = checkpoint
         self._linears = linears
         self._device = device
@@ -110,6 +120,7 @@ class LinearFactory(Generic[AnyLinear]):
         *,
         scale: float = 1.0,
         order: Tensor | None = None,
+        adaptable: bool = False,
     ) -> AnyLinear:
         """Fuses the layers `names`, with `sizes` outputs each, into one that gives their outputs side by side.
 
@@ -123,7 +134,12 @@ class LinearFactory(Generic[AnyLinear]):
             offsets = [self._checkpoint.tensor(f"{name}.bias", (size,)) for name, size in sized]
             offset = stacked(_changed(offsets, scale, order), self._device, self._dtype)
         weights = [self._checkpoint.tensor(f"{name}.weight", (size, inputs)) for name, size in sized]
-        return self._linears.fused(_changed(weights, scale, order), offset)
+        if self.adapting is None or not adaptable:
+            return self._linears.fused(_changed(weights, scale, order), offset)
+        linear = self._linears.fused(_changed(weights, scale, order), offset, self.adapting)
+        changed: Any = linear  # `Adaptable`, as `fused` promises
+        self.places.append((Place(tuple(names), tuple(size for _, size in sized), inputs, scale, order), changed))
+        return linear
 
     def of_held(self, weight: Tensor) -> AnyLinear:
         """Makes a layer of a weight that is loaded already, such as a head tied to the embedding."""

@@ -56,6 +56,7 @@ class Transformer(Generic[Step]):
         Raises `ModelError` where the checkpoint lacks one or has another shape.
         """
         self._config = config
+        self._adapting = make.adapting
         self._embedding = make.tensor(f"{names.embedding}.weight", (config.vocab_size, config.hidden_size))
         layers = []
         for index in range(len(config.layers)):
@@ -77,6 +78,8 @@ class Transformer(Generic[Step]):
 
     def forward(self, batch: Batch, step: Step, stored: Stored) -> Tensor:
         """Computes the normed states `[rows, hidden]` of `batch.logit_rows`, and stores the KV of all tokens."""
+        if self._adapting is not None:
+            self._adapting.begin(batch.adapters)
         hidden = functional.embedding(batch.token_ids, self._embedding)
         scale = self._config.embedding_scale
         if scale != 1.0:

@@ -16,11 +16,13 @@ from core.model_location import CODE, WHOLE_MODEL, locate
 from core.records import Memory
 from core.sizes import format_bytes
 from core.status import Progress
+from engine.adapters.slots import AdapterSlots
 from engine.backends.choice import choose
 from engine.device import choose_device, choose_dtype, device_errors, device_label, dtype_name, use_device
 from engine.executor import Engine
 from engine.kv.host_tier import HostTier
 from engine.kv.pool import make_spec
+from engine.model.adapted import Adapting
 from engine.model.config import TextModel, computation
 from engine.model.config_files import read_json
 from engine.model.families.registry import SUPPORTED, names_of
@@ -88,6 +90,7 @@ def load_engine(
         attention=engine.attention,
         launch_depth=engine.launch_depth,
         decode_steps=decode_steps,
+        adapters=loaded.adapters,
         parameters=loaded.parameters,
         step_tokens=config.max_batch_tokens,
         host_slots=slots,
@@ -106,6 +109,9 @@ def _load_model(config: EngineConfig, progress: Progress, open_weights: Callable
     directory = locate(config.model, progress, WHOLE_MODEL + CODE if config.trust_remote_code else WHOLE_MODEL)
     progress("reading the config", 0.0)
     why = _why_wrapped(config, directory)
+    if why and config.adapts:
+        where = "are not added to what transformers' own code computes"
+        raise ConfigError("--lora, --allow-lora-loading", config.model, f"adapters {where}: {why}")
     if why:
         from engine.start.load_wrapped import load_wrapped  # loads seconds of transformers
 
@@ -140,14 +146,18 @@ def _load_ours(
     refuse_large_weights(config, parameters, dtype, device)
     names = names_of(model_config)
     with torch.inference_mode():
-        make = LinearFactory(checkpoint, backend.linears, device, dtype)
+        adapting = Adapting() if config.adapts else None
+        make = LinearFactory(checkpoint, backend.linears, device, dtype, adapting)
         model: Model[Any] = Transformer(model_config, names, make, backend.layers, progress)
     unused = (".rotary_emb.inv_freq", "lm_head.weight") if model_config.tied_head else (".rotary_emb.inv_freq",)
     checkpoint.refuse_unused(unused, names.ignored)
     progress("hashing weights", 0.0)
     digest = checkpoint.digest(computation(model_config) + config.quantization.encode())
     spec = make_spec(model_config, dtype, config.block_size, digest)
-    return LoadedModel(backend, model, model_config, spec, parameters)
+    adapters = None
+    if config.adapts:
+        adapters = AdapterSlots(make.places, config.max_loras, config.max_lora_rank, device, dtype)
+    return LoadedModel(backend, model, model_config, spec, parameters, adapters=adapters)
 
 
 def _make_tier(config: EngineConfig, spec: KVSpec, device: torch.device, blocks: int) -> HostTier | None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.kvspec import KVSpec
+from engine.adapters.slots import AdapterSlots
 from engine.backends.base import Backend
 from engine.executor import Engine
 from engine.kv.host_tier import HostTier
@@ -21,6 +22,7 @@ class LoadedModel:
     config: TextModel
     spec: KVSpec
     parameters: int  # values in the model's weights
+    adapters: AdapterSlots | None = None  # None: there are none, and none can come
     is_ours: bool = True  # else transformers' own code computes it, and no steps of it are recorded
 
     def with_pool(self, blocks: int, tier: HostTier | None = None) -> Engine:
@@ -28,4 +30,5 @@ class LoadedModel:
         backend, spec = self.backend, self.spec
         pool = KVPool(self.config, spec, blocks, backend.device, backend.dtype, backend.mover, backend.codec, tier)
         attention = backend.attention(self.config, pool.layers)
-        return Engine(backend, self.model, self.config, pool, attention, backend.launch_depth, None)
+        depth, adapters = backend.launch_depth, self.adapters
+        return Engine(backend, self.model, self.config, pool, attention, depth, None, adapters)

@@ -29,6 +29,12 @@ def test_keys_are_these_on_every_machine_and_in_every_version() -> None:
     ]
 
 
+def test_every_adapter_has_keys_of_its_own_and_none_those_of_a_tenant() -> None:
+    roots = [root_key(salt, adapter) for salt in ("", "a", "ab") for adapter in ("", "a", "b")]
+    assert len(set(roots)) == 9
+    assert root_key("a") == root_key("a", "")
+
+
 def test_another_process_has_the_same_keys() -> None:
     code = "from core.block_hash import *; k = BlockKeys('s', 2); k.cover([1, 2, 3, 4], 4); print(k.keys[1].hex())"
     for seed in ("1", "2"):

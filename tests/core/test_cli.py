@@ -48,6 +48,14 @@ def test_a_switch_is_given_alone_or_with_its_value(argv: list[str], loud: bool) 
     assert parse(Switched, argv, "switched").loud is loud
 
 
+def test_an_option_may_be_repeated_and_another_takes_no_value() -> None:
+    given = ["--model", "dir", "--lora", "a=/a", "--allow-lora-loading", "--lora", "b=/b"]
+    engine = parse(WorkerConfig, given, "worker").engine
+    assert (engine.lora, engine.allow_lora_loading) == (("a=/a", "b=/b"), True)
+    bare = parse(WorkerConfig, ["--model", "dir"], "worker").engine
+    assert (bare.lora, bare.allow_lora_loading) == ((), False)
+
+
 def test_an_unknown_option_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="--modle"):
         parse(GatewayConfig, ["--model", "dir", "--modle", "x"], "gateway")

@@ -1,7 +1,10 @@
 """The least scheduler that drives an executor: every sequence gets a chunk of its prompt, or one token, per step."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from core.kvspec import blocks_for
 from core.messages import Sampling
@@ -19,6 +22,7 @@ class Running:
     prompt: list[int]
     blocks: list[int]
     sampling: Sampling = GREEDY
+    adapter: str = ""  # digest
     begin: int = 0  # step that it joins at
     planned: int = 0
     text: list[int] = field(init=False)  # the prompt, and the output so far
@@ -40,6 +44,7 @@ def start(
     *,
     samplings: list[Sampling] | None = None,
     stagger: int = 0,
+    adapters: Sequence[str] | None = None,
 ) -> list[Running]:
     """Sequences with blocks in random order, joining `stagger` steps after each other."""
     free = list(range(1, executor.engine.pool.block_count))
@@ -50,7 +55,8 @@ def start(
         own, free = free[:count], free[count:]
         assert len(own) == count, "the test's pool is too small"
         sampling = samplings[number] if samplings else GREEDY
-        running.append(Running(number, prompt, own, sampling, begin=number * stagger))
+        adapter = adapters[number] if adapters else ""
+        running.append(Running(number, prompt, own, sampling, adapter, begin=number * stagger))
     return running
 
 
@@ -65,9 +71,9 @@ def next_plan(step: int, running: list[Running], new_tokens: int, chunk: int) ->
         last = end >= len(each.prompt)
         sampling = each.sampling if last else None
         text = each.text if sampling is not None and sampling.looks_back else None
-        works.append(
-            Work(each.number, each.planned, ids, (each.blocks,), sampling, (0,), each.asked, text, len(each.prompt))
-        )
+        blocks, prompt = (each.blocks,), len(each.prompt)
+        work = Work(each.number, each.planned, ids, blocks, sampling, (0,), each.asked, text, prompt)
+        works.append(structs.replace(work, adapter=each.adapter))
         each.planned = end
         each.asked += last
     return Plan(step, works)

@@ -65,7 +65,7 @@ class Worker:
         decodes = None
         if not signals:
             decodes = backend.decode_steps(loaded.model, config, self.pool.layers, 2, lambda stage, percent: None)
-        self.engine = Engine(backend, loaded.model, config, self.pool, attention, backend.launch_depth, decodes)
+        self.engine = Engine(backend, loaded.model, config, self.pool, attention, backend.launch_depth, decodes, None)
         self.layers = range(len(config.layers))
         self.executor = Executor(self.engine, (lambda plan, group, layer: None) if signals else None)
         self._step = 0

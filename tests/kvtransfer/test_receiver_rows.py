@@ -369,6 +369,7 @@ def test_cancel_of_a_lower_attempt_changes_nothing() -> None:
         {"prompt": prompt(salt="A" * 32)},
         {"prompt": prompt(salt="g" * 32)},
         {"prompt": prompt(salt="a" * 32 + "\n")},
+        {"prompt": replace(prompt(), adapter="sql")},
     ],
     ids=repr,
 )

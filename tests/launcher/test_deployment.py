@@ -42,6 +42,11 @@ EVERYTHING = UpConfig(
         max_batch_tokens=77,
         step_ms=12.5,
         logprobs_mode="processed_logprobs",
+        lora=("sql=/adapters/sql", "law=/adapters/law"),
+        max_loras=3,
+        max_lora_rank=32,
+        lora_root="/adapters",
+        allow_lora_loading=True,
     ),
     transfer=TransferOptions(kv_transport="tcp", kv_security="none", kv_codec="int8"),
 )

@@ -9,6 +9,7 @@ from torch import Tensor
 from core.config import Quantization
 from engine.backends.native.experts import NativeExperts
 from engine.backends.native.linear import CPU, NativeLinear
+from engine.model.adapted import Adapting
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.linear import LatentProducts, stacked
@@ -23,7 +24,7 @@ class NativeLinears:
         self._dtype = dtype
         self._quantizes = quantization == "int8"
 
-    def fused(self, weights: Sequence[Tensor], bias: Tensor | None) -> NativeLinear:
+    def fused(self, weights: Sequence[Tensor], bias: Tensor | None, adapting: Adapting | None = None) -> NativeLinear:
         """Quantizes weights from the checkpoint's own format, not from the model's."""
         if self._quantizes:
             values, scales = zip(*map(quantized, weights), strict=True)

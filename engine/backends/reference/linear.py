@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from engine.backends.reference.experts import ReferenceExperts
 from engine.backends.reference.latent_products import ReferenceLatentProducts
-from engine.device import cpu_multiplies_bf16
+from engine.device import cpu_multiplies_bf16, to_device
+from engine.model.adapted import Adapting, LowRank
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.linear import Linear, stacked
@@ -56,6 +57,41 @@ class PackedLinear:
         return [self._weight] if self._bias is None else [self._weight, self._bias]
 
 
+class AdaptedLinear:
+    """Adds to a layer's outputs what the adapters of a step's rows add, one adapter after the other."""
+
+    def __init__(self, linear: Linear, adapting: Adapting) -> None:
+        self._linear = linear
+        self._adapting = adapting
+        self._changes: dict[int, LowRank] = {}  # by slot
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self._linear(x)
+        if self._adapting.step is not None:
+            rows = self._adapting.step.of_rows(len(x))
+            for slot, first, end in zip(rows.slots.tolist(), rows.starts[:-1], rows.starts[1:], strict=True):
+                change = self._changes.get(slot)
+                if change is not None:
+                    own = to_device(rows.order[first:end], x.device)
+                    shrunk = functional.linear(x[own], change.a)
+                    for part in change.parts:
+                        rank, size = part.b.shape
+                        added = shrunk[:, part.rank_first : part.rank_first + rank] @ part.b
+                        y[:, part.first : part.first + size].index_add_(0, own, added)
+        return y
+
+    def put(self, slot: int, change: LowRank | None) -> None:
+        """See `engine.model.adapted.Adaptable`."""
+        if change is None:
+            self._changes.pop(slot, None)
+        else:
+            self._changes[slot] = change
+
+    def held(self) -> list[Tensor]:
+        """Returns what the layer holds without adapters."""
+        return self._linear.held()
+
+
 class ReferenceLinears:
     """See `engine.model.linear.Linears`."""
 
@@ -65,8 +101,9 @@ class ReferenceLinears:
         packs = device.type == "cpu" and dtype == torch.bfloat16 and can_pack()
         self._make = PackedLinear if packs else PlainLinear
 
-    def fused(self, weights: Sequence[Tensor], bias: Tensor | None) -> Linear:
-        return self._make(stacked(weights, self._device, self._dtype), bias)
+    def fused(self, weights: Sequence[Tensor], bias: Tensor | None, adapting: Adapting | None = None) -> Linear:
+        linear = self._make(stacked(weights, self._device, self._dtype), bias)
+        return linear if adapting is None else AdaptedLinear(linear, adapting)
 
     def of_held(self, weight: Tensor) -> Linear:
         return self._make(weight, None)

@@ -75,7 +75,7 @@ class Start:
         config = structs.replace(own.model_config, max_model_len=LONGEST)
         pool = KVPool(config, own.pool.spec, blocks, CUDA, backend.dtype, backend.mover, backend.codec, tier)
         attention = backend.attention(config, pool.layers)
-        return Engine(backend, own.model, config, pool, attention, backend.launch_depth, None)
+        return Engine(backend, own.model, config, pool, attention, backend.launch_depth, None, None)
 
     def step(
         self,

@@ -1,0 +1,143 @@
+"""Reads `adapter_config.json` as PEFT writes it: rank and scale of each module. What is not done here is refused."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from core.errors import AdapterError
+
+FILE = "adapter_config.json"
+MOST_BYTES = 4 << 20
+MOST_PATTERN = 256  # characters of a pattern of module names
+REPEATS = 3  # signs in a pattern that repeat something: more of them might take for ever
+BEYOND = {
+    "use_dora": "DoRA",
+    "modules_to_save": "modules that are saved whole",
+    "fan_in_fan_out": "weights stored as [in, out]",
+    "lora_bias": "biases",
+    "trainable_token_indices": "tokens of the embedding",
+    "target_parameters": "parameters that are no linear layers, such as experts",
+    "layer_replication": "replicated layers",
+    "alora_invocation_tokens": "activation by tokens (aLoRA)",
+    "use_qalora": "QALoRA",
+    "use_bdlora": "BD-LoRA",
+    "arrow_config": "Arrow",
+    "kasa_config": "KaSA",
+    "velora_config": "VeLoRA",
+    "monteclora_config": "MonteCLoRA",
+}
+"""Settings of PEFT's that must be off, with what they stand for."""
+REBASED = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Ways to begin training that change the model's own weights: the adapter fits those, and not the model as it is."""
+
+
+class AdapterConfig(Struct, frozen=True):
+    """Says which rank and scale the modules of an adapter have."""
+
+    rank: int
+    alpha: float
+    rank_stabilized: bool  # rsLoRA (https://arxiv.org/abs/2312.03732): the scale is alpha / sqrt(rank)
+    rank_pattern: dict[str, int]
+    alpha_pattern: dict[str, float]
+    targets: tuple[str, ...]  # names, or ends of names, of the modules that have it; empty: those that the file has
+
+    def rank_of(self, module: str) -> int:
+        """Returns the rank of a module."""
+        found = _found(self.rank_pattern, module)
+        return self.rank if found is None else self.rank_pattern[found]
+
+    def scale_of(self, module: str) -> float:
+        """Returns what B A is multiplied by."""
+        rank, found = self.rank_of(module), _found(self.alpha_pattern, module)
+        alpha = self.alpha if found is None else self.alpha_pattern[found]
+        return alpha / (math.sqrt(rank) if self.rank_stabilized else rank)
+
+    def targeted(self, module: str) -> bool:
+        """Tells whether the config says that a module has to be there."""
+        return any(module == target or module.endswith(f".{target}") for target in self.targets)
+
+
+def read_adapter_config(directory: Path, max_rank: int) -> tuple[AdapterConfig, bytes]:
+    """Returns the config, and the bytes that it was read from. Raises `AdapterError` in one sentence."""
+    path = directory / FILE
+    if not directory.is_dir():
+        raise AdapterError(f"there is no directory {directory.name!r}")
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise AdapterError(f"{FILE} has more than {MOST_BYTES} bytes")
+        body = path.read_bytes()
+        given = json.loads(body)
+    except OSError:
+        raise AdapterError(f"{directory.name!r} has no {FILE}, so it is no adapter in PEFT's format") from None
+    except (ValueError, RecursionError):
+        raise AdapterError(f"{FILE} is not JSON") from None
+    if not isinstance(given, dict):
+        raise AdapterError(f"{FILE} is not a JSON object")
+    _refuse(given)
+    config = AdapterConfig(
+        rank=_number(given, "r", int),
+        alpha=_number(given, "lora_alpha", float),
+        rank_stabilized=given.get("use_rslora") is True,
+        rank_pattern=_patterns(given, "rank_pattern", int),
+        alpha_pattern=_patterns(given, "alpha_pattern", float),
+        targets=_targets(given),
+    )
+    largest = max(config.rank, *config.rank_pattern.values(), 1)
+    if largest > max_rank:
+        raise AdapterError(f"its rank {largest} is above --max-lora-rank {max_rank}")
+    return config, body
+
+
+def _refuse(given: Mapping[str, Any]) -> None:
+    if given.get("peft_type") != "LORA":
+        raise AdapterError(f"{FILE}: peft_type is {given.get('peft_type')!r}, and only 'LORA' is supported")
+    if given.get("bias", "none") != "none":
+        raise AdapterError(f"{FILE}: bias is {given['bias']!r}, and only 'none' is supported")
+    for key, what in BEYOND.items():
+        if given.get(key):
+            raise AdapterError(f"{FILE}: {key} asks for {what}, which is not supported")
+    init = given.get("init_lora_weights", True)
+    if isinstance(init, str) and init.startswith(REBASED):
+        raise AdapterError(f"{FILE}: init_lora_weights is {init!r}, which changes the model's own weights")
+
+
+def _number(given: Mapping[str, Any], key: str, kind: type) -> Any:
+    value = given.get(key)
+    if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float) or not value > 0:
+        raise AdapterError(f"{FILE}: {key} is {value!r}, and not a number above 0")
+    return kind(value)
+
+
+def _patterns(given: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
+    patterns = given.get(key) or {}
+    if not isinstance(patterns, dict):
+        raise AdapterError(f"{FILE}: {key} is no object")
+    for pattern in patterns:
+        if len(pattern) > MOST_PATTERN or "(" in pattern or sum(map(pattern.count, "*+?{")) > REPEATS:
+            raise AdapterError(f"{FILE}: {key} has the pattern {pattern[:64]!r}, which is too elaborate")
+        try:
+            re.compile(pattern)
+        except re.error:
+            raise AdapterError(f"{FILE}: {key} has the pattern {pattern!r}, which is no regular expression") from None
+    return {pattern: _number(patterns, pattern, kind) for pattern in patterns}
+
+
+def _targets(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the modules that have to be there: none is known where a pattern or a choice of layers says which."""
+    targets: Sequence[Any] = given.get("target_modules") or ()
+    chosen = any(given.get(key) for key in ("layers_to_transform", "layers_pattern", "exclude_modules"))
+    if isinstance(targets, str) or chosen:
+        return ()
+    if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
+        raise AdapterError(f"{FILE}: target_modules is neither a text nor a list of texts")
+    return tuple(targets)
+
+
+def _found(patterns: Iterable[str], module: str) -> str | None:
+    """Returns the first pattern that the end of a module's name matches, as PEFT finds it."""
+    return next((pattern for pattern in patterns if re.match(rf"(.*\.)?({pattern})$", module)), None)

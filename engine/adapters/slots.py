@@ -1,0 +1,68 @@
+"""Keeps the adapters that are loaded, each in a slot that linear layers know it by; their number and rank are bound."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from core.errors import AdapterError, DeviceMemoryError
+from core.sizes import format_bytes
+from engine.adapters.weights import read_adapter
+from engine.device import device_errors
+from engine.model.adapted import Adaptable, Place, place_bytes
+from engine.plan import Work
+
+Places = Sequence[tuple[Place, Adaptable]]
+
+
+class AdapterSlots:
+    """Holds up to `most` adapters, of ranks up to `max_rank`, for the linear layers at `places`."""
+
+    def __init__(self, places: Places, most: int, max_rank: int, device: torch.device, dtype: torch.dtype) -> None:
+        self._places = places
+        self._most = most
+        self._max_rank = max_rank
+        self._device = device
+        self._dtype = dtype
+        self._slots: dict[str, int] = {}  # by digest
+        self._lock = threading.Lock()
+
+    def reserved_bytes(self) -> int:
+        """Returns the bytes that adapters can take: all of them, of the largest rank, for every layer."""
+        each = sum(place_bytes(place, self._max_rank, self._dtype) for place, _ in self._places)
+        return self._most * each
+
+    def load(self, directory: Path) -> str:
+        """Loads an adapter, if it is not there yet, and returns its digest. On any thread; steps may run meanwhile.
+
+        Raises `AdapterError` in one sentence.
+        """
+        places = [place for place, _ in self._places]
+        try:
+            with torch.inference_mode(), device_errors():
+                digest, changes = read_adapter(directory, places, self._max_rank, self._device, self._dtype)
+        except DeviceMemoryError:
+            raise AdapterError(f"there is no memory for {format_bytes(self.reserved_bytes() // self._most)}") from None
+        with self._lock:
+            if digest not in self._slots:
+                free = sorted({*range(1, self._most + 1)} - {*self._slots.values()})
+                if not free:
+                    raise AdapterError(f"{self._most} adapters are loaded already (--max-loras)")
+                for (_, linear), change in zip(self._places, changes, strict=True):
+                    linear.put(free[0], change)
+                self._slots[digest] = free[0]
+        return digest
+
+    def free(self, digest: str) -> None:
+        """Frees an adapter's memory. Between two steps, when no sequence uses it any more."""
+        with self._lock:
+            slot = self._slots.pop(digest)
+            for _, linear in self._places:
+                linear.put(slot, None)
+
+    def of(self, works: Sequence[Work]) -> list[int] | None:
+        """Returns the slot of each work, 0 for those without an adapter; None if no work has one."""
+        if not any(work.adapter for work in works):
+            return None
+        return [self._slots[work.adapter] if work.adapter else 0 for work in works]

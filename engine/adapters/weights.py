@@ -1,0 +1,109 @@
+"""Reads an adapter's matrices and lays them out for the linear layers that they change. Only safetensors are read."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from core.errors import AdapterError
+from engine.adapters.peft_config import AdapterConfig, read_adapter_config
+from engine.model.adapted import Expansion, LowRank, Place
+
+FILE = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+A, B = ".lora_A.weight", ".lora_B.weight"
+Tensors = Mapping[str, Tensor]
+
+
+def read_adapter(
+    directory: Path, places: Sequence[Place], max_rank: int, device: torch.device, dtype: torch.dtype
+) -> tuple[str, list[LowRank | None]]:
+    """Returns the digest of an adapter's content, and what it adds in each place. Raises `AdapterError`."""
+    config, body = read_adapter_config(directory, max_rank)
+    tensors = _tensors(directory)
+    _check_names(config, tensors, places)
+    digest = hashlib.sha256(body)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    changes = [_change(config, tensors, place, device, dtype) for place in places]
+    return digest.hexdigest()[:32], changes
+
+
+def _tensors(directory: Path) -> dict[str, Tensor]:
+    """Returns an adapter's tensors, by names without PEFT's prefix."""
+    path = directory / FILE
+    if not path.is_file():
+        pickled = next((each.name for each in sorted(directory.glob("*.bin"))), "")
+        hint = f"; {pickled} is a pickle, which is never loaded" if pickled else ""
+        raise AdapterError(f"{directory.name!r} has no {FILE}{hint}")
+    try:
+        with safe_open(str(path), framework="pt") as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise AdapterError(f"{FILE} cannot be read: {error}") from None
+    strange = next((name for name, tensor in tensors.items() if not tensor.is_floating_point()), None)
+    if strange is not None:
+        raise AdapterError(f"{strange} is stored as {tensors[strange].dtype}, and not as floats")
+    return {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+
+
+def _check_names(config: AdapterConfig, tensors: Tensors, places: Sequence[Place]) -> None:
+    """Raises `AdapterError` for tensors that have no place here, and for those that are missing."""
+    known = [name for place in places for name in place.names]
+    kinds = ", ".join(sorted({name.rpartition(".")[2] for name in known}))
+    there = set(known)
+    for name in tensors:
+        module = name.removesuffix(A).removesuffix(B)
+        if module == name:
+            raise AdapterError(f"it has the tensor {name}, and only lora_A and lora_B of linear layers are supported")
+        if module not in there:
+            raise AdapterError(f"it changes {module}, which this model lacks or cannot have changed; it can: {kinds}")
+    for target in config.targets:
+        if not any(name == target or name.endswith(f".{target}") for name in known):
+            raise AdapterError(f"its target module {target!r} is not among those that can be changed: {kinds}")
+    for module in known:
+        here = [end for end in (A, B) if module + end in tensors]
+        if len(here) == 1 or (config.targeted(module) and not here):
+            missing = next(end for end in (A, B) if module + end not in tensors)
+            raise AdapterError(f"it lacks the tensor {PREFIX}{module}{missing}")
+    if not tensors:
+        raise AdapterError(f"{FILE} has no tensors")
+
+
+def _change(
+    config: AdapterConfig, tensors: Tensors, place: Place, device: torch.device, dtype: torch.dtype
+) -> LowRank | None:
+    """Stacks the parts' A, and makes each part's B what its outputs need: scaled, in their order, transposed."""
+    shrinking: list[Tensor] = []
+    parts: list[Expansion] = []
+    first = rank_first = 0
+    for name, size in zip(place.names, place.sizes, strict=True):
+        if name + A in tensors:
+            rank = config.rank_of(name)
+            a = _shaped(tensors, name + A, (rank, place.inputs))
+            b = _shaped(tensors, name + B, (size, rank)).float() * (config.scale_of(name) * place.scale)
+            if place.order is not None:
+                own = place.order[first : first + size] - first
+                assert int(own.min()) >= 0 and int(own.max()) < size, "an order that crosses the parts of a layer"
+                b = b[own]
+            shrinking.append(a)
+            parts.append(Expansion(first, rank_first, b.t().to(device, dtype).contiguous()))
+            rank_first += rank
+        first += size
+    if not parts:
+        return None
+    return LowRank(torch.cat([a.to(dtype) for a in shrinking]).to(device).contiguous(), tuple(parts))
+
+
+def _shaped(tensors: Tensors, name: str, shape: tuple[int, int]) -> Tensor:
+    found = tuple(tensors[name].shape)
+    if found != shape:
+        raise AdapterError(
+            f"{PREFIX}{name} has shape {list(found)}, but this model and its config ask for {list(shape)}"
+        )
+    return tensors[name]
