@@ -178,8 +178,7 @@ class Adapters:
 
     # on the engine's thread -----------------------------------------------------------------------------------------
 
-    @property
-    def unused(self) -> bool:
+    def has_unused(self) -> bool:
         """Tells whether `free` has something to look at."""
         return bool(self._unused)
 

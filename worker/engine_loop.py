@@ -91,7 +91,7 @@ class EngineLoop(Generic[E]):
         try:
             while not self._over():
                 self._receive()
-                if self._life.adapters.unused:
+                if self._life.adapters.has_unused():
                     self._life.adapters.free(self._policy.adapters())
                 now = self._life.clock.now()
                 status.enters("planning")

@@ -94,11 +94,11 @@ async def test_it_is_freed_when_no_gateway_and_no_sequence_uses_it(world: World)
     (leaving,) = world.adapters.record()
     assert leaving.leaving and world.adapters.has(digest)
     await world.in_use(digest)
-    assert not world.adapters.unused
+    assert not world.adapters.has_unused()
     await world.in_use()
-    assert world.adapters.unused
+    assert world.adapters.has_unused()
     world.adapters.free({digest, ""})  # a step under way still has it
-    assert world.shelf.held == {digest} and world.adapters.unused
+    assert world.shelf.held == {digest} and world.adapters.has_unused()
     world.adapters.free({""})
     assert world.shelf.held == set() and world.adapters.record() == () and not world.adapters.has(digest)
 
@@ -108,11 +108,11 @@ async def test_nothing_is_freed_before_every_gateway_has_spoken(world: World, mo
     await world.want(sql="sql")
     await world.want()
     await world.in_use()
-    assert not world.adapters.unused
+    assert not world.adapters.has_unused()
     later = time.monotonic() + 3.1
-    monkeypatch.setattr(module.time, "monotonic", lambda: later)
+    monkeypatch.setattr("worker.adapters.time.monotonic", lambda: later)
     await world.in_use()
-    assert world.adapters.unused
+    assert world.adapters.has_unused()
 
 
 async def test_one_that_comes_back_while_it_leaves_stays(world: World) -> None:
