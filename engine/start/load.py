@@ -11,6 +11,7 @@ from msgspec import structs
 
 from core.config import EngineConfig
 from core.costs import Rates
+from core.errors import ConfigError
 from core.kvspec import KVSpec, blocks_for
 from core.model_location import CODE, WHOLE_MODEL, locate
 from core.records import Memory
