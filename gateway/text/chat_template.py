@@ -25,6 +25,8 @@ from gateway.text.chat import Chat
 
 FAILURES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 """What else a template may raise that meets data which it does not expect."""
+THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+"""Names of a message's reasoning, the usual one first; gpt-oss has the second."""
 
 
 class ChatTemplate:
@@ -54,7 +56,8 @@ class ChatTemplate:
 
     def render(self, chat: Chat) -> str:
         """Returns the prompt. Raises `APIError` if the template refuses."""
-        return self._rendered(structs.replace(chat, messages=[self._calls.written(one) for one in chat.messages]))
+        messages = [_with_thoughts(self._calls.written(message)) for message in chat.messages]
+        return self._rendered(structs.replace(chat, messages=messages))
 
     def _rendered(self, chat: Chat) -> str:
         template = self._with_tools if chat.tools else self._template
@@ -69,6 +72,12 @@ class ChatTemplate:
         except (jinja2.TemplateError, *FAILURES) as error:
             said = str(error) if isinstance(error, jinja2.TemplateError) else type(error).__name__
             raise invalid(f"the model's chat template refuses these messages: {said}", "messages") from None
+
+
+def _with_thoughts(message: dict[str, Any]) -> dict[str, Any]:
+    """Returns a message whose reasoning, if there is some, has all names by which templates ask for it."""
+    thought = next((message[name] for name in THOUGHTS if message.get(name) is not None), None)
+    return message if thought is None else {"thinking": thought, **message, "reasoning_content": thought}
 
 
 class _Generation(Extension):

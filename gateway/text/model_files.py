@@ -14,6 +14,7 @@ FILES = [
     "tokenizer_config.json",
     "chat_template.jinja",
     "chat_template.json",
+    "additional_chat_templates/*.jinja",
 ]
 
 
@@ -40,30 +41,25 @@ def read_object(directory: Path, name: str, required: bool = False) -> dict[str,
     return found
 
 
-def chat_template(directory: Path, tokenizer_config: dict[str, Any]) -> str | None:
-    """Returns the chat template's source, or None. Its own file wins over the tokenizer's config, as in transformers.
+def chat_templates(directory: Path, tokenizer_config: dict[str, Any]) -> dict[str, str]:
+    """Returns the sources of a model's chat templates by name; the usual one is `default`, with tools `tool_use`.
 
-    Raises `ModelError` if a file is broken.
+    Files of templates win over the tokenizer's config, and that over a processor's file, as in transformers. Raises
+    `ModelError` if a file is broken.
     """
+    files = [*(directory / "additional_chat_templates").glob("*.jinja"), directory / "chat_template.jinja"]
+    found = {"default" if path == files[-1] else path.stem: _source(path) for path in sorted(files) if path.is_file()}
+    if found:
+        return found
+    given = tokenizer_config.get("chat_template") or read_object(directory, "chat_template.json").get("chat_template")
+    if isinstance(given, list):
+        given = {entry.get("name"): entry.get("template") for entry in given if isinstance(entry, dict)}
+    named = given if isinstance(given, dict) else {"default": given}
+    return {name: source for name, source in named.items() if isinstance(source, str)}
+
+
+def _source(path: Path) -> str:
     try:
-        return (directory / "chat_template.jinja").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        pass
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ModelError(f"--model: {directory / 'chat_template.jinja'} cannot be read: {error}") from None
-    found = tokenizer_config.get("chat_template") or read_object(directory, "chat_template.json").get("chat_template")
-    return found if isinstance(found, str) else _named(found, "default")
-
-
-def tool_template(tokenizer_config: dict[str, Any]) -> str | None:
-    """Returns the source of a template that is for chats with tools alone, or None."""
-    return _named(tokenizer_config.get("chat_template"), "tool_use")
-
-
-def _named(templates: Any, name: str) -> str | None:
-    """Returns one of several templates."""
-    if not isinstance(templates, list):
-        return None
-    named = {entry.get("name"): entry.get("template") for entry in templates if isinstance(entry, dict)}
-    found = named.get(name)
-    return found if isinstance(found, str) else None
+        raise ModelError(f"--model: {path} cannot be read: {error}") from None

@@ -13,7 +13,7 @@ from gateway.text.chat_template import ChatTemplate
 from gateway.text.detokenizer import BytePieces, Detokenizer, Window, WithMarkers
 from gateway.text.infill import infill
 from gateway.text.literal_tokenizer import LiteralTokenizer
-from gateway.text.model_files import chat_template, read_object, tool_template
+from gateway.text.model_files import chat_templates, read_object
 from gateway.text.reach import UNKNOWN, reach
 from gateway.text.spelled_tokens import SpelledTokens
 from gateway.text.token_bytes import TokenBytes
@@ -56,7 +56,8 @@ class ModelTokenizer:
             for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
             if isinstance(generation.get(name), (int, float))
         }
-        source, with_tools = chat_template(directory, settings), tool_template(settings)
+        templates = chat_templates(directory, settings)
+        source, with_tools = templates.get("default"), templates.get("tool_use")
         self.template_source = with_tools or source
         self.template = ChatTemplate(source, named, with_tools) if source is not None else None
         added = self._tokenizer.get_added_tokens_decoder()

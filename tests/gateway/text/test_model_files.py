@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from core.errors import ModelError
 from gateway.errors import APIError
@@ -31,6 +32,55 @@ def test_a_template_in_the_tokenizers_config(tmp_path: Path, settings: dict[str,
     config.write_text(json.dumps(json.loads(config.read_text()) | settings))
     template = ModelTokenizer(tmp_path).template
     assert template is not None and template.render(Chat([])) == "T"
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "F.", "parameters": {"type": "object"}}}]
+LISTED = [{"name": name, "template": f"listed {name}"} for name in ("default", "tool_use", "rag")]
+
+
+@pytest.mark.parametrize(
+    ("files", "settings"),
+    [
+        ({"chat_template.jinja": "one"}, {}),
+        ({"chat_template.jinja": "one"}, {"chat_template": LISTED}),  # files win, all of them
+        ({"chat_template.jinja": "one", "additional_chat_templates/tool_use.jinja": "tools"}, {"chat_template": "x"}),
+        ({"chat_template.jinja": "one", "additional_chat_templates/rag.jinja": "rag"}, {}),
+        ({"additional_chat_templates/default.jinja": "one", "additional_chat_templates/tool_use.jinja": "tools"}, {}),
+        ({}, {"chat_template": "one"}),
+        ({}, {"chat_template": LISTED}),
+        ({}, {"chat_template": LISTED[::2]}),
+        ({"chat_template.json": json.dumps({"chat_template": "a processor's"})}, {"chat_template": "one"}),
+    ],
+)
+def test_the_template_of_a_chat_is_the_one_that_transformers_takes(
+    files: dict[str, str], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    directory = byte_level(tmp_path, template=None)
+    for name, text in files.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text(text)
+    config = directory / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | settings))
+    template, theirs = ModelTokenizer(directory).template, AutoTokenizer.from_pretrained(directory)
+    assert template is not None
+    for tools in (None, TOOLS):
+        found = template.render(Chat([{"role": "user", "content": "a"}], tools))
+        assert found == theirs.apply_chat_template([{"role": "user", "content": "a"}], tools=tools, tokenize=False)
+
+
+def test_a_processors_template_serves_where_there_is_no_other(tmp_path: Path) -> None:
+    directory = byte_level(tmp_path, template=None)
+    (directory / "chat_template.json").write_text(json.dumps({"chat_template": "a processor's"}))
+    template = ModelTokenizer(directory).template
+    assert template is not None and template.render(Chat([])) == "a processor's"
+
+
+def test_a_template_that_is_no_text_is_named(tmp_path: Path) -> None:
+    directory = byte_level(tmp_path)
+    (directory / "additional_chat_templates").mkdir()
+    (directory / "additional_chat_templates" / "tool_use.jinja").write_bytes(b"\xff")
+    with pytest.raises(ModelError, match=r"additional_chat_templates/tool_use\.jinja cannot be read"):
+        ModelTokenizer(directory)
 
 
 def test_a_model_without_a_template(tmp_path: Path) -> None:
