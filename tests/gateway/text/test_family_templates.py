@@ -94,7 +94,7 @@ def theirs(name: str, chat: Chat) -> str | None:
         )
     except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError):
         return None
-    return rendered[0]
+    return str(rendered[0])
 
 
 def ours(template: ChatTemplate, chat: Chat) -> str | None:
