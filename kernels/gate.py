@@ -69,19 +69,19 @@ def _gate(
 def activate(first: tl.tensor, second: tl.tensor, ACTIVATION: tl.constexpr) -> tl.tensor:
     """Gates fp32 values, of any shape."""
     if ACTIVATION == "silu":
-        return first * _sigmoid(first) * second
+        return first * sigmoid(first) * second
     elif ACTIVATION == "gelu_tanh":
-        return first * _sigmoid((first + first * first * first * GELU_CUBE) * GELU_SLOPE) * second
+        return first * sigmoid((first + first * first * first * GELU_CUBE) * GELU_SLOPE) * second
     else:
         tl.static_assert(ACTIVATION == "clamped_swiglu")
         # By comparisons, which leave NaN what it is; the device's minimum would make a number of it.
         low = tl.where(first > SWIGLU_LIMIT, SWIGLU_LIMIT, first)
         within = tl.where(second > SWIGLU_LIMIT, SWIGLU_LIMIT, tl.where(second < -SWIGLU_LIMIT, -SWIGLU_LIMIT, second))
-        return low * _sigmoid(low * SWIGLU_SLOPE) * (within + 1.0)
+        return low * sigmoid(low * SWIGLU_SLOPE) * (within + 1.0)
 
 
 @triton.jit
-def _sigmoid(x: tl.tensor) -> tl.tensor:
+def sigmoid(x: tl.tensor) -> tl.tensor:
     """Returns 1 / (1 + exp(-x)), by a power that never overflows."""
     power = tl.exp(-tl.abs(x))
     return tl.where(x < 0.0, power, 1.0) / (1.0 + power)

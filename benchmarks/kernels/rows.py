@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from benchmarks.kernels import (
     block_copy,
+    experts,
+    experts_prefill,
     forbid_tokens,
     gate,
     paged_decode_attention,
@@ -12,8 +14,10 @@ from benchmarks.kernels import (
     prefill_attention,
     rms_norm,
     rope_and_store,
+    route,
     sample,
     score_floor,
+    sort_by_expert,
     token_mask,
     token_scores,
 )
@@ -25,6 +29,10 @@ MODULES: dict[str, Rows] = {
     "rms_norm": rms_norm,
     "rope_and_store": rope_and_store,
     "gate": gate,
+    "route": route,
+    "sort_by_expert": sort_by_expert,
+    "experts": experts,
+    "experts_prefill": experts_prefill,
     "sample": sample,
     "score_floor": score_floor,
     "penalize": penalize,

@@ -1,0 +1,194 @@
+"""Chooses each token's experts by a router's logits, and weighs them.
+
+    scores  = softmax(logits), logits or sigmoid(logits)
+    wanted  = scores + correction                 minus infinity in all but the best `groups_used` groups
+    chosen  = places of the `used` largest of wanted, the first of equal ones
+    shares  = scores of the chosen, through a softmax, or divided by their sum, or as they are; times `scale`
+
+(Softmax: Shazeer et al., "Outrageously Large Neural Networks", 2017, https://arxiv.org/abs/1701.06538; of those used:
+Mixtral, 2024, https://arxiv.org/abs/2401.04088; groups: DeepSeek-V2, https://arxiv.org/abs/2405.04434; sigmoids and
+their correction: DeepSeek-V3, https://arxiv.org/abs/2412.19437.) A group is as good as its largest score, or as the sum
+of its largest two. A program is one warp, which has a token's logits in its registers: no step of the choice waits for
+another warp.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.gate import sigmoid
+from kernels.sizes import power_of_two
+from kernels.tuning import Config, tuned
+
+CANDIDATES = (Config({}, warps=1), Config({}, warps=2), Config({}, warps=4))
+"""The first is the default."""
+
+MOST_EXPERTS = 1024
+LEAST_SUM = tl.constexpr(1e-20)
+"""Is added to the sum of shares before they are divided by it: sigmoids may all be 0."""
+UNLIKELY = tl.constexpr(-1e30)
+"""Stands for logits that are NaN."""
+BEHIND = tl.constexpr(1 << 30)
+"""Is larger than every expert's number."""
+
+
+class Routing(NamedTuple):
+    """Says how experts are chosen and weighed: see the head of this file."""
+
+    used: int
+    scores: Literal["softmax", "softmax_of_used", "sigmoid"] = "softmax"
+    normalized: bool = False  # shares are divided by their sum
+    scale: float = 1.0
+    groups: int = 1
+    groups_used: int = 1
+    best_two: bool = False  # a group is as good as the sum of its largest two
+
+
+def unsupported(experts: int) -> str:
+    """Says in one sentence why a choice among so many experts cannot be made; empty: it can."""
+    return f"route supports up to {MOST_EXPERTS} experts, not {experts}" if experts > MOST_EXPERTS else ""
+
+
+def route(
+    logits: Tensor, routing: Routing, correction: Tensor | None = None, *, config: Config | None = None
+) -> tuple[Tensor, Tensor]:
+    """Chooses `used` experts for each token.
+
+    Args:
+        logits: `[tokens, experts]` fp32, contiguous. One that is NaN makes all shares of its token NaN.
+        routing: how.
+        correction: `[experts]` fp32, which is added to the scores where experts are chosen; None: nothing is.
+
+    Returns the chosen, int32, best first, and their shares, fp32, both `[tokens, used]`.
+
+    Example: logits `[32, 128]`, `Routing(8, normalized=True)` gives two `[32, 8]`.
+    """
+    tokens, experts = logits.shape
+    assert logits.dtype == torch.float32 and logits.is_contiguous() and not unsupported(experts)
+    assert 1 <= routing.used <= experts and experts % routing.groups == 0
+    if correction is not None:
+        assert correction.shape == (experts,) and correction.dtype == torch.float32 and correction.is_contiguous()
+    chosen = torch.empty((tokens, routing.used), dtype=torch.int32, device=logits.device)
+    shares = logits.new_empty(chosen.shape)
+    if not tokens:
+        return chosen, shares
+    config = config or tuned("route", f"experts={experts},used={routing.used}", logits.device, CANDIDATES[0])
+    each = experts // routing.groups
+    _route[(tokens,)](
+        logits,
+        logits if correction is None else correction,
+        chosen,
+        shares,
+        routing.scale,
+        EXPERTS=experts,
+        GROUPS=routing.groups,
+        EACH=each,
+        GROUPS_TILE=power_of_two(routing.groups),
+        EACH_TILE=power_of_two(each),
+        GROUPS_USED=routing.groups_used,
+        BEST_TWO=routing.best_two,
+        USED=routing.used,
+        USED_TILE=power_of_two(routing.used),
+        SCORES=routing.scores,
+        CORRECTED=correction is not None,
+        NORMALIZED=routing.normalized,
+        **config.options(),
+    )
+    return chosen, shares
+
+
+@triton.jit(do_not_specialize=["scale"])
+def _route(
+    logits: tl.tensor,
+    correction: tl.tensor,
+    chosen: tl.tensor,
+    shares: tl.tensor,
+    scale: tl.tensor,
+    EXPERTS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    EACH: tl.constexpr,
+    GROUPS_TILE: tl.constexpr,
+    EACH_TILE: tl.constexpr,
+    GROUPS_USED: tl.constexpr,
+    BEST_TWO: tl.constexpr,
+    USED: tl.constexpr,
+    USED_TILE: tl.constexpr,
+    SCORES: tl.constexpr,
+    CORRECTED: tl.constexpr,
+    NORMALIZED: tl.constexpr,
+) -> None:
+    token = tl.program_id(0).to(tl.int64)
+    group = tl.arange(0, GROUPS_TILE)
+    within = tl.arange(0, EACH_TILE)
+    expert = group[:, None] * EACH + within[None, :]
+    there = (group < GROUPS)[:, None] & (within < EACH)[None, :]
+    lowest = float("-inf")
+    scores = tl.load(logits + token * EXPERTS + expert, mask=there, other=lowest)
+    broken = scores != scores
+    scores = tl.where(broken, UNLIKELY, scores)
+    if SCORES == "softmax":
+        powers = tl.exp(scores - tl.max(scores))
+        scores = powers / tl.sum(powers)
+    elif SCORES == "sigmoid":
+        scores = sigmoid(scores)
+    wanted = scores
+    if CORRECTED:
+        wanted += tl.load(correction + expert, mask=there, other=0.0)
+    wanted = tl.where(there, wanted, lowest)
+    if GROUPS > 1:
+        best = tl.max(wanted, 1)
+        if BEST_TWO:
+            first = tl.min(tl.where(wanted == best[:, None], within[None, :], EACH_TILE), 1)
+            best += tl.max(tl.where(within[None, :] == first[:, None], lowest, wanted), 1)
+        left = group < GROUPS
+        for _ in range(GROUPS_USED):
+            place = tl.min(tl.where(left & (best == tl.max(tl.where(left, best, lowest))), group, BEHIND))
+            left &= group != place
+        out = left[:, None]
+        wanted = tl.where(out, lowest, wanted)
+
+    lane = tl.arange(0, USED_TILE)
+    places = tl.zeros([USED_TILE], tl.int32)
+    found = tl.full([USED_TILE], lowest, tl.float32)
+    left_experts = there
+    for turn in range(USED):
+        most = tl.max(tl.where(left_experts, wanted, lowest))
+        place = tl.min(tl.where(left_experts & (wanted == most), expert, BEHIND))
+        score = tl.sum(tl.where(expert == place, tl.where(there, scores, 0.0), 0.0))
+        places = tl.where(lane == turn, place, places)
+        found = tl.where(lane == turn, score, found)
+        left_experts &= expert != place
+
+    kept = lane < USED
+    if SCORES == "softmax_of_used":
+        powers = tl.where(kept, tl.exp(found - tl.max(found)), 0.0)
+        found = powers / tl.sum(powers)
+    if NORMALIZED:
+        found = found / (tl.sum(tl.where(kept, found, 0.0)) + LEAST_SUM)
+    found = tl.where(tl.max(broken.to(tl.int32)) > 0, float("nan"), found)
+    tl.store(chosen + token * USED + lane, places, mask=kept)
+    tl.store(shares + token * USED + lane, found * scale, mask=kept)
+
+
+def reference(logits: Tensor, routing: Routing, correction: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Computes the same by torch's operators, in the precision of the logits."""
+    scores = logits
+    if routing.scores != "softmax_of_used":
+        scores = logits.softmax(-1) if routing.scores == "softmax" else logits.sigmoid()
+    wanted = scores if correction is None else scores + correction
+    groups = wanted.unflatten(1, (routing.groups, -1))
+    good = groups.topk(2 if routing.best_two else 1).values.sum(-1)
+    order = good.sort(dim=1, descending=True, stable=True).indices
+    if routing.groups > 1:
+        out = torch.ones_like(good, dtype=torch.bool).scatter_(1, order[:, : routing.groups_used], False)
+        wanted = groups.masked_fill(out[:, :, None], float("-inf")).flatten(1)
+    chosen = wanted.sort(dim=1, descending=True, stable=True).indices[:, : routing.used]
+    shares = scores.gather(1, chosen)
+    if routing.scores == "softmax_of_used":
+        shares = shares.softmax(-1)
+    if routing.normalized:
+        shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)
+    return chosen.int(), shares * routing.scale

@@ -1,0 +1,127 @@
+"""Sorts the pairs of a token and an expert that it uses by their experts, into tiles of one expert each.
+
+    tiles = (pairs + min(experts, pairs) x (rows - 1)) / rows
+
+is as many tiles of `rows` rows as there can be at most, whatever is chosen: an expert has ceil(its pairs / rows). So the
+sizes of everything behind this are known to the host, which never asks the device what was chosen, and a recorded step
+serves every choice. Tiles that are not needed are nobody's. (Megablocks sorts alike: Gale et al., 2022,
+https://arxiv.org/abs/2211.15841.)
+
+A program takes one expert. All of them count all experts' pairs, so that each knows where its tiles begin without
+asking the others; then it writes the numbers of its own pairs, in their order. That is two passes over a few numbers,
+which are in the cache, in one launch. Nothing is added up by whoever comes first: the same input gives the same tiles.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.sizes import power_of_two, tile_count
+from kernels.tuning import Config, tuned
+
+CANDIDATES = (Config({"CHUNK": 1024}, warps=4), Config({"CHUNK": 2048}, warps=8), Config({"CHUNK": 512}, warps=2))
+"""The first is the default."""
+
+NOBODY = -1
+"""The pair of a row that fills a tile up, and the expert of a tile that is not needed."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Holds the pairs as tiles of `rows` rows; pair t * used + i is of token t's i-th expert."""
+
+    pairs: Tensor  # [tiles x rows] int32, `NOBODY` behind an expert's last one; undefined in tiles of nobody
+    owners: Tensor  # [tiles] int32, the expert of each tile, `NOBODY` behind the last
+    rows: int
+
+
+def most_tiles(pairs: int, experts: int, rows: int) -> int:
+    """Returns how many tiles so many pairs can take."""
+    return (pairs + min(experts, pairs) * (rows - 1)) // rows
+
+
+def sort_by_expert(chosen: Tensor, experts: int, rows: int, *, config: Config | None = None) -> Tiles:
+    """Sorts pairs by their experts.
+
+    Args:
+        chosen: `[tokens, used]` int32, 0 … experts - 1, contiguous.
+        experts: how many there are.
+        rows: of a tile.
+
+    Example: chosen `[[2, 0], [2, 1]]` of 4 experts, tiles of 2 rows: pairs `[1, -1, 3, -1, 0, 2]` and owners
+    `[0, 1, 2]`.
+    """
+    assert chosen.dtype == torch.int32 and chosen.is_contiguous()
+    count = most_tiles(chosen.numel(), experts, rows)
+    pairs, owners = chosen.new_empty(count * rows), chosen.new_empty(count)
+    if count:
+        config = config or tuned("sort_by_expert", f"experts={experts}", chosen.device, CANDIDATES[0])
+        _sort[(experts,)](
+            chosen,
+            pairs,
+            owners,
+            chosen.numel(),
+            count,
+            EXPERTS=experts,
+            BINS=power_of_two(experts + 1),
+            ROWS=rows,
+            **config.options(),
+        )
+    return Tiles(pairs, owners, rows)
+
+
+# Both change with the batch: another kernel would be compiled while a request waits.
+@triton.jit(do_not_specialize=["count", "tiles"])
+def _sort(
+    chosen: tl.tensor,
+    pairs: tl.tensor,
+    owners: tl.tensor,
+    count: tl.tensor,
+    tiles: tl.tensor,
+    EXPERTS: tl.constexpr,
+    BINS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+) -> None:
+    expert = tl.program_id(0)
+    lane = tl.arange(0, CHUNK)
+    counts = tl.zeros([BINS], tl.int32)
+    for start in range(0, count, CHUNK):
+        # What is behind the last is in a bin of its own, behind those of experts.
+        owner = tl.load(chosen + start + lane, mask=start + lane < count, other=EXPERTS)
+        counts += tl.histogram(owner, BINS)
+    bins = tl.arange(0, BINS)
+    needed = tl.where(bins < EXPERTS, tl.cdiv(counts, ROWS), 0)
+    begin = tl.sum(tl.where(bins < expert, needed, 0))
+    end = begin + tl.sum(tl.where(bins == expert, needed, 0))
+
+    place = begin * ROWS
+    for start in range(0, count, CHUNK):
+        owner = tl.load(chosen + start + lane, mask=start + lane < count, other=EXPERTS)
+        own = (owner == expert).to(tl.int32)
+        tl.store(pairs + place + tl.cumsum(own, 0) - 1, start + lane, mask=own > 0)
+        place += tl.sum(own)
+    row = tl.arange(0, ROWS)
+    tl.store(pairs + place + row, tl.full([ROWS], -1, tl.int32), mask=place + row < end * ROWS)
+    for start in range(begin, end, CHUNK):
+        tl.store(owners + start + lane, tl.zeros([CHUNK], tl.int32) + expert, mask=start + lane < end)
+    if expert == EXPERTS - 1:
+        for start in range(end, tiles, CHUNK):
+            tl.store(owners + start + lane, tl.full([CHUNK], -1, tl.int32), mask=start + lane < tiles)
+
+
+def reference(chosen: Tensor, experts: int, rows: int) -> Tiles:
+    """Computes the same by torch's operators; pairs of tiles of nobody are `NOBODY`."""
+    count = most_tiles(chosen.numel(), experts, rows)
+    pairs, owners = chosen.new_full((count * rows,), NOBODY), chosen.new_full((count,), NOBODY)
+    tile = 0
+    for expert in range(experts):
+        own = (chosen.flatten() == expert).nonzero().flatten().int()
+        pairs[tile * rows : tile * rows + len(own)] = own
+        needed = tile_count(len(own), rows)
+        owners[tile : tile + needed] = expert
+        tile += needed
+    return Tiles(pairs, owners, rows)
