@@ -1,6 +1,6 @@
 """Multiplies tokens by the weights of the experts that they use, all experts in one launch.
 
-    gated[p]  = activation(x[t] G_e^T + b, x[t] U_e^T + b)                 pair p = t * used + i, expert e = chosen[t, i]
+    gated[p]  = activation(x[t] G_e^T + b, x[t] U_e^T + b)                pair p = t * used + i, expert e = chosen[t, i]
     given[p]  = shares[p] (gated[p] D_e^T + b)
     output[t] = sum_i given[t * used + i]
 
@@ -37,7 +37,8 @@ CANDIDATES = (
     Config({"TILE": 128, "DEPTH": 64, "GROUP": 8}, warps=8, stages=3),
     Config({"TILE": 32, "DEPTH": 32, "GROUP": 4}, warps=8, stages=2),
 )
-"""The first three are the defaults of few, some and many rows, the last is that of fp32."""
+"""The first three are the defaults of few, some and many rows, the one before the last that of a second product of many
+rows, which has one sum where the first has two, and the last is that of fp32."""
 SUM_TILE = 1024
 
 
@@ -60,6 +61,11 @@ def rows_for(pairs: int, experts: int, dtype: torch.dtype) -> int:
     if pairs <= FEW // 2 * experts:
         return FEW
     return SOME if pairs <= SOME * experts or dtype == torch.float32 else MANY
+
+
+def row_counts(dtype: torch.dtype) -> tuple[int, ...]:
+    """Lists what `rows_for` may return."""
+    return (FEW, SOME) if dtype == torch.float32 else (FEW, SOME, MANY)
 
 
 def gate_up(
@@ -126,8 +132,7 @@ def _launch(
     width = output.shape[1]
     name = f"{str(x.dtype).removeprefix('torch.')},rows={tiles.rows},inputs={inputs},outputs={outputs}"
     kernel = "experts" if tiles.rows == FEW else "experts_prefill"
-    default = CANDIDATES[-1] if x.dtype == torch.float32 else CANDIDATES[(FEW, SOME, MANY).index(tiles.rows)]
-    config = config or tuned(kernel, name, x.device, default)
+    config = config or tuned(kernel, name, x.device, _default(x.dtype, tiles.rows, gated=shares is None))
     options = config.options()
     count = len(tiles.owners)
     if not count:
@@ -149,6 +154,12 @@ def _launch(
         ACTIVATION=activation,
         **options,
     )
+
+
+def _default(dtype: torch.dtype, rows: int, *, gated: bool) -> Config:
+    if dtype == torch.float32:
+        return CANDIDATES[-1]
+    return CANDIDATES[(FEW, SOME, MANY).index(rows) if gated or rows < MANY else -2]
 
 
 @triton.jit
@@ -213,10 +224,7 @@ def _multiply(
         gate += tl.load(added, mask=inside, other=0.0).to(tl.float32)[None, :]
         if GATED:
             up += tl.load(added + WIDTH, mask=inside, other=0.0).to(tl.float32)[None, :]
-    if GATED:
-        found = activate(gate, up, ACTIVATION)
-    else:
-        found = gate * tl.load(shares + pair, mask=kept, other=0.0)[:, None]
+    found = activate(gate, up, ACTIVATION) if GATED else gate * tl.load(shares + pair, mask=kept, other=0.0)[:, None]
     target = output + (pair * WIDTH)[:, None] + column[None, :]
     tl.store(target, found.to(output.dtype.element_ty), mask=kept[:, None] & inside[None, :])
 

@@ -26,6 +26,7 @@ def experts(
     second: Expert,
     activation: Activation,
     *,
+    rows: int | None = None,
     config: Config | None = None,
 ) -> Tensor:
     """Computes what each token's experts give together.
@@ -37,6 +38,7 @@ def experts(
         first: gate and up, one below the other, `[experts, 2 x intermediate, hidden]` in the format of `x`.
         second: `[experts, hidden, intermediate]`.
         activation: of gate and up.
+        rows: of a tile; by default what suits the number of pairs.
         config: of both products.
 
     Returns `[tokens, hidden]` in the format of `x`.
@@ -46,7 +48,7 @@ def experts(
     """
     count, used = len(first.weight), chosen.shape[1]
     assert shares.shape == chosen.shape == (len(x), used) and len(second.weight) == count
-    tiles = sort_by_expert(chosen, count, rows_for(chosen.numel(), count, x.dtype))
+    tiles = sort_by_expert(chosen, count, rows or rows_for(chosen.numel(), count, x.dtype))
     between = gate_up(x, first, tiles, used, activation, config=config)
     return summed(down(between, second, tiles, shares, config=config), used)
 

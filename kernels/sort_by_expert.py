@@ -2,8 +2,8 @@
 
     tiles = (pairs + min(experts, pairs) x (rows - 1)) / rows
 
-is as many tiles of `rows` rows as there can be at most, whatever is chosen: an expert has ceil(its pairs / rows). So the
-sizes of everything behind this are known to the host, which never asks the device what was chosen, and a recorded step
+is as many tiles of `rows` rows as there can be at most, whatever is chosen: an expert has ceil(its pairs / rows). The
+sizes of everything behind this are known to the host, which never asks the device what was chosen; a recorded step
 serves every choice. Tiles that are not needed are nobody's. (Megablocks sorts alike: Gale et al., 2022,
 https://arxiv.org/abs/2211.15841.)
 

@@ -18,7 +18,7 @@ from engine.device import cpu_multiplies_bf16, to_device
 from engine.model.adapted import Adapting, LowRank
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
-from engine.model.linear import Linear, stacked
+from engine.model.linear import Experts, Linear, stacked
 
 PACKED_FOR_ROWS = 8
 """The batch that oneDNN chooses its layout for; this one serves 1 to 512 rows about as well as one of their own."""
@@ -108,7 +108,7 @@ class ReferenceLinears:
     def of_held(self, weight: Tensor) -> Linear:
         return self._make(weight, None)
 
-    def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> ReferenceExperts:
+    def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> Experts:
         products = [(self.fused(e.gate_up, e.gate_up_bias), self.fused([e.down], e.down_bias)) for e in tensors]
         return ReferenceExperts(products, mlp.activation)
 

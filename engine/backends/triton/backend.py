@@ -12,23 +12,23 @@ from torch import Tensor
 from core.kvspec import blocks_for
 from core.status import Progress
 from engine.backends.base import Backend, OnLayer
-from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.triton.adjuster import TritonAdjuster
 from engine.backends.triton.attention import TritonAttention, TritonAttentionStep
 from engine.backends.triton.codec import TritonCodec
 from engine.backends.triton.decode_graphs import DecodeGraphs
 from engine.backends.triton.decode_inputs import DecodeInputs
 from engine.backends.triton.elementwise import TritonElementwise
+from engine.backends.triton.linear import TritonLinears
 from engine.backends.triton.mover import TritonMover
 from engine.backends.triton.sampler import TritonSampler
 from engine.backends.triton.scorer import TritonScorer
-from engine.model.config import AttentionLayer, DenseMLP, HeadAttention, LayerConfig, ModelConfig, TextModel, heads_of
+from engine.model.config import AttentionLayer, ExpertsMLP, HeadAttention, LayerConfig, ModelConfig, TextModel, heads_of
 from engine.model.layer import Layer
 from engine.model.linear import Linear
 from engine.model.model import Model
 from engine.model.rope import angle_table
 from engine.model.transformer import OperatorLayers
-from kernels import attention_tiles, rms_norm, rope_and_store, sample
+from kernels import attention_tiles, rms_norm, rope_and_store, route, sample
 
 
 class TritonBackend(Backend[Linear, TritonAttentionStep]):
@@ -38,7 +38,7 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(device, dtype)
-        self.linears = ReferenceLinears(device, dtype)
+        self.linears: TritonLinears = TritonLinears(device, dtype)
         self.adjuster = TritonAdjuster()
         self.sampler = TritonSampler()
         self.scorer = TritonScorer()
@@ -56,6 +56,7 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
 
     def warm_up(self, config: TextModel, pool: list[Tensor]) -> None:
         self.attention(config, pool).warm_up()
+        self.linears.warm_up()
         TritonScorer().warm_up(config.vocab_size, self.device, self.dtype)
 
     def decode_steps(
@@ -89,7 +90,7 @@ def _unsupported_layer(layer: AttentionLayer, dtype: torch.dtype, block: int) ->
     why = attention_tiles.unsupported(dtype, attention.head_dim, block, attention.heads // attention.kv_heads)
     if why or not isinstance(layer, LayerConfig):  # the rest of the layer is not ours
         return why
-    if not isinstance(layer.mlp, DenseMLP):
-        return "there are no kernels for mixtures of experts"
+    if isinstance(layer.mlp, ExpertsMLP) and (why := route.unsupported(layer.mlp.experts)):
+        return why
     all_heads = attention.heads + 2 * attention.kv_heads if attention.norm == "all" else 0
     return rope_and_store.unsupported(attention.head_dim, all_heads)

@@ -12,14 +12,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from engine.backends.reference.routing import route
 from engine.backends.triton.attention import TritonAttentionStep
+from engine.backends.triton.experts import routing_of
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
 from engine.model.elementwise import Angles
 from engine.model.rope import Rope, rotate_
 from kernels.gate import gate
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_and_store import rope_and_store
+from kernels.route import route
 
 
 class TritonElementwise:
@@ -89,7 +90,7 @@ class TritonElementwise:
         return gate(gate_up, activation)
 
     def route(self, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
-        return route(logits, mlp, correction)
+        return route(logits, routing_of(mlp), correction)
 
 
 def _sides(angles: Angles, dtype: torch.dtype) -> Angles:
