@@ -52,7 +52,7 @@ def test_tokens_equal_the_references(
     config = VARIANTS[variant]()
     config.num_hidden_layers, config.layer_types = 2, (getattr(config, "layer_types", None) or [])[:2] or None
     directory = build_model(tmp_path / variant, config)
-    expected = golden(directory, make_prompts([1, 19, 21], config.vocab_size), NEW_TOKENS)
+    expected = golden(directory, make_prompts([2, 19, 21], config.vocab_size), NEW_TOKENS)
     executor = make(directory, decode_graphs=graphs)
     assert executor.engine.backend.name == "triton"
     running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
