@@ -177,7 +177,7 @@ async def _far(config: TransferConfig, size: int, device: torch.device) -> None:
     def on_inbound(event: ToDecodeEngine) -> None:
         if isinstance(event, RoomWanted):
             count = len(event.open.prompt.token_ids) // BLOCK_TOKENS
-            inbound.handle(RoomGranted(event.key, (list(range(1, 1 + count)),), 0))
+            inbound.handle(RoomGranted(event.key, (list(range(1, 1 + count)),), (0,)))
 
     target = pool(size, 0, device)
     inbound = Inbound(config, "127.0.0.1", "decode", SPEC, target, network, on_inbound)

@@ -436,7 +436,8 @@ class Waiting(Handoff, frozen=True, kw_only=True, tag="waiting"):
 class Grant(Handoff, frozen=True, kw_only=True, tag="grant"):
     """The decode worker grants room: blocks are reserved for the whole prompt."""
 
-    held: int  # leading blocks of the sender's whose KV is here already
+    held: Annotated[list[Count], Meta(max_length=1024)]
+    """Leading blocks of the sender's, for each KV group, that need not come: their KV is here, or not needed."""
     limit: int  # byte offset up to which the link may send
 
 

@@ -116,7 +116,11 @@ class DecodePolicy:
         deadline = now + opened.remaining_ms / 1000
         try:
             check_tokens(opened.prompt.token_ids, self._vocab_size)
-            members = [Sequence(key, opened.gateway, opened.prompt, deadline, landing=True) for key in keys]
+            sent = opened.form.block_tokens
+            members = [
+                Sequence(key, opened.gateway, opened.prompt, deadline, landing=True, sent_block_tokens=sent)
+                for key in keys
+            ]
             self._add(SequenceGroup(members, handoff, now))
         except MessageError as error:
             self._tell_io(RoomRefused(handoff, "malformed", str(error), False))
@@ -184,7 +188,7 @@ class DecodePolicy:
             handoff = self._by_stem[stem.id].handoff
             if handoff is not None:
                 blocks = tuple(list(table) for table in stem.blocks)
-                self._tell_io(RoomGranted(handoff, blocks, min(stem.held_blocks)))
+                self._tell_io(RoomGranted(handoff, blocks, stem.held_blocks))
 
     # send -----------------------------------------------------------------------------------------------------------
 

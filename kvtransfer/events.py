@@ -17,7 +17,7 @@ from kvtransfer.digest import Place
 from kvtransfer.handoff import HandoffKey
 
 Tables = tuple[list[int], ...]
-"""For each KV group, the pool's blocks of one sequence, in order of position."""
+"""For each KV group, the pool's blocks of one sequence, in order of position; block 0 where a window needs none."""
 
 Outcome = Literal["accepted", "failed", "done"]
 
@@ -31,7 +31,18 @@ class OpenHandoff(Struct, frozen=True):
     job: PrefillJob
     samples: tuple[int, ...]  # of the job's samples those that still live
     deadline: float  # s, of the local clock
-    blocks: Tables  # of the prompt
+    blocks: Tables  # of the prompt; those of a window follow, if they are not all taken yet
+
+
+class BlocksTaken(Struct, frozen=True):
+    """All blocks of the prompt that will move are taken in this KV group, which has a window.
+
+    It comes before the first `LayerReady` of the group, unless the blocks were known when the handoff was opened.
+    """
+
+    handoff: int
+    group: int  # index of the KV group in the spec
+    blocks: list[int]  # in order of position; block 0 where none is needed
 
 
 class LayerReady(Struct, frozen=True):
@@ -129,11 +140,11 @@ class Dropped(Struct, frozen=True):
 
 
 class RoomGranted(Struct, frozen=True):
-    """All blocks of the prompt are reserved; the first `held` of each group have their KV already."""
+    """All blocks that the first query behind the prompt sees are reserved."""
 
     key: HandoffKey
     blocks: Tables
-    held: int  # leading blocks, of this side's size
+    held: tuple[int, ...]  # leading blocks of each group, of this side's size, that have their KV already, or need none
 
 
 class RoomRefused(Struct, frozen=True):
@@ -161,7 +172,7 @@ class CancelAttempt(Struct, frozen=True):
     key: AttemptKey
 
 
-FromPrefill = OpenHandoff | LayerReady | CommitHandoff | AbortHandoff | CancelAttempt
+FromPrefill = OpenHandoff | BlocksTaken | LayerReady | CommitHandoff | AbortHandoff | CancelAttempt
 ToPrefillEngine = Closed | Unpinned
 FromDecode = RoomGranted | RoomRefused | HandoffOver | CancelAttempt
 ToDecodeEngine = RoomWanted | Landed | Dropped

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from core.kvspec import KVSpec, blocks_for
+from core.kvspec import KVSpec
 from core.messages import Branch
 
 
@@ -14,9 +14,9 @@ class HandoffKey(NamedTuple):
     handoff: int  # the prefill worker's number for it
 
 
-def handoff_blocks(spec: KVSpec, tokens: int) -> tuple[int, ...]:
-    """Counts the blocks of each KV group that hold the KV of `tokens` tokens."""
-    return tuple(blocks_for(tokens, group.block_tokens) for group in spec.groups)
+def handoff_blocks(spec: KVSpec, tokens: int) -> tuple[range, ...]:
+    """Returns which blocks of each KV group a handoff of `tokens` tokens is about: what the query behind them sees."""
+    return tuple(group.needed_blocks(tokens) for group in spec.groups)
 
 
 def branches_fit(samples: Sequence[int], branches: Sequence[Branch]) -> bool:

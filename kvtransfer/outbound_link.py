@@ -19,7 +19,7 @@ from core.errors import MessageError
 from core.messages import Addressed, Handoff, Join, Layer, Offer, decode_to_prefill, encode
 from core.sockets import send_now
 from core.tasks import Tasks
-from kvtransfer.events import Closed, OpenHandoff, Tables, ToPrefillEngine, Unpinned
+from kvtransfer.events import BlocksTaken, Closed, OpenHandoff, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost, Send
 from kvtransfer.protocol.sender import FrameDone, OfHandoff
@@ -65,7 +65,7 @@ class OutboundLink:
         self._clock = clock
         self._report = report
         self._lost = lost
-        self._blocks: dict[int, Tables] = {}  # the blocks of each open handoff
+        self._blocks: dict[int, list[list[int]]] = {}  # the blocks of each open handoff, by KV group
         self._outbox: dict[tuple[type, int], Addressed] = {}  # (kind, handoff) -> message that waits, in order
         self._frames: deque[tuple[int, int, zmq.MessageTracker]] = deque()  # handoff, payload number; oldest first
         self._wake = asyncio.Event()
@@ -76,12 +76,16 @@ class OutboundLink:
 
     def open(self, opened: OpenHandoff) -> None:
         """Starts a handoff. Raises `IllegalMove` if its number is in use."""
-        self._blocks[opened.handoff] = opened.blocks
+        self._blocks[opened.handoff] = list(opened.blocks)
         self._carry_out(self.side.open(opened, self._clock()))
         self._wake.set()
 
-    def handle(self, event: OfHandoff) -> None:
+    def handle(self, event: OfHandoff | BlocksTaken) -> None:
         """Takes an event of the engine. Raises `IllegalMove` for one that the handoff's state does not allow."""
+        if isinstance(event, BlocksTaken):
+            if (tables := self._blocks.get(event.handoff)) is not None:  # else it is over
+                tables[event.group] = event.blocks
+            return
         self._carry_out(self.side.handle(event, self._clock()))
         self._wake.set()
 

@@ -20,7 +20,7 @@ from core.scores import Scores
 from engine.plan import Plan
 from engine.schedule.scheduler import Progress, may_do_better, reason_of
 from engine.schedule.sequence import Sequence, SequenceState
-from kvtransfer.events import AbortHandoff, Closed, CommitHandoff, LayerReady, OpenHandoff, Tables, Unpinned
+from kvtransfer.events import AbortHandoff, BlocksTaken, Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from worker.events import Emit, Fail, Failure, Kill, Phase, Submit
 from worker.role import Parts, check_tokens
 
@@ -62,12 +62,13 @@ class PrefillPolicy:
         self._clock = parts.life.clock
         self._adapters = parts.life.adapters
         self._tell_io = parts.life.outbox.post
-        self._block_tokens = parts.spec.groups[0].block_tokens
+        self._groups = parts.spec.groups
         self._by_key: dict[SampleKey, SequenceGroup] = {}  # groups by each of their living samples
         self._by_number: dict[int, SequenceGroup] = {}  # groups that the scheduler has, by their stem's id
-        self._pinned: dict[int, Tables] = {}  # blocks with I/O references, by handoff
-        self._share = max(1, int(parts.life.config.transfer.waiting_share * parts.blocks.total))  # blocks
-        self._held: dict[str, int] = {}  # blocks on their way to each decode worker
+        self._pinned: dict[int, list[list[int]]] = {}  # blocks with I/O references of each KV group, by handoff
+        share = parts.life.config.transfer.waiting_share
+        self._shares = [max(1, int(share * pool.total)) for pool in parts.blocks.groups]  # blocks of each KV group
+        self._held: dict[str, list[int]] = {}  # blocks of each KV group that are on their way, by decode worker
         self._lines: dict[str, deque[SequenceGroup]] = {}  # groups that wait for their decode worker's share
         self._counts = {"handoffs": 0, "bytes": 0}  # that decode workers have accepted
 
@@ -117,12 +118,15 @@ class PrefillPolicy:
             del self._lines[peer]
 
     def _fits(self, group: SequenceGroup) -> bool:
-        held = self._held.get(group.job.decode_epoch, 0)
+        held = self._held.get(group.job.decode_epoch)
         peers = len(self._held.keys() | self._lines.keys())
-        return held == 0 or held + self._need(group) <= min(self._share, self._blocks.total // peers)
+        return held is None or all(
+            own + need <= min(share, pool.total // peers)
+            for own, need, share, pool in zip(held, self._need(group), self._shares, self._blocks.groups, strict=True)
+        )
 
-    def _need(self, group: SequenceGroup) -> int:
-        return blocks_for(len(group.job.prompt.token_ids), self._block_tokens)
+    def _need(self, group: SequenceGroup) -> list[int]:
+        return self._blocks.needed(len(group.job.prompt.token_ids))
 
     def _add(self, group: SequenceGroup) -> None:
         group.stem, *branches = group.living.values()
@@ -133,7 +137,8 @@ class PrefillPolicy:
         else:
             self._by_number[group.stem.id] = group
             peer = group.job.decode_epoch
-            self._held[peer] = self._held.get(peer, 0) + self._need(group)
+            held = self._held.get(peer, [0] * len(self._groups))
+            self._held[peer] = [own + need for own, need in zip(held, self._need(group), strict=True)]
 
     def _kill(self, key: AttemptKey) -> None:
         group = self._by_key.get(key.of)
@@ -169,14 +174,22 @@ class PrefillPolicy:
                 self._tell_io(Phase(each.key, "prefill"))
             if stem.end_length <= len(stem.tokens) + 1:
                 continue  # its first token is its last
-            blocks = tuple(list(table) for table in stem.blocks)
-            for number, table in enumerate(blocks):
-                self._blocks.hold_io(number, table)
-            self._pinned[stem.id] = blocks
+            self._pinned[stem.id] = [[] for _ in self._groups]
+            blocks = tuple([self._pin(group, number) for number in range(len(self._groups))])
             group.opened = True
             samples = tuple(key.sample for key in group.living)
             deadline = self._clock.local(group.job.deadline)
             self._tell_io(OpenHandoff(stem.id, group.job, samples, deadline, blocks))
+
+    def _pin(self, group: SequenceGroup, number: int) -> list[int]:
+        """Keeps the blocks of a KV group that will move, and returns its table; [] while not all of them are taken."""
+        needed = self._groups[number].needed_blocks(len(group.job.prompt.token_ids))
+        table = group.stem.blocks[number]
+        if len(table) < needed.stop:
+            return []
+        pinned = self._pinned[group.stem.id][number] = table[needed.start : needed.stop]
+        self._blocks.hold_io(number, pinned)
+        return list(table)
 
     # run ------------------------------------------------------------------------------------------------------------
 
@@ -189,9 +202,15 @@ class PrefillPolicy:
             samples = self._by_number.get(work.sequence)
             if samples is None or not samples.opened:
                 continue
+            if not self._pinned[work.sequence][group]:
+                blocks = self._pin(samples, group)
+                if not blocks:
+                    continue  # nothing of this window moves yet
+                self._tell_io(BlocksTaken(work.sequence, group, blocks))
             end = work.start + len(work.token_ids)
             last = end >= len(samples.job.prompt.token_ids)
-            upto = blocks_for(end, self._block_tokens) if last else end // self._block_tokens
+            size = self._groups[group].block_tokens
+            upto = blocks_for(end, size) if last else end // size
             self._tell_io(LayerReady(work.sequence, group, layer, upto))
 
     # send -----------------------------------------------------------------------------------------------------------
@@ -282,8 +301,8 @@ class PrefillPolicy:
         if number:
             del self._by_number[number]
             self._scheduler.release(group.stem)
-            self._held[peer] -= self._need(group)
-            if not self._held[peer]:
+            self._held[peer] = [own - need for own, need in zip(self._held[peer], self._need(group), strict=True)]
+            if not any(self._held[peer]):
                 del self._held[peer]
         elif group in self._lines[peer]:
             self._lines[peer].remove(group)

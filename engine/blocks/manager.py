@@ -209,6 +209,15 @@ class BlockManager:
                 keys.cover(tokens, upto)
                 known[number] = group.register(table, keys, known[number], full, step, replace)
 
+    def known(self, found: Found, tokens: int, sent: int = 0) -> list[int]:
+        """Counts, for each group, the leading blocks that are `found` and need not be registered.
+
+        `sent`: what is missing of `tokens` tokens lands in blocks of so many; 0: it is computed, or blocks are ours.
+        """
+        if not sent:
+            return list(found.held)
+        return [group.known(hit, tokens, sent) for group, hit in zip(self.groups, found.hits, strict=True)]
+
     def next_full(self, known: Sequence[int], upto: int = 0) -> int:
         """Returns the tokens, more than `upto`, at which the next block behind the `known` of some group is full."""
         sizes = [group.block_tokens for group in self.groups]

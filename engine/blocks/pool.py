@@ -124,6 +124,10 @@ class BlockPool:
             return Hit(nodes[:away])
         return Hit(nodes, partial, part)
 
+    def known(self, hit: Hit, tokens: int, sent: int) -> int:
+        """Counts the leading blocks that the cache knows when `tokens` tokens have landed, in blocks of `sent`."""
+        return hit.whole
+
     def needed(self, tokens: int) -> int:
         """Counts the blocks of a sequence with `tokens` tokens."""
         return blocks_for(tokens, self.block_tokens)

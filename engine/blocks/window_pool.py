@@ -2,8 +2,9 @@
 
 The table of a sequence has a place for each block of its text. Places before the window are the null block's; as the
 sequence advances, the window's first blocks are given back (idle, as far as the cache knows them) and as many are taken
-behind its last. So that whoever has begun to compute a prompt always gets the next block, it takes at once what it will
-ever hold at once, and a block that several sequences hold counts once for each of them: what one gives back is its own.
+behind its last. So that whoever has begun to compute a prompt always gets the next block, it begins with what the
+window and a part of a step take, and a block that several sequences hold counts once for each of them: what one gives
+back is its own. Room for larger parts is taken where there is some.
 
 A text is found without what was before its window: a block's key stands for all tokens before it, of which only the
 block's own are compared.
@@ -17,6 +18,9 @@ from engine.blocks.pool import BlockPool, Emit, Hit
 from engine.blocks.prefix_cache import Node
 from engine.plan import NULL_BLOCK
 
+PART = 4
+"""A prompt begins if there is room for its window and for so great a part of what steps under way compute at most."""
+
 
 class WindowPool(BlockPool):
     """Keeps the blocks of one KV group that has a window. It has no host tier: what gives way is forgotten.
@@ -29,7 +33,10 @@ class WindowPool(BlockPool):
         super().__init__(block_count, group.block_tokens, 0, emit, lambda blocks: False)
         self._group = group
         self._least = group.most_blocks(1)
-        self._most = min(group.most_blocks(ahead), max(self.total, self._least))  # blocks that a sequence holds at once
+        bound = max(self.total, self._least)
+        # blocks that a sequence begins with, and holds at most
+        self._begin = min(group.most_blocks(max(1, ahead // PART)), bound)
+        self._most = min(group.most_blocks(ahead), bound)
         self._held = 0  # references of sequences, over all blocks
 
     @property
@@ -80,6 +87,16 @@ class WindowPool(BlockPool):
         assert first + len(nodes) == whole and part == count % self.block_tokens
         return Hit(nodes, partial, part, first)
 
+    def known(self, hit: Hit, tokens: int, sent: int) -> int:
+        """Counts the leading blocks of which the cache knows all that it will, when the others have landed.
+
+        Blocks of `sent` tokens land: they may leave out some tokens that nobody sees of the window's first block here.
+        """
+        whole = (
+            bool(hit.nodes) or max(0, tokens - self._group.window + 1) // sent * sent <= hit.first * self.block_tokens
+        )
+        return hit.whole if whole else hit.whole + 1
+
     def _known(self, keys: BlockKeys, at: int, step: int, settled: bool) -> Node | None:
         node = self.cache.find(keys.keys[at])
         if node is None or node.tokens != keys.packed[at] or (settled and node.step >= step):
@@ -97,7 +114,7 @@ class WindowPool(BlockPool):
     # taking ---------------------------------------------------------------------------------------------------------
 
     def needed(self, tokens: int, first: int = 0) -> int:
-        """Counts the blocks that a sequence with `tokens` tokens to compute takes, from block `first` on."""
+        """Counts the blocks that a sequence with `tokens` tokens holds at most, from block `first` on."""
         return min(blocks_for(tokens, self.block_tokens) - first, self._most)
 
     def ever_fits(self, tokens: int) -> bool:
@@ -106,20 +123,30 @@ class WindowPool(BlockPool):
 
     def fits(self, tokens: int, spare: int, hit: Hit) -> bool:
         """Says whether a table for `tokens` tokens that begins with `hit` can be had, leaving `spare` blocks."""
-        return self.needed(tokens, hit.first) + spare <= self.room
+        behind = blocks_for(tokens, self.block_tokens) - hit.first
+        return min(behind, self._begin) + spare <= self.room
+
+    def _wanted(self, tokens: int, first: int, held: int) -> int:
+        """Counts the blocks to take for a sequence that holds `held` from block `first` on; none, if below 1.
+
+        They leave half of the room to others, unless it would have less than it may begin with.
+        """
+        behind = blocks_for(tokens, self.block_tokens) - first
+        return max(min(behind, self._begin) - held, min(behind - held, self._most - held, self.room // 2))
 
     def allocate(self, tokens: int, hit: Hit) -> list[int]:
         """Takes a table that begins with `hit`, for the first of `tokens` tokens behind that; it must fit.
 
-        It has what a sequence can hold at once; `advance` takes the rest.
+        `advance` takes the rest.
         """
+        count = self._wanted(tokens, hit.first, 0)
         table = [NULL_BLOCK] * hit.first
         for node in hit.nodes:
             assert node.block is not None
             self._refer(node.block)
             table.append(node.block)
         source = hit.partial.block if hit.partial is not None else None
-        self.extend(table, self.needed(tokens, hit.first) - len(hit.nodes))
+        self.extend(table, count - len(hit.nodes))
         if source is not None and source != table[hit.whole]:
             self._emit("copy", source, table[hit.whole])
         return table
@@ -127,7 +154,7 @@ class WindowPool(BlockPool):
     def advance(self, table: list[int], position: int, tokens: int) -> int:
         """Gives back what no query from `position` on sees, and takes blocks for as many of `tokens` as may be.
 
-        Returns the position from which on there is more to do; `position`, if there was no room.
+        Returns the position from which on there is more to do; `position`, where there was too little room.
         """
         first = min(self._group.first_needed(position), len(table))
         at = first
@@ -136,10 +163,10 @@ class WindowPool(BlockPool):
         if at < first:
             self.drop(table[at:first])
             table[at:first] = [NULL_BLOCK] * (first - at)
-        wanted = first + self.needed(tokens, first) - len(table)
-        taken = max(0, min(wanted, self.room))
+        held = len(table) - first
+        taken = max(0, min(self._wanted(tokens, first, held), self.room))
         self.extend(table, taken)
-        if taken < wanted:
+        if held + taken < self.needed(tokens, first):
             return position
         return (first + 1) * self.block_tokens + self._group.window - 1
 

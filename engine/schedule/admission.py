@@ -108,7 +108,7 @@ class Admission:
         sequence.blocks = blocks
         sequence.capacity = self._blocks.capacity(blocks)
         sequence.admitted_length = len(tokens)
-        sequence.known = list(found.held)
+        sequence.known = self._blocks.known(found, len(tokens), sequence.sent_block_tokens)
         if not sequence.landing:
             sequence.planned = sequence.computed = found.tokens
         if not sequence.preemptions:

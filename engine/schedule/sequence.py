@@ -51,6 +51,7 @@ class Sequence:
     limits: Limits = _UNKNOWN_LIMITS  # the request's, over all attempts
     hand_off: bool = False  # parks after the first token of this attempt, unless that ended it
     landing: bool = False  # its KV is still to arrive; `adopt` makes it False
+    sent_block_tokens: int = 0  # tokens of the blocks that it arrives in; 0: as many as ours
 
     tokens: list[int] = field(default_factory=list, init=False)
     prompt_tokens: int = field(default=0, init=False)  # how many of `tokens` are the client's

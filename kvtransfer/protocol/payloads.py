@@ -1,5 +1,7 @@
 """Cuts a handoff's KV into payloads: keeps which blocks of which layer are final, and which have left."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from core.config import Codec
@@ -25,10 +27,11 @@ class Payloads:
 
     def __init__(self, spec: KVSpec, tokens: int, codec: Codec = "none") -> None:
         self._block_bytes = [group.wire_bytes(codec, spec.dtype) for group in spec.groups]
-        self.counts = handoff_blocks(spec, tokens)
-        places = [(at, layer) for at, group in enumerate(spec.groups) for layer in group.layers]
-        self._ready: dict[Place, int] = dict.fromkeys(places, 0)  # blocks before this one are final
-        self._left: dict[Place, int] = dict.fromkeys(places, 0)  # blocks before this one have left, or are held there
+        blocks = handoff_blocks(spec, tokens)
+        self.counts = tuple(each.stop for each in blocks)  # of each group, the blocks of the prompt
+        first = {(at, layer): blocks[at].start for at, group in enumerate(spec.groups) for layer in group.layers}
+        self._ready: dict[Place, int] = dict(first)  # blocks before this one are final
+        self._left: dict[Place, int] = first  # blocks before this one have left, or need not
         self._queue: dict[Place, None] = {}  # an ordered set of places with blocks that may leave
 
     def ready(self, group: int, layer: int, upto: int) -> None:
@@ -40,10 +43,10 @@ class Payloads:
         if self._ready[place] > self._left[place]:
             self._queue[place] = None
 
-    def skip(self, held: int) -> None:
-        """Leaves out the first `held` blocks, which the receiver has already."""
+    def skip(self, held: Sequence[int]) -> None:
+        """Leaves out the first `held` blocks of each group, which the receiver has already, or does not need."""
         for place in self._left:
-            self._left[place] = min(held, self.counts[place[0]])
+            self._left[place] = max(held[place[0]], self._left[place])
             if self._ready[place] <= self._left[place]:
                 self._queue.pop(place, None)
 

@@ -92,18 +92,18 @@ class Receiver:
         self.told = False  # our Abort was sent, so payloads that come later need no other
         self.dropped = 0  # events for which the table has no row, and payloads that were here already
         tokens = len(message.prompt.token_ids)
-        self.counts = handoff_blocks(spec, tokens)  # blocks of our own size that the prompt needs in each KV group
+        self.blocks = handoff_blocks(spec, tokens)  # of our own size, that the prompt needs in each KV group
         theirs = spec.in_form(message.form)
         assert theirs is not None and theirs.fingerprint() == message.fingerprint, "an Open that fits"
         self._converts = message.form != spec.form()
-        self._their_counts = handoff_blocks(theirs, tokens)
+        self._their_blocks = handoff_blocks(theirs, tokens)
         self._their_bytes = [group.wire_bytes(message.form.codec, theirs.dtype) for group in theirs.groups]
         self.digest = HandoffDigest(trace)
         self.size = 0  # payload bytes landed
         self.landed = 0  # payloads landed
         self._arrived = 0  # payloads taken, landed or landing
-        self._granted = RoomGranted(key, (), 0)
-        self._their_held = 0
+        self._granted = RoomGranted(key, (), ())
+        self._their_held: list[int] = []
         self._upto: dict[tuple[int, int], int] = {}  # (group, layer) -> blocks before this one are here
         self._commit: Commit | None = None
         self._committed = 0.0  # when Commit arrived
@@ -192,17 +192,16 @@ class Receiver:
         return min(due, self._verify_by) if self.state is S.VERIFYING else due
 
     def _grant(self, granted: RoomGranted) -> list[Instruction]:
-        enough = len(granted.blocks) == len(self.counts) and all(
-            len(blocks) >= count for blocks, count in zip(granted.blocks, self.counts, strict=True)
+        fits = len(granted.blocks) == len(granted.held) == len(self.blocks) and all(
+            len(table) >= needed.stop >= held >= needed.start
+            for table, needed, held in zip(granted.blocks, self.blocks, granted.held, strict=True)
         )
-        if not enough or not 0 <= granted.held <= max(self.counts):
-            raise IllegalMove(f"handoff {self.key} needs {self.counts} blocks; the grant does not fit")
+        if not fits:
+            raise IllegalMove(f"handoff {self.key} needs {self.blocks} blocks; the grant does not fit")
         self._granted = granted
-        self._their_held = self._in_their_blocks(granted.held)
+        self._their_held = [self._in_their_blocks(group, held) for group, held in enumerate(granted.held)]
         self._upto = {
-            (at, layer): min(self._their_held, self._their_counts[at])
-            for at, group in enumerate(self._spec.groups)
-            for layer in group.layers
+            (at, layer): self._their_held[at] for at, group in enumerate(self._spec.groups) for layer in group.layers
         }
         self.state = S.GRANTED
         return [self._grant_message()]
@@ -216,7 +215,7 @@ class Receiver:
             return self._fail("gap")
         place = (header.group, header.layer)
         upto = self._upto.get(place)
-        if upto is None or header.first != upto or upto + header.count > self._their_counts[header.group]:
+        if upto is None or header.first != upto or upto + header.count > self._their_blocks[header.group].stop:
             return self._fail("bad_frame")
         if not 0 < event.size == header.size == header.count * self._their_bytes[header.group]:
             return self._fail("bad_frame")
@@ -228,15 +227,21 @@ class Receiver:
         table = self._granted.blocks[header.group]
         if not self._converts:
             return table[header.first : header.first + header.count]
-        held = self._granted.held * self._spec.groups[header.group].block_tokens
+        held = self._granted.held[header.group] * self._spec.groups[header.group].block_tokens
         first = header.first * self.open.form.block_tokens
-        return Piece(self.open.form, header.group, header.layer, table[: self.counts[header.group]], first, held)
+        blocks = table[: self.blocks[header.group].stop]
+        return Piece(self.open.form, header.group, header.layer, blocks, first, held)
 
-    def _in_their_blocks(self, held: int) -> int:
-        """Counts the sender's blocks that our first `held` cover whole. The others come whole; what is held stays."""
-        if held >= max(self.counts):
-            return max(self._their_counts)
-        return held * self._spec.groups[0].block_tokens // self.open.form.block_tokens
+    def _in_their_blocks(self, group: int, held: int) -> int:
+        """Counts the sender's blocks of a group that our first `held` cover whole, and those that nobody needs.
+
+        The others come whole; what is held stays.
+        """
+        theirs = self._their_blocks[group]
+        if held >= self.blocks[group].stop:
+            return theirs.stop
+        covered = held * self._spec.groups[group].block_tokens // self.open.form.block_tokens
+        return max(covered, theirs.start)
 
     def _await_payloads(self, now: float) -> None:
         self._seen = self.window.seen
@@ -254,7 +259,7 @@ class Receiver:
         assert commit is not None
         if self.landed < commit.payloads and self.window.seen < commit.offset:
             return []
-        complete = all(upto == self._their_counts[group] for (group, _), upto in self._upto.items())
+        complete = all(upto == self._their_blocks[group].stop for (group, _), upto in self._upto.items())
         if not complete or (self.landed, self.size) != (commit.payloads, commit.size):
             return self._fail("incomplete")
         if self.digest.value != commit.digest:

@@ -250,11 +250,13 @@ class Sender:
         )
 
     def _stream(self, grant: Grant, now: float) -> list[Instruction]:
-        if not 0 <= grant.held <= max(self.payloads.counts):
+        counts = self.payloads.counts
+        held = grant.held
+        if len(held) != len(counts) or not all(0 <= own <= most for own, most in zip(held, counts, strict=True)):
             return self._abort("bad_grant", True, now)
         self._enter(S.STREAMING, now)
         self.watch.granted(now)
-        self.payloads.skip(grant.held)
+        self.payloads.skip(held)
         return self._commit_if_all_left(now)
 
     def _finish(self, going: CommitHandoff, now: float) -> list[Instruction]:

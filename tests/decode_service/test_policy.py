@@ -18,7 +18,7 @@ def test_a_sequence_gets_room_lands_runs_and_ends() -> None:
     policy.receive(wanted(0), 1.0)
     assert bench.step(policy) is None, "nothing to compute while it lands"
     (granted,) = bench.heard(RoomGranted)
-    assert granted.key == KEY and len(granted.blocks[0]) == 3 and granted.held == 0
+    assert granted.key == KEY and len(granted.blocks[0]) == 3 and granted.held == (0,)
     policy.receive(landed(Limits(4)), 2.0)
     (begin,) = bench.heard(Begin)
     assert begin.gateway == "gateway" and begin.emitted.token_ids == [3] and begin.emitted.index == 0

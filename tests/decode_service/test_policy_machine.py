@@ -7,15 +7,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from core.ids import AttemptKey, SampleKey
+from core.kvspec import KVSpec
 from core.messages import Limits, Open, Sampling
 from decode_service.policy import DecodePolicy
 from engine.blocks.manager import Tables
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
-from kvtransfer.handoff import HandoffKey
+from kvtransfer.handoff import HandoffKey, handoff_blocks
 from tests.decode_service.handoffs import committed, opened, short_job
 from tests.engine.strict_executor import StrictExecutor, next_token
 from tests.worker.policy_machine import PolicyMachine
-from tests.worker.roles import SPEC, Bench
+from tests.worker.roles import SPEC, WINDOWED, Bench
 from worker.events import Begin, Kill, Submit
 
 STOPS = (0, 1, 2)  # of 11 tokens
@@ -40,7 +41,7 @@ class Handoff:
 
     opened: Open
     blocks: Tables = ()
-    held: int = 0
+    held: tuple[int, ...] = ()
     landed: bool = False
     begun: list[SampleKey] = field(default_factory=list)
 
@@ -48,10 +49,11 @@ class Handoff:
 class DecodeMachine(PolicyMachine):
     """Plays the I/O thread of a decode worker, in any order of events."""
 
-    @initialize(blocks=st.integers(10, 30), depth=st.integers(1, 2))
-    def start(self, blocks: int, depth: int) -> None:
-        executor = StrictExecutor(SPEC)
-        bench = Bench(blocks, executor=executor, max_in_flight=depth)
+    @initialize(blocks=st.integers(10, 30), depth=st.integers(1, 2), spec=st.sampled_from([SPEC, WINDOWED]))
+    def start(self, blocks: int, depth: int, spec: KVSpec) -> None:
+        self.spec = spec
+        executor = StrictExecutor(spec)
+        bench = Bench(blocks, executor=executor, max_in_flight=depth, spec=spec)
         self.begin(bench, executor, DecodePolicy(bench.parts), depth)
         self.requests: list[Request] = []
         self.dead: dict[SampleKey, int] = {}  # highest attempt that was killed or replaced
@@ -175,11 +177,11 @@ class DecodeMachine(PolicyMachine):
     def land_one(self, key: HandoffKey, samples: set[int]) -> None:
         handoff = self.handoffs[key]
         message, handoff.landed = handoff.opened, True
-        while handoff.held and self.executor.in_flight:
+        while any(handoff.held) and self.executor.in_flight:
             self.collect()  # the step that computes held blocks may be under way
         request = self.request(SampleKey(message.request, 0))
         prompt = message.prompt
-        self.executor.land(prompt.token_ids, handoff.blocks, prompt.salt, (handoff.held,))
+        self.executor.land(prompt.token_ids, handoff.blocks, prompt.salt, handoff.held)
         branches = {
             sample: [next_token(prompt.token_ids, request.sampling, sample, prompt.emitted)]
             for sample in sorted(samples)
@@ -238,7 +240,11 @@ class DecodeMachine(PolicyMachine):
         assert not self.bench.heard(Begin), "only what lands begins"
         for event in self.bench.heard(RoomGranted):
             handoff = self.handoffs[event.key]
-            assert not handoff.blocks and event.held * 4 <= len(handoff.opened.prompt.token_ids)
+            needed = handoff_blocks(self.spec, len(handoff.opened.prompt.token_ids))
+            assert not handoff.blocks
+            for blocks, table, held in zip(needed, event.blocks, event.held, strict=True):
+                assert len(table) == blocks.stop and all(table[blocks.start :]) and not any(table[: blocks.start])
+                assert blocks.start <= held <= blocks.stop
             handoff.blocks, handoff.held = event.blocks, event.held
         for event in self.bench.heard(RoomRefused):
             assert not self.handoffs.pop(event.key).landed

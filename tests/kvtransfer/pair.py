@@ -95,7 +95,7 @@ class Pair:
                 held, source = blocks[: self.held], self.blocks[key.handoff][: self.held]
                 for place, array in self.target.arrays.items():
                     array[held] = self.source.arrays[place][source]
-                self.inbound.handle(RoomGranted(key, (blocks,), len(held)))
+                self.inbound.handle(RoomGranted(key, (blocks,), (len(held),)))
             case Dropped(key):
                 self.free += self.reserved.pop(key, [])
 

@@ -288,7 +288,7 @@ def test_room_is_waited_for_as_long_as_the_decode_side_says_that_it_is(way: Way)
             assert both.asking() == {1, 2}
             both.outbound.handle(AbortHandoff(2, "cancelled"))
             await both.unpinned(2)
-            both.inbound.handle(RoomGranted(HandoffKey(PREFILL, 2), ([3],), 0))  # too late
+            both.inbound.handle(RoomGranted(HandoffKey(PREFILL, 2), ([3],), (0,)))  # too late
             both.granting = True
             both.on_inbound(both.of(RoomWanted)[0])
             await both.unpinned(1)

@@ -68,8 +68,8 @@ def test_larger_blocks_come_whole_and_land_behind_what_is_held(held: int, theirs
     (wanted,) = receivers.receive(LINK, open_of(theirs, 100), 0, 0.0)
     assert isinstance(wanted, RoomWanted)
     ours = list(range(11, 18))
-    (send,) = receivers.handle(RoomGranted(KEY, (ours,), held), 0.0)
-    assert isinstance(send, Send) and isinstance(send.message, Grant) and send.message.held == theirs_held
+    (send,) = receivers.handle(RoomGranted(KEY, (ours,), (held,)), 0.0)
+    assert isinstance(send, Send) and isinstance(send.message, Grant) and send.message.held == [theirs_held]
     if first is None:
         return
     size = (2 - theirs_held) * 64 * 4 * 8 * 4
@@ -86,7 +86,7 @@ def test_no_more_handoffs_wait_for_room_than_may() -> None:
     (send,) = receivers.receive(LINK, opens[3], 0, 0.0)
     assert isinstance(send, Send) and isinstance(send.message, Refused)
     assert (send.message.reason, send.message.retryable) == ("crowded", True)
-    receivers.handle(RoomGranted(HandoffKey(PREFILL, 1), ([1, 2],), 0), 0.0)
+    receivers.handle(RoomGranted(HandoffKey(PREFILL, 1), ([1, 2],), (0,)), 0.0)
     assert isinstance(receivers.receive(LINK, opens[4], 0, 0.0)[0], RoomWanted)
 
 
@@ -112,7 +112,7 @@ def test_a_codec_is_used_on_the_links_that_are_slow(below: float, took: float | 
     senders = Senders(config, PREFILL, DECODE, SPEC)
     if took is not None:
         senders.open(opened(32), 0.0)
-        senders.receive(to_prefill(Grant, held=0, limit=1 << 20), 0.0)
+        senders.receive(to_prefill(Grant, held=[0], limit=1 << 20), 0.0)
         senders.handle(LayerReady(1, 0, 0, 2), 0.0)
         turn = senders.next_payload()
         assert turn is not None

@@ -14,14 +14,16 @@ from typing import TypeVar
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, Phase, event, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import structs
 from msgspec.structs import replace
 
 from core.config import TransferConfig
 from core.ids import AttemptKey, SampleKey
+from core.kvspec import KVGroup, KVSpec
 from core.messages import Addressed, Branch, Grant, Layer, Remind, decode_to_decode, decode_to_prefill, encode
 from kvtransfer.digest import Place, payload_digest
 from kvtransfer.events import AbortHandoff, Closed, Dropped, Landed, LayerReady, RoomGranted, RoomWanted, Unpinned
-from kvtransfer.handoff import HandoffKey
+from kvtransfer.handoff import HandoffKey, handoff_blocks
 from kvtransfer.protocol.instructions import Instruction, Land, Lost, Send
 from kvtransfer.protocol.receiver import ReceiverState
 from kvtransfer.protocol.receivers import Receivers
@@ -30,8 +32,9 @@ from kvtransfer.protocol.senders import Senders
 from tests.kvtransfer.world import BLOCK_BYTES, SPEC, TOKENS, Pool, opened
 
 HANDOFFS = 3
-BLOCKS = 4  # of each handoff
+BLOCKS = 4  # of each handoff, in each KV group
 LAYERS = (0, 1)
+WINDOWED = KVSpec((structs.replace(SPEC.groups[0], layers=(1,), window=6), KVGroup("full", (0,), 4, 8)), "test", "none")
 NUMBERS = st.integers(0, HANDOFFS - 1)
 FATES = st.lists(st.sampled_from(["arrive"] * 9 + ["repeat", "repeat", "drop", "delay"]), min_size=1, max_size=10)
 AHEAD = st.lists(st.booleans(), min_size=1, max_size=6)
@@ -57,7 +60,6 @@ class HandoffMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.steps = 0
-        self.target = Pool(SPEC, 64, seed=2)
         self.socket: list[Packet] = []  # messages to the decode side
         self.channel: list[Packet] = []  # payloads to the decode side, not yet copied; they may overtake messages
         self.out: list[Packet] = []  # to the decode side
@@ -77,6 +79,7 @@ class HandoffMachine(RuleBasedStateMachine):
         frame=st.sampled_from([1, 16, 64]),
         line=st.sampled_from([1, HANDOFFS]),
         streaming=st.booleans(),
+        windowed=st.booleans(),
         cached=st.lists(st.integers(0, BLOCKS), min_size=HANDOFFS, max_size=HANDOFFS),
         samples=st.lists(st.integers(1, 3), min_size=HANDOFFS, max_size=HANDOFFS),
         troubles=st.sampled_from(TROUBLES),
@@ -88,13 +91,19 @@ class HandoffMachine(RuleBasedStateMachine):
         frame: int,
         line: int,
         streaming: bool,
+        windowed: bool,
         cached: list[int],
         samples: list[int],
         troubles: tuple[str, ...],
         calamities: list[tuple[str, int]],
     ) -> None:
         self.config = TransferConfig(window=window, frame=frame, grant_deadline=10.0, grants_waiting=line)
-        self.cached = cached  # blocks of each handoff that the decode side holds already
+        self.spec = WINDOWED if windowed else SPEC
+        self.target = Pool(self.spec, 64, seed=2)
+        self.places = {layer: (at, layer) for at, group in enumerate(self.spec.groups) for layer in group.layers}
+        self.needed = [handoff_blocks(self.spec, 4 * BLOCKS - number) for number in range(HANDOFFS)]
+        # leading blocks of each handoff, by KV group, that the decode side holds already, or does not need
+        self.held = [tuple([max(count, each.start) for each in self.needed[at]]) for at, count in enumerate(cached)]
         self.samples = [tuple(range(count)) for count in samples]
         self.troubles = troubles
         self.calamities = calamities
@@ -113,7 +122,7 @@ class HandoffMachine(RuleBasedStateMachine):
         """Starts a decode side; nothing is left of what an earlier one held."""
         self.decode_lives += 1
         self.decode = f"decode-{self.decode_lives}"
-        self.receivers = Receivers(self.config, self.decode, SPEC, trace=True)
+        self.receivers = Receivers(self.config, self.decode, self.spec, trace=True)
         for blocks in self.target_blocks.values():
             self.scribble(self.target, blocks)
             self.free += blocks
@@ -123,12 +132,12 @@ class HandoffMachine(RuleBasedStateMachine):
         """Starts a prefill side with the next attempt at every request, over a link of its own."""
         self.attempt += 1
         self.prefill = f"prefill-{self.attempt}"
-        self.source = Pool(SPEC, 64, seed=1)
-        self.senders = Senders(self.config, self.prefill, self.decode, SPEC, trace=True)
+        self.source = Pool(self.spec, 64, seed=1)
+        self.senders = Senders(self.config, self.prefill, self.decode, self.spec, trace=True)
         self.socket, self.channel = [], []
         self.source_blocks: dict[int, list[int]] = {}
         self.expected: dict[int, bytes] = {}
-        self.moving: dict[int, set[tuple[int, int]]] = {}  # (layer, block) that the decode side lacks
+        self.moving: dict[int, set[tuple[int, int]]] = {}  # (layer, block) that the decode side lacks and needs
         self.branches: dict[int, list[Branch]] = {}  # as committed
         self.closed: dict[int, Closed] = {}
         self.unpinned: set[int] = set()
@@ -140,8 +149,9 @@ class HandoffMachine(RuleBasedStateMachine):
         for number in range(HANDOFFS):
             blocks = [number * BLOCKS + 1 + at for at in (2, 0, 1, 3)]
             self.source_blocks[number] = blocks
-            self.expected[number] = self.source.content([blocks])
-            self.moving[number] = {(layer, at) for layer in LAYERS for at in range(self.cached[number], len(blocks))}
+            self.expected[number] = self.source.content(self.tables(number, blocks))
+            held = {layer: self.held[number][group] for group, layer in self.places.values()}
+            self.moving[number] = {(layer, at) for layer in LAYERS for at in range(held[layer], len(blocks))}
             what = opened(
                 4 * BLOCKS - number,
                 handoff=number,
@@ -153,13 +163,17 @@ class HandoffMachine(RuleBasedStateMachine):
             )
             self.sender_does(self.senders.open(what, self.now))
 
+    def tables(self, number: int, blocks: list[int]) -> list[list[int]]:
+        """The blocks of each KV group that a handoff is about."""
+        return [[blocks[at] for at in each] for each in self.needed[number]]
+
     # what the engines do ------------------------------------------------------------------------------------------
 
     @rule(number=NUMBERS, layer=st.sampled_from(LAYERS), upto=st.sampled_from([1, 2, BLOCKS]))
     def layer_ready(self, number: int, layer: int, upto: int) -> None:
         sender = self.senders.handoffs.get(number)
         if sender is None or (sender.state is not SenderState.COMMITTED and sender._going is None):
-            self.sender_does(self.senders.handle(LayerReady(number, 0, layer, upto), self.now))
+            self.sender_does(self.senders.handle(LayerReady(number, *self.places[layer], upto), self.now))
 
     @rule(number=NUMBERS, ended=st.sets(st.integers(0, 2)))
     def finish(self, number: int, ended: set[int]) -> None:
@@ -167,7 +181,7 @@ class HandoffMachine(RuleBasedStateMachine):
         sender = self.senders.handoffs.get(number)
         if sender is not None and sender._going is None:
             for layer in LAYERS:
-                self.sender_does(self.senders.handle(LayerReady(number, 0, layer, BLOCKS), self.now))
+                self.sender_does(self.senders.handle(LayerReady(number, *self.places[layer], BLOCKS), self.now))
             living = [sample for sample in self.samples[number] if sample not in ended] or [0]
             self.branches[number] = [Branch(sample, [7 + sample]) for sample in living]
             first = replace(TOKENS, handoff=number, branches=self.branches[number])
@@ -210,13 +224,16 @@ class HandoffMachine(RuleBasedStateMachine):
         if key in self.target_blocks or key in self.dropped or key in self.landed:
             return  # its Dropped came first
         blocks, self.free = self.free[:BLOCKS], self.free[BLOCKS:]
-        held = self.cached[key.handoff]
-        event(f"granted: held {'none' if held == 0 else 'all' if held == BLOCKS else 'some'}")
-        fresh = Pool(SPEC, 64, seed=1)  # the prefill side's blocks may be in other use by now
-        for layer in LAYERS:  # a prefix that is cached here already
-            self.target.write(0, layer, blocks[:held], fresh.read(0, layer, self.source_blocks[key.handoff][:held]))
+        held = self.held[key.handoff]
+        event(f"granted: held {'none' if not any(held) else 'all' if min(held) == BLOCKS else 'some'}")
+        fresh = Pool(self.spec, 64, seed=1)  # the prefill side's blocks may be in other use by now
+        for group, layer in self.places.values():  # a prefix that is cached here already
+            there = self.source_blocks[key.handoff][: held[group]]
+            self.target.write(group, layer, blocks[: held[group]], fresh.read(group, layer, there))
         self.target_blocks[key] = blocks
-        self.receiver_does(self.receivers.handle(RoomGranted(key, (blocks,), held), self.now))
+        starts = [each.start for each in self.needed[key.handoff]]
+        tables = tuple([[0] * start + blocks[start:] for start in starts])
+        self.receiver_does(self.receivers.handle(RoomGranted(key, tables, held), self.now))
 
     # what the world does ------------------------------------------------------------------------------------------
 
@@ -341,12 +358,13 @@ class HandoffMachine(RuleBasedStateMachine):
 
     def push_payload(self, sender: Sender, payload: object) -> None:
         header = self.senders.header(sender, payload)  # type: ignore[arg-type]
-        assert header.first >= self.cached[sender.number], "the decode side holds this block"
+        group, layer = self.places[header.layer]
+        assert header.first >= self.held[sender.number][group], "the decode side holds this block"
         blocks = self.source_blocks[sender.number][header.first : header.first + header.count]
-        views = self.source.read(0, header.layer, blocks)
+        views = self.source.read(group, layer, blocks)
         self.channel.append(Packet(encode(header), self.prefill.encode(), views, sender.number, header.number))
-        digest = payload_digest(0, header.layer, header.first, views)
-        self.pushed.setdefault((self.prefill, sender.number), {})[0, header.layer, header.first] = digest
+        digest = payload_digest(group, layer, header.first, views)
+        self.pushed.setdefault((self.prefill, sender.number), {})[group, layer, header.first] = digest
         self.sender_does(self.senders.payload_left(sender, payload, digest, self.now))  # type: ignore[arg-type]
 
     def copy(self, packet: Packet) -> Packet:
@@ -366,7 +384,7 @@ class HandoffMachine(RuleBasedStateMachine):
             if isinstance(move, Land):
                 header = move.header
                 assert move.blocks == self.target_blocks[move.key][header.first : header.first + header.count]
-                assert header.first >= self.cached[move.key.handoff], "a held block is never landed into"
+                assert header.first >= self.held[move.key.handoff][header.group], "a held block is never landed into"
                 self.target.write(header.group, header.layer, move.blocks, packet.frames)
                 digest = payload_digest(header.group, header.layer, header.first, packet.frames)
                 self.receiver_does(self.receivers.landed(move, digest, self.now))
@@ -410,7 +428,7 @@ class HandoffMachine(RuleBasedStateMachine):
                 case Send(message, link):
                     assert isinstance(message, Addressed) and link == message.receiver.encode()
                     if isinstance(message, Grant):
-                        assert message.held == self.cached[message.handoff], "each repetition holds the same"
+                        assert tuple(message.held) == self.held[message.handoff], "each repetition holds the same"
                     self.back.append(encode(message))
                 case RoomWanted(key, wanted):
                     assert wanted.receiver == self.decode, "it was meant for another life"
@@ -433,7 +451,7 @@ class HandoffMachine(RuleBasedStateMachine):
         key, number = landed.key, landed.key.handoff
         assert key not in self.landed and key not in self.dropped
         self.landed[key] = landed
-        assert self.target.content([self.target_blocks[key]]) == self.expected[number]
+        assert self.target.content(self.tables(number, self.target_blocks[key])) == self.expected[number]
         pushed = self.pushed.get((key.sender, number), {})
         assert landed.digests == pushed and landed.digest == sum(pushed.values()) % 2**64
         assert landed.bytes == len(self.moving[number]) * BLOCK_BYTES

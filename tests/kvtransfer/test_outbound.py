@@ -82,7 +82,7 @@ def test_what_passes_until_a_commit_is_sent_is_exposed() -> None:
             outbound = Outbound(TransferConfig(), "me", SPEC, memory, network, lambda event: None)
             outbound.handle(opened(address))
             link, _ = await socket.recv_multipart()
-            grant = Grant(sender="decode", receiver="me", handoff=7, held=3, limit=0)
+            grant = Grant(sender="decode", receiver="me", handoff=7, held=[3], limit=0)
             await socket.send_multipart([link, encode(grant)])
             outbound.handle(LayerReady(7, 0, 0, 3))
             outbound.handle(LayerReady(7, 0, 1, 3))

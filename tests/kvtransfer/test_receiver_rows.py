@@ -35,7 +35,7 @@ from tests.kvtransfer.world import CONFIG, DECODE, KEY, PREFILL, SPEC, commit, l
 S = ReceiverState
 LINK = b"link"
 QUICK = replace(CONFIG, verify_deadline=1.0)
-GRANTED = RoomGranted(KEY, ([4, 5, 6],), 0)
+GRANTED = RoomGranted(KEY, ([4, 5, 6],), (0,))
 ALL = (layer(0, 0, 0, 2), layer(1, 0, 2, 1, offset=16), layer(2, 1, 0, 2, offset=24), layer(3, 1, 2, 1, offset=40))
 DIGEST = sum(
     payload_digest(0, place, first, [bytes(8 * count)]) for place in (0, 1) for first, count in ((0, 2), (2, 1))
@@ -536,10 +536,10 @@ def to_decode_numbered(number: int) -> Abort:
 
 def test_a_grant_that_does_not_fit_is_a_programmers_mistake() -> None:
     for wrong in (
-        RoomGranted(KEY, ([4, 5],), 0),
-        RoomGranted(KEY, (), 0),
-        RoomGranted(KEY, ([4, 5, 6],), 4),
-        RoomGranted(KEY, ([4, 5, 6],), -1),
+        RoomGranted(KEY, ([4, 5],), (0,)),
+        RoomGranted(KEY, (), (0,)),
+        RoomGranted(KEY, ([4, 5, 6],), (4,)),
+        RoomGranted(KEY, ([4, 5, 6],), (-1,)),
     ):
         with pytest.raises(IllegalMove):
             waiting().do(wrong)
@@ -549,7 +549,7 @@ def test_a_grant_that_does_not_fit_is_a_programmers_mistake() -> None:
 
 def test_a_grant_may_have_room_for_more() -> None:
     side = waiting()
-    side.do(RoomGranted(KEY, ([4, 5, 6, 7],), 0))
+    side.do(RoomGranted(KEY, ([4, 5, 6, 7],), (0,)))
     (move,) = side.do(ALL[0])
     assert isinstance(move, Land) and move.blocks == [4, 5]
 
@@ -557,7 +557,7 @@ def test_a_grant_may_have_room_for_more() -> None:
 @pytest.mark.parametrize("held", [0, 1, 2, 3])
 def test_held_blocks_are_not_expected(held: int) -> None:
     side = waiting()
-    side.do(RoomGranted(KEY, ([4, 5, 6],), held))
+    side.do(RoomGranted(KEY, ([4, 5, 6],), (held,)))
     left = 3 - held
     if left:
         for number, place in enumerate((0, 1)):
@@ -573,24 +573,24 @@ def test_held_blocks_are_not_expected(held: int) -> None:
 @pytest.mark.parametrize(("held", "first"), [(1, 0), (2, 0), (2, 1), (3, 0), (3, 2)])
 def test_held_blocks_are_never_landed_into(held: int, first: int) -> None:
     side = waiting()
-    side.do(RoomGranted(KEY, ([4, 5, 6],), held))
+    side.do(RoomGranted(KEY, ([4, 5, 6],), (held,)))
     moves = side.do(layer(0, 0, first, 1))
     assert kinds(moves) == [Dropped, Abort] and moves[0] == Dropped(KEY, "bad_frame")
 
 
 def test_a_commit_that_counts_held_blocks_is_refused() -> None:
     side = waiting()
-    side.do(RoomGranted(KEY, ([4, 5, 6],), 3))
+    side.do(RoomGranted(KEY, ([4, 5, 6],), (3,)))
     assert side.do(commit(0, 48, DIGEST))[0] == Dropped(KEY, "incomplete")
 
 
 def test_a_repeated_grant_holds_the_same() -> None:
     side = waiting()
-    (first,) = side.do(RoomGranted(KEY, ([4, 5, 6],), 2))
+    (first,) = side.do(RoomGranted(KEY, ([4, 5, 6],), (2,)))
     side.land(side.do(layer(0, 0, 2, 1)))  # what has landed since is not held
     (again,) = side.do(opening())
     for move in (first, again):
-        assert isinstance(move, Send) and isinstance(move.message, Grant) and move.message.held == 2
+        assert isinstance(move, Send) and isinstance(move.message, Grant) and move.message.held == [2]
 
 
 def test_an_earlier_lifes_commit_is_answered_with_our_epoch() -> None:

@@ -159,6 +159,6 @@ def to_prefill(kind: Any, **fields: Any) -> Any:
 
 
 def grant(held: int = 0, limit: int = 1024) -> Grant:
-    message = to_prefill(Grant, held=held, limit=limit)
+    message = to_prefill(Grant, held=[held], limit=limit)
     assert isinstance(message, Grant)
     return message

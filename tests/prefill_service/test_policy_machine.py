@@ -7,15 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from core.ids import AttemptKey
-from core.kvspec import blocks_for
+from core.kvspec import KVSpec, blocks_for
 from core.messages import Limits, PrefillJob, Sampling
-from engine.blocks.manager import Tables
-from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
+from kvtransfer.events import AbortHandoff, BlocksTaken, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.engine.strict_executor import StrictExecutor
 from tests.prefill_service.jobs import closed, job
 from tests.worker.policy_machine import PolicyMachine
-from tests.worker.roles import SPEC, Bench
+from tests.worker.roles import SPEC, WINDOWED, Bench
 from worker.events import Kill, Submit
 
 STOPS = (0, 1, 2, 3)  # of 11 tokens
@@ -28,7 +27,7 @@ class Handoff:
 
     job: PrefillJob
     samples: tuple[int, ...]
-    blocks: Tables
+    blocks: list[list[int]]
     ready: dict[int, int] = field(default_factory=dict)  # blocks by layer
     branches: list[int] = field(default_factory=list)
     aborted: bool = False
@@ -38,10 +37,16 @@ class Handoff:
 class PrefillMachine(PolicyMachine):
     """Plays the I/O thread of a prefill worker, in any order of events."""
 
-    @initialize(blocks=st.integers(8, 30), share=st.sampled_from([0.2, 0.6]), depth=st.integers(1, 2))
-    def start(self, blocks: int, share: float, depth: int) -> None:
-        executor = StrictExecutor(SPEC)
-        bench = Bench(blocks, share, executor, depth)
+    @initialize(
+        blocks=st.integers(8, 30),
+        share=st.sampled_from([0.2, 0.6]),
+        depth=st.integers(1, 2),
+        spec=st.sampled_from([SPEC, WINDOWED]),
+    )
+    def start(self, blocks: int, share: float, depth: int, spec: KVSpec) -> None:
+        self.spec = spec
+        executor = StrictExecutor(spec)
+        bench = Bench(blocks, share, executor, depth, spec)
         self.begin(bench, executor, PrefillPolicy(bench.parts), depth)
         self.jobs: list[PrefillJob] = []  # the first job of every request
 
@@ -144,18 +149,22 @@ class PrefillMachine(PolicyMachine):
         for number in [number for number, each in self.handoffs.items() if each.closed]:
             handoff = self.handoffs.pop(number)
             if handoff.branches:
-                self.executor.expect(handoff.job.prompt.token_ids, handoff.blocks, handoff.job.prompt.salt)
+                self.expect(handoff)
             self.policy.receive(Unpinned(number), self.now)
 
     def listen(self) -> None:
         super().listen()
         for event in self.bench.heard(OpenHandoff):
             assert event.handoff not in self.handoffs
-            self.handoffs[event.handoff] = Handoff(event.job, event.samples, event.blocks)
+            self.handoffs[event.handoff] = Handoff(event.job, event.samples, list(event.blocks))
             assert list(event.samples) == self.living(self.handoffs[event.handoff])
+        for event in self.bench.heard(BlocksTaken):
+            tables = self.handoffs[event.handoff].blocks
+            assert self.spec.groups[event.group].window and not tables[event.group], "taken once"
+            tables[event.group] = event.blocks
         for event in self.bench.heard(LayerReady):
             ready = self.handoffs[event.handoff]
-            assert not ready.closed and not ready.aborted
+            assert not ready.closed and not ready.aborted and ready.blocks[event.group]
             ready.ready[event.layer] = event.upto
         for event in self.bench.heard(CommitHandoff):
             self.commit(event)
@@ -171,8 +180,14 @@ class PrefillMachine(PolicyMachine):
         handoff.branches = [branch.sample for branch in event.branches]
         assert handoff.branches == self.living(handoff), "those that go on, and no others"
         whole = blocks_for(len(handoff.job.prompt.token_ids), 4)
-        assert handoff.ready == dict.fromkeys(SPEC.groups[0].layers, whole), "a block that would never leave"
-        self.executor.expect(handoff.job.prompt.token_ids, handoff.blocks, handoff.job.prompt.salt)
+        layers = [layer for group in self.spec.groups for layer in group.layers]
+        assert handoff.ready == dict.fromkeys(layers, whole), "a block that would never leave"
+        self.expect(handoff)
+
+    def expect(self, handoff: Handoff) -> None:
+        """The blocks that move hold the prompt's KV."""
+        prompt = handoff.job.prompt
+        self.executor.expect(prompt.token_ids, tuple(handoff.blocks), prompt.salt)
 
     def living(self, handoff: Handoff) -> list[int]:
         keys = [key for key in handoff.job.attempts() if key.sample in handoff.samples]

@@ -23,6 +23,7 @@ from worker.mailbox import Inbox, Outbox
 from worker.role import Parts
 
 SPEC = KVSpec((KVGroup("full", (0, 1), 4, 64),), "layout", "weights")
+WINDOWED = KVSpec((KVGroup("window", (1,), 4, 64, window=6), KVGroup("full", (0, 2), 4, 64)), "layout", "weights")
 VOCABULARY = 200
 SAMPLING, LIMITS = Sampling(1), Limits(10)
 
@@ -100,9 +101,11 @@ class Bench:
         waiting_share: float = 0.5,
         executor: Runner | None = None,
         max_in_flight: int = 1,
+        spec: KVSpec = SPEC,
     ) -> None:
         self.executor: Runner = executor or Sevens()
-        self.blocks = BlockManager(SPEC, [blocks] * len(SPEC.groups))
+        self.spec = spec
+        self.blocks = BlockManager(spec, [blocks] * len(spec.groups), ahead=16 * max_in_flight)
         self.scheduler = Watched(
             self.blocks, max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=max_in_flight
         )
@@ -113,7 +116,7 @@ class Bench:
         self.said = outbox.events
         busy = BusyPage("", 1, lambda threads: None)
         self.life = Life(config, "me", ServerClock(), EngineStatus(), Inbox(10), outbox, busy)
-        self.parts = Parts(self.life, SPEC, ArrayPool(SPEC, blocks), VOCABULARY, self.scheduler, self.blocks)
+        self.parts = Parts(self.life, spec, ArrayPool(spec, blocks), VOCABULARY, self.scheduler, self.blocks)
 
     def launch(self, policy: Any, now: float = 1.0) -> Plan | None:
         """Plans and starts a step, as the engine loop does."""
@@ -123,8 +126,9 @@ class Bench:
         if plan is not None:
             self.executor.launch(plan)
             layer_written = getattr(policy, "layer_written", lambda *_: None)
-            for layer in SPEC.groups[0].layers:
-                layer_written(plan, 0, layer)
+            for group, each in enumerate(self.spec.groups):
+                for layer in each.layers:
+                    layer_written(plan, group, layer)
         self.scheduler.check_invariants()
         return plan
 
