@@ -46,6 +46,14 @@ class KVGroup(Struct, frozen=True):
         assert self.window
         return 1 + blocks_for(self.window + ahead - 2, self.block_tokens)
 
+    def layers_bytes(self) -> int:
+        """Returns the bytes of one block of all its layers."""
+        return self.block_bytes * len(self.layers)
+
+    def width(self, dtype: str) -> int:
+        """Returns the values of each vector of a token."""
+        return self.block_bytes // (self.block_tokens * self.vectors * VALUE_BYTES[dtype])
+
     def wire_bytes(self, codec: Codec, dtype: str) -> int:
         """Returns the bytes of a layer's block on its way. With a codec: a byte a value and a scale a vector."""
         if codec == "none":
@@ -97,9 +105,14 @@ class KVSpec(Struct, frozen=True):
         groups = tuple(converted(group) for group in self.groups)
         return structs.replace(self, dtype=form.dtype, groups=groups)
 
+    def groups_of_layers(self) -> tuple[int, ...]:
+        """Returns of each of the model's layers the number of its group."""
+        numbers = {layer: number for number, group in enumerate(self.groups) for layer in group.layers}
+        return tuple(numbers[layer] for layer in sorted(numbers))
+
     def block_bytes(self) -> int:
         """Returns the bytes of one block over all groups and layers."""
-        return sum(group.block_bytes * len(group.layers) for group in self.groups)
+        return sum(group.layers_bytes() for group in self.groups)
 
     def token_bytes(self) -> int:
         """Returns the bytes that one more token costs."""

@@ -20,7 +20,7 @@ from engine.constraints import Constraints
 from engine.device import device_errors, to_device
 from engine.kv.pool import KVPool
 from engine.model.attention import Attention
-from engine.model.batch import BlockTables, Sampled, build_batch
+from engine.model.batch import Sampled, block_tables, build_batch
 from engine.model.config import TextModel
 from engine.model.model import Model
 from engine.plan import BlockMove, Plan, StepResult, Work
@@ -77,10 +77,12 @@ class Executor:
         self._on_layer = on_layer
         self._constraints = constraints
         self._device = engine.backend.device
-        self._block_size = engine.pool.spec.groups[0].block_tokens
+        spec = engine.pool.spec
+        self._block_size = spec.groups[0].block_tokens
+        self._groups = spec.groups_of_layers()
         self._launched: deque[Launched] = deque()
         self._before: Sampled | None = None
-        self._tables = BlockTables()
+        self._tables = block_tables(len(spec.groups))
         after_filters = logprobs_mode == "processed_logprobs"
         self._scoring = Scoring(engine.backend.scorer, engine.model_config.vocab_size, after_filters)
 
@@ -138,10 +140,10 @@ class Executor:
         engine = self.engine
         blocks = list(range(1, 1 + blocks_for(len(token_ids), self._block_size)))
         assert not self._launched, "steps under way"
-        assert len(blocks) < engine.pool.block_count, "a text larger than the pool"
+        assert len(blocks) < min(engine.pool.counts), "a text larger than the pool"
         engine.pool.begin_step()
         with torch.inference_mode():
-            work = Work(0, start, list(token_ids[start:]), (blocks,))
+            work = Work(0, start, list(token_ids[start:]), (blocks,) * len(engine.pool.counts))
             batch = build_batch(Plan(0, [work]), self._block_size, self._device, None)
             batch = replace(batch, logit_rows=torch.arange(len(work.token_ids), device=self._device))
             hidden = engine.model.forward(batch, engine.attention.begin(batch), engine.pool.written)
@@ -190,7 +192,8 @@ class Executor:
             return logits, None
         adapters = engine.adapters.of(plan.works) if engine.adapters is not None else None
         batch = build_batch(plan, self._block_size, self._device, self._before, self._tables, adapters)
-        engine.pool.enter(batch.fresh_blocks)
+        for group, tables in enumerate(batch.groups):
+            engine.pool.enter(group, tables.fresh_blocks)
         hidden = engine.model.forward(batch, engine.attention.begin(batch), lambda layer: self._stored(plan, layer))
         prompt_scores = None
         if batch.split is not None:
@@ -201,7 +204,7 @@ class Executor:
     def _stored(self, plan: Plan, layer: int) -> None:
         self.engine.pool.written(layer)
         if self._on_layer is not None:
-            self._on_layer(plan, 0, layer)
+            self._on_layer(plan, self._groups[layer], layer)
 
     def _to_host(self, answer: Tensor) -> Tensor:
         if self._device.type != "cuda":

@@ -2,7 +2,7 @@
 
     scale = max(|x|) / largest,   q = round(x / scale)
 
-for the keys, and for the values, of one block, layer and KV head: `int8` (largest 127, an error of at most scale / 2)
+for each vector of one block of a layer, such as a KV head's keys: `int8` (largest 127, an error of at most scale / 2)
 or `fp8` (e4m3, largest 448, an error of at most |x| / 16, or scale / 1024 where that is more; Micikevicius et al.,
 "FP8 Formats for Deep Learning", 2022, https://arxiv.org/abs/2209.05433). Rounding is to the nearest, ties to even, and
 a zero has no sign. A scale is never below fp32's least normal number, so zeros stay zeros. What is not finite becomes
@@ -32,13 +32,13 @@ CANDIDATES = (
     Config({"TILE": 1024}, warps=8),
     Config({"TILE": 2048}, warps=8),
 )
-"""The first is the default. `TILE` is in words; `encode` takes the tokens of a head at once, and has no tile."""
+"""The first is the default. `TILE` is in words; `encode` takes the tokens of a vector at once, and has no tile."""
 
 Code = Literal["fp8", "int8"]
 FORMATS = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
 WORD = torch.int64
 MOST = 1 << 14
-"""Values of one head that the registers of four warps hold."""
+"""Values of one vector in a block that the registers of four warps hold."""
 LEAST = tl.constexpr(2.0**-126)
 ROUND = tl.constexpr(1.5 * 2.0**23)
 """Added to a number below 2^22 and taken away again, it leaves the nearest integer, and the even one of two."""
@@ -49,7 +49,7 @@ def unsupported(block: int, dim: int, code: Code, device: torch.device) -> str:
     if code == "fp8" and not converts_fp8(device):
         return "block_copy converts to fp8 on GPUs that have instructions for it, from sm_89 on"
     if block * dim > MOST:
-        return f"block_copy converts heads of up to {MOST} values per block, not {block} tokens of {dim}"
+        return f"block_copy converts vectors of up to {MOST} values per block, not {block} tokens of {dim}"
     return ""
 
 
@@ -57,12 +57,12 @@ def gather(pool: Tensor, blocks: Tensor, *, config: Config | None = None) -> Ten
     """Reads blocks out of a pool, each of all layers in one piece.
 
     Args:
-        pool: `[layers, blocks, kv_heads, 2, block, dim]`, contiguous.
+        pool: `[layers, blocks, vectors, block, dim]`, contiguous.
         blocks: `[n]` int64, contiguous.
 
-    Returns `[n, layers, kv_heads, 2, block, dim]` in the pool's format, contiguous.
+    Returns `[n, layers, vectors, block, dim]` in the pool's format, contiguous.
 
-    Example: pool `[32, 1000, 8, 2, 16, 128]`, blocks `[7, 8, 3]` give `[3, 32, 8, 2, 16, 128]`.
+    Example: pool `[32, 1000, 16, 16, 128]`, blocks `[7, 8, 3]` give `[3, 32, 16, 16, 128]`.
     """
     staging = pool.new_empty((len(blocks), len(pool), *pool.shape[2:]))
     _move_words(pool, blocks, staging, config, into_pool=False)
@@ -72,7 +72,7 @@ def gather(pool: Tensor, blocks: Tensor, *, config: Config | None = None) -> Ten
 def scatter(staging: Tensor, pool: Tensor, blocks: Tensor, *, config: Config | None = None) -> None:
     """Writes what `gather` gave into `blocks` `[n]` int64 of a `pool` of the same shape.
 
-    Example: staging `[3, 32, 8, 2, 16, 128]`, pool `[32, 1000, 8, 2, 16, 128]`, blocks `[7, 8, 3]`.
+    Example: staging `[3, 32, 16, 16, 128]`, pool `[32, 1000, 16, 16, 128]`, blocks `[7, 8, 3]`.
     """
     assert staging.shape == (len(blocks), len(pool), *pool.shape[2:]) and staging.is_contiguous()
     assert staging.dtype == pool.dtype
@@ -82,7 +82,7 @@ def scatter(staging: Tensor, pool: Tensor, blocks: Tensor, *, config: Config | N
 def copy(pool: Tensor, sources: Tensor, targets: Tensor, *, config: Config | None = None) -> None:
     """Copies block sources[i] to targets[i], both `[n]` int64, in all layers of a `pool` as `gather` takes it.
 
-    Example: pool `[32, 1000, 8, 2, 16, 128]`, sources `[7, 8]`, targets `[40, 7]`: 7 is read before it is written.
+    Example: pool `[32, 1000, 16, 16, 128]`, sources `[7, 8]`, targets `[40, 7]`: 7 is read before it is written.
     """
     words = _words(pool, sources)
     assert targets.shape == sources.shape and targets.dtype == torch.int64 and targets.is_contiguous()
@@ -93,25 +93,25 @@ def copy(pool: Tensor, sources: Tensor, targets: Tensor, *, config: Config | Non
 
 
 def encode(layer: Tensor, blocks: Tensor, code: Code, *, config: Config | None = None) -> tuple[Tensor, Tensor]:
-    """Encodes blocks of one layer of a pool with a scale for each block, KV head and side.
+    """Encodes blocks of one layer of a pool with a scale for each block and vector.
 
     Args:
-        layer: `[blocks, kv_heads, 2, block, dim]` fp32, bf16 or fp16, contiguous.
+        layer: `[blocks, vectors, block, dim]` fp32, bf16 or fp16, contiguous.
         blocks: `[n]` int64, contiguous.
         code: `fp8` or `int8`.
 
-    Returns values `[n, kv_heads, 2, block, dim]` in fp8 (e4m3) or int8, and scales `[n, kv_heads, 2]` fp32.
+    Returns values `[n, vectors, block, dim]` in fp8 (e4m3) or int8, and scales `[n, vectors]` fp32.
 
-    Example: layer `[1000, 8, 2, 16, 128]`, blocks `[7, 8, 3]`, code `int8` give `[3, 8, 2, 16, 128]` and `[3, 8, 2]`.
+    Example: layer `[1000, 16, 16, 128]`, blocks `[7, 8, 3]`, code `int8` give `[3, 16, 16, 128]` and `[3, 16]`.
     """
-    _, kv_heads, sides, block, dim = layer.shape
+    _, vectors, block, dim = layer.shape
     _check(layer, blocks)
     assert not unsupported(block, dim, code, layer.device)
     dtype, largest = FORMATS[code]
     values = torch.empty((len(blocks), *layer.shape[1:]), dtype=dtype, device=layer.device)
     scales = torch.empty(values.shape[:-2], dtype=torch.float32, device=layer.device)
     config = config or _measured(code, layer[None])
-    _encode[(len(blocks), kv_heads * sides)](
+    _encode[(len(blocks), vectors)](
         layer,
         blocks,
         values,
@@ -127,13 +127,13 @@ def encode(layer: Tensor, blocks: Tensor, code: Code, *, config: Config | None =
 
 
 def _check(layers: Tensor, blocks: Tensor) -> None:
-    assert layers.shape[-3] == 2 and layers.is_contiguous()
+    assert layers.is_contiguous()
     assert blocks.dim() == 1 and blocks.dtype == torch.int64 and blocks.is_contiguous()
 
 
 def _words(pool: Tensor, blocks: Tensor) -> Tensor:
     """Views the pool as `[layers, blocks, words]`."""
-    assert pool.dim() == 6
+    assert pool.dim() == 5
     _check(pool, blocks)
     return pool.flatten(2).view(WORD)
 
@@ -209,17 +209,17 @@ def _encode(
     SIZE: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    index, side, sides = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
-    place = tl.load(blocks + index) * sides + side
-    head = index * sides + side
+    index, vector, vectors = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    place = tl.load(blocks + index) * vectors + vector
+    target = index * vectors + vector
     element = tl.arange(0, TILE)
     inside = element < SIZE
     found = tl.load(layer + place * SIZE + element, mask=inside, other=0.0).to(tl.float32)
     found = tl.where(tl.abs(found) < float("inf"), found, 0.0)
     scale = tl.maximum(tl.div_rn(tl.max(tl.abs(found), 0), LARGEST), LEAST)
     rounded = _rounded(found * tl.div_rn(1.0, scale), LARGEST)
-    tl.store(values + head * SIZE + element, rounded.to(values.dtype.element_ty), mask=inside)
-    tl.store(scales + head, scale)
+    tl.store(values + target * SIZE + element, rounded.to(values.dtype.element_ty), mask=inside)
+    tl.store(scales + target, scale)
 
 
 @triton.jit

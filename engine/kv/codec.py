@@ -7,6 +7,7 @@ from torch import Tensor
 
 from core.config import Codec
 from core.kvspec import SCALE_BYTES, VALUE_BYTES, Piece, WireForm, blocks_for
+from engine.plan import NULL_BLOCK
 
 
 @dataclass(frozen=True)
@@ -14,14 +15,14 @@ class Landing:
     """Says which tokens of a payload are written where. Tokens are counted from the first of `blocks`."""
 
     form: WireForm
-    blocks: list[int]  # of the pool: those that get tokens
+    blocks: list[int]  # of the pool: those that get tokens, none of them the null block
     first: int  # token that the payload begins with; negative where it begins before `blocks`
     begin: int  # the first that is written
     end: int  # behind the last
 
 
 class BlockCodec(Protocol):
-    """Converts blocks of one layer of a pool, `[blocks, kv_heads, 2, block, head_dim]` in fp32, bf16 or fp16.
+    """Converts blocks of one layer of a pool, `[blocks, vectors, block, width]` in fp32, bf16 or fp16.
 
     Called by the I/O thread: nothing here starts threads, as only the engine's may.
     """
@@ -48,12 +49,19 @@ def bytes_of(form: WireForm, vectors: int, width: int) -> int:
 
 
 def landing_of(piece: Piece, count: int, block_tokens: int) -> Landing | None:
-    """Finds where a payload of `count` blocks lands in a pool of `block_tokens`; None where no token is written."""
+    """Finds where a payload of `count` blocks lands in a pool of `block_tokens`; None where no token is written.
+
+    A table begins with null blocks where a window hides its places.
+    """
     begin = max(piece.first, piece.held)
     end = min(piece.first + count * piece.form.block_tokens, len(piece.blocks) * block_tokens)
+    skipped, last = begin // block_tokens, blocks_for(end, block_tokens)
+    while skipped < last and piece.blocks[skipped] == NULL_BLOCK:
+        skipped += 1
+    origin = skipped * block_tokens
+    begin = max(begin, origin)
     if begin >= end:
         return None
-    skipped = begin // block_tokens
-    origin = skipped * block_tokens
-    blocks = piece.blocks[skipped : blocks_for(end, block_tokens)]
+    blocks = piece.blocks[skipped:last]
+    assert NULL_BLOCK not in blocks, "the null block is never written"
     return Landing(piece.form, blocks, piece.first - origin, begin - origin, end - origin)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from core.config import Codec
-from core.kvspec import Piece, blocks_for
+from core.kvspec import KVSpec, Piece, blocks_for
 from engine.device import to_device
 from engine.kv.codec import BlockCodec, landing_of
 from engine.kv.landing_order import LandingOrder
@@ -28,20 +28,24 @@ class DeviceBytes:
     it, which may still read the block that is written.
     """
 
-    def __init__(self, tensor: Tensor, mover: BlockMover, codec: BlockCodec) -> None:
-        self._tensor = tensor
+    def __init__(self, tensors: Sequence[Tensor], spec: KVSpec, mover: BlockMover, codec: BlockCodec) -> None:
+        """Takes one tensor of each group, as `engine.kv.pool` has them."""
+        self._layers = dict(
+            chain.from_iterable(zip(group.layers, tensor, strict=True) for group, tensor in zip(spec.groups, tensors))
+        )
         self._mover = mover
         self._codec = codec
-        self._words = words_of(tensor).shape[2]  # of a block of one layer
-        self._block_tokens = tensor.shape[-2]
+        self._block_tokens = spec.groups[0].block_tokens
+        self._device = tensors[0].device
         cuda: Any = torch.cuda
-        self._stream: torch.cuda.Stream = cuda.Stream(tensor.device, priority=-1)  # before the blocks of large grids
-        tensor.record_stream(self._stream)  # else its memory may be another's while a last transfer still writes
-        self._order: WriteOrder[torch.cuda.Event] = WriteOrder(len(tensor), tensor.shape[1])
-        self._landings: LandingOrder[torch.cuda.Event] = LandingOrder(self._block_tokens)
+        self._stream: torch.cuda.Stream = cuda.Stream(self._device, priority=-1)  # before the blocks of large grids
+        for tensor in tensors:
+            tensor.record_stream(self._stream)  # else its memory may be another's while a last transfer still writes
+        self._order: WriteOrder[torch.cuda.Event] = WriteOrder(len(self._layers), [len(each[0]) for each in tensors])
+        self._landings: LandingOrder[torch.cuda.Event] = LandingOrder(self._block_tokens, len(tensors))
         self._moved = self._engine().record_event()  # passes when the newest moves are carried out; at first, zeros
         self._order.begin(None)
-        self._order.recorded(range(len(tensor)), self._moved)
+        self._order.recorded(range(len(self._layers)), self._moved)
         self._is_read = True  # what the newest step stores
 
     def begin_step(self, works: Sequence[Work] | None, *, is_read: bool) -> None:
@@ -50,9 +54,10 @@ class DeviceBytes:
         if works is None or not is_read:
             self._order.begin(None)
         else:
-            self._order.begin(list(chain.from_iterable(map(self._written_by, works))))
+            groups = range(len(works[0].blocks))
+            self._order.begin([[block for work in works for block in self._written_by(work, g)] for g in groups])
 
-    def begin_moves(self, blocks: Sequence[int]) -> None:
+    def begin_moves(self, blocks: Sequence[Sequence[int]]) -> None:
         self._wait(self._landings.of_blocks(blocks))
 
     def written(self, layer: int) -> None:
@@ -61,43 +66,44 @@ class DeviceBytes:
 
     def all_written(self) -> None:
         if self._is_read:
-            self._order.recorded(range(len(self._tensor)), self._engine().record_event())
+            self._order.recorded(range(len(self._layers)), self._engine().record_event())
 
-    def moved(self, targets: Sequence[int]) -> None:
+    def moved(self, targets: Sequence[Sequence[int]]) -> None:
         self._moved = self._engine().record_event()
         self._order.begin(targets)
-        self._order.recorded(range(len(self._tensor)), self._moved)
+        self._order.recorded(range(len(self._layers)), self._moved)
 
-    def enter(self, blocks: Tensor) -> None:
+    def enter(self, group: int, blocks: Tensor) -> None:
         """Does nothing: a device's memory is there from the beginning."""
 
-    def ready(self, layer: int, blocks: Sequence[int]) -> bool:
-        written = self._order.before(layer, blocks)
+    def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
+        written = self._order.before(group, layer, blocks)
         return written is None or bool(written.query())
 
-    def read(self, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
+    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
         """Reads into a fresh buffer, which lives as long as its view: the sender may keep it in flight."""
-        written = self._order.before(layer, blocks)
+        written = self._order.before(group, layer, blocks)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             if written is not None:
                 self._stream.wait_event(written)
             if codec == "none":
-                found = self._mover.gather(self._tensor[layer : layer + 1], self._index(blocks))
+                found = self._mover.gather(self._layers[layer][None], self._index(blocks))
             else:
-                found = self._codec.encode(self._tensor[layer], self._index(blocks), codec)
+                found = self._codec.encode(self._layers[layer], self._index(blocks), codec)
             staging = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
             staging.copy_(found, non_blocking=True)
         self._stream.synchronize()
         return [view_of(staging)]
 
-    def write(self, layer: int, blocks: Sequence[int], payload: Payload) -> None:
-        staging = torch.empty((len(blocks), 1, self._words), dtype=WORD, pin_memory=True)
+    def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
+        pool = self._layers[layer][None]
+        staging = torch.empty((len(blocks), 1, words_of(pool).shape[2]), dtype=WORD, pin_memory=True)
         scatter([view_of(staging)], payload)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             self._stream.wait_event(self._moved)
-            words = staging.to(self._tensor.device, non_blocking=True)
-            self._mover.scatter(words, self._tensor[layer : layer + 1], self._index(blocks))
-            self._landings.landed(blocks, self._stream.record_event())  # steps wait for it; the host does not
+            words = staging.to(self._device, non_blocking=True)
+            self._mover.scatter(words, pool, self._index(blocks))
+            self._landings.landed(group, blocks, self._stream.record_event())  # steps wait for it; the host does not
 
     def convert(self, piece: Piece, count: int, payload: Payload) -> None:
         landing = landing_of(piece, count, self._block_tokens)
@@ -107,22 +113,22 @@ class DeviceBytes:
         scatter([view_of(staging)], payload)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             self._stream.wait_event(self._moved)
-            found = staging.to(self._tensor.device, non_blocking=True).view(count, -1)
-            self._codec.decode(found, landing, self._tensor[piece.layer])
-            self._landings.landed(landing.blocks, self._stream.record_event())
+            found = staging.to(self._device, non_blocking=True).view(count, -1)
+            self._codec.decode(found, landing, self._layers[piece.layer])
+            self._landings.landed(piece.group, landing.blocks, self._stream.record_event())
 
     def _wait(self, landed: torch.cuda.Event | None) -> None:
         if landed is not None:
             self._engine().wait_event(landed)
 
-    def _written_by(self, work: Work) -> list[int]:
-        """Returns the blocks that a work stores KV in."""
+    def _written_by(self, work: Work, group: int) -> list[int]:
+        """Returns the blocks of a group that a work stores KV in."""
         end = blocks_for(work.start + len(work.token_ids), self._block_tokens)
-        return work.blocks[0][work.start // self._block_tokens : end]
+        return work.blocks[group][work.start // self._block_tokens : end]
 
     def _engine(self) -> torch.cuda.Stream:
         """Returns the stream that steps and moves are enqueued on."""
-        return torch.cuda.current_stream(self._tensor.device)
+        return torch.cuda.current_stream(self._device)
 
     def _index(self, blocks: Sequence[int]) -> Tensor:
-        return to_device(np.array(blocks, dtype=np.int64), self._tensor.device)
+        return to_device(np.array(blocks, dtype=np.int64), self._device)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from core.config import Codec
-from core.kvspec import Piece
+from core.kvspec import KVSpec, Piece
 from engine.kv.codec import BlockCodec, landing_of
 from engine.kv.moves import runs
 from engine.kv.pages_ahead import PagesAhead
@@ -17,45 +17,50 @@ from engine.plan import Work
 class HostBytes:
     """Implements `engine.kv.pool.PoolBytes`. The CPU has no queue: what was stored, landed or moved is there."""
 
-    def __init__(self, memory: memoryview, layers: Sequence[Tensor], ahead: PagesAhead, codec: BlockCodec) -> None:
-        self._memory = memory
-        self._layers = layers
-        self._layer_bytes = layers[0].nbytes
-        self._block_bytes = layers[0][0].nbytes
-        self._ahead = ahead
+    def __init__(
+        self, tensors: Sequence[Tensor], spec: KVSpec, aheads: Sequence[PagesAhead], codec: BlockCodec
+    ) -> None:
+        """Takes one tensor of each group, as `engine.kv.pool` has them, and what makes pages ahead in its memory."""
+        self._groups = spec.groups
+        self._layers: dict[int, Tensor] = {}
+        self._memory: dict[int, memoryview] = {}  # of each layer
+        for group, tensor in zip(spec.groups, tensors, strict=True):
+            for layer, values in zip(group.layers, tensor, strict=True):
+                self._layers[layer], self._memory[layer] = values, view_of(values.view(torch.uint8))
+        self._aheads = aheads
         self._codec = codec
 
     def begin_step(self, works: Sequence[Work] | None, *, is_read: bool) -> None: ...
 
-    def begin_moves(self, blocks: Sequence[int]) -> None: ...
+    def begin_moves(self, blocks: Sequence[Sequence[int]]) -> None: ...
 
     def written(self, layer: int) -> None: ...
 
     def all_written(self) -> None: ...
 
-    def moved(self, targets: Sequence[int]) -> None: ...
+    def moved(self, targets: Sequence[Sequence[int]]) -> None: ...
 
-    def enter(self, blocks: Tensor) -> None:
+    def enter(self, group: int, blocks: Tensor) -> None:
         if blocks.numel():
-            self._ahead.reach(int(blocks.max()))
+            self._aheads[group].reach(int(blocks.max()))
 
-    def ready(self, layer: int, blocks: Sequence[int]) -> bool:
+    def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
         """Says yes: what the engine's thread has stored is there."""
         return True
 
-    def read(self, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
+    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
         if codec != "none":
             return [view_of(self._codec.encode(self._layers[layer], torch.tensor(blocks, dtype=torch.int64), codec))]
-        origin, size = layer * self._layer_bytes, self._block_bytes
-        return [self._memory[origin + first * size : origin + (last + 1) * size] for first, last in runs(blocks)]
+        memory, size = self._memory[layer], self._groups[group].block_bytes
+        return [memory[first * size : (last + 1) * size] for first, last in runs(blocks)]
 
-    def write(self, layer: int, blocks: Sequence[int], payload: Payload) -> None:
-        self._ahead.reach(max(blocks))
-        scatter(self.read(layer, blocks, "none"), payload)
+    def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
+        self._aheads[group].reach(max(blocks))
+        scatter(self.read(group, layer, blocks, "none"), payload)
 
     def convert(self, piece: Piece, count: int, payload: Payload) -> None:
         layer, frame = self._layers[piece.layer], joined(payload)
         landing = landing_of(piece, count, layer.shape[-2])
         if landing is not None:
-            self._ahead.reach(max(landing.blocks))
+            self._aheads[piece.group].reach(max(landing.blocks))
             self._codec.decode(tensor_over(frame).view(count, -1), landing, layer)

@@ -1,7 +1,7 @@
 """Keeps KV blocks that have left the pool in the host's memory, pinned beside a GPU, or in a file without a name.
 
-A slot holds one block of all layers, `[layers, words]`, in one piece, so that it moves as one run of bytes. The
-scheduler knows which block is in which slot. Nothing is left of the tier when the process ends, however it ends: the
+A slot holds one block of all layers of a group, `[layers, words]`, in one piece, so that it moves as one run of bytes.
+The scheduler knows which block is in which slot. Nothing is left of the tier when the process ends, however it ends: the
 memory is an anonymous mapping, and the file has no name.
 """
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from core.errors import ConfigError
-from core.kvspec import KVSpec
+from core.kvspec import KVGroup
 from engine.kv.mover import WORD
 from engine.kv.moves import runs
 
@@ -24,18 +24,17 @@ from engine.kv.moves import runs
 class HostTier:
     """Keeps blocks in slots 0 … `slots` - 1. Used by the engine's thread; on CUDA in the order of its stream."""
 
-    def __init__(self, slots: int, spec: KVSpec, device: torch.device, directory: str = "") -> None:
+    def __init__(self, slots: int, group: KVGroup, device: torch.device, directory: str = "") -> None:
         """Takes the memory of all slots, in a file where a `directory` is given.
 
         Raises `ConfigError` where the memory cannot be had or the directory not be written.
         """
-        assert slots > 0 and spec.block_bytes() % WORD.itemsize == 0
+        assert slots > 0 and group.block_bytes % WORD.itemsize == 0
         self.slots = slots
-        self.bytes = slots * spec.block_bytes()
+        self.bytes = slots * group.layers_bytes()
         self._device = device
         memory = _file(directory, self.bytes) if directory else _anonymous(self.bytes)
-        layers = len(spec.groups[0].layers)
-        self._memory = torch.frombuffer(memory, dtype=WORD).view(slots, layers, -1)  # [slots, layers, words]
+        self._memory = torch.frombuffer(memory, dtype=WORD).view(slots, len(group.layers), -1)  # [slots, layers, words]
         self._pinned = device.type == "cuda" and not directory  # pinning a file would keep all of it in memory
         if self._pinned:
             _pin(self._memory)

@@ -16,21 +16,22 @@ Event = TypeVar("Event")
 class LandingOrder(Generic[Event]):
     """Remembers the newest landing in each block until a step or a move has waited for it.
 
-    One thread lands, another asks: both only put whole entries into one dictionary, and take them out.
+    One thread lands, another asks: both only put whole entries into dictionaries, and take them out.
     """
 
-    def __init__(self, block_tokens: int) -> None:
+    def __init__(self, block_tokens: int, groups: int) -> None:
         self._block_tokens = block_tokens
-        self._landed: dict[int, tuple[int, Event]] = {}  # by block: the landing's number and its event
+        # Of each KV group, by block: the landing's number and its event.
+        self._landed: list[dict[int, tuple[int, Event]]] = [{} for _ in range(groups)]
         self._count = 0
         self._ends: dict[int, int] = {}  # of each sequence of the step before, the position behind its last token
 
-    def landed(self, blocks: Iterable[int], event: Event) -> None:
+    def landed(self, group: int, blocks: Iterable[int], event: Event) -> None:
         """Takes note of an `event` that comes behind what has just landed in these blocks."""
         self._count += 1
         entry = (self._count, event)
         for block in blocks:
-            self._landed[block] = entry
+            self._landed[group][block] = entry
 
     def of_step(self, works: Sequence[Work]) -> Event | None:
         """Returns the event that covers all landings in blocks of these works that nobody has waited for; None: none.
@@ -41,19 +42,29 @@ class LandingOrder(Generic[Event]):
         if not self._count:
             return None  # most prefill workers' steps
         known, self._ends = self._ends, {work.sequence: work.start + len(work.token_ids) for work in works}
-        if not self._landed:
+        if not any(self._landed):
             return None
-        return self.of_blocks(chain.from_iterable(self._touched(work, known) for work in works))
+        firsts = [work.start // self._block_tokens if known.get(work.sequence) == work.start else 0 for work in works]
+        return self.of_blocks(
+            [
+                chain.from_iterable(work.blocks[group][first:] for work, first in zip(works, firsts, strict=True))
+                for group in range(len(self._landed))
+            ]
+        )
 
-    def of_blocks(self, blocks: Iterable[int]) -> Event | None:
-        """Returns the event that covers all landings in these blocks that nobody has waited for; None: none."""
-        found = [entry for block in blocks if (entry := self._landed.pop(block, None)) is not None]
+    def of_blocks(self, blocks: Sequence[Iterable[int]]) -> Event | None:
+        """Returns the event that covers all landings in these blocks of each group that nobody has waited for, if any.
+
+        Nothing lands in the null blocks of a table.
+        """
+        found = [
+            entry
+            for landed, touched in zip(self._landed, blocks, strict=True)
+            for block in touched
+            if (entry := landed.pop(block, None)) is not None
+        ]
         return max(found, key=lambda entry: entry[0])[1] if found else None
 
     def of_any(self) -> Event | None:
         """Returns the event that covers all landings that nobody has waited for; None: none."""
-        return self.of_blocks(list(self._landed))
-
-    def _touched(self, work: Work, known: dict[int, int]) -> list[int]:
-        goes_on = known.get(work.sequence) == work.start
-        return work.blocks[0][work.start // self._block_tokens if goes_on else 0 :]
+        return self.of_blocks([list(landed) for landed in self._landed])

@@ -10,7 +10,7 @@ WORD = torch.int64
 
 
 class BlockMover(Protocol):
-    """Moves blocks of pools `[layers, blocks, kv_heads, 2, block, head_dim]`.
+    """Moves blocks of a group, `[layers, blocks, vectors, block, width]`.
 
     Block numbers are int64 on the pool's device.
     """

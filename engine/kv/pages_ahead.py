@@ -16,7 +16,7 @@ import threading
 import time
 
 AHEAD = 512 << 20
-"""Bytes of all layers that get pages beyond the highest block in use."""
+"""Bytes of all layers of all groups that get pages beyond the highest block in use."""
 STRETCH = 256 << 10
 """Bytes of a layer that one call asks for: the kernel keeps the mapping locked for so long."""
 REST = 3.0

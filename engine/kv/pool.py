@@ -1,10 +1,13 @@
 """Holds the memory of all KV blocks, and gives and takes its bytes for the I/O thread.
 
-One tensor per group, `[layers, blocks, kv_heads, 2, block, head_dim]`: adjacent blocks of a layer are adjacent in
-memory, so runs of blocks leave as one frame. On a CPU the pool is an anonymous mapping, which begins at a page, costs
-no memory before it is used, and is read without a copy (`host_bytes.py`). On CUDA bytes pass through pinned memory on
-a stream of their own (`device_bytes.py`); moves of blocks belong to the engine's stream, like the steps that they are
-between. What a codec makes of blocks, and what other pools have, is converted on the way (`codec.py`).
+One tensor per group, `[layers, blocks, vectors, block, width]`: adjacent blocks of a layer are adjacent in memory, so
+runs of blocks leave as one frame. What a vector means only attention knows. On a CPU each is an anonymous mapping, which
+begins at a page, costs no memory before it is used, and is read without a copy (`host_bytes.py`). On CUDA bytes pass
+through pinned memory on a stream of their own (`device_bytes.py`); moves of blocks belong to the engine's stream, like
+the steps that they are between. What a codec makes of blocks, and what other pools have, is converted on the way
+(`codec.py`).
+
+A layer's number is the model's, wherever it is asked for.
 """
 
 import mmap
@@ -17,30 +20,20 @@ from torch import Tensor
 
 from core.config import Codec
 from core.errors import MessageError
-from core.kvspec import VALUE_BYTES, KVGroup, KVSpec, Piece, blocks_for, kv_bytes
-from engine.device import dtype_name, to_device
+from core.kvspec import VALUE_BYTES, KVGroup, KVSpec, Piece
+from engine.device import DTYPES, to_device
 from engine.kv.codec import BlockCodec, bytes_of
 from engine.kv.device_bytes import DeviceBytes
 from engine.kv.host_bytes import HostBytes
 from engine.kv.host_tier import HostTier
 from engine.kv.mover import BlockMover
 from engine.kv.moves import batches
-from engine.kv.pages_ahead import PagesAhead
+from engine.kv.pages_ahead import AHEAD, PagesAhead
 from engine.kv.payload import Payload, size_of
-from engine.model.config import TextModel, computation, heads_of
 from engine.plan import NULL_BLOCK, BlockMove, Work
 
 STAGED = 32 << 20
 """Bytes that one batch of moves gathers before it scatters them."""
-
-
-def make_spec(config: TextModel, dtype: torch.dtype, block_tokens: int, weights: str) -> KVSpec:
-    """Describes a model's KV as one group of full attention over all layers: a window's old blocks are kept as well."""
-    heads = heads_of(config.layers[0])
-    block_bytes = kv_bytes(1, block_tokens, 1, heads.kv_heads, heads.head_dim, dtype.itemsize)
-    group = KVGroup("full", tuple(range(len(config.layers))), block_tokens, block_bytes, vectors=2 * heads.kv_heads)
-    axes = f"[block,kv_head:{heads.kv_heads},key|value,token,dim:{heads.head_dim}]"
-    return KVSpec((group,), f"{axes} {computation(config).decode()}", weights, dtype_name(dtype))
 
 
 class PoolBytes(Protocol):
@@ -50,8 +43,8 @@ class PoolBytes(Protocol):
         """See `KVPool.begin_step`."""
         ...
 
-    def begin_moves(self, blocks: Sequence[int]) -> None:
-        """Says that moves are about to read or write these blocks: what has landed in them is there for that."""
+    def begin_moves(self, blocks: Sequence[Sequence[int]]) -> None:
+        """Says that moves are about to read or write these blocks of each group: what has landed in them is there."""
         ...
 
     def written(self, layer: int) -> None:
@@ -62,23 +55,23 @@ class PoolBytes(Protocol):
         """Says that the newest step has stored the KV of all layers."""
         ...
 
-    def moved(self, targets: Sequence[int]) -> None:
-        """Says that these blocks were filled from others, or from the host tier."""
+    def moved(self, targets: Sequence[Sequence[int]]) -> None:
+        """Says that these blocks of each group were filled from others, or from the host tier."""
         ...
 
-    def enter(self, blocks: Tensor) -> None:
+    def enter(self, group: int, blocks: Tensor) -> None:
         """Says that these blocks are about to get their first tokens."""
         ...
 
-    def ready(self, layer: int, blocks: Sequence[int]) -> bool:
+    def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
         """See `KVPool.ready`."""
         ...
 
-    def read(self, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
+    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
         """See `KVPool.read`."""
         ...
 
-    def write(self, layer: int, blocks: Sequence[int], payload: Payload) -> None:
+    def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         """Lands bytes that have the size of these blocks."""
         ...
 
@@ -88,43 +81,54 @@ class PoolBytes(Protocol):
 
 
 class KVPool:
-    """Holds blocks 0 … `block_count` - 1 of every layer; block 0 is the null block, which stays zero."""
+    """Holds blocks 0 … `counts[group]` - 1 of every layer; block 0 is the null block, which stays zero."""
 
     def __init__(
         self,
-        config: TextModel,
         spec: KVSpec,
-        block_count: int,
+        counts: Sequence[int],
         device: torch.device,
-        dtype: torch.dtype,
         mover: BlockMover,
         codec: BlockCodec,
         tier: HostTier | None = None,
     ) -> None:
-        """`mover` carries blocks and `codec` converts them, both on `device`; blocks that give way go to the `tier`."""
-        assert block_count >= 2, "a pool needs the null block and one more"
+        """Takes the memory of all blocks.
+
+        `mover` carries blocks and `codec` converts them, both on `device`; the first group's that give way go to the
+        `tier`.
+        """
+        assert min(counts) >= 2, "a pool needs the null block and one more"
         self._tier = tier
         self._mover = mover
+        self._device = device
         self.spec = spec
-        self.block_count = block_count
-        group = spec.groups[0]
-        heads = heads_of(config.layers[0])
-        shape = (len(group.layers), block_count, heads.kv_heads, 2, group.block_tokens, heads.head_dim)
-        self._group = group
+        self.counts = tuple(counts)
+        dtype = DTYPES[spec.dtype]
+        shapes = [
+            (len(group.layers), count, group.vectors, group.block_tokens, group.width(spec.dtype))
+            for group, count in zip(spec.groups, counts, strict=True)
+        ]
         self._bytes: PoolBytes
         if device.type == "cuda":
-            self._tensor = torch.zeros(shape, dtype=dtype, device=device)
-            self._bytes = DeviceBytes(self._tensor, mover, codec)
+            self._tensors = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
+            self._bytes = DeviceBytes(self._tensors, spec, mover, codec)
         else:
-            # Private memory gets huge pages; what is shared, as is mmap's default, mostly does not.
-            size = block_count * spec.block_bytes()
-            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            if hasattr(mmap, "MADV_HUGEPAGE"):
-                memory.madvise(mmap.MADV_HUGEPAGE)
-            self._tensor = torch.frombuffer(memory, dtype=dtype).view(shape)
-            ahead = PagesAhead(memory, len(group.layers), block_count, group.block_bytes)
-            self._bytes = HostBytes(memoryview(memory), self._tensor.unbind(0), ahead, codec)
-        self.layers = list(self._tensor.unbind(0))  # each [blocks, kv_heads, 2, block, head_dim]
+            mappings = [_mapping(count, group) for group, count in zip(spec.groups, counts, strict=True)]
+            self._tensors = [
+                torch.frombuffer(memory, dtype=dtype).view(shape)
+                for memory, shape in zip(mappings, shapes, strict=True)
+            ]
+            aheads = [
+                PagesAhead(memory, len(group.layers), count, group.block_bytes, AHEAD // len(mappings))
+                for memory, group, count in zip(mappings, spec.groups, counts, strict=True)
+            ]
+            self._bytes = HostBytes(self._tensors, spec, aheads, codec)
+        found = {
+            layer: values
+            for group, tensor in zip(spec.groups, self._tensors, strict=True)
+            for layer, values in zip(group.layers, tensor, strict=True)
+        }
+        self.layers = [found[layer] for layer in range(len(found))]  # each [blocks, vectors, block, width]
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Carries moves out, each seeing the result of those before it. Used by the engine's thread.
@@ -134,30 +138,32 @@ class KVPool:
         """
         if not moves:
             return
-        in_pool = [move.source for move in moves if move.kind != "in"]
-        self._bytes.begin_moves([*in_pool, *(move.target for move in moves if move.kind != "out")])
-        for batch in batches(moves, max(1, STAGED // self.spec.block_bytes())):
+        groups = range(len(self.counts))
+        targets = [[move.target for move in moves if move.kind != "out" and move.group == group] for group in groups]
+        sources = [[move.source for move in moves if move.kind != "in" and move.group == group] for group in groups]
+        self._bytes.begin_moves([[*into, *out_of] for into, out_of in zip(targets, sources, strict=True)])
+        for batch in batches(moves, max(1, STAGED // max(group.layers_bytes() for group in self.spec.groups))):
             self._move(batch[0].kind, batch[0].group, [move.source for move in batch], [move.target for move in batch])
-        self._bytes.moved([move.target for move in moves if move.kind != "out"])
+        self._bytes.moved(targets)
 
     def _move(self, kind: str, group: int, sources: list[int], targets: list[int]) -> None:
-        tier = self._tier
+        tier, tensor = self._tier, self._tensors[group]
         if kind != "in":
-            self._check(group, 0, sources)
+            self._check(group, sources)
         if kind != "out":
-            self._check(group, 0, targets)
+            self._check(group, targets)
             assert NULL_BLOCK not in targets, "the null block is never written"
         if kind == "copy":
-            self._mover.copy(self._tensor, self._index(sources), self._index(targets))
+            self._mover.copy(tensor, self._index(sources), self._index(targets))
         elif kind == "out":
-            assert tier is not None, "a block goes to the host tier, but there is none"
-            tier.put(targets, self._mover.gather(self._tensor, self._index(sources)))
+            assert tier is not None and group == 0, "a block goes to the host tier, but there is none"
+            tier.put(targets, self._mover.gather(tensor, self._index(sources)))
         else:
-            assert tier is not None, "a block comes from the host tier, but there is none"
-            self._mover.scatter(tier.get(sources), self._tensor, self._index(targets))
+            assert tier is not None and group == 0, "a block comes from the host tier, but there is none"
+            self._mover.scatter(tier.get(sources), tensor, self._index(targets))
 
     def _index(self, blocks: Sequence[int]) -> Tensor:
-        return to_device(np.array(blocks, dtype=np.int64), self._tensor.device)
+        return to_device(np.array(blocks, dtype=np.int64), self._device)
 
     def written(self, layer: int) -> None:
         """Says that the engine thread has stored this layer's KV of a step: `read` finds it from now on."""
@@ -175,14 +181,14 @@ class KVPool:
         """
         self._bytes.begin_step(works, is_read=is_read)
 
-    def enter(self, blocks: Tensor) -> None:
+    def enter(self, group: int, blocks: Tensor) -> None:
         """Says that these blocks, on the pool's device, are about to get their first tokens."""
-        self._bytes.enter(blocks)
+        self._bytes.enter(group, blocks)
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
         """Tells whether `read` would not wait: on a GPU a layer is said to be written before it is computed."""
-        self._check(group, layer, blocks)
-        return self._bytes.ready(layer, blocks)
+        self._check(group, blocks, layer)
+        return self._bytes.ready(group, layer, blocks)
 
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
         """Returns the bytes of `blocks` of one layer, in order, one view per run of adjacent blocks.
@@ -190,45 +196,44 @@ class KVPool:
         On a CPU the views are the pool itself: they change when a block is reused, so its I/O reference must be held.
         With a codec it is one view of memory of its own, as `core.kvspec.WireForm` says.
         """
-        self._check(group, layer, blocks)
-        return self._bytes.read(layer, blocks, codec)
+        self._check(group, blocks, layer)
+        return self._bytes.read(group, layer, blocks, codec)
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         """Lands bytes in `blocks`, in order, however they are cut. Raises `MessageError` for a wrong size."""
-        self._check(group, layer, blocks)
+        self._check(group, blocks, layer)
         assert NULL_BLOCK not in blocks, "the null block is never written"
-        size, block_bytes = size_of(payload), self._group.block_bytes
+        size, block_bytes = size_of(payload), self.spec.groups[group].block_bytes
         if size != len(blocks) * block_bytes:
             raise MessageError(f"a payload of {size} bytes for {len(blocks)} blocks of {block_bytes} bytes")
-        self._bytes.write(layer, blocks, payload)
+        self._bytes.write(group, layer, blocks, payload)
 
     def convert(self, piece: Piece, payload: Payload) -> None:
         """Lands whole blocks in another form, however they are cut.
 
-        Tokens before `piece.held`, and behind the last of `piece.blocks`, are left out. Raises `MessageError` for a
-        wrong size, and for a form that there is not.
+        Tokens before `piece.held`, in null blocks, and behind the last of `piece.blocks`, are left out. Raises
+        `MessageError` for a wrong size, and for a form that there is not.
         """
-        self._check(piece.group, piece.layer, piece.blocks)
-        assert NULL_BLOCK not in piece.blocks, "the null block is never written"
+        self._check(piece.group, piece.blocks, piece.layer)
         assert piece.first >= 0
         form, size = piece.form, size_of(payload)
         if form.dtype not in VALUE_BYTES or form.block_tokens < 1:
             raise MessageError(f"blocks of {form.block_tokens} tokens in {form.dtype!r} cannot be converted")
-        block_bytes = bytes_of(form, self._group.vectors, self._tensor.shape[-1])
+        group = self.spec.groups[piece.group]
+        block_bytes = bytes_of(form, group.vectors, group.width(self.spec.dtype))
         if not size or size % block_bytes:
             raise MessageError(f"a payload of {size} bytes, which is not in blocks of {block_bytes} bytes")
         self._bytes.convert(piece, size // block_bytes, payload)
 
-    def _check(self, group: int, layer: int, blocks: Sequence[int]) -> None:
-        assert group == 0 and 0 <= layer < len(self.layers), f"no layer {layer} in group {group}"
-        assert all(0 <= block < self.block_count for block in blocks), f"blocks beyond the pool's {self.block_count}"
+    def _check(self, group: int, blocks: Sequence[int], layer: int | None = None) -> None:
+        assert layer is None or layer in self.spec.groups[group].layers, f"no layer {layer} in group {group}"
+        count = self.counts[group]
+        assert all(0 <= block < count for block in blocks), f"blocks beyond the group's {count}"
 
 
-def blocks_in(memory: int, spec: KVSpec) -> int:
-    """Returns how many blocks `memory` bytes hold, the null block included."""
-    return memory // spec.block_bytes()
-
-
-def blocks_of_sequences(spec: KVSpec, sequences: int, tokens: int) -> int:
-    """Returns how many blocks `sequences` of `tokens` tokens could ever use, the null block included."""
-    return sequences * blocks_for(tokens, spec.groups[0].block_tokens) + 1
+def _mapping(count: int, group: KVGroup) -> mmap.mmap:
+    """Maps memory for `count` blocks. What is private gets huge pages; what is shared, mmap's default, seldom does."""
+    memory = mmap.mmap(-1, count * group.layers_bytes(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory

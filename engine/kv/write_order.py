@@ -20,31 +20,34 @@ Event = TypeVar("Event")
 class WriteOrder(Generic[Event]):
     """Remembers which mark writes which block, and each layer's newest events. Any thread may ask."""
 
-    def __init__(self, layers: int, blocks: int) -> None:
+    def __init__(self, layers: int, counts: Sequence[int]) -> None:
+        """Begins with nothing written, in `counts` blocks of each KV group."""
         self._newest = 0  # mark
-        self._marks = np.zeros(blocks, dtype=np.int64)
+        self._marks = [np.zeros(count, dtype=np.int64) for count in counts]
         self._everything = 0  # the newest mark that may have written any block
         self._events: list[tuple[tuple[int, Event], ...]] = [()] * layers  # replaced, never changed: others read them
 
-    def begin(self, blocks: Sequence[int] | None) -> None:
-        """Begins a mark: what is enqueued from now on writes these blocks; None: any."""
+    def begin(self, blocks: Sequence[Sequence[int]] | None) -> None:
+        """Begins a mark: what is enqueued from now on writes these blocks of each group; None: any."""
         self._newest += 1
         if blocks is None:
             self._everything = self._newest
-        else:
-            self._marks[np.array(blocks, dtype=np.int64)] = self._newest
+            return
+        for marks, written in zip(self._marks, blocks, strict=True):
+            marks[np.array(written, dtype=np.int64)] = self._newest
 
     def recorded(self, layers: Sequence[int], event: Event) -> None:
         """Takes note of an `event` that comes behind all that the newest mark writes in these layers."""
         for layer in layers:
             self._events[layer] = (*self._events[layer][1 - KEPT :], (self._newest, event))
 
-    def before(self, layer: int, blocks: Sequence[int]) -> Event | None:
+    def before(self, group: int, layer: int, blocks: Sequence[int]) -> Event | None:
         """Returns the earliest event known that comes behind all that was recorded for these blocks, if there is one.
 
         What has no event yet is not waited for: it is not known to be enqueued.
         """
-        mark = max(self._everything, int(self._marks[np.array(blocks, dtype=np.int64)].max(initial=0)))
+        marks = self._marks[group][np.array(blocks, dtype=np.int64)]
+        mark = max(self._everything, int(marks.max(initial=0)))
         known = self._events[layer]
         if not mark or not known:
             return None

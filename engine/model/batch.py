@@ -18,15 +18,22 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class GroupTables:
+    """Says where one KV group has a step's KV, int64 on the device."""
+
+    slots: Tensor  # [tokens] block x block_size + offset of where each token's KV goes
+    block_tables: Tensor  # [works, blocks] the null block behind a work's own, and in places that a window hides
+    fresh_blocks: Tensor  # [blocks] whose first token is written in this step
+
+
+@dataclass(frozen=True)
 class Batch:
     """Holds a step's inputs, int64 on the device; what the host keeps is for choosing shapes without asking it."""
 
     token_ids: Tensor  # [tokens]
     positions: Tensor  # [tokens]
-    slots: Tensor  # [tokens] block x block_size + offset of where each token's KV goes
+    groups: tuple[GroupTables, ...]  # of each KV group
     query_start: Tensor  # [works] first row of each work
-    block_tables: Tensor  # [works, blocks] the null block behind a work's own
-    fresh_blocks: Tensor  # [blocks] whose first token is written in this step
     logit_rows: Tensor  # [rows] ascending: those that go on to the head; each work's last one, if it is sampled from
     query_lengths: Ints  # [works], on the host
     kv_lengths: Ints  # [works], on the host
@@ -51,9 +58,10 @@ class Sampled:
 
 
 class BlockTables:
-    """Keeps block tables as rows of an array: most works of a step have the row of the step before."""
+    """Keeps block tables of a KV group as rows of an array: most works of a step have the row of the step before."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: int) -> None:
+        self._group = group
         self._rows: list[list[int]] = []  # what the array holds
         self._array: Ints = np.zeros((1, 1), dtype=np.int64)
 
@@ -65,13 +73,15 @@ class BlockTables:
         self._reserve(len(works), max(counts))
         rows = self._rows
         for row, (work, count) in enumerate(zip(works, counts, strict=True)):
-            own = work.blocks[0]
+            own = work.blocks[self._group]
             if len(own) != count:
                 assert len(own) > count, "a block table shorter than its sequence"
                 own = own[:count]
-            if own != rows[row]:
-                self._array[row, :count] = own
-                self._array[row, count : len(rows[row])] = NULL_BLOCK
+            known = rows[row]
+            if own != known:
+                first = first_difference(known, own)
+                self._array[row, first:count] = own[first:]
+                self._array[row, count : len(known)] = NULL_BLOCK
                 rows[row] = own.copy()  # a sequence's own list grows
         return self._array[: len(works), : max(counts)]
 
@@ -84,18 +94,35 @@ class BlockTables:
         self._rows += [[] for _ in range(len(self._array) - len(self._rows))]
 
 
+def first_difference(left: list[int], right: list[int]) -> int:
+    """Returns how many leading numbers are alike. Lists compare themselves quickly, so it is found by halves."""
+    first, end = 0, min(len(left), len(right))
+    while first < end:
+        half = (first + end + 1) // 2
+        if left[first:half] == right[first:half]:
+            first = half
+        else:
+            end = half - 1
+    return first
+
+
+def block_tables(groups: int) -> tuple[BlockTables, ...]:
+    """Makes what keeps the block tables of so many KV groups."""
+    return tuple(map(BlockTables, range(groups)))
+
+
 def build_batch(
     plan: Plan,
     block_size: int,
     device: torch.device,
     before: Sampled | None,
-    tables: BlockTables | None = None,
+    tables: Sequence[BlockTables] = (),
     adapters: Sequence[int] | None = None,
 ) -> Batch:
     """Copies a plan to `device` in one transfer; `PENDING` ids become what `before` sampled for the same sequence.
 
-    Who builds one batch after the other passes the same `tables` each time. `adapters` are the works' slots, if one of
-    them has an adapter.
+    Who builds one batch after the other passes the same `tables` each time, one for each KV group. `adapters` are the
+    works' slots, if one of them has an adapter.
     """
     works = plan.works
     assert works, "a plan without work"
@@ -110,36 +137,33 @@ def build_batch(
     else:
         owners = np.repeat(np.arange(len(works)), lengths)
         positions = np.arange(len(token_ids)) + (starts - query_start)[owners]
-    rows_of_blocks = (tables or BlockTables()).of(works, (-(-kv_lengths // block_size)).tolist())
+    counts = (-(-kv_lengths // block_size)).tolist()
     place, offset = np.divmod(positions, block_size)
-    blocks = rows_of_blocks[owners, place]
     pending, rows = _pending(works, token_ids, owners, before)
-    parts = (
-        token_ids,
-        positions,
-        blocks * block_size + offset,
-        query_start,
-        rows_of_blocks.reshape(-1),
-        blocks[offset == 0],
-        *_logit_rows(works, query_start, lengths),
-        pending,
-        rows,
-    )
-    on_device = _transfer(parts, device)
+    shared = (token_ids, positions, query_start, *_logit_rows(works, query_start, lengths), pending, rows)
+    of_groups: list[Ints] = []
+    for kept in tables or block_tables(len(works[0].blocks)):
+        rows_of_blocks = kept.of(works, counts)
+        blocks = rows_of_blocks[owners, place]
+        of_groups += [blocks * block_size + offset, rows_of_blocks.reshape(-1), blocks[offset == 0]]
+    on_device = _transfer([*shared, *of_groups], device)
+    ids, positions_there, starts_there, logit_rows, sampled, scored, pending_there, rows_there = on_device[: len(shared)]
+    places = on_device[len(shared) :]
     if before is not None and len(pending):
-        on_device[0][on_device[9]] = before.tokens[on_device[10]]
+        ids[pending_there] = before.tokens[rows_there]
     return Batch(
-        token_ids=on_device[0],
-        positions=on_device[1],
-        slots=on_device[2],
-        query_start=on_device[3],
-        block_tables=on_device[4].view(rows_of_blocks.shape),
-        fresh_blocks=on_device[5],
-        logit_rows=on_device[6],
+        token_ids=ids,
+        positions=positions_there,
+        groups=tuple(
+            GroupTables(slots, table.view(len(works), -1), fresh)
+            for slots, table, fresh in zip(places[::3], places[1::3], places[2::3], strict=True)
+        ),
+        query_start=starts_there,
+        logit_rows=logit_rows,
         query_lengths=lengths,
         kv_lengths=kv_lengths,
-        split=RowSplit(on_device[7], on_device[8]) if len(parts[8]) else None,
-        adapters=None if adapters is None else StepAdapters.of(np.array(adapters)[owners], parts[6]),
+        split=RowSplit(sampled, scored) if len(scored) else None,
+        adapters=None if adapters is None else StepAdapters.of(np.array(adapters)[owners], shared[3]),
     )
 
 
@@ -189,7 +213,7 @@ def _room(needed: int, there: int) -> int:
     return there if needed <= there else 1 << (needed - 1).bit_length()
 
 
-def _transfer(parts: tuple[Ints, ...], device: torch.device) -> list[Tensor]:
+def _transfer(parts: Sequence[Ints], device: torch.device) -> list[Tensor]:
     """Copies all parts to the device at once."""
     packed: Any = to_device(np.concatenate(parts), device)
     return list(packed.split([len(part) for part in parts]))

@@ -15,8 +15,9 @@ from engine.backends.native.experts import MOST_EXPERTS
 from engine.backends.native.library import FORMATS, AttentionArguments, Manner
 from engine.device import dtype_name
 from engine.model.attention import AttentionStep
-from engine.model.batch import Batch, Ints
+from engine.model.batch import Batch, GroupTables, Ints
 from engine.model.config import AttentionLayer, ExpertsMLP, HeadAttention, LayerConfig, TextModel
+from engine.model.kv_layout import groups_of_layers
 
 MAX_HEAD_DIM, MAX_BLOCK = 576, 64
 TILE = 128
@@ -53,81 +54,99 @@ def manner_of(attention: HeadAttention, sinks: Tensor | None) -> Manner:
 
 
 class NativeAttention:
-    """See `engine.model.attention.Attention`. Layers are `[blocks, kv_heads, 2, block, head_dim]`, fp32 or bf16."""
+    """See `engine.model.attention.Attention`. The pool is fp32 or bf16."""
 
-    def __init__(self, native: ctypes.CDLL, layers: list[Tensor], attentions: Sequence[HeadAttention]) -> None:
+    def __init__(self, native: ctypes.CDLL, layers: Sequence[Tensor], attentions: Sequence[HeadAttention]) -> None:
+        """Takes the pool's layers, each `[blocks, vectors, block, width]`."""
         assert all(layer.is_contiguous() for layer in layers)
         limits = (ctypes.c_int64 * 4)()
         native.baton_attention_limits(limits)
         assert tuple(limits) == (MAX_HEAD_DIM, MAX_BLOCK, TILE, UNIT), "other constants than the sources'"
-        self._native = native
-        self._layers = layers
-        self._attentions = attentions
+        self.native = native
+        self.layers = layers
+        self.pools = [layer.data_ptr() for layer in layers]
+        self.attentions = attentions
+        self.groups = groups_of_layers(attentions)  # of each layer
 
     def begin(self, batch: Batch) -> "NativeAttentionStep":
-        return NativeAttentionStep(self._native, self._layers, self._attentions, batch)
+        return NativeAttentionStep(self, batch)
 
 
 class NativeAttentionStep(AttentionStep):
     """See `engine.model.attention.AttentionStep`."""
 
-    def __init__(
-        self, native: ctypes.CDLL, layers: list[Tensor], attentions: Sequence[HeadAttention], batch: Batch
-    ) -> None:
-        self._native = native
-        self.pools = [layer.data_ptr() for layer in layers]
-        self._attentions = attentions
-        self._batch = batch  # keeps the tables alive
-        blocks, kv_heads, _, block, dim = layers[0].shape
-        for places, end in ((batch.block_tables, blocks), (batch.slots, blocks * block), (batch.fresh_blocks, blocks)):
+    def __init__(self, attention: NativeAttention, batch: Batch) -> None:
+        self.attention = attention
+        self.groups = [
+            NativeGroupStep(attention, attention.groups.index(group), batch, tables)
+            for group, tables in enumerate(batch.groups)
+        ]
+
+    def store(self, layer: int, keys_values: Tensor) -> None:
+        """Clears a block that a sequence enters first: it may leave this worker whole."""
+        group, pool = self.group_of(layer), self.attention.layers[layer]
+        tables, (tokens, vectors, dim) = group.tables, keys_values.shape
+        assert (vectors, dim) == (pool.shape[1], pool.shape[3]) and keys_values.dtype == pool.dtype
+        assert keys_values.stride()[1:] == (dim, 1) and tokens == len(tables.slots)
+        source, stride, slots = keys_values.data_ptr(), keys_values.stride(0), tables.slots.data_ptr()
+        fresh, count = tables.fresh_blocks.data_ptr(), len(tables.fresh_blocks)
+        target = self.attention.pools[layer]
+        self.attention.native.baton_store(group.arguments, source, stride, slots, tokens, fresh, count, target)
+
+    def attend(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
+        group, pool, (tokens, heads, dim) = self.group_of(layer), self.attention.layers[layer], queries.shape
+        assert queries.stride()[1:] == (dim, 1) and dim == pool.shape[3] and queries.dtype == pool.dtype
+        assert tokens == len(group.tables.slots) and heads == self.attention.attentions[layer].heads
+        output = queries.new_empty((tokens, heads, dim))
+        source, stride = queries.data_ptr(), queries.stride(0)
+        attention, place, target = self.attention.attentions[layer], self.attention.pools[layer], output.data_ptr()
+        manner = manner_of(attention, sinks)
+        self.attention.native.baton_attend(group.prepared(attention), manner, source, stride, place, target)
+        return output
+
+    def group_of(self, layer: int) -> "NativeGroupStep":
+        """Returns the layer's KV group, as this step has it."""
+        return self.groups[self.attention.groups[layer]]
+
+
+class NativeGroupStep:
+    """Holds what the operators are told in one step of the layers of one KV group."""
+
+    def __init__(self, attention: NativeAttention, layer: int, batch: Batch, tables: GroupTables) -> None:
+        """Takes any layer of the group."""
+        self.tables = tables
+        self._batch = batch
+        self._native = attention.native
+        pool, heads = attention.layers[layer], attention.attentions[layer]
+        blocks, _, block, dim = pool.shape
+        ends = (tables.block_tables, blocks), (tables.slots, blocks * block), (tables.fresh_blocks, blocks)
+        for places, end in ends:
             assert not places.numel() or (int(places.min()) >= 0 and int(places.max()) < end), "beyond the pool"
-        self._dtype, self._dim = layers[0].dtype, dim
-        self._arguments = AttentionArguments(
-            format=FORMATS[self._dtype],
-            kv_heads=kv_heads,
+        assert tables.slots.is_contiguous() and tables.fresh_blocks.is_contiguous()
+        self.arguments = AttentionArguments(
+            format=FORMATS[pool.dtype],
+            kv_heads=heads.kv_heads,
             vectors=2,
             dim=dim,
             value_dim=dim,
             block=block,
-            tables=batch.block_tables.data_ptr(),
-            table_stride=batch.block_tables.stride(0),
+            tables=tables.block_tables.data_ptr(),
+            table_stride=tables.block_tables.stride(0),
         )
 
-    def store(self, layer: int, keys_values: Tensor) -> None:
-        """Clears a block that a sequence enters first: it may leave this worker whole."""
-        batch = self._batch
-        tokens, sides, dim = keys_values.shape
-        assert sides == 2 * self._arguments.kv_heads and dim == self._dim and keys_values.dtype == self._dtype
-        assert keys_values.stride()[1:] == (dim, 1) and tokens == len(batch.slots)
-        source, stride, slots = keys_values.data_ptr(), keys_values.stride(0), batch.slots.data_ptr()
-        fresh, count = batch.fresh_blocks.data_ptr(), len(batch.fresh_blocks)
-        self._native.baton_store(self._arguments, source, stride, slots, tokens, fresh, count, self.pools[layer])
-
-    def attend(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
-        tokens, heads, dim = queries.shape
-        assert queries.stride()[1:] == (dim, 1) and dim == self._dim and queries.dtype == self._dtype
-        assert tokens == len(self._batch.slots)
-        shared, rest = divmod(heads, self._arguments.kv_heads)
-        assert not rest
-        output = queries.new_empty((tokens, heads, dim))
-        source, stride = queries.data_ptr(), queries.stride(0)
-        pool, target = self.pools[layer], output.data_ptr()
-        manner = manner_of(self._attentions[layer], sinks)
-        self._native.baton_attend(self.prepared(shared), manner, source, stride, pool, target)
-        return output
-
-    def prepared(self, shared: int) -> AttentionArguments:
-        """Returns what the operators are told, for `shared` query heads to one KV head; valid as long as this step.
+    def prepared(self, attention: HeadAttention) -> AttentionArguments:
+        """Returns what the operators are told of the layers with such an attention; valid as long as this step.
 
         The work's units are cut when the first layer shows how many heads share one of KV.
         """
-        if shared != self._arguments.shared:
-            self._arguments.shared = shared
-            self._units, self._partials = plan(self._native, self._arguments, self._batch, torch.get_num_threads())
-            self._arguments.units = self._units.ctypes.data
-            self._arguments.unit_count = len(self._units)
-            self._arguments.partials = self._partials.data_ptr() if self._partials.numel() else None
-        return self._arguments
+        arguments, shared = self.arguments, attention.heads // attention.kv_heads
+        if shared != arguments.shared:
+            arguments.shared = shared
+            self._units, self._partials = plan(self._native, arguments, self._batch, torch.get_num_threads())
+            arguments.units = self._units.ctypes.data
+            arguments.unit_count = len(self._units)
+            arguments.partials = self._partials.data_ptr() if self._partials.numel() else None
+        return arguments
 
 
 def plan(native: ctypes.CDLL, arguments: AttentionArguments, batch: Batch, threads: int) -> tuple[Ints, Tensor]:

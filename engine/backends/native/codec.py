@@ -35,6 +35,6 @@ class NativeCodec:
 
 
 def _pool(layer: Tensor) -> CodecPool:
-    _, kv_heads, sides, block, width = layer.shape
+    _, vectors, block, width = layer.shape
     assert layer.is_contiguous() and layer.is_cpu
-    return CodecPool(CODEC_FORMATS[dtype_name(layer.dtype)], kv_heads * sides, block, width, layer.data_ptr())
+    return CodecPool(CODEC_FORMATS[dtype_name(layer.dtype)], vectors, block, width, layer.data_ptr())

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from engine.backends.native.attention import NativeAttentionStep, manner_of
+from engine.backends.native.attention import NativeAttentionStep, NativeGroupStep, manner_of
 from engine.backends.native.experts import ExpertsRoom, layer_arguments
 from engine.backends.native.library import (
     ACTIVATIONS,
@@ -57,9 +57,14 @@ class NativeLayers:
         assert hidden.dtype == self._dtype and hidden.is_contiguous()
         native, arguments = self._native, self._step
         self._reserve(len(hidden))
-        self._begin(hidden, batch, step)
+        self._begin(hidden, batch)
         last = len(self._arguments) - 1
-        for index, (layer, pool) in enumerate(zip(self._arguments, step.pools, strict=True)):
+        entered: NativeGroupStep | None = None
+        for index, (layer, pool) in enumerate(zip(self._arguments, step.attention.pools, strict=True)):
+            group = step.group_of(index)
+            if group is not entered:
+                self._enter(group)
+                entered = group
             native.baton_layer_store(layer, arguments, index == 0, pool)
             stored(index)
             native.baton_layer_attend(layer, arguments, index == last, pool)
@@ -69,12 +74,17 @@ class NativeLayers:
         native.baton_add_norm(kind, arguments.hidden, arguments.change, weight, rows, width, eps, normed.data_ptr())
         return normed
 
-    def _begin(self, hidden: Tensor, batch: Batch, step: NativeAttentionStep) -> None:
-        attention, arguments = heads_of(self._config.layers[0]), self._step
-        assert all(each.is_contiguous() for each in (batch.slots, batch.fresh_blocks, batch.logit_rows))
-        arguments.attention = ctypes.pointer(step.prepared(attention.heads // attention.kv_heads))
-        arguments.tokens, arguments.slots = len(hidden), batch.slots.data_ptr()
-        arguments.fresh_count, arguments.fresh = len(batch.fresh_blocks), batch.fresh_blocks.data_ptr()
+    def _enter(self, group: NativeGroupStep) -> None:
+        """Says where the layers that follow have their KV."""
+        arguments, tables = self._step, group.tables
+        arguments.attention = ctypes.pointer(group.prepared(heads_of(self._config.layers[0])))
+        arguments.slots = tables.slots.data_ptr()
+        arguments.fresh_count, arguments.fresh = len(tables.fresh_blocks), tables.fresh_blocks.data_ptr()
+
+    def _begin(self, hidden: Tensor, batch: Batch) -> None:
+        arguments = self._step
+        assert batch.logit_rows.is_contiguous()
+        arguments.tokens = len(hidden)
         arguments.row_count, arguments.rows = len(batch.logit_rows), batch.logit_rows.data_ptr()
         arguments.hidden = hidden.data_ptr()
         positions = batch.positions.data_ptr()

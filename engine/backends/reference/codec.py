@@ -28,7 +28,7 @@ class ReferenceCodec:
 
     @torch.inference_mode()
     def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:
-        pool = layer.flatten(1, 2).flatten(2)  # [blocks, vectors, values]
+        pool = layer.flatten(2)  # [blocks, vectors, values]
         _, vectors, size = pool.shape
         result = torch.empty((len(blocks), vectors * (SCALE_BYTES + size)), dtype=torch.uint8)
         for row, block in zip(result, blocks.tolist(), strict=True):
@@ -42,13 +42,12 @@ class ReferenceCodec:
 
     @torch.inference_mode()
     def decode(self, payload: Tensor, landing: Landing, layer: Tensor) -> None:
-        pool = layer.flatten(1, 2)  # [blocks, vectors, tokens, width]
-        _, vectors, block_tokens, width = pool.shape
+        _, vectors, block_tokens, width = layer.shape
         scales, values = taken_apart(payload, landing, vectors)
         for token, count in _runs(landing, block_tokens):
             source, away = divmod(token - landing.first, landing.form.block_tokens)
             block, there = divmod(token, block_tokens)
-            target = pool[landing.blocks[block]]
+            target = layer[landing.blocks[block]]
             for part in _parts(vectors, count * width):
                 found = values[source, part, away : away + count].view(dtype_of(landing))
                 if scales is not None:

@@ -15,13 +15,13 @@ class DeviceCodec:
 
     @torch.inference_mode()
     def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:
-        scales, values = encoded(layer.flatten(1, 2).flatten(2)[blocks], codec)
+        scales, values = encoded(layer.flatten(2)[blocks], codec)
         return wire_form(scales, values.flatten(1))
 
     @torch.inference_mode()
     def decode(self, payload: Tensor, landing: Landing, layer: Tensor) -> None:
-        _, kv_heads, sides, block_tokens, _ = layer.shape
-        scales, values = taken_apart(payload, landing, kv_heads * sides)
+        _, vectors, block_tokens, _ = layer.shape
+        scales, values = taken_apart(payload, landing, vectors)
         tokens = torch.arange(landing.begin, landing.end, device=layer.device)
         place = tokens - landing.first
         source, away = place // landing.form.block_tokens, place % landing.form.block_tokens
@@ -29,7 +29,7 @@ class DeviceCodec:
         if scales is not None:
             found = found.float() * scales[source].view(torch.float32)
         blocks = to_device(np.array(landing.blocks, dtype=np.int64), layer.device)
-        target = layer.flatten(1, 2).transpose(1, 2)  # [blocks, tokens, vectors, width]
+        target = layer.transpose(1, 2)  # [blocks, tokens, vectors, width]
         target[blocks[tokens // block_tokens], tokens % block_tokens] = found.to(layer.dtype)
 
 

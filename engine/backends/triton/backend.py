@@ -64,8 +64,8 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
     ) -> DecodeGraphs:
         attention, longest = self.attention(config, pool), config.max_model_len
         width = blocks_for(longest, attention.block)
-        plan = partial(attention.plan, windows=attention.windows_that_cut(longest))
-        inputs = DecodeInputs(most, width, attention.block, self.device, self.launch_depth, plan)
+        plan = partial(attention.plan, groups=attention.groups_that_cut(longest))
+        inputs = DecodeInputs(most, width, attention.block, self.device, self.launch_depth, attention.groups, plan)
         return DecodeGraphs(model, attention, inputs, most, longest, progress)
 
     def layer_signal(self, written: OnLayer | None, divide: Callable[[], None]) -> OnLayer | None:

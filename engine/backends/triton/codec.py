@@ -18,4 +18,4 @@ class TritonCodec(DeviceCodec):
         if block_copy.unsupported(block, dim, codec, layer.device):
             return super().encode(layer, blocks, codec)
         values, scales = block_copy.encode(layer, blocks, codec)
-        return wire_form(scales.flatten(1), values.flatten(1))
+        return wire_form(scales, values.flatten(1))

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from core.status import Progress
-from engine.backends.triton.attention import Singles, Tables, TritonAttention, TritonAttentionStep
+from engine.backends.triton.attention import GroupStep, Singles, Tables, TritonAttention, TritonAttentionStep
 from engine.backends.triton.decode_inputs import DecodeInputs
-from engine.model.batch import Batch, Sampled
+from engine.model.batch import Batch, GroupTables, Sampled
 from engine.model.model import Model
 from engine.plan import Plan, Work
 
@@ -72,23 +72,25 @@ class DecodeGraphs:
     def _step(self, rows: int) -> Tensor:
         """Computes hidden states `[rows, hidden]` in the order of the step's works."""
         inputs = self._inputs
-        slots, tables = inputs.slots(rows), Tables(inputs.block_tables(rows), inputs.kv_lengths(rows))
-        cuts = self._attention.windows_that_cut(self._longest)
+        kv_lengths, groups = inputs.kv_lengths(rows), range(self._attention.groups)
+        cuts = self._attention.groups_that_cut(self._longest)
         planned = inputs.planned(self._attention.words_of_plan(rows, cuts))
-        singles = Singles(tables, self._attention.pieces(planned, rows, cuts))
-        every = torch.arange(rows, device=slots.device)
+        pieces = self._attention.pieces(planned, rows, cuts)
+        steps = []
+        for group in groups:
+            singles = Singles(Tables(inputs.block_tables(rows, group), kv_lengths), pieces.get(group))
+            steps.append(GroupStep(inputs.slots(rows, group), singles, None))
+        every = torch.arange(rows, device=kv_lengths.device)
         batch = Batch(
             token_ids=inputs.token_ids(rows),
             positions=inputs.positions(rows),
-            slots=slots,
+            groups=tuple(GroupTables(step.slots, step.singles.tables.blocks, every[:0]) for step in steps),
             query_start=every,
-            block_tables=tables.blocks,
-            fresh_blocks=every[:0],
             logit_rows=every,
             query_lengths=np.ones(rows, np.int64),
             kv_lengths=np.full(rows, self._longest, np.int64),
         )
-        hidden = self._model.forward(batch, self._attention.step(slots, singles), lambda layer: None)
+        hidden = self._model.forward(batch, self._attention.step(steps), lambda layer: None)
         return hidden[inputs.order(rows)]
 
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.device import to_device
-from engine.model.batch import Ints, Sampled, place_of_samples
+from engine.model.batch import Ints, Sampled, first_difference, place_of_samples
 from engine.plan import PENDING, Work
 
-TOKEN, POSITION, SLOT, KV_LENGTH, SOURCE, ORDER = range(6)
+TOKEN, POSITION, KV_LENGTH, SOURCE, ORDER, SLOT = range(6)
 KNOWN = -1
 """As a source: the token is known on the host, and not one that the step before has sampled."""
 NOWHERE = -1
@@ -27,7 +27,6 @@ WORDS = 2
 NOTHING = -1
 """Stands all over a plan in which nobody does anything."""
 Words = NDArray[np.int32]
-NULL_SEQUENCE = np.array([[0], [0], [NOWHERE], [0], [KNOWN], [0]])
 
 
 class DecodeInputs:
@@ -40,21 +39,23 @@ class DecodeInputs:
         block_size: int,
         device: torch.device,
         in_flight: int,
+        groups: int,
         plan: Callable[[Ints], Words] = lambda lengths: np.empty(0, np.int32),
     ) -> None:
         """`in_flight` steps may be launched and not collected; each has a buffer on the host of its own.
 
-        `plan` divides attention by the rows' lengths, into as many words for as many rows.
+        In each of the KV `groups` a sequence has a slot and a block table. `plan` divides attention by the rows' lengths, into as many words for as many rows.
         """
         self._block_size = block_size
         self._plan = plan
         self._rows = DecodeRows()
-        self._tables = DeviceTables(rows, width, device)
+        self._tables = DeviceTables(groups, rows, width, device)
+        self._null_sequence = np.array([[0], [0], [0], [KNOWN], [0], *[[NOWHERE]] * groups])
         self._previous = torch.zeros(rows, dtype=torch.int64, device=device)  # what the step before has sampled
-        fields = NULL_SEQUENCE.size * rows
+        fields = self._null_sequence.size * rows
         size = fields + -(-len(plan(np.zeros(rows, np.int64))) // WORDS)
         first = torch.full((size,), NOTHING, dtype=torch.int64)
-        first[:fields] = torch.from_numpy(NULL_SEQUENCE).repeat(1, rows).flatten()
+        first[:fields] = torch.from_numpy(self._null_sequence).repeat(1, rows).flatten()
         self._sent = first.to(device)
         self._fields = self._sent[:fields].view(-1, rows)
         self._planned = self._sent[fields:].view(torch.int32)
@@ -68,19 +69,21 @@ class DecodeInputs:
         self._steps += 1
         host: Ints = staging.numpy()
         fields = host[: self._fields.numel()].reshape(self._fields.shape)
-        fields[:, :rows] = NULL_SEQUENCE
+        fields[:, :rows] = self._null_sequence
         own = np.array(self._rows.of([work.sequence for work in works]))
         starts = np.array([work.start for work in works])
-        last = [work.blocks[0][work.start // self._block_size] for work in works]
+        places, offsets = starts // self._block_size, starts % self._block_size
         fields[POSITION, own] = starts
-        fields[SLOT, own] = np.array(last) * self._block_size + starts % self._block_size
+        for group in range(len(fields) - SLOT):
+            last = [work.blocks[group][place] for work, place in zip(works, places.tolist(), strict=True)]
+            fields[SLOT + group, own] = np.array(last) * self._block_size + offsets
         fields[KV_LENGTH, own] = starts + 1
         fields[TOKEN, own], fields[SOURCE, own] = self._find_tokens(works, before)
         fields[ORDER, : len(works)] = own
         planned = self._plan(fields[KV_LENGTH, :rows])
         host[fields.size :].view(np.int32)[: len(planned)] = planned
         self._sent.copy_(staging, non_blocking=True)
-        self._tables.update(own.tolist(), [work.blocks[0] for work in works])
+        self._tables.update(own.tolist(), [work.blocks for work in works])
 
     def _find_tokens(self, works: Sequence[Work], before: Sampled | None) -> tuple[Ints, Ints]:
         """Returns each work's token, 0 if it is pending, and the place among the step before's where it is then."""
@@ -104,9 +107,9 @@ class DecodeInputs:
         """Returns `[rows]` int64."""
         return self._fields[POSITION, :rows]
 
-    def slots(self, rows: int) -> Tensor:
+    def slots(self, rows: int, group: int) -> Tensor:
         """Returns `[rows]` int64, `NOWHERE` for null sequences."""
-        return self._fields[SLOT, :rows]
+        return self._fields[SLOT + group, :rows]
 
     def kv_lengths(self, rows: int) -> Tensor:
         """Returns `[rows]` int32, 0 for null sequences."""
@@ -120,9 +123,9 @@ class DecodeInputs:
         """Returns `[rows]` int64: the row of each work of the step, in the works' order; 0 behind the last."""
         return self._fields[ORDER, :rows]
 
-    def block_tables(self, rows: int) -> Tensor:
+    def block_tables(self, rows: int, group: int) -> Tensor:
         """Returns `[rows, width]` int32."""
-        return self._tables.tensor[:rows]
+        return self._tables.tensor[group, :rows]
 
 
 class DecodeRows:
@@ -148,27 +151,32 @@ class DecodeRows:
 class DeviceTables:
     """Keeps block tables on the device, at a place that stays, and changes them where they differ from the step before.
 
-    They are `tensor` `[rows, width]` int32. Behind a row's own blocks is what was there before; nobody looks there.
+    They are `tensor` `[groups, rows, width]` int32. Behind a row's own blocks is what was there before; nobody looks
+    there.
     """
 
-    def __init__(self, rows: int, width: int, device: torch.device) -> None:
-        self.tensor: Tensor = torch.zeros((rows, width), dtype=torch.int32, device=device)
+    def __init__(self, groups: int, rows: int, width: int, device: torch.device) -> None:
+        self.tensor: Tensor = torch.zeros((groups, rows, width), dtype=torch.int32, device=device)
         self._width = width
-        self._rows: list[list[int]] = [[] for _ in range(rows)]  # what the tensor holds
+        self._rows: list[list[list[int]]] = [[[] for _ in range(rows)] for _ in range(groups)]  # what the tensor holds
 
-    def update(self, rows: Sequence[int], tables: Sequence[list[int]]) -> None:
-        """Makes row `rows[i]` table i. Most tables are those of the step before, or have grown."""
+    def update(self, rows: Sequence[int], tables: Sequence[Sequence[list[int]]]) -> None:
+        """Makes row `rows[i]` of group g table `tables[i][g]`.
+
+        Most tables are those of the step before, have grown, or have lost a block to the window that moves on.
+        """
         places: list[Ints] = []
         blocks: list[Ints] = []
-        for row, own in zip(rows, tables, strict=True):
-            known = self._rows[row]
-            if own == known:
-                continue
-            assert len(own) <= self._width, "a block table longer than the longest text's"
-            first = len(known) if own[: len(known)] == known else 0
-            places.append(np.arange(row * self._width + first, row * self._width + len(own)))
-            blocks.append(np.array(own[first:], np.int64))
-            self._rows[row] = own.copy()  # a sequence's own list grows
+        for group, held in enumerate(self._rows):
+            for row, of_groups in zip(rows, tables, strict=True):
+                known, own = held[row], of_groups[group]
+                if own == known:
+                    continue
+                assert len(own) <= self._width, "a block table longer than the longest text's"
+                first, begin = first_difference(known, own), (group * len(held) + row) * self._width
+                places.append(np.arange(begin + first, begin + len(own)))
+                blocks.append(np.array(own[first:], np.int64))
+                held[row] = own.copy()  # a sequence's own list grows
         if places:
             index, values = to_device(np.stack((np.concatenate(places), np.concatenate(blocks))), self.tensor.device)
             self.tensor.view(-1).index_copy_(0, index, values.int())

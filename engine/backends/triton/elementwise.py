@@ -51,11 +51,11 @@ class TritonElementwise:
         layer: int,
         attention: HeadAttention,
     ) -> Tensor:
-        positions, table = angles if angles is not None else (step.slots, None)  # not read without a table
+        positions, table = angles if angles is not None else (step.slots(layer), None)  # not read without a table
         rope_and_store(
             heads,
             positions,
-            step.slots,
+            step.slots(layer),
             table,
             step.pool(layer),
             query_heads=attention.heads,

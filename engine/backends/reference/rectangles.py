@@ -1,0 +1,106 @@
+"""Groups the works of a step for PyTorch's operators, which compute rectangles: as few as waste little.
+
+Works of similar shape are padded to one rectangle of queries and keys, so that a decode step of any batch is a few
+operator calls per layer. Where a window hides the beginning of a text, its blocks are not in the rectangle.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.kvspec import blocks_for
+from engine.model.batch import Batch, Ints
+
+WASTE = 1.25
+"""A rectangle may compute this much more than its works need …"""
+FREE = 8192
+"""… or this many query-key pairs more: about what another rectangle's operator calls cost."""
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """Holds works that attend together."""
+
+    rows: Tensor | None  # [works, queries] rows of the batch, or None: the whole batch in order, one query each
+    kept: Tensor | None  # [tokens] which of those are not padding; None: all
+    tables: Tensor  # [works, blocks] those that a query may see, padded with any
+    mask: Tensor | None  # [works, 1, queries, keys], 0 or -inf; None: plainly causal, from the first token on
+    works: int
+    queries: int
+
+
+def rectangles(
+    batch: Batch, group: int, block: int, window: int, most: int, dtype: torch.dtype
+) -> Iterator[Rectangle]:
+    """Makes rectangles of a step's works, over the blocks of one KV group. Masks are of `dtype`.
+
+    All keys of a rectangle, padding included, are at most `most`, unless it is a single work.
+    """
+    starts = batch.kv_lengths - batch.query_lengths
+    begins = np.maximum(starts - window + 1, 0) // block if window else np.zeros_like(starts)
+    counts = -(-batch.kv_lengths // block) - begins
+    for members in _similar(batch.query_lengths, counts * block, most):
+        yield _rectangle(batch, members, batch.groups[group].block_tables, begins, int(counts[members].max()), block, window, dtype)
+
+
+def _rectangle(
+    batch: Batch,
+    members: list[int],
+    tables: Tensor,
+    begins: Ints,
+    blocks: int,
+    block: int,
+    window: int,
+    dtype: torch.dtype,
+) -> Rectangle:
+    """Makes the rectangle of works `members`, `blocks` wide; `begins` says which block each work's begin with."""
+    device = tables.device
+    lengths = batch.query_lengths[members]
+    count = int(lengths.max())
+    works = torch.tensor(members, device=device)
+    steps = torch.minimum(torch.arange(count, device=device), torch.from_numpy(lengths).to(device)[:, None] - 1)
+    rows = batch.query_start[works][:, None] + steps  # padding repeats a work's last query
+    ragged = bool((lengths != count).any())
+    kept = torch.from_numpy(np.flatnonzero(np.arange(count) < lengths[:, None])).to(device) if ragged else None
+    whole = count == 1 and members == list(range(len(batch.kv_lengths)))
+    from_first = torch.from_numpy(begins[members]).to(device)[:, None]
+    places = from_first + torch.arange(blocks, device=device)  # [works, blocks]
+    seen = tables[works[:, None], places.clamp(max=tables.shape[1] - 1)]
+    mask = None
+    plain = count > 1 and bool((batch.kv_lengths[members] == lengths).all()) and not 0 < window < count
+    if not plain:
+        mask = _mask(batch.positions[rows], from_first * block, blocks * block, window, dtype)
+    return Rectangle(None if whole else rows, kept, seen, mask, len(members), count)
+
+
+def _mask(positions: Tensor, first: Tensor, keys: int, window: int, dtype: torch.dtype) -> Tensor:
+    """Makes what is added to scores, for query `positions` `[works, queries]` and keys from `first` `[works, 1]` on.
+
+    Keys behind a sequence's end lie in its future.
+    """
+    key = (first + torch.arange(keys, device=positions.device))[:, None, None, :]
+    query = positions[:, None, :, None]
+    hidden = key > query if window == 0 else (key > query) | (key <= query - window)
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return mask.masked_fill_(hidden, -torch.inf)
+
+
+def _similar(query_lengths: Ints, key_lengths: Ints, most: int) -> Iterator[list[int]]:
+    """Groups works that are neighbours in (queries, keys), as large as `WASTE` and `FREE` allow."""
+    shapes = [(int(q), int(k), work) for work, (q, k) in enumerate(zip(query_lengths, key_lengths, strict=True))]
+    members: list[int] = []
+    needed = longest = 0
+    for queries, keys, work in sorted(shapes):
+        needed += queries * keys
+        longest = max(longest, keys)
+        single = bool(members) and query_lengths[members[0]] == 1
+        keys_of_all = longest * (len(members) + 1)
+        too_wide = queries * keys_of_all > needed * WASTE + FREE or keys_of_all > most
+        if members and (too_wide or single != (queries == 1)):
+            yield sorted(members)
+            members, needed, longest = [], queries * keys, keys
+        members.append(work)
+    yield sorted(members)

@@ -1,0 +1,26 @@
+"""Describes a model's KV in bytes, with the words that two workers must agree on before they pass any."""
+
+import torch
+
+from core.kvspec import KVGroup, KVSpec
+from engine.device import dtype_name
+from engine.model.config import ModelConfig, computation
+from engine.model.kv_layout import kv_layouts
+
+
+def make_spec(config: ModelConfig, dtype: torch.dtype, block_tokens: int, weights: str) -> KVSpec:
+    """Makes a group of all layers that store the same and see as far. `weights` is a digest of the model's weights."""
+    layouts = kv_layouts(layer.attention for layer in config.layers)
+    groups = tuple(
+        KVGroup(
+            layout.kind,
+            layers,
+            block_tokens,
+            block_bytes=layout.vectors * block_tokens * layout.width * dtype.itemsize,
+            vectors=layout.vectors,
+            window=layout.window,
+        )
+        for layout, layers in layouts.items()
+    )
+    axes = " ".join(layout.axes for layout in layouts)
+    return KVSpec(groups, f"{axes} {computation(config).decode()}", weights, dtype_name(dtype))
