@@ -27,7 +27,7 @@ class Loop:
         self._depth = engine.launch_depth
         self._flying = 0
         self.scheduler = Scheduler(
-            BlockManager(engine.pool.spec, [engine.pool.block_count]),
+            BlockManager(engine.pool.spec, engine.pool.counts),
             max_batch_tokens=step_tokens(config, engine.backend.device),
             max_sequences=config.max_sequences,
             max_model_len=engine.model_config.max_model_len,

@@ -128,7 +128,7 @@ def measure(given: argparse.Namespace, model: str) -> None:
         block_size=BLOCK,
     )
     executor = Executor(load_engine(config, quiet))
-    assert executor.engine.pool.block_count > given.batch * blocks_for(TEXT, BLOCK), "a pool that is too small"
+    assert executor.engine.pool.counts[0] > given.batch * blocks_for(TEXT, BLOCK), "a pool that is too small"
     kinds = {
         kind: Texts(executor, kind, given.batch, first=1 + number * given.batch) for number, kind in enumerate(KINDS)
     }

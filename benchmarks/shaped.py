@@ -151,9 +151,7 @@ class Shaped:
         """Returns the context at which a batch is measured; None where the pool is too small for any."""
         pool = self.executor.engine.pool
         tokens = pool.spec.groups[0].block_tokens
-        fitting = (
-            each for each in self.sizes.contexts if batch * blocks_for(each + HEADROOM, tokens) < pool.block_count
-        )
+        fitting = (each for each in self.sizes.contexts if batch * blocks_for(each + HEADROOM, tokens) < pool.counts[0])
         return next(fitting, None)
 
     def read(self, tokens: int) -> Read:

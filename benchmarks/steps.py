@@ -25,7 +25,7 @@ from engine.backends.native.sampler import NativeSampler
 from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.sampler import Draw, Sampler
 from engine.blocks.manager import BlockManager
-from engine.model.batch import BlockTables, build_batch
+from engine.model.batch import block_tables, build_batch
 from engine.plan import Plan, StepResult
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
@@ -67,7 +67,7 @@ def steps(batch: int) -> Parts:
         scheduler.add(Sequence(key, "benchmark", prompt, float("inf"), sampling, limits))
     while scheduler.load().waiting or scheduler.load().output_tokens < batch:
         _answer(scheduler, _planned(scheduler), draw)
-    tables = BlockTables()
+    tables = block_tables(1)
     spent = [0.0, 0.0, 0.0]
     for _ in range(STEPS):
         begin = time.thread_time()

@@ -30,7 +30,8 @@ from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.kv.codec import BlockCodec
 from engine.kv.mover import BlockMover
-from engine.kv.pool import KVPool, make_spec
+from engine.kv.pool import KVPool
+from engine.kv.spec import make_spec
 from engine.model.config import DenseMLP, HeadAttention, LayerConfig, ModelConfig
 from engine.model.rope import Rope
 from kvtransfer.events import (
@@ -67,7 +68,7 @@ SECONDS = 60.0
 def pool(size: int, seed: int, device: torch.device) -> KVPool:
     """Makes a pool of `size` bytes and the null block, all pages touched: random numbers, or zeros for seed 0."""
     blocks = size // (LAYERS * BLOCK_BYTES) + 1
-    found = KVPool(MODEL, SPEC, blocks, device, torch.bfloat16, *_carriers(device))
+    found = KVPool(SPEC, [blocks], device, *_carriers(device))
     random = torch.Generator(device).manual_seed(seed)
     for layer in found.layers:
         layer.normal_(generator=random) if seed else layer.fill_(0)

@@ -14,7 +14,8 @@ from benchmarks.random_weights import RandomWeights
 from benchmarks.shapes import write_config
 from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine
-from engine.kv.pool import KVPool, make_spec
+from engine.kv.pool import KVPool
+from engine.kv.spec import make_spec
 from engine.model.config import heads_of
 from engine.model.families.registry import names_of
 from engine.model.linear import LinearFactory
@@ -34,7 +35,7 @@ class WeightlessPool:
 
     def begin_step(self, works: object = None, *, is_read: bool = True) -> None: ...
 
-    def enter(self, blocks: object) -> None: ...
+    def enter(self, group: int, blocks: object) -> None: ...
 
     def written(self, layer: int) -> None: ...
 
@@ -55,7 +56,7 @@ def weightless_engine(shape: str, blocks: int, rows: int, longest: int, dtype: t
         make = LinearFactory(weights, backend.linears, META, dtype)
         model: Transformer[Any] = Transformer(config, names_of(config), make, backend.layers, quiet)
         heads = heads_of(config.layers[0])
-        shape_of_layer = (blocks, heads.kv_heads, 2, BLOCK, heads.head_dim)
+        shape_of_layer = (blocks, 2 * heads.kv_heads, BLOCK, heads.head_dim)
         layers = [torch.empty(shape_of_layer, dtype=dtype, device=META) for _ in config.layers]
         decodes = backend.decode_steps(model, config, layers, rows, quiet)
     pool = cast(KVPool, WeightlessPool(make_spec(config, dtype, BLOCK, "none")))

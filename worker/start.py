@@ -106,7 +106,8 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     if not io.ready.wait(READY_SECONDS) or io.error:
         raise BatonError(f"the worker could not register: {io.error or 'no answer in time'}")
     status.ready(io.address)
-    log.info("ready: %s worker %s at %s, %d KV blocks", name, life.epoch, io.address, engine.pool.block_count)
+    counts = " and ".join(map(str, engine.pool.counts))
+    log.info("ready: %s worker %s at %s, %s KV blocks", name, life.epoch, io.address, counts)
     gc.collect()
     gc.freeze()  # the model stays: a full collection would look at all of it, for some 70 ms
     try:
@@ -144,12 +145,12 @@ def _block_manager(config: WorkerConfig, engine: LoadedEngine) -> BlockManager:
     spec = engine.pool.spec
     worth = partial(
         worth_bringing_back,
-        block_bytes=spec.block_bytes(),
+        block_bytes=spec.groups[0].layers_bytes(),
         block_tokens=config.engine.block_size,
         rates=engine.rates,
     )
     ahead = engine.launch_depth * engine.step_tokens
-    return BlockManager(spec, [engine.pool.block_count] * len(spec.groups), engine.host_slots, worth, ahead)
+    return BlockManager(spec, engine.pool.counts, engine.host_slots, worth, ahead)
 
 
 def _scheduler(

@@ -120,7 +120,7 @@ class Encode:
 
 def made_pool(layers: int, blocks: int, heads: Heads, block: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Draws random KV: twice the `blocks` that a row moves, and the null block."""
-    return random((layers, 1 + 2 * blocks, heads.keys, 2, block, heads.dim), device, dtype)
+    return random((layers, 1 + 2 * blocks, 2 * heads.keys, block, heads.dim), device, dtype)
 
 
 Work = tuple[Callable[[Config | None], object], Callable[[Config | None], None], Callable[[], object]]

@@ -1,7 +1,6 @@
 """Gives access to a pool's blocks in a GPU's memory: by way of pinned host memory, beside the steps."""
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,9 +29,9 @@ class DeviceBytes:
 
     def __init__(self, tensors: Sequence[Tensor], spec: KVSpec, mover: BlockMover, codec: BlockCodec) -> None:
         """Takes one tensor of each group, as `engine.kv.pool` has them."""
-        self._layers = dict(
-            chain.from_iterable(zip(group.layers, tensor, strict=True) for group, tensor in zip(spec.groups, tensors))
-        )
+        self._layers: dict[int, Tensor] = {}
+        for group, tensor in zip(spec.groups, tensors, strict=True):
+            self._layers |= zip(group.layers, tensor, strict=True)
         self._mover = mover
         self._codec = codec
         self._block_tokens = spec.groups[0].block_tokens

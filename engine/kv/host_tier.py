@@ -1,8 +1,8 @@
 """Keeps KV blocks that have left the pool in the host's memory, pinned beside a GPU, or in a file without a name.
 
 A slot holds one block of all layers of a group, `[layers, words]`, in one piece, so that it moves as one run of bytes.
-The scheduler knows which block is in which slot. Nothing is left of the tier when the process ends, however it ends: the
-memory is an anonymous mapping, and the file has no name.
+The scheduler knows which block is in which slot. Nothing is left of the tier when the process ends, however it ends:
+the memory is an anonymous mapping, and the file has no name.
 """
 
 import mmap

@@ -5,7 +5,6 @@ bytes of sequences that nobody runs yet; it waits for those in its own blocks on
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import Generic, TypeVar
 
 from engine.plan import Work
@@ -45,12 +44,7 @@ class LandingOrder(Generic[Event]):
         if not any(self._landed):
             return None
         firsts = [work.start // self._block_tokens if known.get(work.sequence) == work.start else 0 for work in works]
-        return self.of_blocks(
-            [
-                chain.from_iterable(work.blocks[group][first:] for work, first in zip(works, firsts, strict=True))
-                for group in range(len(self._landed))
-            ]
-        )
+        return self.of_blocks([self._touched(group, works, firsts) for group in range(len(self._landed))])
 
     def of_blocks(self, blocks: Sequence[Iterable[int]]) -> Event | None:
         """Returns the event that covers all landings in these blocks of each group that nobody has waited for, if any.
@@ -68,3 +62,8 @@ class LandingOrder(Generic[Event]):
     def of_any(self) -> Event | None:
         """Returns the event that covers all landings that nobody has waited for; None: none."""
         return self.of_blocks([list(landed) for landed in self._landed])
+
+    def _touched(self, group: int, works: Sequence[Work], firsts: Sequence[int]) -> list[int]:
+        if not self._landed[group]:
+            return []
+        return [block for work, first in zip(works, firsts, strict=True) for block in work.blocks[group][first:]]

@@ -1,10 +1,10 @@
 """Holds the memory of all KV blocks, and gives and takes its bytes for the I/O thread.
 
 One tensor per group, `[layers, blocks, vectors, block, width]`: adjacent blocks of a layer are adjacent in memory, so
-runs of blocks leave as one frame. What a vector means only attention knows. On a CPU each is an anonymous mapping, which
-begins at a page, costs no memory before it is used, and is read without a copy (`host_bytes.py`). On CUDA bytes pass
-through pinned memory on a stream of their own (`device_bytes.py`); moves of blocks belong to the engine's stream, like
-the steps that they are between. What a codec makes of blocks, and what other pools have, is converted on the way
+runs of blocks leave as one frame. What a vector means only attention knows. On a CPU each is an anonymous mapping,
+which begins at a page, costs no memory before it is used, and is read without a copy (`host_bytes.py`). On CUDA bytes
+pass through pinned memory on a stream of their own (`device_bytes.py`); moves of blocks belong to the engine's stream,
+like the steps that they are between. What a codec makes of blocks, and what other pools have, is converted on the way
 (`codec.py`).
 
 A layer's number is the model's, wherever it is asked for.
@@ -123,11 +123,9 @@ class KVPool:
                 for memory, group, count in zip(mappings, spec.groups, counts, strict=True)
             ]
             self._bytes = HostBytes(self._tensors, spec, aheads, codec)
-        found = {
-            layer: values
-            for group, tensor in zip(spec.groups, self._tensors, strict=True)
-            for layer, values in zip(group.layers, tensor, strict=True)
-        }
+        found: dict[int, Tensor] = {}
+        for group, tensor in zip(spec.groups, self._tensors, strict=True):
+            found |= zip(group.layers, tensor, strict=True)
         self.layers = [found[layer] for layer in range(len(found))]  # each [blocks, vectors, block, width]
 
     def move(self, moves: Sequence[BlockMove]) -> None:
@@ -147,12 +145,11 @@ class KVPool:
         self._bytes.moved(targets)
 
     def _move(self, kind: str, group: int, sources: list[int], targets: list[int]) -> None:
-        tier, tensor = self._tier, self._tensors[group]
-        if kind != "in":
-            self._check(group, sources)
+        self._check(group, [] if kind == "in" else sources)
         if kind != "out":
             self._check(group, targets)
             assert NULL_BLOCK not in targets, "the null block is never written"
+        tier, tensor = self._tier, self._tensors[group]
         if kind == "copy":
             self._mover.copy(tensor, self._index(sources), self._index(targets))
         elif kind == "out":
@@ -226,6 +223,7 @@ class KVPool:
         self._bytes.convert(piece, size // block_bytes, payload)
 
     def _check(self, group: int, blocks: Sequence[int], layer: int | None = None) -> None:
+        assert 0 <= group < len(self.counts), f"no group {group}"
         assert layer is None or layer in self.spec.groups[group].layers, f"no layer {layer} in group {group}"
         count = self.counts[group]
         assert all(0 <= block < count for block in blocks), f"blocks beyond the group's {count}"

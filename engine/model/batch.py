@@ -147,18 +147,18 @@ def build_batch(
         blocks = rows_of_blocks[owners, place]
         of_groups += [blocks * block_size + offset, rows_of_blocks.reshape(-1), blocks[offset == 0]]
     on_device = _transfer([*shared, *of_groups], device)
-    ids, positions_there, starts_there, logit_rows, sampled, scored, pending_there, rows_there = on_device[: len(shared)]
+    ids, there, first_rows, logit_rows, sampled, scored, pending_there, rows_there = on_device[: len(shared)]
     places = on_device[len(shared) :]
     if before is not None and len(pending):
         ids[pending_there] = before.tokens[rows_there]
     return Batch(
         token_ids=ids,
-        positions=positions_there,
+        positions=there,
         groups=tuple(
             GroupTables(slots, table.view(len(works), -1), fresh)
             for slots, table, fresh in zip(places[::3], places[1::3], places[2::3], strict=True)
         ),
-        query_start=starts_there,
+        query_start=first_rows,
         logit_rows=logit_rows,
         query_lengths=lengths,
         kv_lengths=kv_lengths,

@@ -1,7 +1,7 @@
 """Loads an engine: device, model, measurements, KV pool, recorded steps. What cannot be is refused by name."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from msgspec import structs
 from core.config import EngineConfig
 from core.costs import Rates
 from core.errors import ConfigError
-from core.kvspec import KVSpec, blocks_for
+from core.kvspec import KVSpec
 from core.model_location import CODE, WHOLE_MODEL, locate
 from core.records import Memory
 from core.sizes import format_bytes
@@ -22,7 +22,7 @@ from engine.backends.choice import choose
 from engine.device import choose_device, choose_dtype, device_errors, device_label, dtype_name, use_device
 from engine.executor import Engine
 from engine.kv.host_tier import HostTier
-from engine.kv.pool import make_spec
+from engine.kv.spec import make_spec
 from engine.model.adapted import Adapting
 from engine.model.config import TextModel, computation
 from engine.model.config_files import read_json
@@ -32,12 +32,12 @@ from engine.model.model import Model
 from engine.model.read_config import read_config
 from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
+from engine.start.block_counts import Counts, Texts, bytes_of_counts, sequences_in, tokens_in
 from engine.start.loaded_model import LoadedModel
 from engine.start.profiling import host_rate, prompt_rate
 from engine.start.sizing import (
     blocks_that_fit,
     host_slots,
-    longest_that_fits,
     refuse_impossible,
     refuse_large_weights,
     step_tokens,
@@ -69,14 +69,17 @@ def load_engine(
     backend, device, spec, longest = loaded.backend, loaded.backend.device, loaded.spec, loaded.config.max_model_len
     config = structs.replace(config, max_batch_tokens=step_tokens(config, device))
     progress("profiling", 0.0)
-    tokens_per_second = prompt_rate(config, longest, device, loaded.with_pool)
+    tokens_per_second = prompt_rate(config, longest, device, len(spec.groups), loaded.with_pool)
     progress("making the KV pool", 0.0)
-    blocks = blocks_that_fit(config, spec, device, longest)
-    tier = _make_tier(config, spec, device, blocks)
-    engine = loaded.with_pool(blocks, tier)
+    texts = Texts(longest, under_way=backend.launch_depth * config.max_batch_tokens)
+    counts = blocks_that_fit(config, spec, device, texts)
+    tier = _make_tier(config, spec, device, counts)
+    engine = loaded.with_pool(counts, tier)
     pool, slots = engine.pool, tier.slots if tier is not None else 0
-    pool.enter(torch.zeros(1, dtype=torch.int64))  # what the first requests will use
-    model_config = _shortened(loaded.config, spec, blocks)
+    for group in range(len(spec.groups)):
+        pool.enter(group, torch.zeros(1, dtype=torch.int64))  # what the first requests will use
+    model_config = _shortened(loaded.config, tokens_in(spec, counts))
+    texts = structs.replace(texts, longest=model_config.max_model_len)
     rates = Rates(tokens_per_second, host_rate(engine, slots))
     decode_steps = None
     if config.decode_graphs == "on" and loaded.is_ours:
@@ -96,7 +99,7 @@ def load_engine(
         step_tokens=config.max_batch_tokens,
         host_slots=slots,
         rates=rates,
-        memory=_memory(loaded, blocks, model_config.max_model_len, tier, rates),
+        memory=_memory(loaded, counts, texts, tier, rates),
     )
     _log(ready, config)
     return ready
@@ -161,30 +164,29 @@ def _load_ours(
     return LoadedModel(backend, model, model_config, spec, parameters, adapters=adapters)
 
 
-def _make_tier(config: EngineConfig, spec: KVSpec, device: torch.device, blocks: int) -> HostTier | None:
-    on_host = blocks * spec.block_bytes() if device.type != "cuda" else 0
+def _make_tier(config: EngineConfig, spec: KVSpec, device: torch.device, counts: Counts) -> HostTier | None:
+    on_host = bytes_of_counts(spec, counts) if device.type != "cuda" else 0
     slots = host_slots(config, spec, on_host)
-    return HostTier(slots, spec, device, config.host_kv_directory) if slots else None
+    return HostTier(slots, spec.groups[0], device, config.host_kv_directory) if slots else None
 
 
-def _shortened(config: TextModel, spec: KVSpec, blocks: int) -> TextModel:
-    """Bounds texts by the pool: a model may take longer ones than this machine has room for."""
-    longest = longest_that_fits(spec, blocks, config.max_model_len)
-    if longest < config.max_model_len:
-        own = config.max_model_len
-        LOG.warning("texts of up to %d tokens fit, the model takes %d; --kv-memory makes room", longest, own)
-    return structs.replace(config, max_model_len=longest)
+def _shortened(config: TextModel, fits: int) -> TextModel:
+    """Bounds texts by the tokens that the pool holds: a model may take longer ones than this machine has room for."""
+    own = config.max_model_len
+    if fits < own:
+        LOG.warning("texts of up to %d tokens fit, the model takes %d; --kv-memory makes room", fits, own)
+    return structs.replace(config, max_model_len=min(own, fits))
 
 
-def _memory(loaded: LoadedModel, blocks: int, longest: int, tier: HostTier | None, rates: Rates) -> Memory:
-    spec, tokens = loaded.spec, loaded.spec.groups[0].block_tokens
+def _memory(loaded: LoadedModel, counts: Counts, texts: Texts, tier: HostTier | None, rates: Rates) -> Memory:
+    spec = loaded.spec
     return Memory(
         weights_bytes=loaded.model.weights_bytes(),
-        kv_pool_bytes=blocks * spec.block_bytes(),
+        kv_pool_bytes=bytes_of_counts(spec, counts),
         host_tier_bytes=tier.bytes if tier is not None else 0,
         token_bytes=spec.token_bytes(),
-        tokens=(blocks - 1) * tokens,
-        sequences=(blocks - 1) // blocks_for(longest, tokens),
+        tokens=tokens_in(spec, counts),
+        sequences=sequences_in(spec, texts, counts),
         prompt_tokens_per_second=rates.prompt_tokens_per_second,
         host_bytes_per_second=rates.host_bytes_per_second,
     )
@@ -201,7 +203,7 @@ def _log(engine: LoadedEngine, given: EngineConfig) -> None:
         f"{config.name} on {device_label(backend.device)} in {dtype_name(backend.dtype)}{quantized},"
         f" {backend.name} operators:"
         f" weights {format_bytes(memory.weights_bytes)}, KV pool {format_bytes(memory.kv_pool_bytes)}"
-        f" ({engine.pool.block_count} blocks of {given.block_size} tokens,"
+        f" ({' and '.join(map(str, engine.pool.counts))} blocks of {given.block_size} tokens,"
         f" {format_bytes(memory.token_bytes)} per token)"
         f" for {memory.tokens} tokens or {memory.sequences} sequences of {config.max_model_len}, {tier};"
         f" {memory.prompt_tokens_per_second:.0f} prompt tokens/s"

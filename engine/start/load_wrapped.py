@@ -9,7 +9,7 @@ import torch
 from core.config import EngineConfig
 from core.status import Progress
 from engine.backends.choice import choose
-from engine.kv.pool import make_spec
+from engine.kv.spec import make_spec
 from engine.model.config import AttentionLayer, computation
 from engine.model.weights import Checkpoint
 from engine.start.loaded_model import LoadedModel

@@ -1,5 +1,6 @@
 """Holds a model that is loaded, and makes engines of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +26,10 @@ class LoadedModel:
     adapters: AdapterSlots | None = None  # None: there are none, and none can come
     is_ours: bool = True  # else transformers' own code computes it, and no steps of it are recorded
 
-    def with_pool(self, blocks: int, tier: HostTier | None = None) -> Engine:
-        """Makes an engine over a new pool of `blocks` blocks, which give way to `tier`."""
-        backend, spec = self.backend, self.spec
-        pool = KVPool(self.config, spec, blocks, backend.device, backend.dtype, backend.mover, backend.codec, tier)
+    def with_pool(self, counts: Sequence[int], tier: HostTier | None = None) -> Engine:
+        """Makes an engine over a new pool with `counts` blocks of each KV group, the first group's with a `tier`."""
+        backend = self.backend
+        pool = KVPool(self.spec, counts, backend.device, backend.mover, backend.codec, tier)
         attention = backend.attention(self.config, pool.layers)
         depth, adapters = backend.launch_depth, self.adapters
         return Engine(backend, self.model, self.config, pool, attention, depth, None, adapters)

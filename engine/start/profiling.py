@@ -1,7 +1,8 @@
 """Measures how fast a start's engine computes prompts and moves blocks, before it serves anybody."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import get_args
 
 import torch
@@ -35,51 +36,53 @@ ALL = structs.replace(ADJUSTED, top_k=FILTERED.top_k, top_p=FILTERED.top_p, logp
 MOVED_BYTES = 8 << 20
 """About what is moved to the host tier and back to know its speed."""
 
-WithBlocks = Callable[[int], Engine]
-"""Makes an engine over a pool of so many blocks of its own, which goes when the engine does."""
+WithBlocks = Callable[[Sequence[int]], Engine]
+"""Makes an engine over a pool of its own with so many blocks of each KV group, which goes when the engine does."""
 
 
-def prompt_rate(config: EngineConfig, longest: int, device: torch.device, make: WithBlocks) -> float:
+def prompt_rate(config: EngineConfig, longest: int, device: torch.device, groups: int, make: WithBlocks) -> float:
     """Measures prompt tokens per second, for texts of up to `longest` tokens, on small pools that are dropped.
 
     On CUDA the largest steps run, because what those take is not there for KV. A CPU is asked for no more than it does
     in about a second. Raises `ConfigError` where the largest step does not fit into the device's memory.
     """
-    tokens = config.block_size
+    seconds = partial(_seconds, block_tokens=config.block_size, groups=groups, make=make)
     try:
         if device.type == "cuda":
             # Logits, counts and noise of every row may take more than the longest prompt. No request should wait for
             # the kernels that short prompts, samples of all kinds and moved blocks have of their own.
             for sampling in (ALL, FILTERED):
-                _seconds(widest_step(config), tokens, make, sampling)
+                seconds(widest_step(config), sampling=sampling)
             for sampling in (ADJUSTED, PLAIN):
-                _seconds([first_step(config, longest)], tokens, make, sampling)
-            warm_up(make(3))
+                seconds([first_step(config, longest)], sampling=sampling)
+            warm_up(make([3] * groups))
             lengths = largest_step(config, longest)
-            return sum(lengths) / _seconds(lengths, tokens, make, FILTERED)
+            return sum(lengths) / seconds(lengths, sampling=FILTERED)
         length = first_step(config, longest)
-        rate = length / _seconds([length], tokens, make)
+        rate = length / seconds([length])
         longer = longer_step(config, longest, rate)
-        return longer / _seconds([longer], tokens, make) if longer > length else rate
+        return longer / seconds([longer]) if longer > length else rate
     except DeviceMemoryError:
         why = f"a step of so many tokens does not fit into the memory of {device} beside the weights"
         raise ConfigError("max_batch_tokens", config.max_batch_tokens, why) from None
 
 
 def warm_up(engine: Engine) -> None:
-    """Compiles the kernels that steps of empty pools do not need; the pool has three blocks, and stays empty.
+    """Compiles the kernels that steps of empty pools do not need; the pool's groups have three blocks, and stay empty.
 
     Raises `DeviceError` if the device fails.
     """
     pool = engine.pool
     with torch.inference_mode(), device_errors():
         engine.backend.warm_up(engine.model_config, pool.layers)
-        pool.move([BlockMove("copy", 0, 1, 2)])
-        pool.write(0, 0, [2], pool.read(0, 0, [1]))
         codecs: tuple[Codec, ...] = get_args(Codec)
-        for codec in codecs:
-            form = WireForm(pool.spec.dtype, pool.spec.groups[0].block_tokens, codec)
-            pool.convert(Piece(form, 0, 0, [2], 0, 0), pool.read(0, 0, [1], codec))
+        for number, group in enumerate(pool.spec.groups):
+            layer = group.layers[0]
+            pool.move([BlockMove("copy", number, 1, 2)])
+            pool.write(number, layer, [2], pool.read(number, layer, [1]))
+            for codec in codecs:
+                form = WireForm(pool.spec.dtype, group.block_tokens, codec)
+                pool.convert(Piece(form, number, layer, [2], 0, 0), pool.read(number, layer, [1], codec))
 
 
 def host_rate(engine: Engine, slots: int) -> float:
@@ -87,14 +90,15 @@ def host_rate(engine: Engine, slots: int) -> float:
     if not slots:
         return 0.0
     executor, pool = Executor(engine), engine.pool
-    moves = out_and_in(pool.block_count, slots, pool.spec.block_bytes())
+    block_bytes = pool.spec.groups[0].layers_bytes()
+    moves = out_and_in(pool.counts[0], slots, block_bytes)
 
     def there_and_back() -> None:
         executor.move(moves)
         if engine.backend.device.type == "cuda":
             torch.cuda.synchronize(engine.backend.device)
 
-    return len(moves) * pool.spec.block_bytes() / fastest(there_and_back)
+    return len(moves) * block_bytes / fastest(there_and_back)
 
 
 def largest_step(config: EngineConfig, max_model_len: int) -> list[int]:
@@ -119,17 +123,17 @@ def longer_step(config: EngineConfig, max_model_len: int, tokens_per_second: flo
     return min(int(tokens_per_second * SECONDS), LONGER_TOKENS, config.max_batch_tokens, max_model_len)
 
 
-def prompts(lengths: list[int], block_tokens: int, sampling: Sampling) -> tuple[Plan, int]:
+def prompts(lengths: list[int], block_tokens: int, groups: int, sampling: Sampling) -> tuple[Plan, int]:
     """Plans a step of whole prompts of `lengths` tokens.
 
-    Returns it, and the blocks that its pool needs, the null block included.
+    Returns it, and the blocks that its pool needs in each KV group, the null block included.
     """
     works, first = [], 1
     for sequence, length in enumerate(lengths):
         end = first + blocks_for(length, block_tokens)
         tokens = [0] * length
         text = tokens if sampling.looks_back else None
-        blocks = (list(range(first, end)),)
+        blocks = (list(range(first, end)),) * groups
         works.append(Work(sequence, 0, tokens, blocks, sampling, tokens=text, prompt_tokens=length))
         first = end
     return Plan(0, works), first
@@ -158,10 +162,12 @@ def fastest(work: Callable[[], object], clock: Callable[[], float] = time.perf_c
     return max(best, 1e-9)
 
 
-def _seconds(lengths: list[int], block_tokens: int, make: WithBlocks, sampling: Sampling = PLAIN) -> float:
+def _seconds(
+    lengths: list[int], *, block_tokens: int, groups: int, make: WithBlocks, sampling: Sampling = PLAIN
+) -> float:
     """Measures the seconds of a step of prompts, which leaves nothing behind."""
-    plan, blocks = prompts(lengths, block_tokens, sampling)
-    executor = Executor(make(blocks))
+    plan, blocks = prompts(lengths, block_tokens, groups, sampling)
+    executor = Executor(make([blocks] * groups))
 
     def step() -> None:
         executor.launch(plan)

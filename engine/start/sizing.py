@@ -1,4 +1,4 @@
-"""Sizes the KV pool and the host tier, in blocks: as the user said, else by what there is to spare.
+"""Sizes the KV pool and the host tier: as the user said, else by what there is to spare.
 
 Whatever cannot be had is refused by name, and before anything is loaded where that can be known.
 """
@@ -13,10 +13,10 @@ import torch
 
 from core.config import BlockSize, EngineConfig
 from core.errors import ConfigError
-from core.kvspec import KVSpec
+from core.kvspec import KVSpec, blocks_for
 from core.sizes import format_bytes
 from engine.device import dtype_name
-from engine.kv.pool import blocks_in, blocks_of_sequences
+from engine.start.block_counts import Counts, Texts, bytes_of_counts, counts_for, counts_in, tokens_in
 from engine.start.device_memory import device_memory
 
 CPU_STEP, GPU_STEP = 512, 8192
@@ -103,29 +103,30 @@ def host_slots(config: EngineConfig, spec: KVSpec, pool_bytes: int) -> int:
     if not config.host_kv_directory and pool_bytes:
         there, where = max(0, there - pool_bytes), f"{where} beside the KV pool's {format_bytes(pool_bytes)}"
     refuse_more_than("host_kv_memory", config.host_kv_memory, there, where)
-    slots = config.host_kv_memory // spec.block_bytes()
+    group = spec.groups[0]
+    slots = config.host_kv_memory // group.layers_bytes()
     if not slots:
         raise ConfigError(
             "host_kv_memory",
             format_bytes(config.host_kv_memory),
-            f"a KV block of {spec.groups[0].block_tokens} tokens takes {format_bytes(spec.block_bytes())};"
+            f"a KV block of {group.block_tokens} tokens takes {format_bytes(group.layers_bytes())};"
             " give room for one at least, or 0 for none",
         )
     return slots
 
 
-def blocks_that_fit(config: EngineConfig, spec: KVSpec, device: torch.device, longest: int) -> int:
-    """Sizes the pool for texts of up to `longest` tokens, after a profiling step has shown what the steps take.
+def blocks_that_fit(config: EngineConfig, spec: KVSpec, device: torch.device, texts: Texts) -> Counts:
+    """Sizes the pool for `texts`, after a profiling step has shown what the steps take.
 
     Raises `ConfigError` where the memory that was asked for is not there, or is too small.
     """
     if device.type != "cuda":
         refuse_more_than("kv_memory", config.kv_memory, available_memory(), "free beside the weights")
-        return pool_blocks(config, spec, cpu_spare(), longest)
+        return pool_blocks(config, spec, cpu_spare(), texts)
     memory, share = device_memory(device), config.gpu_memory_utilization
     refuse_more_than("kv_memory", config.kv_memory, memory.room(), f"free on {device} beside weights and steps")
     spare = memory.spare(share)
-    if not config.kv_memory and blocks_in(spare, spec) < 2:
+    if not config.kv_memory and counts_in(spec, texts, spare) is None:
         raise ConfigError(
             "gpu_memory_utilization",
             share,
@@ -133,44 +134,40 @@ def blocks_that_fit(config: EngineConfig, spec: KVSpec, device: torch.device, lo
             f" {format_bytes(memory.own())} and {format_bytes(memory.free)} are free: no room for KV blocks;"
             " raise it, or put fewer workers on this GPU",
         )
-    return pool_blocks(config, spec, spare, longest)
+    return pool_blocks(config, spec, spare, texts)
 
 
-def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, max_model_len: int) -> int:
-    """Returns the blocks of the pool, the null block included, from `spare` bytes or the configured `kv_memory`.
+def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, texts: Texts) -> Counts:
+    """Returns the blocks of each KV group, the null block included, from `spare` bytes or the configured `kv_memory`.
 
-    Never more than `max_sequences` of `max_model_len` tokens could use. Raises `ConfigError` where no block fits, or
+    Never more than `max_sequences` of the longest texts could use. Raises `ConfigError` where no block fits, or
     not one sequence of the length that was asked for. Nobody asked where the configured length is 0: see
     `longest_that_fits`.
     """
     memory = config.kv_memory or spare
     given = format_bytes(config.kv_memory) if config.kv_memory else "auto"
-    group = spec.groups[0]
-    if blocks_in(memory, spec) < 2:
+    counts = counts_in(spec, texts, memory)
+    if counts is None:
+        sizes = (f"{format_bytes(group.block_bytes)} in each of {len(group.layers)} layers" for group in spec.groups)
         raise ConfigError(
             "kv_memory",
             given,
-            f"one KV block of {group.block_tokens} tokens takes {format_bytes(group.block_bytes)} in each of"
-            f" {len(group.layers)} layers, and the null block as much; raise --kv-memory to"
-            f" {format_bytes(2 * spec.block_bytes())} at least ({format_bytes(memory)} are there)",
+            f"one KV block of {spec.groups[0].block_tokens} tokens takes {', and '.join(sizes)}, and the null block as"
+            f" much; raise --kv-memory to {format_bytes(2 * spec.block_bytes())} at least"
+            f" ({format_bytes(memory)} are there)",
         )
-    blocks = min(blocks_in(memory, spec), blocks_of_sequences(spec, config.max_sequences, max_model_len))
-    asked = max_model_len if config.max_model_len else 1  # which fits
-    needed = blocks_of_sequences(spec, 1, asked)
-    if blocks < needed:
-        fits = (blocks - 1) * group.block_tokens
+    whole_blocks = blocks_for(texts.longest, config.block_size) * config.block_size
+    counts = min(counts, counts_for(spec, texts, config.max_sequences * whole_blocks))  # all of one are the smaller
+    fits = tokens_in(spec, counts)
+    if config.max_model_len and fits < texts.longest:
+        needed = bytes_of_counts(spec, counts_for(spec, texts, texts.longest))
         raise ConfigError(
             "kv_memory",
             given,
-            f"one sequence of {asked} tokens needs {format_bytes(needed * spec.block_bytes())} of KV blocks and"
+            f"one sequence of {texts.longest} tokens needs {format_bytes(needed)} of KV blocks and"
             f" {format_bytes(memory)} are there; raise --kv-memory, or lower --max-model-len to {fits} or less",
         )
-    return blocks
-
-
-def longest_that_fits(spec: KVSpec, blocks: int, max_model_len: int) -> int:
-    """Returns the tokens that one sequence can have in a pool of `blocks`, up to the model's own `max_model_len`."""
-    return min(max_model_len, (blocks - 1) * spec.groups[0].block_tokens)
+    return counts
 
 
 def cpu_spare() -> int:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from core.errors import ModelError
-from core.kvspec import blocks_for
+from core.kvspec import KVSpec, blocks_for
 from engine.executor import Engine
 from engine.model.batch import build_batch
 from engine.model.config import HeadAttention
@@ -56,7 +56,7 @@ def prove(engine: Engine, own: OwnRun, *, int8: bool) -> None:
     with torch.inference_mode(), ExitStack() as hooks:
         for check in checks:
             hooks.enter_context(check.forcing())
-        for works in _steps(own.texts, engine.pool.spec.groups[0].block_tokens):
+        for works in _steps(own.texts, engine.pool.spec):
             rows = [begins[work.sequence] + work.start + at for work in works for at in range(len(work.token_ids))]
             for check in checks:
                 check.rows = rows
@@ -78,11 +78,11 @@ def prove(engine: Engine, own: OwnRun, *, int8: bool) -> None:
         )
 
 
-def _steps(texts: Sequence[list[int]], block_tokens: int) -> Iterator[list[Work]]:
+def _steps(texts: Sequence[list[int]], spec: KVSpec) -> Iterator[list[Work]]:
     """Cuts texts into pieces; each step has the next one of each text."""
     blocks, first = [], 1
     for text in texts:
-        count = blocks_for(len(text), block_tokens)
+        count = blocks_for(len(text), spec.groups[0].block_tokens)
         blocks.append([*range(first, first + count)])
         first += count
     starts, step = [0] * len(texts), 0
@@ -91,7 +91,7 @@ def _steps(texts: Sequence[list[int]], block_tokens: int) -> Iterator[list[Work]
         for number, text in enumerate(texts):
             begin, count = starts[number], PIECES[(step + number) % len(PIECES)]
             if begin < len(text):
-                works.append(Work(number, begin, text[begin : begin + count], (blocks[number],)))
+                works.append(Work(number, begin, text[begin : begin + count], (blocks[number],) * len(spec.groups)))
                 starts[number] += count
         yield works
         step += 1
@@ -103,7 +103,8 @@ def _logits(engine: Engine, works: list[Work]) -> Tensor:
     batch = build_batch(Plan(0, works), pool.spec.groups[0].block_tokens, device, None)
     batch = replace(batch, logit_rows=torch.arange(len(batch.token_ids), device=device))
     pool.begin_step(works, is_read=False)
-    pool.enter(batch.fresh_blocks)
+    for group, tables in enumerate(batch.groups):
+        pool.enter(group, tables.fresh_blocks)
     hidden = engine.model.forward(batch, engine.attention.begin(batch), pool.written)
     return engine.model.logits(hidden)
 

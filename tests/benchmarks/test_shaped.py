@@ -50,13 +50,13 @@ def test_tables_json_and_picture(
 
 
 def test_a_batch_that_does_not_fit_is_left_out(engine: Shaped) -> None:
-    assert engine.decode(engine.executor.engine.pool.block_count // (SIZES["tiny"].contexts[-1] // 16) + 1) is None
+    assert engine.decode(engine.executor.engine.pool.counts[0] // (SIZES["tiny"].contexts[-1] // 16) + 1) is None
 
 
 def test_a_large_batch_is_measured_at_a_shorter_context(engine: Shaped) -> None:
     """At the first at which its KV and what it grows by fit."""
     longest, shortest = SIZES["tiny"].contexts
-    blocks = engine.executor.engine.pool.block_count
+    blocks = engine.executor.engine.pool.counts[0]
     most = [(blocks - 1) // -(-(context + HEADROOM) // 16) for context in (longest, shortest)]
     assert [engine.context_of(batch) for batch in (1, most[0], most[0] + 1, most[1])] == [
         *(longest, longest, shortest, shortest)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from core.kvspec import blocks_for
+from core.kvspec import KVGroup, blocks_for
 from core.messages import Sampling
 from engine.executor import Executor
-from engine.plan import PENDING, Plan, Work
+from engine.plan import NULL_BLOCK, PENDING, Plan, Work
 
 GREEDY = Sampling(seed=0, temperature=0.0)
 
@@ -20,7 +20,8 @@ class Running:
 
     number: int
     prompt: list[int]
-    blocks: list[int]
+    groups: tuple[KVGroup, ...]
+    blocks: list[list[int]]  # of each group
     sampling: Sampling = GREEDY
     adapter: str = ""  # digest
     begin: int = 0  # step that it joins at
@@ -30,6 +31,11 @@ class Running:
 
     def __post_init__(self) -> None:
         self.text = list(self.prompt)
+
+    def tables(self) -> tuple[list[int], ...]:
+        """Of each group what the next token to be computed, and those behind it, need: null blocks before that."""
+        firsts = [group.first_needed(self.planned) for group in self.groups]
+        return tuple([NULL_BLOCK] * first + own[first:] for first, own in zip(firsts, self.blocks, strict=True))
 
     @property
     def output(self) -> list[int]:
@@ -46,17 +52,17 @@ def start(
     stagger: int = 0,
     adapters: Sequence[str] | None = None,
 ) -> list[Running]:
-    """Sequences with blocks in random order, joining `stagger` steps after each other."""
-    free = list(range(1, executor.engine.pool.block_count))
-    random.Random(0).shuffle(free)
+    """Sequences with blocks in random order, in each group another, joining `stagger` steps after each other."""
+    pool, draw = executor.engine.pool, random.Random(0)
+    free = [draw.sample(range(1, count), count - 1) for count in pool.counts]
     running = []
     for number, prompt in enumerate(prompts):
-        count = blocks_for(len(prompt) + new_tokens, executor.engine.pool.spec.groups[0].block_tokens)
-        own, free = free[:count], free[count:]
-        assert len(own) == count, "the test's pool is too small"
+        count = blocks_for(len(prompt) + new_tokens, pool.spec.groups[0].block_tokens)
+        assert all(len(blocks) >= count for blocks in free), "the test's pool is too small"
+        own = [[blocks.pop() for _ in range(count)] for blocks in free]
         sampling = samplings[number] if samplings else GREEDY
         adapter = adapters[number] if adapters else ""
-        running.append(Running(number, prompt, own, sampling, adapter, begin=number * stagger))
+        running.append(Running(number, prompt, pool.spec.groups, own, sampling, adapter, begin=number * stagger))
     return running
 
 
@@ -71,7 +77,7 @@ def next_plan(step: int, running: list[Running], new_tokens: int, chunk: int) ->
         last = end >= len(each.prompt)
         sampling = each.sampling if last else None
         text = each.text if sampling is not None and sampling.looks_back else None
-        blocks, prompt = (each.blocks,), len(each.prompt)
+        blocks, prompt = each.tables(), len(each.prompt)
         work = Work(each.number, each.planned, ids, blocks, sampling, (0,), each.asked, text, prompt)
         works.append(structs.replace(work, adapter=each.adapter))
         each.planned = end

@@ -295,7 +295,7 @@ class Mixture:
         return found
 
     def _alone(self, asked: Question) -> list[Answer]:
-        node = Node(self._decode, self._decode_grammars, blocks=self._decode.pool.block_count, batch=256)
+        node = Node(self._decode, self._decode_grammars, blocks=self._decode.pool.counts[0], batch=256)
         crowd = Crowd(node, node)
         crowd.ask(0, asked)
         while not crowd.at_rest:

@@ -124,6 +124,6 @@ def test_a_zeroed_block_of_one_layer_is_noticed(layer: int, tmp_path: Path) -> N
     running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
     run(executor, running, 1, chunk=64)
     for each in running:
-        executor.engine.pool.layers[layer][each.blocks[1]].zero_()
+        executor.engine.pool.layers[layer][each.blocks[0][1]].zero_()
     got = run(executor, running, NEW_TOKENS)
     assert all(tokens != each.tokens for tokens, each in zip(got, expected, strict=True))

@@ -58,8 +58,8 @@ class Worker:
         self.device = device
         config, spec = loaded.model_config, loaded.pool.spec
         backend = make_backend(CUDA, torch.float32)
-        tier = HostTier(SLOTS, spec, torch.device("cpu"))
-        self.pool = KVPool(config, spec, BLOCKS, CUDA, torch.float32, backend.mover, backend.codec, tier)
+        tier = HostTier(SLOTS, spec.groups[0], torch.device("cpu"))
+        self.pool = KVPool(spec, [BLOCKS] * len(spec.groups), CUDA, backend.mover, backend.codec, tier)
         device.in_cells(self.pool.layers[0], spec.groups[0].block_bytes, "the pool")
         attention = backend.attention(config, self.pool.layers)
         decodes = None

@@ -26,8 +26,8 @@ from tests.kernels.poison import poisoned
 
 CPU = torch.device("cpu")
 CODES: tuple[Code, ...] = ("fp8", "int8")
-POOLS = [(3, 5, 2, 2, 8, 16), (2, 4, 3, 2, 16, 22), (1, 7, 1, 2, 24, 20)]
-"""With layers, with an odd head size, and with one layer alone."""
+POOLS = [(3, 5, 4, 8, 16), (2, 4, 3, 16, 22), (1, 7, 1, 24, 20)]
+"""With layers, with an odd width and number of vectors, and with one layer alone."""
 
 
 def bits(tensor: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ def test_blocks_arrive_as_they_were(shape: tuple[int, ...], device: torch.device
 
 @pytest.mark.parametrize("config", CANDIDATES, ids=str)
 def test_every_candidate_moves_the_same(config: Config, device: torch.device) -> None:
-    pool = made_pool((2, 4, 4, 2, 16, 22), device, torch.float32)
+    pool = made_pool((2, 4, 8, 16, 22), device, torch.float32)
     blocks = numbers(2, 3, device=device)
     staging = gather(pool, blocks, config=config)
     assert torch.equal(staging, of_blocks(pool, blocks))
@@ -92,7 +92,7 @@ def test_no_blocks_are_no_work(device: torch.device, dtype: torch.dtype) -> None
     copy(pool, none, none)
     assert torch.equal(pool, kept)
     values, scales = encode(pool[0], none, "int8")
-    assert values.shape == (0, *pool.shape[2:]) and scales.shape == (0, 2, 2)
+    assert values.shape == (0, *pool.shape[2:]) and scales.shape == (0, 4)
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -135,10 +135,10 @@ def test_e4m3_is_torchs_own_cast(device: torch.device) -> None:
     every = torch.cat((exact, middles, *beside, tiny))
     every = torch.cat((every, -every))
     given = torch.cat((every, torch.zeros(1024 - len(every)))).to(device)
-    layer = given.view(1, 1, 1, 32, 32).expand(1, 1, 2, 32, 32).contiguous()
+    layer = given.view(1, 1, 32, 32).expand(1, 2, 32, 32).contiguous()
     values, scales = encode(layer, numbers(0, device=device), "fp8")
     assert (scales == 1).all()
-    assert torch.equal(values[0, 0, 0].flatten().float(), given.to(torch.float8_e4m3fn).float())
+    assert torch.equal(values[0, 0].flatten().float(), given.to(torch.float8_e4m3fn).float())
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -154,7 +154,7 @@ def test_what_a_block_held_before_spoils_nothing(code: Code, device: torch.devic
     layer = made_pool(POOLS[0], device, dtype)[0]
     clean = layer.clone()
     for offset, stale in enumerate((float("nan"), float("inf"), float("-inf"))):
-        layer[2, :, :, 5 + offset], clean[2, :, :, 5 + offset] = stale, 0.0
+        layer[2, :, 5 + offset], clean[2, :, 5 + offset] = stale, 0.0
     blocks = numbers(2, device=device)
     (values, scales), (expected, expected_scales) = encode(layer, blocks, code), encode(clean, blocks, code)
     assert torch.equal(values.float(), expected.float()) and torch.equal(scales, expected_scales)
@@ -164,8 +164,8 @@ def test_what_a_block_held_before_spoils_nothing(code: Code, device: torch.devic
 def test_extremes_stay_finite(code: Code, device: torch.device, dtype: torch.dtype) -> None:
     limits = torch.finfo(dtype)
     layer = torch.zeros(POOLS[0][1:], device=device, dtype=dtype)
-    layer[1, :, :, 0] = limits.max
-    layer[1, :, :, 1] = limits.min
+    layer[1, :, 0] = limits.max
+    layer[1, :, 1] = limits.min
     layer[2] = limits.smallest_normal
     layer[3] = limits.smallest_normal * limits.eps
     values, scales = encode(layer, numbers(1, 2, 3, device=device), code)
@@ -176,7 +176,7 @@ def test_extremes_stay_finite(code: Code, device: torch.device, dtype: torch.dty
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_block_that_is_read_may_be_written_by_a_later_move(layers: int, device: torch.device) -> None:
     """1 goes to 4, then 2 takes its place, then 3 that one's: every block moves on by one."""
-    pool = made_pool((layers, 5, 2, 2, 8, 16), device, torch.float32)
+    pool = made_pool((layers, 5, 4, 8, 16), device, torch.float32)
     expected = of_blocks(pool, numbers(0, 2, 3, 3, 1, device=device))
     copy(pool, numbers(1, 2, 3, device=device), numbers(4, 1, 2, device=device))
     assert torch.equal(of_blocks(pool, torch.arange(5, device=device)), expected)
@@ -185,7 +185,7 @@ def test_a_block_that_is_read_may_be_written_by_a_later_move(layers: int, device
 @pytest.mark.parametrize("seed", range(3))
 def test_batches_of_moves_have_the_effect_of_one_after_the_other(seed: int, device: torch.device) -> None:
     choice = random.Random(seed)
-    pool = made_pool((2, 8, 1, 2, 8, 4), device, torch.float32)
+    pool = made_pool((2, 8, 2, 8, 4), device, torch.float32)
     expected = pool.clone()
     moves = [BlockMove("copy", 0, choice.randrange(8), choice.randrange(1, 8)) for _ in range(24)]
     for move in moves:
@@ -198,7 +198,7 @@ def test_batches_of_moves_have_the_effect_of_one_after_the_other(seed: int, devi
 
 def test_what_is_too_large_is_refused_by_name() -> None:
     assert unsupported(64, 256, "int8", CPU) == ""
-    sentence = "block_copy converts heads of up to 16384 values per block, not 128 tokens of 256"
+    sentence = "block_copy converts vectors of up to 16384 values per block, not 128 tokens of 256"
     assert unsupported(128, 256, "int8", CPU) == sentence
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.kvspec import blocks_for
 from engine.model.batch import Batch, Ints
 
 WASTE = 1.25
@@ -32,9 +31,7 @@ class Rectangle:
     queries: int
 
 
-def rectangles(
-    batch: Batch, group: int, block: int, window: int, most: int, dtype: torch.dtype
-) -> Iterator[Rectangle]:
+def rectangles(batch: Batch, group: int, block: int, window: int, most: int, dtype: torch.dtype) -> Iterator[Rectangle]:
     """Makes rectangles of a step's works, over the blocks of one KV group. Masks are of `dtype`.
 
     All keys of a rectangle, padding included, are at most `most`, unless it is a single work.
@@ -42,38 +39,37 @@ def rectangles(
     starts = batch.kv_lengths - batch.query_lengths
     begins = np.maximum(starts - window + 1, 0) // block if window else np.zeros_like(starts)
     counts = -(-batch.kv_lengths // block) - begins
+    tables = batch.groups[group].block_tables
     for members in _similar(batch.query_lengths, counts * block, most):
-        yield _rectangle(batch, members, batch.groups[group].block_tables, begins, int(counts[members].max()), block, window, dtype)
+        place = torch.from_numpy(begins[members]).to(tables.device)[:, None]  # of the first block that a work sees
+        places = place + torch.arange(int(counts[members].max()), device=tables.device)  # [works, blocks]
+        works = torch.tensor(members, device=tables.device)
+        seen = tables[works[:, None], places.clamp(max=tables.shape[1] - 1)]
+        yield _rectangle(batch, members, works, seen, place * block, window, seen.shape[1] * block, dtype)
 
 
 def _rectangle(
     batch: Batch,
     members: list[int],
+    works: Tensor,
     tables: Tensor,
-    begins: Ints,
-    blocks: int,
-    block: int,
+    first: Tensor,
     window: int,
+    keys: int,
     dtype: torch.dtype,
 ) -> Rectangle:
-    """Makes the rectangle of works `members`, `blocks` wide; `begins` says which block each work's begin with."""
+    """Makes the rectangle of works `members`, with `keys` keys from position `first` `[works, 1]` on."""
     device = tables.device
     lengths = batch.query_lengths[members]
     count = int(lengths.max())
-    works = torch.tensor(members, device=device)
     steps = torch.minimum(torch.arange(count, device=device), torch.from_numpy(lengths).to(device)[:, None] - 1)
     rows = batch.query_start[works][:, None] + steps  # padding repeats a work's last query
     ragged = bool((lengths != count).any())
     kept = torch.from_numpy(np.flatnonzero(np.arange(count) < lengths[:, None])).to(device) if ragged else None
     whole = count == 1 and members == list(range(len(batch.kv_lengths)))
-    from_first = torch.from_numpy(begins[members]).to(device)[:, None]
-    places = from_first + torch.arange(blocks, device=device)  # [works, blocks]
-    seen = tables[works[:, None], places.clamp(max=tables.shape[1] - 1)]
-    mask = None
     plain = count > 1 and bool((batch.kv_lengths[members] == lengths).all()) and not 0 < window < count
-    if not plain:
-        mask = _mask(batch.positions[rows], from_first * block, blocks * block, window, dtype)
-    return Rectangle(None if whole else rows, kept, seen, mask, len(members), count)
+    mask = None if plain else _mask(batch.positions[rows], first, keys, window, dtype)
+    return Rectangle(None if whole else rows, kept, tables, mask, len(members), count)
 
 
 def _mask(positions: Tensor, first: Tensor, keys: int, window: int, dtype: torch.dtype) -> Tensor:

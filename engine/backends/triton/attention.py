@@ -108,7 +108,7 @@ class TritonAttention:
         return sum(words_of_pieces(works, self._rooms[group]) for group in groups)
 
     def plan(self, lengths: Ints, groups: Sequence[int]) -> NDArray[np.int32]:
-        """Cuts sequences of these `lengths`, one query each, into pieces; for each of the groups one after the other."""
+        """Cuts sequences of these `lengths`, one query each, into pieces, for one of the groups after the other."""
         plans = (cut(lengths, self._rooms[group], self.windows[group]) for group in groups)
         return np.concatenate([np.empty(0, np.int32), *plans])
 

@@ -44,7 +44,8 @@ class DecodeInputs:
     ) -> None:
         """`in_flight` steps may be launched and not collected; each has a buffer on the host of its own.
 
-        In each of the KV `groups` a sequence has a slot and a block table. `plan` divides attention by the rows' lengths, into as many words for as many rows.
+        In each of the KV `groups` a sequence has a slot and a block table. `plan` divides attention by the rows'
+        lengths, into as many words for as many rows.
         """
         self._block_size = block_size
         self._plan = plan

@@ -10,13 +10,13 @@ from msgspec import structs
 
 from core.kvspec import blocks_for
 from core.messages import Sampling
-from engine.backends.reference import attention as attention_torch
+from engine.backends.reference import head_attention as attention_torch
 from engine.backends.reference.attention import ReferenceAttention
 from engine.backends.triton.attention import TritonAttention
 from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import Batch, build_batch
 from engine.model.config import HeadAttention
-from engine.plan import Plan, Work
+from engine.plan import NULL_BLOCK, Plan, Work
 from launcher.gpus import visible_gpus
 from tests.engine.configs import attention as head_attention
 
@@ -44,6 +44,18 @@ def filled(shape: list[tuple[int, int]], block: int, heads: int, dim: int) -> tu
         works.append(Work(number, start, [0] * count, ([*own, 9999],), Sampling(seed=0)))
         contents.append(torch.randn(start + count, 2 * heads, dim, generator=generator))
     return contents, Plan(0, works)
+
+
+def through(plan: Plan, window: int, block: int) -> Plan:
+    """The plan in a model of a layer that sees all and one with a window, whose table has no block that it hides."""
+    if not window:
+        return plan
+    works = []
+    for work in plan.works:
+        hidden = max(0, work.start - window + 1) // block
+        seen = [NULL_BLOCK] * hidden + work.blocks[0][hidden:]
+        works.append(structs.replace(work, blocks=(work.blocks[0], seen)))
+    return Plan(plan.step, works)
 
 
 def dense(
@@ -108,7 +120,8 @@ def check(
             layers[1][work.blocks[0][work.start // block], :, :, work.start % block :] = 0
     attentions = [head_attention(kv_heads * shared, kv_heads, dim, window=each) for each in (0, window)]
     attentions[1] = structs.replace(attentions[1], scale=scale or dim**-0.5, softcap=softcap)
-    step = attention(layers, attentions).begin(build_batch(plan, block, device, None))
+    pool = [layer.flatten(1, 2) for layer in layers]
+    step = attention(pool, attentions).begin(build_batch(through(plan, window, block), block, device, None))
     new = torch.cat([content[work.start :] for content, work in zip(contents, plan.works, strict=True)])
     queries = torch.randn(len(new), kv_heads * shared, dim, generator=torch.Generator().manual_seed(1)).to(dtype)
     step.store(1, new.to(device, dtype))
@@ -164,27 +177,39 @@ def batch_of(shape: list[tuple[int, int]], block: int = 16) -> Batch:
     return build_batch(filled(shape, block, 1, 2)[1], block, CPU, None)
 
 
-def test_groups_are_few_and_waste_little() -> None:
-    """A decode step of any size is one group unless lengths differ a lot; prompts do not join single queries."""
+def test_rectangles_are_few_and_waste_little() -> None:
+    """A decode step of any size is one rectangle unless lengths differ a lot; prompts do not join single queries."""
 
-    def groups(shape: list[tuple[int, int]]) -> list[int]:
-        layers = list(torch.zeros(1, 4000, 1, 2, 16, 2))
+    def works(shape: list[tuple[int, int]]) -> list[int]:
+        layers = list(torch.zeros(1, 4000, 2, 16, 2))
         step = ReferenceAttention(layers, [head_attention(2, 1, 2)]).begin(batch_of(shape))
-        return [group.works for group in step._groups]
+        return [rectangle.works for rectangle in step.steps[0].rectangles]
 
-    assert groups([(100 + index, 1) for index in range(64)]) == [64]
-    assert groups([(100, 1)] * 8 + [(20000, 1)]) == [8, 1]
-    assert groups([(0, 16)] * 32) == [32]
-    assert groups([(50, 1), (0, 512), (51, 1)]) == [2, 1]
+    assert works([(100 + index, 1) for index in range(64)]) == [64]
+    assert works([(100, 1)] * 8 + [(20000, 1)]) == [8, 1]
+    assert works([(0, 16)] * 32) == [32]
+    assert works([(50, 1), (0, 512), (51, 1)]) == [2, 1]
 
 
-def test_what_a_group_gathers_is_bounded_however_many_share_a_long_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_rectangle_gathers_is_bounded_however_many_share_a_long_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool holds a shared prompt once, but each of its sequences gathers it."""
     monkeypatch.setattr(attention_torch, "GATHERED", 1 << 20)
     prompt = list(range(1, 65))
     works = [Work(number, 1024, [0], ([*prompt, 65 + number],), Sampling(seed=0)) for number in range(100)]
-    layers = list(torch.zeros(1, 200, 2, 2, 16, 8))
+    layers = list(torch.zeros(1, 200, 4, 16, 8))
     step = ReferenceAttention(layers, [head_attention(2, 2, 8)]).begin(build_batch(Plan(0, works), 16, CPU, None))
-    sizes = [group.blocks.numel() * 16 * 8 * 4 for group in step._groups]
-    assert sum(group.works for group in step._groups) == 100 and max(sizes) <= 1 << 20
-    assert min(sizes[:-1]) > 1 << 19, "groups are as large as they may be"
+    rectangles = step.steps[0].rectangles
+    sizes = [each.tables.numel() * 4 * 16 * 8 * 4 for each in rectangles]
+    assert sum(each.works for each in rectangles) == 100 and max(sizes) <= 1 << 20
+    assert min(sizes[:-1]) > 1 << 19, "they are as large as they may be"
+
+
+def test_a_window_gathers_its_own_blocks_only() -> None:
+    shape = [(1000 + 100 * index, 1) for index in range(8)]
+    layers = list(torch.zeros(2, 2000, 2, 16, 2))
+    attentions = [head_attention(2, 1, 2, window=window) for window in (0, 40)]
+    plan = through(filled(shape, 16, 1, 2)[1], 40, 16)
+    step = ReferenceAttention(layers, attentions).begin(build_batch(plan, 16, CPU, None))
+    (whole,), (seen,) = (each.rectangles for each in step.steps)
+    assert whole.tables.shape == (8, 107) and seen.tables.shape == (8, 4)
+    assert not (seen.tables[:, :3] == NULL_BLOCK).any()  # a fourth is padding behind some

@@ -1,5 +1,6 @@
 """Nothing is compiled while requests wait: what steps and transfers launch was launched when the worker started."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -58,9 +59,9 @@ class Start:
         self._loaded = loaded
         self._backend = TritonBackend(CUDA, loaded.backend.dtype)
         config = EngineConfig(model="m", block_size=BLOCK, max_sequences=ROWS, max_batch_tokens=STEP)
-        prompt_rate(config, LONGEST, CUDA, self.engine)
-        tier = HostTier(slots, loaded.pool.spec, loaded.backend.device) if slots else None
-        engine = self.engine(blocks, tier)
+        prompt_rate(config, LONGEST, CUDA, 1, self.engine)
+        tier = HostTier(slots, loaded.pool.spec.groups[0], loaded.backend.device) if slots else None
+        engine = self.engine([blocks], tier)
         host_rate(engine, slots)
         decodes = self._backend.decode_steps(
             loaded.model, engine.model_config, engine.pool.layers, ROWS, lambda stage, percent: None
@@ -70,10 +71,10 @@ class Start:
         self.executor = Executor(replace(engine, decode_steps=decodes))
         self.pool, self.slots = engine.pool, slots
 
-    def engine(self, blocks: int, tier: HostTier | None = None) -> Engine:
+    def engine(self, counts: Sequence[int], tier: HostTier | None = None) -> Engine:
         own, backend = self._loaded, self._backend
         config = structs.replace(own.model_config, max_model_len=LONGEST)
-        pool = KVPool(config, own.pool.spec, blocks, CUDA, backend.dtype, backend.mover, backend.codec, tier)
+        pool = KVPool(own.pool.spec, counts, CUDA, backend.mover, backend.codec, tier)
         attention = backend.attention(config, pool.layers)
         return Engine(backend, own.model, config, pool, attention, backend.launch_depth, None, None)
 

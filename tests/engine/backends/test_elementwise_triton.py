@@ -52,7 +52,7 @@ def test_queries_and_what_is_stored(kind: str) -> None:
     batch = build_batch(Plan(0, WORKS), BLOCK, torch.device(DEVICE), None)
     queries, pools = [], []
     for between in both():
-        pool = torch.zeros(2, 5, KV_HEADS, 2, BLOCK, DIM, device=DEVICE)
+        pool = torch.zeros(2, 5, 2 * KV_HEADS, BLOCK, DIM, device=DEVICE)
         step = TritonAttention(list(pool), [ATTENTION] * 2).begin(batch)
         heads = random(6, HEADS + 2 * KV_HEADS, DIM, seed=2)
         angles = None if layer.rope is None else between.angles(batch.positions, layer.rope)

@@ -127,48 +127,54 @@ def test_the_ladder_ends_with_the_largest_batch_and_wastes_little(most: int) -> 
 
 
 def test_tables_change_where_they_differ() -> None:
-    tables = DeviceTables(3, 4, CPU)
-    tables.update([0, 1], [[5, 6], [7]])
+    tables = DeviceTables(2, 3, 4, CPU)
+    tables.update([0, 1], [([5, 6], [1]), ([7], [2, 3])])
     grown = [7]
-    tables.update([1, 0], [grown, [5, 6, 8]])
+    tables.update([1, 0], [(grown, [2, 3]), ([5, 6, 8], [0, 4])])
     grown.append(9)  # a sequence's own list grows behind our back
-    tables.update([0, 1, 2], [[1, 2], grown, [3, 3, 3, 3]])
-    assert tables.tensor.tolist() == [[1, 2, 8, 0], [7, 9, 0, 0], [3, 3, 3, 3]]
-    tables.update([0], [grown])
-    assert tables.tensor[0, :2].tolist() == [7, 9]
+    tables.update([0, 1, 2], [([1, 2], [0, 4]), (grown, [0, 3, 1]), ([3, 3, 3, 3], [9])])
+    assert tables.tensor.tolist() == [
+        [[1, 2, 8, 0], [7, 9, 0, 0], [3, 3, 3, 3]],
+        [[0, 4, 0, 0], [0, 3, 1, 0], [9, 0, 0, 0]],
+    ]
+    tables.tensor[:] = SEEN
+    tables.update([0, 1], [(grown, [0, 4]), (grown, [0, 3, 2])])
+    assert tables.tensor[0, 0, :2].tolist() == [7, 9]
+    assert tables.tensor[0, 1].tolist() == tables.tensor[1, 0].tolist() == [SEEN] * 4
+    assert tables.tensor[1, 1].tolist() == [SEEN, SEEN, 2, SEEN], "what is not new is not sent"
 
 
 def test_a_sequence_that_ends_has_one_other_sent_again() -> None:
-    inputs = DecodeInputs(4, 8, 16, CPU, 2)
+    inputs = DecodeInputs(4, 8, 16, CPU, 2, 1)
     works = [Work(number, 20, [number], ([number, 10 + number],), GREEDY) for number in (1, 2, 3, 4)]
     inputs.fill(works, 4, None)
-    inputs.block_tables(4).fill_(SEEN)
+    inputs.block_tables(4, 0).fill_(SEEN)
     inputs.fill([works[0], works[2], works[3]], 4, None)  # the second has ended: the last one takes its row
-    assert inputs.block_tables(4)[:, :2].tolist() == [[SEEN, SEEN], [4, 14], [SEEN, SEEN], [SEEN, SEEN]]
+    assert inputs.block_tables(4, 0)[:, :2].tolist() == [[SEEN, SEEN], [4, 14], [SEEN, SEEN], [SEEN, SEEN]]
     assert inputs.token_ids(4).tolist() == [1, 4, 3, 0]
-    assert inputs.slots(4).tolist() == [11 * 16 + 4, 14 * 16 + 4, 13 * 16 + 4, NOWHERE]
+    assert inputs.slots(4, 0).tolist() == [11 * 16 + 4, 14 * 16 + 4, 13 * 16 + 4, NOWHERE]
     assert inputs.order(3).tolist() == [0, 2, 1]
     late = Work(5, 20, [PENDING], ([5, 15],), GREEDY)
     inputs.fill([works[2], works[3], late], 4, Sampled(torch.tensor([70]), [late]))  # the first: a new one does
-    assert inputs.block_tables(4)[:, :2].tolist() == [[5, 15], [4, 14], [SEEN, SEEN], [SEEN, SEEN]]
+    assert inputs.block_tables(4, 0)[:, :2].tolist() == [[5, 15], [4, 14], [SEEN, SEEN], [SEEN, SEEN]]
     assert inputs.token_ids(4).tolist() == [70, 4, 3, 0] and inputs.order(3).tolist() == [2, 1, 0]
 
 
 def test_null_sequences_fill_the_rows_behind_the_last() -> None:
-    inputs = DecodeInputs(4, 8, 16, CPU, 2)
+    inputs = DecodeInputs(4, 8, 16, CPU, 2, 1)
     inputs.fill([Work(1, 40, [7], ([1, 2, 3],), GREEDY), Work(2, 3, [8], ([4],), GREEDY)], 4, None)
     assert inputs.token_ids(4).tolist() == [7, 8, 0, 0]
     assert inputs.positions(4).tolist() == [40, 3, 0, 0]
-    assert inputs.slots(4).tolist() == [3 * 16 + 8, 4 * 16 + 3, NOWHERE, NOWHERE]
+    assert inputs.slots(4, 0).tolist() == [3 * 16 + 8, 4 * 16 + 3, NOWHERE, NOWHERE]
     assert inputs.kv_lengths(4).tolist() == [41, 4, 0, 0]
     inputs.fill([Work(2, 4, [9], ([4],), GREEDY)], 2, None)
-    assert inputs.slots(2).tolist() == [4 * 16 + 4, NOWHERE] and inputs.kv_lengths(2).tolist() == [5, 0]
+    assert inputs.slots(2, 0).tolist() == [4 * 16 + 4, NOWHERE] and inputs.kv_lengths(2).tolist() == [5, 0]
 
 
 def test_before_the_first_step_all_rows_are_null_sequences() -> None:
     """A record runs once before it has inputs: it must not store anything."""
-    inputs = DecodeInputs(3, 8, 16, CPU, 2)
-    assert inputs.slots(3).tolist() == [NOWHERE] * 3 and inputs.kv_lengths(3).tolist() == [0] * 3
+    inputs = DecodeInputs(3, 8, 16, CPU, 2, 1)
+    assert inputs.slots(3, 0).tolist() == [NOWHERE] * 3 and inputs.kv_lengths(3).tolist() == [0] * 3
     assert inputs.order(3).tolist() == [0] * 3
 
 
@@ -191,7 +197,7 @@ def test_a_kernel_that_the_gpu_has_no_room_for_is_a_device_error(model: Path, mo
 
 
 def test_pending_tokens_are_those_of_the_step_before() -> None:
-    inputs = DecodeInputs(4, 8, 16, CPU, 2)
+    inputs = DecodeInputs(4, 8, 16, CPU, 2, 1)
     works = [Work(1, 40, [PENDING], ([1, 2, 3],), GREEDY), Work(2, 3, [8], ([4],), GREEDY)]
     several = Work(3, 0, [1], ([5],), GREEDY, (0, 1))
     inputs.fill(works, 2, Sampled(torch.tensor([70, 71, 72]), [several, Work(1, 39, [6], ([1, 2, 3],), GREEDY)]))

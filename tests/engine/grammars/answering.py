@@ -91,7 +91,7 @@ class Batch:
         assert isinstance(constraints, WakingMasks)
         self._woken, self._preparation = constraints.woken, constraints.preparation
         self.scheduler = Scheduler(
-            BlockManager(engine.pool.spec, [blocks or engine.pool.block_count]),
+            BlockManager(engine.pool.spec, [blocks or engine.pool.counts[0]]),
             max_batch_tokens=1024,
             max_sequences=sequences,
             max_model_len=engine.model_config.max_model_len,

@@ -10,7 +10,7 @@ import torch
 from core.errors import ConfigError
 from engine.kv.host_tier import HostTier
 from engine.kv.mover import WORD
-from engine.kv.pool import make_spec
+from engine.kv.spec import make_spec
 from tests.engine.kv.test_kv_pool import CONFIG
 
 SPEC = make_spec(CONFIG, torch.bfloat16, 16, "w")
@@ -29,7 +29,7 @@ def mapped(directory: Path) -> bool:
 
 @pytest.mark.parametrize("in_file", [False, True])
 def test_slots_keep_what_they_were_given(in_file: bool, tmp_path: Path) -> None:
-    tier = HostTier(9, SPEC, CPU, str(tmp_path) if in_file else "")
+    tier = HostTier(9, SPEC.groups[0], CPU, str(tmp_path) if in_file else "")
     assert tier.bytes == 9 * SPEC.block_bytes()
     first, second = some(5), some(3)
     tier.put([8, 2, 3, 4, 0], first)
@@ -43,7 +43,7 @@ def test_slots_keep_what_they_were_given(in_file: bool, tmp_path: Path) -> None:
 
 
 def test_one_block_is_one_piece_of_memory(tmp_path: Path) -> None:
-    tier = HostTier(4, SPEC, CPU)
+    tier = HostTier(4, SPEC.groups[0], CPU)
     tier.put([2], some(1))
     assert tier.get([2]).numpy().tobytes() == some(1).numpy().tobytes()
     assert tier._memory.stride() == (len(CONFIG.layers) * WORDS, WORDS, 1)
@@ -60,7 +60,7 @@ def test_a_file_is_the_user_s_own_has_its_room_at_once_and_no_name(
 
     monkeypatch.setattr("engine.kv.host_tier.mmap.mmap", kept)
     slots = (8 << 20) // SPEC.block_bytes()
-    tier = HostTier(slots, SPEC, CPU, str(tmp_path))
+    tier = HostTier(slots, SPEC.groups[0], CPU, str(tmp_path))
     assert list(tmp_path.iterdir()) == [] and mapped(tmp_path)
     tier.put([slots - 1], some(1))
     found = os.fstat(files[0])
@@ -75,4 +75,4 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for wrong in ("missing", "file"):
         with pytest.raises(ConfigError, match=f"host_kv_directory: '.*/{wrong}': no file of"):
-            HostTier(2, SPEC, CPU, str(tmp_path / wrong))
+            HostTier(2, SPEC.groups[0], CPU, str(tmp_path / wrong))

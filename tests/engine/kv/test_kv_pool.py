@@ -11,8 +11,10 @@ from core.errors import ConfigError, MessageError
 from core.kvspec import kv_bytes
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
-from engine.kv.pool import KVPool, make_spec
-from engine.start.sizing import available_memory, longest_that_fits, pool_blocks
+from engine.kv.pool import KVPool
+from engine.kv.spec import make_spec
+from engine.start.block_counts import Texts, tokens_in
+from engine.start.sizing import available_memory, pool_blocks
 from tests.engine.configs import dense
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_executor
@@ -23,7 +25,7 @@ CONFIG = dense()
 
 def make_pool(dtype: torch.dtype = torch.bfloat16, blocks: int = 12) -> KVPool:
     spec, mover, codec = make_spec(CONFIG, dtype, 8, "w"), ReferenceMover(), ReferenceCodec()
-    pool = KVPool(CONFIG, spec, blocks, torch.device("cpu"), dtype, mover, codec)
+    pool = KVPool(spec, [blocks], torch.device("cpu"), mover, codec)
     for number, layer in enumerate(pool.layers):
         layer[1:] = torch.randn(layer[1:].shape, generator=torch.Generator().manual_seed(number)).to(dtype)
     return pool
@@ -76,7 +78,8 @@ def test_the_budget_decides_the_size() -> None:
 
     def blocks(kv_memory: int, spare: int = 0, asked: int = 64) -> int:
         config = EngineConfig(model="m", kv_memory=kv_memory, max_sequences=4, max_model_len=asked)
-        return pool_blocks(config, spec, spare, 64)
+        (count,) = pool_blocks(config, spec, spare, Texts(64, under_way=16))
+        return count
 
     assert blocks(20 * one + one // 2) == 20
     assert blocks(0, spare=15 * one) == 15
@@ -87,8 +90,7 @@ def test_the_budget_decides_the_size() -> None:
     ):
         blocks(9 * one - 1)
     assert blocks(9 * one - 1, asked=0) == 8, "nobody asked for 64 tokens: what fits is served"
-    assert longest_that_fits(spec, 8, 64) == 56
-    assert longest_that_fits(spec, 10, 64) == 64
+    assert tokens_in(spec, (8,)) == 56
     with pytest.raises(ConfigError, match=r"kv_memory: '3.0KiB': one KV block .* takes 512B in each of 3 layers"):
         blocks(2 * one - 1, asked=0)
     with pytest.raises(ConfigError, match=r"kv_memory: 'auto': one KV block .* raise --kv-memory to 3.0KiB at least"):
@@ -108,6 +110,7 @@ def test_moved_blocks_continue_to_the_same_tokens(tmp_path: Path) -> None:
     run(first, halves, 1, chunk=64)
     for here, there in zip(halves, others, strict=True):
         for layer in range(config.num_hidden_layers):
-            second.engine.pool.write(0, layer, there.blocks[::-1], first.engine.pool.read(0, layer, here.blocks[::-1]))
+            target, source = there.blocks[0][::-1], here.blocks[0][::-1]
+            second.engine.pool.write(0, layer, target, first.engine.pool.read(0, layer, source))
         there.planned, there.text, there.asked = here.planned, list(here.text), here.asked
     assert run(second, others, 9) == whole

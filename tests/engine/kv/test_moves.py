@@ -15,7 +15,8 @@ from engine.backends.triton.mover import TritonMover
 from engine.kv.host_tier import HostTier
 from engine.kv.mover import WORD, BlockMover
 from engine.kv.moves import batches, runs
-from engine.kv.pool import KVPool, make_spec
+from engine.kv.pool import KVPool
+from engine.kv.spec import make_spec
 from engine.plan import BlockMove
 from tests.engine.kv.test_kv_pool import CONFIG
 
@@ -80,9 +81,9 @@ def test_a_batch_is_cut_only_where_the_order_matters() -> None:
 def filled(device: torch.device, directory: str, mover: BlockMover) -> tuple[KVPool, HostTier]:
     """Every block of every layer, and every slot, has a value of its own."""
     spec = make_spec(CONFIG, torch.bfloat16, 8, "w")
-    tier = HostTier(SLOTS, spec, device, directory)
+    tier = HostTier(SLOTS, spec.groups[0], device, directory)
     codec = ReferenceCodec() if device.type == "cpu" else DeviceCodec()
-    pool = KVPool(CONFIG, spec, BLOCKS, device, torch.bfloat16, mover, codec, tier)
+    pool = KVPool(spec, [BLOCKS], device, mover, codec, tier)
     for number, layer in enumerate(pool.layers):
         for block in range(BLOCKS):
             layer[block] = 10 * block + number
@@ -137,7 +138,7 @@ def test_pool_and_tier_end_as_after_one_move_after_the_other(
 
 def test_nothing_is_moved_to_the_null_block_or_to_a_tier_that_is_not_there() -> None:
     spec = make_spec(CONFIG, torch.float32, 8, "w")
-    pool = KVPool(CONFIG, spec, BLOCKS, CPU, torch.float32, ReferenceMover(), ReferenceCodec())
+    pool = KVPool(spec, [BLOCKS], CPU, ReferenceMover(), ReferenceCodec())
     pool.move([])
     for wrong in (BlockMove("copy", 0, 1, 0), BlockMove("copy", 0, 1, BLOCKS), BlockMove("copy", 1, 1, 2)):
         with pytest.raises(AssertionError):

@@ -11,7 +11,7 @@ from engine.plan import Work
 def test_kept_block_tables_are_those_of_the_works() -> None:
     """Sequences come, leave, grow, shrink and exchange blocks in the lists that the step before was shown."""
     draw = random.Random(0)
-    kept = BlockTables()
+    kept = BlockTables(0)
     tables: list[list[int]] = []
     shapes = set()
     for _ in range(400):
@@ -42,4 +42,4 @@ def test_kept_block_tables_are_those_of_the_works() -> None:
 
 def test_a_table_shorter_than_its_sequence_is_a_mistake() -> None:
     with pytest.raises(AssertionError, match="shorter than its sequence"):
-        BlockTables().of([Work(0, 0, [0] * 33, ([1, 2],))], [3])
+        BlockTables(0).of([Work(0, 0, [0] * 33, ([1, 2],))], [3])

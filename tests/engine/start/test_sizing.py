@@ -13,9 +13,10 @@ from core.errors import ConfigError
 from core.kvspec import kv_bytes
 from core.sizes import format_bytes
 from engine.executor import Executor
-from engine.kv.pool import make_spec
+from engine.kv.spec import make_spec
 from engine.model.config import ModelConfig, heads_of
 from engine.plan import BlockMove
+from engine.start.block_counts import Texts
 from engine.start.load import load_engine
 from engine.start.profiling import (
     LONGER_TOKENS,
@@ -109,7 +110,7 @@ def test_the_host_tier_has_whole_blocks(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_a_pool_larger_than_what_the_weights_leave_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.start.sizing.available_memory", lambda: 2 << 20)
     with pytest.raises(ConfigError, match=r"kv_memory: '4.0MiB': only 2.0MiB are free beside the weights"):
-        blocks_that_fit(settings(kv_memory=4 << 20), SPEC, CPU, 64)
+        blocks_that_fit(settings(kv_memory=4 << 20), SPEC, CPU, Texts(64, under_way=16))
 
 
 def test_weights_larger_than_memory_are_refused_with_what_would_fit(
@@ -147,8 +148,8 @@ def test_profiling_steps_are_bounded() -> None:
         and longer_step(settings(max_batch_tokens=512), 1000, 1e9) == LONGER_TOKENS
     )
     assert longer_step(settings(max_batch_tokens=512), 1000, 40.0) == int(40 * SECONDS)
-    plan, blocks = prompts([5, 16, 17], 8, PLAIN)
-    assert [work.blocks[0] for work in plan.works] == [[1], [2, 3], [4, 5, 6]] and blocks == 7
+    plan, blocks = prompts([5, 16, 17], 8, 2, PLAIN)
+    assert [work.blocks for work in plan.works] == [([1],) * 2, ([2, 3],) * 2, ([4, 5, 6],) * 2] and blocks == 7
     assert [len(work.token_ids) for work in plan.works] == [5, 16, 17]
 
 
@@ -196,8 +197,8 @@ def test_the_record_and_the_log_say_what_memory_is_for(
     heads = heads_of(config.layers[0])
     token = kv_bytes(1, 1, len(config.layers), heads.kv_heads, heads.head_dim, 4)
     assert memory.token_bytes == token
-    assert memory.kv_pool_bytes == engine.pool.block_count * 16 * token <= 4 << 20
-    assert memory.tokens == (engine.pool.block_count - 1) * 16
+    assert memory.kv_pool_bytes == engine.pool.counts[0] * 16 * token <= 4 << 20
+    assert memory.tokens == (engine.pool.counts[0] - 1) * 16
     assert memory.sequences == memory.tokens // 256
     assert memory.host_tier_bytes == engine.host_slots * 16 * token
     assert memory.prompt_tokens_per_second == engine.rates.prompt_tokens_per_second

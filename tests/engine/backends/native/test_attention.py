@@ -15,7 +15,7 @@ from engine.backends.native.library import FORMATS, AttentionArguments
 from engine.backends.reference.attention import ReferenceAttention
 from engine.model.batch import build_batch
 from tests.engine.backends.native.measures import random
-from tests.engine.backends.test_attention import CPU, SHAPES, dense, filled, write_history
+from tests.engine.backends.test_attention import CPU, SHAPES, dense, filled, through, write_history
 from tests.engine.configs import attention
 from tests.engine.configs import dense as dense_config
 
@@ -67,10 +67,11 @@ def attended(
     for layer in layers:
         layer[0] = 0
     write_history(layers[1], contents, works, block)
-    batch = build_batch(works, block, CPU, None)
+    batch = build_batch(through(works, window, block), block, CPU, None)
     attentions = [attention(kv_heads * shared, kv_heads, dim, window=each) for each in (0, window)]
     attentions[1] = structs.replace(attentions[1], scale=scale or dim**-0.5, softcap=softcap)
-    backend = NativeAttention(native, layers, attentions) if native else ReferenceAttention(layers, attentions)
+    pool = [layer.flatten(1, 2) for layer in layers]
+    backend = NativeAttention(native, pool, attentions) if native else ReferenceAttention(pool, attentions)
     step = backend.begin(batch)
     sinks = random(kv_heads * shared, seed=3) if sunk else None
     new = torch.cat([content[work.start :] for content, work in zip(contents, works.works, strict=True)])
@@ -160,7 +161,7 @@ class Text:
         layers = list(torch.full((1, count, kv_heads, 2, block, dim), math.nan, dtype=dtype))
         write_history(layers[0], texts, works, block)
         heads = attention(self.queries.shape[1], kv_heads, dim, window=window)
-        step = NativeAttention(native, layers, [heads]).begin(build_batch(works, block, CPU, None))
+        step = NativeAttention(native, [layers[0].flatten(1, 2)], [heads]).begin(build_batch(works, block, CPU, None))
         new = torch.cat([text[work.start :] for text, work in zip(texts, works.works, strict=True)])
         step.store(0, new.to(dtype))
         before = sum(length for _, length in others)
