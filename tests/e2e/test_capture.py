@@ -50,7 +50,7 @@ def kv_windows(token_ids: list[int]) -> list[bytes]:
     executor = Executor(load_engine(config, lambda stage, percent: None))
     (sequence,) = running = start(executor, [token_ids], new_tokens=1)
     run(executor, running, new_tokens=1, chunk=len(token_ids))
-    pieces = list(windows(executor, sequence.blocks[: len(token_ids) // BLOCK]))
+    pieces = list(windows(executor, sequence.blocks[0][: len(token_ids) // BLOCK]))
     assert len(set(pieces)) == len(pieces)
     return pieces
 

@@ -79,7 +79,9 @@ def test_logits_that_are_capped_or_divided_give_transformers_log_probabilities(v
     """Greedy tokens alone would not tell: both leave the best token the best."""
     model = build_model(tmp_path / "model", VARIANTS[variant]())
     prompt = make_prompts([20], 320)[0]
-    result = step(make_executor(model), Work(1, 0, prompt, ([1, 2],), structs.replace(GREEDY, logprobs=20)))
+    executor = make_executor(model)
+    tables = ([1, 2],) * len(executor.engine.pool.counts)
+    result = step(executor, Work(1, 0, prompt, tables, structs.replace(GREEDY, logprobs=20)))
     matches(result.scores[0][0], logprobs(load_reference(model), prompt)[-1:], result.tokens[0], 20)
 
 

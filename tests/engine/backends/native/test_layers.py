@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from engine.backends.native.attention import NativeAttentionStep
@@ -51,6 +52,8 @@ def test_two_calls_a_layer_equal_its_operators(variant: str, dtype: str, works: 
     assert isinstance(native, NativeLayers) and isinstance(backend, NativeBackend)
     assert isinstance(config, ModelConfig)
     between = NativeElementwise(backend._native, config.ropes, backend.dtype, config.norm_eps)
+    groups = len(engine.pool.counts)
+    works = [structs.replace(work, blocks=work.blocks * groups) for work in works]
     batch = build_batch(Plan(1, works), 16, torch.device("cpu"), None)
 
     def run(layers: Layers[NativeAttentionStep]) -> tuple[Tensor, list[Tensor]]:
