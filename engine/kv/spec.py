@@ -4,11 +4,11 @@ import torch
 
 from core.kvspec import KVGroup, KVSpec
 from engine.device import dtype_name
-from engine.model.config import ModelConfig, computation
+from engine.model.config import TextModel, computation
 from engine.model.kv_layout import kv_layouts
 
 
-def make_spec(config: ModelConfig, dtype: torch.dtype, block_tokens: int, weights: str) -> KVSpec:
+def make_spec(config: TextModel, dtype: torch.dtype, block_tokens: int, weights: str) -> KVSpec:
     """Makes a group of all layers that store the same and see as far. `weights` is a digest of the model's weights."""
     layouts = kv_layouts(layer.attention for layer in config.layers)
     groups = tuple(

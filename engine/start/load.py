@@ -1,7 +1,7 @@
 """Loads an engine: device, model, measurements, KV pool, recorded steps. What cannot be is refused by name."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -50,5 +50,6 @@ def load_wrapped(
     spec = make_spec(described, dtype, config.block_size, digest)
     loaded = LoadedModel(backend, model, described, spec, parameters, is_ours=False)
     progress("comparing with transformers", 0.0)
-    prove(loaded.with_pool(blocks_needed(config.block_size)), alone, int8=config.quantization == "int8")
+    blocks = blocks_needed(config.block_size)
+    prove(loaded.with_pool([blocks] * len(spec.groups)), alone, int8=config.quantization == "int8")
     return loaded
