@@ -32,7 +32,7 @@ class Texts(Struct, frozen=True):
 
     def of_window(self, group: KVGroup) -> int:
         """Returns the blocks that a text has in a group with a window, beside those of steps under way."""
-        return min(blocks_for(self.longest, group.block_tokens), blocks_for(group.window, group.block_tokens) + 1)
+        return min(blocks_for(self.longest, group.block_tokens), group.most_blocks(1))
 
     def typical(self, spec: KVSpec) -> float:
         """Returns the tokens of a typical text: see the head of this file."""
@@ -89,6 +89,14 @@ def tokens_in(spec: KVSpec, counts: Counts) -> int:
     """Returns the tokens of texts that a pool holds whole."""
     pools = zip(spec.groups, counts, holds_texts(spec), strict=True)
     return min((count - 1) * group.block_tokens for group, count, whole in pools if whole)
+
+
+def longest_in(spec: KVSpec, texts: Texts, counts: Counts) -> int:
+    """Returns the tokens of the longest of such texts that a pool has room for: it needs no more than its windows."""
+    return min(
+        texts.longest if group.window and group.most_blocks(1) < count else (count - 1) * group.block_tokens
+        for group, count in zip(spec.groups, counts, strict=True)
+    )
 
 
 def sequences_in(spec: KVSpec, texts: Texts, counts: Counts) -> int:

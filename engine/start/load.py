@@ -32,7 +32,7 @@ from engine.model.model import Model
 from engine.model.read_config import read_config
 from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
-from engine.start.block_counts import Counts, Texts, bytes_of_counts, sequences_in, tokens_in
+from engine.start.block_counts import Counts, Texts, bytes_of_counts, longest_in, sequences_in, tokens_in
 from engine.start.loaded_model import LoadedModel
 from engine.start.profiling import host_rate, prompt_rate
 from engine.start.sizing import (
@@ -78,7 +78,7 @@ def load_engine(
     pool, slots = engine.pool, tier.slots if tier is not None else 0
     for group in range(len(spec.groups)):
         pool.enter(group, torch.zeros(1, dtype=torch.int64))  # what the first requests will use
-    model_config = _shortened(loaded.config, tokens_in(spec, counts))
+    model_config = _shortened(loaded.config, longest_in(spec, texts, counts))
     texts = structs.replace(texts, longest=model_config.max_model_len)
     rates = Rates(tokens_per_second, host_rate(engine, slots))
     decode_steps = None

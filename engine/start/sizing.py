@@ -16,7 +16,7 @@ from core.errors import ConfigError
 from core.kvspec import KVSpec, blocks_for
 from core.sizes import format_bytes
 from engine.device import dtype_name
-from engine.start.block_counts import Counts, Texts, bytes_of_counts, counts_for, counts_in, tokens_in
+from engine.start.block_counts import Counts, Texts, bytes_of_counts, counts_for, counts_in, longest_in
 from engine.start.device_memory import device_memory
 
 CPU_STEP, GPU_STEP = 512, 8192
@@ -99,6 +99,9 @@ def host_slots(config: EngineConfig, spec: KVSpec, pool_bytes: int) -> int:
     """
     if not config.host_kv_memory:
         return 0
+    if spec.groups[0].window:
+        why = f"all layers of this model see {spec.groups[0].window} tokens, and what a window gives up is not kept"
+        raise ConfigError("host_kv_memory", format_bytes(config.host_kv_memory), why)
     there, where = host_room(config)
     if not config.host_kv_directory and pool_bytes:
         there, where = max(0, there - pool_bytes), f"{where} beside the KV pool's {format_bytes(pool_bytes)}"
@@ -158,7 +161,7 @@ def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, texts: Texts) ->
         )
     whole_blocks = blocks_for(texts.longest, config.block_size) * config.block_size
     counts = min(counts, counts_for(spec, texts, config.max_sequences * whole_blocks))  # all of one are the smaller
-    fits = tokens_in(spec, counts)
+    fits = longest_in(spec, texts, counts)
     if config.max_model_len and fits < texts.longest:
         needed = bytes_of_counts(spec, counts_for(spec, texts, texts.longest))
         raise ConfigError(
