@@ -20,6 +20,8 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     CwmConfig,
+    DeepseekV2Config,
+    DeepseekV3Config,
     Ernie4_5Config,
     Exaone4Config,
     Gemma2Config,
@@ -104,6 +106,19 @@ EYES = dict(
     patch_size=14,
 )
 
+LATENT: dict[str, Any] = dict(
+    num_key_value_heads=4,
+    kv_lora_rank=32,
+    qk_nope_head_dim=16,
+    qk_rope_head_dim=8,
+    v_head_dim=20,
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=40,
+    n_shared_experts=2,
+    pad_token_id=None,
+)
+"""Sizes of DeepSeek's attention and experts."""
 EXPERTS: dict[str, Any] = dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=40)
 
 
@@ -266,6 +281,42 @@ VARIANTS: dict[str, Callable[[], Any]] = {
     "cwm": _make(CwmConfig, head_dim=32, sliding_window=14, rope_parameters=LLAMA3, bos_token_id=1),
     "ernie4.5": _make(Ernie4_5Config, head_dim=32, use_bias=True, pad_token_id=None),
     "helium": _make(HeliumConfig, head_dim=32, num_attention_heads=4, pad_token_id=None),
+    "deepseek-v2": _make(
+        DeepseekV2Config,
+        **LATENT,
+        q_lora_rank=24,
+        first_k_dense_replace=1,
+        topk_method="group_limited_greedy",
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=1.5,
+    ),
+    "deepseek-v2-lite": _make(
+        DeepseekV2Config,
+        **LATENT,
+        q_lora_rank=None,
+        first_k_dense_replace=2,
+        rope_parameters={**YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+    ),
+    "deepseek-v3": _make(
+        DeepseekV3Config,
+        **LATENT,
+        q_lora_rank=24,
+        first_k_dense_replace=1,
+        n_group=2,
+        topk_group=1,
+        rope_parameters={**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+    ),
+    "deepseek-v3-dense": _make(
+        DeepseekV3Config,
+        **{**LATENT, "num_key_value_heads": 3},
+        q_lora_rank=24,
+        first_k_dense_replace=4,
+        attention_bias=True,
+        rope_interleave=False,
+        hidden_size=96,
+        num_attention_heads=3,
+    ),
 }
 """Every architecture, and every option of one that changes what is computed."""
 
@@ -288,6 +339,9 @@ def build_model(directory: Path, config: Any, *, seed: int = 0, shard_size: str 
         for name, parameter in model.named_parameters():
             if name.endswith("bias") or "norm" in name:
                 parameter.add_(torch.randn_like(parameter), alpha=0.2)
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.add_(torch.randn_like(buffer), alpha=0.2)
     model.save_pretrained(directory, max_shard_size=shard_size)
     return directory
 

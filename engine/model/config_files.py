@@ -6,6 +6,9 @@ from typing import Any
 
 from core.errors import ModelError
 
+TWINS = {"kimi_k2": "deepseek_v3"}
+"""Model types that transformers does not know, and those that have the same config."""
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """Reads an object. Raises `ModelError` where the file is missing or holds none."""
@@ -24,7 +27,11 @@ def auto_config(directory: Path, *, trust_remote_code: bool = False) -> Any:
     """Returns transformers' config of the model in `directory`. Raises `ModelError` where it has none or refuses it."""
     from transformers import AutoConfig  # heavy: a service that only reads JSON should not pay for it
 
+    raw = read_json(directory / "config.json")
     try:
+        if raw.get("model_type") in TWINS and not trust_remote_code:
+            twin = TWINS[raw.pop("model_type")]
+            return AutoConfig.for_model(twin, **{key: value for key, value in raw.items() if key != "auto_map"})
         return AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=trust_remote_code)
     except Exception as error:  # transformers raises its validators' own classes
         raise ModelError(f"{directory.name}: config.json is not valid: {sentence_of(error)}") from error

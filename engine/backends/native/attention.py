@@ -16,8 +16,8 @@ from engine.backends.native.library import FORMATS, AttentionArguments, Manner
 from engine.device import dtype_name
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, GroupTables, Ints
-from engine.model.config import AttentionLayer, ExpertsMLP, HeadAttention, LayerConfig, TextModel
-from engine.model.kv_layout import groups_of_layers
+from engine.model.config import AttentionLayer, ExpertsMLP, HeadAttention, LatentAttention, LayerConfig, TextModel
+from engine.model.kv_layout import AnyAttention, groups_of_layers, layout_of
 
 MAX_HEAD_DIM, MAX_BLOCK = 576, 64
 TILE = 128
@@ -38,25 +38,33 @@ def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
 def _missing(layer: AttentionLayer) -> str:
     """Says what of a layer there is not; empty: nothing."""
     attention = layer.attention
-    if not isinstance(attention, HeadAttention):
-        return "latent attention is not supported"
-    if attention.head_dim > MAX_HEAD_DIM or attention.head_dim % 2:
-        return f"even head sizes up to {MAX_HEAD_DIM} are supported, not {attention.head_dim}"
+    width = layout_of(attention).width
+    if width > MAX_HEAD_DIM or width % 2:
+        what = "head sizes" if isinstance(attention, HeadAttention) else "latent vectors with their keys"
+        return f"even {what} up to {MAX_HEAD_DIM} are supported, not {width}"
     if isinstance(layer, LayerConfig) and isinstance(layer.mlp, ExpertsMLP) and layer.mlp.experts > MOST_EXPERTS:
         return f"up to {MOST_EXPERTS} experts are supported, not {layer.mlp.experts}"
     return ""
 
 
-def manner_of(attention: HeadAttention, sinks: Tensor | None) -> Manner:
+def _sizes(attention: AnyAttention) -> tuple[int, int, int]:
+    """Returns KV heads, the vectors that each has of a token, and the numbers of a value."""
+    if isinstance(attention, LatentAttention):
+        return 1, 1, attention.latent_rank
+    return attention.kv_heads, 2, attention.head_dim
+
+
+def manner_of(attention: AnyAttention, sinks: Tensor | None) -> Manner:
     """Returns what the operator is told of one layer; the `sinks` have to outlive it."""
     where = None if sinks is None else sinks.data_ptr()
-    return Manner(scale=attention.scale, softcap=attention.softcap, window=attention.window, sinks=where)
+    softcap = attention.softcap if isinstance(attention, HeadAttention) else 0.0
+    return Manner(scale=attention.scale, softcap=softcap, window=attention.window, sinks=where)
 
 
 class NativeAttention:
     """See `engine.model.attention.Attention`. The pool is fp32 or bf16."""
 
-    def __init__(self, native: ctypes.CDLL, layers: Sequence[Tensor], attentions: Sequence[HeadAttention]) -> None:
+    def __init__(self, native: ctypes.CDLL, layers: Sequence[Tensor], attentions: Sequence[AnyAttention]) -> None:
         """Takes the pool's layers, each `[blocks, vectors, block, width]`."""
         assert all(layer.is_contiguous() for layer in layers)
         limits = (ctypes.c_int64 * 4)()
@@ -97,7 +105,7 @@ class NativeAttentionStep(AttentionStep):
         group, pool, (tokens, heads, dim) = self.group_of(layer), self.attention.layers[layer], queries.shape
         assert queries.stride()[1:] == (dim, 1) and dim == pool.shape[3] and queries.dtype == pool.dtype
         assert tokens == len(group.tables.slots) and heads == self.attention.attentions[layer].heads
-        output = queries.new_empty((tokens, heads, dim))
+        output = queries.new_empty((tokens, heads, group.arguments.value_dim))
         source, stride = queries.data_ptr(), queries.stride(0)
         attention, place, target = self.attention.attentions[layer], self.attention.pools[layer], output.data_ptr()
         manner = manner_of(attention, sinks)
@@ -117,29 +125,31 @@ class NativeGroupStep:
         self.tables = tables
         self._batch = batch
         self._native = attention.native
-        pool, heads = attention.layers[layer], attention.attentions[layer]
+        pool, own = attention.layers[layer], attention.attentions[layer]
         blocks, _, block, dim = pool.shape
+        kv_heads, vectors, value_dim = _sizes(own)
         ends = (tables.block_tables, blocks), (tables.slots, blocks * block), (tables.fresh_blocks, blocks)
         for places, end in ends:
             assert not places.numel() or (int(places.min()) >= 0 and int(places.max()) < end), "beyond the pool"
         assert tables.slots.is_contiguous() and tables.fresh_blocks.is_contiguous()
         self.arguments = AttentionArguments(
             format=FORMATS[pool.dtype],
-            kv_heads=heads.kv_heads,
-            vectors=2,
+            kv_heads=kv_heads,
+            vectors=vectors,
             dim=dim,
-            value_dim=dim,
+            value_dim=value_dim,
             block=block,
             tables=tables.block_tables.data_ptr(),
             table_stride=tables.block_tables.stride(0),
         )
 
-    def prepared(self, attention: HeadAttention) -> AttentionArguments:
+    def prepared(self, attention: AnyAttention) -> AttentionArguments:
         """Returns what the operators are told of the layers with such an attention; valid as long as this step.
 
         The work's units are cut when the first layer shows how many heads share one of KV.
         """
-        arguments, shared = self.arguments, attention.heads // attention.kv_heads
+        arguments = self.arguments
+        shared = attention.heads // arguments.kv_heads
         if shared != arguments.shared:
             arguments.shared = shared
             self._units, self._partials = plan(self._native, arguments, self._batch, torch.get_num_threads())

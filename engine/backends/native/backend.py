@@ -17,7 +17,7 @@ from engine.backends.native.linears import NativeLinears
 from engine.backends.native.sampler import NativeSampler
 from engine.backends.native.scorer import NativeScorer
 from engine.backends.reference.mover import ReferenceMover
-from engine.model.config import ModelConfig, TextModel, heads_of
+from engine.model.config import ModelConfig, TextModel
 from engine.model.layer import Layer
 
 
@@ -40,4 +40,4 @@ class NativeBackend(Backend[NativeLinear, NativeAttentionStep]):
         return NativeLayers(self._native, config, layers, norm, self.dtype)
 
     def attention(self, config: TextModel, pool: list[Tensor]) -> NativeAttention:
-        return NativeAttention(self._native, pool, [heads_of(layer) for layer in config.layers])
+        return NativeAttention(self._native, pool, [layer.attention for layer in config.layers])

@@ -9,11 +9,13 @@ from torch import Tensor
 
 from engine.backends.native.attention import NativeAttentionStep, NativeGroupStep, manner_of
 from engine.backends.native.experts import ExpertsRoom, layer_arguments
+from engine.backends.native.latent import LatentRoom, latent_arguments
 from engine.backends.native.library import (
     ACTIVATIONS,
     FORMATS,
     NORMS,
     ExpertsArguments,
+    LatentArguments,
     LayerArguments,
     LinearArguments,
     Rotation,
@@ -21,8 +23,10 @@ from engine.backends.native.library import (
 )
 from engine.backends.native.linear import NativeLinear
 from engine.model.batch import Batch
-from engine.model.config import DenseMLP, ExpertsMLP, LayerConfig, ModelConfig, heads_of
+from engine.model.config import DenseMLP, ExpertsMLP, HeadAttention, LatentAttention, LayerConfig, ModelConfig, heads_of
 from engine.model.experts import ExpertsWeights
+from engine.model.kv_layout import AnyAttention
+from engine.model.latent import LatentWeights
 from engine.model.layer import HeadWeights, Layer
 from engine.model.model import Stored
 from engine.model.rope import Rope, inverse_frequencies
@@ -44,9 +48,9 @@ class NativeLayers:
         self._dtype = dtype
         self._norm = norm
         self._layers = layers  # keeps the weights alive
-        self._arguments = [_arguments(layer, config.ropes) for layer in layers]
+        self._arguments = [_arguments(layer, config.ropes, dtype) for layer in layers]
         for product, then in pairwise(product for layer in self._arguments for product in _products(layer)):
-            product.then = ctypes.addressof(then) if isinstance(then, LinearArguments) else then.shared_gate_up
+            product.then = _first(then)
         self._frequencies = [inverse_frequencies(rope) for rope in config.ropes]
         self._rotations = (Rotation * len(config.ropes))(*(Rotation(dim=rope.dim) for rope in config.ropes))
         self._room: dict[str, Tensor] = {}
@@ -63,7 +67,7 @@ class NativeLayers:
         for index, (layer, pool) in enumerate(zip(self._arguments, step.attention.pools, strict=True)):
             group = step.group_of(index)
             if group is not entered:
-                self._enter(group)
+                self._enter(group, self._config.layers[index].attention)
                 entered = group
             native.baton_layer_store(layer, arguments, index == 0, pool)
             stored(index)
@@ -74,10 +78,10 @@ class NativeLayers:
         native.baton_add_norm(kind, arguments.hidden, arguments.change, weight, rows, width, eps, normed.data_ptr())
         return normed
 
-    def _enter(self, group: NativeGroupStep) -> None:
+    def _enter(self, group: NativeGroupStep, attention: AnyAttention) -> None:
         """Says where the layers that follow have their KV."""
         arguments, tables = self._step, group.tables
-        arguments.attention = ctypes.pointer(group.prepared(heads_of(self._config.layers[0])))
+        arguments.attention = ctypes.pointer(group.prepared(attention))
         arguments.slots = tables.slots.data_ptr()
         arguments.fresh_count, arguments.fresh = len(tables.fresh_blocks), tables.fresh_blocks.data_ptr()
 
@@ -119,42 +123,46 @@ class NativeLayers:
         if mixtures:
             self._experts_room = ExpertsRoom(rows, mixtures, self._config.hidden_size, self._dtype)
             self._step.experts_room = ctypes.pointer(self._experts_room.arguments)
+        latents = [layer.attention for layer in self._config.layers if isinstance(layer.attention, LatentAttention)]
+        if latents:
+            self._latent_room = LatentRoom(rows, latents, self._dtype)
+            self._step.latent_room = ctypes.pointer(self._latent_room.arguments)
 
 
 def _widths(layer: LayerConfig) -> dict[str, int]:
     """Returns how many numbers of a token pass between a layer's operators, where they are not the hidden state's."""
-    attention, mlp = heads_of(layer), layer.mlp
-    heads, dense = attention.heads * attention.head_dim, mlp.intermediate if isinstance(mlp, DenseMLP) else 0
-    return {
-        "heads": heads + 2 * attention.kv_heads * attention.head_dim,
-        "attended": heads,
-        "gate_up": 2 * dense,
-        "gated": dense,
-    }
+    attention, mlp = layer.attention, layer.mlp
+    dense = mlp.intermediate if isinstance(mlp, DenseMLP) else 0
+    if isinstance(attention, LatentAttention):
+        query = attention.query_rank or attention.heads * (attention.nope_dim + attention.rope_dim)
+        first, attended = query + attention.latent_rank + attention.rope_dim, attention.heads * attention.value_dim
+    else:
+        attended = attention.heads * attention.head_dim
+        first = attended + 2 * attention.kv_heads * attention.head_dim
+    return {"heads": first, "attended": attended, "gate_up": 2 * dense, "gated": dense}
 
 
-def _arguments(layer: Layer[NativeLinear], ropes: Sequence[Rope]) -> LayerArguments:
-    weights, mlp, attention = layer.attention, layer.mlp, heads_of(layer.config)
-    assert isinstance(weights, HeadWeights)
+def _arguments(layer: Layer[NativeLinear], ropes: Sequence[Rope], dtype: torch.dtype) -> LayerArguments:
+    weights, mlp, attention = layer.attention, layer.mlp, layer.config.attention
     norms = {
         "attention_norm": layer.attention_norm,
         "attention_post_norm": layer.attention_post_norm,
-        "query_key_norm": weights.query_key_norm,
         "mlp_norm": layer.mlp_norm,
         "mlp_post_norm": layer.mlp_post_norm,
     }
     arguments = LayerArguments(
         **{name: norm.data_ptr() for name, norm in norms.items() if norm is not None},
-        query_key_value=weights.query_key_value.arguments,
         attention_output=weights.output.arguments,
-        manner=manner_of(attention, weights.sinks),
-        queries=attention.heads,
-        keys=attention.kv_heads,
-        dim=attention.head_dim,
-        norm=NORMS[attention.norm],
         rotation=-1 if attention.rope is None else ropes.index(attention.rope),
         activation=ACTIVATIONS[layer.config.mlp.activation],
     )
+    if isinstance(weights, LatentWeights):
+        assert isinstance(attention, LatentAttention)
+        arguments.query_key_value = weights.down.arguments
+        arguments.manner = manner_of(attention, None)
+        arguments.latent = ctypes.pointer(latent_arguments(weights, attention, dtype))
+    else:
+        _describe_heads(arguments, weights, heads_of(layer.config))
     if isinstance(mlp, ExpertsWeights):
         arguments.experts = ctypes.pointer(layer_arguments(mlp))
     else:
@@ -162,7 +170,31 @@ def _arguments(layer: Layer[NativeLinear], ropes: Sequence[Rope]) -> LayerArgume
     return arguments
 
 
-def _products(layer: LayerArguments) -> list[LinearArguments | ExpertsArguments]:
+def _describe_heads(arguments: LayerArguments, weights: HeadWeights[NativeLinear], attention: HeadAttention) -> None:
+    arguments.query_key_value = weights.query_key_value.arguments
+    arguments.query_key_norm = None if weights.query_key_norm is None else weights.query_key_norm.data_ptr()
+    arguments.manner = manner_of(attention, weights.sinks)
+    arguments.queries, arguments.keys, arguments.dim = attention.heads, attention.kv_heads, attention.head_dim
+    arguments.norm = NORMS[attention.norm]
+
+
+Products = LinearArguments | ExpertsArguments | LatentArguments
+"""One product, or several that are multiplied at once."""
+
+
+def _products(layer: LayerArguments) -> list[Products]:
     """Returns a layer's products in the order in which they are multiplied."""
+    latent: list[Products] = []
+    if layer.latent:
+        query = layer.latent.contents.query
+        latent = [*([LinearArguments.from_address(query)] if query else []), layer.latent.contents]
     mlp = [layer.experts.contents] if layer.experts else [layer.gate_up, layer.down]
-    return [layer.query_key_value, layer.attention_output, *mlp]
+    return [layer.query_key_value, *latent, layer.attention_output, *mlp]
+
+
+def _first(products: Products) -> int | None:
+    """Returns the address of the product that is multiplied first; None: which one is not known before."""
+    if isinstance(products, LinearArguments):
+        return ctypes.addressof(products)
+    first: int | None = products.shared_gate_up if isinstance(products, ExpertsArguments) else products.keys
+    return first

@@ -101,6 +101,23 @@ class ExpertsRoomArguments(Structure):
     )
 
 
+class LatentArguments(Structure):
+    """Mirrors `struct latent` in latent.h: the weights of latent attention."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("format", "heads", "query_rank", "latent_rank")),
+        *((name, c_int64) for name in ("rope_dim", "nope_dim", "value_dim")),
+        ("eps", c_double),
+        *((name, c_void_p) for name in ("query_norm", "norm", "query", "keys", "values", "then")),
+    )
+
+
+class LatentRoomArguments(Structure):
+    """Mirrors `struct latent_room` in latent.h: what passes between the operators of latent attention."""
+
+    _fields_ = tuple((name, c_void_p) for name in ("queries", "absorbed", "sums"))
+
+
 class LayerArguments(Structure):
     """Mirrors `struct layer` in layer.c: its weights."""
 
@@ -111,6 +128,7 @@ class LayerArguments(Structure):
         ("manner", Manner),
         *((name, c_int64) for name in ("queries", "keys", "dim", "norm", "rotation", "activation")),
         ("experts", POINTER(ExpertsArguments)),
+        ("latent", POINTER(LatentArguments)),
     )
 
 
@@ -126,6 +144,7 @@ class StepArguments(Structure):
         ("eps", c_double),
         *((name, c_void_p) for name in ("hidden", "change", "normed", "heads", "attended", "gate_up", "gated")),
         ("experts_room", POINTER(ExpertsRoomArguments)),
+        ("latent_room", POINTER(LatentRoomArguments)),
     )
 
 

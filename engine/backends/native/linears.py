@@ -8,11 +8,12 @@ from torch import Tensor
 
 from core.config import Quantization
 from engine.backends.native.experts import NativeExperts
+from engine.backends.native.latent import NativeLatentProducts
 from engine.backends.native.linear import CPU, NativeLinear
 from engine.model.adapted import Adapting
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
-from engine.model.linear import LatentProducts, stacked
+from engine.model.linear import stacked
 from engine.model.quantization import quantized
 
 
@@ -38,5 +39,7 @@ class NativeLinears:
         products = [(self.fused(e.gate_up, e.gate_up_bias), self.fused([e.down], e.down_bias)) for e in tensors]
         return NativeExperts(self._native, mlp, hidden, self._dtype, products)
 
-    def latent(self, keys: Tensor, values: Tensor) -> LatentProducts:
-        raise AssertionError("engine.backends.native.attention.unsupported refuses latent attention")
+    def latent(self, keys: Tensor, values: Tensor) -> NativeLatentProducts:
+        absorbing = [self.fused([part.T.contiguous()], None) for part in keys]
+        made, built = ([self.fused([part.contiguous()], None) for part in parts] for parts in (values, keys))
+        return NativeLatentProducts(absorbing, made, built)

@@ -5,18 +5,23 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from engine.backends.reference.head_attention import HeadAttentionStep
+from engine.backends.reference.latent_attention import LatentAttentionStep
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch
-from engine.model.config import HeadAttention
-from engine.model.kv_layout import groups_of_layers
+from engine.model.config import HeadAttention, LatentAttention
+from engine.model.kv_layout import AnyAttention, groups_of_layers
+from engine.model.linear import LatentProducts
 
 
 class ReferenceAttention:
     """See `engine.model.attention.Attention`."""
 
-    def __init__(self, layers: Sequence[Tensor], attentions: Sequence[HeadAttention]) -> None:
+    def __init__(self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention]) -> None:
         """Takes the pool's layers, each `[blocks, vectors, block, width]`."""
-        self._layers = [layer.unflatten(1, (-1, 2)) for layer in layers]  # [blocks, kv_heads, 2, block, head_dim]
+        self._layers = [
+            layer.unflatten(1, (-1, 2)) if isinstance(attention, HeadAttention) else layer
+            for layer, attention in zip(layers, attentions, strict=True)
+        ]
         self._attentions = attentions
         self._groups = groups_of_layers(attentions)
 
@@ -28,14 +33,16 @@ class ReferenceAttentionStep(AttentionStep):
     """See `engine.model.attention.AttentionStep`."""
 
     def __init__(
-        self, layers: Sequence[Tensor], attentions: Sequence[HeadAttention], groups: Sequence[int], batch: Batch
+        self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention], groups: Sequence[int], batch: Batch
     ) -> None:
         self._layers = layers
         self._attentions = attentions
         self._groups = groups
         firsts = [groups.index(group) for group in range(len(batch.groups))]
         self.steps = [
-            HeadAttentionStep(layers[first], batch, group, attentions[first].window)
+            HeadAttentionStep(layers[first], batch, group, attention.window)
+            if isinstance(attention := attentions[first], HeadAttention)
+            else LatentAttentionStep(layers[first], batch, group)
             for group, first in enumerate(firsts)
         ]
 
@@ -43,5 +50,14 @@ class ReferenceAttentionStep(AttentionStep):
         self.steps[self._groups[layer]].store(self._layers[layer], keys_values)
 
     def attend(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
-        step = self.steps[self._groups[layer]]
-        return step.attend(self._layers[layer], queries, self._attentions[layer], sinks)
+        step, attention = self.steps[self._groups[layer]], self._attentions[layer]
+        if isinstance(step, LatentAttentionStep):
+            assert isinstance(attention, LatentAttention)
+            return step.attend(self._layers[layer], queries, attention)
+        assert isinstance(attention, HeadAttention)
+        return step.attend(self._layers[layer], queries, attention, sinks)
+
+    def attend_latent(self, layer: int, queries: Tensor, products: LatentProducts) -> Tensor:
+        step, attention = self.steps[self._groups[layer]], self._attentions[layer]
+        assert isinstance(step, LatentAttentionStep) and isinstance(attention, LatentAttention)
+        return step.attend_latent(self._layers[layer], queries, attention, products)

@@ -16,7 +16,7 @@ from engine.backends.reference.mover import ReferenceMover
 from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.reference.scorer import ReferenceScorer
 from engine.model.attention import AttentionStep
-from engine.model.config import ModelConfig, TextModel, heads_of
+from engine.model.config import ModelConfig, TextModel
 from engine.model.layer import Layer
 from engine.model.linear import Linear
 from engine.model.transformer import OperatorLayers
@@ -43,4 +43,4 @@ class ReferenceBackend(Backend[Linear, AttentionStep]):
         return OperatorLayers(config, layers, norm, between)
 
     def attention(self, config: TextModel, pool: list[Tensor]) -> ReferenceAttention:
-        return ReferenceAttention(pool, [heads_of(layer) for layer in config.layers])
+        return ReferenceAttention(pool, [layer.attention for layer in config.layers])

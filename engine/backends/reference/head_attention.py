@@ -50,13 +50,7 @@ class HeadAttentionStep:
             return self._one(0, pool, queries.unsqueeze(1), attention, sinks).squeeze(1)
         output = torch.empty_like(queries, memory_format=torch.contiguous_format)
         for number, rectangle in enumerate(self.rectangles):
-            assert rectangle.rows is not None
-            found = self._one(number, pool, queries[rectangle.rows], attention, sinks).flatten(0, 1)
-            rows = rectangle.rows.flatten()
-            if rectangle.kept is None:
-                output[rows] = found
-            else:
-                output[rows[rectangle.kept]] = found[rectangle.kept]
+            rectangle.put(self._one(number, pool, rectangle.taken(queries), attention, sinks), output)
         return output
 
     def _one(

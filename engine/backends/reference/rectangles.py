@@ -30,6 +30,19 @@ class Rectangle:
     works: int
     queries: int
 
+    def taken(self, queries: Tensor) -> Tensor:
+        """Returns its own rows of the batch's queries, `[works, queries, …]` of `[tokens, …]`."""
+        return queries.unsqueeze(1) if self.rows is None else queries[self.rows]
+
+    def put(self, found: Tensor, output: Tensor) -> None:
+        """Writes what its rows found, `[works, queries, …]`, to their places in `[tokens, …]`."""
+        if self.rows is None:
+            output.copy_(found.squeeze(1))
+        elif self.kept is None:
+            output[self.rows.flatten()] = found.flatten(0, 1)
+        else:
+            output[self.rows.flatten()[self.kept]] = found.flatten(0, 1)[self.kept]
+
 
 def rectangles(batch: Batch, group: int, block: int, window: int, most: int, dtype: torch.dtype) -> Iterator[Rectangle]:
     """Makes rectangles of a step's works, over the blocks of one KV group. Masks are of `dtype`.

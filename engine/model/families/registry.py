@@ -2,6 +2,7 @@
 
 from engine.model.config import ModelConfig
 from engine.model.families import (
+    deepseek,
     exaone,
     gemma,
     glm,
@@ -37,6 +38,8 @@ FAMILIES: tuple[Family, ...] = (
     smollm3.FAMILY,
     glm.GLM,
     glm.GLM4,
+    deepseek.V2,
+    deepseek.V3,
     mixtral.FAMILY,
     qwen_moe.QWEN2,
     qwen_moe.QWEN3,

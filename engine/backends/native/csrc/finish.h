@@ -14,6 +14,7 @@ struct finish {
     long row, end;     /* of y */
     char *y;
     float unit; /* of the sums, where there are scales */
+    long y_stride;
 };
 
 INLINE void finish_columns(
@@ -41,7 +42,7 @@ static void finish_row(struct finish *own)
     if (own->row == own->end)
         return;
     const int whole = own->output + PANEL <= layer->outputs;
-    char *y = own->y + own->row++ * layer->outputs * (layer->format == FP32 ? 4 : 2);
+    char *y = own->y + own->row++ * own->y_stride * (layer->format == FP32 ? 4 : 2);
     if (layer->format == FP32)
         finish_columns(FP32, 0, layer, own->sums, own->unit, own->output, y);
     else if (whole)

@@ -6,6 +6,7 @@
 #include "attention_step.h"
 #include "elementwise.h"
 #include "experts.h"
+#include "latent.h"
 #include "linear.h"
 
 /* One layer's weights, and what it does in its own way. Norms are fp32 [hidden] or null; `query_key_norm`
@@ -18,7 +19,8 @@ struct layer {
     int64_t dim, norm;               /* of a head; `enum norm` */
     int64_t rotation;                /* one of the step's, or -1: none */
     int64_t activation;              /* `enum activation` */
-    const struct experts *experts; /* or null; with them there is no gate_up and no down */
+    const struct experts *experts;   /* or null; with them there is no gate_up and no down */
+    const struct latent *latent;     /* or null; with it `query_key_value` is latent attention's first product */
 };
 
 /* What the layers of a step share: where its tokens are, and room for what passes between operators. */
@@ -35,6 +37,7 @@ struct step {
     char *attended;                   /* [tokens, heads, dim] */
     char *gate_up, *gated;            /* [tokens, 2 x intermediate], [tokens, intermediate] */
     const struct experts_room *experts_room;
+    const struct latent_room *latent_room;
 };
 
 /* Rows of `width` bytes move up to where those before them were. */
@@ -48,15 +51,21 @@ static void keep(char *values, long width, const int64_t *rows, long count)
 EXPORT void baton_layer_store(const struct layer *layer, const struct step *step, int first, char *pool)
 {
     const int format = step->format;
-    const long size = format == FP32 ? 4 : 2, queries = layer->attention_output.inputs;
-    const long stride = layer->query_key_value.outputs;
+    const long size = format == FP32 ? 4 : 2, stride = layer->query_key_value.outputs;
+    const struct rotation *rotation = layer->rotation < 0 ? 0 : step->rotations + layer->rotation;
+    long queries = layer->attention_output.inputs; /* numbers of a row before what is stored */
     const struct heads heads = {
         layer->queries, layer->keys, layer->dim, stride, step->tokens, layer->norm, layer->query_key_norm, step->eps};
     baton_add_norm(
         format, step->hidden, first ? 0 : step->change, layer->attention_norm, step->tokens,
         layer->query_key_value.inputs, step->eps, step->normed);
     baton_linear(&layer->query_key_value, step->normed, layer->query_key_value.inputs, step->tokens, step->heads);
-    baton_rotate(format, &heads, layer->rotation < 0 ? 0 : step->rotations + layer->rotation, step->heads);
+    if (layer->latent) {
+        latent_finish(layer->latent, rotation, step->heads, stride, step->tokens);
+        queries = stride - step->attention->dim;
+    } else {
+        baton_rotate(format, &heads, rotation, step->heads);
+    }
     baton_store(
         step->attention, step->heads + queries * size, stride, step->slots, step->tokens, step->fresh,
         step->fresh_count, pool);
@@ -79,7 +88,12 @@ EXPORT void baton_layer_attend(const struct layer *layer, const struct step *ste
     const long rows = last ? step->row_count : step->tokens;
     if (!rows)
         return;
-    baton_attend(step->attention, &layer->manner, step->heads, layer->query_key_value.outputs, pool, step->attended);
+    if (layer->latent)
+        latent_attend(
+            layer->latent, step->latent_room, step->attention, &layer->manner, step->rotations + layer->rotation,
+            step->heads, layer->query_key_value.outputs, step->tokens, pool, step->attended);
+    else
+        baton_attend(step->attention, &layer->manner, step->heads, layer->query_key_value.outputs, pool, step->attended);
     if (last) {
         keep(step->attended, queries * size, step->rows, rows);
         keep(step->hidden, hidden * size, step->rows, rows);

@@ -62,6 +62,7 @@ static const char *multiply_share(
     for (const struct product *product = products; product < products + count; product++) {
         const struct linear *layer = product->layer;
         const long rows = product->rows ? block_rows_of(product) : 0, panels = panels_of(layer);
+        const long y_stride = product->y_stride ? product->y_stride : layer->outputs;
         for (long first = 0; first < product->rows; first += rows) {
             const long last = least(product->rows, first + rows), cost = cost_of(layer, last - first);
             const long from = rounded_up(most(0, begin - before), cost) / cost;
@@ -72,7 +73,8 @@ static const char *multiply_share(
                     return panel;
                 if (part.layer)
                     multiply_part(&part, panel, own);
-                part = (struct part){layer, product->x, product->x_stride, first, last, i * PANEL, panel, product->y};
+                part = (struct part){
+                    layer, product->x, product->x_stride, first, last, i * PANEL, panel, product->y, y_stride};
             }
             before += panels * cost;
         }

@@ -20,12 +20,13 @@ struct linear {
 /* `x` has rows `x_stride` elements apart; `y` is [rows, outputs], contiguous. */
 EXPORT void baton_linear(const struct linear *layer, const char *x, long x_stride, long rows, char *y);
 
-/* Rows of x times a layer. `x` has rows `x_stride` elements apart; `y` is [rows, outputs], contiguous. */
+/* Rows of x times a layer. `x` has rows `x_stride` elements apart, and `y` `y_stride`; 0: as many as there are outputs. */
 struct product {
     const struct linear *layer;
     const char *x;
     long x_stride, rows;
     char *y;
+    long y_stride;
 };
 
 /* Computes all products, side by side. Of the `next` ones only layers and rows are looked at: they are computed after

@@ -78,6 +78,7 @@ struct part {
     long x_stride, first, end, output;
     const char *panel;
     char *y;
+    long y_stride;
 };
 
 static void multiply_in_fp32(const struct part *part, struct scratch *own)
@@ -105,7 +106,7 @@ static void multiply_in_fp32(const struct part *part, struct scratch *own)
                 count, x, x_stride, weights, PANEL, depth, block + AHEAD, input_bytes, own->sums + row * PANEL, PANEL);
         }
     }
-    own->finish = (struct finish){layer, own->sums, part->output, part->first, part->end, part->y, 1};
+    own->finish = (struct finish){layer, own->sums, part->output, part->first, part->end, part->y, 1, part->y_stride};
     finish_all(&own->finish);
 }
 
@@ -165,7 +166,8 @@ static void multiply_in_bf16(const struct part *part, struct scratch *own)
             if (begin + step >= inputs) {
                 const long first = part->first + row;
                 finish_all(&own->finish);
-                own->finish = (struct finish){layer, sums, part->output, first, first + count, part->y, 1 / INT8_UNIT};
+                own->finish = (struct finish){
+                    layer, sums, part->output, first, first + count, part->y, 1 / INT8_UNIT, part->y_stride};
                 own->side = !own->side;
             }
         }

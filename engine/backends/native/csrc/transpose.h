@@ -51,9 +51,10 @@ INLINE float element(enum format format, const void *from, long at)
 INLINE void take_columns(
     enum format format, const char *from, long rows, long width, float *to, long stride, const char *next)
 {
-    const long size = format == FP32 ? 4 : 2, whole_rows = rows / LANES * LANES, whole = width / LANES * LANES;
-    for (long row = 0; row < whole_rows; row += LANES)
-        for (long d = 0; d < whole; d += LANES) {
+    const long size = format == FP32 ? 4 : 2, whole_rows = rows / LANES * LANES;
+    for (long row = 0; row < whole_rows && width >= LANES; row += LANES)
+        for (long at = 0; at < width; at += LANES) {
+            const long d = least(at, width - LANES); /* the last square begins in the one before, if it has to */
             vec square[LANES];
 #pragma GCC unroll 16
             for (long i = 0; i < LANES; i++) {
@@ -66,7 +67,7 @@ INLINE void take_columns(
                 store(FP32, to, (d + i) * stride + row, square[i]);
         }
     for (long row = 0; row < rows; row++) /* what does not fill a square */
-        for (long d = row < whole_rows ? whole : 0; d < width; d++)
+        for (long d = row < whole_rows && width >= LANES ? width : 0; d < width; d++)
             to[d * stride + row] = element(format, from, row * width + d);
 }
 

@@ -101,10 +101,27 @@ class NativeElementwise:
         layer: int,
         attention: LatentAttention,
     ) -> Tensor:
-        raise AssertionError("the native operators have no latent attention")
+        first, key = down.shape[1] - attention.latent_rank - attention.rope_dim, down.shape[1] - attention.rope_dim
+        parts = [(down[:, first:key], norm), *([] if query_norm is None else [(down[:, :first], query_norm)])]
+        for part, weight in parts:
+            heads = Heads(
+                1, 0, part.shape[1], part.stride(0), len(part), NORMS["head"], weight.data_ptr(), attention.norm_eps
+            )
+            self._native.baton_rotate(self._format, heads, None, part.data_ptr())
+        self._turn(down[:, None, key:], angles)
+        step.store(layer, down[:, first:].unsqueeze(1))
+        return down[:, :first]
 
     def rotate_queries(self, queries: Tensor, angles: Angles, attention: LatentAttention) -> Tensor:
-        raise AssertionError("the native operators have no latent attention")
+        self._turn(queries[..., attention.nope_dim :], angles)
+        return queries
+
+    def _turn(self, heads: Tensor, angles: Angles) -> None:
+        tokens, count, dim = heads.shape
+        cosine, sine = angles
+        rotation = Rotation(dim, cosine.data_ptr(), sine.data_ptr())
+        described = Heads(count, 0, heads.stride(1), heads.stride(0), tokens, NORMS["none"], None, 0)
+        self._native.baton_rotate(self._format, described, rotation, heads.data_ptr())
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
         assert gate_up.is_contiguous() and gate_up.dtype == self._dtype

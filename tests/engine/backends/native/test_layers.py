@@ -43,6 +43,7 @@ PLANS = {
         "olmo2",
         "glm4",
         "smollm3",
+        "deepseek-v3-dense",
     ],
 )
 def test_two_calls_a_layer_equal_its_operators(variant: str, dtype: str, works: list[Work], tmp_path: Path) -> None:

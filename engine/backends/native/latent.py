@@ -1,0 +1,81 @@
+"""Describes latent attention to the native operators: its weights, and the room that a step needs."""
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.backends.native.library import FORMATS, LatentArguments, LatentRoomArguments, LinearArguments
+from engine.backends.native.linear import NativeLinear
+from engine.model.config import LatentAttention
+from engine.model.latent import LatentWeights
+
+
+class NativeLatentProducts:
+    """See `engine.model.linear.LatentProducts`. Each head's weights are packed for each product of both forms."""
+
+    def __init__(
+        self, keys: Sequence[NativeLinear], values: Sequence[NativeLinear], building: Sequence[NativeLinear]
+    ) -> None:
+        """Takes, of each head, the products that absorb a query, make a value, and build a key."""
+        self._keys = keys
+        self._values = values
+        self._building = building
+        self.keys = (LinearArguments * len(keys))(*(linear.arguments for linear in keys))
+        self.values_of = (LinearArguments * len(values))(*(linear.arguments for linear in values))
+
+    def absorbed(self, queries: Tensor) -> Tensor:
+        nope = self.keys[0].inputs
+        own = [linear(queries[:, head, :nope]) for head, linear in enumerate(self._keys)]
+        return torch.cat((torch.stack(own, 1), queries[..., nope:]), -1)
+
+    def values(self, attended: Tensor) -> Tensor:
+        return torch.stack([linear(attended[:, head]) for head, linear in enumerate(self._values)], 1)
+
+    def expanded(self, vectors: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
+        latent = self.values_of[0].inputs
+        latents, shared = vectors.tensor_split([latent], 1)
+        keys = [torch.cat((linear(latents), shared), 1) for linear in self._building[heads]]
+        return torch.stack(keys), torch.stack([linear(latents) for linear in self._values[heads]])
+
+    def held(self) -> list[Tensor]:
+        """Returns the packed weights of all heads."""
+        return [tensor for linear in (*self._keys, *self._values, *self._building) for tensor in linear.held()]
+
+
+class LatentRoom:
+    """Holds what passes between the operators of latent attention, for up to `tokens` tokens of layers like these."""
+
+    def __init__(self, tokens: int, attentions: Sequence[LatentAttention], dtype: torch.dtype) -> None:
+        def most(*widths: int) -> Tensor:
+            return torch.empty(tokens * max(widths), dtype=dtype)
+
+        self._tensors = {
+            "queries": most(*(each.heads * (each.nope_dim + each.rope_dim) for each in attentions)),
+            "absorbed": most(*(each.heads * (each.latent_rank + each.rope_dim) for each in attentions)),
+            "sums": most(*(each.heads * each.latent_rank for each in attentions)),
+        }
+        self.arguments = LatentRoomArguments(**{name: tensor.data_ptr() for name, tensor in self._tensors.items()})
+
+
+def latent_arguments(
+    weights: LatentWeights[NativeLinear], attention: LatentAttention, dtype: torch.dtype
+) -> LatentArguments:
+    """Describes a layer's latent attention; the weights have to outlive it."""
+    assert isinstance(weights.products, NativeLatentProducts)
+    return LatentArguments(
+        format=FORMATS[dtype],
+        heads=attention.heads,
+        query_rank=attention.query_rank,
+        latent_rank=attention.latent_rank,
+        rope_dim=attention.rope_dim,
+        nope_dim=attention.nope_dim,
+        value_dim=attention.value_dim,
+        eps=attention.norm_eps,
+        query_norm=None if weights.query_norm is None else weights.query_norm.data_ptr(),
+        norm=weights.norm.data_ptr(),
+        query=None if weights.query is None else ctypes.addressof(weights.query.arguments),
+        keys=ctypes.addressof(weights.products.keys),
+        values=ctypes.addressof(weights.products.values_of),
+    )
