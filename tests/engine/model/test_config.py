@@ -68,6 +68,17 @@ def write(directory: Path, config: dict[str, Any], **changes: Any) -> Path:
         ({**raw("olmo3"), "layer_types": ["sliding_attention"] * 4, "sliding_window": None}, ["no sliding_window"]),
         ({**MIXTRAL, "num_local_experts": 4, "num_experts_per_tok": 5}, ["5 of 4 experts"]),
         ({**MIXTRAL, "num_local_experts": 0}, ["2 of 0 experts"]),
+        ({**raw("deepseek-v2"), "topk_method": "noaux_tc"}, ["topk_method noaux_tc", "greedy, group_limited_greedy"]),
+        ({**raw("deepseek-v2"), "norm_topk_prob": True}, ["norm_topk_prob"]),
+        ({**raw("deepseek-v2"), "n_group": 3}, ["8 experts", "3 groups"]),
+        ({**raw("deepseek-v2"), "mlp_bias": True}, ["mlp_bias"]),
+        ({**raw("deepseek-v2-lite"), "attention_bias": True}, ["attention_bias", "q_lora_rank"]),
+        ({**raw("deepseek-v3"), "scoring_func": "softmax"}, ["scoring_func softmax", "sigmoid"]),
+        ({**raw("deepseek-v3"), "moe_layer_freq": 2}, ["moe_layer_freq 2", "1"]),
+        ({**raw("deepseek-v3"), "num_key_value_heads": 2}, ["2 KV heads for 4 heads"]),
+        ({**raw("deepseek-v3"), "qk_rope_head_dim": 7}, ["7 rotated numbers"]),
+        ({**raw("deepseek-v3"), "num_experts_per_tok": 5}, ["5 of 4 experts"]),
+        ({**raw("deepseek-v3"), "hidden_act": "relu"}, ["activation relu"]),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(config: dict[str, Any], words: list[str], tmp_path: Path) -> None:
@@ -171,3 +182,13 @@ def test_the_longest_text_decides_which_of_longropes_factors_there_are(
     (rope,) = config.ropes
     assert rope.factors == ((100.0,) * 24 if long else tuple(1.0 + 0.25 * pair for pair in range(24)))
     assert (computation(config) == computation(read_config(tmp_path, 100))) != long
+
+
+def test_a_type_that_transformers_does_not_know_is_read_as_its_twin(tmp_path: Path) -> None:
+    """Kimi K2's config is DeepSeek V3's under another name, and names code of its own, which nobody runs."""
+    known = raw("deepseek-v3")
+    expected = read_config(write(tmp_path, known))
+    twin = {**known, "model_type": "kimi_k2", "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}}
+    assert read_config(write(tmp_path, twin)) == expected
+    with pytest.raises(ModelError, match="config.json is not valid"):
+        read_config(write(tmp_path, twin, model_type="kimi_k9"))
