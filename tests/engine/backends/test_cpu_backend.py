@@ -92,7 +92,9 @@ def test_what_the_native_operators_do_not_know_is_torchs(
     assert run(executor, start(executor, [expected.prompt], 4), 4) == [expected.tokens]
 
 
-@pytest.mark.parametrize("variant", ["llama", "llama-biases", "llama-odd-head", "mistral-window", "qwen3"])
+@pytest.mark.parametrize(
+    "variant", ["llama", "llama-biases", "llama-odd-head", "mistral-window", "qwen3", "deepseek-v3"]
+)
 def test_a_requests_bits_depend_on_its_tokens_only(variant: str, tmp_path: Path) -> None:
     """A prompt's logits: alone, in chunks, in batches of 2 to 64 at any place, with 1 and 2 threads."""
     directory = build_model(tmp_path / variant, VARIANTS[variant]())

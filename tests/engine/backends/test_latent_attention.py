@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from core.kvspec import blocks_for
 from core.messages import Sampling
-from engine.backends.native.attention import NativeAttention
+from engine.backends.native.attention import NativeAttention, unsupported
 from engine.backends.native.library import load
 from engine.backends.native.linears import NativeLinears
 from engine.backends.reference import latent_attention
@@ -18,11 +19,12 @@ from engine.backends.reference.attention import ReferenceAttention
 from engine.backends.reference.linear import ReferenceLinears
 from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import build_batch
-from engine.model.config import LatentAttention
+from engine.model.config import DenseMLP, LatentAttention, LayerConfig
 from engine.model.latent import expands
 from engine.model.rope import Rope
 from engine.plan import Plan, Work
 from tests.engine.backends.test_attention import SHAPES
+from tests.engine.configs import dense as dense_config
 
 CPU = torch.device("cpu")
 LONG = {"long": [(1500, 1), (700, 3), (130, 1)], "whole and parts": [(0, 257), (128, 7), (63, 63), (256, 1)]}
@@ -197,3 +199,12 @@ def test_absorbed_and_expanded_cost_what_they_count() -> None:
             absorbed = pairs * (2 * latent + rope) + queries * latent * (nope + value)
             expanded = pairs * (nope + rope + value) + keys * latent * (nope + value)
             assert expands(attention, queries, keys) == (expanded < absorbed)
+
+
+def test_vectors_that_the_native_operators_do_not_know_are_named() -> None:
+    wide = structs.replace(attention_of("V3-like"), latent_rank=514)
+    odd = structs.replace(attention_of("one head"), latent_rank=25)
+    for attention, width in ((wide, 578), (odd, 31)):
+        config = structs.replace(dense_config(), layers=(LayerConfig(attention, DenseMLP(intermediate=8)),))
+        words = f"even latent vectors with their keys up to 576 are supported, not {width}"
+        assert unsupported(config, torch.float32, 16) == words

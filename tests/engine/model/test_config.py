@@ -190,5 +190,5 @@ def test_a_type_that_transformers_does_not_know_is_read_as_its_twin(tmp_path: Pa
     expected = read_config(write(tmp_path, known))
     twin = {**known, "model_type": "kimi_k2", "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}}
     assert read_config(write(tmp_path, twin)) == expected
-    with pytest.raises(ModelError, match="config.json is not valid"):
+    with pytest.raises(ModelError, match=r"config\.json is not valid"):
         read_config(write(tmp_path, twin, model_type="kimi_k9"))

@@ -108,9 +108,23 @@ def test_of_a_model_that_sees_images_the_language_model_is_all_that_is_loaded(tm
         load(directory)
 
 
+def test_layers_that_predict_further_tokens_are_left_out_and_no_others(tmp_path: Path) -> None:
+    directory = build_model(tmp_path / "model", VARIANTS["deepseek-v3-dense"]())  # of four layers and one such
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.layers.4.eh_proj.weight"] = torch.zeros(128, 256)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    load(directory)
+    tensors["model.layers.40.mlp.down_proj.weight"] = torch.zeros(128, 192)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"no place for the weight model\.layers\.40\.mlp\.down_proj\.weight"):
+        load(directory)
+
+
 @pytest.mark.parametrize(
     ("variant", "name", "words"),
     [
+        ("deepseek-v2", "model.layers.1.self_attn.kv_b_proj.weight", ["[143, 32]", "[144, 32]"]),
+        ("deepseek-v3", "model.layers.1.self_attn.kv_a_proj_with_mqa.weight", ["[39, 128]", "[40, 128]"]),
         ("phi3", "model.layers.1.self_attn.qkv_proj.weight", ["[255, 128]", "[256, 128]"]),
         ("glm4", "model.layers.1.mlp.gate_up_proj.weight", ["[383, 128]", "[384, 128]"]),
         ("olmo2", "model.layers.1.self_attn.k_norm.weight", ["[63]", "[64]"]),
