@@ -170,7 +170,7 @@ VARIANTS: dict[str, Callable[[], Any]] = {
         query_pre_attn_scalar=24,
         sliding_window=13,
         attn_logit_softcapping=5.0,
-        final_logit_softcapping=4.0,
+        final_logit_softcapping=10.0,
     ),
     "gemma2-uncapped": _make(
         Gemma2Config,

@@ -18,7 +18,9 @@ def build_served_model(directory: Path, variant: str) -> Path:
     """A random model whose tokenizer spells token 12 as `w12`, so that text says exactly which tokens came."""
     config = VARIANTS[variant]()
     build_model(directory, config)
-    tokenizer = Tokenizer(models.WordLevel({f"w{token}": token for token in range(config.vocab_size)}, unk_token="w0"))
+    tokenizer = Tokenizer(
+        models.WordLevel({f"w{token}": token for token in range(config.get_text_config().vocab_size)}, unk_token="w0")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
 
     tokenizer.save(str(directory / "tokenizer.json"))
