@@ -61,10 +61,10 @@ def _curl(url: str, body: dict[str, object]) -> str:
 
 def chat_template(directory: Path) -> str:
     """Returns how the model directory says that a chat is put into a prompt; empty: it does not say."""
-    path = directory / "chat_template.jinja"
+    paths = [directory / "chat_template.jinja", *sorted((directory / "additional_chat_templates").glob("*.jinja"))]
     try:
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
+        if files := "".join(path.read_text(encoding="utf-8") for path in paths if path.is_file()):
+            return files
         settings = json.loads((directory / "tokenizer_config.json").read_bytes())
     except (OSError, ValueError):
         return ""
