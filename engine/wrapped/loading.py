@@ -31,6 +31,7 @@ def load_own_model(
                 dtype=dtype,
                 attn_implementation="eager",
                 use_safetensors=True,
+                ignore_mismatched_sizes=True,  # they are refused below, by name
                 local_files_only=True,
                 trust_remote_code=own.trust_remote_code,
                 output_loading_info=True,

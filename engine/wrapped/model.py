@@ -33,7 +33,7 @@ class WrappedModel(Generic[Step]):
         """See `Model`."""
         packed = [module.linear for module in self._own.modules() if isinstance(module, BackendLinear)]
         tensors = [*self._own.parameters(), *self._own.buffers(), *(each for one in packed for each in one.held())]
-        return sum({each.data_ptr(): each.numel() * each.element_size() for each in tensors}.values())
+        return sum({id(each): each.numel() * each.element_size() for each in tensors}.values())
 
     def forward(self, batch: Batch, step: Step, stored: Stored) -> Tensor:
         """See `Model`. All rows go through the last layer; only `batch.logit_rows` go on to the head."""

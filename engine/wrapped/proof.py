@@ -6,14 +6,13 @@ module gets the kept input and has to give the kept output; whatever it gives, t
 compared alone. Behind the last layer the logits are compared: positions, or anything that mixes tokens outside of
 attention, would show there in every row, because nearly all rows are near the end of a piece.
 
-The bounds are relative distances (of Frobenius norms), in roundings u of the number format. Scores up to S are rounded
-to u S before their softmax, so weights are off by u S and by u themselves; values, their weighted sum, and the product
-behind it are rounded once each: u (S + 4). On the way to the logits each of L layers adds to the hidden state, which is
-rounded, and computes an MLP, whose three products and one gate are rounded as well: about eight roundings, which add up
-as independent ones do: u sqrt(8 L), and 4 u for norm, head and logits. Twice that is allowed. A product's sum of n
-numbers in fp32 is rounded n times, which adds sqrt(n) 2 ** -24 to u. int8 weights are off by up to 1 / 254 of the
-largest of a row: as if u were 2 ** -6. Of logits the median row counts: where a router of experts
-has two at nearly equal scores, rounding decides between them.
+The bounds are relative distances (of Frobenius norms), in roundings u of the number format; roundings are independent,
+so their squares add. Scores up to S are rounded to u S before their softmax, and so weights are off by u S; queries,
+keys, values, weights, their sum and the product behind it are rounded once each: u sqrt(S^2 + 6). A layer rounds twelve
+times on the way to the logits, the ends three times: u sqrt(12 L + 3) for L attention modules. On average a rounding is
+0.4 u. A product's sum of n numbers in fp32 is rounded n times, which adds sqrt(n) 2 ** -24 to u. int8 weights are off
+by up to 1 / 254 of the largest of a row: as if u were 2 ** -6. Of logits the median row counts: where a router of
+experts has two at nearly equal scores, rounding decides between them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -62,7 +61,7 @@ def prove(engine: Engine, own: OwnRun, *, int8: bool) -> None:
                 check.rows = rows
             found[rows] = _logits(engine, works)
     for layer, check in enumerate(checks):
-        off, bound = check.distance(), 2 * rounding * (check.largest + 4)
+        off, bound = check.distance(), rounding * sqrt(check.largest**2 + 6)
         if not off <= bound:
             raise ModelError(
                 f"{name}: over the KV pool attention {layer} ({type(check.kept.module).__name__}) gives other answers"
@@ -70,7 +69,7 @@ def prove(engine: Engine, own: OwnRun, *, int8: bool) -> None:
             )
     expected = own.logits.float()
     off = float(((found.float() - expected).norm(dim=-1) / expected.norm(dim=-1)).median())
-    bound = 2 * rounding * (sqrt(8 * len(checks)) + 4)
+    bound = rounding * sqrt(12 * len(checks) + 3)
     if not off <= bound:
         raise ModelError(
             f"{name}: in pieces and beside another text it gives other logits than by transformers alone:"

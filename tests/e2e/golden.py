@@ -15,8 +15,12 @@ LIMITS = httpx.Limits(max_connections=256)
 
 
 def build_served_model(directory: Path, variant: str) -> Path:
+    """A random model of one of our families' variants."""
+    return build_served(directory, VARIANTS[variant]())
+
+
+def build_served(directory: Path, config: Any) -> Path:
     """A random model whose tokenizer spells token 12 as `w12`, so that text says exactly which tokens came."""
-    config = VARIANTS[variant]()
     build_model(directory, config)
     tokenizer = Tokenizer(
         models.WordLevel({f"w{token}": token for token in range(config.get_text_config().vocab_size)}, unk_token="w0")
