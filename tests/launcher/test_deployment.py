@@ -42,6 +42,8 @@ EVERYTHING = UpConfig(
         max_batch_tokens=77,
         step_ms=12.5,
         logprobs_mode="processed_logprobs",
+        model_impl="transformers",
+        trust_remote_code=True,
         lora=("sql=/adapters/sql", "law=/adapters/law"),
         max_loras=3,
         max_lora_rank=32,
