@@ -83,8 +83,6 @@ def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, mode
 
 def _native(config: EngineConfig, dtype: torch.dtype, model: TextModel) -> ctypes.CDLL | None:
     why = unsupported(model, dtype, config.block_size)
-    if config.adapts:
-        why = "they add no adapters yet"
     if not why:
         try:
             native = load()

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Ints = NDArray[np.int64]
+PARTS = 3
+"""Layers that are fused into one, at most: queries, keys and values."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,10 @@ class StepAdapters:
 class Adapting:
     """Tells the linear layers of one model which rows of the current step have which adapter. Used by one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int, max_rank: int) -> None:
+        """There are slots 1 … `slots`, for adapters of up to `max_rank`."""
+        self.slots = slots
+        self.widest = PARTS * (max_rank + 1)  # numbers that a row is shrunk to at most, each part's made even
         self.step: StepAdapters | None = None
 
     def begin(self, step: StepAdapters | None) -> None:

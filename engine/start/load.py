@@ -150,7 +150,7 @@ def _load_ours(
     refuse_large_weights(config, parameters, dtype, device)
     names = names_of(model_config)
     with torch.inference_mode():
-        adapting = Adapting() if config.adapts else None
+        adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None
         make = LinearFactory(checkpoint, backend.linears, device, dtype, adapting)
         model: Model[Any] = Transformer(model_config, names, make, backend.layers, progress)
     unused = (".rotary_emb.inv_freq", "lm_head.weight") if model_config.tied_head else (".rotary_emb.inv_freq",)

@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from engine.backends.native.adapted import AdapterRoom, NativeAdapted
 from engine.backends.native.attention import NativeAttentionStep, NativeGroupStep, manner_of
 from engine.backends.native.experts import ExpertsRoom, layer_arguments
 from engine.backends.native.latent import LatentRoom, latent_arguments
@@ -53,6 +54,7 @@ class NativeLayers:
             product.then = _first(then)
         self._frequencies = [inverse_frequencies(rope) for rope in config.ropes]
         self._rotations = (Rotation * len(config.ropes))(*(Rotation(dim=rope.dim) for rope in config.ropes))
+        self._adapters = _adapter_room(layers[0], dtype)
         self._room: dict[str, Tensor] = {}
         self._step = StepArguments(FORMATS[dtype], eps=config.norm_eps, rotations=self._rotations)
         self._reserve(1)
@@ -91,6 +93,10 @@ class NativeLayers:
         arguments.tokens = len(hidden)
         arguments.row_count, arguments.rows = len(batch.logit_rows), batch.logit_rows.data_ptr()
         arguments.hidden = hidden.data_ptr()
+        arguments.adapters = None
+        if batch.adapters is not None:
+            assert self._adapters is not None
+            arguments.adapters = ctypes.pointer(self._adapters.of(batch.adapters))
         positions = batch.positions.data_ptr()
         for rope, frequencies, angles in zip(self._config.ropes, self._frequencies, self._rotations, strict=True):
             self._native.baton_angles(
@@ -127,6 +133,13 @@ class NativeLayers:
         if latents:
             self._latent_room = LatentRoom(rows, latents, self._dtype)
             self._step.latent_room = ctypes.pointer(self._latent_room.arguments)
+
+
+def _adapter_room(layer: Layer[NativeLinear], dtype: torch.dtype) -> AdapterRoom | None:
+    """Makes room for adapters, if they can change a layer's products."""
+    assert isinstance(layer.attention, HeadWeights)
+    product = layer.attention.query_key_value
+    return AdapterRoom(product.adapting, dtype) if isinstance(product, NativeAdapted) else None
 
 
 def _widths(layer: LayerConfig) -> dict[str, int]:

@@ -67,7 +67,7 @@ class LinearArguments(Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("format", "weights", "outputs", "inputs")),
-        *((name, c_void_p) for name in ("packed", "bias", "scales", "then")),
+        *((name, c_void_p) for name in ("packed", "bias", "scales", "then", "changes")),
     )
 
 
@@ -132,6 +132,38 @@ class LayerArguments(Structure):
     )
 
 
+class ExpansionArguments(Structure):
+    """Mirrors `struct expansion` in lora.h: a part of what an adapter adds to a layer."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("first", "outputs", "rank_first", "rank", "columns")),
+        ("b", c_void_p),
+    )
+
+
+class ChangeArguments(Structure):
+    """Mirrors `struct change` in lora.h: what an adapter adds to a layer."""
+
+    _fields_ = (("columns", c_int64), ("a", c_void_p), ("parts", c_int64), ("expansions", POINTER(ExpansionArguments)))
+
+
+class AdaptedRowsArguments(Structure):
+    """Mirrors `struct adapted_rows` in lora.h: rows by adapter."""
+
+    _fields_ = (("groups", c_int64), *((name, c_void_p) for name in ("slots", "starts", "order")))
+
+
+class AdaptersArguments(Structure):
+    """Mirrors `struct adapters` in lora.h: the adapters of a step's rows."""
+
+    _fields_ = (
+        ("every", AdaptedRowsArguments),
+        ("kept", AdaptedRowsArguments),
+        ("columns", c_int64),
+        ("shrunk", c_void_p),
+    )
+
+
 class StepArguments(Structure):
     """Mirrors `struct step` in layer.c: what the layers of a step share."""
 
@@ -145,6 +177,7 @@ class StepArguments(Structure):
         *((name, c_void_p) for name in ("hidden", "change", "normed", "heads", "attended", "gate_up", "gated")),
         ("experts_room", POINTER(ExpertsRoomArguments)),
         ("latent_room", POINTER(LatentRoomArguments)),
+        ("adapters", POINTER(AdaptersArguments)),
     )
 
 
@@ -156,6 +189,14 @@ ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "clamped_swiglu": 2}
 ARGUMENTS: dict[str, tuple[type, ...]] = {
     "baton_pack": (POINTER(LinearArguments), c_void_p, c_void_p),
     "baton_linear": (POINTER(LinearArguments), c_void_p, c_long, c_long, c_void_p),
+    "baton_adapt": (
+        POINTER(LinearArguments),
+        POINTER(AdaptersArguments),
+        POINTER(AdaptedRowsArguments),
+        c_void_p,
+        c_long,
+        c_void_p,
+    ),
     "baton_attention_limits": (c_void_p,),
     "baton_attend": (POINTER(AttentionArguments), POINTER(Manner), c_void_p, c_long, c_void_p, c_void_p),
     "baton_store": (POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long, c_void_p, c_long, c_void_p),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from core.config import Quantization
+from engine.backends.native.adapted import NativeAdapted
 from engine.backends.native.experts import NativeExperts
 from engine.backends.native.latent import NativeLatentProducts
 from engine.backends.native.linear import CPU, NativeLinear
@@ -27,10 +28,15 @@ class NativeLinears:
 
     def fused(self, weights: Sequence[Tensor], bias: Tensor | None, adapting: Adapting | None = None) -> NativeLinear:
         """Quantizes weights from the checkpoint's own format, not from the model's."""
+        scales: Tensor | None = None
         if self._quantizes:
-            values, scales = zip(*map(quantized, weights), strict=True)
-            return NativeLinear(self._native, torch.cat(values), bias, torch.cat(scales), self._dtype)
-        return NativeLinear(self._native, stacked(weights, CPU, self._dtype), bias)
+            pairs = [quantized(weight) for weight in weights]
+            weight, scales = torch.cat([values for values, _ in pairs]), torch.cat([scale for _, scale in pairs])
+        else:
+            weight = stacked(weights, CPU, self._dtype)
+        if adapting is None:
+            return NativeLinear(self._native, weight, bias, scales, self._dtype)
+        return NativeAdapted(self._native, weight, bias, scales, self._dtype, adapting)
 
     def of_held(self, weight: Tensor) -> NativeLinear:
         return self.fused([weight], None) if self._quantizes else NativeLinear(self._native, weight, None)

@@ -13,7 +13,7 @@ from tests.reference import VARIANTS, build_adapter, build_model, golden, make_p
 
 LENGTHS = [1, 7, 16, 33, 64]
 NEW_TOKENS = 10
-BACKENDS = ("torch",)
+BACKENDS = ("native", "torch")
 ADAPTERS: dict[str, dict[str, Any]] = {
     "rank-4": {"r": 4},
     "rank-16-rslora": {"r": 16, "lora_alpha": 8, "use_rslora": True},
@@ -47,8 +47,42 @@ def test_an_adapter_gives_pefts_tokens(kind: str, llama: Path, tmp_path: Path) -
     assert [each.tokens for each in expected] != [each.tokens for each in golden(llama, prompts, NEW_TOKENS)]
     for backend in BACKENDS:
         engine = adapted_engine(llama, cpu_backend=backend)
+        assert engine.backend.name == backend
         assert engine.adapters is not None
         digest = engine.adapters.load(adapter)
         executor = Executor(engine)
         running = start(executor, [each.prompt for each in expected], NEW_TOKENS, adapters=[digest] * len(expected))
         assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected], backend
+
+
+def test_a_batch_of_three_adapters_and_none_gives_what_each_gives_alone(llama: Path, tmp_path: Path) -> None:
+    """Joining one after the other, so that steps mix chunks of prompts and decodes of all of them."""
+    prompts = make_prompts([*LENGTHS, 20, 50, 3], 320, seed=4)
+    expected = {"": golden(llama, prompts, NEW_TOKENS)}
+    directories = [build_adapter(tmp_path / f"{rank}", llama, seed=rank, r=rank) for rank in (2, 7, 16)]
+    for directory in directories:
+        expected[directory.name] = golden(llama, prompts, NEW_TOKENS, adapter=directory)
+    for backend in BACKENDS:
+        engine = adapted_engine(llama, cpu_backend=backend)
+        assert engine.adapters is not None
+        digests = {"": ""} | {directory.name: engine.adapters.load(directory) for directory in directories}
+        mixed = [(name, run) for name, runs in expected.items() for run in runs]
+        mixed = mixed[::3] + mixed[1::3] + mixed[2::3]
+        executor = Executor(engine)
+        own = [digests[name] for name, _ in mixed]
+        running = start(executor, [run_.prompt for _, run_ in mixed], NEW_TOKENS, adapters=own, stagger=1)
+        assert run(executor, running, NEW_TOKENS, chunk=13) == [run_.tokens for _, run_ in mixed], backend
+
+
+@pytest.mark.parametrize("variant", ["glm4", "granite", "phi3", "gemma2", "qwen3-biases-tied"])
+def test_adapters_follow_what_loading_does_to_weights(variant: str, tmp_path: Path) -> None:
+    """Rows that are reordered for rope, products that are scaled, and those that are fused in the checkpoint."""
+    model = build_model(tmp_path / "model", VARIANTS[variant]())
+    adapter = build_adapter(tmp_path / "adapter", model, r=6, target_modules="all-linear")
+    expected = golden(model, make_prompts([1, 7, 16, 33], 320), NEW_TOKENS, adapter=adapter)
+    engine = adapted_engine(model)
+    assert engine.adapters is not None
+    digest = engine.adapters.load(adapter)
+    executor = Executor(engine)
+    running = start(executor, [each.prompt for each in expected], NEW_TOKENS, adapters=[digest] * len(expected))
+    assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected]

@@ -8,6 +8,7 @@
 #include "experts.h"
 #include "latent.h"
 #include "linear.h"
+#include "lora.h"
 
 /* One layer's weights, and what it does in its own way. Norms are fp32 [hidden] or null; `query_key_norm`
    [heads + kv_heads, dim]. */
@@ -38,7 +39,17 @@ struct step {
     char *gate_up, *gated;            /* [tokens, 2 x intermediate], [tokens, intermediate] */
     const struct experts_room *experts_room;
     const struct latent_room *latent_room;
+    const struct adapters *adapters; /* or null: no row has one */
 };
+
+/* Multiplies all tokens, or those that go on, and adds what their adapters do. */
+static void multiply(const struct linear *layer, const struct step *step, const char *x, long rows, char *y)
+{
+    const struct adapters *adapters = step->adapters;
+    baton_linear(layer, x, layer->inputs, rows, y);
+    if (adapters && layer->changes)
+        baton_adapt(layer, adapters, rows == step->tokens ? &adapters->every : &adapters->kept, x, layer->inputs, y);
+}
 
 /* Rows of `width` bytes move up to where those before them were. */
 static void keep(char *values, long width, const int64_t *rows, long count)
@@ -59,7 +70,7 @@ EXPORT void baton_layer_store(const struct layer *layer, const struct step *step
     baton_add_norm(
         format, step->hidden, first ? 0 : step->change, layer->attention_norm, step->tokens,
         layer->query_key_value.inputs, step->eps, step->normed);
-    baton_linear(&layer->query_key_value, step->normed, layer->query_key_value.inputs, step->tokens, step->heads);
+    multiply(&layer->query_key_value, step, step->normed, step->tokens, step->heads);
     if (layer->latent) {
         latent_finish(layer->latent, rotation, step->heads, stride, step->tokens);
         queries = stride - step->attention->dim;
@@ -98,15 +109,15 @@ EXPORT void baton_layer_attend(const struct layer *layer, const struct step *ste
         keep(step->attended, queries * size, step->rows, rows);
         keep(step->hidden, hidden * size, step->rows, rows);
     }
-    baton_linear(&layer->attention_output, step->attended, queries, rows, step->change);
+    multiply(&layer->attention_output, step, step->attended, rows, step->change);
     norm_change(step, layer->attention_post_norm, rows, hidden);
     baton_add_norm(format, step->hidden, step->change, layer->mlp_norm, rows, hidden, step->eps, step->normed);
     if (layer->experts) {
         baton_experts(layer->experts, step->experts_room, step->normed, rows, step->change);
     } else {
-        baton_linear(&layer->gate_up, step->normed, hidden, rows, step->gate_up);
+        multiply(&layer->gate_up, step, step->normed, rows, step->gate_up);
         baton_gate(format, layer->activation, step->gate_up, rows, layer->down.inputs, step->gated);
-        baton_linear(&layer->down, step->gated, layer->down.inputs, rows, step->change);
+        multiply(&layer->down, step, step->gated, rows, step->change);
     }
     norm_change(step, layer->mlp_post_norm, rows, hidden);
 }

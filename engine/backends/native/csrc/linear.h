@@ -15,6 +15,7 @@ struct linear {
     const void *bias;    /* or null */
     const float *scales; /* of int8 weights */
     const struct linear *then; /* or null: what is multiplied next, asked for when this one's weights are read */
+    const struct change *const *changes; /* or null: by slot, what an adapter adds, or null; see lora.h */
 };
 
 /* `x` has rows `x_stride` elements apart; `y` is [rows, outputs], contiguous. */

@@ -1,0 +1,116 @@
+"""Adds what adapters add to linear layers by the native operator: all of a step's adapters in one call for a layer."""
+
+import ctypes
+from ctypes import POINTER
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.backends.native.library import (
+    AdaptedRowsArguments,
+    AdaptersArguments,
+    ChangeArguments,
+    ExpansionArguments,
+)
+from engine.backends.native.linear import CPU, NativeLinear
+from engine.model.adapted import AdapterRows, Adapting, Ints, LowRank, StepAdapters
+
+VECTOR = 16
+"""Columns of a packed matrix are a multiple of this, and so of the processor's vectors."""
+
+
+class NativeAdapted(NativeLinear):
+    """Multiplies as a `NativeLinear` does; adapters can change it (`engine.model.adapted.Adaptable`)."""
+
+    def __init__(
+        self,
+        native: ctypes.CDLL,
+        weight: Tensor,
+        bias: Tensor | None,
+        scales: Tensor | None,
+        dtype: torch.dtype,
+        adapting: Adapting,
+    ) -> None:
+        """See `NativeLinear`."""
+        super().__init__(native, weight, bias, scales, dtype)
+        self.adapting = adapting
+        self._table = (POINTER(ChangeArguments) * (adapting.slots + 1))()
+        self._alive: dict[int, list[object]] = {}  # by slot, what the table points to
+        self.arguments.changes = ctypes.addressof(self._table)
+        self._add = native.baton_adapt
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = super().__call__(x)
+        step = self.adapting.step
+        if step is not None:
+            room = AdapterRoom(self.adapting, self._dtype)
+            adapters = room.of(step)
+            rows = adapters.every if len(x) == step.tokens else adapters.kept
+            self._add(self.arguments, adapters, rows, x.data_ptr(), x.stride(0), y.data_ptr())
+        return y
+
+    def put(self, slot: int, change: LowRank | None) -> None:
+        """Packs an adapter's matrices, as lora.h says."""
+        if change is None:
+            self._table[slot] = POINTER(ChangeArguments)()
+            self._alive.pop(slot, None)
+            return
+        wide = self._dtype == torch.bfloat16
+        firsts, blocks, rank_first = [], [], 0
+        for part in change.parts:  # in bf16 each part's rank is made even
+            rank = len(part.b)
+            blocks.append(
+                functional.pad(change.a[part.rank_first : part.rank_first + rank], (0, 0, 0, wide and rank % 2))
+            )
+            firsts.append(rank_first)
+            rank_first += len(blocks[-1])
+        a = packed(torch.cat(blocks).t())
+        bs = [packed(functional.pad(part.b, (0, 0, 0, wide and len(part.b) % 2))) for part in change.parts]
+        expansions = (ExpansionArguments * len(bs))(
+            *(
+                ExpansionArguments(part.first, part.b.shape[1], first, len(block), columns_of(b), b.data_ptr())
+                for part, first, block, b in zip(change.parts, firsts, blocks, bs, strict=True)
+            )
+        )
+        arguments = ChangeArguments(columns_of(a), a.data_ptr(), len(bs), expansions)
+        self._alive[slot] = [a, *bs, expansions, arguments]
+        self._table[slot] = ctypes.pointer(arguments)
+
+
+class AdapterRoom:
+    """Tells the operator of a step's adapters, and keeps the room that it needs from step to step."""
+
+    def __init__(self, adapting: Adapting, dtype: torch.dtype) -> None:
+        self._columns = -(-adapting.widest // VECTOR) * VECTOR
+        self._shrunk = torch.empty((0, self._columns), dtype=dtype)
+        self._alive: list[Ints] = []
+
+    def of(self, step: StepAdapters) -> AdaptersArguments:
+        """Returns what is told, valid until the next call."""
+        rows = len(step.every.order)
+        if rows > len(self._shrunk):
+            self._shrunk = torch.empty((1 << (rows - 1).bit_length(), self._columns), dtype=self._shrunk.dtype)
+        self._alive.clear()
+        every, kept = self._rows(step.every), self._rows(step.kept)
+        return AdaptersArguments(every, kept, self._columns, self._shrunk.data_ptr())
+
+    def _rows(self, rows: AdapterRows) -> AdaptedRowsArguments:
+        arrays = [np.ascontiguousarray(each, np.int64) for each in (rows.slots, rows.starts, rows.order)]
+        self._alive += arrays
+        return AdaptedRowsArguments(len(rows.slots), *(each.ctypes.data for each in arrays))
+
+
+def packed(matrix: Tensor) -> Tensor:
+    """Packs `[depth, columns]` for lora.c: fp32 as it is, bf16 in pairs of the depth; columns to whole vectors."""
+    depth, columns = matrix.shape
+    pairs = 2 if matrix.dtype == torch.bfloat16 else 1
+    room = torch.zeros((-(-depth // pairs) * pairs, -(-columns // VECTOR) * VECTOR), dtype=matrix.dtype, device=CPU)
+    room[:depth, :columns] = matrix
+    return room.view(len(room) // pairs, pairs, -1).transpose(1, 2).contiguous()
+
+
+def columns_of(matrix: Tensor) -> int:
+    """Returns the columns of a packed matrix."""
+    return matrix.shape[1]
