@@ -25,6 +25,7 @@ from engine.backends.native.library import (
 from engine.backends.native.linear import NativeLinear
 from engine.model.batch import Batch
 from engine.model.config import DenseMLP, ExpertsMLP, HeadAttention, LatentAttention, LayerConfig, ModelConfig, heads_of
+from engine.model.dense import DenseWeights
 from engine.model.experts import ExpertsWeights
 from engine.model.kv_layout import AnyAttention
 from engine.model.latent import LatentWeights
@@ -54,7 +55,7 @@ class NativeLayers:
             product.then = _first(then)
         self._frequencies = [inverse_frequencies(rope) for rope in config.ropes]
         self._rotations = (Rotation * len(config.ropes))(*(Rotation(dim=rope.dim) for rope in config.ropes))
-        self._adapters = _adapter_room(layers[0], dtype)
+        self._adapters = _adapter_room(layers, dtype)
         self._room: dict[str, Tensor] = {}
         self._step = StepArguments(FORMATS[dtype], eps=config.norm_eps, rotations=self._rotations)
         self._reserve(1)
@@ -135,11 +136,12 @@ class NativeLayers:
             self._step.latent_room = ctypes.pointer(self._latent_room.arguments)
 
 
-def _adapter_room(layer: Layer[NativeLinear], dtype: torch.dtype) -> AdapterRoom | None:
+def _adapter_room(layers: Sequence[Layer[NativeLinear]], dtype: torch.dtype) -> AdapterRoom | None:
     """Makes room for adapters, if they can change a layer's products."""
-    assert isinstance(layer.attention, HeadWeights)
-    product = layer.attention.query_key_value
-    return AdapterRoom(product.adapting, dtype) if isinstance(product, NativeAdapted) else None
+    products = [layer.attention.query_key_value for layer in layers if isinstance(layer.attention, HeadWeights)]
+    products += [layer.mlp.gate_up for layer in layers if isinstance(layer.mlp, DenseWeights)]
+    adapted = next((product for product in products if isinstance(product, NativeAdapted)), None)
+    return AdapterRoom(adapted.adapting, dtype) if adapted is not None else None
 
 
 def _widths(layer: LayerConfig) -> dict[str, int]:
