@@ -7,7 +7,8 @@ window and a part of a step take, and a block that several sequences hold counts
 back is its own. Room for larger parts is taken where there is some.
 
 A text is found without what was before its window: a block's key stands for all tokens before it, of which only the
-block's own are compared.
+block's own are compared. What somebody has found, and the ends of texts, are kept for as long as there is room: what a
+window has left behind and nobody has found gives way first, or one long text would drive all others' windows out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,6 +39,7 @@ class WindowPool(BlockPool):
         self._begin = min(group.most_blocks(max(1, ahead // PART)), bound)
         self._most = min(group.most_blocks(ahead), bound)
         self._held = 0  # references of sequences, over all blocks
+        self._found: set[Node] = set()  # those that somebody has found
 
     @property
     def room(self) -> int:
@@ -143,6 +145,7 @@ class WindowPool(BlockPool):
         table = [NULL_BLOCK] * hit.first
         for node in hit.nodes:
             assert node.block is not None
+            self._found.add(node)
             self._refer(node.block)
             table.append(node.block)
         source = hit.partial.block if hit.partial is not None else None
@@ -161,8 +164,11 @@ class WindowPool(BlockPool):
         while at and table[at - 1] != NULL_BLOCK:
             at -= 1
         if at < first:
-            self.drop(table[at:first])
-            table[at:first] = [NULL_BLOCK] * (first - at)
+            left, table[at:first] = table[at:first], [NULL_BLOCK] * (first - at)
+            self.drop(left)
+            for block in left:
+                if block in self._idle and self._nodes[block] not in self._found:
+                    self._idle.move_to_end(block, last=False)
         held = len(table) - first
         taken = max(0, min(self._wanted(tokens, first, held), self.room))
         self.extend(table, taken)
@@ -220,6 +226,10 @@ class WindowPool(BlockPool):
 
     # inside ---------------------------------------------------------------------------------------------------------
 
+    def _forget(self, node: Node) -> None:
+        self._found.discard(node)
+        super()._forget(node)
+
     def _refer(self, block: int) -> None:
         super()._refer(block)
         self._held += 1
@@ -231,6 +241,7 @@ class WindowPool(BlockPool):
             held.append(_taken(table))
             assert NULL_BLOCK not in table[len(table) - len(held[-1]) :], "a window with a hole"
         super().check_invariants(held)
+        assert self._found <= set(self.cache)
         assert self._held == sum(self._sequence_references), "the count of sequences' references is wrong"
 
 

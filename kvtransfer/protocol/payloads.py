@@ -27,9 +27,8 @@ class Payloads:
 
     def __init__(self, spec: KVSpec, tokens: int, codec: Codec = "none") -> None:
         self._block_bytes = [group.wire_bytes(codec, spec.dtype) for group in spec.groups]
-        blocks = handoff_blocks(spec, tokens)
-        self.counts = tuple(each.stop for each in blocks)  # of each group, the blocks of the prompt
-        first = {(at, layer): blocks[at].start for at, group in enumerate(spec.groups) for layer in group.layers}
+        self.blocks = handoff_blocks(spec, tokens)  # of each group, those that may move
+        first = {(at, layer): self.blocks[at].start for at, group in enumerate(spec.groups) for layer in group.layers}
         self._ready: dict[Place, int] = dict(first)  # blocks before this one are final
         self._left: dict[Place, int] = first  # blocks before this one have left, or need not
         self._queue: dict[Place, None] = {}  # an ordered set of places with blocks that may leave
@@ -37,7 +36,7 @@ class Payloads:
     def ready(self, group: int, layer: int, upto: int) -> None:
         """Notes that this layer's blocks before `upto` are final. Raises `IllegalMove` for what the handoff lacks."""
         place = (group, layer)
-        if place not in self._ready or not 0 <= upto <= self.counts[group]:
+        if place not in self._ready or not 0 <= upto <= self.blocks[group].stop:
             raise IllegalMove(f"group {group}, layer {layer}, block {upto} is not part of this handoff")
         self._ready[place] = max(upto, self._ready[place])
         if self._ready[place] > self._left[place]:
@@ -75,8 +74,8 @@ class Payloads:
 
     def computed(self) -> bool:
         """Tells whether every block of every layer is final or held by the receiver."""
-        return all(max(self._left[p], ready) == self.counts[p[0]] for p, ready in self._ready.items())
+        return all(max(self._left[p], ready) == self.blocks[p[0]].stop for p, ready in self._ready.items())
 
     def complete(self) -> bool:
         """Tells whether every block has left or is held by the receiver."""
-        return all(left == self.counts[p[0]] for p, left in self._left.items())
+        return all(left == self.blocks[p[0]].stop for p, left in self._left.items())

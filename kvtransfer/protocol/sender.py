@@ -250,9 +250,10 @@ class Sender:
         )
 
     def _stream(self, grant: Grant, now: float) -> list[Instruction]:
-        counts = self.payloads.counts
-        held = grant.held
-        if len(held) != len(counts) or not all(0 <= own <= most for own, most in zip(held, counts, strict=True)):
+        held, blocks = grant.held, self.payloads.blocks
+        if len(held) != len(blocks) or not all(
+            moving.start <= count <= moving.stop for count, moving in zip(held, blocks, strict=True)
+        ):
             return self._abort("bad_grant", True, now)
         self._enter(S.STREAMING, now)
         self.watch.granted(now)

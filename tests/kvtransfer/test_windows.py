@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.kvspec import KVGroup, KVSpec, Piece, WireForm
-from core.messages import Grant
+from core.messages import Abort, Grant
 from core.network import Network
 from kvtransfer.events import (
     BlocksTaken,
@@ -25,10 +25,11 @@ from kvtransfer.inbound import Inbound
 from kvtransfer.outbound import Outbound
 from kvtransfer.protocol.instructions import Land, Send
 from kvtransfer.protocol.receivers import Receivers
+from kvtransfer.protocol.senders import Senders
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.pair import CONFIG, DECODE, PREFILL, bounded, until
 from tests.kvtransfer.test_forms import open_of
-from tests.kvtransfer.world import KEY, TOKENS, layer, opened
+from tests.kvtransfer.world import KEY, TOKENS, layer, opened, to_prefill
 from tests.network import SECRET
 
 WINDOW, SIZE = 64, 4 << 10
@@ -105,3 +106,11 @@ def test_a_window_lands_from_blocks_of_another_size(theirs: int) -> None:
     else:
         assert land.blocks == Piece(form, 0, 0, table, blocks.start * theirs, 14 * 32)
     assert blocks.start * theirs <= tokens - WINDOW + 1 and HandoffKey(PREFILL, 1) == KEY
+
+
+@pytest.mark.parametrize("held", [[0, 0], [BLOCKS - SEEN - 1, 0], [BLOCKS + 1, 0], [BLOCKS - SEEN]])
+def test_a_grant_for_blocks_that_the_window_has_left_is_bad(held: list[int]) -> None:
+    senders = Senders(CONFIG, PREFILL, DECODE, WINDOWED)
+    senders.open(opened(TEXT), 0.0)
+    (send,) = senders.receive(to_prefill(Grant, held=held, limit=1 << 20), 0.0)
+    assert isinstance(send, Send) and isinstance(send.message, Abort) and send.message.reason == "bad_grant"

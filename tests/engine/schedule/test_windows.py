@@ -191,3 +191,19 @@ def test_without_its_window_a_text_is_computed_again_though_all_else_is_here() -
     engine.add(again := job(TEXT + 8, 1, salt="one"))
     engine.plan(1.0)
     assert again.cached_tokens == 0, "the window's blocks gave way to the other text's"
+
+
+@pytest.mark.parametrize(("windows", "found"), [(60, TEXT - 4), (LEAST + 4, 0)])
+def test_blocks_come_back_from_the_host_tier_where_the_window_behind_them_is_here(windows: int, found: int) -> None:
+    """What a window gives up does not go there: without it, what the others have is of no use."""
+    blocks = BlockManager(spec((BLOCK, WINDOW), (BLOCK, 0)), [windows + 1, TEXT // BLOCK + 3], 100, ahead=16)
+    engine = Scheduler(blocks, max_batch_tokens=16, max_sequences=8, max_model_len=4 * TEXT)
+    for salt in ("one", "two"):
+        engine.add(each := job(TEXT, 1, salt=salt))
+        while each.state is not SequenceState.ENDED:
+            step(engine)
+        assert all(move.group == 1 for move in engine.take_moves() if move.kind != "copy")
+    engine.add(again := job(TEXT - 3, 1, salt="one"))
+    engine.plan(1.0)
+    assert again.cached_tokens == found
+    assert any(move.kind == "in" for move in engine.take_moves()) == bool(found)
