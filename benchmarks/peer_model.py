@@ -20,11 +20,11 @@ class Model:
     longest: int
 
 
-def random_model(directory: Path, stages: Stages) -> Path:
-    """Returns the model that everybody runs, made if it is not there. Raises `PeerError`."""
-    path = directory / "model-135m"
+def random_model(directory: Path, shape: str, stages: Stages) -> Path:
+    """Returns a model of this shape, see `benchmarks.random_model`, made if it is not there. Raises `PeerError`."""
+    path = directory / f"model-{shape}"
     if not (path / "tokenizer.json").is_file():  # the last file that is written
-        _run("model", [sys.executable, "-m", "benchmarks.random_model", str(path), "135m"], directory, stages)
+        _run("model", [sys.executable, "-m", "benchmarks.random_model", str(path), shape], directory, stages)
     return path
 
 

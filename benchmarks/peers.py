@@ -23,12 +23,12 @@ from benchmarks.peer_model import Model, converted, random_model
 from benchmarks.peer_process import OURS, PeerProcess, running
 from benchmarks.peer_setup import PEERS, Peer, directory_of, set_up
 from benchmarks.rounds import Results, run_rounds
-from benchmarks.workloads import TARGETS, WORKLOADS, Workload
+from benchmarks.workloads import EXPERTS_TARGETS, TARGETS, WORKLOADS, Workload
 from core.cli import parse_or_exit
 from core.config import Positive
 from core.errors import ConfigError
 from engine.device import DTYPES
-from engine.model.config import ModelConfig
+from engine.model.config import ExpertsMLP, ModelConfig
 from engine.model.read_config import read_config
 from engine.start.sizing import CPU_STEP
 from launcher.stages import Stages
@@ -43,7 +43,11 @@ class PeersConfig(Struct, frozen=True, kw_only=True):
     only: Annotated[
         str, Meta(description="some of llama.cpp, vllm, transformers with commas between them; empty: all")
     ] = ""
-    model: Annotated[str, Meta(description="directory of a Llama; empty: a random one of 135M parameters")] = ""
+    model: Annotated[str, Meta(description="directory of a Llama or a Mixtral; empty: a random one of --shape")] = ""
+    shape: Annotated[
+        Literal["135m", "moe-1b"],
+        Meta(description="of the random model: 135M parameters, or a mixture of experts that uses 0.2B of 1.0B"),
+    ] = "135m"
     dtype: Annotated[Literal["bf16", "fp32"], Meta(description="number format of weights: bf16 or fp32")] = "bf16"
     threads: Annotated[int, Meta(ge=0, description="threads of each; 0: one for each core")] = 0
     rounds: Annotated[Positive, Meta(description="the median of so many is shown")] = 5
@@ -66,7 +70,7 @@ def compare(config: PeersConfig, stages: Stages) -> None:
     directory = directory_of(config.directory)
     for peer in peers:
         set_up(directory, peer, stages)
-    path = Path(config.model).expanduser().resolve() if config.model else random_model(directory, stages)
+    path = Path(config.model).expanduser().resolve() if config.model else random_model(directory, config.shape, stages)
     shape = read_config(path)
     workloads = [each for each in WORKLOADS if each.longest <= shape.max_model_len]
     if not workloads:
@@ -108,6 +112,7 @@ def table(
     names = [system.name for system in systems]
     work = work_of(shape, DTYPES[config.dtype])
     batch_tokens = CPU_STEP
+    targets = EXPERTS_TARGETS if isinstance(shape.layers[0].mlp, ExpertsMLP) else TARGETS
     versions = "; ".join(
         f"{system.name} ({', '.join(f'{package} {version}' for package, version in system.versions.items())})"
         for system in systems
@@ -124,10 +129,8 @@ def table(
         limit = workload.rate(floor(workload, machine, work, batch_tokens).total)
         best = results.best(names[1:], workload)
         ratio = results.ratio(names[0], best, workload)
-        lines.append(
-            f"| {workload} | {workload.counted} | {rates} | {limit:.0f} | {ratio:.2f} ({best}) "
-            f"| {TARGETS[workload]:.1f} |"
-        )
+        target = f"{targets[workload]:.1f}" if workload in targets else "-"
+        lines.append(f"| {workload} | {workload.counted} | {rates} | {limit:.0f} | {ratio:.2f} ({best}) | {target} |")
     same = ", ".join(f"{name} {sum(results.agreed[name])}" for name in names[1:])
     lines.append(f"first tokens that are equal to ours, of {len(results.agreed[names[0]])}: {same}")
     idle = ", ".join(f"{name} {cores:.2f}" for name, cores in results.idle_cores.items())

@@ -1,4 +1,4 @@
-"""Makes a Llama with random weights, shaped as a known small model: `python -m benchmarks.random_model DIR [SHAPE]`.
+"""Makes a Llama, or a Mixtral, with random weights: `python -m benchmarks.random_model DIR [SHAPE]`.
 
 Random weights run at the speed of trained ones. Its tokenizer spells token 12 as `w12`, so the text of an answer says
 exactly which tokens came, and can be sent again as a part of the next prompt.
@@ -9,12 +9,14 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig
 
-SHAPES = {  # vocabulary, hidden, intermediate, layers, heads, KV heads
-    "tiny": (4096, 128, 384, 4, 4, 2),
-    "135m": (49152, 576, 1536, 30, 9, 3),
-    "500m": (151936, 896, 4864, 24, 14, 2),
+SHAPES = {  # vocabulary, hidden, intermediate, layers, heads, KV heads; experts and those used
+    "tiny": (4096, 128, 384, 4, 4, 2, 0, 0),
+    "135m": (49152, 576, 1536, 30, 9, 3, 0, 0),
+    "500m": (151936, 896, 4864, 24, 14, 2, 0, 0),
+    "moe-tiny": (4096, 128, 192, 4, 4, 2, 8, 2),
+    "moe-1b": (49152, 1024, 1280, 14, 16, 4, 16, 2),  # 1.0B parameters, of which a token uses 0.2B
 }
 
 
@@ -23,9 +25,10 @@ def make(directory: Path, shape: str, *, seed: int = 0, spread: float = 0.02) ->
 
     With Llama's own 0.02 attention hardly tells positions apart; with 0.1 what it reads decides the next token.
     """
-    vocabulary, hidden, intermediate, layers, heads, kv_heads = SHAPES[shape]
+    vocabulary, hidden, intermediate, layers, heads, kv_heads, experts, used = SHAPES[shape]
     torch.manual_seed(seed)
-    config = LlamaConfig(
+    mixture = {"num_local_experts": experts, "num_experts_per_tok": used} if experts else {}
+    config = (MixtralConfig if experts else LlamaConfig)(
         vocab_size=vocabulary,
         hidden_size=hidden,
         intermediate_size=intermediate,
@@ -37,6 +40,7 @@ def make(directory: Path, shape: str, *, seed: int = 0, spread: float = 0.02) ->
         initializer_range=spread,
         bos_token_id=None,
         eos_token_id=None,
+        **mixture,
     )
     AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(directory)
     words = Tokenizer(models.WordLevel({f"w{token}": token for token in range(vocabulary)}, unk_token="w0"))
@@ -52,7 +56,7 @@ def main() -> None:
     parser.add_argument("--spread", type=float, default=0.02, help="standard deviation of the weights")
     given = parser.parse_args()
     make(given.directory, given.shape, spread=given.spread)
-    print(f"{given.directory}: a random {given.shape} Llama in bf16")
+    print(f"{given.directory}: a random {given.shape} model in bf16")
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def compare(config: ServeConfig, stages: Stages) -> None:
     directory = directory_of(config.directory)
     if "vllm" in names:
         set_up(directory, VLLM, stages)
-    model = Path(config.model).expanduser().resolve() if config.model else random_model(directory, stages)
+    model = Path(config.model).expanduser().resolve() if config.model else random_model(directory, "135m", stages)
     vocabulary = read_config(model).vocab_size
     longest = max(lengths) + config.output_tokens
     threads = config.vllm_threads or len(os.sched_getaffinity(0))

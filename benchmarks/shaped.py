@@ -182,7 +182,7 @@ class Shaped:
         )
 
     def _floor(self, batch: int, context: int) -> float:
-        read = self.work.bytes + batch * context * self.work.token_bytes
+        read = self.work.read(batch, batch) + batch * context * self.work.token_bytes
         return max(read / self.limits.copy, self.work.operations(batch, batch) / self.limits.multiply)
 
     def _landed(self, loop: Loop, batch: int, context: int) -> list[Sequence]:

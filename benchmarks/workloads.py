@@ -43,6 +43,8 @@ TARGETS = {
     Workload(16, 256, 64): 1.4,
 }
 """Our rate over that of the best peer."""
+EXPERTS_TARGETS = {Workload(1, 16, 128): 1.0, Workload(8, 16, 128): 1.0, Workload(32, 16, 128): 1.0}
+"""The same of a mixture of experts; the others have none."""
 WORKLOADS = tuple(TARGETS)
 DECODE_SWEEP = tuple(Workload(1 << power, 16, 64) for power in range(7))
 PROMPT_SWEEP = tuple(Workload(1, 1 << power, 1) for power in range(7, 13))

@@ -1,11 +1,13 @@
-"""Writes a Llama in Hugging Face format as GGUF: `python -m benchmarks.peer_runners.gguf_of MODEL FILE FORMAT`.
+"""Writes a Llama or Mixtral of Hugging Face as GGUF: `python -m benchmarks.peer_runners.gguf_of MODEL FILE FORMAT`.
 
-In llama.cpp's own environment. The file has no tokenizer: `benchmarks.peers` speaks in token ids. Names and the order
-of the rows of Q and K are those of llama.cpp's own `convert_hf_to_gguf.py`.
+In llama.cpp's own environment. The file has no tokenizer: `benchmarks.peers` speaks in token ids. Names, formats and
+the order of the rows of Q and K are those of llama.cpp's own `convert_hf_to_gguf.py`; experts are one tensor.
 """
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,14 @@ LAYER = {
     "mlp.down_proj": "ffn_down",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
+    "block_sparse_moe.gate": "ffn_gate_inp",
 }
+EXPERTS = {"w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps"}
 
 
-def tensors(directory: Path) -> dict[str, Any]:
-    """Reads all weights, in fp32, by hand: the safetensors package knows no bf16 without PyTorch."""
-    found = {}
+def tensors(directory: Path) -> dict[str, Callable[[], Any]]:
+    """Finds all weights; each is read when it is called, in fp32."""
+    found: dict[str, Callable[[], Any]] = {}
     for path in sorted(directory.glob("*.safetensors")):
         data = np.memmap(path, np.uint8, "r")
         size = int(data[:8].view(np.uint64)[0])
@@ -39,15 +43,17 @@ def tensors(directory: Path) -> dict[str, Any]:
         header.pop("__metadata__", None)
         for name, entry in header.items():
             begin, end = (8 + size + at for at in entry["data_offsets"])
-            part = data[begin:end]
-            if entry["dtype"] == "BF16":
-                values = (part.copy().view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-            elif entry["dtype"] == "F32":
-                values = part.copy().view(np.float32)
-            else:
+            if entry["dtype"] not in ("BF16", "F32"):
                 raise SystemExit(f"{path}: {name} is {entry['dtype']}; BF16 and F32 are supported")
-            found[name] = values.reshape(entry["shape"])
+            found[name] = partial(read, data[begin:end], entry["dtype"], entry["shape"])
     return found
+
+
+def read(part: Any, form: str, shape: list[int]) -> Any:
+    """Reads a tensor by hand: the safetensors package knows no bf16 without PyTorch."""
+    if form == "F32":
+        return part.copy().view(np.float32).reshape(shape)
+    return (part.copy().view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
 
 
 def name_of(name: str) -> str:
@@ -86,12 +92,22 @@ def main() -> None:
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
     writer.add_file_type(file_type)
-    for name, values in tensors(directory).items():
+    found, experts = tensors(directory), config.get("num_local_experts", 0)
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        for layer in range(config["num_hidden_layers"]):
+            prefix = f"model.layers.{layer}.block_sparse_moe.experts"
+            for name, theirs in EXPERTS.items():
+                each = [found.pop(f"{prefix}.{expert}.{name}.weight")() for expert in range(experts)]
+                values = gguf.quants.quantize(np.stack(each), stored)
+                writer.add_tensor(f"blk.{layer}.{theirs}.weight", values, raw_dtype=stored)
+    for name, values in ((name, reading()) for name, reading in found.items()):
         if name.endswith("q_proj.weight"):
             values = interleaved(values, heads)
         elif name.endswith("k_proj.weight"):
             values = interleaved(values, kv_heads)
-        if values.ndim == 1:  # norms
+        if values.ndim == 1 or name.endswith("block_sparse_moe.gate.weight"):  # norms and routers
             writer.add_tensor(name_of(name), values)
         else:
             writer.add_tensor(name_of(name), gguf.quants.quantize(values, stored), raw_dtype=stored)
