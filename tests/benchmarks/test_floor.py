@@ -2,13 +2,16 @@
 
 import pytest
 import torch
+from msgspec import structs
 
-from benchmarks.floor import Timing, Work, floor, intensity, operations, work_of
+from benchmarks.floor import Mixture, Timing, Work, floor, intensity, operations, work_of
 from benchmarks.machine import Machine
 from benchmarks.workloads import Workload
+from engine.model.config import ExpertsMLP
 from tests.engine.configs import dense
 
 WORK = Work(every=80, sampled=20, width=2, token_bytes=10)
+EXPERTS = Work(every=80, sampled=20, width=2, token_bytes=10, mixture=Mixture(layers=3, experts=4, used=2, values=8))
 
 
 def machine(read: float, multiply: float) -> Machine:
@@ -21,6 +24,28 @@ def test_sizes_of_a_model() -> None:
     assert work_of(model, torch.bfloat16) == Work(
         every=2 * 64 + 1 * (64 + 64 + 288), sampled=(64 + 64 + 288) + 800, width=2, token_bytes=2 * 2 * 2 * 2 * 2
     )
+
+
+def test_sizes_of_a_mixture() -> None:
+    model = dense(2, heads=4, kv_heads=2, head_dim=2, hidden=8, intermediate=12, vocabulary=100)
+    mlp = ExpertsMLP(experts=6, used=2, intermediate=5, shared=7)
+    layers = tuple(structs.replace(layer, mlp=mlp) for layer in model.layers)
+    assert work_of(structs.replace(model, layers=layers), torch.bfloat16) == Work(
+        every=2 * 64 + 1 * (64 + 64 + 3 * 8 * 7),
+        sampled=(64 + 64 + 3 * 8 * 7) + 800,
+        width=2,
+        token_bytes=32,
+        mixture=Mixture(layers=2, experts=6, used=2, values=3 * 8 * 5),
+    )
+
+
+def test_a_step_reads_the_experts_that_its_tokens_meet() -> None:
+    assert EXPERTS.bytes == 2 * (100 + 3 * 4 * 8)
+    assert EXPERTS.read(1, 1) == 2 * (100 + 3 * 2 * 8)
+    assert EXPERTS.read(2, 1) == 2 * (100 + (2 * 3 + 2) * 8)  # half of the experts, and half of the rest
+    assert EXPERTS.read(1000, 1000) == EXPERTS.bytes
+    assert EXPERTS.operations(5, 3) == 2 * (5 * (80 + 2 * 16) + 3 * (20 + 16))
+    assert floor(Workload(1, 2, 2), machine(1.0, 1e12), EXPERTS, 512) == Timing(328.0, 328.0 + 296.0 + 30.0)
 
 
 def test_one_request_costs_reading() -> None:
@@ -47,6 +72,7 @@ def test_intensity_is_operations_over_bytes() -> None:
 def test_nothing_that_is_on_the_floor_is_above_the_roof() -> None:
     for workload in (Workload(1, 16, 64), Workload(64, 16, 64), Workload(1, 300, 1)):
         for read, multiply in ((100.0, 1e12), (1e12, 1000.0), (100.0, 3000.0)):
-            least = floor(workload, machine(read, multiply), WORK, 128).total
-            roof = min(multiply, intensity(workload, WORK, 128) * read)
-            assert operations(workload, WORK) / least <= roof * (1 + 1e-9)  # sums of floats
+            for work in (WORK, EXPERTS):
+                least = floor(workload, machine(read, multiply), work, 128).total
+                roof = min(multiply, intensity(workload, work, 128) * read)
+                assert operations(workload, work) / least <= roof * (1 + 1e-9)  # sums of floats
