@@ -8,7 +8,7 @@
 #include "elementwise.h"
 #include "experts.h"
 
-#define WORTH_THREADS 8192 /* elements; fewer take less time than waking a thread */
+#define WORTH_THREADS 65536 /* products; fewer take less time than waking a thread */
 #define DOT_ROWS 4
 
 /* dots[t][e] = x[t] weight[e], for up to DOT_ROWS rows of each. Every one is the sum of LANES sums. */
