@@ -62,6 +62,10 @@ WRAPPED: dict[str, Callable[[], Any]] = {
         zero_expert_num=1,
         head_dim=8,
     ),
+    "gemma4_unified_text": _make(
+        "gemma4_unified_text", **WINDOWS, head_dim=16, global_head_dim=32
+    ),  # larger heads in full layers
+    "mimo_v2_flash": _make("mimo_v2_flash", **EXPERTS),  # other heads in layers with windows
     "youtu": _make("youtu", **LATENT),
     "axk1": _make("axk1", **{**LATENT, **EXPERTS}, n_shared_experts=1, n_group=1, topk_group=1),
     "beam": _make("beam", **WINDOWS, head_dim=16),

@@ -19,6 +19,6 @@ def test_every_model_type_gives_the_references_tokens(variant: str, tmp_path: Pa
     config = WRAPPED[variant]()
     directory = build_model(tmp_path / variant, config)
     expected = golden(directory, make_prompts(LENGTHS, config.vocab_size), NEW_TOKENS)
-    executor = make_executor(directory, model_impl="transformers")
+    executor = make_executor(directory, model_impl="transformers", kv_memory=32 << 20)
     running = start(executor, [each.prompt for each in expected], NEW_TOKENS, stagger=1)
     assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected]
