@@ -21,6 +21,7 @@ import zmq.asyncio
 
 from core.config import TransferConfig
 from core.errors import NativeError
+from core.kvspec import KVSpec
 from core.messages import Branch, Limits, PrefillJob, Prompt, Sampling, Stages
 from core.network import Network
 from core.sockets import payload_dealer, payload_router, send_now, send_now_tracked
@@ -32,11 +33,13 @@ from engine.kv.codec import BlockCodec
 from engine.kv.mover import BlockMover
 from engine.kv.pool import KVPool
 from engine.kv.spec import make_spec
-from engine.model.config import DenseMLP, HeadAttention, LayerConfig, ModelConfig
+from engine.model.config import DenseMLP, HeadAttention, LatentAttention, LayerConfig, ModelConfig
+from engine.model.kv_layout import AnyAttention
 from engine.model.rope import Rope
 from kvtransfer.events import (
     Closed,
     CommitHandoff,
+    Landed,
     LayerReady,
     OpenHandoff,
     RoomGranted,
@@ -48,27 +51,57 @@ from kvtransfer.events import (
 from kvtransfer.inbound import Inbound
 from kvtransfer.outbound import Outbound
 
-LAYERS, BLOCK_TOKENS, BLOCK_BYTES = 16, 16, 64 << 10
-ATTENTION = HeadAttention(heads=8, kv_heads=8, head_dim=128, scale=1.0, rope=Rope(dim=128))
-MODEL = ModelConfig(
-    name="benchmark",
-    architecture="LlamaForCausalLM",
-    vocab_size=1,
-    hidden_size=1024,
-    layers=(LayerConfig(ATTENTION, DenseMLP(intermediate=1)),) * LAYERS,
-    norm_eps=1e-6,
-    max_model_len=1,
-    eos_token_ids=(),
-)
-SPEC = make_spec(MODEL, torch.bfloat16, BLOCK_TOKENS, "none")
+LAYERS, BLOCK_TOKENS = 16, 16
+HEADS = 32
+"""Of the kinds of attention, each of 128 numbers: a hidden state of 4,096."""
+
+
+def _heads(kv_heads: int) -> HeadAttention:
+    return HeadAttention(heads=HEADS, kv_heads=kv_heads, head_dim=128, scale=1.0, rope=Rope(dim=128))
+
+
+KINDS: dict[str, AnyAttention] = {
+    "multi-head": _heads(HEADS),
+    "grouped-query": _heads(8),
+    "latent": LatentAttention(  # the sizes of every DeepSeek from V2 on
+        heads=HEADS,
+        query_rank=0,
+        latent_rank=512,
+        rope_dim=64,
+        nope_dim=128,
+        value_dim=128,
+        scale=1.0,
+        rope=Rope(dim=64),
+    ),
+}
+
+
+def spec_of(kind: str) -> KVSpec:
+    """Describes the KV of a model in bf16 whose layers all have this kind of attention."""
+    model = ModelConfig(
+        name="benchmark",
+        architecture="LlamaForCausalLM",
+        vocab_size=1,
+        hidden_size=128 * HEADS,
+        layers=(LayerConfig(KINDS[kind], DenseMLP(intermediate=1)),) * LAYERS,
+        norm_eps=1e-6,
+        max_model_len=1,
+        eos_token_ids=(),
+    )
+    return make_spec(model, torch.bfloat16, BLOCK_TOKENS, "none")
+
+
+PLAIN = "grouped-query"
+"""The kind that ways are measured with: blocks of 64 KiB a layer."""
 SECRET = b"a secret of a benchmark"
 SECONDS = 60.0
 
 
-def pool(size: int, seed: int, device: torch.device) -> KVPool:
+def pool(size: int, seed: int, device: torch.device, kind: str = PLAIN) -> KVPool:
     """Makes a pool of `size` bytes and the null block, all pages touched: random numbers, or zeros for seed 0."""
-    blocks = size // (LAYERS * BLOCK_BYTES) + 1
-    found = KVPool(SPEC, [blocks], device, *_carriers(device))
+    spec = spec_of(kind)
+    blocks = size // spec.block_bytes() + 1
+    found = KVPool(spec, [blocks], device, *_carriers(device))
     random = torch.Generator(device).manual_seed(seed)
     for layer in found.layers:
         layer.normal_(generator=random) if seed else layer.fill_(0)
@@ -104,7 +137,7 @@ class Near:
         self._done: dict[int, asyncio.Event] = {}
         self._number = 0
         self.source = source
-        self.outbound = Outbound(config, "prefill", SPEC, source, network, self._report)
+        self.outbound = Outbound(config, "prefill", source.spec, source, network, self._report)
 
     def _report(self, event: ToPrefillEngine) -> None:
         if isinstance(event, Unpinned):
@@ -115,7 +148,7 @@ class Near:
     async def send(self, address: str, size: int) -> None:
         """Makes one handoff of `size` bytes, from Open until nothing is read any more."""
         self._number += 1
-        number, count = self._number, max(1, size // (LAYERS * BLOCK_BYTES))
+        number, count = self._number, max(1, size // self.source.spec.block_bytes())
         prompt = Prompt([0] * (count * BLOCK_TOKENS), count * BLOCK_TOKENS)
         job = PrefillJob(
             request=str(number),
@@ -172,17 +205,19 @@ def peak_bytes() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-async def _far(config: TransferConfig, size: int, device: torch.device) -> None:
-    network = Network.of(SECRET)
+async def _far(config: TransferConfig, size: int, device: torch.device, kind: str) -> None:
+    network, landed = Network.of(SECRET), [0]
 
     def on_inbound(event: ToDecodeEngine) -> None:
         if isinstance(event, RoomWanted):
             count = len(event.open.prompt.token_ids) // BLOCK_TOKENS
             inbound.handle(RoomGranted(event.key, (list(range(1, 1 + count)),), (0,)))
+        elif isinstance(event, Landed):
+            landed.append(event.bytes)
 
-    target = pool(size, 0, device)
-    inbound = Inbound(config, "127.0.0.1", "decode", SPEC, target, network, on_inbound)
-    await _answer(inbound.handoff_address, lambda: sums(target))
+    target = pool(size, 0, device, kind)
+    inbound = Inbound(config, "127.0.0.1", "decode", target.spec, target, network, on_inbound)
+    await _answer(inbound.handoff_address, lambda: {**sums(target), "landed": landed[-1]})
     await inbound.close()
     await network.close()
 
@@ -240,10 +275,11 @@ def main() -> None:
     parser.add_argument("--config", default="", help="a TransferConfig as JSON; empty: bare frames")
     parser.add_argument("--size", type=int, required=True, help="bytes of the pool")
     parser.add_argument("--device", default="cpu", help="where the pool is")
+    parser.add_argument("--kind", default=PLAIN, choices=tuple(KINDS), help="attention whose KV it is")
     options = parser.parse_args()
     if options.config:
         config = msgspec.json.decode(options.config, type=TransferConfig)
-        asyncio.run(_far(config, options.size, torch.device(options.device)))
+        asyncio.run(_far(config, options.size, torch.device(options.device), options.kind))
     else:
         asyncio.run(_far_raw(options.size))
 

@@ -17,7 +17,7 @@ FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", str(CHU
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("variant", ["llama", "qwen3"])
+@pytest.mark.parametrize("variant", ["llama", "qwen3", "deepseek-v3"])
 def test_two_by_two_workers_give_the_references_tokens(tmp_path: Path, variant: str) -> None:
     model = build_served_model(tmp_path / "model", variant)
     runs = references(model, LENGTHS, new_tokens=12)
@@ -51,12 +51,19 @@ def test_the_gpus_path_gives_the_references_tokens(tmp_path: Path) -> None:
 
 
 def block_bytes(system: System) -> int:
-    """Of a block of all layers, in fp32: layers x 2 x KV heads x block x head size x 4."""
+    """Of a block of all layers, in fp32: layers x block x numbers of a token x 4.
+
+    Those are 2 x KV heads x head size, or of latent attention the latent vector's and the rotated key's.
+    """
     import json
 
     config = json.loads((system.model / "config.json").read_text())
-    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    return int(config["num_hidden_layers"] * 2 * config["num_key_value_heads"] * 16 * head * 4)
+    if "kv_lora_rank" in config:
+        numbers = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+    else:
+        head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        numbers = 2 * config["num_key_value_heads"] * head
+    return int(config["num_hidden_layers"] * 16 * numbers * 4)
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ NO_KERNELS = {"gemma", "gemma2", "gemma2-uncapped", "gemma3", "granite", "phi4-s
 NO_KERNELS |= {"gemma3-images", "exaone4", "olmo3", "smollm3", "smollm3-window", "glm", "glm4"}
 NO_KERNELS |= {"mixtral", "mixtral-window", "qwen2-moe", "qwen2-moe-windows", "qwen3-moe", "qwen3-moe-some-dense"}
 NO_KERNELS |= {"olmoe", "olmoe-normalized", "gpt-oss", "gpt-oss-unbiased"}
+NO_KERNELS |= {"deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "deepseek-v3-dense"}
 UNSUPPORTED |= dict.fromkeys(NO_KERNELS, "there are no kernels yet for what is new about them")
 
 pytestmark = pytest.mark.gpu
