@@ -5,16 +5,13 @@ reference comes that close are dropped, by the reference's figures alone, before
 ten, and printed.
 """
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -346,56 +343,21 @@ def build_model(directory: Path, config: Any, *, seed: int = 0, shard_size: str 
     return directory
 
 
-ALL_LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-
-
-def build_adapter(directory: Path, model: Path, seed: int = 1, **settings: Any) -> Path:
-    """Saves a random adapter of the model in `model`, as PEFT makes it, with `LoraConfig`'s settings.
-
-    Its weights are such that it changes the model's tokens, and leaves them apart.
-    """
-    torch.manual_seed(seed)
-    given: dict[str, Any] = {"r": 8, "lora_alpha": 16, "target_modules": ALL_LINEARS, **settings}
-    with _pefts_warnings():
-        adapted = get_peft_model(load_reference(model), LoraConfig(**given, init_lora_weights=False))
-    with torch.no_grad():
-        for name, parameter in adapted.named_parameters():
-            if "lora_" in name:
-                parameter.normal_(std=0.1)
-    adapted.save_pretrained(str(directory))
-    return directory
-
-
 def make_prompts(lengths: Sequence[int], vocab_size: int, seed: int = 0) -> list[list[int]]:
     """Random token ids, one prompt per length."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(vocab_size, (length,), generator=generator).tolist() for length in lengths]
 
 
-def load_reference(directory: Path, adapter: Path | None = None) -> Any:
-    """Transformers' own model in fp32 with its plainest attention, which shares no operator with ours.
-
-    With an adapter, PEFT adds it.
-    """
+def load_reference(directory: Path) -> Any:
+    """Transformers' own model in fp32 with its plainest attention, which shares no operator with ours."""
     transformers.utils.logging.disable_progress_bar()
     kind = _class_of(AutoConfig.from_pretrained(directory))
-    model = kind.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
-    if adapter is not None:
-        with _pefts_warnings():
-            model = PeftModel.from_pretrained(model, adapter)
-    return model.eval()
+    return kind.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 def _class_of(config: Any) -> Any:
     return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
-
-
-@contextmanager
-def _pefts_warnings() -> Iterator[None]:
-    """Lets PEFT ask transformers' models what they call deprecated."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-        yield
 
 
 Process = Callable[[list[int], list[int], torch.Tensor], torch.Tensor]
@@ -412,10 +374,10 @@ def golden(
     prompts: Sequence[list[int]],
     new_tokens: int,
     process: Process = unchanged,
-    adapter: Path | None = None,
+    load: Callable[[Path], Any] = load_reference,
 ) -> list[Golden]:
     """Greedy continuations that are safe to compare; asserts that at most `MOST_DROPPED` of the prompts are not."""
-    model = load_reference(directory, adapter)
+    model = load(directory)
     runs, error = [], 0.0
     for prompt in prompts:
         found, logits = _greedy(model, prompt, new_tokens, process)

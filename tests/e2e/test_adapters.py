@@ -11,9 +11,10 @@ import httpx
 import pytest
 
 from core.records import WorkerRecord
+from tests.adapter_reference import adapted_by, build_adapter
 from tests.e2e.golden import LIMITS, build_served_model, tokens_of
 from tests.e2e.system import System
-from tests.reference import Golden, build_adapter, golden, make_prompts
+from tests.reference import Golden, golden, make_prompts
 from tests.waiting import wait_until
 
 LENGTHS = [5, 33, 64, 97, 150, 200]
@@ -37,7 +38,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     runs = {"model": golden(model, prompts, NEW_TOKENS)}
     for seed, name in enumerate(("sql", "law", "later")):
         adapter = build_adapter(root / name, model, seed=seed + 5, r=4 * (seed + 1), use_rslora=name == "law")
-        runs[name] = golden(model, prompts, NEW_TOKENS, adapter=adapter)
+        runs[name] = golden(model, prompts, NEW_TOKENS, load=adapted_by(adapter))
     (root / "broken").mkdir()
     worker = ["--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56", "--max-loras", "3"]
     worker += ["--lora", f"sql={root}/sql", "--lora", f"law={root}/law"]

@@ -8,8 +8,9 @@ import pytest
 from core.config import EngineConfig
 from engine.executor import Executor
 from engine.start.load import LoadedEngine, load_engine
+from tests.adapter_reference import adapted_by, build_adapter
 from tests.engine.drive import run, start
-from tests.reference import VARIANTS, build_adapter, build_model, golden, make_prompts
+from tests.reference import VARIANTS, build_model, golden, make_prompts
 
 LENGTHS = [1, 7, 16, 33, 64]
 NEW_TOKENS = 10
@@ -43,7 +44,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_adapter_gives_pefts_tokens(kind: str, llama: Path, tmp_path: Path) -> None:
     adapter = build_adapter(tmp_path / kind, llama, **ADAPTERS[kind])
     prompts = make_prompts(LENGTHS, 320)
-    expected = golden(llama, prompts, NEW_TOKENS, adapter=adapter)
+    expected = golden(llama, prompts, NEW_TOKENS, load=adapted_by(adapter))
     assert [each.tokens for each in expected] != [each.tokens for each in golden(llama, prompts, NEW_TOKENS)]
     for backend in BACKENDS:
         engine = adapted_engine(llama, cpu_backend=backend)
@@ -61,7 +62,7 @@ def test_a_batch_of_three_adapters_and_none_gives_what_each_gives_alone(llama: P
     expected = {"": golden(llama, prompts, NEW_TOKENS)}
     directories = [build_adapter(tmp_path / f"{rank}", llama, seed=rank, r=rank) for rank in (2, 7, 16)]
     for directory in directories:
-        expected[directory.name] = golden(llama, prompts, NEW_TOKENS, adapter=directory)
+        expected[directory.name] = golden(llama, prompts, NEW_TOKENS, load=adapted_by(directory))
     for backend in BACKENDS:
         engine = adapted_engine(llama, cpu_backend=backend)
         assert engine.adapters is not None
@@ -79,7 +80,7 @@ def test_adapters_follow_what_loading_does_to_weights(variant: str, tmp_path: Pa
     """Rows that are reordered for rope, products that are scaled, and those that are fused in the checkpoint."""
     model = build_model(tmp_path / "model", VARIANTS[variant]())
     adapter = build_adapter(tmp_path / "adapter", model, r=6, target_modules="all-linear")
-    expected = golden(model, make_prompts([1, 7, 16, 33], 320), NEW_TOKENS, adapter=adapter)
+    expected = golden(model, make_prompts([1, 7, 16, 33], 320), NEW_TOKENS, load=adapted_by(adapter))
     engine = adapted_engine(model)
     assert engine.adapters is not None
     digest = engine.adapters.load(adapter)
