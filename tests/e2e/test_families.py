@@ -13,7 +13,7 @@ from tests.reference import Golden
 from tests.waiting import wait_until
 
 FAMILIES = ["gemma2", "gemma3", "phi3-longrope", "granite", "olmo2", "olmo3", "smollm3", "glm4"]
-FAMILIES += ["mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss"]
+FAMILIES += ["mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss", "deepseek-v2", "deepseek-v3"]
 """One variant of each; `tests/engine/test_golden.py` has the others, and every option."""
 LENGTHS = [2, 5, 9, 12, 17, 20, 25, 33, 40, 47]  # of prompts, in tokens: several chunks, blocks and windows
 WORKER = ("--dtype", "fp32", "--kv-memory", "8MiB", "--max-batch-tokens", "16", "--max-model-len", "256")
