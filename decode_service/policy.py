@@ -14,7 +14,7 @@ from core.errors import CapacityError, MessageError
 from core.ids import AttemptKey, SampleKey
 from core.messages import NO_ADAPTER, DecodeJob, Emitted, Stages
 from core.records import HeldBlocks, Load
-from engine.schedule.scheduler import Progress, may_do_better, reason_of
+from engine.schedule.progress import Progress, may_do_better, reason_of
 from engine.schedule.sequence import Sequence
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey

@@ -18,7 +18,7 @@ from core.messages import HANDED_OFF, HANDING_OFF, NO_ADAPTER, AnyJob, Branch, E
 from core.records import HeldBlocks, Load
 from core.scores import Scores
 from engine.plan import Plan
-from engine.schedule.scheduler import Progress, may_do_better, reason_of
+from engine.schedule.progress import Progress, may_do_better, reason_of
 from engine.schedule.sequence import Sequence, SequenceState
 from kvtransfer.events import AbortHandoff, BlocksTaken, Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from worker.events import Emit, Fail, Failure, Kill, Phase, Submit

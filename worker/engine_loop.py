@@ -10,7 +10,8 @@ from core.errors import DeviceError
 from core.messages import DRAINING
 from core.records import Load
 from engine.plan import BlockMove, Plan, StepResult
-from engine.schedule.scheduler import Progress, Scheduler
+from engine.schedule.progress import Progress
+from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from worker.life import Life
 

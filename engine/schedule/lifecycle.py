@@ -152,6 +152,18 @@ class Lifecycle:
         self._blocks.invalidate(sequence.blocks, sound)
         sequence.computed = min(sequence.computed, sound)
 
+    def release(self, sequence: Sequence) -> None:
+        """Ends a sequence that nobody wants to hear of, or lets it go on until its branches have begun."""
+        if sequence.state is SequenceState.ENDED:
+            return
+        if any(not released(branch) for branch in sequence.branches):
+            sequence.abandoned = True
+            return
+        stem = sequence.stem
+        self.end(sequence)
+        if stem is not None and stem.abandoned:
+            self.release(stem)
+
     def end(self, sequence: Sequence) -> None:
         """Ends a sequence in any state, and gives its blocks back unless a launched step still writes to them."""
         if sequence in self._shared_landings:

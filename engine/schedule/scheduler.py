@@ -16,48 +16,18 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Counts
 from typing import NamedTuple
 
-from msgspec import Struct, structs
-
 from core.errors import CapacityError, IllegalMove
-from core.messages import GRAMMAR_FAILED, NOTHING_ALLOWED, Finish, Limits, Sampling
+from core.messages import Limits, Sampling
 from core.records import STEP_SIZES, Load, StepTokens
-from core.scores import Scores
 from engine.blocks.manager import BlockManager
 from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
+from engine.schedule.acceptance import Acceptance
 from engine.schedule.admission import Admission
 from engine.schedule.chunking import Chunking
 from engine.schedule.lifecycle import Lifecycle, released
+from engine.schedule.progress import CONSTRAINTS, GRAMMAR, NON_FINITE, NONE_LEFT, Progress
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
-
-NON_FINITE = "non-finite logits"
-GRAMMAR = "grammar: "
-CONSTRAINTS = "constrained output: "  # what this worker cannot do, whatever the grammar is
-NONE_LEFT = "every token is forbidden: by allowed_token_ids, bad_words, min_tokens or the grammar together"
-
-
-def reason_of(failed: str) -> str:
-    """Returns the stable word for what `Progress.failed` says."""
-    if failed == NONE_LEFT:
-        return NOTHING_ALLOWED
-    return GRAMMAR_FAILED if failed.startswith(GRAMMAR) else "engine"
-
-
-def may_do_better(failed: str) -> bool:
-    """Tells whether another worker may do what `Progress.failed` says that this one could not."""
-    return failed.startswith(CONSTRAINTS)
-
-
-class Progress(Struct, frozen=True):
-    """Says what a step did for one sequence."""
-
-    sequence: Sequence
-    index: int  # the output index of the first of `tokens`
-    tokens: list[int]
-    finish: Finish | None = None  # how the sequence has ended; None: it goes on, or has failed
-    failed: str = ""  # why it has failed; empty: it has not
-    scores: Scores | None = None  # of `tokens`, if the sequence's sampling asks for them
-    prompt_scores: Scores | None = None  # of the prompt's tokens but the first: with the first token of one sample
 
 
 class Launched(NamedTuple):
@@ -100,6 +70,7 @@ class Scheduler:
         self._max_in_flight = max_in_flight
         self._readiness = readiness
         self._lifecycle = Lifecycle(blocks, self._admission, readiness)
+        self._acceptance = Acceptance(self._lifecycle)
         self._running, self._landing = self._lifecycle.running, self._lifecycle.landing
         self._chunking = chunking or Chunking()
         self._launched: deque[Launched] = deque()
@@ -108,7 +79,6 @@ class Scheduler:
         self._planned_steps = 0
         self._steps = 0
         self._prompt_tokens = 0
-        self._output_tokens = 0
         self._step_sizes = [0] * (len(STEP_SIZES) + 1)
 
     # sequences come and go ------------------------------------------------------------------------------------------
@@ -175,15 +145,7 @@ class Scheduler:
 
         One whose branches have not begun goes on for them, unheard.
         """
-        if sequence.state is SequenceState.ENDED:
-            return
-        if any(not released(branch) for branch in sequence.branches):
-            sequence.abandoned = True
-            return
-        stem = sequence.stem
-        self._lifecycle.end(sequence)
-        if stem is not None and stem.abandoned:
-            self.release(stem)
+        self._lifecycle.release(sequence)
 
     def expired(self, now: float) -> list[Sequence]:
         """Returns sequences whose deadline has passed, in order of arrival; the caller reports and releases them."""
@@ -204,10 +166,10 @@ class Scheduler:
             blocks_cached=self._blocks.cached_count,
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
-            output_tokens=self._output_tokens,
+            output_tokens=self._acceptance.output_tokens,
             preemptions=self._lifecycle.preemptions,
             kv=self._lifecycle.kv_counts(),
-            step_tokens=StepTokens(tuple(self._step_sizes), self._prompt_tokens + self._output_tokens),
+            step_tokens=StepTokens(tuple(self._step_sizes), self._prompt_tokens + self._acceptance.output_tokens),
         )
 
     # a step ---------------------------------------------------------------------------------------------------------
@@ -253,7 +215,7 @@ class Scheduler:
         self._chunking.learn(step.prompt_tokens, step.decodes, now - max(step.planned_at, self._applied_at))
         self._applied_at = now
         self._steps += 1
-        before = self._prompt_tokens + self._output_tokens
+        before = self._prompt_tokens + self._acceptance.output_tokens
         failed = {
             index: (CONSTRAINTS if refusal.ours else GRAMMAR) + refusal.why for index, refusal in result.refused.items()
         }
@@ -271,15 +233,15 @@ class Scheduler:
             if work.start < sequence.admitted_length:
                 self._prompt_tokens += len(work.token_ids)
             if index in failed:
-                progress += self._fail(sequence, failed[index])
+                progress += self._acceptance.fail(sequence, failed[index])
                 continue
             sequence.computed += len(work.token_ids)
             if work.prompt_rows is not None:
                 sequence.keep_prompt_scores(result.prompt_scores[index])
             if work.sampling is not None:
                 sequence.pending -= 1
-                progress += self._accept(sequence, tokens, result.scores.get(index), now)
-        self._step_sizes[bisect_left(STEP_SIZES, self._prompt_tokens + self._output_tokens - before)] += 1
+                progress += self._acceptance.accept(sequence, tokens, result.scores.get(index), now)
+        self._step_sizes[bisect_left(STEP_SIZES, self._prompt_tokens + self._acceptance.output_tokens - before)] += 1
         return progress
 
     def check_invariants(self) -> None:
@@ -444,82 +406,6 @@ class Scheduler:
         if end >= sequence.register_at:
             self._lifecycle.register(sequence, min(end, len(sequence.tokens)), self._planned_steps + 1)
         return work
-
-    def _accept(
-        self, sequence: Sequence, sampled: list[int], scores: list[Scores] | None, now: float
-    ) -> list[Progress]:
-        """Takes the tokens that were sampled from a sequence's row; a sequence with branches begins them.
-
-        `scores`, if somebody wants them, are one for each sample.
-        """
-        assert sampled, "a row that was sampled has a token, or has failed"
-        if sequence.branches:
-            progress = self._accept_first(sequence, sampled, scores or [None] * len(sampled), now)
-        else:
-            progress = [self._accept_next(sequence, sampled, scores[0] if scores else None, now)]
-        prompt_scores = sequence.take_prompt_scores() if sequence.prompt_scores else None
-        if prompt_scores is not None and progress:
-            progress[0] = structs.replace(progress[0], prompt_scores=prompt_scores)
-        return progress
-
-    def _accept_next(self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float) -> Progress:
-        """Gives a sequence that has no branches its next tokens."""
-        progress = self._take(sequence, sampled, scores, now)
-        if progress.finish:
-            self._lifecycle.end(sequence)
-        elif sequence.hand_off:
-            self._lifecycle.park(sequence)
-        return progress
-
-    def _accept_first(
-        self, sequence: Sequence, sampled: list[int], scores: Iterable[Scores | None], now: float
-    ) -> list[Progress]:
-        """Gives a sequence and each of its branches its first token, and lets those go on that have not ended by it."""
-        members = [sequence, *sequence.branches]
-        both = zip(members, sampled, scores, strict=True)
-        taken = [self._take(each, [token], own, now) for each, token, own in both if not released(each)]
-        going = [progress.sequence for progress in taken if not progress.finish]
-        branches = [each for each in going if each is not sequence]
-        for each in sequence.branches:
-            if each.state is not SequenceState.ENDED and (sequence.hand_off or each not in branches):
-                self._lifecycle.end(each)
-        if sequence.hand_off:
-            sequence.branches = []
-            if going:
-                self._lifecycle.park(sequence)
-            else:
-                self._lifecycle.end(sequence)
-        else:
-            self._lifecycle.begin_branches(sequence, branches)
-            if sequence not in going:
-                self._lifecycle.end(sequence)
-        return taken
-
-    def _take(self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float) -> Progress:
-        """Appends sampled tokens to a sequence, up to the one that ends it."""
-        tokens = sequence.tokens
-        before = length = len(tokens)
-        finish: Finish | None = None
-        for token in sampled:
-            tokens.append(token)
-            length += 1
-            finish = sequence.finish_after(token, length)
-            if finish:
-                break
-        self._output_tokens += length - before
-        sequence.first_token_at = sequence.first_token_at or now
-        if scores is not None:
-            scores = scores.part(0, length - before)
-        return Progress(sequence, before - sequence.prompt_tokens, tokens[before:], finish, scores=scores)
-
-    def _fail(self, sequence: Sequence, reason: str) -> list[Progress]:
-        """Ends a sequence of which no token can be drawn, and the branches that waited for it."""
-        members = [each for each in (*sequence.branches, sequence) if not released(each)]
-        for branch in sequence.branches:
-            self.release(branch)
-        if sequence.state is not SequenceState.ENDED:
-            self._lifecycle.end(sequence)
-        return [Progress(each, each.emitted, [], failed=reason) for each in members]
 
 
 def _gives_way(sequence: Sequence) -> tuple[int, int]:

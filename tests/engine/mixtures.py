@@ -19,7 +19,8 @@ from engine.executor import Engine, Executor
 from engine.grammars.masks import GrammarMasks
 from engine.plan import StepResult
 from engine.schedule import sequence as sequences
-from engine.schedule.scheduler import Progress, Scheduler
+from engine.schedule.progress import Progress
+from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import SequenceState
 from gateway.grammar.texts import of_choices, of_json_schema, of_regex
 from tests.engine.grammars.answering import CLOSING, ENDS, VOCABULARY, masks_of

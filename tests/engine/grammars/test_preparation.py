@@ -12,7 +12,7 @@ from core.messages import Limits, Sampling
 from engine.executor import Executor
 from engine.grammars import preparation
 from engine.grammars.preparation import Preparation
-from engine.schedule.scheduler import may_do_better
+from engine.schedule.progress import may_do_better
 from engine.start.load import LoadedEngine
 from gateway.grammar.texts import of_choices, of_json_schema
 from tests.engine.grammars.answering import ENDS, PROMPT, TOKENIZER, Batch, grammar_sampling, masks_of, random_model

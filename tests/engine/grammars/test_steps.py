@@ -13,7 +13,7 @@ from core.messages import GRAMMAR_FAILED, Limits, Prompt, Sampling
 from engine.executor import Executor
 from engine.grammars import follower, preparation
 from engine.plan import Work
-from engine.schedule.scheduler import may_do_better, reason_of
+from engine.schedule.progress import may_do_better, reason_of
 from engine.schedule.sequence import Sequence
 from engine.start.load import LoadedEngine
 from gateway.grammar.texts import of_choices, of_json_schema, of_regex

@@ -3,7 +3,8 @@
 from msgspec import structs
 
 from core.messages import Sampling
-from engine.schedule.scheduler import Progress, Scheduler
+from engine.schedule.progress import Progress
+from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from tests.engine.blocks.test_blocks import spec
 from tests.engine.schedule.test_scheduler import added, job, scheduler

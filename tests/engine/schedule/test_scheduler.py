@@ -15,7 +15,8 @@ from engine.blocks.manager import BlockManager
 from engine.plan import PENDING, Plan, Refusal, StepResult
 from engine.schedule.admission import Admission
 from engine.schedule.chunking import Chunking
-from engine.schedule.scheduler import NON_FINITE, NONE_LEFT, Progress, Scheduler
+from engine.schedule.progress import NON_FINITE, NONE_LEFT, Progress
+from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
 from tests.engine.blocks.test_blocks import spec
 

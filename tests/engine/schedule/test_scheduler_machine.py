@@ -13,7 +13,8 @@ from core.ids import AttemptKey
 from core.kvspec import KVGroup
 from core.messages import Limits, Prompt, Sampling
 from engine.blocks.manager import BlockManager, Tables
-from engine.schedule.scheduler import Progress, Scheduler
+from engine.schedule.progress import Progress
+from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
 from tests.engine.blocks.test_blocks import spec
 from tests.engine.strict_executor import STOP, StrictExecutor, placed, reference

@@ -5,7 +5,7 @@ import pytest
 from core.ids import AttemptKey
 from core.messages import Limits
 from engine.plan import BlockMove, StepResult
-from engine.schedule.scheduler import NON_FINITE, Progress
+from engine.schedule.progress import NON_FINITE, Progress
 from engine.schedule.sequence import Sequence, SequenceState
 from tests.engine.schedule.test_scheduler import GREEDY, added, answered, busy, job, planned, scheduler, step
 

@@ -1,0 +1,93 @@
+"""Gives sequences the tokens that a step has sampled for them: they go on, begin their branches, park, or end."""
+
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from core.messages import Finish
+from core.scores import Scores
+from engine.schedule.lifecycle import Lifecycle, released
+from engine.schedule.progress import Progress
+from engine.schedule.sequence import Sequence, SequenceState
+
+
+class Acceptance:
+    """Takes over what was sampled, sequence by sequence, and moves each to what it is then."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self.output_tokens = 0  # since the start
+
+    def accept(self, sequence: Sequence, sampled: list[int], scores: list[Scores] | None, now: float) -> list[Progress]:
+        """Takes the tokens that were sampled from a sequence's row; a sequence with branches begins them.
+
+        `scores`, if somebody wants them, are one for each sample.
+        """
+        assert sampled, "a row that was sampled has a token, or has failed"
+        if sequence.branches:
+            progress = self._accept_first(sequence, sampled, scores or [None] * len(sampled), now)
+        else:
+            progress = [self._accept_next(sequence, sampled, scores[0] if scores else None, now)]
+        prompt_scores = sequence.take_prompt_scores() if sequence.prompt_scores else None
+        if prompt_scores is not None and progress:
+            progress[0] = structs.replace(progress[0], prompt_scores=prompt_scores)
+        return progress
+
+    def _accept_next(self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float) -> Progress:
+        """Gives a sequence that has no branches its next tokens."""
+        progress = self._take(sequence, sampled, scores, now)
+        if progress.finish:
+            self._lifecycle.end(sequence)
+        elif sequence.hand_off:
+            self._lifecycle.park(sequence)
+        return progress
+
+    def _accept_first(
+        self, sequence: Sequence, sampled: list[int], scores: Iterable[Scores | None], now: float
+    ) -> list[Progress]:
+        """Gives a sequence and each of its branches its first token, and lets those go on that have not ended by it."""
+        members = [sequence, *sequence.branches]
+        both = zip(members, sampled, scores, strict=True)
+        taken = [self._take(each, [token], own, now) for each, token, own in both if not released(each)]
+        going = [progress.sequence for progress in taken if not progress.finish]
+        branches = [each for each in going if each is not sequence]
+        for each in sequence.branches:
+            if each.state is not SequenceState.ENDED and (sequence.hand_off or each not in branches):
+                self._lifecycle.end(each)
+        if sequence.hand_off:
+            sequence.branches = []
+            if going:
+                self._lifecycle.park(sequence)
+            else:
+                self._lifecycle.end(sequence)
+        else:
+            self._lifecycle.begin_branches(sequence, branches)
+            if sequence not in going:
+                self._lifecycle.end(sequence)
+        return taken
+
+    def _take(self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float) -> Progress:
+        """Appends sampled tokens to a sequence, up to the one that ends it."""
+        tokens = sequence.tokens
+        before = length = len(tokens)
+        finish: Finish | None = None
+        for token in sampled:
+            tokens.append(token)
+            length += 1
+            finish = sequence.finish_after(token, length)
+            if finish:
+                break
+        self.output_tokens += length - before
+        sequence.first_token_at = sequence.first_token_at or now
+        if scores is not None:
+            scores = scores.part(0, length - before)
+        return Progress(sequence, before - sequence.prompt_tokens, tokens[before:], finish, scores=scores)
+
+    def fail(self, sequence: Sequence, reason: str) -> list[Progress]:
+        """Ends a sequence of which no token can be drawn, and the branches that waited for it."""
+        members = [each for each in (*sequence.branches, sequence) if not released(each)]
+        for branch in sequence.branches:
+            self._lifecycle.release(branch)
+        if sequence.state is not SequenceState.ENDED:
+            self._lifecycle.end(sequence)
+        return [Progress(each, each.emitted, [], failed=reason) for each in members]
