@@ -70,7 +70,7 @@ def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: b
         raise ModelError(f"{name}: models that read more than text are not served (its config has {parts})")
     if config.is_encoder_decoder:
         raise ModelError(f"{name}: encoder-decoder models are not served, and {config.model_type} is one")
-    _refuse_states(config, name)
+    _refuse_states(config, name, trust_remote_code=trust_remote_code)
     longest = int(getattr(config, "max_position_embeddings", None) or 0)
     if longest and max_model_len > longest:
         raise ConfigError("max_model_len", max_model_len, f"the model was made for at most {longest} positions")
@@ -81,12 +81,13 @@ def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: b
     return OwnConfig(name, config, longest, eos_of(directory, config), trust_remote_code)
 
 
-def _refuse_states(config: Any, name: str) -> None:
+def _refuse_states(config: Any, name: str, *, trust_remote_code: bool) -> None:
     """Raises `ModelError` for a model that is no causal language model, or has layers that keep another state."""
-    remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     model = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    if model is None and not remote:
-        raise ModelError(f"{name}: transformers has no causal language model of type {config.model_type}")
+    comes_with_one = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    if model is None and not (comes_with_one and trust_remote_code):
+        hint = "; --trust-remote-code has its own run here" if comes_with_one else ""
+        raise ModelError(f"{name}: transformers has no causal language model of type {config.model_type}{hint}")
     kinds = sorted(set(getattr(config, "layer_types", None) or ()) - ATTENTION)
     if kinds or getattr(model, "_is_stateful", False):
         who = model.__name__ if model is not None else config.model_type

@@ -31,6 +31,7 @@ def write(directory: Path, **fields: Any) -> Path:
         ({"model_type": "bart"}, ["encoder-decoder", "bart"]),
         ({"model_type": "t5"}, ["encoder-decoder", "t5"]),
         ({"model_type": "vit"}, ["no causal language model of type vit"]),
+        ({"model_type": "vit", "auto_map": {"AutoModelForCausalLM": "a.B"}}, ["of type vit", "--trust-remote-code"]),
         ({"model_type": "llava"}, ["more than text", "vision_config"]),
         ({"model_type": "fortune_teller", "auto_map": {"AutoConfig": "a.B"}}, ["auto_map", "--trust-remote-code"]),
         ({"model_type": "fortune_teller"}, ["config.json is not valid", "fortune_teller"]),
