@@ -115,8 +115,9 @@ class KVSpec(Struct, frozen=True):
         return sum(group.layers_bytes() for group in self.groups)
 
     def token_bytes(self) -> int:
-        """Returns the bytes that one more token costs."""
-        return sum(group.block_bytes * len(group.layers) // group.block_tokens for group in self.groups)
+        """Returns the bytes that one more token of a long text costs: of groups without a window, if there are any."""
+        stays = [group for group in self.groups if not group.window] or self.groups
+        return sum(group.layers_bytes() // group.block_tokens for group in stays)
 
 
 class WireForm(Struct, frozen=True):

@@ -42,8 +42,8 @@ class Texts(Struct, frozen=True):
             if whole:
                 others += token_bytes
             else:
-                window = max(window, group.window)
-                windows += group.window * token_bytes
+                tokens = self.of_window(group) * group.block_tokens
+                window, windows = max(window, tokens), windows + tokens * token_bytes
         cost = windows / others
         return (window + cost) / (1 + cost / self.longest)
 
@@ -92,19 +92,20 @@ def tokens_in(spec: KVSpec, counts: Counts) -> int:
 
 
 def longest_in(spec: KVSpec, texts: Texts, counts: Counts) -> int:
-    """Returns the tokens of the longest of such texts that a pool has room for: it needs no more than its windows."""
-    return min(
-        texts.longest if group.window and group.most_blocks(1) < count else (count - 1) * group.block_tokens
+    """Returns the tokens of the longest of such texts that a pool has room for: a text needs no more than windows."""
+    rooms = (
+        (count - 1) * group.block_tokens
         for group, count in zip(spec.groups, counts, strict=True)
+        if not group.window or count <= group.most_blocks(1)
     )
+    return min([texts.longest, *rooms])
 
 
 def sequences_in(spec: KVSpec, texts: Texts, counts: Counts) -> int:
     """Returns how many texts of the greatest length a pool holds at a time."""
-    pools = zip(spec.groups, counts, holds_texts(spec), strict=True)
     return min(
-        (count - 1) // (blocks_for(texts.longest, group.block_tokens) if whole else texts.of_window(group))
-        for group, count, whole in pools
+        (count - 1) // (texts.of_window(group) if group.window else blocks_for(texts.longest, group.block_tokens))
+        for group, count in zip(spec.groups, counts, strict=True)
     )
 
 

@@ -3,8 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from core.kvspec import blocks_for
+from engine.kv.spec import make_spec
+from engine.model.read_config import read_config
+from engine.start.block_counts import Texts, counts_in
 from launcher.gpus import visible_gpus
 from tests.e2e.golden import build_served_model, complete_all, references
 from tests.e2e.system import System
@@ -35,6 +39,28 @@ def test_two_by_two_workers_give_the_references_tokens(tmp_path: Path, variant: 
         assert {record.prefill_worker for record in system.finished()} == {
             record.epoch for record in records if record.role == "prefill"
         }
+
+
+@pytest.mark.timeout(300)
+def test_windows_are_held_and_shipped_and_nothing_before_them(tmp_path: Path) -> None:
+    """Texts of 8 to 46 windows of 13 tokens, in pools where a layer with a window has no room for a text."""
+    model = build_served_model(tmp_path / "model", "gemma2")
+    config = read_config(model, 0)
+    spec = make_spec(config, torch.float32, 8, "")
+    assert [group.window for group in spec.groups] == [0, 13]
+    runs = references(model, [8 * 13, 8 * 13 + 1, 255, 300, 333, 597, 600], new_tokens=12)
+    counts = counts_in(spec, Texts(config.max_model_len, CHUNK), 2 << 20)
+    assert counts is not None and counts[1] <= blocks_for(600, 8) < counts[0], "a window has room for all of a text"
+    worker = [*FP32, "--kv-memory", "2MiB", "--block-size", "8"]
+    with System(tmp_path, model, worker=worker) as system:
+        assert complete_all(system.gateway_url, runs) == [run.tokens for run in runs]
+        decode = [record for record in system.wait_until_idle() if record.role == "decode"]
+        assert sum(record.load.handoffs for record in decode) == len(runs)
+        assert all(record.load.prompt_tokens == 0 for record in decode)
+        moved = sum(
+            len(group.needed_blocks(len(run.prompt))) * group.layers_bytes() for run in runs for group in spec.groups
+        )
+        assert sum(record.load.handoff_bytes for record in decode) == moved
 
 
 @pytest.mark.timeout(300)

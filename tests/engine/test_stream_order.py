@@ -2,11 +2,13 @@
 
 import gc
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from msgspec import structs
+from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
 from core.config import Codec
 from core.kvspec import Piece, WireForm
@@ -19,7 +21,6 @@ from engine.executor import Engine, Executor
 from engine.kv.codec import bytes_of
 from engine.kv.host_tier import HostTier
 from engine.kv.pool import KVPool
-from engine.model.config import heads_of
 from engine.plan import PENDING, BlockMove, Plan, Work
 from engine.start.load import LoadedEngine
 from engine.start.profiling import warm_up
@@ -37,10 +38,20 @@ pytestmark = pytest.mark.interpreted
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedEngine:
     """A model whose weights are there, with the GPU's operators."""
-    config = LlamaConfig(**{**SIZES, "num_hidden_layers": 2})
-    directory = build_model(tmp_path_factory.mktemp("streams") / "model", config)
+    return load(tmp_path_factory.mktemp("streams"), LlamaConfig(**{**SIZES, "num_hidden_layers": 2}))
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> LoadedEngine:
+    """One whose second layer has a window, and so a KV group of its own."""
+    sizes = {**SIZES, "num_hidden_layers": 2, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}
+    return load(tmp_path_factory.mktemp("windows"), Qwen2Config(**sizes))
+
+
+def load(directory: Path, config: PretrainedConfig) -> LoadedEngine:
+    model = build_model(directory / "model", config)
     return make_engine(
-        directory, cpu_backend="triton", decode_graphs="off", block_size=8, max_sequences=1, max_batch_tokens=8
+        model, cpu_backend="triton", decode_graphs="off", block_size=8, max_sequences=1, max_batch_tokens=8
     )
 
 
@@ -60,35 +71,53 @@ class Worker:
         backend = make_backend(CUDA, torch.float32)
         tier = HostTier(SLOTS, spec.groups[0], torch.device("cpu"))
         self.pool = KVPool(spec, [BLOCKS] * len(spec.groups), CUDA, backend.mover, backend.codec, tier)
-        device.in_cells(self.pool.layers[0], spec.groups[0].block_bytes, "the pool")
+        for number, group in enumerate(spec.groups):
+            device.in_cells(self.pool.layers[group.layers[0]], group.block_bytes, f"the pool's group {number}")
         attention = backend.attention(config, self.pool.layers)
         decodes = None
         if not signals:
             decodes = backend.decode_steps(loaded.model, config, self.pool.layers, 2, lambda stage, percent: None)
         self.engine = Engine(backend, loaded.model, config, self.pool, attention, backend.launch_depth, decodes, None)
-        self.layers = range(len(config.layers))
+        self.groups = range(len(spec.groups))
         self.executor = Executor(self.engine, (lambda plan, group, layer: None) if signals else None)
         self._step = 0
 
     def launch(self, *works: Work) -> None:
         before = self.device.waits
-        self.executor.launch(Plan(self._step, list(works)))
+        tables = [tuple(map(self._in_group, self.groups, work.blocks * len(self.groups))) for work in works]
+        own = [structs.replace(work, blocks=blocks) for work, blocks in zip(works, tables, strict=True)]
+        self.executor.launch(Plan(self._step, own))
         assert self.device.waits == before, "the host waits for the device, or copies from memory that is not pinned"
         self._step += 1
 
     def read(self, blocks: Sequence[int], codec: Codec = "none") -> list[bytes]:
-        return [b"".join(self.pool.read(0, layer, blocks, codec)) for layer in self.layers]
+        return [b"".join(self.pool.read(group, layer, own, codec)) for group, layer, own in self._places(blocks)]
 
     def land(self, blocks: Sequence[int], codec: Codec = "none") -> None:
         """The KV of whole blocks comes in, layer by layer."""
         spec = self.pool.spec
-        for layer in self.layers:
+        for number, layer, own in self._places(blocks):
+            group = spec.groups[number]
             if codec == "none":
-                self.pool.write(0, layer, blocks, [bytes(len(blocks) * spec.groups[0].block_bytes)])
+                self.pool.write(number, layer, own, [bytes(len(own) * group.block_bytes)])
             else:
-                form = WireForm(spec.dtype, spec.groups[0].block_tokens, codec)
-                size = bytes_of(form, spec.groups[0].vectors, heads_of(self.engine.model_config.layers[0]).head_dim)
-                self.pool.convert(Piece(form, 0, layer, list(blocks), 0, 0), [bytes(size * len(blocks))])
+                form = WireForm(spec.dtype, group.block_tokens, codec)
+                size = bytes_of(form, group.vectors, group.width(spec.dtype))
+                self.pool.convert(Piece(form, number, layer, own, 0, 0), [bytes(size * len(own))])
+
+    def copy(self, source: int, target: int) -> None:
+        """The moves of one block in all groups."""
+        pairs = [self._in_group(group, [source, target]) for group in self.groups]
+        self.executor.move([BlockMove("copy", group, *pair) for group, pair in enumerate(pairs)])
+
+    def _places(self, blocks: Sequence[int]) -> list[tuple[int, int, list[int]]]:
+        """Group, layer and blocks there of all layers."""
+        groups = self.pool.spec.groups_of_layers()
+        return [(group, layer, self._in_group(group, blocks)) for layer, group in enumerate(groups)]
+
+    def _in_group(self, group: int, blocks: Sequence[int]) -> list[int]:
+        """Those that stand for these in a group: in the second one they have the numbers of others in the first."""
+        return [BLOCKS - block for block in blocks] if group else list(blocks)
 
 
 def prompt(sequence: int, blocks: list[int], tokens: int, start: int = 0) -> Work:
@@ -133,7 +162,7 @@ def what_was_given_up_is_used_by_another(worker: Worker) -> None:
     worker.launch(decode(1, [1, 2], 8))  # it grows into one of them
     worker.executor.collect()
     worker.land([4, 5], "fp8")
-    worker.executor.move([BlockMove("copy", 0, 1, 4)])
+    worker.copy(1, 4)
     worker.land([6])
     worker.launch(prompt(2, [6], 2))
     worker.executor.collect()
@@ -145,7 +174,7 @@ def moved_blocks_make_room(worker: Worker) -> None:
     worker.executor.collect()
     worker.executor.move([BlockMove("out", 0, 1, 0)])
     worker.land([1])
-    worker.executor.move([BlockMove("copy", 0, 2, 5)])
+    worker.copy(2, 5)
     worker.land([2], "fp8")
     worker.executor.move([BlockMove("in", 0, 0, 6)])
     worker.read([6, 5])
@@ -233,6 +262,11 @@ def test_nothing_races(name: str, loaded: LoadedEngine) -> None:
     assert races(loaded, name) == []
 
 
+@pytest.mark.parametrize("name", [name for name in SCENES if name != "penalties"])
+def test_nothing_races_in_any_group(name: str, windowed: LoadedEngine) -> None:
+    assert races(windowed, name) == []
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "function", "found"),
     [
@@ -250,9 +284,19 @@ def test_a_wait_that_is_left_out_shows(name: str, kind: str, function: str, foun
     assert [race for race in races(loaded, name, (kind, function)) if found in race]
 
 
-def test_a_step_waits_for_what_it_reads_and_not_for_other_handoffs(loaded: LoadedEngine) -> None:
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("a prefill worker", "read"), ("a decode worker", "begin_step"), ("handoffs that end early", "begin_moves")],
+)
+def test_a_wait_that_is_left_out_shows_in_both_groups(name: str, function: str, windowed: LoadedEngine) -> None:
+    found = races(windowed, name, ("wait_event", function))
+    assert all(any(group in race for race in found) for group in ("group 0", "group 1"))
+
+
+@pytest.mark.parametrize("model", ["loaded", "windowed"])
+def test_a_step_waits_for_what_it_reads_and_not_for_other_handoffs(model: str, request: pytest.FixtureRequest) -> None:
     with simulated_device() as device:
-        worker = Worker(loaded, device)
+        worker = Worker(request.getfixturevalue(model), device)
         engine, transfers = device.streams
         worker.land([1, 2])
         first = transfers.clock[transfers.name]
