@@ -1,0 +1,176 @@
+"""Measures what adapters cost a decode step: `python -m benchmarks.lora [--batch 32] [--rank 16] [--threads 2]`.
+
+The model is a random one of 135M parameters; adapters change all linear layers of attention and MLP. Every way takes
+its turn, step by step, in one process, so that a busy machine slows all of them down; ratios are of neighbouring steps,
+and their median. With one thread on a CPU times are on its own clock, and a busy machine shows little.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter, thread_time
+
+import torch
+from safetensors.torch import save_file
+
+from benchmarks.in_process import quiet
+from benchmarks.random_model import SHAPES, make
+from core.config import EngineConfig
+from core.errors import BatonError
+from core.kvspec import blocks_for
+from core.messages import Sampling
+from engine.executor import Executor
+from engine.plan import Plan, Work
+from engine.start.load import load_engine
+from launcher.deployment import ENVIRONMENT
+
+ADAPTERS = 8
+TARGETS = {1: 1.15, ADAPTERS: 1.25}
+"""Time of a step over one without adapters, by the adapters of its rows."""
+TEXT = 256
+"""Tokens of a text when it begins."""
+BLOCK = 16
+WARM = 3
+GREEDY = Sampling(0, temperature=0.0)
+
+
+def write_adapter(directory: Path, shape: str, rank: int, seed: int) -> None:
+    """Writes a random adapter of a model of `benchmarks.random_model`, in PEFT's format."""
+    _, hidden, intermediate, layers, heads, kv_heads = SHAPES[shape]
+    keys = hidden // heads * kv_heads
+    sizes = {"self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (keys, hidden)}
+    sizes |= {"self_attn.v_proj": (keys, hidden), "self_attn.o_proj": (hidden, hidden)}
+    sizes |= {"mlp.gate_proj": (intermediate, hidden), "mlp.up_proj": (intermediate, hidden)}
+    sizes |= {"mlp.down_proj": (hidden, intermediate)}
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for layer in range(layers):
+        for name, (outputs, inputs) in sizes.items():
+            module = f"base_model.model.model.layers.{layer}.{name}"
+            tensors[f"{module}.lora_A.weight"] = torch.randn((rank, inputs), generator=generator) * 0.02
+            tensors[f"{module}.lora_B.weight"] = torch.randn((outputs, rank), generator=generator) * 0.02
+    directory.mkdir()
+    save_file(tensors, str(directory / "adapter_model.safetensors"))
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank}
+    config["target_modules"] = sorted(name.rpartition(".")[2] for name in sizes)
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+
+
+class Texts:
+    """Keeps one way's texts, and computes their steps."""
+
+    def __init__(self, executor: Executor, adapters: Sequence[str], batch: int) -> None:
+        """Gives row i adapter i modulo their number, by digest. All ways share the blocks of their engine."""
+        self._executor = executor
+        self._adapters = adapters
+        vocabulary = executor.engine.model_config.vocab_size
+        generator = torch.Generator().manual_seed(0)
+        self._texts: list[list[int]] = torch.randint(vocabulary, (batch, TEXT), generator=generator).tolist()
+        self._steps = 0
+        alone = torch.get_num_threads() == 1 and executor.engine.backend.device.type == "cpu"
+        self._clock = thread_time if alone else perf_counter
+
+    def step(self) -> float:
+        """Returns the seconds of the next decode step of all texts."""
+        plan = Plan(self._steps, [self._work(index) for index in range(len(self._texts))])
+        self._steps += 1
+        begin = self._clock()
+        self._executor.launch(plan)
+        result = self._executor.collect()
+        seconds = self._clock() - begin
+        for text, tokens in zip(self._texts, result.tokens, strict=True):
+            text += tokens
+        return seconds
+
+    def _work(self, index: int) -> Work:
+        text = self._texts[index]
+        count = blocks_for(TEXT + 1024, BLOCK)
+        blocks = list(range(1 + index * count, 1 + (index + 1) * count))
+        adapter = self._adapters[index % len(self._adapters)]
+        return Work(index, len(text) - 1, text[-1:], (blocks,), GREEDY, output_index=self._steps, adapter=adapter)
+
+
+def ways(directory: Path, given: argparse.Namespace) -> dict[str, Texts]:
+    """Loads the model twice, and the adapters. Raises `BatonError` where they cannot be."""
+    make(directory / "model", given.shape)
+    longest = TEXT + 1024
+    settings = {"device": given.device, "dtype": given.dtype, "cpu_backend": given.cpu_backend, "block_size": BLOCK}
+    config = EngineConfig(
+        model=str(directory / "model"),
+        max_model_len=longest,
+        kv_memory=2 * given.batch * longest * 45 << 10,
+        max_sequences=given.batch,
+        max_loras=ADAPTERS,
+        max_lora_rank=given.rank,
+        allow_lora_loading=True,
+        **settings,
+    )
+    engine = load_engine(config, quiet)
+    assert engine.adapters is not None
+    digests = []
+    for number in range(ADAPTERS):
+        write_adapter(directory / f"{number}", given.shape, given.rank, number)
+        digests.append(engine.adapters.load(directory / f"{number}"))
+    executor = Executor(engine)
+    kinds = {
+        "none": [""],
+        "1 on every row": digests[:1],
+        f"{ADAPTERS} mixed": digests,
+        "1 on every second row": ["", digests[0]],
+    }
+    return {name: Texts(executor, own, given.batch) for name, own in kinds.items()}
+
+
+def measure(given: argparse.Namespace) -> None:
+    """Prints a table. Raises `BatonError` where the model cannot be loaded."""
+    with TemporaryDirectory() as directory:
+        found = ways(Path(directory), given)
+    seconds: dict[str, list[float]] = {name: [] for name in found}
+    for number in range(WARM + given.rounds):
+        order = list(found)
+        for name in order[number % len(order) :] + order[: number % len(order)]:
+            spent = found[name].step()
+            if number >= WARM:
+                seconds[name].append(spent)
+    print(f"{platform.processor() or platform.machine()}, {given.threads} threads, {given.dtype}, {given.cpu_backend}")
+    print(f"batch {given.batch}, rank {given.rank}, {given.rounds} steps of each\n")
+    print("| adapters | ms a step | over none | target |\n| --- | --- | --- | --- |")
+    limits = {"1 on every row": TARGETS[1], f"{ADAPTERS} mixed": TARGETS[ADAPTERS]}
+    for name, own in seconds.items():
+        ratio = median(with_it / without for with_it, without in zip(own, seconds["none"], strict=True))
+        limit = limits.get(name)
+        verdict = "" if limit is None else f"{limit:.2f}{' missed' if ratio > limit else ''}"
+        print(f"| {name} | {1000 * median(own):.2f} | {ratio:.3f} | {verdict} |")
+
+
+def main() -> int:
+    """Prints the table; returns 2, and prints one sentence, where a setting is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.lora", description=__doc__.partition("\n")[0])
+    parser.add_argument("--shape", default="135m", choices=sorted(SHAPES))
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda")
+    parser.add_argument("--cpu-backend", default="native", choices=("native", "torch"))
+    parser.add_argument("--dtype", default="bf16", choices=("fp32", "bf16", "fp16"))
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    given = parser.parse_args()
+    if not ENVIRONMENT.keys() <= os.environ.keys():  # as workers are started: OpenMP reads it before Python runs
+        os.execve(sys.executable, [*sys.orig_argv], {**ENVIRONMENT, **os.environ})
+    torch.set_num_threads(given.threads)
+    try:
+        measure(given)
+    except BatonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
