@@ -74,8 +74,6 @@ def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, mode
             why = f"Triton cannot start: {compiler_problem(error)}; torch's operators need neither"
             raise ConfigError(setting, value, why) from None
     why = backend.unsupported(model, dtype, config.block_size)
-    if config.adapts:
-        why = "its kernels add no adapters yet"
     if why:
         raise ConfigError(setting, value, f"{why}; torch's operators support it")
     return backend.TritonBackend(device, dtype)

@@ -72,7 +72,8 @@ def load_engine(
     tokens_per_second = prompt_rate(config, longest, device, len(spec.groups), loaded.with_pool)
     progress("making the KV pool", 0.0)
     texts = Texts(longest, under_way=backend.launch_depth * config.max_batch_tokens)
-    counts = blocks_that_fit(config, spec, device, texts)
+    kept = loaded.adapters.reserved_bytes() if loaded.adapters is not None else 0
+    counts = blocks_that_fit(config, spec, device, texts, kept)
     tier = _make_tier(config, spec, device, counts)
     engine = loaded.with_pool(counts, tier)
     pool, slots = engine.pool, tier.slots if tier is not None else 0

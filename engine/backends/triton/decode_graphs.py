@@ -95,7 +95,9 @@ class DecodeGraphs:
 
 
 def _decodes(work: Work) -> bool:
-    return len(work.token_ids) == 1 and work.sampling is not None and len(work.samples) == 1 and not work.prompt_rows
+    """Tells whether a work is a decode that a record can compute: adapters are not in it."""
+    alone = len(work.token_ids) == 1 and work.sampling is not None and len(work.samples) == 1
+    return alone and not work.prompt_rows and not work.adapter
 
 
 def record(step: Callable[[], Tensor], device: torch.device, memory: Any) -> tuple[Replay, Any]:

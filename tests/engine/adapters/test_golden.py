@@ -87,3 +87,17 @@ def test_adapters_follow_what_loading_does_to_weights(variant: str, tmp_path: Pa
     executor = Executor(engine)
     running = start(executor, [each.prompt for each in expected], NEW_TOKENS, adapters=[digest] * len(expected))
     assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected]
+
+
+@pytest.mark.interpreted
+def test_the_gpus_path_adds_adapters_beside_recorded_steps_without(llama: Path, tmp_path: Path) -> None:
+    """In Triton's interpreter: steps of decodes without adapters are records, others are not."""
+    adapter = build_adapter(tmp_path / "adapter", llama, r=3)
+    prompts = make_prompts([3, 9], 320)
+    expected = [golden(llama, prompts, 3, load=adapted_by(adapter))[0], golden(llama, prompts, 3)[1]]
+    engine = adapted_engine(llama, cpu_backend="triton", max_sequences=2, max_batch_tokens=16)
+    assert engine.adapters is not None and engine.decode_steps is not None
+    digests = [engine.adapters.load(adapter), ""]
+    executor = Executor(engine)
+    running = start(executor, prompts, 3, adapters=digests)
+    assert run(executor, running, 3) == [each.tokens for each in expected]
