@@ -1,7 +1,7 @@
 """Chooses the backend that computes.
 
 It is Triton's kernels on CUDA, from Ampere on, and on a CPU the native operators where they compile and know the
-shapes. PyTorch's operators serve otherwise, and wherever they are asked for.
+shapes. PyTorch's operators serve otherwise, and wherever they are asked for. All of them add adapters.
 """
 
 import ctypes
