@@ -42,7 +42,7 @@ GREEDY = Sampling(0, temperature=0.0)
 
 def write_adapter(directory: Path, shape: str, rank: int, seed: int) -> None:
     """Writes a random adapter of a model of `benchmarks.random_model`, in PEFT's format."""
-    _, hidden, intermediate, layers, heads, kv_heads = SHAPES[shape]
+    _, hidden, intermediate, layers, heads, kv_heads, _, _ = SHAPES[shape]
     keys = hidden // heads * kv_heads
     sizes = {"self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (keys, hidden)}
     sizes |= {"self_attn.v_proj": (keys, hidden), "self_attn.o_proj": (hidden, hidden)}
@@ -152,7 +152,7 @@ def measure(given: argparse.Namespace) -> None:
 def main() -> int:
     """Prints the table; returns 2, and prints one sentence, where a setting is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lora", description=__doc__.partition("\n")[0])
-    parser.add_argument("--shape", default="135m", choices=sorted(SHAPES))
+    parser.add_argument("--shape", default="135m", choices=[name for name, shape in SHAPES.items() if not shape[-1]])
     parser.add_argument("--device", default="cpu", help="cpu, or cuda")
     parser.add_argument("--cpu-backend", default="native", choices=("native", "torch"))
     parser.add_argument("--dtype", default="bf16", choices=("fp32", "bf16", "fp16"))
