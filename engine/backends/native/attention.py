@@ -125,6 +125,7 @@ class NativeGroupStep:
         self.tables = tables
         self._batch = batch
         self._native = attention.native
+        self._left_out: Sequence[int] = ()
         pool, own = attention.layers[layer], attention.attentions[layer]
         blocks, _, block, dim = pool.shape
         kv_heads, vectors, value_dim = _sizes(own)
@@ -143,30 +144,36 @@ class NativeGroupStep:
             table_stride=tables.block_tables.stride(0),
         )
 
-    def prepared(self, attention: AnyAttention) -> AttentionArguments:
+    def prepared(self, attention: AnyAttention, left_out: Sequence[int] = ()) -> AttentionArguments:
         """Returns what the operators are told of the layers with such an attention; valid as long as this step.
 
-        The work's units are cut when the first layer shows how many heads share one of KV.
+        The work's units are cut when the first layer shows how many heads share one of KV; works that are `left_out`
+        get none.
         """
         arguments = self.arguments
         shared = attention.heads // arguments.kv_heads
-        if shared != arguments.shared:
-            arguments.shared = shared
-            self._units, self._partials = plan(self._native, arguments, self._batch, torch.get_num_threads())
+        if (shared, left_out) != (arguments.shared, self._left_out):
+            arguments.shared, self._left_out = shared, left_out
+            lengths = self._batch.kv_lengths.copy()
+            lengths[list(left_out)] = 0
+            queries, threads = self._batch.query_lengths, torch.get_num_threads()
+            self._units, self._partials = plan(self._native, arguments, queries, lengths, threads)
             arguments.units = self._units.ctypes.data
             arguments.unit_count = len(self._units)
             arguments.partials = self._partials.data_ptr() if self._partials.numel() else None
         return arguments
 
 
-def plan(native: ctypes.CDLL, arguments: AttentionArguments, batch: Batch, threads: int) -> tuple[Ints, Tensor]:
-    """Cuts a step into units that threads take one after the other.
+def plan(
+    native: ctypes.CDLL, arguments: AttentionArguments, queries: Ints, lengths: Ints, threads: int
+) -> tuple[Ints, Tensor]:
+    """Cuts a step into units that threads take one after the other; works of the length 0 are left out.
 
     Returns `[units, 8]`, `struct unit` in attention_step.h, and the room `[floats]` that they need for states of rows.
     """
     floats = ctypes.c_int64()
-    lengths = batch.query_lengths.ctypes.data, batch.kv_lengths.ctypes.data, len(batch.query_lengths), threads
-    count = native.baton_plan(arguments, *lengths, None, ctypes.byref(floats))
+    works = queries.ctypes.data, lengths.ctypes.data, len(queries), threads
+    count = native.baton_plan(arguments, *works, None, ctypes.byref(floats))
     units = np.empty((count, UNIT), np.int64)
-    native.baton_plan(arguments, *lengths, units.ctypes.data, ctypes.byref(floats))
+    native.baton_plan(arguments, *works, units.ctypes.data, ctypes.byref(floats))
     return units, torch.empty(floats.value)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from engine.backends.native.latent_forms import LatentForms, built_numbers
 from engine.backends.native.library import FORMATS, LatentArguments, LatentRoomArguments, LinearArguments
 from engine.backends.native.linear import NativeLinear
 from engine.model.config import LatentAttention
@@ -24,6 +25,7 @@ class NativeLatentProducts:
         self._building = building
         self.keys = (LinearArguments * len(keys))(*(linear.arguments for linear in keys))
         self.values_of = (LinearArguments * len(values))(*(linear.arguments for linear in values))
+        self.building = (LinearArguments * len(building))(*(linear.arguments for linear in building))
 
     def absorbed(self, queries: Tensor) -> Tensor:
         nope = self.keys[0].inputs
@@ -56,7 +58,23 @@ class LatentRoom:
             "absorbed": most(*(each.heads * (each.latent_rank + each.rope_dim) for each in attentions)),
             "sums": most(*(each.heads * each.latent_rank for each in attentions)),
         }
+        self._dtype = dtype
         self.arguments = LatentRoomArguments(**{name: tensor.data_ptr() for name, tensor in self._tensors.items()})
+
+    def take(self, forms: LatentForms, attention: LatentAttention) -> None:
+        """Says how the works of a step attend, and makes room for what is built for them."""
+        self._forms = forms
+        arguments = self.arguments
+        arguments.absorbing, arguments.absorbing_count = forms.absorbing, len(forms.absorbing)
+        arguments.expansions, arguments.expansion_count = forms.expansions, len(forms.expansions)
+        needed = {
+            "vectors": forms.longest * (attention.latent_rank + attention.rope_dim),
+            "built": built_numbers(attention, forms.longest),
+        }
+        for name, count in needed.items():
+            if name not in self._tensors or self._tensors[name].numel() < count:
+                self._tensors[name] = torch.empty(count, dtype=self._dtype)
+                setattr(arguments, name, self._tensors[name].data_ptr())
 
 
 def latent_arguments(
@@ -78,4 +96,5 @@ def latent_arguments(
         query=None if weights.query is None else ctypes.addressof(weights.query.arguments),
         keys=ctypes.addressof(weights.products.keys),
         values=ctypes.addressof(weights.products.values_of),
+        building=ctypes.addressof(weights.products.building),
     )

@@ -11,6 +11,7 @@ from engine.backends.native.adapted import AdapterRoom, NativeAdapted
 from engine.backends.native.attention import NativeAttentionStep, NativeGroupStep, manner_of
 from engine.backends.native.experts import ExpertsRoom, layer_arguments
 from engine.backends.native.latent import LatentRoom, latent_arguments
+from engine.backends.native.latent_forms import LatentForms
 from engine.backends.native.library import (
     ACTIVATIONS,
     FORMATS,
@@ -70,7 +71,7 @@ class NativeLayers:
         for index, (layer, pool) in enumerate(zip(self._arguments, step.attention.pools, strict=True)):
             group = step.group_of(index)
             if group is not entered:
-                self._enter(group, self._config.layers[index].attention)
+                self._enter(batch, group, self._config.layers[index].attention)
                 entered = group
             native.baton_layer_store(layer, arguments, index == 0, pool)
             stored(index)
@@ -81,10 +82,15 @@ class NativeLayers:
         native.baton_add_norm(kind, arguments.hidden, arguments.change, weight, rows, width, eps, normed.data_ptr())
         return normed
 
-    def _enter(self, group: NativeGroupStep, attention: AnyAttention) -> None:
+    def _enter(self, batch: Batch, group: NativeGroupStep, attention: AnyAttention) -> None:
         """Says where the layers that follow have their KV."""
         arguments, tables = self._step, group.tables
-        arguments.attention = ctypes.pointer(group.prepared(attention))
+        expanding: Sequence[int] = ()
+        if isinstance(attention, LatentAttention):
+            forms = LatentForms(self._native, batch, group, attention, self._dtype)
+            self._latent_room.take(forms, attention)
+            expanding = forms.expanding
+        arguments.attention = ctypes.pointer(group.prepared(attention, expanding))
         arguments.slots = tables.slots.data_ptr()
         arguments.fresh_count, arguments.fresh = len(tables.fresh_blocks), tables.fresh_blocks.data_ptr()
 

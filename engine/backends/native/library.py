@@ -108,14 +108,32 @@ class LatentArguments(Structure):
         *((name, c_int64) for name in ("format", "heads", "query_rank", "latent_rank")),
         *((name, c_int64) for name in ("rope_dim", "nope_dim", "value_dim")),
         ("eps", c_double),
-        *((name, c_void_p) for name in ("query_norm", "norm", "query", "keys", "values", "then")),
+        *((name, c_void_p) for name in ("query_norm", "norm", "query", "keys", "values", "building", "then")),
     )
+
+
+class Rows(Structure):
+    """Mirrors `struct rows` in latent.h: some of a step's tokens."""
+
+    _fields_ = (("first", c_int64), ("count", c_int64))
+
+
+class ExpandedWork(Structure):
+    """Mirrors `struct expanded_work` in latent.h: a work whose keys and values are built."""
+
+    _fields_ = (("rows", Rows), ("keys", c_int64), ("table", c_void_p), ("attention", POINTER(AttentionArguments)))
 
 
 class LatentRoomArguments(Structure):
     """Mirrors `struct latent_room` in latent.h: what passes between the operators of latent attention."""
 
-    _fields_ = tuple((name, c_void_p) for name in ("queries", "absorbed", "sums"))
+    _fields_ = (
+        *((name, c_void_p) for name in ("queries", "absorbed", "sums", "vectors", "built")),
+        ("absorbing", POINTER(Rows)),
+        ("absorbing_count", c_int64),
+        ("expansions", POINTER(ExpandedWork)),
+        ("expansion_count", c_int64),
+    )
 
 
 class LayerArguments(Structure):

@@ -38,8 +38,8 @@ EXPORT void baton_attention_limits(int64_t limits[4])
 }
 
 /* Writes the units for `works` sequences of these lengths, of which the last `queries` positions are this step's, for so
-   many threads; the dearest first. `units` may be null. Returns how many there are; `partial_floats` is the room that
-   `partials` has to have. */
+   many threads; the dearest first. A length of 0 leaves a work out. `units` may be null. Returns how many there are;
+   `partial_floats` is the room that `partials` has to have. */
 EXPORT long baton_plan(
     const struct attention *step, const int64_t *queries, const int64_t *lengths, long works, long threads,
     struct unit *units, int64_t *partial_floats)
@@ -47,6 +47,8 @@ EXPORT long baton_plan(
     const int64_t shared = step->shared, shares = threads * UNITS_PER_THREAD;
     int64_t all_rows = 0, all_cost = 0;
     for (long work = 0; work < works; work++) {
+        if (!lengths[work])
+            continue;
         all_rows += queries[work] * shared;
         all_cost += (queries[work] * shared + ROW_COST) * rounded_up(lengths[work], TILE) / TILE;
     }
@@ -58,7 +60,7 @@ EXPORT long baton_plan(
     int64_t token = 0;
     *partial_floats = 0;
     for (long work = 0; work < works; token += queries[work], work++)
-        for (int64_t first = 0; first < queries[work] * shared; first += room) {
+        for (int64_t first = 0; lengths[work] && first < queries[work] * shared; first += room) {
             struct unit unit = {work, token, lengths[work] - queries[work], first};
             unit.rows = least(room, queries[work] * shared - first);
             unit.partial = -1;

@@ -20,12 +20,13 @@ void latent_finish(
 }
 
 /* The rotated part of each query goes behind its absorbed part. */
-static void place_rotated(const struct latent *latent, const char *queries, long stride, long tokens, char *absorbed)
+static void place_rotated(
+    const struct latent *latent, const char *queries, long stride, struct rows rows, char *absorbed)
 {
     const long size = latent->format == FP32 ? 4 : 2, bytes = latent->rope_dim * size, heads = latent->heads;
     const long query = (latent->nope_dim + latent->rope_dim) * size, rank = latent->latent_rank * size;
-#pragma omp parallel for schedule(static) if (tokens * heads * bytes >= WORTH_THREADS)
-    for (long token = 0; token < tokens; token++)
+#pragma omp parallel for schedule(static) if (rows.count * heads * bytes >= WORTH_THREADS)
+    for (long token = rows.first; token < rows.first + rows.count; token++)
         for (long head = 0; head < heads; head++)
             memcpy(
                 absorbed + (token * heads + head) * (rank + bytes) + rank,
@@ -34,16 +35,58 @@ static void place_rotated(const struct latent *latent, const char *queries, long
 
 /* Multiplies each head's part of x by weights of its own. Parts are `x_step` and `y_step` elements apart. */
 static void multiply_heads(
-    const struct latent *latent, const struct linear *of_head, const char *x, long x_stride, long x_step, long tokens,
-    char *y, long y_step, const struct linear *then)
+    const struct latent *latent, const struct linear *of_head, const char *x, long x_stride, long x_step,
+    struct rows rows, char *y, long y_step, const struct linear *then)
 {
     const long size = latent->format == FP32 ? 4 : 2, heads = latent->heads;
     struct product products[heads];
     for (long head = 0; head < heads; head++)
         products[head] = (struct product){
-            of_head + head, x + head * x_step * size, x_stride, tokens, y + head * y_step * size, heads * y_step};
-    const struct product next = {.layer = then, .rows = tokens};
+            of_head + head, x + (rows.first * x_stride + head * x_step) * size, x_stride, rows.count,
+            y + (rows.first * heads + head) * y_step * size, heads * y_step};
+    const struct product next = {.layer = then, .rows = rows.count};
     baton_products(products, heads, &next, then != 0);
+}
+
+/* Builds the keys and values of one of an expansion's blocks, of which `tokens` are there. */
+static void build(const struct latent *latent, const struct attention *step, const char *vectors, long tokens, char *built)
+{
+    const long size = latent->format == FP32 ? 4 : 2, heads = latent->heads, nope = latent->nope_dim, dim = step->dim;
+    const long width = latent->latent_rank + latent->rope_dim, bytes = latent->rope_dim * size;
+    const long side = step->block * dim * size;
+    struct product products[2 * heads];
+    for (long head = 0; head < heads; head++) {
+        char *keys = built + head * 2 * side;
+        products[2 * head] = (struct product){latent->building + head, vectors, width, tokens, keys, dim};
+        products[2 * head + 1] = (struct product){latent->values + head, vectors, width, tokens, keys + side, dim};
+    }
+    baton_products(products, 2 * heads, 0, 0);
+#pragma omp parallel for schedule(static) if (tokens * heads * bytes >= WORTH_THREADS)
+    for (long head = 0; head < heads; head++)
+        for (long token = 0; token < tokens; token++)
+            memcpy(
+                built + head * 2 * side + (token * dim + nope) * size,
+                vectors + (token * width + latent->latent_rank) * size, bytes);
+}
+
+static void attend_expanded(
+    const struct latent *latent, const struct latent_room *room, const struct expanded_work *expansion,
+    const struct attention *step, const struct manner *manner, const char *queries, long stride, const char *pool,
+    char *out)
+{
+    const struct attention *own = expansion->attention;
+    const long size = latent->format == FP32 ? 4 : 2, token = (latent->latent_rank + latent->rope_dim) * size;
+    for (long at = 0; at < expansion->keys; at += step->block)
+        memcpy(
+            room->vectors + at * token, pool + expansion->table[at / step->block] * step->block * token,
+            least(step->block, expansion->keys - at) * token);
+    for (long at = 0; at < expansion->keys; at += own->block)
+        build(
+            latent, own, room->vectors + at * token, least(own->block, expansion->keys - at),
+            room->built + at * latent->heads * 2 * own->dim * size);
+    baton_attend(
+        own, manner, queries + expansion->rows.first * stride * size, stride, room->built,
+        out + expansion->rows.first * latent->heads * latent->value_dim * size);
 }
 
 void latent_attend(
@@ -61,9 +104,16 @@ void latent_attend(
     }
     const struct heads rotated = {heads, 0, query, stride, tokens, NOT_NORMED, 0, 0};
     baton_rotate(latent->format, &rotated, rotation, queries + nope * size); /* the last numbers of each */
-    place_rotated(latent, queries, stride, tokens, room->absorbed);
-    multiply_heads(latent, latent->keys, queries, stride, query, tokens, room->absorbed, width, 0);
-    baton_attend(step, manner, room->absorbed, heads * width, pool, room->sums);
-    multiply_heads(
-        latent, latent->values, room->sums, heads * rank, rank, tokens, out, latent->value_dim, latent->then);
+    for (long i = 0; i < room->absorbing_count; i++) {
+        place_rotated(latent, queries, stride, room->absorbing[i], room->absorbed);
+        multiply_heads(latent, latent->keys, queries, stride, query, room->absorbing[i], room->absorbed, width, 0);
+    }
+    if (room->absorbing_count)
+        baton_attend(step, manner, room->absorbed, heads * width, pool, room->sums);
+    for (long i = 0; i < room->absorbing_count; i++)
+        multiply_heads(
+            latent, latent->values, room->sums, heads * rank, rank, room->absorbing[i], out, latent->value_dim,
+            latent->then);
+    for (long i = 0; i < room->expansion_count; i++)
+        attend_expanded(latent, room, room->expansions + i, step, manner, queries, stride, pool, out);
 }

@@ -239,7 +239,7 @@ def test_units_cover_every_row_and_tile_once(native: ctypes.CDLL, threads_used: 
     shape = [*ODD["odd chunks"], (5000, 1), (3000, 5), (0, 1000)]
     batch = build_batch(filled(shape, 16, 1, 2)[1], 16, CPU, None)
     arguments = AttentionArguments(kv_heads=2, shared=3, dim=64, value_dim=64, block=16)
-    units, partials = plan(native, arguments, batch, threads_used)
+    units, partials = plan(native, arguments, batch.query_lengths, batch.kv_lengths, threads_used)
     covered: dict[tuple[int, int], list[int]] = {}
     for work, token, position, first, rows, begin, end, partial in units.tolist():
         assert (token, position) == (batch.query_start[work], shape[work][0])
@@ -261,7 +261,7 @@ def test_heads_that_share_kv_are_never_parted(
     """Each part would read the same keys and values again; threads part positions instead."""
     batch = build_batch(filled(shape, 16, 1, 2)[1], 16, CPU, None)
     arguments = AttentionArguments(kv_heads=3, shared=3, dim=64, value_dim=64, block=16)
-    units, _ = plan(native, arguments, batch, threads_used)
+    units, _ = plan(native, arguments, batch.query_lengths, batch.kv_lengths, threads_used)
     assert not (units[:, 3] % 3).any() and not (units[:, 4] % 3).any()
 
 

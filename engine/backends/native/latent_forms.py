@@ -1,0 +1,89 @@
+"""Chooses the form in which each work of a step attends to latent vectors, for the native operators.
+
+In fp32 all are absorbed: in the other form a row's sums have another order, and its bits may not depend on its chunk.
+"""
+
+import ctypes
+
+import numpy as np
+import torch
+
+from engine.backends.native.attention import MAX_BLOCK, MAX_HEAD_DIM, NativeGroupStep, plan
+from engine.backends.native.library import FORMATS, AttentionArguments, ExpandedWork, Rows
+from engine.model.batch import Batch
+from engine.model.config import LatentAttention
+from engine.model.latent import expands
+
+BUILT = 256 << 20
+"""Bytes of keys and values that one work may have built."""
+ABSORBED_ONLY = frozenset({torch.float32})
+"""Formats in which no work is expanded."""
+
+
+class LatentForms:
+    """Says how a step's works attend: which rows are absorbed, and what the others' keys and values are built for."""
+
+    def __init__(
+        self, native: ctypes.CDLL, batch: Batch, group: NativeGroupStep, attention: LatentAttention, dtype: torch.dtype
+    ) -> None:
+        """Takes a step of layers with this attention."""
+        works = list(zip(batch.query_lengths.tolist(), batch.kv_lengths.tolist(), strict=True))
+        self.expanding = tuple(
+            work for work, (queries, keys) in enumerate(works) if _expands(attention, dtype, queries, keys)
+        )
+        self.longest = max((works[work][1] for work in self.expanding), default=0)
+        self._built = [Built(native, attention, dtype, *works[work]) for work in self.expanding]
+        starts = np.cumsum(batch.query_lengths) - batch.query_lengths
+        absorbing: list[Rows] = []
+        for work, (queries, _) in enumerate(works):
+            if work in self.expanding:
+                continue
+            first = int(starts[work])
+            if absorbing and absorbing[-1].first + absorbing[-1].count == first:
+                absorbing[-1].count += queries
+            else:
+                absorbing.append(Rows(first, queries))
+        self.absorbing = (Rows * len(absorbing))(*absorbing)
+        table, stride = group.arguments.tables, group.arguments.table_stride * 8
+        expanded = [
+            ExpandedWork(Rows(int(starts[work]), works[work][0]), works[work][1], table + work * stride, built.told)
+            for work, built in zip(self.expanding, self._built, strict=True)
+        ]
+        self.expansions = (ExpandedWork * len(expanded))(*expanded)
+
+
+class Built:
+    """Holds what attention over the built keys and values of one work is told."""
+
+    def __init__(
+        self, native: ctypes.CDLL, attention: LatentAttention, dtype: torch.dtype, queries: int, keys: int
+    ) -> None:
+        self._table = torch.arange(-(-keys // MAX_BLOCK))
+        told = AttentionArguments(
+            format=FORMATS[dtype],
+            kv_heads=attention.heads,
+            vectors=2,
+            shared=1,
+            dim=attention.nope_dim + attention.rope_dim,
+            value_dim=attention.value_dim,
+            block=MAX_BLOCK,
+            tables=self._table.data_ptr(),
+            table_stride=len(self._table),
+        )
+        lengths = np.array([queries], np.int64), np.array([keys], np.int64)
+        self._units, self._partials = plan(native, told, *lengths, torch.get_num_threads())
+        told.units, told.unit_count = self._units.ctypes.data, len(self._units)
+        told.partials = self._partials.data_ptr() if self._partials.numel() else None
+        self.told = ctypes.pointer(told)
+
+
+def built_numbers(attention: LatentAttention, keys: int) -> int:
+    """Returns how many numbers the keys and values of a work with so many keys take."""
+    return -(-keys // MAX_BLOCK) * MAX_BLOCK * attention.heads * 2 * (attention.nope_dim + attention.rope_dim)
+
+
+def _expands(attention: LatentAttention, dtype: torch.dtype, queries: int, keys: int) -> bool:
+    dim = attention.nope_dim + attention.rope_dim
+    fits = dim <= MAX_HEAD_DIM and dim % 2 == 0 and attention.value_dim <= dim
+    small = built_numbers(attention, keys) * dtype.itemsize <= BUILT
+    return dtype not in ABSORBED_ONLY and fits and small and expands(attention, queries, keys)
