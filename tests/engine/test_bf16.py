@@ -87,7 +87,9 @@ def errors(found: Tensor, exact: Tensor) -> tuple[float, float]:
     return float((off.mean() / size.mean()).sqrt()), float((off / size).max().sqrt())
 
 
-@pytest.mark.parametrize("variant", ["llama", "llama-biases", "llama-odd-head", "mistral-window", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    "variant", ["llama", "llama-biases", "llama-odd-head", "mistral-window", "qwen2", "qwen3", "granite", "glm4"]
+)
 def test_logits_are_as_close_to_the_exact_ones_as_transformers(variant: str, tmp_path: Path) -> None:
     config = VARIANTS[variant]()
     directory = build_rounded(tmp_path / variant, config)
