@@ -50,7 +50,8 @@ def test_every_architecture_gives_the_references_tokens(variant: str, tmp_path: 
 
 @pytest.fixture(scope="module")
 def windowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Golden]]:
-    config = VARIANTS["mistral-window"]()
+    """A model of two KV groups: some of its layers see 9 tokens."""
+    config = VARIANTS["qwen3-layer-types"]()
     directory = build_model(tmp_path_factory.mktemp("windowed") / "model", config)
     return directory, golden(directory, make_prompts([3, 16, 40, 65], config.vocab_size, seed=1), 8)
 

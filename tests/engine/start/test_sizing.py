@@ -213,6 +213,23 @@ def test_the_record_and_the_log_say_what_memory_is_for(
     assert "no host tier" in caplog.text
 
 
+def test_of_a_model_with_windows_it_says_what_each_group_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "engine.start.load"):
+        engine = make_engine(build_model(tmp_path / "model", VARIANTS["qwen3-layer-types"]()), max_batch_tokens=32)
+    memory, pool = engine.memory, engine.pool
+    full, window = pool.spec.groups
+    assert pool.counts[1] < pool.counts[0] and window.window == 9
+    taken = sum(count * group.layers_bytes() for count, group in zip(pool.counts, (full, window), strict=True))
+    assert memory.kv_pool_bytes == taken <= 4 << 20
+    assert memory.tokens == 16 * (pool.counts[0] - 1) and memory.token_bytes == full.layers_bytes() // 16
+    assert f"({pool.counts[0]} and {pool.counts[1]} blocks of 16 tokens, " in caplog.text
+
+
+def test_what_windows_give_up_is_not_kept(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^host_kv_memory: '1.0MiB': all layers of this model see 13 tokens, and"):
+        make_engine(build_model(tmp_path / "model", VARIANTS["mistral-window"]()), host_kv_memory=1 << 20)
+
+
 @pytest.mark.parametrize("cpu_backend", ["native", "torch"])
 @pytest.mark.parametrize("variant", ["llama", "llama-tied", "llama-biases", "qwen3"])
 def test_weights_are_counted_as_they_are_held(variant: str, cpu_backend: str, tmp_path: Path) -> None:
