@@ -15,7 +15,6 @@ SHAPES = {  # vocabulary, hidden, intermediate, layers, heads, KV heads; experts
     "tiny": (4096, 128, 384, 4, 4, 2, 0, 0),
     "135m": (49152, 576, 1536, 30, 9, 3, 0, 0),
     "500m": (151936, 896, 4864, 24, 14, 2, 0, 0),
-    "moe-tiny": (4096, 128, 192, 4, 4, 2, 8, 2),
     "moe-1b": (49152, 1024, 1280, 14, 16, 4, 16, 2),  # 1.0B parameters, of which a token uses 0.2B
 }
 
