@@ -6,7 +6,6 @@ of neighbouring times, and the median over the rounds is shown.
 """
 
 import argparse
-import os
 import platform
 import sys
 from collections.abc import Callable
@@ -33,13 +32,12 @@ from transformers import (
     SmolLM3Config,
 )
 
+from benchmarks.as_a_worker import run
 from benchmarks.in_process import quiet, serve
 from benchmarks.workloads import Workload
 from core.config import EngineConfig
-from core.errors import BatonError
 from engine.executor import Executor
 from engine.start.load import load_engine
-from launcher.deployment import ENVIRONMENT
 from launcher.stages import Stages
 
 TARGET = 0.9
@@ -143,15 +141,7 @@ def options() -> argparse.Namespace:
 def main() -> int:
     """Prints the table; returns 2, and prints one sentence, where a model or a setting is wrong."""
     given = options()
-    if not ENVIRONMENT.keys() <= os.environ.keys():  # as workers are started: OpenMP reads it before Python runs
-        os.execve(sys.executable, [*sys.orig_argv], {**ENVIRONMENT, **os.environ})
-    torch.set_num_threads(given.threads)
-    try:
-        measure(given, Stages())
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run(lambda: measure(given, Stages()), given.threads)
 
 
 if __name__ == "__main__":

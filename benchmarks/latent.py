@@ -8,7 +8,6 @@ is of neighbouring times, and the median over the rounds is shown.
 """
 
 import argparse
-import os
 import platform
 import sys
 import time
@@ -21,15 +20,14 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, DeepseekV3Config, LlamaConfig
 
+from benchmarks.as_a_worker import run
 from benchmarks.in_process import quiet
 from core.config import EngineConfig
-from core.errors import BatonError
 from core.kvspec import blocks_for
 from core.messages import Sampling
 from engine.executor import Executor
 from engine.plan import Plan, Work
 from engine.start.load import load_engine
-from launcher.deployment import ENVIRONMENT
 from launcher.stages import Stages
 
 SHAPE: dict[str, Any] = dict(
@@ -135,15 +133,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
-    if not ENVIRONMENT.keys() <= os.environ.keys():  # as workers are started: OpenMP reads it before Python runs
-        os.execve(sys.executable, [*sys.orig_argv], {**ENVIRONMENT, **os.environ})
-    torch.set_num_threads(given.threads)
-    try:
-        measure(given, Stages())
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run(lambda: measure(given, Stages()), given.threads)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ and their median. With one thread on a CPU times are on its own clock, and a bus
 
 import argparse
 import json
-import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -19,16 +18,15 @@ from time import perf_counter, thread_time
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.as_a_worker import run
 from benchmarks.in_process import quiet
 from benchmarks.random_model import SHAPES, make
 from core.config import EngineConfig
-from core.errors import BatonError
 from core.kvspec import blocks_for
 from core.messages import Sampling
 from engine.executor import Executor
 from engine.plan import Plan, Work
 from engine.start.load import load_engine
-from launcher.deployment import ENVIRONMENT
 
 ADAPTERS = 8
 TARGETS = {1: 1.15, ADAPTERS: 1.25}
@@ -161,15 +159,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
-    if not ENVIRONMENT.keys() <= os.environ.keys():  # as workers are started: OpenMP reads it before Python runs
-        os.execve(sys.executable, [*sys.orig_argv], {**ENVIRONMENT, **os.environ})
-    torch.set_num_threads(given.threads)
-    try:
-        measure(given)
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run(lambda: measure(given), given.threads)
 
 
 if __name__ == "__main__":

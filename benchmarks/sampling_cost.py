@@ -8,7 +8,6 @@ times are on its own clock, and a busy machine shows little. Texts have 512 toke
 """
 
 import argparse
-import os
 import platform
 import sys
 from pathlib import Path
@@ -19,16 +18,15 @@ from time import perf_counter, thread_time
 import torch
 from msgspec import structs
 
+from benchmarks.as_a_worker import run
 from benchmarks.in_process import quiet
 from benchmarks.random_model import make
 from core.config import BlockSize, EngineConfig
-from core.errors import BatonError
 from core.kvspec import blocks_for
 from core.messages import Sampling
 from engine.executor import Executor
 from engine.plan import Plan, Work
 from engine.start.load import load_engine
-from launcher.deployment import ENVIRONMENT
 
 TEXT, PROMPT = 512, 256
 """Tokens of a text when it begins, and how many of them are the prompt."""
@@ -145,18 +143,14 @@ def measure(given: argparse.Namespace, model: str) -> None:
 def main() -> int:
     """Prints the table; returns 2, and prints one sentence, where the model or a setting is wrong."""
     given = options()
-    if not ENVIRONMENT.keys() <= os.environ.keys():  # as workers are started: OpenMP reads it before Python runs
-        os.execve(sys.executable, [*sys.orig_argv], {**ENVIRONMENT, **os.environ})
-    torch.set_num_threads(given.threads)
-    try:
+
+    def measured() -> None:
         with TemporaryDirectory() as directory:
             if not given.model:
                 make(Path(directory), "135m")
             measure(given, given.model or directory)
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    return run(measured, given.threads)
 
 
 if __name__ == "__main__":
