@@ -82,7 +82,13 @@ def join_parts(parts: Tensor, sums: Tensor, output: Tensor) -> None:
         SPLITS=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS,
         DIM=dim,
         PADDED=power_of_two(dim),
+        num_warps=_warps(dim),
     )
+
+
+def _warps(dim: int) -> int:
+    """Returns how many warps hold `MAX_SPLITS` parts of a row in their registers."""
+    return 4 if dim <= 256 else 16
 
 
 @triton.jit(do_not_specialize=["splits"])
@@ -133,7 +139,16 @@ def join_pieces(parts: Tensor, sums: Tensor, starts: Tensor, output: Tensor) -> 
     Example: parts `[9, 32, 128]`, sums `[9, 32]`, starts `[0, 1, 9]`, output `[2, 32, 128]`: the second is joined.
     """
     works, heads, dim = output.shape
-    _join_pieces[(heads, works)](parts, sums, starts, output, PIECES=MAX_SPLITS, DIM=dim, PADDED=power_of_two(dim))
+    _join_pieces[(heads, works)](
+        parts,
+        sums,
+        starts,
+        output,
+        PIECES=MAX_SPLITS,
+        DIM=dim,
+        PADDED=power_of_two(dim),
+        num_warps=_warps(dim),
+    )
 
 
 @triton.jit(do_not_specialize_on_alignment=["starts"])

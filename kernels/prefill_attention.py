@@ -169,7 +169,7 @@ def _attend(
     head = tl.program_id(0)  # of the KV heads: neighbours share the sequence, and its KV lies beside theirs
     heads = tl.num_programs(0) * SHARED
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    work = _work_of(tile, query_start, works, QUERIES)
+    work = work_of(tile, query_start, works, 1, QUERIES)
     begin = tl.load(query_start + work)
     count = tl.load(query_start + work + 1) - begin
     first = (tile - begin // QUERIES - work) * QUERIES
@@ -241,12 +241,14 @@ def _attend(
 
 
 @triton.jit
-def _work_of(tile: tl.tensor, query_start: tl.tensor, works: tl.tensor, QUERIES: tl.constexpr) -> tl.tensor:
-    """Finds the work that a tile belongs to: see the head of this file."""
+def work_of(
+    tile: tl.tensor, query_start: tl.tensor, works: tl.tensor, EACH: tl.constexpr, ROWS: tl.constexpr
+) -> tl.tensor:
+    """Finds the work that a tile of so many rows belongs to, each query being `EACH`: see the head of this file."""
     found = 0
     for first in range(0, works, SEARCHED):
         work = first + tl.arange(0, SEARCHED)
-        first_tile = tl.load(query_start + work, mask=work < works, other=0) // QUERIES + work
+        first_tile = tl.load(query_start + work, mask=work < works, other=0) * EACH // ROWS + work
         found += tl.sum(((work < works) & (first_tile <= tile)).to(tl.int32))
     return found - 1
 

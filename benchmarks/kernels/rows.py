@@ -9,6 +9,8 @@ from benchmarks.kernels import (
     experts_prefill,
     forbid_tokens,
     gate,
+    latent_decode_attention,
+    latent_prefill_attention,
     paged_decode_attention,
     penalize,
     prefill_attention,
@@ -26,6 +28,8 @@ from benchmarks.kernels.case import Limit, Rows, Shape, Size
 MODULES: dict[str, Rows] = {
     "paged_decode_attention": paged_decode_attention,
     "prefill_attention": prefill_attention,
+    "latent_decode_attention": latent_decode_attention,
+    "latent_prefill_attention": latent_prefill_attention,
     "rms_norm": rms_norm,
     "rope_and_store": rope_and_store,
     "gate": gate,

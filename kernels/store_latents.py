@@ -1,0 +1,171 @@
+"""Norms latent vectors, rotates the keys beside them, and stores both; norms queries' latent vectors: in one launch.
+
+    c / sqrt(mean(c^2) + eps) * weight | (k_i cos - k_j sin, k_j cos + k_i sin)                      j = i + rope / 2
+
+of what a product has given for each token, `[query part | c | k]` (DeepSeek-V2, https://arxiv.org/abs/2405.04434,
+section 2.1). Where queries come from a latent vector of their own, that is normed as well. fp32 inside, rounded once. A
+program takes one token's pair of c and k, or its queries' vector.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.sizes import power_of_two
+from kernels.tuning import Config, tuned
+
+CANDIDATES = (Config({}, warps=4), Config({}, warps=2), Config({}, warps=8))
+"""The first is the default."""
+WIDEST = 1 << 13
+"""Numbers of a vector that the registers of a program hold."""
+
+
+def unsupported(latent: int, query_rank: int) -> str:
+    """Says in one sentence why such latent vectors cannot be normed; empty: they can."""
+    widest = max(latent, query_rank)
+    return f"store_latents supports latent vectors of up to {WIDEST} numbers, not {widest}" if widest > WIDEST else ""
+
+
+def store_latents(
+    down: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    cos_sin: Tensor,
+    weight: Tensor,
+    query_weight: Tensor | None,
+    pool: Tensor,
+    eps: float,
+    *,
+    config: Config | None = None,
+) -> Tensor:
+    """Stores each token's latent vector and key. `down` stays as it was.
+
+    Args:
+        down: `[tokens, first + latent + rope]`, contiguous: what queries come from, latent vectors, keys.
+        positions: `[tokens]` int64, 0 … longest - 1, padding's too.
+        slots: `[tokens]` int64, block x block size + offset; negative for padding, of which nothing is stored.
+        cos_sin: `[longest, rope]` fp32, the cosines of the rope / 2 pairs, then their sines.
+        weight: `[latent]`, of the norm.
+        query_weight: `[first]`, of the queries' norm; None: their part is not looked at.
+        pool: one layer, `[blocks, 1, block, latent + rope]` in the format of `down`, contiguous; it is written.
+        eps: what either norm adds to the mean square.
+
+    Returns what queries come from, `[tokens, first]`: normed, or as it is, a part of `down`.
+
+    Example: 3 tokens of DeepSeek-V3: down `[3, 1536 + 512 + 64]`, cos_sin `[8192, 64]`, weight `[512]`, query_weight
+    `[1536]`, pool `[100, 1, 16, 576]`.
+    """
+    tokens, width = down.shape
+    _, vectors, block, stored = pool.shape
+    latent, rope = len(weight), cos_sin.shape[1]
+    first = width - stored
+    assert vectors == 1 and stored == latent + rope and first >= 0 and rope % 2 == 0
+    assert pool.dtype == down.dtype and pool.is_contiguous() and down.is_contiguous()
+    assert positions.shape == slots.shape == (tokens,) and positions.dtype == slots.dtype == torch.int64
+    assert cos_sin.dtype == torch.float32 and cos_sin.is_contiguous() and weight.is_contiguous()
+    queries = down[:, :first]
+    if query_weight is not None:
+        assert query_weight.shape == (first,) and query_weight.is_contiguous() and not unsupported(latent, first)
+        queries = down.new_empty((tokens, first))
+    if tokens:
+        shape = f"{str(down.dtype).removeprefix('torch.')},latent={latent},first={first}"
+        config = config or tuned("store_latents", shape, down.device, CANDIDATES[0])
+        _store_latents[(tokens, 1 if query_weight is None else 2)](
+            down,
+            positions,
+            slots,
+            cos_sin,
+            weight,
+            weight if query_weight is None else query_weight,
+            pool,
+            queries,
+            eps,
+            FIRST=first,
+            LATENT=latent,
+            ROPE=rope,
+            FIRST_TILE=power_of_two(max(first, 1)),
+            LATENT_TILE=power_of_two(latent),
+            PAIRS=power_of_two(rope // 2),
+            BLOCK=block,
+            **config.options(),
+        )
+    return queries
+
+
+# Both are slices of what a step copies to the device at once: another kernel for each alignment would be compiled while
+# a request waits.
+@triton.jit(do_not_specialize_on_alignment=["positions", "slots"])
+def _store_latents(
+    down: tl.tensor,
+    positions: tl.tensor,
+    slots: tl.tensor,
+    cos_sin: tl.tensor,
+    weight: tl.tensor,
+    query_weight: tl.tensor,
+    pool: tl.tensor,
+    queries: tl.tensor,
+    eps: tl.tensor,
+    FIRST: tl.constexpr,
+    LATENT: tl.constexpr,
+    ROPE: tl.constexpr,
+    FIRST_TILE: tl.constexpr,
+    LATENT_TILE: tl.constexpr,
+    PAIRS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    token = tl.program_id(0).to(tl.int64)
+    here = down + token * (FIRST + LATENT + ROPE)
+    if tl.program_id(1) == 1:
+        number = tl.arange(0, FIRST_TILE)
+        normed = _normed(here, query_weight, number, eps, FIRST)
+        tl.store(queries + token * FIRST + number, normed.to(queries.dtype.element_ty), mask=number < FIRST)
+        return
+    slot = tl.load(slots + token)
+    if slot < 0:
+        return
+    place = pool + slot // BLOCK * (BLOCK * (LATENT + ROPE)) + slot % BLOCK * (LATENT + ROPE)
+    number = tl.arange(0, LATENT_TILE)
+    normed = _normed(here + FIRST, weight, number, eps, LATENT)
+    tl.store(place + number, normed.to(pool.dtype.element_ty), mask=number < LATENT)
+    pair = tl.arange(0, PAIRS)
+    inside = pair < ROPE // 2
+    angle = cos_sin + tl.load(positions + token) * ROPE + pair
+    cos = tl.load(angle, mask=inside, other=0.0)
+    sin = tl.load(angle + ROPE // 2, mask=inside, other=0.0)
+    first = tl.load(here + FIRST + LATENT + pair, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(here + FIRST + LATENT + ROPE // 2 + pair, mask=inside, other=0.0).to(tl.float32)
+    target = place + LATENT + pair
+    tl.store(target, (first * cos - second * sin).to(pool.dtype.element_ty), mask=inside)
+    tl.store(target + ROPE // 2, (second * cos + first * sin).to(pool.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _normed(here: tl.tensor, weight: tl.tensor, number: tl.tensor, eps: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:
+    scale = tl.load(weight + number, mask=number < WIDTH, other=0.0).to(tl.float32)
+    wide = tl.load(here + number, mask=number < WIDTH, other=0.0).to(tl.float32)
+    return wide * tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps) * scale
+
+
+def reference(
+    down: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    cos_sin: Tensor,
+    weight: Tensor,
+    query_weight: Tensor | None,
+    pool: Tensor,
+    eps: float,
+) -> Tensor:
+    """Computes the same by torch's operators, in fp32 or what is wider."""
+    block, latent, rope = pool.shape[2], len(weight), cos_sin.shape[1]
+    wide = down.to(torch.promote_types(down.dtype, torch.float32))
+    queries, latents, first, second = wide.split((down.shape[1] - latent - rope, latent, rope // 2, rope // 2), 1)
+    latents = latents * (latents.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+    cos, sin = cos_sin[positions].chunk(2, -1)
+    vectors = torch.cat((latents, first * cos - second * sin, second * cos + first * sin), 1).to(down.dtype)
+    kept = slots >= 0
+    pool[slots[kept] // block, 0, slots[kept] % block] = vectors[kept]
+    if query_weight is not None:
+        queries = queries * (queries.square().mean(-1, keepdim=True) + eps).rsqrt() * query_weight
+    return queries.to(down.dtype)
