@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kernels.attention_tiles import LOG2_E
 from kernels.device import multiplies_by_groups
-from kernels.sizes import power_of_two
+from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
 LEAST, MOST_LATENT, MOST_ROPE = 16, 512, 128
@@ -47,6 +47,11 @@ def unsupported(dtype: torch.dtype, latent: int, rope: int, block: int) -> str:
     if block < 8 or block % 8:
         return f"attention supports block sizes that are multiples of 8, not {block}"
     return ""
+
+
+def programs_of(heads: int) -> int:
+    """Returns for how many programs one piece of a sequence counts: each fills a processor by half, or more."""
+    return 2 * tile_count(heads, GROUPED.tiles["ROWS"])
 
 
 class Shape(NamedTuple):

@@ -12,6 +12,7 @@ from benchmarks.kernels.case import Case, Limit, Size, Target, close, random
 from benchmarks.kernels.paging import BLOCK, processors
 from kernels.decode_pieces import cut, may_be_cut, pieces_of, room_for_pieces
 from kernels.latent_decode_attention import CANDIDATES, latent_decode_attention, reference
+from kernels.latent_tiles import programs_of
 from kernels.tuning import Config
 
 LIMIT: Limit = "copy"
@@ -31,7 +32,7 @@ class Vectors(NamedTuple):
     @property
     def scale(self) -> float:
         """Returns about what models scale scores by."""
-        return (self.latent // 4 + self.rope) ** -0.5
+        return float((self.latent // 4 + self.rope) ** -0.5)
 
     def __str__(self) -> str:
         return f"{self.heads} heads, {self.latent} + {self.rope}"
@@ -82,7 +83,7 @@ class LatentDecode:
         queries = random((self.batch, vectors.heads, vectors.latent + vectors.rope), device, dtype)
         pieces = None
         if may_be_cut(self.context, 0):
-            room = room_for_pieces(processors(device), 1)
+            room = room_for_pieces(processors(device), programs_of(vectors.heads))
             planned = torch.from_numpy(cut(np.full(self.batch, self.context), room)).to(device)
             pieces = pieces_of(planned, self.batch, room)
 

@@ -48,8 +48,8 @@ def latent_problem(
     starts = torch.tensor([0] + [queries for queries, _ in works]).cumsum(0).int()
     queries = torch.randn(int(starts[-1]), heads, latent + rope).to(dtype)
     lengths = torch.tensor([length for _, length in works], dtype=torch.int32)
-    placed = (part.to(device) for part in (queries, pool, tables, starts, lengths))
-    return Latents(*placed, latent=latent, scale=(latent + rope) ** -0.5)
+    placed = (queries.to(device), pool.to(device), tables.to(device), starts.to(device), lengths.to(device))
+    return Latents(*placed, latent, (latent + rope) ** -0.5)
 
 
 def assert_attends(found: Tensor, problem: Latents) -> None:

@@ -57,8 +57,17 @@ class Step:
                 EPS,
                 config=config,
             )
-        wide = [None if each is None else each.double() for each in (self.cos_sin, self.weight, self.query_weight)]
-        exact = reference(self.down.double(), self.positions, self.slots, *wide, exact_pool, EPS)  # type: ignore[arg-type]
+        query_weight = None if self.query_weight is None else self.query_weight.double()
+        exact = reference(
+            self.down.double(),
+            self.positions,
+            self.slots,
+            self.cos_sin.double(),
+            self.weight.double(),
+            query_weight,
+            exact_pool,
+            EPS,
+        )
         assert self.down.equal(before)
         self._close(found, exact, self.shape.first)
 

@@ -12,15 +12,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.backends.triton.latent_chunks import Sizes, all_expand, attend_expanded
 from engine.device import to_device
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, Ints
-from engine.model.config import HeadAttention
-from engine.model.kv_layout import groups_of_layers
+from engine.model.config import HeadAttention, LatentAttention
+from engine.model.kv_layout import AnyAttention, groups_of_layers
+from engine.model.linear import LatentProducts
 from kernels.attention_parts import FEW_SPLITS, MAX_SPLITS
 from kernels.attention_tiles import Scoring
 from kernels.decode_pieces import Pieces, cut, may_be_cut, pieces_of, room_for_pieces, words_of_pieces
 from kernels.device import processors
+from kernels.latent_decode_attention import latent_decode_attention
+from kernels.latent_prefill_attention import latent_prefill_attention
+from kernels.latent_tiles import programs_of
 from kernels.paged_decode_attention import paged_decode_attention
 from kernels.prefill_attention import prefill_attention
 
@@ -51,6 +56,7 @@ class Chunks:
     tables: Tables
     query_start: Tensor  # [works + 1] int32, from the first chunk's first row
     longest: int  # queries of one work
+    works: Sequence[Sizes]  # of each
 
 
 @dataclass(frozen=True)
@@ -65,17 +71,20 @@ class GroupStep:
 class TritonAttention:
     """See `engine.model.attention.Attention`."""
 
-    def __init__(self, layers: Sequence[Tensor], attentions: Sequence[HeadAttention]) -> None:
+    def __init__(self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention]) -> None:
         """Takes the pool's layers, each `[blocks, vectors, block, width]`."""
-        self._layers = [layer.unflatten(1, (-1, 2)) for layer in layers]  # [blocks, kv_heads, 2, block, head_dim]
+        self._layers = [
+            layer.unflatten(1, (-1, 2)) if isinstance(attention, HeadAttention) else layer
+            for layer, attention in zip(layers, attentions, strict=True)
+        ]  # [blocks, kv_heads, 2, block, head_dim], or [blocks, 1, block, latent + rope]
         self._attentions = attentions
         self._group_of_layer = groups_of_layers(attentions)
         self.groups = max(self._group_of_layer) + 1
         self._firsts = [self._group_of_layer.index(group) for group in range(self.groups)]  # of each group a layer
         self.windows = [attentions[first].window for first in self._firsts]  # of each group
         self.device, self.block = layers[0].device, layers[0].shape[2]
-        heads = [attentions[first].kv_heads for first in self._firsts]
-        self._rooms = [room_for_pieces(processors(self.device), each) for each in heads]
+        programs = [_programs(attentions[first]) for first in self._firsts]
+        self._rooms = [room_for_pieces(processors(self.device), each) for each in programs]
 
     def begin(self, batch: Batch) -> "TritonAttentionStep":
         """Brings lengths and tables into the kernels' format."""
@@ -94,7 +103,8 @@ class TritonAttention:
             blocks, chunks = places.block_tables.int(), None
             if singles < works:
                 rest = Tables(blocks[singles:], kv_lengths[singles:])
-                chunks = Chunks(rest, starts_there, int(lengths[singles:].max()))
+                sizes = list(zip(lengths[singles:].tolist(), batch.kv_lengths[singles:].tolist(), strict=True))
+                chunks = Chunks(rest, starts_there, int(lengths[singles:].max()), sizes)
             first = Tables(blocks[:singles], kv_lengths[:singles])
             steps.append(GroupStep(places.slots, Singles(first, pieces.get(group)), chunks))
         return self.step(steps)
@@ -129,15 +139,36 @@ class TritonAttention:
         for attention in dict.fromkeys(self._attentions):
             layer = self._attentions.index(attention)
             pool = self._layers[layer]
+            ways = None, pieces[self._group_of_layer[layer]]
+            if isinstance(attention, LatentAttention):
+                self._warm_up_latents(attention, pool, Tables(table, lengths), starts, ways)
+                continue
             queries = pool.new_zeros((1, attention.heads, attention.head_dim))
             decode = partial(paged_decode_attention, queries, pool, table, lengths, scoring=scoring_of(attention))
             prefill = partial(prefill_attention, queries, pool, table, starts, lengths, scoring=scoring_of(attention))
             sinks = torch.zeros(attention.heads, device=self.device) if attention.sinks else None
-            for cuts in (None, pieces[self._group_of_layer[layer]]):
+            for cuts in ways:
                 decode(sinks=sinks, pieces=cuts)
             for splits in (1, FEW_SPLITS, MAX_SPLITS):
                 for longest in (1, MANY):
                     prefill(sinks=sinks, longest=longest, splits=splits)
+
+    def _warm_up_latents(
+        self,
+        attention: LatentAttention,
+        pool: Tensor,
+        tables: Tables,
+        starts: Tensor,
+        ways: Sequence[Pieces | None],
+    ) -> None:
+        queries = pool.new_zeros((1, attention.heads, pool.shape[-1]))
+        latent, scale = attention.latent_rank, attention.scale
+        decode = partial(latent_decode_attention, queries, pool, tables.blocks, tables.kv_lengths)
+        prefill = partial(latent_prefill_attention, queries, pool, tables.blocks, starts, tables.kv_lengths)
+        for cuts in ways:
+            decode(latent=latent, scale=scale, pieces=cuts)
+        for splits in (1, FEW_SPLITS, MAX_SPLITS):
+            prefill(latent=latent, scale=scale, splits=splits)
 
     def step(self, groups: Sequence[GroupStep]) -> "TritonAttentionStep":
         """Makes a step whose first rows are the single queries."""
@@ -148,7 +179,7 @@ class TritonAttentionStep(AttentionStep):
     """See `engine.model.attention.AttentionStep`."""
 
     def __init__(
-        self, layers: Sequence[Tensor], attentions: Sequence[HeadAttention], steps: Sequence[GroupStep]
+        self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention], steps: Sequence[GroupStep]
     ) -> None:
         """Takes of each layer its KV, its attention and its group's places."""
         self._layers = layers
@@ -170,7 +201,10 @@ class TritonAttentionStep(AttentionStep):
         pool[slots // block, :, :, slots % block] = keys_values.view(-1, 2, kv_heads, dim).transpose(1, 2)
 
     def attend(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
-        pool, scoring, step = self._layers[layer], scoring_of(self._attentions[layer]), self._steps[layer]
+        pool, attention, step = self._layers[layer], self._attentions[layer], self._steps[layer]
+        if isinstance(attention, LatentAttention):
+            return _attend_latents(pool, attention, queries, step.singles, step.chunks)
+        scoring = scoring_of(attention)
         singles, chunks = step.singles, step.chunks
         count = len(singles.tables.kv_lengths)
         output = queries.new_empty(queries.shape)  # of both kernels: a place of its own for each would be copied
@@ -198,6 +232,56 @@ class TritonAttentionStep(AttentionStep):
                 output=output[count:],
             )
         return output
+
+    def attend_latent(self, layer: int, queries: Tensor, products: LatentProducts) -> Tensor:
+        pool, attention, step = self._layers[layer], self._attentions[layer], self._steps[layer]
+        assert isinstance(attention, LatentAttention)
+        chunks = step.chunks
+        if chunks is None or not all_expand(attention, chunks.works):
+            return products.values(self.attend(layer, products.absorbed(queries)))
+        count = len(step.singles.tables.kv_lengths)
+        output = queries.new_empty((*queries.shape[:2], attention.value_dim))
+        if count:
+            absorbed = products.absorbed(queries[:count])
+            output[:count] = products.values(_attend_latents(pool, attention, absorbed, step.singles, None))
+        attend_expanded(pool, queries[count:], chunks.tables.blocks, chunks.works, attention, products, output[count:])
+        return output
+
+
+def _attend_latents(
+    pool: Tensor, attention: LatentAttention, queries: Tensor, singles: Singles, chunks: Chunks | None
+) -> Tensor:
+    """Attends from absorbed `queries` `[tokens, heads, latent + rope]`; returns `[tokens, heads, latent]`."""
+    count = len(singles.tables.kv_lengths)
+    output = queries.new_empty((*queries.shape[:2], attention.latent_rank))
+    if count:
+        latent_decode_attention(
+            queries[:count],
+            pool,
+            singles.tables.blocks,
+            singles.tables.kv_lengths,
+            latent=attention.latent_rank,
+            scale=attention.scale,
+            pieces=singles.pieces,
+            output=output[:count],
+        )
+    if chunks is not None:
+        latent_prefill_attention(
+            queries[count:],
+            pool,
+            chunks.tables.blocks,
+            chunks.query_start,
+            chunks.tables.kv_lengths,
+            latent=attention.latent_rank,
+            scale=attention.scale,
+            output=output[count:],
+        )
+    return output
+
+
+def _programs(attention: AnyAttention) -> int:
+    """Counts the programs that a piece of a sequence takes."""
+    return attention.kv_heads if isinstance(attention, HeadAttention) else programs_of(attention.heads)
 
 
 def scoring_of(attention: HeadAttention) -> Scoring:

@@ -22,13 +22,13 @@ from engine.backends.triton.linear import TritonLinears
 from engine.backends.triton.mover import TritonMover
 from engine.backends.triton.sampler import TritonSampler
 from engine.backends.triton.scorer import TritonScorer
-from engine.model.config import AttentionLayer, ExpertsMLP, HeadAttention, LayerConfig, ModelConfig, TextModel, heads_of
+from engine.model.config import AttentionLayer, ExpertsMLP, LatentAttention, LayerConfig, ModelConfig, TextModel
 from engine.model.layer import Layer
 from engine.model.linear import Linear
 from engine.model.model import Model
 from engine.model.rope import angle_table
 from engine.model.transformer import OperatorLayers
-from kernels import attention_tiles, rms_norm, rope_and_store, route, sample
+from kernels import attention_tiles, latent_tiles, rms_norm, rope_and_store, route, sample, store_latents
 
 
 class TritonBackend(Backend[Linear, TritonAttentionStep]):
@@ -52,7 +52,7 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         return OperatorLayers(config, layers, norm, TritonElementwise(tables, config.norm_eps))
 
     def attention(self, config: TextModel, pool: list[Tensor]) -> TritonAttention:
-        return TritonAttention(pool, [heads_of(layer) for layer in config.layers])
+        return TritonAttention(pool, [layer.attention for layer in config.layers])
 
     def warm_up(self, config: TextModel, pool: list[Tensor]) -> None:
         self.attention(config, pool).warm_up()
@@ -85,12 +85,17 @@ def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
 
 def _unsupported_layer(layer: AttentionLayer, dtype: torch.dtype, block: int) -> str:
     attention = layer.attention
-    if not isinstance(attention, HeadAttention):
-        return "there are no kernels for latent attention"
-    why = attention_tiles.unsupported(dtype, attention.head_dim, block, attention.heads // attention.kv_heads)
+    if isinstance(attention, LatentAttention):
+        latent, rope = attention.latent_rank, attention.rope_dim
+        why = latent_tiles.unsupported(dtype, latent, rope, block)
+        why = why or store_latents.unsupported(latent, attention.query_rank)
+    else:
+        why = attention_tiles.unsupported(dtype, attention.head_dim, block, attention.heads // attention.kv_heads)
     if why or not isinstance(layer, LayerConfig):  # the rest of the layer is not ours
         return why
     if isinstance(layer.mlp, ExpertsMLP) and (why := route.unsupported(layer.mlp.experts)):
         return why
+    if isinstance(attention, LatentAttention):
+        return ""
     all_heads = attention.heads + 2 * attention.kv_heads if attention.norm == "all" else 0
     return rope_and_store.unsupported(attention.head_dim, all_heads)

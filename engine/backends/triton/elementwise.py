@@ -9,18 +9,19 @@ Importing this module loads Triton.
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from engine.backends.triton.attention import TritonAttentionStep
 from engine.backends.triton.experts import routing_of
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
 from engine.model.elementwise import Angles
-from engine.model.rope import Rope, rotate_
+from engine.model.rope import Rope
 from kernels.gate import gate
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_and_store import rope_and_store
+from kernels.rotate_queries import rotate_queries
 from kernels.route import route
+from kernels.store_latents import store_latents
 
 
 class TritonElementwise:
@@ -75,15 +76,12 @@ class TritonElementwise:
         layer: int,
         attention: LatentAttention,
     ) -> Tensor:
-        queries, vectors = down.tensor_split([down.shape[1] - attention.latent_rank - attention.rope_dim], 1)
-        latents, keys = vectors.tensor_split([attention.latent_rank], 1)
-        latents.copy_(rms_norm(latents.contiguous(), norm, attention.norm_eps))
-        rotate_(keys.unsqueeze(1), *_sides(angles, down.dtype))
-        step.store(layer, vectors.unsqueeze(1))
-        return queries if query_norm is None else rms_norm(queries.contiguous(), query_norm, attention.norm_eps)
+        positions, table = angles
+        pool, slots = step.pool(layer), step.slots(layer)
+        return store_latents(down, positions, slots, table, norm, query_norm, pool, attention.norm_eps)
 
     def rotate_queries(self, queries: Tensor, angles: Angles, attention: LatentAttention) -> Tensor:
-        rotate_(queries[..., attention.nope_dim :], *_sides(angles, queries.dtype))
+        rotate_queries(queries, *angles)
         return queries
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
@@ -91,10 +89,3 @@ class TritonElementwise:
 
     def route(self, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
         return route(logits, routing_of(mlp), correction)
-
-
-def _sides(angles: Angles, dtype: torch.dtype) -> Angles:
-    """Returns cosine and signed sine as PyTorch's operators take them, `[tokens, 1, rope.dim]` each."""
-    positions, table = angles
-    cos, sin = table[positions].to(dtype).unsqueeze(1).chunk(2, -1)
-    return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)

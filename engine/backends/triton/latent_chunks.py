@@ -1,0 +1,66 @@
+"""Attends with chunks of prompts to latent vectors in the expanded form: keys and values are built, and then dropped.
+
+A chunk costs fewer operations so than absorbed, unless few queries stand behind many keys (`engine.model.latent`). Each
+is a few operators of PyTorch's, whose fused attention takes keys and values of different sizes. The host knows all
+sizes, so it waits for nothing.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.model.config import LatentAttention
+from engine.model.latent import expands
+from engine.model.linear import LatentProducts
+
+LEAST = 64
+"""Queries of a chunk: with fewer, operators of its own take longer than the form saves."""
+BUILT = 256 << 20
+"""Bytes of keys and values that are built at once, unless a single head has more."""
+
+Sizes = tuple[int, int]
+"""Queries of a work, and its keys, those of the queries among them."""
+
+
+def all_expand(attention: LatentAttention, works: Sequence[Sizes]) -> bool:
+    """Tells whether every one of a step's chunks is better attended to in the expanded form."""
+    return all(queries >= LEAST and expands(attention, queries, keys) for queries, keys in works)
+
+
+def attend_expanded(
+    pool: Tensor,
+    queries: Tensor,
+    block_tables: Tensor,
+    works: Sequence[Sizes],
+    attention: LatentAttention,
+    products: LatentProducts,
+    output: Tensor,
+) -> None:
+    """Writes `output` `[tokens, heads, value]` of rotated `queries` `[tokens, heads, nope + rope]`, work after work.
+
+    `pool` is a layer, `[blocks, 1, block, latent + rope]`, and `block_tables` are int32 `[works, width]`.
+    """
+    block, begin = pool.shape[2], 0
+    for table, (count, keys) in zip(block_tables, works, strict=True):
+        vectors = pool.index_select(0, table[: -(-keys // block)]).flatten(0, 2)[:keys]
+        rows = slice(begin, begin + count)
+        begin += count
+        mask = None
+        if keys > count:
+            at = torch.arange(keys - count, keys, device=pool.device)
+            mask = torch.arange(keys, device=pool.device) <= at[:, None]
+        together = max(1, BUILT // (keys * pool.element_size() * (queries.shape[2] + attention.value_dim)))
+        for head in range(0, attention.heads, together):
+            heads = slice(head, min(head + together, attention.heads))
+            own, values = products.expanded(vectors, heads)  # [heads, keys, …]
+            found = functional.scaled_dot_product_attention(
+                queries[rows, heads].transpose(0, 1)[None],
+                own[None],
+                values[None],
+                attn_mask=mask,
+                is_causal=mask is None,
+                scale=attention.scale,
+            )
+            output[rows, heads] = found[0].transpose(0, 1)
