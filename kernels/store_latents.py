@@ -144,8 +144,8 @@ def _store_latents(
 def _normed(here: tl.tensor, weight: tl.tensor, number: tl.tensor, eps: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:
     scale = tl.load(weight + number, mask=number < WIDTH, other=0.0).to(tl.float32)
     wide = tl.load(here + number, mask=number < WIDTH, other=0.0).to(tl.float32)
-    inverse: tl.tensor = tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
-    return wide * inverse * scale
+    normed: tl.tensor = wide * tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps) * scale
+    return normed
 
 
 def reference(

@@ -47,11 +47,11 @@ def test_tokens_equal_the_references(
 ) -> None:
     """Chunks beside decodes, steps of decodes only, padded and not, launched before the one before is collected.
 
-    Sequences of more than 8 tokens are cut into pieces, shorter ones in the same step are not. Steps of latent
-    attention in which all chunks have 6 queries, or more, are in the expanded form.
+    Sequences of more than 8 tokens are cut into pieces, shorter ones in the same step are not. Of latent
+    attention the first step is in the expanded form, the second one absorbed.
     """
     monkeypatch.setattr("kernels.decode_pieces.SHORTEST_PART", 8)
-    monkeypatch.setattr("engine.backends.triton.latent_chunks.LEAST", 6)
+    monkeypatch.setattr("engine.backends.triton.latent_chunks.LEAST", 2)
     config = VARIANTS[variant]()
     config.num_hidden_layers, config.layer_types = 2, (getattr(config, "layer_types", None) or [])[:2] or None
     directory = build_model(tmp_path / variant, config)
