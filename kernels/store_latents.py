@@ -144,8 +144,7 @@ def _store_latents(
 def _normed(here: tl.tensor, weight: tl.tensor, number: tl.tensor, eps: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:
     scale = tl.load(weight + number, mask=number < WIDTH, other=0.0).to(tl.float32)
     wide = tl.load(here + number, mask=number < WIDTH, other=0.0).to(tl.float32)
-    normed: tl.tensor = wide * tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps) * scale
-    return normed
+    return wide * tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps) * scale
 
 
 def reference(
@@ -169,4 +168,5 @@ def reference(
     pool[slots[kept] // block, 0, slots[kept] % block] = vectors[kept]
     if query_weight is not None:
         queries = queries * (queries.square().mean(-1, keepdim=True) + eps).rsqrt() * query_weight
-    return queries.to(down.dtype)
+    exact: Tensor = queries
+    return exact.to(down.dtype)
