@@ -28,7 +28,7 @@ from kernels.tuning import Config, tuned
 FEW, SOME, MANY = 16, 64, 128
 """Rows of a tile: as few as tensor cores take, as few as they multiply at their full rate, and more."""
 
-CANDIDATES = (
+CONFIGS = (
     Config({"TILE": 32, "DEPTH": 128, "GROUP": 1}, warps=4, stages=4),
     Config({"TILE": 64, "DEPTH": 64, "GROUP": 8}, warps=4, stages=3),
     Config({"TILE": 64, "DEPTH": 64, "GROUP": 8}, warps=8, stages=3),
@@ -158,8 +158,8 @@ def _launch(
 
 def _default(dtype: torch.dtype, rows: int, *, gated: bool) -> Config:
     if dtype == torch.float32:
-        return CANDIDATES[-1]
-    return CANDIDATES[(FEW, SOME, MANY).index(rows) if gated or rows < MANY else -2]
+        return CONFIGS[-1]
+    return CONFIGS[(FEW, SOME, MANY).index(rows) if gated or rows < MANY else -2]
 
 
 @triton.jit

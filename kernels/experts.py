@@ -9,13 +9,15 @@ launched follow from the number of tokens alone. So the host waits for nothing, 
 import torch
 from torch import Tensor
 
-from kernels.expert_products import CANDIDATES, Expert, down, gate_up, rows_for, summed, unsupported
+from kernels.expert_products import CONFIGS, Expert, down, gate_up, rows_for, summed, unsupported
 from kernels.gate import Activation
 from kernels.gate import reference as gated
 from kernels.sort_by_expert import sort_by_expert
 from kernels.tuning import Config
 
 __all__ = ["CANDIDATES", "Expert", "experts", "reference", "unsupported"]
+
+CANDIDATES = CONFIGS
 
 
 def experts(

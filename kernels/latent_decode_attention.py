@@ -18,11 +18,13 @@ from kernels import latent_prefill_attention
 from kernels.attention_parts import join_pieces, store_part
 from kernels.attention_tiles import LOWEST
 from kernels.decode_pieces import Pieces
-from kernels.latent_tiles import CANDIDATES, attend_latents, checked, load_queries
+from kernels.latent_tiles import CONFIGS, attend_latents, checked, load_queries
 from kernels.sizes import tile_count
 from kernels.tuning import Config
 
 __all__ = ["CANDIDATES", "latent_decode_attention", "reference"]
+
+CANDIDATES = CONFIGS
 
 
 def latent_decode_attention(

@@ -16,11 +16,13 @@ from torch import Tensor
 from kernels.attention_parts import MAX_SPLITS, join_parts, parts_of, split_count, store_part
 from kernels.attention_tiles import LOWEST
 from kernels.device import processors
-from kernels.latent_tiles import CANDIDATES, attend_latents, checked, load_queries
+from kernels.latent_tiles import CONFIGS, attend_latents, checked, load_queries
 from kernels.prefill_attention import work_of
 from kernels.tuning import Config
 
 __all__ = ["CANDIDATES", "latent_prefill_attention", "reference", "result_of"]
+
+CANDIDATES = CONFIGS
 
 
 def latent_prefill_attention(

@@ -28,7 +28,7 @@ GROUPED = Config({"ROWS": 64, "TILE": 32}, warps=8, stages=2)
 WITHOUT_GROUPS = Config({"ROWS": 16, "TILE": 32}, warps=4, stages=2)
 SINGLE = Config({"ROWS": 16, "TILE": 16}, warps=8, stages=2)
 """The defaults: where products take operands from shared memory, where from registers or heads are few, for fp32."""
-CANDIDATES = (
+CONFIGS = (
     GROUPED,
     Config({"ROWS": 64, "TILE": 64}, warps=8, stages=2),
     Config({"ROWS": 32, "TILE": 32}, warps=8, stages=2),

@@ -21,6 +21,9 @@ KERNELS = {
     "paged_decode_attention": 45,
     "attention_parts": 20,
     "prefill_attention": 50,
+    "latent_decode_attention": 40,
+    "latent_prefill_attention": 40,
+    "experts": 40,
     "sample": 30,
     "score_floor": 30,
     "block_copy": 35,
@@ -30,6 +33,8 @@ OPERATORS = ("attention", "elementwise_triton", "adjuster_steps", "sampler_trito
 """Tests of what the engine makes of the kernels: they take a GPU where there is one."""
 ADJUSTING = ("penalize", "token_mask", "forbid_tokens", "token_scores")
 """Kernels so small that they share a stage."""
+ROUTING_AND_LATENTS = ("route", "sort_by_expert", "store_latents", "rotate_queries")
+"""The same."""
 MOST_TESTERS = 14
 """Processes that tests run in, side by side; each has half a gigabyte of the GPU's memory for itself alone."""
 
@@ -108,6 +113,7 @@ PART_TWO = (
         *(f"tests/engine/backends/test_{name}.py" for name in OPERATORS),
         *(f"tests/kernels/test_{name}.py" for name in ADJUSTING),
     ),
+    _pytest("routing-and-latents", 40, *(f"tests/kernels/test_{name}.py" for name in ROUTING_AND_LATENTS)),
     _pytest(
         "architectures",
         50,

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.expert_products import CANDIDATES, FEW, MANY, SOME, Expert, rows_for, unsupported
-from kernels.experts import experts, reference
+from kernels.expert_products import FEW, MANY, SOME, Expert, rows_for, unsupported
+from kernels.experts import CANDIDATES, experts, reference
 from kernels.gate import Activation
 from kernels.gate import reference as gated
 from kernels.tuning import Config

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from kernels.decode_pieces import NOBODY, Pieces
-from kernels.latent_decode_attention import latent_decode_attention, reference
+from kernels.latent_decode_attention import CANDIDATES, latent_decode_attention, reference
 from kernels.latent_prefill_attention import reference as prefill_reference
-from kernels.latent_tiles import CANDIDATES, unsupported
+from kernels.latent_tiles import unsupported
 from kernels.tuning import Config
 from tests.kernels.latent_problem import Latents, assert_attends, latent_problem
 from tests.kernels.poison import poisoned

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.latent_prefill_attention import latent_prefill_attention
-from kernels.latent_tiles import CANDIDATES
+from kernels.latent_prefill_attention import CANDIDATES, latent_prefill_attention
 from kernels.tuning import Config
 from tests.kernels.latent_problem import Latents, assert_attends, latent_problem
 from tests.kernels.poison import poisoned
