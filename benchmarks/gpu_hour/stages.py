@@ -21,9 +21,6 @@ KERNELS = {
     "paged_decode_attention": 45,
     "attention_parts": 20,
     "prefill_attention": 50,
-    "latent_decode_attention": 40,
-    "latent_prefill_attention": 40,
-    "experts": 40,
     "sample": 30,
     "score_floor": 30,
     "block_copy": 35,
@@ -32,9 +29,9 @@ KERNELS = {
 OPERATORS = ("attention", "elementwise_triton", "adjuster_steps", "sampler_triton", "triton_backend")
 """Tests of what the engine makes of the kernels: they take a GPU where there is one."""
 ADJUSTING = ("penalize", "token_mask", "forbid_tokens", "token_scores")
-"""Kernels so small that they share a stage."""
-ROUTING_AND_LATENTS = ("route", "sort_by_expert", "store_latents", "rotate_queries")
-"""The same."""
+MIXTURES = ("route", "sort_by_expert", "experts")
+LATENTS = ("store_latents", "rotate_queries", "latent_decode_attention", "latent_prefill_attention")
+"""Kernels that share a stage: their number is bounded by what a call may print."""
 MOST_TESTERS = 14
 """Processes that tests run in, side by side; each has half a gigabyte of the GPU's memory for itself alone."""
 
@@ -98,22 +95,21 @@ PART_TWO = (
         75,
         programs=("compute-sanitizer",),
     ),
-    Stage("tune", ("-m", "benchmarks.kernels", "--tune", "--seconds", "75"), 95),
+    Stage("tune", ("-m", "benchmarks.kernels", "--tune", "--seconds", "55"), 75),
     Stage(
         "table",
-        ("-m", "benchmarks.kernels", "--seconds", "75", "--json", "{work}/result.json"),
-        90,
+        ("-m", "benchmarks.kernels", "--seconds", "65", "--json", "{work}/result.json"),
+        80,
         result="result.json",
     ),
     _engine(f"{LARGE}-tuned", LARGE, 75),
     _engine(SMALL, SMALL, 45),
     _pytest(
         "operators",
-        35,
+        65,
         *(f"tests/engine/backends/test_{name}.py" for name in OPERATORS),
-        *(f"tests/kernels/test_{name}.py" for name in ADJUSTING),
+        *(f"tests/kernels/test_{name}.py" for name in (*ADJUSTING, *MIXTURES, *LATENTS)),
     ),
-    _pytest("routing-and-latents", 40, *(f"tests/kernels/test_{name}.py" for name in ROUTING_AND_LATENTS)),
     _pytest(
         "architectures",
         50,
