@@ -26,9 +26,10 @@ class Loop:
         engine = executor.engine
         self._depth = engine.launch_depth
         self._flying = 0
+        batch = step_tokens(config, engine.backend.device)
         self.scheduler = Scheduler(
-            BlockManager(engine.pool.spec, engine.pool.counts),
-            max_batch_tokens=step_tokens(config, engine.backend.device),
+            BlockManager(engine.pool.spec, engine.pool.counts, ahead=batch * self._depth),
+            max_batch_tokens=batch,
             max_sequences=config.max_sequences,
             max_model_len=engine.model_config.max_model_len,
             max_in_flight=self._depth,

@@ -6,12 +6,13 @@ them begun by an attempt that died, some of them released on the way. What each 
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from core.ids import AttemptKey
+from core.kvspec import KVGroup
 from core.messages import Finish, Limits, Prompt, Sampling
 from core.scores import TokenScore
 from engine.blocks.manager import BlockManager
@@ -115,6 +116,10 @@ def question(rng: random.Random, shared: list[int], longest: int) -> Question:
     )
 
 
+def _groups(engine: Engine) -> Iterator[tuple[KVGroup, int]]:
+    return zip(engine.pool.spec.groups, engine.pool.counts, strict=True)
+
+
 def _words(rng: random.Random, letters: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Draws bad words; of few letters, they are met."""
     return tuple(tuple(rng.choices(letters, k=rng.choice((2, 2, 3)))) for _ in range(12))
@@ -128,8 +133,10 @@ class Node:
         self._executor = Executor(engine, constraints=grammars)
         self._flying = 0
         self._depth = engine.launch_depth
+        # Windows take less, so that each group is the one that is short at times.
+        counts = [min(count, max(8, blocks * 2 // 3) if group.window else blocks) for group, count in _groups(engine)]
         self.scheduler = Scheduler(
-            BlockManager(engine.pool.spec, [blocks]),
+            BlockManager(engine.pool.spec, counts, ahead=batch * engine.launch_depth),
             max_batch_tokens=batch,
             max_sequences=16,
             max_model_len=engine.model_config.max_model_len,
@@ -231,12 +238,10 @@ class Crowd:
     def _move(self, number: int, parked: sequences.Sequence, landing: list[sequences.Sequence]) -> None:
         """Copies a prompt's KV from engine to engine, and lets the samples go on that have not ended."""
         going = {at: each for at, each in enumerate(self.answers[number]) if not each.finish}
-        (held,) = landing[0].held_blocks
-        targets = landing[0].blocks[0][held:]
-        sources = parked.blocks[0][held : held + len(targets)]
-        for layer in range(len(self._decode.pool.layers)):
-            if targets:
-                self._decode.pool.write(0, layer, targets, self._prefill.pool.read(0, layer, sources))
+        for group, (held, table) in enumerate(zip(landing[0].held_blocks, landing[0].blocks, strict=True)):
+            sources = parked.blocks[group][held : len(table)]
+            for layer in self._decode.pool.spec.groups[group].layers if sources else ():
+                self._decode.pool.write(group, layer, table[held:], self._prefill.pool.read(group, layer, sources))
         for at, each in enumerate(landing):
             if at not in going:
                 self._decode.scheduler.release(each)

@@ -27,6 +27,7 @@ class MixturesConfig(Struct, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=0, description="of the first crowd; the next has the next")] = 0
     crowd: Annotated[Positive, Meta(description="requests of a crowd")] = 24
     longest: Annotated[Positive, Meta(description="tokens of an answer, at most")] = 40
+    window: Annotated[int, Meta(ge=0, description="tokens that the model's second layer sees; 0: all")] = 0
     backend: Annotated[
         Literal["native", "torch", "triton"], Meta(description="operators; triton needs TRITON_INTERPRET=1")
     ] = "native"
@@ -36,7 +37,7 @@ def main() -> int:
     """Prints what came of it; returns 1 where an answer was wrong."""
     given = parse_or_exit(MixturesConfig, "python -m tests.fuzz.mixtures")
     with tempfile.TemporaryDirectory() as directory:
-        model = random_model(Path(directory) / "model")
+        model = random_model(Path(directory) / "model", window=given.window)
         mixtures = []
         for depth in (1, 2):
             prefill, decode = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llguidance import LLTokenizer
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen2Config
 
 from core.grammars import end_of_text, read_tokenizer
 from core.ids import AttemptKey
@@ -52,11 +52,15 @@ CLOSING = tuple(
 )
 
 
-def random_model(directory: Path, seed: int = 0) -> Path:
-    """Weights that nobody trained, with the demo model's tokenizer: what it says is noise."""
+def random_model(directory: Path, seed: int = 0, window: int = 0) -> Path:
+    """Weights that nobody trained, with the demo model's tokenizer: what it says is noise.
+
+    `window`: tokens that its second layer sees; 0: all.
+    """
     sizes = {**SIZES, "vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2}
     sizes |= {"max_position_embeddings": 2048, "eos_token_id": ENDS[0]}
-    build_model(directory, LlamaConfig(**sizes), seed=seed)
+    windows = {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 1}
+    build_model(directory, Qwen2Config(**sizes, **windows) if window else LlamaConfig(**sizes), seed=seed)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(DEMO / name, directory / name)
     return directory
