@@ -186,11 +186,11 @@ class Executor:
         Also returns, on its way to the host, how likely the tokens of prompts were, if a work asks for it.
         """
         engine = self.engine
+        adapters = engine.adapters.of(plan.works) if engine.adapters is not None else None
         if engine.decode_steps is not None and self._on_layer is None and engine.decode_steps.serves(plan):
-            logits = engine.decode_steps.run(plan.works, self._before)
+            logits = engine.decode_steps.run(plan.works, self._before, adapters)
             engine.pool.all_written()
             return logits, None
-        adapters = engine.adapters.of(plan.works) if engine.adapters is not None else None
         batch = build_batch(plan, self._block_size, self._device, self._before, self._tables, adapters)
         for group, tables in enumerate(batch.groups):
             engine.pool.enter(group, tables.fresh_blocks)

@@ -44,7 +44,7 @@ class AdapterSlots:
                 digest, changes = read_adapter(directory, places, self._max_rank, self._device, self._dtype)
         except DeviceMemoryError:
             raise AdapterError(f"there is no memory for {format_bytes(self.reserved_bytes() // self._most)}") from None
-        with self._lock:
+        with self._lock, torch.inference_mode():
             if digest not in self._slots:
                 free = sorted({*range(1, self._most + 1)} - {*self._slots.values()})
                 if not free:
@@ -56,7 +56,7 @@ class AdapterSlots:
 
     def free(self, digest: str) -> None:
         """Frees an adapter's memory. Between two steps, when no sequence uses it any more."""
-        with self._lock:
+        with self._lock, torch.inference_mode():
             slot = self._slots.pop(digest)
             for _, linear in self._places:
                 linear.put(slot, None)

@@ -39,10 +39,10 @@ class DecodeSteps(Protocol):
         """Tells whether this is such a step."""
         ...
 
-    def run(self, works: Sequence[Work], before: Sampled | None) -> Tensor:
+    def run(self, works: Sequence[Work], before: Sampled | None, adapters: Sequence[int] | None = None) -> Tensor:
         """Returns logits `[works, vocab]`, which the caller may overwrite; KV of all layers is stored.
 
-        `PENDING` tokens are what `before` sampled.
+        `PENDING` tokens are what `before` sampled. `adapters` are the works' slots, if one of them has an adapter.
         """
         ...
 

@@ -81,6 +81,7 @@ class StepAdapters:
     kept: AdapterRows  # of those that go on from the last layer
     tokens: int
     rows: int  # that go on
+    on_device: Tensor | None = None  # int64 [tokens] slots of a step that is recorded: no rows are known then
 
     @classmethod
     def of(cls, slots: Ints, kept: Ints) -> "StepAdapters | None":

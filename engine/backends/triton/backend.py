@@ -66,7 +66,7 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         width = blocks_for(longest, attention.block)
         plan = partial(attention.plan, groups=attention.groups_that_cut(longest))
         inputs = DecodeInputs(most, width, attention.block, self.device, self.launch_depth, attention.groups, plan)
-        return DecodeGraphs(model, attention, inputs, most, longest, progress)
+        return DecodeGraphs(model, attention, inputs, most, longest, progress, self.linears.adapts)
 
     def layer_signal(self, written: OnLayer | None, divide: Callable[[], None]) -> OnLayer | None:
         """Returns `written`: the host's cores do not compute, and recorded steps run where nobody has to be told."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from core.status import Progress
+from engine.backends.triton.adapted import recorded
 from engine.backends.triton.attention import GroupStep, Singles, Tables, TritonAttention, TritonAttentionStep
 from engine.backends.triton.decode_inputs import DecodeInputs
 from engine.model.batch import Batch, GroupTables, Sampled
@@ -45,31 +46,37 @@ class DecodeGraphs:
         most: int,
         longest: int,
         progress: Progress,
+        adapts: bool = False,
     ) -> None:
-        """Records batches of up to `most` sequences of up to `longest` tokens."""
+        """Records batches of up to `most` sequences of up to `longest` tokens; if it `adapts`, with adapters as well.
+
+        Steps without adapters have records of their own, in which nothing asks for any.
+        """
         self._model = model
         self._attention = attention
         self._inputs = inputs
         self._longest = longest
         self._sizes = ladder(most)
-        self._replays: dict[int, Replay] = {}
+        self._replays: dict[tuple[int, bool], Replay] = {}
         memory: Any = None  # shared: two graphs never run at once
         for done, size in enumerate(reversed(self._sizes)):  # what the largest needs is enough for all
             progress("recording decode steps", 100.0 * done / len(self._sizes))
-            self._replays[size], memory = record(partial(self._step, size), attention.device, memory)
+            for adapted in (False, True) if adapts else (False,):
+                step = partial(self._step, size, adapted)
+                self._replays[size, adapted], memory = record(step, attention.device, memory)
 
     def serves(self, plan: Plan) -> bool:
         """Tells whether every work is the next token of one sample."""
         works = plan.works
         return len(works) <= self._sizes[-1] and all(_decodes(work) for work in works)
 
-    def run(self, works: Sequence[Work], before: Sampled | None) -> Tensor:
+    def run(self, works: Sequence[Work], before: Sampled | None, adapters: Sequence[int] | None = None) -> Tensor:
         """See `engine.backends.base.DecodeSteps`."""
         size = next(size for size in self._sizes if size >= len(works))
-        self._inputs.fill(works, size, before)
-        return self._model.logits(self._replays[size]()[: len(works)])
+        self._inputs.fill(works, size, before, adapters)
+        return self._model.logits(self._replays[size, adapters is not None]()[: len(works)])
 
-    def _step(self, rows: int) -> Tensor:
+    def _step(self, rows: int, adapted: bool = False) -> Tensor:
         """Computes hidden states `[rows, hidden]` in the order of the step's works."""
         inputs = self._inputs
         kv_lengths, groups = inputs.kv_lengths(rows), range(self._attention.groups)
@@ -89,15 +96,14 @@ class DecodeGraphs:
             logit_rows=every,
             query_lengths=np.ones(rows, np.int64),
             kv_lengths=np.full(rows, self._longest, np.int64),
+            adapters=recorded(inputs.adapters(rows)) if adapted else None,
         )
         hidden = self._model.forward(batch, self._attention.step(steps), lambda layer: None)
         return hidden[inputs.order(rows)]
 
 
 def _decodes(work: Work) -> bool:
-    """Tells whether a work is a decode that a record can compute: adapters are not in it."""
-    alone = len(work.token_ids) == 1 and work.sampling is not None and len(work.samples) == 1
-    return alone and not work.prompt_rows and not work.adapter
+    return len(work.token_ids) == 1 and work.sampling is not None and len(work.samples) == 1 and not work.prompt_rows
 
 
 def record(step: Callable[[], Tensor], device: torch.device, memory: Any) -> tuple[Replay, Any]:

@@ -18,7 +18,7 @@ from engine.device import to_device
 from engine.model.batch import Ints, Sampled, first_difference, place_of_samples
 from engine.plan import PENDING, Work
 
-TOKEN, POSITION, KV_LENGTH, SOURCE, ORDER, SLOT = range(6)
+TOKEN, POSITION, KV_LENGTH, SOURCE, ORDER, ADAPTER, SLOT = range(7)
 KNOWN = -1
 """As a source: the token is known on the host, and not one that the step before has sampled."""
 NOWHERE = -1
@@ -51,7 +51,7 @@ class DecodeInputs:
         self._plan = plan
         self._rows = DecodeRows()
         self._tables = DeviceTables(groups, rows, width, device)
-        self._null_sequence = np.array([[0], [0], [0], [KNOWN], [0], *[[NOWHERE]] * groups])
+        self._null_sequence = np.array([[0], [0], [0], [KNOWN], [0], [0], *[[NOWHERE]] * groups])
         self._previous = torch.zeros(rows, dtype=torch.int64, device=device)  # what the step before has sampled
         fields = self._null_sequence.size * rows
         size = fields + -(-len(plan(np.zeros(rows, np.int64))) // WORDS)
@@ -64,8 +64,10 @@ class DecodeInputs:
         self._host = [torch.zeros(size, dtype=torch.int64, pin_memory=pinned) for _ in range(in_flight)]
         self._steps = 0
 
-    def fill(self, works: Sequence[Work], rows: int, before: Sampled | None) -> None:
-        """Sends the inputs of `works`, one token each, and of null sequences up to `rows`."""
+    def fill(
+        self, works: Sequence[Work], rows: int, before: Sampled | None, adapters: Sequence[int] | None = None
+    ) -> None:
+        """Sends the inputs of `works`, one token each, and of null sequences up to `rows`; `adapters` are slots."""
         staging = self._host[self._steps % len(self._host)]
         self._steps += 1
         host: Ints = staging.numpy()
@@ -81,6 +83,8 @@ class DecodeInputs:
         fields[KV_LENGTH, own] = starts + 1
         fields[TOKEN, own], fields[SOURCE, own] = self._find_tokens(works, before)
         fields[ORDER, : len(works)] = own
+        if adapters is not None:
+            fields[ADAPTER, own] = adapters
         planned = self._plan(fields[KV_LENGTH, :rows])
         host[fields.size :].view(np.int32)[: len(planned)] = planned
         self._sent.copy_(staging, non_blocking=True)
@@ -123,6 +127,10 @@ class DecodeInputs:
     def order(self, rows: int) -> Tensor:
         """Returns `[rows]` int64: the row of each work of the step, in the works' order; 0 behind the last."""
         return self._fields[ORDER, :rows]
+
+    def adapters(self, rows: int) -> Tensor:
+        """Returns `[rows]` int64, the slot of each row's adapter, 0 for none."""
+        return self._fields[ADAPTER, :rows]
 
     def block_tables(self, rows: int, group: int) -> Tensor:
         """Returns `[rows, width]` int32."""

@@ -90,8 +90,8 @@ def test_adapters_follow_what_loading_does_to_weights(variant: str, tmp_path: Pa
 
 
 @pytest.mark.interpreted
-def test_the_gpus_path_adds_adapters_beside_recorded_steps_without(llama: Path, tmp_path: Path) -> None:
-    """In Triton's interpreter: steps of decodes without adapters are records, others are not."""
+def test_the_gpus_path_gives_pefts_tokens_in_recorded_steps_of_both(llama: Path, tmp_path: Path) -> None:
+    """In Triton's interpreter: chunks of prompts by matrix products, decodes by kernels."""
     adapter = build_adapter(tmp_path / "adapter", llama, r=3)
     prompts = make_prompts([3, 9], 320)
     expected = [golden(llama, prompts, 3, load=adapted_by(adapter))[0], golden(llama, prompts, 3)[1]]

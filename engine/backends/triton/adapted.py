@@ -1,0 +1,51 @@
+"""Adds what adapters add to linear layers on a GPU.
+
+In recorded steps two kernels do it, for all adapters at once; they find the matrices by a table on the device, so that
+adapters come and go without a new record. In other steps, which have chunks of prompts, each adapter's rows are
+products of cuBLAS's.
+
+Importing this module loads Triton.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.backends.reference.linear import AdaptedLinear
+from engine.device import to_device
+from engine.model.adapted import PARTS, AdapterRows, Adapting, LowRank, StepAdapters
+from engine.model.linear import Linear
+from kernels.lora import WORDS, adapt
+
+NO_ROWS = AdapterRows(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int64))
+
+
+class TritonAdapted(AdaptedLinear):
+    """Is a linear layer that adapters can change."""
+
+    def __init__(self, linear: Linear, adapting: Adapting, device: torch.device) -> None:
+        super().__init__(linear, adapting)
+        self._table = torch.zeros((adapting.slots + 1, 1 + PARTS, WORDS), dtype=torch.int64, device=device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        step = self._adapting.step
+        if step is None or step.on_device is None:
+            return super().__call__(x)
+        y = self._linear(x)
+        adapt(x, y, step.on_device, self._table, self._adapting.widest)
+        return y
+
+    def put(self, slot: int, change: LowRank | None) -> None:
+        super().put(slot, change)
+        words = np.zeros((1 + PARTS, WORDS), np.int64)
+        if change is not None:
+            words[0, :3] = change.a.data_ptr(), 0, len(change.a)
+            for number, part in enumerate(change.parts):
+                rank, size = part.b.shape
+                words[1 + number] = part.b.data_ptr(), part.rank_first, rank, part.first, size
+        self._table[slot] = to_device(words, self._table.device)
+
+
+def recorded(slots: Tensor) -> StepAdapters:
+    """Returns the adapters of a step that is recorded, whose `slots` `[rows]` are known on the device only."""
+    return StepAdapters(NO_ROWS, NO_ROWS, len(slots), len(slots), slots)

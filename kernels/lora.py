@@ -1,0 +1,130 @@
+"""Adds what adapters add to the outputs of a linear layer, for a few rows that have one each, or none.
+
+    y[t] += B_s (A_s x[t])      for row t with the adapter in slot s > 0
+
+(LoRA: Hu et al., 2021, https://arxiv.org/abs/2106.09685; rows of several adapters in one launch: Punica, Chen et al.,
+2023, https://arxiv.org/abs/2310.18547.) One launch shrinks each row to its adapter's ranks, another one expands them
+into the parts of the outputs. Where an adapter's matrices are is data in a table on the device, so both launches can be
+recorded, and adapters come and go. Each row reads its adapter for itself: that suits decodes, whose adapters come from
+the cache for all rows but the first; chunks of prompts are matrix products. Sums are fp32.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.sizes import tile_count
+
+RANKS, DEPTH, OUTPUTS = 16, 128, 128
+"""Sizes of tiles: of ranks and inputs that shrink, and of outputs."""
+WORDS = 5
+"""Of a matrix in a table: its address, first rank, ranks, first output and outputs; all 0 where there is none."""
+
+
+def adapt(x: Tensor, y: Tensor, slots: Tensor, table: Tensor, widest: int) -> None:
+    """Adds to `y` `[rows, outputs]` what the adapters in int64 `slots` `[rows]` make of `x` `[rows, inputs]`, 0: none.
+
+    fp32, bf16 or fp16, rows contiguous. `table` int64 `[slots + 1, 1 + parts, WORDS]` says where a slot's A is,
+    `[ranks, inputs]`, and then each part's B, `[its ranks, its outputs]`, all of the format of x. No adapter has more
+    ranks, of all its parts together, than `widest`.
+
+    Example: x `[32, 4096]`, y `[32, 6144]`, parts of 4096, 1024 and 1024 outputs, each of rank 16: `widest` 48 or more.
+    """
+    rows, inputs = x.shape
+    parts = table.shape[1] - 1
+    assert x.is_contiguous() and y.is_contiguous() and len(y) == len(slots) == rows and slots.dtype == torch.int64
+    assert table.shape[2] == WORDS and table.is_contiguous()
+    shrunk = torch.empty((rows, widest), dtype=torch.float32, device=x.device)
+    _shrink[rows, tile_count(widest, RANKS)](
+        x, slots, table, shrunk, inputs, widest, ENTRY=(1 + parts) * WORDS, WORDS=WORDS, RANKS=RANKS, DEPTH=DEPTH
+    )
+    _expand[rows, tile_count(y.shape[1], OUTPUTS), parts](
+        y,
+        slots,
+        table,
+        shrunk,
+        y.shape[1],
+        widest,
+        ENTRY=(1 + parts) * WORDS,
+        WORDS=WORDS,
+        OUTPUTS=OUTPUTS,
+    )
+
+
+@triton.jit
+def _shrink(
+    x: tl.tensor,
+    slots: tl.tensor,
+    words: tl.tensor,
+    shrunk: tl.tensor,
+    inputs: tl.tensor,
+    widest: tl.tensor,
+    ENTRY: tl.constexpr,
+    WORDS: tl.constexpr,
+    RANKS: tl.constexpr,
+    DEPTH: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots + row)
+    entry = words + slot * ENTRY
+    ranks = tl.load(entry + 2)  # 0 in slot 0, and where this layer stays as it is
+    rank = tl.program_id(1) * RANKS + tl.arange(0, RANKS)
+    if tl.program_id(1) * RANKS < ranks:
+        a = tl.load(entry).to(x.dtype)
+        total = tl.zeros((RANKS,), tl.float32)
+        for begin in range(0, inputs, DEPTH):
+            place = begin + tl.arange(0, DEPTH)
+            own = tl.load(x + row * inputs + place, mask=place < inputs, other=0.0).to(tl.float32)
+            inside = (rank < ranks)[:, None] & (place < inputs)[None, :]
+            tile = tl.load(a + rank[:, None] * inputs + place[None, :], mask=inside, other=0.0).to(tl.float32)
+            total += tl.sum(tile * own[None, :], 1)
+        tl.store(shrunk + row * widest + rank, total, mask=rank < ranks)
+
+
+@triton.jit
+def _expand(
+    y: tl.tensor,
+    slots: tl.tensor,
+    words: tl.tensor,
+    shrunk: tl.tensor,
+    outputs: tl.tensor,
+    widest: tl.tensor,
+    ENTRY: tl.constexpr,
+    WORDS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+) -> None:
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    slot = tl.load(slots + row)
+    entry = words + slot * ENTRY + (1 + part) * WORDS
+    ranks = tl.load(entry + 2)
+    first, size = tl.load(entry + 3), tl.load(entry + 4)
+    column = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    inside = column < size
+    if (ranks > 0) & (tl.program_id(1) * OUTPUTS < size):
+        b = tl.load(entry).to(y.dtype)
+        own = shrunk + row * widest + tl.load(entry + 1)
+        total = tl.zeros((OUTPUTS,), tl.float32)
+        for rank in range(0, ranks):
+            total += tl.load(own + rank) * tl.load(b + rank * size + column, mask=inside, other=0.0).to(tl.float32)
+        here = y + row * outputs + first + column
+        before = tl.load(here, mask=inside, other=0.0).to(tl.float32)
+        tl.store(here, (before + total).to(y.dtype.element_ty), mask=inside)
+
+
+def reference(
+    x: Tensor, y: Tensor, slots: Tensor, adapters: dict[int, tuple[Tensor, list[tuple[int, int, Tensor]]]]
+) -> Tensor:
+    """Returns what `y` becomes, by PyTorch's operators in fp32.
+
+    `adapters` are by slot A, and of each part its first output, its first rank and its B.
+    """
+    found = y.float()
+    for row, slot in enumerate(slots.tolist()):
+        if slot in adapters:
+            a, parts = adapters[slot]
+            shrunk = a.float() @ x[row].float()
+            for first, rank_first, b in parts:
+                rank, size = b.shape
+                found[row, first : first + size] += shrunk[rank_first : rank_first + rank] @ b.float()
+    return found.to(y.dtype)
