@@ -34,6 +34,7 @@ class OwnConfig:
 
     name: str  # of the model's directory
     config: Any
+    positions: int  # of the longest text that the model was made for
     max_model_len: int
     eos_token_ids: tuple[int, ...]
     trust_remote_code: bool
@@ -76,9 +77,9 @@ def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: b
         raise ConfigError("max_model_len", max_model_len, f"the model was made for at most {longest} positions")
     if not longest and not max_model_len:
         raise ConfigError("max_model_len", max_model_len, "the model's config names no longest text; say one")
-    longest = max_model_len or longest
-    _refuse_ropes(config, name, longest)
-    return OwnConfig(name, config, longest, eos_of(directory, config), trust_remote_code)
+    served = max_model_len or longest
+    _refuse_ropes(config, name, served)
+    return OwnConfig(name, config, longest or served, served, eos_of(directory, config), trust_remote_code)
 
 
 def _refuse_states(config: Any, name: str, *, trust_remote_code: bool) -> None:

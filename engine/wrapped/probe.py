@@ -21,6 +21,8 @@ PROBE = "baton_probe"
 TOKENS = 8
 QUERIES = 16
 """Queries, evenly spread over the longest text, whose masks are looked at."""
+MOST = 1 << 18
+"""Tokens of that text, unless longer ones are served: a window is the same whatever is served, and none is as wide."""
 HARMLESS = {
     "dropout",  # nothing is trained
     "is_causal",
@@ -54,7 +56,7 @@ def probe(model: Any, own: OwnConfig) -> list[OwnAttention]:
     Raises `ModelError` where they ask for what paged attention has not.
     """
     found: list[OwnAttention] = []
-    device = model.device
+    device, longest = model.device, max(own.max_model_len, min(own.positions, MOST))
 
     def look(
         module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **asked: Any
@@ -67,7 +69,7 @@ def probe(model: Any, own: OwnConfig) -> list[OwnAttention]:
 
     def mask(mask_function: Callable[..., Tensor], q_length: int, kv_length: int, **_: Any) -> Tensor:
         made = torch.zeros((1, 1, q_length, kv_length), dtype=torch.bool, device=device)
-        made.window = _window(mask_function, own.max_model_len, device)  # type: ignore[attr-defined]
+        made.window = _window(mask_function, longest, device)  # type: ignore[attr-defined]
         return made
 
     AttentionInterface.register(PROBE, look)

@@ -10,7 +10,7 @@ from transformers import AutoConfig
 from core.errors import ConfigError, ModelError
 from engine.wrapped.config import read_own_config
 from tests.engine.test_golden import make_engine
-from tests.engine.wrapped.models import EXPERTS, SMALL
+from tests.engine.wrapped.models import EXPERTS, SMALL, WRAPPED
 from tests.reference import LONGROPE, build_model
 
 
@@ -83,3 +83,16 @@ def test_attention_that_pages_cannot_have_is_refused_by_name(
     with pytest.raises(ModelError) as error:
         make_engine(directory, model_impl="transformers")
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_a_window_is_the_models_whatever_is_served(tmp_path: Path) -> None:
+    """Workers that serve texts of other lengths pass each other KV."""
+    config = WRAPPED["cohere2"]()
+    config.sliding_window = 100
+    directory = build_model(tmp_path / "model", config)
+    specs = set()
+    for longest in (64, 256):
+        engine = make_engine(directory, max_model_len=longest)
+        assert engine.model_config.windows == (100, 0, 100)
+        specs.add(engine.pool.spec.fingerprint())
+    assert len(specs) == 1
