@@ -22,6 +22,7 @@ GROUPS = (9, 10, 11)
 """Major compute capabilities whose tensor cores take operands from shared memory: Hopper's products of warp groups, and
 those of Blackwell in data centers. That leaves registers to larger tiles; other devices keep operands there."""
 FIRST_FP8 = (8, 9)
+HOPPER = 9
 USUAL = (9, 0)
 _assumed: list[tuple[int, int]] = [USUAL]
 """What devices without a compute capability, the interpreter among them, are taken for; the innermost is last."""
@@ -30,6 +31,11 @@ _assumed: list[tuple[int, int]] = [USUAL]
 def multiplies_by_groups(device: torch.device) -> bool:
     """Tells whether the device's products leave registers to larger tiles: see `GROUPS`."""
     return _capability(device)[0] in GROUPS
+
+
+def is_hopper(device: torch.device) -> bool:
+    """Tells whether products of warp groups keep their sums in registers, as on Hopper alone."""
+    return _capability(device)[0] == HOPPER
 
 
 def converts_fp8(device: torch.device) -> bool:

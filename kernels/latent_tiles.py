@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention_tiles import LOG2_E
-from kernels.device import multiplies_by_groups
+from kernels.device import is_hopper
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
@@ -27,7 +27,7 @@ LEAST, MOST_LATENT, MOST_ROPE = 16, 512, 128
 GROUPED = Config({"ROWS": 64, "TILE": 32}, warps=8, stages=2)
 WITHOUT_GROUPS = Config({"ROWS": 16, "TILE": 32}, warps=4, stages=2)
 SINGLE = Config({"ROWS": 16, "TILE": 16}, warps=8, stages=2)
-"""The defaults: where products take operands from shared memory, where from registers or heads are few, for fp32."""
+"""The defaults: on Hopper, elsewhere or where heads are few, and for fp32. Blackwell's larger tiles spill registers."""
 CONFIGS = (
     GROUPED,
     Config({"ROWS": 64, "TILE": 64}, warps=8, stages=2),
@@ -65,9 +65,7 @@ class Shape(NamedTuple):
 
     def config(self, kernel: str, device: torch.device) -> Config:
         """Returns the config that was measured for this shape on the device, or a default."""
-        default = (
-            GROUPED if multiplies_by_groups(device) and self.heads > WITHOUT_GROUPS.tiles["ROWS"] else WITHOUT_GROUPS
-        )
+        default = GROUPED if is_hopper(device) and self.heads > WITHOUT_GROUPS.tiles["ROWS"] else WITHOUT_GROUPS
         name = f"{str(self.dtype).removeprefix('torch.')},heads={self.heads},latent={self.latent}"
         return tuned(kernel, name, device, SINGLE if self.dtype == torch.float32 else default)
 
