@@ -9,7 +9,8 @@ import httpx
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tests.reference import VARIANTS, Golden, build_model, golden, make_prompts
+from tests.reference import Golden, build_model, golden, make_prompts
+from tests.variants import VARIANTS
 
 LIMITS = httpx.Limits(max_connections=256)
 

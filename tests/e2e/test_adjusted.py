@@ -21,7 +21,8 @@ from transformers import (
 from tests.e2e.golden import build_served_model, complete_all
 from tests.e2e.system import System
 from tests.e2e.test_failures import in_progress
-from tests.reference import VARIANTS, Golden, golden, make_prompts
+from tests.reference import Golden, golden, make_prompts
+from tests.variants import VARIANTS
 from tests.waiting import wait_until
 
 NEW = 80

@@ -11,7 +11,8 @@ from msgspec import structs
 from core.records import KVCounts
 from tests.e2e.golden import LIMITS, build_served_model, complete_all, golden_runs, tokens_of
 from tests.e2e.system import System
-from tests.reference import VARIANTS, Golden, make_prompts
+from tests.reference import Golden, make_prompts
+from tests.variants import VARIANTS
 
 NEW = 64  # output tokens: four blocks that every sequence grows by
 BLOCK = 4 * 2 * 2 * 16 * 32 * 4  # bytes: layers x sides x KV heads x tokens x head size x fp32

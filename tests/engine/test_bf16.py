@@ -31,7 +31,8 @@ from engine.executor import Executor
 from engine.plan import Plan, Work
 from tests.engine.drive import GREEDY
 from tests.engine.test_golden import BACKENDS, make_executor
-from tests.reference import VARIANTS, build_model, load_reference, make_prompts
+from tests.reference import build_model, load_reference, make_prompts
+from tests.variants import VARIANTS
 
 ALIKE = 1.2
 FURTHEST = 2.0

@@ -12,7 +12,8 @@ from engine.executor import Executor
 from engine.plan import PENDING, BlockMove, Plan, Work
 from tests.engine.drive import GREEDY, run, start
 from tests.engine.test_golden import make_engine, make_executor
-from tests.reference import VARIANTS, build_model, make_prompts
+from tests.reference import build_model, make_prompts
+from tests.variants import VARIANTS
 
 
 @pytest.fixture(scope="module")

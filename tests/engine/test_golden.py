@@ -13,7 +13,8 @@ from core.messages import Sampling
 from engine.executor import Executor
 from engine.start.load import LoadedEngine, load_engine
 from tests.engine.drive import run, start
-from tests.reference import VARIANTS, Golden, build_model, golden, make_prompts
+from tests.reference import Golden, build_model, golden, make_prompts
+from tests.variants import VARIANTS
 
 LENGTHS = [1, 2, 7, 15, 16, 17, 33, 47, 64, 97]
 NEW_TOKENS = 12

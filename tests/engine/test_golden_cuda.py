@@ -21,7 +21,8 @@ from tests.engine.test_bf16 import (
     reference_logits,
 )
 from tests.engine.test_golden import make_engine
-from tests.reference import VARIANTS, build_model, golden, make_prompts
+from tests.reference import build_model, golden, make_prompts
+from tests.variants import VARIANTS
 
 LENGTHS = [1, 2, 7, 15, 16, 17, 33, 47, 64, 97]
 NEW_TOKENS = 12

@@ -18,7 +18,8 @@ from engine.executor import Executor
 from engine.plan import PENDING, Plan, PromptRows, StepResult, Work
 from tests.engine.drive import GREEDY
 from tests.engine.test_golden import make_engine, make_executor
-from tests.reference import VARIANTS, build_model, load_reference, logprobs, make_prompts
+from tests.reference import build_model, load_reference, logprobs, make_prompts
+from tests.variants import VARIANTS
 
 ERROR = 1e-4
 SEEDED = Sampling(seed=5, temperature=1.0, logprobs=5)

@@ -28,7 +28,8 @@ from tests.engine.drive import GREEDY
 from tests.engine.kv.test_codec import Arrival, send_and_land
 from tests.engine.simulated_device import CUDA, SimulatedDevice, simulated_device
 from tests.engine.test_golden import make_engine
-from tests.reference import SIZES, build_model
+from tests.reference import build_model
+from tests.variants import SIZES
 
 BLOCKS, SLOTS = 8, 4
 

@@ -10,7 +10,8 @@ from engine.executor import Executor
 from engine.start.load import LoadedEngine, load_engine
 from tests.adapter_reference import adapted_by, build_adapter
 from tests.engine.drive import run, start
-from tests.reference import VARIANTS, build_model, golden, make_prompts
+from tests.reference import build_model, golden, make_prompts
+from tests.variants import VARIANTS
 
 LENGTHS = [1, 7, 16, 33, 64]
 NEW_TOKENS = 10

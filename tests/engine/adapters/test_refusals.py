@@ -13,7 +13,8 @@ from core.errors import AdapterError
 from engine.adapters.slots import AdapterSlots
 from tests.adapter_reference import build_adapter
 from tests.engine.adapters.test_golden import adapted_engine
-from tests.reference import VARIANTS, build_model
+from tests.reference import build_model
+from tests.variants import VARIANTS
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 UP = "base_model.model.model.layers.1.mlp.up_proj.lora_A.weight"

@@ -24,7 +24,8 @@ from tests.engine.drive import GREEDY
 from tests.engine.simulated_device import CUDA, simulated_device
 from tests.engine.specializations import specializations
 from tests.engine.test_golden import make_engine
-from tests.reference import SIZES, build_model
+from tests.reference import build_model
+from tests.variants import SIZES
 
 pytestmark = pytest.mark.interpreted
 BLOCK: BlockSize = 8

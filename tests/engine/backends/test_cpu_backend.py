@@ -14,7 +14,8 @@ from engine.executor import Executor
 from engine.plan import Plan, Work
 from tests.engine.drive import GREEDY, run, start
 from tests.engine.test_golden import make_engine, make_executor
-from tests.reference import SIZES, VARIANTS, build_model, golden, make_prompts
+from tests.reference import build_model, golden, make_prompts
+from tests.variants import SIZES, VARIANTS
 
 
 @pytest.fixture(scope="module")

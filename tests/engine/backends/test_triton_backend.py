@@ -24,7 +24,8 @@ from engine.start.profiling import warm_up
 from launcher.gpus import visible_gpus
 from tests.engine.drive import GREEDY, run, start
 from tests.engine.test_golden import make_executor
-from tests.reference import SIZES, VARIANTS, build_model, golden, make_prompts
+from tests.reference import build_model, golden, make_prompts
+from tests.variants import SIZES, VARIANTS
 
 CPU = torch.device("cpu")
 DEVICE = "cuda" if visible_gpus() else "cpu"

@@ -19,7 +19,8 @@ from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
 from engine.schedule import sequence as sequences
 from engine.schedule.scheduler import Scheduler
-from tests.reference import SIZES, build_model
+from tests.reference import build_model
+from tests.variants import SIZES
 
 DEMO = Path(__file__).resolve().parents[3] / "demo_model" / "weights"
 VOCABULARY = 2048

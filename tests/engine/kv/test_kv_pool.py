@@ -18,7 +18,8 @@ from engine.start.sizing import available_memory, pool_blocks
 from tests.engine.configs import dense
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_executor
-from tests.reference import VARIANTS, build_model, make_prompts
+from tests.reference import build_model, make_prompts
+from tests.variants import VARIANTS
 
 CONFIG = dense()
 

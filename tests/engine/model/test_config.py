@@ -13,7 +13,7 @@ from engine.model.config import ExpertsMLP, computation
 from engine.model.families.reading import checked, word_of
 from engine.model.families.registry import SUPPORTED
 from engine.model.read_config import read_config
-from tests.reference import LLAMA3, LONGROPE, SIZES, VARIANTS, YARN
+from tests.variants import LLAMA3, LONGROPE, SIZES, VARIANTS, YARN
 
 LLAMA = {**SIZES, "model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 QWEN2 = {**SIZES, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}

@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from core.errors import ModelError
 from engine.model.weights import Checkpoint
 from tests.engine.test_golden import make_engine
-from tests.reference import VARIANTS, build_model
+from tests.reference import build_model
+from tests.variants import VARIANTS
 
 EXPERT = "model.layers.1.block_sparse_moe.experts.3"
 

@@ -13,7 +13,8 @@ from core.errors import ModelError
 from engine.model.families.mxfp4 import dequantized
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_executor
-from tests.reference import VARIANTS, Golden, build_model, golden, make_prompts
+from tests.reference import Golden, build_model, golden, make_prompts
+from tests.variants import VARIANTS
 
 NEW_TOKENS = 8
 PRODUCTS = ("gate_up_proj", "down_proj")

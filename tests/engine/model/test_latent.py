@@ -19,7 +19,8 @@ from engine.model.read_config import read_config
 from engine.model.transformer import OperatorLayers, Transformer
 from engine.model.weights import Checkpoint
 from engine.plan import Plan, Work
-from tests.reference import VARIANTS, build_model, load_reference, make_prompts
+from tests.reference import build_model, load_reference, make_prompts
+from tests.variants import VARIANTS
 
 CPU = torch.device("cpu")
 TOKENS = 40

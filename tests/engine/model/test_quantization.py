@@ -15,7 +15,8 @@ from engine.model.quantization import LARGEST, dequantized, quantized
 from tests.engine.backends.native.measures import random
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_engine, make_executor
-from tests.reference import VARIANTS, build_model, golden, make_prompts
+from tests.reference import build_model, golden, make_prompts
+from tests.variants import VARIANTS
 
 DEMO = Path(stories.__file__).parent / "weights"
 

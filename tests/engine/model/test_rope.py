@@ -12,7 +12,7 @@ from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
 from engine.model.families.reading import rope_of
 from engine.model.rope import Rope, Rotary, halves_order, rotate_, served
-from tests.reference import LLAMA3, SIZES, YARN
+from tests.variants import LLAMA3, SIZES, YARN
 
 KINDS: list[dict[str, Any]] = [
     {"rope_type": "default", "rope_theta": 10000.0},

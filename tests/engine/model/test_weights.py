@@ -13,7 +13,8 @@ from core.config import EngineConfig
 from core.errors import ModelError
 from engine.model.weights import Checkpoint
 from engine.start.load import LoadedEngine, load_engine
-from tests.reference import VARIANTS, build_model
+from tests.reference import build_model
+from tests.variants import VARIANTS
 
 
 @pytest.fixture(scope="module")

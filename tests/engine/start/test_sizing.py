@@ -34,7 +34,8 @@ from engine.start.sizing import blocks_that_fit, host_slots, refuse_impossible, 
 from tests.engine.drive import run, start
 from tests.engine.kv.test_kv_pool import CONFIG
 from tests.engine.test_golden import make_engine
-from tests.reference import VARIANTS, build_model, make_prompts
+from tests.reference import build_model, make_prompts
+from tests.variants import VARIANTS
 
 SPEC = make_spec(CONFIG, torch.float32, 8, "w")
 BLOCK = SPEC.block_bytes()

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from tests.reference import SIZES
+from tests.variants import SIZES
 
 SMALL: dict[str, Any] = dict(
     SIZES,

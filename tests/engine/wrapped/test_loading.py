@@ -14,7 +14,8 @@ from engine.wrapped.linears import BackendLinear
 from engine.wrapped.model import WrappedModel
 from tests.engine.test_golden import make_engine
 from tests.engine.wrapped.models import WRAPPED
-from tests.reference import VARIANTS, build_model
+from tests.reference import build_model
+from tests.variants import VARIANTS
 
 
 @pytest.fixture

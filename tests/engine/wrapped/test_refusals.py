@@ -11,7 +11,8 @@ from core.errors import ConfigError, ModelError
 from engine.wrapped.config import read_own_config
 from tests.engine.test_golden import make_engine
 from tests.engine.wrapped.models import EXPERTS, SMALL, WRAPPED
-from tests.reference import LONGROPE, build_model
+from tests.reference import build_model
+from tests.variants import LONGROPE
 
 
 def write(directory: Path, **fields: Any) -> Path:

@@ -15,7 +15,8 @@ from engine.schedule.sequence import Sequence
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_engine, make_executor
 from tests.engine.wrapped.models import SMALL, WRAPPED
-from tests.reference import VARIANTS, Golden, build_model, golden, load_reference, make_prompts
+from tests.reference import Golden, build_model, golden, load_reference, make_prompts
+from tests.variants import VARIANTS
 
 NEW_TOKENS = 8
 Models = dict[str, tuple[Path, list[Golden]]]

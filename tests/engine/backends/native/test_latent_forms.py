@@ -15,7 +15,8 @@ from engine.model.config import LatentAttention
 from engine.plan import Plan, Work
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_executor
-from tests.reference import VARIANTS, build_model, golden, make_prompts
+from tests.reference import build_model, golden, make_prompts
+from tests.variants import VARIANTS
 
 
 @pytest.mark.parametrize("variant", ["deepseek-v2-lite", "deepseek-v3-dense"])

@@ -19,7 +19,8 @@ from engine.plan import Plan, Work
 from tests.engine.backends.native.elementwise import NativeElementwise
 from tests.engine.drive import GREEDY
 from tests.engine.test_golden import make_engine
-from tests.reference import VARIANTS, build_model
+from tests.reference import build_model
+from tests.variants import VARIANTS
 
 CHUNK = Work(1, 5, list(range(40, 70)), ([3, 1, 2],))
 SAMPLED = [Work(2, 0, [9, 8, 7], ([4],), GREEDY), Work(3, 20, [6], ([5, 6],), GREEDY)]
