@@ -76,8 +76,9 @@ def golden(
     new_tokens: int,
     process: Process = unchanged,
     load: Callable[[Path], Any] = load_reference,
+    most_dropped: float = MOST_DROPPED,
 ) -> list[Golden]:
-    """Greedy continuations that are safe to compare; asserts that at most `MOST_DROPPED` of the prompts are not."""
+    """Greedy continuations that are safe to compare; asserts that at most `most_dropped` of the prompts are not."""
     model = load(directory)
     runs, error = [], 0.0
     for prompt in prompts:
@@ -87,7 +88,7 @@ def golden(
     safe = [run for run in runs if min(run.margins) >= SAFETY * error]
     dropped = len(runs) - len(safe)
     print(f"reference {directory.name}: fp32 error {error:.2e}, {dropped} of {len(runs)} prompts dropped")
-    assert dropped <= MOST_DROPPED * len(runs), f"{dropped} of {len(runs)} prompts are too close to call"
+    assert dropped <= most_dropped * len(runs), f"{dropped} of {len(runs)} prompts are too close to call"
     return safe
 
 
