@@ -22,10 +22,10 @@ import torch
 if importlib.util.find_spec("triton") is None:
     sys.exit("error: Triton is not installed here: pip install -c constraints.txt triton")
 
-from benchmarks.compile_only import SHARED, VERSION, CompileOnly, compiling
 from benchmarks.kernels.block_copy import Encode
 from benchmarks.kernels.case import Size
 from benchmarks.kernels.rows import MODULES, Wanted, rows
+from benchmarks.simulated.compile_only import SHARED, VERSION, CompileOnly, compiling
 from kernels.block_copy import unsupported
 from kernels.device import assumed
 

@@ -24,7 +24,7 @@ import torch
 from msgspec import structs
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from benchmarks.in_process import Loop, quiet
+from benchmarks.processes.in_process import Loop, quiet
 from benchmarks.random_model import make
 from core.config import EngineConfig
 from core.grammars import end_of_text, read_tokenizer

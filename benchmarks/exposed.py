@@ -20,9 +20,9 @@ from typing import get_args
 import httpx
 from msgspec.structs import asdict
 
-from benchmarks.children import end_on_termination
-from benchmarks.machine import processor
-from benchmarks.split_system import SplitSystem, split_system
+from benchmarks.limits.machine import processor
+from benchmarks.processes.children import end_on_termination
+from benchmarks.processes.split_system import SplitSystem, split_system
 from core.config import Codec, EngineOptions, Security, TransferOptions, Transport
 from core.errors import BatonError, GatewayError
 from core.records import Load

@@ -32,9 +32,9 @@ from transformers import (
     SmolLM3Config,
 )
 
-from benchmarks.as_a_worker import run
-from benchmarks.in_process import quiet, serve
-from benchmarks.workloads import Workload
+from benchmarks.limits.workloads import Workload
+from benchmarks.processes.as_a_worker import run
+from benchmarks.processes.in_process import quiet, serve
 from core.config import EngineConfig
 from engine.executor import Executor
 from engine.start.load import load_engine

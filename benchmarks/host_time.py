@@ -32,8 +32,8 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.compile_only import compiling
-from benchmarks.weightless import BLOCK, META, weightless_engine
+from benchmarks.simulated.compile_only import compiling
+from benchmarks.simulated.weightless import BLOCK, META, weightless_engine
 from core.messages import Sampling
 from engine.backends.triton.decode_graphs import DecodeGraphs
 from engine.executor import Executor
@@ -137,7 +137,7 @@ def _hidden(found: Tensor) -> Tensor:
 def main(arguments: list[str] | None = None) -> int:
     """Prints a table. Returns the process's exit status."""
     parser = argparse.ArgumentParser(prog="benchmarks.host_time", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--shapes", default="llama-3.2-1b,llama-3.1-8b", help="names in benchmarks/shapes.py")
+    parser.add_argument("--shapes", default="llama-3.2-1b,llama-3.1-8b", help="names in benchmarks/models/shapes.py")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--decodes", type=int, default=32, help="sequences that decode")
     parser.add_argument("--profile", choices=("mixed", "chunk", "decode"), help="list where this step's time goes")

@@ -20,8 +20,8 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, DeepseekV3Config, LlamaConfig
 
-from benchmarks.as_a_worker import run
-from benchmarks.in_process import quiet
+from benchmarks.processes.as_a_worker import run
+from benchmarks.processes.in_process import quiet
 from core.config import EngineConfig
 from core.kvspec import blocks_for
 from core.messages import Sampling

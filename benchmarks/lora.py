@@ -18,8 +18,8 @@ from time import perf_counter, thread_time
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.as_a_worker import run
-from benchmarks.in_process import quiet
+from benchmarks.processes.as_a_worker import run
+from benchmarks.processes.in_process import quiet
 from benchmarks.random_model import SHAPES, make
 from core.config import EngineConfig
 from core.kvspec import blocks_for

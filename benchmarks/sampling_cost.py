@@ -18,8 +18,8 @@ from time import perf_counter, thread_time
 import torch
 from msgspec import structs
 
-from benchmarks.as_a_worker import run
-from benchmarks.in_process import quiet
+from benchmarks.processes.as_a_worker import run
+from benchmarks.processes.in_process import quiet
 from benchmarks.random_model import make
 from core.config import BlockSize, EngineConfig
 from core.kvspec import blocks_for

@@ -21,12 +21,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from benchmarks.children import exit_status
-from benchmarks.goodput import ATTAINMENT, Trial, best, search, trial_of
 from benchmarks.load import LoadConfig, machine, run
-from benchmarks.peer_model import random_model
-from benchmarks.peer_setup import directory_of, set_up
-from benchmarks.servers import VLLM, Server, baton, serving, vllm
+from benchmarks.peers.goodput import ATTAINMENT, Trial, best, search, trial_of
+from benchmarks.peers.model import random_model
+from benchmarks.peers.servers import VLLM, Server, baton, serving, vllm
+from benchmarks.peers.setup import directory_of, set_up
+from benchmarks.processes.children import exit_status
 from core.cli import parse_or_exit
 from core.config import Positive, Seconds, TPOTLimit, TTFTLimit
 from core.errors import ConfigError

@@ -19,10 +19,10 @@ import torch
 import transformers
 from msgspec import Meta, Struct
 
-from benchmarks import in_process
-from benchmarks.children import exit_status
+from benchmarks.limits.workloads import Workload
+from benchmarks.processes import in_process
+from benchmarks.processes.children import exit_status
 from benchmarks.random_model import make
-from benchmarks.workloads import Workload
 from core.cli import parse_or_exit
 from core.config import EngineConfig, ModelImpl, Positive
 from engine.device import DTYPES

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.gpu_hour.packages import missing
 from benchmarks.gpu_hour.stages import ROOT, Stage
-from benchmarks.python_path import python_path
+from benchmarks.processes.python_path import python_path
 
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1

@@ -113,7 +113,13 @@ PART_TWO = (
     _pytest(
         "architectures",
         50,
-        *("-m", "gpu", "tests/engine", "tests/benchmarks/test_device_time.py", "tests/benchmarks/test_idle.py"),
+        *(
+            "-m",
+            "gpu",
+            "tests/engine",
+            "tests/benchmarks/limits/test_device_time.py",
+            "tests/benchmarks/engine/test_idle.py",
+        ),
     ),
 )
 STAGES = (*PART_ONE, *PART_TWO)

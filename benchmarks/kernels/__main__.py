@@ -20,12 +20,12 @@ from typing import get_args
 
 import torch
 
-from benchmarks.device_time import Limits, limits_of
 from benchmarks.kernels.case import Size
 from benchmarks.kernels.measure import Row, measure
 from benchmarks.kernels.rows import MODULES, Wanted, rows
 from benchmarks.kernels.table import HEAD, limits_line, line, versions, write_json
 from benchmarks.kernels.tune import Tuner
+from benchmarks.limits.device_time import Limits, limits_of
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 INTERPRET = "TRITON_INTERPRET"

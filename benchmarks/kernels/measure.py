@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from benchmarks.device_time import Limits, seconds_of
 from benchmarks.kernels.case import Case, Limit, Target, close
+from benchmarks.limits.device_time import Limits, seconds_of
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 import triton
 
-from benchmarks.device_time import Limits
 from benchmarks.kernels.measure import Row
+from benchmarks.limits.device_time import Limits
 
 HEAD = (
     "| kernel | shape | µs | rate | % of limit | best of PyTorch | x faster | target |\n"

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from triton.errors import TritonError
 
-from benchmarks.device_time import seconds_of
 from benchmarks.kernels.case import Case
+from benchmarks.limits.device_time import seconds_of
 from kernels.tuning import Config, asked, record
 
 Key = tuple[str, str]

@@ -8,7 +8,7 @@ has not failed: as many entries as requests are right, with no attempt tried aga
 
 import sys
 
-from benchmarks.children import exit_status
+from benchmarks.processes.children import exit_status
 from benchmarks.stress.crowd import Crowd, crowd_options, crowded, lines
 from launcher.stages import Stages
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import httpx
 import numpy as np
 
-from benchmarks.children import exit_status
-from benchmarks.split_system import split_system
+from benchmarks.processes.children import exit_status
+from benchmarks.processes.split_system import split_system
 from launcher.options import DEMO_MODEL
 from launcher.stages import Stages
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.children import exit_status
-from benchmarks.split_system import split_system
+from benchmarks.processes.children import exit_status
+from benchmarks.processes.split_system import split_system
 from core.descriptors import raise_limit
 from launcher.options import DEMO_MODEL
 from launcher.stages import Stages

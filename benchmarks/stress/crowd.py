@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 from redis import Redis
 
-from benchmarks.split_system import SplitSystem, split_system
+from benchmarks.processes.split_system import SplitSystem, split_system
 from core.config import EngineOptions
 from launcher.options import DEMO_MODEL
 

@@ -21,8 +21,8 @@ import httpx
 import msgspec
 import redis
 
-from benchmarks.children import child, exit_status
-from benchmarks.split_system import HOST, LOOK_SECONDS
+from benchmarks.processes.children import child, exit_status
+from benchmarks.processes.split_system import HOST, LOOK_SECONDS
 from benchmarks.stress.flood_worker import Sent
 from core.errors import BatonError
 from core.listening import http_url

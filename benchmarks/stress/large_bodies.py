@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.children import exit_status
-from benchmarks.split_system import split_system
+from benchmarks.processes.children import exit_status
+from benchmarks.processes.split_system import split_system
 from launcher.options import DEMO_MODEL
 from launcher.stages import Stages
 

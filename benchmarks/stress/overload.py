@@ -8,7 +8,7 @@ last lines say how many were, by reason, and why handoffs were given up.
 
 import sys
 
-from benchmarks.children import exit_status
+from benchmarks.processes.children import exit_status
 from benchmarks.stress.crowd import Crowd, crowd_options, crowded, lines
 from launcher.stages import Stages
 

@@ -13,7 +13,7 @@ PATIENCE = 110  # s
 HARDEST = """
 import sys, torch
 from benchmarks.compile_kernels import Launch, compile_all, launched_on
-from benchmarks.compile_only import compiling
+from benchmarks.simulated.compile_only import compiling
 from benchmarks.kernels.block_copy import Encode
 from benchmarks.kernels.paging import Heads
 from benchmarks.kernels.prefill_attention import Prefill
@@ -31,7 +31,7 @@ with compiling() as driver:
 SPILLS = """
 import torch, triton
 import triton.language as tl
-from benchmarks.compile_only import compiling
+from benchmarks.simulated.compile_only import compiling
 
 @triton.jit
 def centred(x, y, N: tl.constexpr):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.exposed import measure, table
-from benchmarks.split_system import split_system
+from benchmarks.processes.split_system import split_system
 from tests.e2e.golden import build_served_model
 
 

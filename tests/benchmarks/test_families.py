@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import families
-from benchmarks.workloads import Workload
+from benchmarks.limits.workloads import Workload
 from engine.model.config import DenseMLP, ModelConfig
 from launcher.stages import Stages
 

@@ -109,7 +109,7 @@ def test_what_is_not_there_is_noticed(tmp_path: Path) -> None:
     """The handoff without its wheels."""
     found = probe([stage for stage in STAGES if stage.needs == HANDOFF], ENGINE, tmp_path)
     assert {name: error.partition(": ")[0] for name, error in found.items()} == {
-        "benchmarks.transfer": "ModuleNotFoundError(\"No module named 'zmq'\")"
+        "benchmarks.transfer.__main__": "ModuleNotFoundError(\"No module named 'zmq'\")"
     }
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.device_time import Limits
 from benchmarks.kernels.__main__ import in_turns, main, tune
 from benchmarks.kernels.case import Case, Target, close
 from benchmarks.kernels.measure import Row, measure
 from benchmarks.kernels.rows import MODULES, rows
 from benchmarks.kernels.table import line
 from benchmarks.kernels.tune import Tuner
+from benchmarks.limits.device_time import Limits
 from kernels import tuning
 from kernels.tuning import Config, tuned
 from launcher.options import ROOT

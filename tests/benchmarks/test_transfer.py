@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from benchmarks.transfer import WAYS, kinds_table, measure, measure_kinds, table
+from benchmarks.transfer.__main__ import WAYS, kinds_table, measure, measure_kinds, table
 
 
 @pytest.mark.timeout(180)

@@ -22,7 +22,7 @@ from typing import IO
 
 import msgspec
 
-from benchmarks.python_path import python_path
+from benchmarks.processes.python_path import python_path
 from launcher.deployment import ENVIRONMENT
 from tests.e2e.host import Host
 

@@ -15,7 +15,7 @@ import httpx
 import msgspec
 import redis
 
-from benchmarks.python_path import python_path
+from benchmarks.processes.python_path import python_path
 from core.records import FinishedRecord, StatsSample, WorkerRecord
 from core.registry import FINISHED, STATS, index_key, read_unchecked, record_key
 from core.sealing import new_secret

@@ -20,9 +20,9 @@ import zmq
 import zmq.asyncio
 from msgspec import Meta, Struct
 
-from benchmarks.children import exit_status, last_line
 from benchmarks.load import machine
-from benchmarks.split_system import SplitSystem, split_system
+from benchmarks.processes.children import exit_status, last_line
+from benchmarks.processes.split_system import SplitSystem, split_system
 from core.cli import parse_or_exit
 from core.config import Positive, Seconds
 from core.curve_keys import CurveKeys

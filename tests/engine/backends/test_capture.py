@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from triton.runtime.interpreter import GridExecutor
 
-from benchmarks.weightless import BLOCK, META, weightless_engine
+from benchmarks.simulated.weightless import BLOCK, META, weightless_engine
 from engine.backends.triton.decode_graphs import DecodeGraphs
 from engine.executor import Engine, Executor
 from engine.plan import Plan, Work

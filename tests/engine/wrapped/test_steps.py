@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from benchmarks.in_process import Loop
+from benchmarks.processes.in_process import Loop
 from core.config import EngineConfig
 from core.ids import AttemptKey
 from core.messages import Limits, Prompt, Sampling

@@ -1,0 +1,217 @@
+"""Measures tokens per second of scheduler and executor, without services, beside what the machine allows.
+
+    python -m benchmarks.engine --model DIR [--sweep] [--plot FILE.svg] [--profile] [--threads 2] [--rounds 3]
+    python -m benchmarks.engine --shape llama-3.1-8b --device cuda [--plot FILE.svg] [--json FILE]
+
+A workload `n x i→o` is n requests of i prompt tokens and o greedy output tokens, all there at the start. *prompt* is
+prompt tokens over the time until the last first token; *output* is all output tokens over all time, prompts included.
+*limit* is what the floor of the time (`benchmarks/limits/floor.py`) gives by the machine's own figures, which are
+measured before and after each workload; *% of limit* compares whole times.
+
+With `--shape`, a well-known model's, the weights are random numbers that are made on the device, and other figures are
+measured, those that a GPU is bought for: see `benchmarks/engine/shaped.py` and `benchmarks/engine/shaped_table.py`.
+"""
+
+import argparse
+import os
+import platform
+import sys
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from benchmarks.engine import shaped_plot, shaped_table
+from benchmarks.engine.native_time import NativeTime
+from benchmarks.engine.plot import Point, draw
+from benchmarks.engine.shaped import Shaped
+from benchmarks.limits.floor import Timing, Work, floor, work_of
+from benchmarks.limits.machine import GIBIBYTE, Machine, measure, read_rate
+from benchmarks.limits.workloads import DECODE_SWEEP, PROMPT_SWEEP, WORKLOADS, Workload
+from benchmarks.models.shapes import SHAPES
+from benchmarks.processes import in_process
+from core.config import EngineConfig
+from core.errors import BatonError, ConfigError
+from core.model_location import locate
+from engine.device import dtype_name
+from engine.executor import Executor
+from engine.model.read_config import read_config
+from engine.start.load import load_engine
+from engine.start.sizing import step_tokens
+from launcher.deployment import ENVIRONMENT
+
+
+class Bench:
+    """Measures one loaded model on the machine that it runs on."""
+
+    def __init__(self, config: EngineConfig, executor: Executor, native: NativeTime, rounds: int) -> None:
+        self.executor = executor
+        self.work: Work = work_of(executor.engine.model_config, executor.engine.backend.dtype, config.quantization)
+        self._config = config
+        self._native = native
+        self._rounds = rounds
+        self._measured = [self._measure()]
+
+    def header(self, model: str) -> list[str]:
+        """Writes what was measured where."""
+        backend, machine = self.executor.engine.backend, self.machine
+        return [
+            f"{machine.name}, {machine.threads} threads; Python {platform.python_version()}, torch "
+            f"{torch.__version__}; {model}, {dtype_name(backend.dtype)} on {backend.device}, "
+            f"{backend.name} operators, quantization {self._config.quantization}, median of {self._rounds}",
+            f"memory {machine.read / 1e9:.1f} GB/s over {self.work.bytes >> 20} MiB, as much as the weights; "
+            f"{read_rate(backend.device, GIBIBYTE) / 1e9:.1f} GB/s over 1 GiB; "
+            f"matrix product {machine.multiply / 1e9:.0f} GFLOP/s",
+        ]
+
+    def run(self, workload: Workload) -> tuple[Timing, Timing, float]:
+        """Returns the median round, its floor by the machine at that time, and the share outside native operators."""
+        timings, outside = [], []
+        vocabulary = self.executor.engine.model_config.vocab_size
+        for index in range(-1, self._rounds):  # one that warms up
+            inside = self._native.seconds
+            output = workload.output if index >= 0 else min(2, workload.output)
+            prompts = workload.prompts(vocabulary, seed=index)
+            timing, _ = in_process.serve(self.executor, self._config, prompts, output)
+            if index >= 0:
+                timings.append(timing)
+                outside.append(1 - (self._native.seconds - inside) / timing.total)
+        self._measured.append(self._measure())
+        machine = Machine.best(self._measured[-2:])  # just before and just after
+        middle = sorted(timings, key=lambda each: each.total)[len(timings) // 2]
+        return (
+            middle,
+            floor(workload, machine, self.work, step_tokens(self._config, self.executor.engine.backend.device)),
+            median(outside),
+        )
+
+    @property
+    def machine(self) -> Machine:
+        """Returns the best that the machine was so far."""
+        return Machine.best(self._measured)
+
+    def _measure(self) -> Machine:
+        backend = self.executor.engine.backend
+        return measure(backend.device, backend.dtype, self.work.bytes)
+
+
+def table(bench: Bench, workloads: list[Workload], profile: bool) -> list[Point]:
+    """Prints a line for each workload as soon as it is known."""
+    more = (" outside native |", " --- |") if profile else ("", "")
+    print(f"| workload | prompt tok/s | limit | output tok/s | limit | % of limit |{more[0]}")
+    print(f"| --- | --- | --- | --- | --- | --- |{more[1]}")
+    points = []
+    for workload in workloads:
+        timing, least, outside = bench.run(workload)
+        prompts, tokens = workload.requests * workload.prompt, workload.requests * workload.output
+        print(
+            f"| {workload} | {prompts / timing.prompts:.0f} | {prompts / least.prompts:.0f} "
+            f"| {tokens / timing.total:.1f} | {tokens / least.total:.1f} | {100 * least.total / timing.total:.0f} |"
+            + (f" {100 * outside:.0f}% |" if profile else ""),
+            flush=True,
+        )
+        points.append(Point(workload, timing, least))
+    return points
+
+
+def fitting(workloads: tuple[Workload, ...], longest: int) -> list[Workload]:
+    """Returns the workloads that the model's context has room for; prints which are left out."""
+    for workload in workloads:
+        if workload.longest > longest:
+            print(f"{workload} is left out: the model's context is {longest} tokens")
+    return [workload for workload in workloads if workload.longest <= longest]
+
+
+def main() -> int:
+    """Prints tables; returns 2, and prints one sentence, where the model or a setting is wrong."""
+    given = options()
+    if not ENVIRONMENT.keys() <= os.environ.keys():  # as workers are started: OpenMP reads it before Python runs
+        os.execve(sys.executable, [*sys.orig_argv], {**ENVIRONMENT, **os.environ})
+    torch.set_num_threads(given.threads)
+    native = NativeTime()
+    try:
+        _refuse_places(given)
+        if given.shape:
+            return run_shape(given)
+        own = read_config(locate(given.model, in_process.quiet)).max_model_len
+        measured = (*WORKLOADS, *DECODE_SWEEP, *PROMPT_SWEEP) if given.sweep or given.plot else WORKLOADS
+        longest = max((each.longest for each in measured if each.longest <= own), default=own)
+        config = EngineConfig(
+            model=given.model,
+            device=given.device,
+            dtype=given.dtype,
+            cpu_backend=given.cpu_backend,
+            quantization=given.quantization,
+            max_model_len=longest,
+        )
+        with native.watching():
+            executor = Executor(load_engine(config, in_process.quiet))
+    except BatonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    bench = Bench(config, executor, native, given.rounds)
+    profile = given.profile and executor.engine.backend.name == "native"
+    print("\n".join(bench.header(given.model)))
+    if given.profile and not profile:
+        print("--profile says nothing here: there are no native operators")
+    table(bench, fitting(WORKLOADS, own), profile)
+    if given.sweep or given.plot:
+        print()
+        points = table(bench, fitting(DECODE_SWEEP, own), profile)
+        print()
+        points += table(bench, fitting(PROMPT_SWEEP, own), profile)
+        if given.plot:
+            Path(given.plot).write_text(
+                draw(points, bench.machine, bench.work, step_tokens(config, bench.executor.engine.backend.device))
+            )
+            print(f"\n{given.plot}: throughput over batch, and the roofline")
+    return 0
+
+
+def run_shape(given: argparse.Namespace) -> int:
+    """Prints the tables of a shape, and writes what was asked for. Raises `BatonError` as an executor does."""
+    engine = Shaped(given.shape, given.device, given.dtype)
+    print(engine.header())
+    decoded, read = shaped_table.decodes(engine), shaped_table.reads(engine)
+    if given.profile:
+        shaped_table.kernels(decoded, read)
+    if given.json:
+        shaped_table.write_json(Path(given.json), engine, decoded, read)
+    if given.plot:
+        Path(given.plot).write_text(shaped_plot.draw(decoded, read, engine.header()))
+    return 0
+
+
+def _refuse_places(given: argparse.Namespace) -> None:
+    """Raises `ConfigError` where a file could not be written: before anything is measured."""
+    if given.plot and Path(given.plot).suffix != ".svg":
+        raise ConfigError("--plot", given.plot, "the picture is an SVG; name a file that ends in .svg")
+    for option, place in (("--plot", given.plot), ("--json", given.json)):
+        if place and not os.access(Path(place).resolve().parent, os.W_OK):
+            raise ConfigError(option, place, "its directory is not there or cannot be written to")
+    if given.json and not given.shape:
+        raise ConfigError("--json", given.json, "it is written with --shape only")
+
+
+def options() -> argparse.Namespace:
+    """Makes the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__.partition("\n")[0])
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--model", default="", help="model directory or hub id")
+    which.add_argument("--shape", default="", choices=list(SHAPES), help="random weights of a well-known model's shape")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto", choices=("auto", "fp32", "bf16", "fp16"))
+    parser.add_argument("--cpu-backend", default="auto", choices=("auto", "native", "torch"))
+    parser.add_argument("--quantization", default="none", choices=("none", "int8"))
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--rounds", type=int, default=3, help="the median of so many runs is shown")
+    parser.add_argument("--sweep", action="store_true", help="also batches of 1 to 64, and prompts of 128 to 4096")
+    parser.add_argument("--plot", default="", metavar="FILE.svg", help="sweeps, and draws what came of it")
+    parser.add_argument("--json", default="", metavar="FILE", help="with --shape: also write what was measured there")
+    profile = "also the share of time outside native operators; with --shape on a GPU, the time by kernel"
+    parser.add_argument("--profile", action="store_true", help=profile)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Prints and writes the tables of `benchmarks.engine --shape`.
+
+*x floor* is a step's time over the least that its bytes and operations allow. *idle* is the share of a step in which
+the device waits for the host, *all gaps* that in which nothing runs on it, by the profiler. *% of the matrix rate*
+counts the operations of the matrices alone; *with attention* those of the visible pairs of queries and keys, too. The
+tables by kernel are of the same profile: what takes most of the device's time first, with its share of that time.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.engine.idle import KernelTime
+from benchmarks.engine.shaped import (
+    LEAST_SHARE,
+    MOST_IDLE,
+    MOST_OVER_FLOOR,
+    WATCHED,
+    Decoded,
+    Read,
+    Shaped,
+)
+
+MOST_KERNELS, WIDEST_NAME = 10, 48
+"""Lines of a table by kernel, and characters of a name: cuBLAS' names have hundreds."""
+
+
+def decodes(engine: Shaped) -> list[Decoded]:
+    """Prints a line for each batch as soon as it is known."""
+    print("\n| batch | context | ms per step | floor | x floor | output tok/s | idle | all gaps | targets |")
+    print("| --- " * 9 + "|")
+    found = []
+    for batch in engine.sizes.batches:
+        decoded = engine.decode(batch)
+        if decoded is None:
+            print(f"| {batch} | its KV does not fit ||||||||")
+            continue
+        found.append(decoded)
+        idle = decoded.idle
+        shares = [f"{each:.1%}" for each in idle] if idle else ["not measured", ""]
+        kept = _mark(f"<= {MOST_OVER_FLOOR} x", decoded.met)
+        waits = _mark(f"<= {MOST_IDLE:.0%} idle", idle.waiting <= MOST_IDLE) if idle else f"<= {MOST_IDLE:.0%} idle"
+        print(
+            f"| {batch} | {decoded.context} | {1e3 * decoded.seconds:.3f} | {1e3 * decoded.floor:.3f} "
+            f"| {decoded.seconds / decoded.floor:.2f} | {batch / decoded.seconds:.0f} | {' | '.join(shares)} "
+            f"| {kept}, {waits} |",
+            flush=True,
+        )
+    return found
+
+
+def reads(engine: Shaped) -> list[Read]:
+    """Prints a line for each prompt that the model's context has room for."""
+    print("\n| prompt tokens | ms | tok/s | % of the matrix rate | with attention | target |\n" + "| --- " * 6 + "|")
+    found = []
+    for tokens in engine.sizes.prompts:
+        if tokens >= engine.executor.engine.model_config.max_model_len:  # the pool has shortened it
+            print(f"| {tokens} | its KV does not fit |||||")
+            continue
+        read = engine.read(tokens)
+        found.append(read)
+        target = _mark(f">= {LEAST_SHARE:.0%}", read.met) if read.met is not None else ""
+        print(
+            f"| {tokens} | {1e3 * read.seconds:.1f} | {tokens / read.seconds:.0f} | {100 * read.share:.0f} "
+            f"| {100 * read.with_attention:.0f} | {target} |",
+            flush=True,
+        )
+    return found
+
+
+def kernels(decoded: Sequence[Decoded], read: Sequence[Read]) -> None:
+    """Prints where the time goes: of the smallest and the largest batch, and of the prompt that has a target."""
+    for each in dict.fromkeys([*decoded[:1], *decoded[-1:]]):
+        _by_kernel(f"a decode step of {each.batch} at context {each.context}", each.kernels, WATCHED)
+    for prompt in read:
+        _by_kernel(f"a prompt of {prompt.tokens} tokens", prompt.kernels, 1)
+
+
+def _by_kernel(what: str, times: Sequence[KernelTime], repeats: int) -> None:
+    """Prints a table of what took longest; nothing where there was no profile."""
+    if not times:
+        return
+    whole = sum(each.seconds for each in times)
+    print(f"\n| {what} | calls | µs | % of the device's time |\n" + "| --- " * 4 + "|")
+    for each in times[:MOST_KERNELS]:
+        name = each.name.replace("|", "/")[:WIDEST_NAME]
+        cells = f"{each.calls / repeats:g} | {1e6 * each.seconds / repeats:.1f} | {100 * each.seconds / whole:.1f}"
+        print(f"| {name} | {cells} |")
+    if rest := times[MOST_KERNELS:]:
+        seconds = sum(each.seconds for each in rest)
+        calls = sum(each.calls for each in rest) / repeats
+        print(f"| {len(rest)} others | {calls:g} | {1e6 * seconds / repeats:.1f} | {100 * seconds / whole:.1f} |")
+
+
+def _mark(target: str, met: bool) -> str:
+    return target if met else f"{target} **missed**"
+
+
+def write_json(path: Path, engine: Shaped, decoded: Sequence[Decoded], read: Sequence[Read]) -> None:
+    """Writes all that was measured, in seconds, bytes and operations."""
+    found: dict[str, Any] = {
+        "versions": engine.header(),
+        "shape": engine.shape,
+        "limits": asdict(engine.limits),
+        "decode": [
+            asdict(each) | {"idle": each.idle and each.idle._asdict(), "met": each.met} | _named(each.kernels)
+            for each in decoded
+        ],
+        "prompts": [asdict(each) | {"met": each.met} | _named(each.kernels) for each in read],
+    }
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _named(times: Sequence[KernelTime]) -> dict[str, Any]:
+    return {"kernels": [each._asdict() for each in times]}

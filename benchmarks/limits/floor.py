@@ -1,0 +1,132 @@
+"""Computes the least time of a workload on a machine: bytes over bandwidth, or operations over the matrix rate.
+
+That is the roofline of Williams, Waterman and Patterson (2009), step by step: of a step's reading and its multiplying
+the larger counts. Attention's arithmetic, activations, routers and everything between matrices are left out, so nothing
+is faster. Of experts, a step reads those that its tokens use: as many as tokens meet that choose at random.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.limits.machine import Machine
+from benchmarks.limits.workloads import Workload
+from core.config import Quantization
+from core.kvspec import kv_bytes
+from engine.model.config import ExpertsMLP, ModelConfig, TextModel, heads_of
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Says of a model's layers how many experts each has, how many of them a token uses, and the values of one."""
+
+    layers: int
+    experts: int
+    used: int
+    values: int
+
+    def met(self, tokens: int) -> float:
+        """Returns the values of the experts of a layer that are used by one of so many tokens or more."""
+        return self.values * self.experts * (1 - (1 - self.used / self.experts) ** tokens)
+
+
+DENSE = Mixture(1, 1, 1, 0)
+"""There are no experts."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Holds what a model costs, in values of its matrices, bytes of a value, and bytes of a token's KV.
+
+    `every` token is multiplied by most; by the head, and by the last layer behind its keys and values, only tokens that
+    are `sampled` from. Both are without experts, which are a `mixture`.
+    """
+
+    every: int
+    sampled: int
+    width: int
+    token_bytes: int
+    mixture: Mixture = DENSE
+
+    @property
+    def bytes(self) -> int:
+        """Returns the bytes of all weights."""
+        experts = self.mixture.layers * self.mixture.experts * self.mixture.values
+        return (self.every + self.sampled + experts) * self.width
+
+    def read(self, tokens: int, sampled: int) -> float:
+        """Returns the bytes of weights that a step reads in which anything is sampled."""
+        mixture = self.mixture
+        experts = (mixture.layers - 1) * mixture.met(tokens) + mixture.met(sampled)
+        return (self.every + self.sampled + experts) * self.width
+
+    def operations(self, tokens: int, sampled: int) -> int:
+        """Counts multiplications and additions of a step."""
+        experts = self.mixture.used * self.mixture.values
+        every, last = self.every + (self.mixture.layers - 1) * experts, self.sampled + experts
+        return 2 * (tokens * every + sampled * last)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Holds the seconds from the start to the last first token, and to the end."""
+
+    prompts: float
+    total: float
+
+
+def work_of(model: TextModel, dtype: torch.dtype, quantization: Quantization = "none") -> Work:
+    """Computes the sizes of a model, whose layers are alike, in a number format; int8 weights take a byte each."""
+    assert isinstance(model, ModelConfig), "of models that transformers computes the sizes are not known"
+    hidden, width, layers = model.hidden_size, dtype.itemsize, len(model.layers)
+    attention, mlp = heads_of(model.layers[0]), model.layers[0].mlp
+    keys_values = 2 * hidden * attention.kv_heads * attention.head_dim
+    others = 2 * hidden * attention.heads * attention.head_dim
+    mixture = DENSE
+    if isinstance(mlp, ExpertsMLP):
+        others += 3 * hidden * mlp.shared
+        mixture = Mixture(layers, mlp.experts, mlp.used, 3 * hidden * mlp.intermediate)
+    else:
+        others += 3 * hidden * mlp.intermediate
+    return Work(
+        every=layers * keys_values + (layers - 1) * others,
+        sampled=others + model.vocab_size * hidden,
+        width=width if quantization == "none" else 1,
+        token_bytes=kv_bytes(1, 1, layers, attention.kv_heads, attention.head_dim, width),
+        mixture=mixture,
+    )
+
+
+def floor(workload: Workload, machine: Machine, work: Work, batch_tokens: int) -> Timing:
+    """Computes the least time, where prompts are computed `batch_tokens` at a time."""
+    rows, tokens = workload.requests, workload.requests * workload.prompt
+    read = _prompt_bytes(workload, work, batch_tokens)
+    prompts = max(read / machine.read, work.operations(tokens, rows) / machine.multiply)
+    multiply = work.operations(rows, rows) / machine.multiply
+    weights = work.read(rows, rows)
+    steps = (max((weights + kept) / machine.read, multiply) for kept in _kept(workload, work))
+    return Timing(prompts, prompts + sum(steps))
+
+
+def intensity(workload: Workload, work: Work, batch_tokens: int) -> float:
+    """Returns the operations for each byte read, over the whole workload: a roofline's other axis."""
+    kept, weights = _kept(workload, work), work.read(workload.requests, workload.requests)
+    read = _prompt_bytes(workload, work, batch_tokens) + len(kept) * weights + sum(kept)
+    return operations(workload, work) / read
+
+
+def operations(workload: Workload, work: Work) -> int:
+    """Counts multiplications and additions of the whole workload. The last token of an answer is not computed with."""
+    rows = workload.requests
+    return work.operations(rows * (workload.prompt + workload.output - 1), rows * workload.output)
+
+
+def _prompt_bytes(workload: Workload, work: Work, batch_tokens: int) -> float:
+    tokens = workload.requests * workload.prompt
+    return -(-tokens // batch_tokens) * work.read(min(tokens, batch_tokens), workload.requests)
+
+
+def _kept(workload: Workload, work: Work) -> list[int]:
+    """Returns the bytes of KV that each decode step reads."""
+    lengths = range(workload.prompt + 1, workload.prompt + workload.output)
+    return [workload.requests * length * work.token_bytes for length in lengths]

@@ -1,0 +1,88 @@
+"""Runs a system under measurement: a process that loads its model once, and runs workloads when it is told to."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from select import select
+from typing import Any
+
+from benchmarks.peers.model import Model
+from benchmarks.peers.setup import Peer, PeerError, python_of
+from benchmarks.processes.children import child, last_line, processor_seconds
+from launcher.stages import Stages
+
+LOAD_SECONDS = 600.0
+RUN_SECONDS = 600.0
+POLL_SECONDS = 0.5
+OURS = Peer("baton", "benchmarks.peers.runners.baton", ())
+
+
+class PeerProcess:
+    """Talks to one system with its model loaded; `versions` are those of what it is made of."""
+
+    def __init__(self, peer: Peer, process: subprocess.Popen[str], log: Path) -> None:
+        self.name = peer.name
+        self.pid = process.pid
+        self.versions: dict[str, str] = {}
+        self._process = process
+        self._log = log
+
+    def loaded(self, stages: Stages) -> None:
+        """Waits until the model is loaded. Raises `PeerError`."""
+        began = time.monotonic()
+        assert self._process.stdout is not None
+        while not select([self._process.stdout], [], [], POLL_SECONDS)[0]:
+            waited = time.monotonic() - began
+            stages.show(self.name, "loading the model", note=f"({waited:.0f} s)")
+            if waited > LOAD_SECONDS:
+                raise PeerError(f"{self.name}: is not ready after {LOAD_SECONDS:.0f} s (log: {self._log})")
+        self.versions = self._answer()["versions"]
+        stages.show(self.name, "ready", note=", ".join(f"{name} {what}" for name, what in self.versions.items()))
+
+    def run(self, prompts: list[list[int]], output: int) -> tuple[float, list[list[int]]]:
+        """Runs a workload; returns the seconds that the system measured itself, and the tokens. Raises `PeerError`."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"prompts": prompts, "output": output}) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise self._ended() from None
+        if not select([self._process.stdout], [], [], RUN_SECONDS)[0]:
+            raise PeerError(f"{self.name}: no answer within {RUN_SECONDS:.0f} s (log: {self._log})")
+        answer = self._answer()
+        tokens: list[list[int]] = answer["tokens"]
+        if [len(each) for each in tokens] != [output] * len(prompts):
+            raise PeerError(f"{self.name}: gave another number of tokens than {output} for each of {len(prompts)}")
+        return float(answer["seconds"]), tokens
+
+    def processor_seconds(self) -> float:
+        """Returns the processor time of all its processes so far, in s."""
+        return processor_seconds(self.pid)
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._ended()
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def _ended(self) -> PeerError:
+        return PeerError(f"{self.name}: has ended: {last_line(self._log)} (log: {self._log})")
+
+
+@contextmanager
+def running(peer: Peer, directory: Path, model: Model, threads: int) -> Iterator[PeerProcess]:
+    """Starts a system in its own environment, ours in this one, and ends it on exit."""
+    environment = directory / peer.name
+    python = python_of(directory, peer) if peer is not OURS else Path(sys.executable)
+    path = model.gguf if peer.name == "llama.cpp" else model.directory
+    log = directory / f"{peer.name}.log"
+    log.unlink(missing_ok=True)
+    command = [str(python), "-m", peer.runner, str(path), model.dtype, str(threads), str(model.longest)]
+    with child(command, log, settings=peer.settings(environment, threads), piped=True) as process:
+        yield PeerProcess(peer, process, log)

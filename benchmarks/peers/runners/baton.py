@@ -1,0 +1,29 @@
+"""Runs our engine in the same harness as its peers: scheduler and executor in one process."""
+
+from benchmarks.peers.runners.protocol import Prompts, arguments, serve, take_streams
+
+STREAMS = take_streams()
+
+import torch  # noqa: E402
+
+from benchmarks.processes import in_process  # noqa: E402
+from core.config import EngineConfig  # noqa: E402
+from engine.executor import Executor  # noqa: E402
+from engine.start.load import load_engine  # noqa: E402
+
+
+def main() -> None:
+    """Loads the model and serves."""
+    model, dtype, threads, longest = arguments()
+    torch.set_num_threads(threads)
+    config = EngineConfig(model=model, device="cpu", dtype=dtype, max_model_len=longest)  # type: ignore[arg-type]
+    executor = Executor(load_engine(config, in_process.quiet))
+
+    def generate(prompts: Prompts, output: int) -> Prompts:
+        return in_process.serve(executor, config, prompts, output)[1]
+
+    serve(STREAMS, ("torch",), generate)
+
+
+if __name__ == "__main__":
+    main()

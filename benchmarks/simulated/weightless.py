@@ -1,0 +1,63 @@
+"""Makes an engine in the shape of a well-known model whose tensors have no memory: what a host does shows, alone.
+
+Tensors are on PyTorch's `meta` device: operators check formats and shapes, and compute nothing.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import torch
+
+from benchmarks.models.random_weights import RandomWeights
+from benchmarks.models.shapes import write_config
+from benchmarks.processes.in_process import quiet
+from engine.backends.triton.backend import TritonBackend
+from engine.executor import Engine
+from engine.kv.pool import KVPool
+from engine.kv.spec import make_spec
+from engine.model.config import heads_of
+from engine.model.families.registry import names_of
+from engine.model.linear import LinearFactory
+from engine.model.read_config import read_config
+from engine.model.transformer import Transformer
+
+META = torch.device("meta")
+BLOCK = 16
+UNBOUNDED = 1 << 30
+
+
+class WeightlessPool:
+    """Stands for a KV pool: nobody reads it, and nothing lands in it."""
+
+    def __init__(self, engine_spec: Any) -> None:
+        self.spec = engine_spec
+
+    def begin_step(self, works: object = None, *, is_read: bool = True) -> None: ...
+
+    def enter(self, group: int, blocks: object) -> None: ...
+
+    def written(self, layer: int) -> None: ...
+
+    def all_written(self) -> None: ...
+
+
+def weightless_engine(shape: str, blocks: int, rows: int, longest: int, dtype: torch.dtype = torch.bfloat16) -> Engine:
+    """Makes an engine with a pool of so many blocks, whose decode steps of up to `rows` texts of `longest` tokens run.
+
+    Its steps are launched and never collected.
+    """
+    with TemporaryDirectory() as directory:
+        write_config(Path(directory), shape)
+        config = read_config(Path(directory), longest)
+        weights = RandomWeights(Path(directory), META, dtype)
+    backend = TritonBackend(META, dtype)
+    with torch.inference_mode():
+        make = LinearFactory(weights, backend.linears, META, dtype)
+        model: Transformer[Any] = Transformer(config, names_of(config), make, backend.layers, quiet)
+        heads = heads_of(config.layers[0])
+        shape_of_layer = (blocks, 2 * heads.kv_heads, BLOCK, heads.head_dim)
+        layers = [torch.empty(shape_of_layer, dtype=dtype, device=META) for _ in config.layers]
+        decodes = backend.decode_steps(model, config, layers, rows, quiet)
+    pool = cast(KVPool, WeightlessPool(make_spec(config, dtype, BLOCK, "none")))
+    return Engine(backend, model, config, pool, backend.attention(config, layers), UNBOUNDED, decodes, None)

@@ -1,0 +1,272 @@
+"""Measures GB/s of a handoff, per transport, security and codec, beside pyzmq, memcpy, AES-GCM and XXH3 in one run.
+
+    python -m benchmarks.transfer [--megabytes 256] [--rounds 7] [--device cuda]
+
+Prefill and decode side are two processes on this host, with the engine's own pools, in bf16; with `--device cuda` both
+pools are the same GPU's, and the rows that are no handoff are those of the host's memory all the same. A round measures
+each row once, in turn; a figure is the best of all rounds, in bytes of the pool, whatever a codec makes of them. *Raw
+pyzmq* sends frames of the same size without copying, and copies each once on arrival, as a handoff does. *Memory* is
+what the receiving process took at most beyond what it had when it had moved one block; the window bounds it. The
+sender's is the same, of all its links together.
+
+A second table is of one prompt's KV over sealed tcp, for models of 16 layers and a hidden state of 4,096 that attend in
+different ways: what a token takes in the pool, what of it went over the wire, and how long a handoff took.
+"""
+
+import argparse
+import asyncio
+import json
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+import xxhash
+import zmq
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from benchmarks.limits.machine import processor
+from benchmarks.processes.children import child, end_on_termination
+from benchmarks.transfer.ends import (
+    BLOCK_TOKENS,
+    KINDS,
+    LAYERS,
+    PLAIN,
+    SECRET,
+    Near,
+    NearRaw,
+    layers_of,
+    peak_bytes,
+    pool,
+    spec_of,
+    sums,
+)
+from core.config import TransferConfig
+from core.network import Network
+from engine.kv.pool import KVPool
+
+GIGA = 1e9
+MIB = 1 << 20
+WAYS = {
+    "tcp": TransferConfig(kv_transport="tcp", kv_security="none"),
+    "tcp, sealed": TransferConfig(kv_transport="tcp"),
+    "ipc": TransferConfig(kv_transport="ipc"),
+    "shm": TransferConfig(kv_transport="shm"),
+    "tcp, sealed, int8": TransferConfig(kv_transport="tcp", kv_codec="int8"),
+    "tcp, sealed, fp8": TransferConfig(kv_transport="tcp", kv_codec="fp8"),
+    "shm, int8": TransferConfig(kv_transport="shm", kv_codec="int8"),
+}
+
+
+@dataclass
+class Row:
+    """Holds something measured, round by round."""
+
+    name: str
+    seconds: list[float] = field(default_factory=list)
+    memory: int = 0  # bytes
+
+    def rate(self, size: int) -> float:
+        """Returns GB/s of the best round."""
+        return size / GIGA / min(self.seconds)
+
+
+class FarEnd:
+    """Talks to a receiving process."""
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        directory: Path,
+        name: str,
+        size: int,
+        device: str,
+        config: TransferConfig | None,
+        kind: str = PLAIN,
+    ) -> None:
+        command = [sys.executable, "-m", "benchmarks.transfer.ends", "--size", str(size), "--device", device]
+        command += ["--kind", kind]
+        if config is not None:
+            command += ["--config", msgspec.json.encode(config).decode()]
+        self._process = stack.enter_context(child(command, directory / f"{name}.log", piped=True))
+
+    @cached_property
+    def address(self) -> str:
+        """Waits until the process listens, and returns where. All of them start meanwhile."""
+        return str(self._read()["address"])
+
+    def ask(self, what: str) -> dict[str, Any]:
+        """Asks the process for the `peak` of its memory or the `sums` of its pool."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        found: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return found
+
+
+async def measure(megabytes: int, frame: int, rounds: int, device: str = "cpu") -> tuple[list[Row], int]:
+    """Measures all rows, round by round, and the sender's memory. Raises AssertionError if a byte arrives wrong."""
+    size = megabytes << 20
+    source = pool(size, 1, torch.device(device))
+    rows = {name: Row(name) for name in ("memcpy", "AES-256-GCM", "XXH3", "raw pyzmq", *WAYS)}
+    network = Network.of(SECRET)
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        logs = Path(directory)
+        raw_end = FarEnd(stack, logs, "raw", size, device, None)
+        ends, near = {}, {}
+        for name, way in WAYS.items():
+            config = msgspec.structs.replace(way, frame=frame)
+            ends[name] = FarEnd(stack, logs, name.replace(", ", "-"), size, device, config)
+            near[name] = Near(config, network, source)
+        raw = NearRaw(network.context, raw_end.address, source, frame)
+        try:
+            work: dict[str, Callable[[], Awaitable[None]]] = {"raw pyzmq": lambda: raw.send(size)}
+            for name in WAYS:
+                work[name] = _handoff(near[name], ends[name].address, size)
+            before = {}
+            for name in WAYS:
+                await near[name].send(ends[name].address, 1)
+                before[name] = ends[name].ask("peak")["peak"]
+            own = peak_bytes()
+            for send in work.values():
+                await send()  # connects, and touches memory for the first time
+            own = peak_bytes() - own  # before anything is measured here that takes memory as well
+            for _ in range(rounds):
+                for name, seconds in local(source, frame):
+                    rows[name].seconds.append(seconds)
+                for name, send in work.items():
+                    begin = time.perf_counter()
+                    await send()
+                    rows[name].seconds.append(time.perf_counter() - begin)
+            expected = sums(source)
+            for name, end in ends.items():
+                rows[name].memory = end.ask("peak")["peak"] - before[name]
+                found = end.ask("sums")
+                exact = WAYS[name].kv_codec == "none"
+                assert found["bytes"] == expected["bytes"] or not exact, f"{name}: bytes differ"
+                assert abs(found["mean"] / expected["mean"] - 1) < 0.02, f"{name}: numbers differ"
+        finally:
+            raw.close()
+            for each in near.values():
+                await each.outbound.close()
+            await network.close()
+    return list(rows.values()), own
+
+
+@dataclass
+class Kind:
+    """Holds what a handoff of one kind of attention's KV took."""
+
+    token_bytes: int  # of the pool
+    wire_bytes: float  # of a token, as they arrived
+    seconds: list[float] = field(default_factory=list)
+
+
+async def measure_kinds(tokens: int, rounds: int, device: str = "cpu") -> dict[str, Kind]:
+    """Hands a prompt of so many tokens off for each kind of attention, in turns."""
+    config, found, sends = TransferConfig(kv_transport="tcp"), {}, {}
+    network, blocks = Network.of(SECRET), max(1, tokens // BLOCK_TOKENS)
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        near = {}
+        try:
+            for kind in KINDS:
+                spec, size = spec_of(kind), blocks * spec_of(kind).block_bytes()
+                end = FarEnd(stack, Path(directory), kind, size, device, config, kind)
+                near[kind] = Near(config, network, pool(size, 1, torch.device(device), kind))
+                sends[kind] = _handoff(near[kind], end.address, size)
+                await sends[kind]()  # connects, and touches memory for the first time
+                landed = end.ask("sums")["landed"]
+                found[kind] = Kind(spec.token_bytes(), landed / (blocks * BLOCK_TOKENS))
+            for _ in range(rounds):
+                for kind, send in sends.items():
+                    begin = time.perf_counter()
+                    await send()
+                    found[kind].seconds.append(time.perf_counter() - begin)
+        finally:
+            for each in near.values():
+                await each.outbound.close()
+            await network.close()
+    return found
+
+
+def kinds_table(kinds: dict[str, Kind]) -> Iterator[str]:
+    """Writes in Markdown what each kind of attention's KV takes."""
+    largest = next(iter(kinds.values())).token_bytes
+    yield "| attention | pool bytes per token | on the wire | of multi-head | ms |"
+    yield "| --- | --- | --- | --- | --- |"
+    for name, kind in kinds.items():
+        sizes = f"{kind.token_bytes:,} | {kind.wire_bytes:,.0f} | {100 * kind.token_bytes / largest:.1f}%"
+        yield f"| {name} | {sizes} | {1e3 * min(kind.seconds):.1f} |"
+
+
+def _handoff(near: Near, address: str, size: int) -> Callable[[], Awaitable[None]]:
+    return lambda: near.send(address, size)
+
+
+def local(source: KVPool, frame: int) -> Iterator[tuple[str, float]]:
+    """Measures the seconds that one core takes for the same bytes, frame by frame, to copy, to seal, to digest."""
+    parts = [layer[at : at + frame] for layer in layers_of(source) for at in range(0, len(layer), frame)]
+    target = np.empty((len(parts), frame), np.uint8)
+    target.fill(1)
+    begin = time.perf_counter()
+    for at, part in enumerate(parts):
+        target[at, : len(part)] = part
+    yield "memcpy", time.perf_counter() - begin
+    cipher, sealed = AESGCM(bytes(32)), memoryview(bytearray(frame + 16))
+    begin = time.perf_counter()
+    for at, part in enumerate(parts):
+        cipher.encrypt_into(at.to_bytes(12, "little"), part.data, b"", sealed[: len(part) + 16])
+    yield "AES-256-GCM", time.perf_counter() - begin
+    begin = time.perf_counter()
+    for part in parts:
+        xxhash.xxh3_64_intdigest(part.data)
+    yield "XXH3", time.perf_counter() - begin
+
+
+def table(rows: list[Row], size: int) -> Iterator[str]:
+    """Writes in Markdown each row's rate, and what it is of the others."""
+    rates = {row.name: row.rate(size) for row in rows}
+    yield "| | GB/s | of raw pyzmq | of memcpy | of tcp | memory MiB |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for row in rows:
+        rate = rates[row.name]
+        shares = [f"{100 * rate / rates[other]:.0f}%" for other in ("raw pyzmq", "memcpy", "tcp")]
+        yield f"| {row.name} | {rate:.2f} | {' | '.join(shares)} | {row.memory / MIB:.0f} |"
+
+
+def main() -> None:
+    """Prints the table (`python -m benchmarks.transfer`)."""
+    parser = argparse.ArgumentParser(prog="benchmarks.transfer", description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=256, help="MiB of one handoff")
+    parser.add_argument("--tokens", type=int, default=2048, help="of the prompt in the second table")
+    parser.add_argument("--frame", type=int, default=1 << 20, help="bytes of one payload")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where both pools are")
+    options = parser.parse_args()
+    end_on_termination()
+    rows, own = asyncio.run(measure(options.megabytes, options.frame, options.rounds, options.device))
+    versions = f"Python {platform.python_version()}, pyzmq {zmq.__version__}, libzmq {zmq.zmq_version()}"
+    print(f"{processor()}, pools on {options.device}, {versions}")
+    size = f"{options.megabytes} MiB in {LAYERS} layers, payloads of {options.frame >> 10} KiB"
+    print(f"{size}; sender's memory {own / MIB:.0f} MiB over {len(WAYS)} links\n")
+    print("\n".join(table(rows, options.megabytes << 20)))
+    kinds = asyncio.run(measure_kinds(options.tokens, options.rounds, options.device))
+    print(f"\na prompt of {options.tokens} tokens\n")
+    print("\n".join(kinds_table(kinds)))
+
+
+if __name__ == "__main__":
+    main()

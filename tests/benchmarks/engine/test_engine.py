@@ -1,0 +1,57 @@
+"""The engine's benchmark on the demo model: what it prints, and what it refuses."""
+
+import sys
+
+import pytest
+
+from benchmarks.engine.__main__ import Bench, fitting, main, table
+from benchmarks.engine.native_time import NativeTime
+from benchmarks.limits.workloads import WORKLOADS, Workload
+from benchmarks.processes import in_process
+from core.config import EngineConfig
+from engine.backends import choice
+from engine.executor import Executor
+from engine.start.load import load_engine
+from launcher.deployment import ENVIRONMENT
+from launcher.options import DEMO_MODEL
+
+
+def test_a_line_for_each_workload(capsys: pytest.CaptureFixture[str]) -> None:
+    native = NativeTime()
+    config = EngineConfig(model=DEMO_MODEL, device="cpu", dtype="fp32", max_model_len=64)
+    load = choice.__dict__["load"]
+    with native.watching():
+        executor = Executor(load_engine(config, in_process.quiet))
+    assert choice.__dict__["load"] is load
+    before = native.seconds
+    bench = Bench(config, executor, native, rounds=1)
+    (point,) = table(bench, [Workload(3, 8, 4)], profile=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("| % of limit | outside native |") and lines[2].startswith("| 3 x 8→4 | ")
+    assert 0 < point.timing.prompts < point.timing.total and 0 < point.least.prompts < point.least.total
+    if executor.engine.backend.name == "native":  # where there is no compiler, everything is outside
+        assert before < native.seconds
+
+
+def test_what_does_not_fit_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fitting(WORKLOADS, 320) == [each for each in WORKLOADS if each.prompt < 1024]
+    assert capsys.readouterr().out == "1 x 1024→1 is left out: the model's context is 320 tokens\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--model", "/none"], "error: --model: '/none': there is no such directory"),
+        (["--model", DEMO_MODEL, "--plot", "a.pdf"], "error: --plot: 'a.pdf': the picture is an SVG"),
+        (["--model", DEMO_MODEL, "--plot", "/none/a.svg"], "error: --plot: '/none/a.svg': its directory is not there"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    options: list[str], error: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in ENVIRONMENT.items():  # else it starts itself again, with these
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["benchmarks.engine", *options])
+    assert main() == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(error) and said.err.count("\n") == 1 and said.out == ""

@@ -1,0 +1,78 @@
+"""The floor's arithmetic, by hand: a model of two layers on a machine of round figures."""
+
+import pytest
+import torch
+from msgspec import structs
+
+from benchmarks.limits.floor import Mixture, Timing, Work, floor, intensity, operations, work_of
+from benchmarks.limits.machine import Machine
+from benchmarks.limits.workloads import Workload
+from engine.model.config import ExpertsMLP
+from tests.engine.configs import dense
+
+WORK = Work(every=80, sampled=20, width=2, token_bytes=10)
+EXPERTS = Work(every=80, sampled=20, width=2, token_bytes=10, mixture=Mixture(layers=3, experts=4, used=2, values=8))
+
+
+def machine(read: float, multiply: float) -> Machine:
+    return Machine("by hand", 1, read, multiply)
+
+
+def test_sizes_of_a_model() -> None:
+    model = dense(2, heads=4, kv_heads=2, head_dim=2, hidden=8, intermediate=12, vocabulary=100)
+    # Of a layer: queries 8 x 8, output 8 x 8, keys and values 2 x 8 x 4, three matrices of 8 x 12.
+    assert work_of(model, torch.bfloat16) == Work(
+        every=2 * 64 + 1 * (64 + 64 + 288), sampled=(64 + 64 + 288) + 800, width=2, token_bytes=2 * 2 * 2 * 2 * 2
+    )
+
+
+def test_sizes_of_a_mixture() -> None:
+    model = dense(2, heads=4, kv_heads=2, head_dim=2, hidden=8, intermediate=12, vocabulary=100)
+    mlp = ExpertsMLP(experts=6, used=2, intermediate=5, shared=7)
+    layers = tuple(structs.replace(layer, mlp=mlp) for layer in model.layers)
+    assert work_of(structs.replace(model, layers=layers), torch.bfloat16) == Work(
+        every=2 * 64 + 1 * (64 + 64 + 3 * 8 * 7),
+        sampled=(64 + 64 + 3 * 8 * 7) + 800,
+        width=2,
+        token_bytes=32,
+        mixture=Mixture(layers=2, experts=6, used=2, values=3 * 8 * 5),
+    )
+
+
+def test_a_step_reads_the_experts_that_its_tokens_meet() -> None:
+    assert EXPERTS.bytes == 2 * (100 + 3 * 4 * 8)
+    assert EXPERTS.read(1, 1) == 2 * (100 + 3 * 2 * 8)
+    assert EXPERTS.read(2, 1) == 2 * (100 + (2 * 3 + 2) * 8)  # half of the experts, and half of the rest
+    assert EXPERTS.read(1000, 1000) == EXPERTS.bytes
+    assert EXPERTS.operations(5, 3) == 2 * (5 * (80 + 2 * 16) + 3 * (20 + 16))
+    assert floor(Workload(1, 2, 2), machine(1.0, 1e12), EXPERTS, 512) == Timing(328.0, 328.0 + 296.0 + 30.0)
+
+
+def test_one_request_costs_reading() -> None:
+    # Three steps read 200 bytes; the second and third also KV of 5 and 6 tokens: 50 and 60 bytes.
+    assert floor(Workload(1, 4, 3), machine(100.0, 1e12), WORK, 512) == Timing(2.0, 2.0 + 2.5 + 2.6)
+
+
+def test_prompts_are_read_for_once_per_chunk() -> None:
+    assert floor(Workload(3, 4, 1), machine(100.0, 1e12), WORK, 5) == Timing(6.0, 6.0)  # 12 tokens, 5 at a time
+
+
+def test_many_requests_cost_multiplying() -> None:
+    # 10 x 4 prompt tokens: 2 x (40 x 80 + 10 x 20) = 6800 operations; a step of 10 rows: 2 x 10 x 100 = 2000.
+    assert floor(Workload(10, 4, 2), machine(1e12, 1000.0), WORK, 512) == Timing(6.8, 6.8 + 2.0)
+
+
+def test_intensity_is_operations_over_bytes() -> None:
+    # 12 tokens multiplied in all, 6 sampled: the last token of an answer is not computed with.
+    workload = Workload(2, 4, 3)
+    assert operations(workload, WORK) == 2 * (2 * 6 * 80 + 6 * 20)
+    assert intensity(workload, WORK, 512) == pytest.approx(2 * (960 + 120) / (3 * 200 + 2 * 50 + 2 * 60))
+
+
+def test_nothing_that_is_on_the_floor_is_above_the_roof() -> None:
+    for workload in (Workload(1, 16, 64), Workload(64, 16, 64), Workload(1, 300, 1)):
+        for read, multiply in ((100.0, 1e12), (1e12, 1000.0), (100.0, 3000.0)):
+            for work in (WORK, EXPERTS):
+                least = floor(workload, machine(read, multiply), work, 128).total
+                roof = min(multiply, intensity(workload, work, 128) * read)
+                assert operations(workload, work) / least <= roof * (1 + 1e-9)  # sums of floats
