@@ -30,6 +30,7 @@ OPERATORS = ("attention", "elementwise_triton", "adjuster_steps", "sampler_trito
 """Tests of what the engine makes of the kernels: they take a GPU where there is one."""
 ADJUSTING = ("penalize", "token_mask", "forbid_tokens", "token_scores")
 MIXTURES = ("route", "sort_by_expert", "experts")
+ADAPTERS = ("lora",)
 LATENTS = ("store_latents", "rotate_queries", "latent_decode_attention", "latent_prefill_attention")
 """Kernels that share a stage: their number is bounded by what a call may print."""
 MOST_TESTERS = 14
@@ -108,7 +109,7 @@ PART_TWO = (
         "operators",
         65,
         *(f"tests/engine/backends/test_{name}.py" for name in OPERATORS),
-        *(f"tests/kernels/test_{name}.py" for name in (*ADJUSTING, *MIXTURES, *LATENTS)),
+        *(f"tests/kernels/test_{name}.py" for name in (*ADJUSTING, *MIXTURES, *ADAPTERS, *LATENTS)),
     ),
     _pytest(
         "architectures",
@@ -117,6 +118,7 @@ PART_TWO = (
             "-m",
             "gpu",
             "tests/engine",
+            "--ignore=tests/engine/adapters",  # PEFT is what they compare with, and no wheel that travels
             "tests/benchmarks/limits/test_device_time.py",
             "tests/benchmarks/engine/test_idle.py",
         ),

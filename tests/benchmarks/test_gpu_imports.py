@@ -74,11 +74,13 @@ def modules_of(stage: Stage) -> set[str]:
         package = (ROOT / stage.command[1].replace(".", "/")).is_dir()
         return {stage.command[1] + (".__main__" if package else "")}
     found = {ROOT / "tests" / "conftest.py"}
+    ignored = [ROOT / part.removeprefix("--ignore=") for part in stage.command if part.startswith("--ignore=")]
     for part in stage.command:
         if part.startswith("tests/"):
             place = ROOT / part.partition("::")[0]
             files = [place] if place.is_file() else [*place.rglob("test_*.py"), *place.rglob("conftest.py")]
-            found |= {*files, *(parent / "conftest.py" for parent in place.parents)}
+            found |= {each for each in files if not any(each.is_relative_to(place) for place in ignored)}
+            found |= {parent / "conftest.py" for parent in place.parents}
     return {".".join(each.relative_to(ROOT).with_suffix("").parts) for each in found if each.exists()}
 
 

@@ -16,6 +16,7 @@ import httpx
 import openai
 import pytest
 
+from tests.adapter_reference import build_adapter
 from tests.e2e.conftest import DEMO
 from tests.e2e.forks import ROOT
 from tests.e2e.system import System
@@ -44,9 +45,12 @@ def examples() -> list[Example]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """The demo model by the name that `./baton up` gives it."""
-    worker = ("--dtype", "fp32", "--kv-memory", "64MiB")
-    gateway = ("--model-name", "baton-demo")
+    """The demo model by the name that `./baton up` gives it, and an adapter that may be loaded."""
+    root = tmp_path_factory.mktemp("adapters")
+    build_adapter(root / "law", DEMO)
+    loading = ("--lora-root", str(root), "--allow-lora-loading")
+    worker = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-loras", "1", *loading)
+    gateway = ("--model-name", "baton-demo", *loading)
     with System(tmp_path_factory.mktemp("page"), DEMO, worker=worker, gateway=gateway) as running:
         yield running
 
