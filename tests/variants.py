@@ -1,6 +1,7 @@
 """Lists the small models of the golden tests: every architecture, and every option that changes what is computed."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 from transformers import (
@@ -104,7 +105,7 @@ EXPERTS: dict[str, Any] = dict(num_experts=7, num_experts_per_tok=3, moe_interme
 
 
 def _make(kind: Callable[..., Any], **changes: Any) -> Callable[[], Any]:
-    return lambda: kind(**{**SIZES, **changes})
+    return lambda: kind(**deepcopy({**SIZES, **changes}))  # some configs change what they are given
 
 
 VARIANTS: dict[str, Callable[[], Any]] = {

@@ -17,6 +17,7 @@ BEYOND_SCHEMAS = {
     "grammar_too_complex",
     "invalid_grammar",
     "invalid_token_id",
+    "lora_loading_off",
     "no_infill_tokens",
     "no_tool_template",
     "not_cancellable",

@@ -1,6 +1,7 @@
 """Small random models of types that none of our families serves, for transformers' own code to compute."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 from transformers import AutoConfig
@@ -28,7 +29,9 @@ WINDOWS: dict[str, Any] = dict(
 
 
 def _make(kind: str, **changes: Any) -> Callable[[], Any]:
-    return lambda: AutoConfig.for_model(kind, **{**SMALL, **changes})
+    return lambda: AutoConfig.for_model(
+        kind, **deepcopy({**SMALL, **changes})
+    )  # some configs change what they are given
 
 
 WRAPPED: dict[str, Callable[[], Any]] = {
