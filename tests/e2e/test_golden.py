@@ -77,7 +77,7 @@ def test_the_gpus_path_gives_the_references_tokens(tmp_path: Path) -> None:
 
 
 def block_bytes(system: System) -> int:
-    """Of a block of all layers, in fp32: layers x block x numbers of a token x 4.
+    """Counts the bytes of a block of all layers in fp32: layers x block x numbers of a token x 4.
 
     Those are 2 x KV heads x head size, or of latent attention the latent vector's and the rotated key's.
     """

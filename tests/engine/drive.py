@@ -33,7 +33,7 @@ class Running:
         self.text = list(self.prompt)
 
     def tables(self) -> tuple[list[int], ...]:
-        """Of each group what the next token to be computed, and those behind it, need: null blocks before that."""
+        """Returns the table of each group as the next token needs it: null blocks stand before a window."""
         firsts = [group.first_needed(self.planned) for group in self.groups]
         return tuple([NULL_BLOCK] * first + own[first:] for first, own in zip(firsts, self.blocks, strict=True))
 

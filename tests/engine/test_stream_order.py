@@ -117,7 +117,7 @@ class Worker:
         return [(group, layer, self._in_group(group, blocks)) for layer, group in enumerate(groups)]
 
     def _in_group(self, group: int, blocks: Sequence[int]) -> list[int]:
-        """Those that stand for these in a group: in the second one they have the numbers of others in the first."""
+        """Returns a group's own blocks for these: in the second group they have the numbers of others in the first."""
         return [BLOCKS - block for block in blocks] if group else list(blocks)
 
 

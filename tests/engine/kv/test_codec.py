@@ -208,7 +208,7 @@ def arrivals(draw: st.DrawFn) -> Arrival:
     ],
 )
 def test_tokens_land_in_their_places_and_nowhere_else(block_codec: str, device: torch.device) -> None:
-    """Those before `held`, in null blocks, and behind the table's end are left out; every other byte stays."""
+    """Leaves out tokens before `held`, in null blocks, and behind the table's end; every other byte stays."""
 
     @settings(max_examples=80, deadline=None)
     @given(arrivals())

@@ -38,7 +38,7 @@ def test_numbers_equal_transformers() -> None:
 
 
 def test_a_block_is_read_low_bits_first() -> None:
-    """By hand: codes 0 … 15 of a block with a scale of 2, in the order of the specification's table."""
+    """Compares with codes 0 … 15 by hand, of a block with a scale of 2, in the order of the specification's table."""
     blocks = torch.tensor([[[low | (low + 1) << 4 for low in range(0, 16, 2)] * 2]], dtype=torch.uint8)
     ladder = [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0]
     codes = [*ladder, *(-value for value in ladder)]

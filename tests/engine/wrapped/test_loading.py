@@ -71,7 +71,7 @@ def test_loading_reports_its_progress(model: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "phi", "minicpm3", "longcat_flash"])
 def test_every_plain_product_is_the_backends(name: str, tmp_path: Path) -> None:
-    """All of GPT-2's, which transformers calls Conv1D; not the router by whose weight LongCat multiplies itself."""
+    """Replaces GPT-2's products, called Conv1D, but not the router by whose weight LongCat multiplies itself."""
     engine = make_engine(build_model(tmp_path / "model", WRAPPED[name]()), model_impl="transformers")
     assert isinstance(engine.model, WrappedModel)
     own = engine.model._own

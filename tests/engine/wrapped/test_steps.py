@@ -47,7 +47,7 @@ def test_chunks_blocks_and_launching_ahead_change_nothing(
 
 @pytest.mark.interpreted
 def test_the_gpus_kernels_attend(tmp_path: Path) -> None:
-    """Those of Triton, in its interpreter, with a decode beside a chunk; steps of decodes are not recorded."""
+    """Runs Triton's kernels in its interpreter, a decode beside a chunk; steps of decodes are not recorded."""
     config = AutoConfig.for_model("phi", **{**SMALL, "num_hidden_layers": 1})
     directory = build_model(tmp_path / "model", config)
     expected = golden(directory, make_prompts([3, 20], config.vocab_size), 2)

@@ -81,7 +81,7 @@ def activation(request: pytest.FixtureRequest) -> Activation:
 @pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
 @pytest.mark.parametrize("size", SIZES)
 def test_it_equals_the_formula(level: ctypes.CDLL, size: str, dtype: torch.dtype, limit: float) -> None:
-    """What is rounded twice on the way in bf16, products and activations, may be off by as much each time."""
+    """Allows each rounding of bf16 on the way, of products and of activations, its own error."""
     hidden, mlp = SIZES[size]
     given = tensors(mlp, hidden, dtype)
     experts = native_experts(level, mlp, hidden, dtype, given)
