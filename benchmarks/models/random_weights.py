@@ -23,6 +23,10 @@ class RandomWeights(Checkpoint):
         self._device = device
         self._dtype = dtype
 
+    def weight(self, name: str, shape: tuple[int, int]) -> Tensor:
+        """Makes the weight of a linear layer."""
+        return self.tensor(name, shape)
+
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Makes a tensor; weights of a norm are about 1."""
         values = torch.empty(shape, dtype=self._dtype, device=self._device)

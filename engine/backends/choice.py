@@ -51,7 +51,7 @@ def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model
     native = _native(config, dtype, model)
     if native is None:
         return ReferenceBackend(device, dtype)
-    return NativeBackend(native, dtype, config.quantization)
+    return NativeBackend(native, dtype)
 
 
 def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: TextModel) -> Backend[Any, Any]:

@@ -37,13 +37,11 @@ def auto_config(directory: Path, *, trust_remote_code: bool = False) -> Any:
         raise ModelError(f"{directory.name}: config.json is not valid: {sentence_of(error)}") from error
 
 
-def refuse_quantized(raw: dict[str, Any], name: str, known: tuple[str, ...] = ()) -> None:
-    """Raises `ModelError` for a config.json of quantized weights, unless their method is `known`."""
+def refuse_quantized(raw: dict[str, Any], name: str) -> None:
+    """Raises `ModelError` for a config.json of quantized weights."""
     if "quantization_config" in raw:
         method = (raw["quantization_config"] or {}).get("quant_method", "unknown")
-        if method not in known:
-            others = ", ".join(("fp32", "bf16", *known))
-            raise ModelError(f"{name}: checkpoints quantized with {method} are not supported; use {others} or fp16")
+        raise ModelError(f"{name}: checkpoints quantized with {method} are not supported; use fp32, bf16 or fp16")
 
 
 def eos_of(directory: Path, config: Any) -> tuple[int, ...]:

@@ -1,14 +1,18 @@
 """Makes linear layers out of a checkpoint's tensors, by way of the backend that will multiply by them."""
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from core.config import Quantization
 from engine.model.adapted import Adaptable, Adapting, Place
 from engine.model.config import ExpertsMLP, LatentAttention
 from engine.model.families.expert_tensors import ExpertTensors, ReadExpert
+from engine.model.quantization import quantized
+from engine.model.quantized import Weight, dequantized, rows, times
 from engine.model.weights import Checkpoint
 
 
@@ -68,11 +72,11 @@ AnyLinear = TypeVar("AnyLinear", bound=Linear, covariant=True)
 class Linears(Protocol[AnyLinear]):
     """Makes linear layers of weights `[out, in]`, laid out as the device multiplies them best."""
 
-    def fused(self, weights: Sequence[Tensor], bias: Tensor | None, adapting: Adapting | None = None) -> AnyLinear:
+    def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> AnyLinear:
         """Makes one layer of several, whose outputs lie side by side.
 
-        `weights` are as the checkpoint has them, in any float format; `bias` `[out of all]` is in the model's. With
-        `adapting`, it is `Adaptable`, and each step's adapters are told there.
+        `weights` are as the checkpoint has them, in any float format or quantized, of one form or of several; `bias`
+        `[out of all]` is in the model's. With `adapting`, it is `Adaptable`, and each step's adapters are told there.
         """
         ...
 
@@ -102,14 +106,19 @@ class LinearFactory(Generic[AnyLinear]):
         device: torch.device,
         dtype: torch.dtype,
         adapting: Adapting | None = None,
+        quantization: Quantization = "none",
     ) -> None:
-        """With `adapting`, adapters can change the layers that are made as `adaptable`: they are in `places` then."""
+        """With a `quantization`, weights of numbers are quantized.
+
+        With `adapting`, adapters can change the layers that are made as `adaptable`: they are in `places` then.
+        """
         self.adapting = adapting
         self.places: list[tuple[Place, Adaptable]] = []
         self._checkpoint = checkpoint
         self._linears = linears
         self._device = device
         self._dtype = dtype
+        self._quantization = quantization
 
     def linear(
         self,
@@ -133,26 +142,33 @@ class LinearFactory(Generic[AnyLinear]):
         if bias:
             offsets = [self._checkpoint.tensor(f"{name}.bias", (size,)) for name, size in sized]
             offset = stacked(_changed(offsets, scale, order), self._device, self._dtype)
-        weights = [self._checkpoint.tensor(f"{name}.weight", (size, inputs)) for name, size in sized]
+        given = [self._checkpoint.weight(name, (size, inputs)) for name, size in sized]
+        weights = [self._quantized(weight) for weight in _changed(given, scale, order)]
         if self.adapting is None or not adaptable:
-            return self._linears.fused(_changed(weights, scale, order), offset)
-        linear = self._linears.fused(_changed(weights, scale, order), offset, self.adapting)
+            return self._linears.fused(weights, offset)
+        linear = self._linears.fused(weights, offset, self.adapting)
         changed: Any = linear  # `Adaptable`, as `fused` promises
         self.places.append((Place(tuple(names), tuple(size for _, size in sized), inputs, scale, order), changed))
         return linear
 
+    def _quantized(self, weight: Weight) -> Weight:
+        """Quantizes, if that is asked for: from the checkpoint's own format, not from the model's."""
+        return quantized(weight, self._quantization)
+
     def of_held(self, weight: Tensor) -> AnyLinear:
         """Makes a layer of a weight that is loaded already, such as a head tied to the embedding."""
-        return self._linears.of_held(weight)
+        if self._quantization == "none":
+            return self._linears.of_held(weight)
+        return self._linears.fused([self._quantized(weight)], None)
 
     def latent(self, name: str, attention: LatentAttention) -> LatentProducts:
         """Makes the products of a latent attention, of one tensor that has each head's key part, then its value part.
 
         Raises `ModelError` where the checkpoint lacks it or has another shape.
         """
-        heads, nope, rows = attention.heads, attention.nope_dim, attention.nope_dim + attention.value_dim
-        weight = self._checkpoint.tensor(f"{name}.weight", (heads * rows, attention.latent_rank))
-        parts = weight.view(heads, rows, attention.latent_rank)
+        heads, nope, width = attention.heads, attention.nope_dim, attention.nope_dim + attention.value_dim
+        weight = dequantized(self._checkpoint.weight(name, (heads * width, attention.latent_rank)))
+        parts = weight.view(heads, width, attention.latent_rank)
         return self._linears.latent(parts[:, :nope], parts[:, nope:])
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -172,10 +188,14 @@ class LinearFactory(Generic[AnyLinear]):
 
     def _prepared(self, expert: ExpertTensors, scale: float) -> ExpertTensors:
         def bias(given: Tensor | None, scale: float) -> Tensor | None:
-            return None if given is None else stacked(_changed([given], scale, None), self._device, self._dtype)
+            if given is None:
+                return None
+            return stacked([given if scale == 1.0 else given.float() * scale], self._device, self._dtype)
 
         (down,) = _changed([expert.down], scale, None)
-        return ExpertTensors(expert.gate_up, down, bias(expert.gate_up_bias, 1.0), bias(expert.down_bias, scale))
+        gate_up = tuple(self._quantized(part) for part in expert.gate_up)
+        biases = bias(expert.gate_up_bias, 1.0), bias(expert.down_bias, scale)
+        return ExpertTensors(gate_up, self._quantized(down), *biases)
 
     def exact(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Loads a tensor as fp32, whatever the model's format, on its device.
@@ -192,19 +212,24 @@ class LinearFactory(Generic[AnyLinear]):
         return self.exact(f"{name}.weight", (width,)) + offset
 
 
-def _changed(tensors: Sequence[Tensor], scale: float, order: Tensor | None) -> Sequence[Tensor]:
-    """Returns what is to be stacked, multiplied by `scale`, and in another `order`."""
-    if scale != 1.0:
-        tensors = [tensor.float() * scale for tensor in tensors]
-    return tensors if order is None else [torch.cat(list(tensors))[order]]
+def _changed(weights: Sequence[Weight], scale: float, order: Tensor | None) -> list[Weight]:
+    """Returns the parts of a layer, or their biases, multiplied by `scale`, and in another `order` of all outputs.
+
+    An order moves no output from one part to another.
+    """
+    changed = [weight if scale == 1.0 else times(weight, scale) for weight in weights]
+    if order is None:
+        return changed
+    firsts = accumulate((len(weight) for weight in weights[:-1]), initial=0)
+    orders = [own - first for own, first in zip(order.split([len(weight) for weight in weights]), firsts, strict=True)]
+    return [rows(weight, own) for weight, own in zip(changed, orders, strict=True)]
 
 
-def stacked(tensors: Sequence[Tensor], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Copies tensors one below the other, and converts them on the way: there is no second copy of the whole."""
-    rows = sum(len(tensor) for tensor in tensors)
-    whole = torch.empty((rows, *tensors[0].shape[1:]), dtype=dtype, device=device)
+def stacked(tensors: Sequence[Weight], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Copies tensors one below the other, as numbers, and converts them on the way: the whole has no second copy."""
+    whole = torch.empty((sum(map(len, tensors)), *tensors[0].shape[1:]), dtype=dtype, device=device)
     begin = 0
     for tensor in tensors:
-        whole[begin : begin + len(tensor)] = tensor
+        whole[begin : begin + len(tensor)] = dequantized(tensor)
         begin += len(tensor)
     return whole

@@ -7,9 +7,10 @@ from msgspec import structs
 
 from core.errors import ConfigError, ModelError
 from engine.model.config import LayerConfig, ModelConfig
-from engine.model.config_files import auto_config, eos_of, read_json, refuse_quantized
+from engine.model.config_files import auto_config, eos_of, read_json
 from engine.model.families.family import Fields
 from engine.model.families.registry import SUPPORTED, family_of
+from engine.model.formats.registry import format_of
 from engine.model.rope import served
 
 
@@ -21,7 +22,7 @@ def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
     raw = read_json(directory / "config.json")
     architecture = _architecture(raw)
     family = family_of(architecture)
-    refuse_quantized(raw, directory.name, family.quantized)
+    format_of(raw, directory.name)  # refuses what is unknown before anything is loaded
     whole = auto_config(directory)
     config = whole.get_text_config()  # itself, unless it describes a part of a model that sees images too
     if max_model_len > config.max_position_embeddings:

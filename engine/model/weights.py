@@ -13,6 +13,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from core.errors import ModelError
+from engine.model.formats.format import Plain, WeightFormat
+from engine.model.quantized import Weight
 
 FLOATS = {"F32", "BF16", "F16"}
 PACKED = "U8"
@@ -26,9 +28,13 @@ RUN = 1024
 class Checkpoint:
     """Maps the safetensors files of a model directory into memory; nothing is read before it is asked for."""
 
-    def __init__(self, directory: Path) -> None:
-        """Opens the files. Raises `ModelError` when files are missing, truncated or not safetensors."""
+    def __init__(self, directory: Path, format: WeightFormat | None = None) -> None:
+        """Opens the files, whose linear layers are in a `format`; None: numbers.
+
+        Raises `ModelError` when files are missing, truncated or not safetensors.
+        """
         self._name = directory.name
+        self._format = format or Plain()
         self._files: dict[str, Any] = {}
         self._unused: set[str] = set()
         for path, promised in _shards(directory).items():
@@ -44,6 +50,23 @@ class Checkpoint:
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Returns a tensor in the file's own format. Raises `ModelError` if it is missing or of another shape."""
         self._view(name, shape)
+        with _clear_errors(self._name):
+            tensor: Tensor = self._files[name].get_tensor(name)
+        return tensor
+
+    def weight(self, name: str, shape: tuple[int, int]) -> Weight:
+        """Returns the weight `[out, in]` of the linear layer `name`, as the checkpoint's format has it.
+
+        Raises `ModelError` if a tensor of it is missing or of another shape.
+        """
+        return self._format.weight(self, name, shape)
+
+    def packed(self, name: str, shape: tuple[int, ...], kind: str) -> Tensor:
+        """Returns a tensor stored as `kind`, such as I32, for who can unpack it.
+
+        Raises `ModelError` if it is missing, of another shape or of another kind.
+        """
+        self._view(name, shape, {kind})
         with _clear_errors(self._name):
             tensor: Tensor = self._files[name].get_tensor(name)
         return tensor

@@ -27,6 +27,7 @@ from engine.model.adapted import Adapting
 from engine.model.config import TextModel, computation
 from engine.model.config_files import read_json
 from engine.model.families.registry import SUPPORTED, names_of
+from engine.model.formats.registry import open_checkpoint
 from engine.model.linear import LinearFactory
 from engine.model.model import Model
 from engine.model.read_config import read_config
@@ -58,7 +59,7 @@ class LoadedEngine(Engine):
 
 
 def load_engine(
-    config: EngineConfig, progress: Progress, open_weights: Callable[[Path], Checkpoint] = Checkpoint
+    config: EngineConfig, progress: Progress, open_weights: Callable[[Path], Checkpoint] = open_checkpoint
 ) -> LoadedEngine:
     """Loads the model and makes the pool, reporting stages and percent.
 
@@ -152,7 +153,7 @@ def _load_ours(
     names = names_of(model_config)
     with torch.inference_mode():
         adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None
-        make = LinearFactory(checkpoint, backend.linears, device, dtype, adapting)
+        make = LinearFactory(checkpoint, backend.linears, device, dtype, adapting, config.quantization)
         model: Model[Any] = Transformer(model_config, names, make, backend.layers, progress)
     unused = (".rotary_emb.inv_freq", "lm_head.weight") if model_config.tied_head else (".rotary_emb.inv_freq",)
     behind = range(len(model_config.layers), len(model_config.layers) + model_config.left_out)

@@ -43,7 +43,7 @@ def load_wrapped(
         backend = choose(config, device, dtype, described)
         alone = own_run(own, [each.module for each in attentions])
         if device.type == "cpu":  # elsewhere a backend's products are PyTorch's, as the model's own are
-            replace_linears(own, alone.products, backend.linears, dtype, progress)
+            replace_linears(own, alone.products, backend.linears, dtype, config.quantization, progress)
     model: WrappedModel[Any] = WrappedModel(own, attentions)
     progress("hashing weights", 0.0)
     digest = checkpoint.digest(computation(described) + config.quantization.encode())

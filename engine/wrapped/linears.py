@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from core.config import Quantization
 from core.status import Progress
 from engine.model.linear import Linear, Linears
+from engine.model.quantization import quantized
 
 
 class BackendLinear(nn.Module):
@@ -31,7 +33,12 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def replace_linears(
-    model: nn.Module, products: Set[int], linears: Linears[Linear], dtype: torch.dtype, progress: Progress
+    model: nn.Module,
+    products: Set[int],
+    linears: Linears[Linear],
+    dtype: torch.dtype,
+    quantization: Quantization,
+    progress: Progress,
 ) -> None:
     """Puts the backend's linear layers in the place of the model's own, one by one: no weight is held twice.
 
@@ -51,14 +58,16 @@ def replace_linears(
         progress("packing weights", 100.0 * (total - len(places)) / total)
         parent, name, child = places.pop()
         if id(child) not in made:
-            made[id(child)] = BackendLinear(_of(child, linears, held=child.weight is embedding.weight), dtype)
+            made[id(child)] = BackendLinear(
+                _of(child, linears, quantization, held=child.weight is embedding.weight), dtype
+            )
         setattr(parent, name, made[id(child)])
     progress("packing weights", 100.0)
 
 
-def _of(child: Any, linears: Linears[Linear], *, held: bool) -> Linear:
+def _of(child: Any, linears: Linears[Linear], quantization: Quantization, *, held: bool) -> Linear:
     """Makes the backend's layer of one of the model's; a weight that is `held` by the embedding as well stays there."""
-    if held and child.bias is None:
+    if held and child.bias is None and quantization == "none":
         return linears.of_held(child.weight.data)
     weight = child.weight.data.T if isinstance(child, Conv1D) else child.weight.data
-    return linears.fused([weight], None if child.bias is None else child.bias.data)
+    return linears.fused([quantized(weight, quantization)], None if child.bias is None else child.bias.data)

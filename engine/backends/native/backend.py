@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from core.config import Quantization
 from engine.backends.base import Backend
 from engine.backends.native.adjuster import NativeAdjuster
 from engine.backends.native.attention import NativeAttention, NativeAttentionStep
@@ -26,10 +25,10 @@ class NativeBackend(Backend[NativeLinear, NativeAttentionStep]):
 
     name = "native"
 
-    def __init__(self, native: ctypes.CDLL, dtype: torch.dtype, quantization: Quantization) -> None:
+    def __init__(self, native: ctypes.CDLL, dtype: torch.dtype) -> None:
         super().__init__(CPU, dtype)
         self._native = native
-        self.linears = NativeLinears(native, dtype, quantization)
+        self.linears = NativeLinears(native, dtype)
         self.adjuster = NativeAdjuster(native)
         self.sampler = NativeSampler(native)
         self.scorer = NativeScorer(native)

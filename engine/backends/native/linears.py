@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from core.config import Quantization
 from engine.backends.native.adapted import NativeAdapted
 from engine.backends.native.experts import NativeExperts
 from engine.backends.native.latent import NativeLatentProducts
@@ -15,23 +14,23 @@ from engine.model.adapted import Adapting
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.linear import stacked
-from engine.model.quantization import quantized
+from engine.model.quantized import Quantized, Weight
 
 
 class NativeLinears:
-    """See `engine.model.linear.Linears`. The only ones that can quantize: int8 with a scale for each output."""
+    """See `engine.model.linear.Linears`. Of quantized weights, int8 with a scale for each output stay so."""
 
-    def __init__(self, native: ctypes.CDLL, dtype: torch.dtype, quantization: Quantization) -> None:
+    def __init__(self, native: ctypes.CDLL, dtype: torch.dtype) -> None:
         self._native = native
         self._dtype = dtype
-        self._quantizes = quantization == "int8"
 
-    def fused(self, weights: Sequence[Tensor], bias: Tensor | None, adapting: Adapting | None = None) -> NativeLinear:
-        """Quantizes weights from the checkpoint's own format, not from the model's."""
+    def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> NativeLinear:
+        """See `Linears.fused`."""
         scales: Tensor | None = None
-        if self._quantizes:
-            pairs = [quantized(weight) for weight in weights]
-            weight, scales = torch.cat([values for values, _ in pairs]), torch.cat([scale for _, scale in pairs])
+        whole = [weight for weight in weights if isinstance(weight, Quantized) and _by_outputs(weight)]
+        if len(whole) == len(weights):
+            weight = torch.cat([each.values for each in whole])
+            scales = torch.cat([each.scales.flatten() for each in whole])
         else:
             weight = stacked(weights, CPU, self._dtype)
         if adapting is None:
@@ -39,7 +38,7 @@ class NativeLinears:
         return NativeAdapted(self._native, weight, bias, scales, self._dtype, adapting)
 
     def of_held(self, weight: Tensor) -> NativeLinear:
-        return self.fused([weight], None) if self._quantizes else NativeLinear(self._native, weight, None)
+        return NativeLinear(self._native, weight, None)
 
     def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> NativeExperts:
         products = [(self.fused(e.gate_up, e.gate_up_bias), self.fused([e.down], e.down_bias)) for e in tensors]
@@ -49,3 +48,9 @@ class NativeLinears:
         absorbing = [self.fused([part.T.contiguous()], None) for part in keys]
         made, built = ([self.fused([part.contiguous()], None) for part in parts] for parts in (values, keys))
         return NativeLatentProducts(absorbing, made, built)
+
+
+def _by_outputs(weight: Quantized) -> bool:
+    """Tells whether each output has one scale, and nothing but that."""
+    one = weight.form == "int8" and weight.group >= weight.shape[1]
+    return one and weight.offsets is None and weight.order is None

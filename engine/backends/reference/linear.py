@@ -19,6 +19,7 @@ from engine.model.adapted import Adapting, LowRank
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.linear import Experts, Linear, stacked
+from engine.model.quantized import Weight
 
 PACKED_FOR_ROWS = 8
 """The batch that oneDNN chooses its layout for; this one serves 1 to 512 rows about as well as one of their own."""
@@ -101,7 +102,7 @@ class ReferenceLinears:
         packs = device.type == "cpu" and dtype == torch.bfloat16 and can_pack()
         self._make = PackedLinear if packs else PlainLinear
 
-    def fused(self, weights: Sequence[Tensor], bias: Tensor | None, adapting: Adapting | None = None) -> Linear:
+    def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> Linear:
         linear = self._make(stacked(weights, self._device, self._dtype), bias)
         return linear if adapting is None else AdaptedLinear(linear, adapting)
 

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from engine.model.config import Activation, ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
+from engine.model.quantized import dequantized
 from kernels.expert_products import Expert, row_counts
 from kernels.experts import experts
 from kernels.route import Routing
@@ -23,9 +24,9 @@ class TritonExperts:
         """Copies one expert's tensors to their place, and converts them on the way."""
         begin = 0
         for part in tensors.gate_up:
-            self._gate_up.weight[expert, begin : begin + len(part)] = part
+            self._gate_up.weight[expert, begin : begin + len(part)] = dequantized(part)
             begin += len(part)
-        self._down.weight[expert] = tensors.down
+        self._down.weight[expert] = dequantized(tensors.down)
         for product, bias in ((self._gate_up, tensors.gate_up_bias), (self._down, tensors.down_bias)):
             if product.bias is not None and bias is not None:
                 product.bias[expert] = bias

@@ -12,6 +12,7 @@ from engine.model.adapted import Adapting
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.linear import Linear
+from engine.model.quantized import Weight
 
 
 class TritonLinears(ReferenceLinears):
@@ -22,7 +23,7 @@ class TritonLinears(ReferenceLinears):
         self.adapts = False  # whether adapters can change a layer
         self._mixtures: dict[tuple[ExpertsMLP, int], TritonExperts] = {}  # one of each kind
 
-    def fused(self, weights: Sequence[Tensor], bias: Tensor | None, adapting: Adapting | None = None) -> Linear:
+    def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> Linear:
         """Makes layers that recorded steps adapt by kernels of ours, and others by products of each adapter's rows."""
         linear = super().fused(weights, bias)
         if adapting is None:

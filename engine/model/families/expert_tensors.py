@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from engine.model.config import ExpertsMLP
+from engine.model.quantized import Weight
 
 
 class Tensors(Protocol):
@@ -14,6 +15,10 @@ class Tensors(Protocol):
 
     def holds(self, name: str) -> bool:
         """Tells whether there is such a tensor."""
+        ...
+
+    def weight(self, name: str, shape: tuple[int, int]) -> Weight:
+        """Returns the weight `[out, in]` of the linear layer `name`, as the checkpoint's format has it."""
         ...
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -27,10 +32,10 @@ class Tensors(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExpertTensors:
-    """Holds one expert's products, whose weights are `[out, in]` in any float format."""
+    """Holds one expert's products, whose weights are `[out, in]`."""
 
-    gate_up: tuple[Tensor, ...]  # [2 x intermediate, hidden], perhaps in several tensors, one below the other
-    down: Tensor  # [hidden, intermediate]
+    gate_up: tuple[Weight, ...]  # [2 x intermediate, hidden], perhaps in several tensors, one below the other
+    down: Weight  # [hidden, intermediate]
     gate_up_bias: Tensor | None = None  # [2 x intermediate]
     down_bias: Tensor | None = None  # [hidden]
 
@@ -52,8 +57,8 @@ class NamedExperts:
 
     def __call__(self, tensors: Tensors, prefix: str, mlp: ExpertsMLP, hidden: int, expert: int) -> ExpertTensors:
         """See `ReadExpert`."""
-        gate, up, down = (f"{prefix}.{name.format(expert)}.weight" for name in (self.gate, self.up, self.down))
+        gate, up, down = (f"{prefix}.{name.format(expert)}" for name in (self.gate, self.up, self.down))
         shape = (mlp.intermediate, hidden)
         return ExpertTensors(
-            (tensors.tensor(gate, shape), tensors.tensor(up, shape)), tensors.tensor(down, shape[::-1])
+            (tensors.weight(gate, shape), tensors.weight(up, shape)), tensors.weight(down, (hidden, mlp.intermediate))
         )

@@ -82,4 +82,3 @@ class Family:
     read: Callable[[Any, str], Fields]
     """Reads transformers' config of a model of this name. Raises `ModelError` for what is not supported."""
     names: Names = field(default_factory=Names)
-    quantized: tuple[str, ...] = ()  # methods of quantization that the checkpoint's experts may be in, as configs say

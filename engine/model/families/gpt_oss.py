@@ -12,8 +12,9 @@ from core.errors import ModelError
 from engine.model.config import ExpertsMLP, LayerConfig
 from engine.model.families.expert_tensors import ExpertTensors, Tensors
 from engine.model.families.family import Family, Fields, LayerNames, Names
-from engine.model.families.mxfp4 import BLOCK, dequantized
+from engine.model.families.mxfp4 import BLOCK, unpacked
 from engine.model.families.reading import checked, head_attention, rope_of, windows_of
+from engine.model.quantized import Weight, rows
 
 ALPHA, LIMIT = 1.702, 7.0
 """The activation's constants, as `clamped_swiglu` has them."""
@@ -50,15 +51,15 @@ def read_expert(tensors: Tensors, prefix: str, mlp: ExpertsMLP, hidden: int, exp
     def part(name: str, *shape: int, packed: bool = False) -> Tensor:
         return tensors.part(f"{prefix}.mlp.experts.{name}", (mlp.experts, *shape), expert, packed=packed)
 
-    def weight(name: str, outputs: int, inputs: int) -> Tensor:
+    def weight(name: str, outputs: int, inputs: int) -> Weight:
         if not tensors.holds(f"{prefix}.mlp.experts.{name}_blocks"):
             return part(name, inputs, outputs).t()
         blocks = part(f"{name}_blocks", outputs, inputs // BLOCK, BLOCK // 2, packed=True)
-        return dequantized(blocks, part(f"{name}_scales", outputs, inputs // BLOCK, packed=True))
+        return unpacked(blocks, part(f"{name}_scales", outputs, inputs // BLOCK, packed=True))
 
     in_turns, bias = weight("gate_up_proj", width, hidden), part("gate_up_proj_bias", width)
     return ExpertTensors(
-        gate_up=(in_turns[::2], in_turns[1::2]),
+        gate_up=(rows(in_turns, slice(0, None, 2)), rows(in_turns, slice(1, None, 2))),
         down=weight("down_proj", hidden, mlp.intermediate),
         gate_up_bias=bias.view(-1, 2).t().flatten(),
         down_bias=part("down_proj_bias", hidden),
@@ -69,5 +70,4 @@ FAMILY = Family(
     ("GptOssForCausalLM",),
     read,
     Names(of_layer=LayerNames(router="mlp.router", read_expert=read_expert)),
-    quantized=("mxfp4",),
 )

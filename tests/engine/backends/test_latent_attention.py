@@ -161,7 +161,7 @@ def test_both_forms_equal_the_definition(
         monkeypatch.setattr(latent_attention, "EXPANDED", 1)
     works, attention, generator = LONG["whole and parts"], attention_of(sizes), torch.Generator().manual_seed(2)
     assert {expands(attention, count, start + count) for start, count in works} == {False, True}
-    reference, packed = ReferenceLinears(CPU, torch.float32), NativeLinears(native, torch.float32, "none")
+    reference, packed = ReferenceLinears(CPU, torch.float32), NativeLinears(native, torch.float32)
     make_products = reference.latent if backend == "torch" else packed.latent
     heads, latent = attention.heads, attention.latent_rank
     keys = torch.randn(heads, attention.nope_dim, latent, generator=generator) / latent**0.5

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from core.errors import ModelError
-from engine.model.families.mxfp4 import dequantized
+from engine.model.families.mxfp4 import unpacked
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_executor
 from tests.reference import Golden, build_model, golden, make_prompts
@@ -33,8 +33,8 @@ def test_numbers_equal_transformers() -> None:
     blocks, scales = random_blocks((3, 10, 96), 3, 250, 0)
     expected = convert_moe_packed_tensors(blocks, scales).transpose(1, 2)
     for expert in range(3):
-        found = dequantized(blocks[expert], scales[expert])
-        assert found.dtype == torch.bfloat16 and torch.equal(found, expected[expert])
+        found = unpacked(blocks[expert], scales[expert]).dequantized()
+        assert torch.equal(found, expected[expert].float())
 
 
 def test_a_block_is_read_low_bits_first() -> None:
@@ -42,7 +42,7 @@ def test_a_block_is_read_low_bits_first() -> None:
     blocks = torch.tensor([[[low | (low + 1) << 4 for low in range(0, 16, 2)] * 2]], dtype=torch.uint8)
     ladder = [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0]
     codes = [*ladder, *(-value for value in ladder)]
-    assert dequantized(blocks, torch.tensor([[128]], dtype=torch.uint8)).tolist() == [codes * 2]
+    assert unpacked(blocks, torch.tensor([[128]], dtype=torch.uint8)).dequantized().tolist() == [codes * 2]
 
 
 @pytest.fixture(scope="module")

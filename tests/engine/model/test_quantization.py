@@ -11,7 +11,7 @@ from core.errors import ConfigError
 from demo_model import stories
 from engine.backends.native.library import load
 from engine.backends.native.linear import NativeLinear
-from engine.model.quantization import LARGEST, dequantized, quantized
+from engine.model.quantization import LARGEST, to_int8
 from tests.engine.backends.native.measures import random
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_engine, make_executor
@@ -25,24 +25,25 @@ def test_a_weight_moves_by_half_a_step_at_most() -> None:
     """And by fp32's rounding of the quotient and the product, which is 2^-23 of the largest weight of its row."""
     weight = random(63, 257, seed=1) * torch.logspace(-30, 30, 63)[:, None]
     weight[5] = 0
-    values, scales = quantized(weight)
+    found = to_int8(weight)
+    values, scales = found.values, found.scales.flatten()
     assert values.dtype == torch.int8 and values.abs().amax() == LARGEST
-    moved = (dequantized(values, scales).double() - weight.double()).abs().amax(1)
+    moved = (found.dequantized().double() - weight.double()).abs().amax(1)
     assert (moved <= scales.double() * (0.5 + LARGEST * 2.0**-23)).all()
     assert not values[5].any() and scales[5] == 0
 
 
 def test_the_largest_weight_of_an_output_stays() -> None:
-    values, scales = quantized(torch.tensor([[1.0, -3.0], [0.25, 0.125]]))
-    assert values.tolist() == [[42, -127], [127, 64]]
-    assert torch.equal(scales, torch.tensor([3.0, 0.25]) / 127)
+    found = to_int8(torch.tensor([[1.0, -3.0], [0.25, 0.125]]))
+    assert found.values.tolist() == [[42, -127], [127, 64]]
+    assert torch.equal(found.scales, torch.tensor([[3.0], [0.25]]) / 127)
 
 
 def test_what_is_not_finite_is_not_hidden() -> None:
     weight = random(3, 8, seed=1)
     weight[0, 3], weight[2, 0] = math.nan, math.inf
-    values, scales = quantized(weight)
-    y = NativeLinear(load(), values, None, scales, torch.float32)(torch.ones(1, 8))
+    found = to_int8(weight)
+    y = NativeLinear(load(), found.values, None, found.scales.flatten(), torch.float32)(torch.ones(1, 8))
     assert y.isfinite().tolist() == [[False, True, False]]
 
 
@@ -55,10 +56,11 @@ def test_products_of_a_trained_models_weights_stay_within_the_steps_bound(dtype:
         if tensor.ndim != 2:
             continue
         weight = tensor.float()
-        values, scales = quantized(weight)
+        stored = to_int8(weight)
+        scales = stored.scales.flatten()
         x = random(33, weight.shape[1], seed=len(name), dtype=dtype)
         exact = x.double() @ weight.double().T
-        found = NativeLinear(native, values, None, scales, dtype)(x).double()
+        found = NativeLinear(native, stored.values, None, scales, dtype)(x).double()
         size = x.double().abs().sum(1, keepdim=True)
         largest = weight.double().abs().amax(1) * size
         rounding = exact.abs() * torch.finfo(dtype).eps + largest * 2 * weight.shape[1] * 2.0**-24
@@ -75,7 +77,7 @@ def test_tokens_are_those_of_the_dequantised_model(variant: str, tmp_path: Path)
     tensors = load_file(twin / "model.safetensors")
     for name, tensor in tensors.items():
         if name.endswith("proj.weight") or name == "lm_head.weight":
-            tensors[name] = dequantized(*quantized(tensor))
+            tensors[name] = to_int8(tensor).dequantized()
     save_file(tensors, twin / "model.safetensors", {"format": "pt"})
     expected = golden(twin, make_prompts([1, 7, 16, 33, 64], config.vocab_size), 8)
     executor = make_executor(directory, quantization="int8")

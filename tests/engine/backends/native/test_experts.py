@@ -18,7 +18,8 @@ from engine.model.config import Activation, ExpertsMLP
 from engine.model.dense import DenseWeights
 from engine.model.experts import ExpertsWeights
 from engine.model.families.expert_tensors import ExpertTensors
-from engine.model.quantization import dequantized, quantized
+from engine.model.quantization import to_int8
+from engine.model.quantized import dequantized
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
 
 SIZES = {
@@ -69,7 +70,7 @@ def by_hand(x: Tensor, chosen: Tensor, shares: Tensor, given: list[ExpertTensors
 def native_experts(
     native: ctypes.CDLL, mlp: ExpertsMLP, hidden: int, dtype: torch.dtype, given: list[ExpertTensors]
 ) -> NativeExperts:
-    return NativeLinears(native, dtype, "none").experts(mlp, hidden, given)
+    return NativeLinears(native, dtype).experts(mlp, hidden, given)
 
 
 @pytest.fixture(params=["silu", "gelu_tanh", "clamped_swiglu"])
@@ -107,12 +108,12 @@ def test_activations_and_biases(native: ctypes.CDLL, activation: Activation, bia
 def test_int8_weights_are_what_they_stand_for(native: ctypes.CDLL, dtype: torch.dtype, limit: float) -> None:
     hidden, mlp = SIZES["odd"]
     given = tensors(mlp, hidden, torch.float32)
+    quantized = [([to_int8(dequantized(part)) for part in e.gate_up], to_int8(dequantized(e.down))) for e in given]
     stand = [
-        ExpertTensors(tuple(dequantized(*quantized(part)) for part in e.gate_up), dequantized(*quantized(e.down)))
-        for e in given
+        ExpertTensors(tuple(part.dequantized() for part in gate_up), down.dequantized()) for gate_up, down in quantized
     ]
     x, (chosen, shares) = random(33, hidden, seed=1, dtype=dtype), routed(33, mlp)
-    experts = NativeLinears(native, dtype, "int8").experts(mlp, hidden, given)
+    experts = NativeLinears(native, dtype).experts(mlp, hidden, [ExpertTensors(tuple(a), b) for a, b in quantized])
     assert relative_error(experts(x, chosen, shares), by_hand(x, chosen, shares, stand, mlp.activation)) < 3 * limit
 
 
@@ -181,7 +182,7 @@ def test_with_its_router_and_a_shared_expert(native: ctypes.CDLL, dtype: torch.d
     )
     given = tensors(mlp, hidden, dtype)
     (shared,) = tensors(ExpertsMLP(experts=1, used=1, intermediate=width), hidden, dtype)
-    make = NativeLinears(native, dtype, "none")
+    make = NativeLinears(native, dtype)
     bias, shared_gate = random(mlp.experts, seed=2), random(1, hidden, seed=4) / 8
     weights = ExpertsWeights(
         router=random(mlp.experts, hidden, seed=1) / 8,

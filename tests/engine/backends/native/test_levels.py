@@ -12,7 +12,7 @@ import torch
 
 from engine.backends.native.linear import NativeLinear, prove
 from engine.model.config import Activation
-from engine.model.quantization import dequantized, quantized
+from engine.model.quantization import to_int8
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
 from tests.engine.backends.native.test_attention import FORMATS_TESTED, HEADS, ODD, attended
 from tests.engine.backends.native.test_attention import LIMITS as ATTENTION_LIMITS
@@ -36,8 +36,9 @@ def test_linear_equals_the_reference_and_rows_are_on_their_own(
     if weights == "exact":
         layer, held = NativeLinear(level, weight, offset), weight
     else:
-        values, scales = quantized(weight)
-        layer, held = NativeLinear(level, values, offset, scales, dtype), dequantized(values, scales)
+        stored = to_int8(weight)
+        layer = NativeLinear(level, stored.values, offset, stored.scales.flatten(), dtype)
+        held = stored.dequantized()
     x = random(257, 2 * inputs, seed=3, dtype=dtype)[:, inputs:]
     expected = x.double() @ held.double().T + offset.double()
     whole = layer(x)
