@@ -86,11 +86,10 @@ class System:
         (self.directory / "secret").write_text(new_secret())
         shared = ["--redis", self.redis_url]
         serving = [*shared, "--model", str(self.model), "--secret-file", str(self.directory / "secret")]
+        self._serving = [*serving, "--busy-page", str(self.directory / "busy")]
         for role, count in self._counts.items():
             for number in range(count):
-                name = f"{role}-{number}"
-                options = [*serving, "--busy-page", str(self.directory / "busy"), *self._options[role]]
-                self.workers[name] = self._serve(name, self._modules[role], options)
+                self.start_worker(f"{role}-{number}")
         for name in self.workers:
             self.address(name)
         self.gateway = self._serve("gateway", "gateway", [*serving, "--port", "0", *self._gateway])
@@ -99,6 +98,13 @@ class System:
         if self._dashboard:
             self._serve("dashboard", "dashboard", [*shared, "--port", "0", "--gateway", self.gateway_url])
             self.dashboard_url = self.address("dashboard")
+
+    def start_worker(self, name: str) -> None:
+        """Starts `prefill-N` or `decode-N` as the others of its role were: a new one, or one that a test has killed."""
+        self._processes = [process for process in self._processes if process.pid not in self.killed]
+        (self.directory / f"{name}.status").unlink(missing_ok=True)
+        role = name.partition("-")[0]
+        self.workers[name] = self._serve(name, self._modules[role], [*self._serving, *self._options[role]])
 
     def start_redis(self) -> None:
         """Starts the server, and waits until it answers: at the start, and where a test has ended it."""

@@ -152,6 +152,34 @@ def test_what_cannot_be_loaded_is_refused_in_a_sentence(served: Served) -> None:
     assert listed(system).keys() == {"model", "sql", "law"}
 
 
+def adapters_of_a_start(system: System, name: str) -> set[str]:
+    """Starts a worker; the adapters that its record names when it is ready, all of which it had loaded before that."""
+    before, written = {record.epoch for record in system.records()}, len(system.log())
+    system.start_worker(name)
+    system.address(name)
+    (record,) = [record for record in system.records() if record.epoch not in before]
+    its_log = system.log()[written:]  # nobody else has an adapter to load
+    assert 0 < its_log.find("loaded the adapter 'later'") < its_log.find(f"ready: {record.role} worker"), its_log
+    assert not any(held.error for held in record.adapters)
+    return {held.name for held in record.adapters}
+
+
+@pytest.mark.timeout(240)
+def test_a_worker_that_starts_or_starts_again_has_all_adapters_before_it_is_ready(served: Served) -> None:
+    """What the only prefill worker lacked after its second start, no request could use."""
+    system, runs = served.system, served.runs
+    assert post(system, "/v1/load_lora_adapter", lora_name="later", lora_path="later").status_code == 200
+    assert adapters_of_a_start(system, "decode-2") == {"sql", "law", "later"}
+    victim = system.workers["prefill-0"]
+    system.killed.add(victim.pid)
+    victim.send_signal(signal.SIGKILL)
+    victim.wait(10)
+    assert adapters_of_a_start(system, "prefill-0") == {"sql", "law", "later"}
+    asked = mixed(runs, "later", "model", "sql", "law")
+    assert ask(system, asked) == [run.tokens for _, run in asked]
+    assert post(system, "/v1/unload_lora_adapter", lora_name="later").status_code == 200
+
+
 @pytest.mark.timeout(240)
 def test_a_decode_worker_that_dies_costs_no_token_of_an_adapter(served: Served) -> None:
     """The last test: it leaves one worker fewer."""
