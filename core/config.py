@@ -18,7 +18,7 @@ BlockSize = Literal[8, 16, 32, 64]
 CPUBackend = Literal["auto", "native", "torch", "triton"]
 CUDABackend = Literal["auto", "triton", "torch"]
 ModelImpl = Literal["auto", "native", "transformers"]
-Quantization = Literal["none", "int8"]
+Quantization = Literal["none", "int8", "int4", "fp8"]
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 Codec = Literal["none", "fp8", "int8"]
 Transport = Literal["shm", "ipc", "tcp"]
@@ -124,7 +124,10 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     ] = "auto"
     quantization: Annotated[
         Quantization,
-        Meta(description="weights of linear layers: none: as they are; int8: by native operators on a CPU"),
+        Meta(
+            description="weights of linear layers: none: as the checkpoint has them; int8, fp8: a byte each; int4: 4.5 "
+            "bits each, the head in int8. What is quantized in a checkpoint stays as it is"
+        ),
     ] = "none"
     logprobs_mode: Annotated[
         LogprobsMode,

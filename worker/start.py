@@ -17,7 +17,7 @@ from llguidance import LLTokenizer
 from msgspec import structs
 
 from core.adapters import parse_sources
-from core.config import WorkerConfig
+from core.config import EngineConfig, Quantization, WorkerConfig
 from core.costs import useful_threads, worth_bringing_back
 from core.descriptors import raise_limit
 from core.errors import BatonError
@@ -196,8 +196,15 @@ def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
         dtype=dtype_name(engine.backend.dtype),
         started_at=time.time(),
         memory=engine.memory,
-        quantization=config.quantization,
+        quantization=_quantization(config, engine),
     )
+
+
+def _quantization(config: EngineConfig, engine: LoadedEngine) -> Quantization:
+    """Returns what was asked for, else the form that most of the checkpoint's weights are in."""
+    if config.quantization != "none" or not engine.forms:
+        return config.quantization
+    return engine.forms[0]
 
 
 async def _check_store(url: str) -> None:

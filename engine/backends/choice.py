@@ -31,14 +31,9 @@ def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model
     What `auto` finds missing costs one line in the log on a CPU and on a GPU older than the kernels, and is refused on
     other GPUs, where PyTorch's operators would be several times slower.
 
-    Raises `ConfigError` where a backend was asked for by name and cannot be, and where int8 weights were, which are the
-    native operators' only.
+    Raises `ConfigError` where a backend was asked for by name and cannot be.
     """
-    quantized = config.quantization != "none"
     wanted = config.cpu_backend if device.type == "cpu" else config.cuda_backend
-    if quantized and (device.type != "cpu" or wanted in ("torch", "triton")):
-        found = device.type if device.type != "cpu" else f"{wanted}'s operators"
-        raise ConfigError("quantization", config.quantization, f"only native operators on a CPU have it, not {found}")
     old = older_than_ampere(device)
     if old and wanted == "triton":
         raise ConfigError("cuda_backend", wanted, f"{old} is older than Triton's kernels, which need sm_80; use auto")
@@ -90,7 +85,5 @@ def _native(config: EngineConfig, dtype: torch.dtype, model: TextModel) -> ctype
             why = str(error)
     if config.cpu_backend == "native":
         raise ConfigError("cpu_backend", "native", why)
-    if config.quantization != "none":
-        raise ConfigError("quantization", config.quantization, f"it needs the native operators: {why}")
     LOG.info("torch operators, not native ones: %s", why)
     return None

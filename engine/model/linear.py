@@ -1,5 +1,6 @@
 """Makes linear layers out of a checkpoint's tensors, by way of the backend that will multiply by them."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, Generic, Protocol, TypeVar
@@ -11,8 +12,8 @@ from core.config import Quantization
 from engine.model.adapted import Adaptable, Adapting, Place
 from engine.model.config import ExpertsMLP, LatentAttention
 from engine.model.families.expert_tensors import ExpertTensors, ReadExpert
-from engine.model.quantization import quantized
-from engine.model.quantized import Weight, dequantized, rows, times
+from engine.model.quantization import of_head, quantized
+from engine.model.quantized import Form, Quantized, Weight, dequantized, rows, times
 from engine.model.weights import Checkpoint
 
 
@@ -72,6 +73,11 @@ AnyLinear = TypeVar("AnyLinear", bound=Linear, covariant=True)
 class Linears(Protocol[AnyLinear]):
     """Makes linear layers of weights `[out, in]`, laid out as the device multiplies them best."""
 
+    @property
+    def forms(self) -> frozenset[Form]:
+        """Returns the forms that it has operators for; weights of others are multiplied as the numbers they are."""
+        ...
+
     def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> AnyLinear:
         """Makes one layer of several, whose outputs lie side by side.
 
@@ -114,6 +120,7 @@ class LinearFactory(Generic[AnyLinear]):
         """
         self.adapting = adapting
         self.places: list[tuple[Place, Adaptable]] = []
+        self.quantized: Counter[Form] = Counter()  # values of the weights that were made, by form; numbers are in none
         self._checkpoint = checkpoint
         self._linears = linears
         self._device = device
@@ -130,6 +137,7 @@ class LinearFactory(Generic[AnyLinear]):
         scale: float = 1.0,
         order: Tensor | None = None,
         adaptable: bool = False,
+        is_head: bool = False,
     ) -> AnyLinear:
         """Fuses the layers `names`, with `sizes` outputs each, into one that gives their outputs side by side.
 
@@ -143,7 +151,8 @@ class LinearFactory(Generic[AnyLinear]):
             offsets = [self._checkpoint.tensor(f"{name}.bias", (size,)) for name, size in sized]
             offset = stacked(_changed(offsets, scale, order), self._device, self._dtype)
         given = [self._checkpoint.weight(name, (size, inputs)) for name, size in sized]
-        weights = [self._quantized(weight) for weight in _changed(given, scale, order)]
+        quantization = of_head(self._quantization) if is_head else self._quantization
+        weights = [self._quantized(weight, quantization) for weight in _changed(given, scale, order)]
         if self.adapting is None or not adaptable:
             return self._linears.fused(weights, offset)
         linear = self._linears.fused(weights, offset, self.adapting)
@@ -151,15 +160,19 @@ class LinearFactory(Generic[AnyLinear]):
         self.places.append((Place(tuple(names), tuple(size for _, size in sized), inputs, scale, order), changed))
         return linear
 
-    def _quantized(self, weight: Weight) -> Weight:
-        """Quantizes, if that is asked for: from the checkpoint's own format, not from the model's."""
-        return quantized(weight, self._quantization)
+    def _quantized(self, weight: Weight, quantization: Quantization) -> Weight:
+        """Quantizes, if that is asked for: from the checkpoint's own format, not from the model's, on the device."""
+        if isinstance(weight, Tensor) and quantization != "none":
+            weight = quantized(weight.to(self._device), quantization)
+        if isinstance(weight, Quantized):
+            self.quantized[weight.form] += weight.values.numel()
+        return weight
 
-    def of_held(self, weight: Tensor) -> AnyLinear:
-        """Makes a layer of a weight that is loaded already, such as a head tied to the embedding."""
+    def head_of(self, embedding: Tensor) -> AnyLinear:
+        """Makes the head that is tied to the embedding, which is loaded already, and stays as it is."""
         if self._quantization == "none":
-            return self._linears.of_held(weight)
-        return self._linears.fused([self._quantized(weight)], None)
+            return self._linears.of_held(embedding)
+        return self._linears.fused([self._quantized(embedding, of_head(self._quantization))], None)
 
     def latent(self, name: str, attention: LatentAttention) -> LatentProducts:
         """Makes the products of a latent attention, of one tensor that has each head's key part, then its value part.
@@ -193,9 +206,9 @@ class LinearFactory(Generic[AnyLinear]):
             return stacked([given if scale == 1.0 else given.float() * scale], self._device, self._dtype)
 
         (down,) = _changed([expert.down], scale, None)
-        gate_up = tuple(self._quantized(part) for part in expert.gate_up)
+        gate_up = tuple(self._quantized(part, self._quantization) for part in expert.gate_up)
         biases = bias(expert.gate_up_bias, 1.0), bias(expert.down_bias, scale)
-        return ExpertTensors(gate_up, self._quantized(down), *biases)
+        return ExpertTensors(gate_up, self._quantized(down, self._quantization), *biases)
 
     def exact(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Loads a tensor as fp32, whatever the model's format, on its device.

@@ -65,9 +65,9 @@ class Transformer(Generic[Step]):
         norm = make.norm(names.norm, config.hidden_size, config.norm_offset)
         self._head: Linear
         if config.tied_head:
-            self._head = make.of_held(self._embedding)
+            self._head = make.head_of(self._embedding)
         else:
-            self._head = make.linear([names.head], [config.vocab_size], config.hidden_size)
+            self._head = make.linear([names.head], [config.vocab_size], config.hidden_size, is_head=True)
         self._layers = arrange(config, layers, norm)
         self._held = [self._embedding, norm, *self._head.held(), *(each for layer in layers for each in layer.held())]
         progress("loading weights", 100.0)

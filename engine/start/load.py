@@ -30,6 +30,7 @@ from engine.model.families.registry import SUPPORTED, names_of
 from engine.model.formats.registry import open_checkpoint
 from engine.model.linear import LinearFactory
 from engine.model.model import Model
+from engine.model.quantized import Form
 from engine.model.read_config import read_config
 from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
@@ -52,6 +53,7 @@ class LoadedEngine(Engine):
     """Adds to an engine that is ready to serve what its start has found out."""
 
     parameters: int  # values in the model's weights
+    forms: tuple[Form, ...]  # that weights are quantized in, the largest part first
     step_tokens: int  # at most
     host_slots: int  # blocks that the host tier holds; 0: there is none
     rates: Rates
@@ -98,6 +100,7 @@ def load_engine(
         decode_steps=decode_steps,
         adapters=loaded.adapters,
         parameters=loaded.parameters,
+        forms=loaded.forms,
         step_tokens=config.max_batch_tokens,
         host_slots=slots,
         rates=rates,
@@ -149,7 +152,9 @@ def _load_ours(
     backend = choose(config, device, dtype, model_config)
     checkpoint = open_weights(directory)
     parameters = checkpoint.parameters()
-    refuse_large_weights(config, parameters, dtype, device)
+    held = config.quantization if config.quantization in backend.linears.forms else "none"
+    embedding = model_config.vocab_size * model_config.hidden_size
+    refuse_large_weights(config, parameters, dtype, device, held, embedding)
     names = names_of(model_config)
     with torch.inference_mode():
         adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None
@@ -164,7 +169,8 @@ def _load_ours(
     adapters = None
     if config.adapts:
         adapters = AdapterSlots(make.places, config.max_loras, config.max_lora_rank, device, dtype)
-    return LoadedModel(backend, model, model_config, spec, parameters, adapters=adapters)
+    forms = tuple(form for form, _ in make.quantized.most_common())
+    return LoadedModel(backend, model, model_config, spec, parameters, adapters=adapters, forms=forms)
 
 
 def _make_tier(config: EngineConfig, spec: KVSpec, device: torch.device, counts: Counts) -> HostTier | None:
@@ -197,7 +203,13 @@ def _memory(loaded: LoadedModel, counts: Counts, texts: Texts, tier: HostTier | 
 
 def _log(engine: LoadedEngine, given: EngineConfig) -> None:
     memory, config, backend = engine.memory, engine.model_config, engine.backend
-    quantized = ", int8 weights" if given.quantization == "int8" else ""
+    quantized = f", {' and '.join(engine.forms)} weights" if engine.forms else ""
+    missing = [form for form in engine.forms if form not in backend.linears.forms]
+    if missing:
+        what = (
+            f"multiply {' and '.join(missing)} weights as the {dtype_name(backend.dtype)} numbers that they stand for"
+        )
+        LOG.info("%s operators %s, in the memory of those", backend.name, what)
     tier = "no host tier"
     if memory.host_tier_bytes:
         speed = format_bytes(memory.host_bytes_per_second)

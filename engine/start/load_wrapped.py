@@ -1,6 +1,7 @@
 """Loads a model that transformers' own code computes, over our KV pool and by a backend's products and attention."""
 
 import logging
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from core.status import Progress
 from engine.backends.choice import choose
 from engine.kv.spec import make_spec
 from engine.model.config import AttentionLayer, computation
+from engine.model.quantized import Form, Quantized
 from engine.model.weights import Checkpoint
 from engine.start.loaded_model import LoadedModel
 from engine.start.sizing import refuse_large_weights
 from engine.wrapped.config import read_own_config
-from engine.wrapped.linears import replace_linears
+from engine.wrapped.linears import replace_linears, round_linears
 from engine.wrapped.loading import load_own_model
 from engine.wrapped.model import WrappedModel
 from engine.wrapped.own_run import own_run
@@ -41,15 +43,24 @@ def load_wrapped(
         attentions = probe(own, found)
         described = found.described(tuple(AttentionLayer(each.attention) for each in attentions))
         backend = choose(config, device, dtype, described)
-        alone = own_run(own, [each.module for each in attentions])
-        if device.type == "cpu":  # elsewhere a backend's products are PyTorch's, as the model's own are
-            replace_linears(own, alone.products, backend.linears, dtype, config.quantization, progress)
+        modules = [each.module for each in attentions]
+        alone = own_run(own, modules)
+        quantized: dict[int, Quantized] = {}
+        if config.quantization != "none":
+            quantized = round_linears(own, alone.products, dtype, config.quantization, progress)
+            alone = own_run(own, modules)  # with the numbers that these weights stand for
+        forms: Counter[Form] = Counter()
+        for weight in quantized.values():
+            forms[weight.form] += weight.values.numel()
+        if device.type == "cpu" or quantized:  # else a backend's products are PyTorch's, as the model's own are
+            replace_linears(own, alone.products, backend.linears, dtype, quantized, progress)
     model: WrappedModel[Any] = WrappedModel(own, attentions)
     progress("hashing weights", 0.0)
     digest = checkpoint.digest(computation(described) + config.quantization.encode())
     spec = make_spec(described, dtype, config.block_size, digest)
-    loaded = LoadedModel(backend, model, described, spec, parameters, is_ours=False)
+    held = tuple(form for form, _ in forms.most_common())
+    loaded = LoadedModel(backend, model, described, spec, parameters, forms=held, is_ours=False)
     progress("comparing with transformers", 0.0)
     blocks = blocks_needed(config.block_size)
-    prove(loaded.with_pool([blocks] * len(spec.groups)), alone, int8=config.quantization == "int8")
+    prove(loaded.with_pool([blocks] * len(spec.groups)), alone, config.quantization)
     return loaded

@@ -12,6 +12,7 @@ from engine.kv.host_tier import HostTier
 from engine.kv.pool import KVPool
 from engine.model.config import TextModel
 from engine.model.model import Model
+from engine.model.quantized import Form
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class LoadedModel:
     spec: KVSpec
     parameters: int  # values in the model's weights
     adapters: AdapterSlots | None = None  # None: there are none, and none can come
+    forms: tuple[Form, ...] = ()  # that weights are quantized in, the largest part first
     is_ours: bool = True  # else transformers' own code computes it, and no steps of it are recorded
 
     def with_pool(self, counts: Sequence[int], tier: HostTier | None = None) -> Engine:

@@ -11,7 +11,7 @@ from typing import get_args
 
 import torch
 
-from core.config import BlockSize, EngineConfig
+from core.config import BlockSize, EngineConfig, Quantization
 from core.errors import ConfigError
 from core.kvspec import KVSpec, blocks_for
 from core.sizes import format_bytes
@@ -22,6 +22,8 @@ from engine.start.device_memory import device_memory
 CPU_STEP, GPU_STEP = 512, 8192
 """Tokens of a step where nobody has decided. A GPU multiplies large matrices at its full rate, and its host prepares
 the next step meanwhile; a CPU does with small ones, and others wait for its threads."""
+BITS = {"int8": 8.0, "fp8": 8.0, "int4": 4.5}
+"""What a weight takes, a part of its group's scale included; that of an output is next to nothing."""
 CPU_SHARE = 0.25
 CPU_CAP = 4 << 30
 """Other workers and other people live on the same host; who wants more says so."""
@@ -50,19 +52,33 @@ def refuse_more_than(key: str, size: int, there: int, where: str) -> None:
         raise ConfigError(key, format_bytes(size), f"only {format_bytes(there)} are {where}")
 
 
-def refuse_large_weights(config: EngineConfig, parameters: int, dtype: torch.dtype, device: torch.device) -> None:
-    """Raises `ConfigError` for weights that are larger than the memory that they would be loaded into."""
-    quantized = config.quantization == "int8"
-    size, there = parameters * (1 if quantized else dtype.itemsize), available_memory()
+def refuse_large_weights(
+    config: EngineConfig,
+    parameters: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantization: Quantization = "none",
+    embedding: int = 0,
+) -> None:
+    """Raises `ConfigError` for weights that are larger than the memory that they would be loaded into.
+
+    Of the `parameters`, those of the `embedding` stay in `dtype`, and others are held as the `quantization` says.
+    """
+    size, there = _bytes_of(parameters, embedding, dtype, quantization), available_memory()
     where = "free on this machine"
     if device.type == "cuda":
         there, where = device_memory(device).free, f"free on {device}"
     if size > there:
-        half = parameters * torch.bfloat16.itemsize
+        half = _bytes_of(parameters, embedding, torch.bfloat16, quantization)
         other = f"; --dtype bf16 takes {format_bytes(half)}" if half < size else "; --model: a smaller one may fit"
-        name = "int8" if quantized else dtype_name(dtype)
+        name = dtype_name(dtype) if quantization == "none" else quantization
         takes = f"its weights take {format_bytes(size)} in {name}, and only {format_bytes(there)} are {where}"
         raise ConfigError("model", config.model, takes + other)
+
+
+def _bytes_of(parameters: int, embedding: int, dtype: torch.dtype, quantization: Quantization) -> int:
+    bits = BITS.get(quantization, 8 * dtype.itemsize)
+    return embedding * dtype.itemsize + int((parameters - embedding) * bits / 8)
 
 
 def _refuse_directory(config: EngineConfig) -> None:

@@ -10,7 +10,8 @@ from transformers.pytorch_utils import Conv1D
 from core.config import Quantization
 from core.status import Progress
 from engine.model.linear import Linear, Linears
-from engine.model.quantization import quantized
+from engine.model.quantization import of_head, quantized
+from engine.model.quantized import Quantized
 
 
 class BackendLinear(nn.Module):
@@ -32,24 +33,41 @@ def is_linear(module: nn.Module) -> bool:
     return type(module) in (nn.Linear, Conv1D)
 
 
+def round_linears(
+    model: nn.Module, products: Set[int], dtype: torch.dtype, quantization: Quantization, progress: Progress
+) -> dict[int, Quantized]:
+    """Quantizes the model's linear layers, and puts the numbers that their weights then stand for in their place.
+
+    Returns the weights by their layers' ids. An embedding that the head is tied to stays as it is.
+    """
+    head: Any = model.get_output_embeddings()  # type: ignore[operator]
+    layers = {id(child): child for _, _, child in _places(model, products, dtype)}
+    made: dict[int, Quantized] = {}
+    for count, (key, child) in enumerate(layers.items()):
+        progress("quantizing weights", 100.0 * count / len(layers))
+        weight = quantized(_weight(child), of_head(quantization) if child is head else quantization)
+        assert isinstance(weight, Quantized)
+        made[key] = weight
+        numbers = weight.dequantized().to(child.weight.dtype)
+        numbers = numbers.T if isinstance(child, Conv1D) else numbers
+        child.weight = nn.Parameter(numbers.contiguous(), requires_grad=False)
+    return made
+
+
 def replace_linears(
     model: nn.Module,
     products: Set[int],
     linears: Linears[Linear],
     dtype: torch.dtype,
-    quantization: Quantization,
+    quantized: dict[int, Quantized],
     progress: Progress,
 ) -> None:
     """Puts the backend's linear layers in the place of the model's own, one by one: no weight is held twice.
 
-    It replaces those whose ids are in `products`; but those in another number format than the model's stay.
+    It replaces those whose ids are in `products`, of which the weights that are `quantized` are taken out there; but
+    those in another number format than the model's stay.
     """
-    places = [
-        (parent, name, child)
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if id(child) in products and child.weight.dtype == dtype
-    ]
+    places = _places(model, products, dtype)
     embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
     made: dict[int, BackendLinear] = {}  # by the id of a layer, which several places may share
     total = len(places)
@@ -58,16 +76,31 @@ def replace_linears(
         progress("packing weights", 100.0 * (total - len(places)) / total)
         parent, name, child = places.pop()
         if id(child) not in made:
-            made[id(child)] = BackendLinear(
-                _of(child, linears, quantization, held=child.weight is embedding.weight), dtype
-            )
+            weight = quantized.pop(id(child), None)
+            layer = _of(child, weight, linears, held=child.weight is embedding.weight)
+            made[id(child)] = BackendLinear(layer, dtype)
         setattr(parent, name, made[id(child)])
     progress("packing weights", 100.0)
 
 
-def _of(child: Any, linears: Linears[Linear], quantization: Quantization, *, held: bool) -> Linear:
+def _places(model: nn.Module, products: Set[int], dtype: torch.dtype) -> list[tuple[nn.Module, str, Any]]:
+    """Finds the layers to replace: whose they are, under which name."""
+    return [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if id(child) in products and child.weight.dtype == dtype
+    ]
+
+
+def _of(child: Any, weight: Quantized | None, linears: Linears[Linear], *, held: bool) -> Linear:
     """Makes the backend's layer of one of the model's; a weight that is `held` by the embedding as well stays there."""
-    if held and child.bias is None and quantization == "none":
+    if held and child.bias is None:
         return linears.of_held(child.weight.data)
-    weight = child.weight.data.T if isinstance(child, Conv1D) else child.weight.data
-    return linears.fused([quantized(weight, quantization)], None if child.bias is None else child.bias.data)
+    return linears.fused([weight or _weight(child)], None if child.bias is None else child.bias.data)
+
+
+def _weight(child: Any) -> Tensor:
+    """Returns a layer's weight as `[out, in]`."""
+    weight: Tensor = child.weight.data
+    return weight.T if isinstance(child, Conv1D) else weight

@@ -10,9 +10,10 @@ The bounds are relative distances (of Frobenius norms), in roundings u of the nu
 so their squares add. Scores up to S are rounded to u S before their softmax, and so weights are off by u S; queries,
 keys, values, weights, their sum and the product behind it are rounded once each: u sqrt(S^2 + 6). A layer rounds twelve
 times on the way to the logits, the ends three times: u sqrt(12 L + 3) for L attention modules. On average a rounding is
-0.4 u. A product's sum of n numbers in fp32 is rounded n times, which adds sqrt(n) 2 ** -24 to u. int8 weights are off
-by up to 1 / 254 of the largest of a row: as if u were 2 ** -6. Of logits the median row counts: where a router of
-experts has two at nearly equal scores, rounding decides between them.
+0.4 u. A product's sum of n numbers in fp32 is rounded n times, which adds sqrt(n) 2 ** -24 to u. Quantized weights are
+the same numbers on both sides; but to multiply by them, in 16-bit formats, inputs may be quantized as well: int8 is off
+by up to 1 / 254 of the largest of several inputs, as if u were 2 ** -6, fp8 (e4m3) by 2 ** -4 of each. Of logits the
+median row counts: where a router of experts has two at nearly equal scores, rounding decides between them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from core.config import Quantization
 from core.errors import ModelError
 from core.kvspec import KVSpec, blocks_for
 from engine.executor import Engine
@@ -34,7 +36,9 @@ from engine.wrapped.own_run import LENGTHS, Kept, OwnRun
 
 PIECES = (1, 3, 2)
 """Tokens of the pieces, in turn."""
-FP32, INT8 = 2.0**-24, 2.0**-6
+FP32 = 2.0**-24
+INPUTS: dict[Quantization, float] = {"none": 0.0, "int8": 2.0**-6, "int4": 2.0**-6, "fp8": 2.0**-4}
+"""What is added to u by inputs that are quantized as the weights are."""
 
 
 def blocks_needed(block_tokens: int) -> int:
@@ -42,11 +46,16 @@ def blocks_needed(block_tokens: int) -> int:
     return 1 + sum(blocks_for(length, block_tokens) for length in LENGTHS)
 
 
-def prove(engine: Engine, own: OwnRun, *, int8: bool) -> None:
-    """Compares what the engine's model computes over its pool. Raises `ModelError` where it is something else."""
+def prove(engine: Engine, own: OwnRun, quantization: Quantization) -> None:
+    """Compares what the engine's model, whose weights are quantized so, computes over its pool.
+
+    Raises `ModelError` where it is something else.
+    """
     name = engine.model_config.name
     sums = FP32 * sqrt(own.widest)
-    rounding = sums + (INT8 if int8 else torch.finfo(engine.backend.dtype).eps / 2)
+    rounding = sums + torch.finfo(engine.backend.dtype).eps / 2
+    if engine.backend.dtype != torch.float32:
+        rounding += INPUTS[quantization]
     begins = [0]
     for text in own.texts[:-1]:
         begins.append(begins[-1] + len(text))

@@ -14,11 +14,13 @@ from engine.model.adapted import Adapting
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.linear import stacked
-from engine.model.quantized import Quantized, Weight
+from engine.model.quantized import Form, Quantized, Weight
 
 
 class NativeLinears:
     """See `engine.model.linear.Linears`. Of quantized weights, int8 with a scale for each output stay so."""
+
+    forms: frozenset[Form] = frozenset({"int8"})
 
     def __init__(self, native: ctypes.CDLL, dtype: torch.dtype) -> None:
         self._native = native

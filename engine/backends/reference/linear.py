@@ -19,7 +19,7 @@ from engine.model.adapted import Adapting, LowRank
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.linear import Experts, Linear, stacked
-from engine.model.quantized import Weight
+from engine.model.quantized import Form, Weight
 
 PACKED_FOR_ROWS = 8
 """The batch that oneDNN chooses its layout for; this one serves 1 to 512 rows about as well as one of their own."""
@@ -95,6 +95,8 @@ class AdaptedLinear:
 
 class ReferenceLinears:
     """See `engine.model.linear.Linears`."""
+
+    forms: frozenset[Form] = frozenset()
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self._device = device

@@ -1,45 +1,152 @@
-"""int8 weights: how far they are from the exact ones, and a model of them beside its dequantised copy."""
+"""Weights that are quantized at load: how far they move, and models of them beside their dequantized copies."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from core.errors import ConfigError
+from core.config import Quantization
 from demo_model import stories
 from engine.backends.native.library import load
 from engine.backends.native.linear import NativeLinear
-from engine.model.quantization import LARGEST, to_int8
+from engine.model.quantization import (
+    GROUP,
+    HIGHEST,
+    LARGEST,
+    LARGEST_FP8,
+    LOWEST,
+    fitting_scales,
+    of_head,
+    plain_scales,
+    quantized,
+    to_fp8,
+    to_int4,
+    to_int8,
+)
+from engine.model.quantized import Quantized
 from tests.engine.backends.native.measures import random
 from tests.engine.drive import run, start
-from tests.engine.test_golden import make_engine, make_executor
+from tests.engine.test_golden import BACKENDS, make_engine, make_executor
 from tests.reference import build_model, golden, make_prompts
 from tests.variants import VARIANTS
 
 DEMO = Path(stories.__file__).parent / "weights"
+FORMS: tuple[Quantization, ...] = ("int8", "int4", "fp8")
+SIZES = torch.logspace(-30, 30, 63)[:, None]
+"""Of the largest weights of outputs, which are squared in no format."""
+ROUNDED = 2.0**-22
+"""What fp32 adds to a step's half by rounding quotient and product, as a part of the largest weight."""
 
 
-def test_a_weight_moves_by_half_a_step_at_most() -> None:
-    """And by fp32's rounding of the quotient and the product, which is 2^-23 of the largest weight of its row."""
-    weight = random(63, 257, seed=1) * torch.logspace(-30, 30, 63)[:, None]
+def exact(weight: Tensor, form: Quantization) -> Quantized:
+    found = quantized(weight, form)
+    assert isinstance(found, Quantized)
+    return found
+
+
+def test_an_int8_weight_moves_by_half_a_step_at_most() -> None:
+    weight = random(63, 257, seed=1) * SIZES
     weight[5] = 0
     found = to_int8(weight)
-    values, scales = found.values, found.scales.flatten()
-    assert values.dtype == torch.int8 and values.abs().amax() == LARGEST
+    scales = found.scales.flatten().double()
+    assert found.values.dtype == torch.int8 and found.values.abs().amax() == LARGEST
     moved = (found.dequantized().double() - weight.double()).abs().amax(1)
-    assert (moved <= scales.double() * (0.5 + LARGEST * 2.0**-23)).all()
+    assert (moved <= scales * (0.5 + LARGEST * ROUNDED)).all()
+    assert not found.values[5].any() and scales[5] == 0
+
+
+def test_an_fp8_weight_moves_by_half_a_step_at_most() -> None:
+    """A step is an eighth of the power of two below the number, and 2 ** -9 of the scale at the least."""
+    weight = random(63, 257, seed=1) * SIZES
+    weight[5] = 0
+    found = to_fp8(weight)
+    scales, values = found.scales.double(), found.values.double()
+    largest = weight.double().abs().amax(1, keepdim=True)
+    assert (scales >= largest / LARGEST_FP8 * (1 - ROUNDED)).all(), "nothing is cut off"
+    assert (scales <= largest / LARGEST_FP8 * 2).all(), "and not twice as much as is needed is kept free"
+    moved = (found.dequantized().double() - weight.double()).abs()
+    half = (values.abs() / 16).clamp(min=2.0**-10)
+    assert (moved <= scales * half + largest * ROUNDED).all()
     assert not values[5].any() and scales[5] == 0
 
 
-def test_the_largest_weight_of_an_output_stays() -> None:
+def test_an_int4_weight_moves_by_half_a_step_at_most_or_is_cut_off() -> None:
+    weight = random(63, 257, seed=1) * SIZES  # groups of 32, and one that has a single weight
+    weight[5] = 0
+    found = to_int4(weight)
+    assert found.group == GROUP and found.scales.shape == (63, 9)
+    assert found.offsets is not None and torch.equal(found.offsets, found.scales * LOWEST)
+    assert torch.equal(found.scales.bfloat16().float(), found.scales), "16 bits hold a scale"
+    scales = found.scales.repeat_interleave(GROUP, 1)[:, :257].double()
+    numbers = weight.double() / torch.where(scales == 0, 1, scales)
+    cut = numbers.clamp(LOWEST, HIGHEST) * scales
+    moved = (found.dequantized().double() - cut).abs()
+    assert (moved <= scales.abs() * (0.5 + 8 * ROUNDED)).all()
+    assert not found.dequantized()[5].any()
+    assert (found.dequantized()[:, -1].double() - weight[:, -1].double()).abs().le(weight[:, -1].abs() * 2.0**-8).all()
+
+
+@given(
+    st.lists(st.floats(-1, 1, width=32), min_size=GROUP, max_size=GROUP),
+    st.integers(-35, 35).map(lambda power: 10.0**power),
+)
+def test_a_scale_that_is_searched_is_never_worse_than_the_plain_one(numbers: list[float], size: float) -> None:
+    columns = (torch.tensor(numbers, dtype=torch.float64) * size).float()[:, None]
+
+    def error(scales: Tensor) -> float:
+        scale = scales.double()
+        codes = (columns.double() / torch.where(scale == 0, 1, scale)).round().clamp(LOWEST, HIGHEST)
+        return float((codes * scale - columns).square().sum())
+
+    plain = error(plain_scales(columns))
+    assert error(fitting_scales(columns)) <= plain * (1 + 1e-5) + float(columns.double().square().sum()) * ROUNDED
+
+
+def test_the_search_lowers_the_error_of_trained_weights() -> None:
+    off, plain = 0.0, 0.0
+    for name, tensor in load_file(DEMO / "model.safetensors").items():
+        if tensor.ndim == 2:
+            weight = tensor.float()
+            columns = weight.view(-1, GROUP).T
+            scale = plain_scales(columns)
+            codes = (columns / scale).round().clamp(LOWEST, HIGHEST)
+            plain += float((codes * scale - columns).square().sum())
+            off += float((to_int4(weight).dequantized() - weight).square().sum())
+            assert to_fp8(weight).dequantized().sub_(weight).norm() < 0.026 * weight.norm(), name
+    assert off < 0.95 * plain
+
+
+def test_layers_larger_than_what_is_quantized_at_once() -> None:
+    """Whatever the pieces, each output is quantized as it would be alone."""
+    weight = random(70, 4099, seed=3, dtype=torch.bfloat16)  # of 64 and 6 outputs
+    for form in FORMS:
+        whole, last = exact(weight, form), exact(weight[-7:], form)
+        assert torch.equal(whole.values[-7:].float(), last.values.float())
+        assert torch.equal(whole.scales[-7:], last.scales)
+
+
+def test_the_largest_weight_of_an_output_stays_in_int8() -> None:
     found = to_int8(torch.tensor([[1.0, -3.0], [0.25, 0.125]]))
     assert found.values.tolist() == [[42, -127], [127, 64]]
     assert torch.equal(found.scales, torch.tensor([[3.0], [0.25]]) / 127)
 
 
-def test_what_is_not_finite_is_not_hidden() -> None:
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_not_hidden(strange: float, form: Quantization) -> None:
+    weight = random(3, 64, seed=1)
+    weight[0, 3], weight[2, 60] = strange, strange
+    y = exact(weight, form).dequantized().sum(1)
+    assert y.isfinite().tolist() == [False, True, False]
+
+
+def test_the_native_operators_do_not_hide_it_either() -> None:
     weight = random(3, 8, seed=1)
     weight[0, 3], weight[2, 0] = math.nan, math.inf
     found = to_int8(weight)
@@ -68,42 +175,55 @@ def test_products_of_a_trained_models_weights_stay_within_the_steps_bound(dtype:
         assert ((found - exact).abs() <= bound).all(), name
 
 
-@pytest.mark.parametrize("variant", ["llama", "qwen3"])
-def test_tokens_are_those_of_the_dequantised_model(variant: str, tmp_path: Path) -> None:
-    """Transformers, in fp32, on a checkpoint whose linear layers hold what the int8 weights stand for."""
+def twin_of(directory: Path, form: Quantization) -> Path:
+    """Rewrites the checkpoint: its linear layers hold the numbers that quantized weights stand for.
+
+    Routers stay, and what makes keys and values of latent vectors.
+    """
+    tensors = load_file(directory / "model.safetensors")
+    for name, tensor in tensors.items():
+        if re.search(r"(proj|proj_with_mqa|experts\.\d+\.w\d)\.weight$", name) and "kv_b_proj" not in name:
+            tensors[name] = exact(tensor, form).dequantized()
+        elif name == "lm_head.weight":
+            tensors[name] = exact(tensor, of_head(form)).dequantized()
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    return directory
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("variant", ["llama", "qwen3", "deepseek-v3", "mixtral"])
+def test_tokens_are_those_of_the_dequantized_model(variant: str, form: Quantization, tmp_path: Path) -> None:
+    """Transformers, in fp32, on the dequantized copy; every backend on the numbers themselves."""
     config = VARIANTS[variant]()
     directory = build_model(tmp_path / "model", config)
-    twin = build_model(tmp_path / "twin", config)
-    tensors = load_file(twin / "model.safetensors")
-    for name, tensor in tensors.items():
-        if name.endswith("proj.weight") or name == "lm_head.weight":
-            tensors[name] = to_int8(tensor).dequantized()
-    save_file(tensors, twin / "model.safetensors", {"format": "pt"})
+    twin = twin_of(build_model(tmp_path / "twin", config), form)
     expected = golden(twin, make_prompts([1, 7, 16, 33, 64], config.vocab_size), 8)
-    executor = make_executor(directory, quantization="int8")
-    running = start(executor, [each.prompt for each in expected], 8)
-    assert run(executor, running, 8, chunk=13) == [each.tokens for each in expected]
+    for backend in BACKENDS:
+        executor = make_executor(directory, quantization=form, cpu_backend=backend)
+        running = start(executor, [each.prompt for each in expected], 8)
+        assert run(executor, running, 8, chunk=13) == [each.tokens for each in expected], backend
 
 
-def test_a_worker_with_int8_weights_is_another_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_with_quantized_weights_is_another_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """KV of the one does not fit the other's weights, so their fingerprints differ; and the log says what is held."""
     directory = build_model(tmp_path / "model", VARIANTS["llama"]())
     caplog.set_level("INFO")
-    plain, small = (make_engine(directory, quantization=each) for each in ("none", "int8"))
-    assert plain.pool.spec.fingerprint() != small.pool.spec.fingerprint()
-    assert small.memory.weights_bytes < plain.memory.weights_bytes / 2
+    engines = [make_engine(directory, quantization=each) for each in ("none", *FORMS)]
+    assert len({engine.pool.spec.content() for engine in engines}) == len(engines)
+    assert engines[1].memory.weights_bytes < engines[0].memory.weights_bytes / 2
+    assert [engine.forms for engine in engines] == [(), ("int8",), ("int4", "int8"), ("fp8",)]
     said = [record.getMessage() for record in caplog.records if "KV pool" in record.getMessage()]
-    assert ["in fp32, int8 weights, native operators" in line for line in said] == [False, True]
+    words = ("", ", int8 weights", ", int4 and int8 weights", ", fp8 weights")
+    assert [f"in fp32{each}, native operators" in line for each, line in zip(words, said, strict=True)] == [True] * 4
 
 
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        ({"cpu_backend": "torch"}, "only native operators on a CPU have it, not torch's operators"),
-        ({"dtype": "fp16"}, "it needs the native operators: fp32 and bf16 are supported, not fp16"),
-    ],
-)
-def test_who_cannot_have_int8_weights_is_told(settings: dict[str, str], why: str, tmp_path: Path) -> None:
+def test_a_backend_that_has_no_operators_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = build_model(tmp_path / "model", VARIANTS["llama"]())
-    with pytest.raises(ConfigError, match=f"^quantization: 'int8': {why}$"):
-        make_engine(directory, quantization="int8", **settings)
+    caplog.set_level("INFO")
+    for settings in ({"cpu_backend": "torch"}, {"dtype": "fp16"}):
+        caplog.clear()
+        engine = make_engine(directory, quantization="int4", **settings)
+        (line,) = [record.getMessage() for record in caplog.records if "stand for" in record.getMessage()]
+        dtype = settings.get("dtype", "fp32")
+        assert line.startswith(f"torch operators multiply int4 and int8 weights as the {dtype} numbers that they stand")
+        assert engine.memory.weights_bytes > engine.parameters * (2 if dtype == "fp16" else 4) * 0.9
