@@ -58,7 +58,7 @@ def manner_of(attention: AnyAttention, sinks: Tensor | None) -> Manner:
     """Returns what the operator is told of one layer; the `sinks` have to outlive it."""
     where = None if sinks is None else sinks.data_ptr()
     softcap = attention.softcap if isinstance(attention, HeadAttention) else 0.0
-    return Manner(scale=attention.scale, softcap=softcap, window=attention.window, sinks=where)
+    return Manner(scale=attention.scale, softcap=softcap, sinks=where)
 
 
 class NativeAttention:
@@ -140,6 +140,7 @@ class NativeGroupStep:
             dim=dim,
             value_dim=value_dim,
             block=block,
+            window=own.window,
             tables=tables.block_tables.data_ptr(),
             table_stride=tables.block_tables.stride(0),
         )

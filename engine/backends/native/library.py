@@ -26,6 +26,7 @@ class AttentionArguments(Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("format", "kv_heads", "vectors", "shared", "dim", "value_dim", "block")),
+        ("window", c_int64),
         ("tables", c_void_p),
         ("table_stride", c_int64),
         ("units", c_void_p),
@@ -37,7 +38,7 @@ class AttentionArguments(Structure):
 class Manner(Structure):
     """Mirrors `struct manner` in attention_step.h: what one layer's attention does in its own way."""
 
-    _fields_ = (("scale", c_double), ("softcap", c_double), ("window", c_int64), ("sinks", c_void_p))
+    _fields_ = (("scale", c_double), ("softcap", c_double), ("sinks", c_void_p))
 
 
 class Rotation(Structure):

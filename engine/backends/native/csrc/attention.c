@@ -45,17 +45,11 @@ static long position_of(const struct attention *step, const struct unit *unit, l
     return unit->position + (unit->first + row) / step->shared;
 }
 
-/* The first position that a token sees. */
-static long begin_of(const struct call *call, long position)
-{
-    return call->manner->window ? most(0, position - call->manner->window + 1) : 0;
-}
-
 /* What rows at these positions, in order, see of the tile that begins at `base`. */
-static struct span span_of(const struct call *call, long base, long first_position, long last_position)
+static struct span span_of(const struct attention *step, long base, long first_position, long last_position)
 {
     return (struct span){
-        most(0, begin_of(call, first_position) - base), most(0, least(TILE, last_position + 1 - base))};
+        most(0, begin_of(step, first_position) - base), most(0, least(TILE, last_position + 1 - base))};
 }
 
 static const char *block_of(const struct attention *step, const struct call *call, const struct unit *unit, long head, long position)
@@ -72,7 +66,7 @@ static int finite_where_sights_differ(
     const long dim = step->dim, values = value_place(step) / token_bytes(step);
     ivec strange = {0};
     for (int edge = 0; edge < 2; edge++) {
-        const long begin = edge ? first + 1 : begin_of(call, first), end = edge ? last + 1 : begin_of(call, last);
+        const long begin = edge ? first + 1 : begin_of(step, first), end = edge ? last + 1 : begin_of(step, last);
         for (long position = begin; position < end; position++) {
             const char *kv = block_of(step, call, unit, head, position);
             for (long d = 0; d < step->value_dim; d += LANES) {
@@ -97,7 +91,8 @@ static struct state state_at(float *floats, long rows)
 static struct state partial_of(const struct attention *step, const struct unit *unit, long head, long tile)
 {
     const long size = unit->rows * (state_width(step) + 2);
-    return state_at(step->partials + unit->partial + (tile * step->kv_heads + head) * size, unit->rows);
+    const long place = (tile - first_tile(step, unit)) * step->kv_heads + head;
+    return state_at(step->partials + unit->partial + place * size, unit->rows);
 }
 
 static struct state from_row(const struct attention *step, struct state state, long row)
@@ -205,8 +200,8 @@ static void attend_rows(
     if (step->format == BF16)
         clear_bf16(step, &own->bf16);
 #endif
-    for (long tile = most(unit->begin, begin_of(call, start) / TILE); tile <= last / TILE && tile < unit->end; tile++) {
-        const struct span seen = span_of(call, tile * TILE, start, last);
+    for (long tile = most(unit->begin, begin_of(step, start) / TILE); tile <= last / TILE && tile < unit->end; tile++) {
+        const struct span seen = span_of(step, tile * TILE, start, last);
         const char *blocks[TILE + 1];
         for (long at = seen.first / block * block; at < seen.end; at += block)
             blocks[at / block] = block_of(step, call, unit, head, tile * TILE + at);
@@ -216,11 +211,11 @@ static void attend_rows(
         for (long row = 0; row < rows; row += group) {
             const long count = least(group, rows - row);
             struct sight sight = {
-                span_of(call, tile * TILE, own->positions[row], own->positions[row + count - 1])};
+                span_of(step, tile * TILE, own->positions[row], own->positions[row + count - 1])};
             if (sight.all.first >= sight.all.end)
                 continue;
             for (long i = 0; i < count; i++)
-                sight.row[i] = span_of(call, tile * TILE, own->positions[row + i], own->positions[row + i]);
+                sight.row[i] = span_of(step, tile * TILE, own->positions[row + i], own->positions[row + i]);
             const struct state target = unit->partial < 0
                 ? found : from_row(step, partial_of(step, unit, head, tile), first + row);
             attend_group(step, call->manner, blocks, &sight, row, count, own, target);
@@ -236,7 +231,7 @@ static void attend_rows(
 static const char *first_block(
     const struct attention *step, const struct call *call, const struct unit *unit, long head)
 {
-    return block_of(step, call, unit, head, most(unit->begin * TILE, begin_of(call, position_of(step, unit, 0))));
+    return block_of(step, call, unit, head, most(unit->begin * TILE, begin_of(step, position_of(step, unit, 0))));
 }
 
 static void attend_unit(
@@ -269,7 +264,7 @@ static void merge_partials(
     const struct state state = {own->maximum, own->total, own->sums};
     const long last = position_of(step, unit, unit->rows - 1);
     clear_state(step, unit->rows, state);
-    for (long tile = 0; tile <= last / TILE; tile++)
+    for (long tile = first_tile(step, unit); tile <= last / TILE; tile++)
         merge(unit->rows, step->value_dim, state_width(step), partial_of(step, unit, head, tile), state);
     write_out(step, call, unit, head, 0, unit->rows, state);
 }
@@ -296,9 +291,11 @@ EXPORT void baton_attend(
         if (step->partials) {
 #pragma omp for collapse(2) schedule(dynamic)
             for (long unit = 0; unit < step->unit_count; unit++)
-                for (long head = 0; head < step->kv_heads; head++)
-                    if (step->units[unit].partial >= 0 && step->units[unit].begin == 0)
-                        merge_partials(step, &call, step->units + unit, head, &own);
+                for (long head = 0; head < step->kv_heads; head++) {
+                    const struct unit *first = step->units + unit;
+                    if (first->partial >= 0 && first->begin == first_tile(step, first))
+                        merge_partials(step, &call, first, head, &own);
+                }
         }
     }
 }

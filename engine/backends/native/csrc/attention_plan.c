@@ -30,6 +30,18 @@ static int dearer_first(const void *a, const void *b)
     return one->begin < other->begin ? -1 : one->begin > other->begin;
 }
 
+/* Rows from `first` on of a work, up to `room`, with every tile of which they see something. */
+static struct unit whole_unit(
+    const struct attention *step, long work, int64_t token, int64_t queries, int64_t length, int64_t first, int64_t room)
+{
+    struct unit unit = {work, token, length - queries, first};
+    unit.rows = least(room, queries * step->shared - first);
+    unit.begin = first_tile(step, &unit);
+    unit.end = rounded_up(unit.position + (first + unit.rows - 1) / step->shared + 1, TILE) / TILE;
+    unit.partial = -1;
+    return unit;
+}
+
 /* What Python has to know of attention_step.h. */
 EXPORT void baton_attention_limits(int64_t limits[4])
 {
@@ -46,36 +58,34 @@ EXPORT long baton_plan(
 {
     const int64_t shared = step->shared, shares = threads * UNITS_PER_THREAD;
     int64_t all_rows = 0, all_cost = 0;
-    for (long work = 0; work < works; work++) {
-        if (!lengths[work])
-            continue;
-        all_rows += queries[work] * shared;
-        all_cost += (queries[work] * shared + ROW_COST) * rounded_up(lengths[work], TILE) / TILE;
-    }
+    for (long work = 0; work < works; work++)
+        all_rows += lengths[work] ? queries[work] * shared : 0;
     const int64_t most_rows = least(MAX_ROWS, MAX_ROW_NUMBERS / rounded_up(step->dim, 64));
     const int64_t together = most(GROUP, least(shared, most_rows)); /* a token's rows read its sequence's KV once */
     const int64_t room = least(most_rows, most(together, rounded_up(all_rows * step->kv_heads / shares, MAX_ROWS / 2)));
+    for (long work = 0; work < works; work++)
+        for (int64_t first = 0; lengths[work] && first < queries[work] * shared; first += room) {
+            const struct unit unit = whole_unit(step, work, 0, queries[work], lengths[work], first, room);
+            all_cost += cost(&unit);
+        }
     const int64_t share = most(1, all_cost * step->kv_heads / shares);
     long count = 0;
     int64_t token = 0;
     *partial_floats = 0;
     for (long work = 0; work < works; token += queries[work], work++)
         for (int64_t first = 0; lengths[work] && first < queries[work] * shared; first += room) {
-            struct unit unit = {work, token, lengths[work] - queries[work], first};
-            unit.rows = least(room, queries[work] * shared - first);
-            unit.partial = -1;
-            const int64_t end = unit.position + (first + unit.rows - 1) / shared + 1;
-            const int64_t tiles = rounded_up(end, TILE) / TILE;
-            unit.end = tiles;
-            const int split = threads > 1 && tiles > 1 && unit.rows <= together && cost(&unit) > share;
-            const int64_t pieces = split ? least(tiles, cost(&unit) / share + 1) : 1;
+            const struct unit whole = whole_unit(step, work, token, queries[work], lengths[work], first, room);
+            struct unit unit = whole;
+            const int64_t tiles = whole.end - whole.begin;
+            const int split = threads > 1 && tiles > 1 && whole.rows <= together && cost(&whole) > share;
+            const int64_t pieces = split ? least(tiles, cost(&whole) / share + 1) : 1;
             if (pieces > 1) {
                 unit.partial = *partial_floats;
-                *partial_floats += tiles * step->kv_heads * unit.rows * (state_width(step) + 2);
+                *partial_floats += tiles * step->kv_heads * whole.rows * (state_width(step) + 2);
             }
             for (int64_t piece = 0; piece < pieces; piece++, count++) {
-                unit.begin = tiles * piece / pieces;
-                unit.end = tiles * (piece + 1) / pieces;
+                unit.begin = whole.begin + tiles * piece / pieces;
+                unit.end = whole.begin + tiles * (piece + 1) / pieces;
                 if (units)
                     units[count] = unit;
             }

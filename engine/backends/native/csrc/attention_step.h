@@ -34,6 +34,7 @@ struct unit {
    the value as well. */
 struct attention {
     int64_t format, kv_heads, vectors, shared, dim, value_dim, block;
+    int64_t window;        /* positions that a query sees, its own included; 0: all */
     const int64_t *tables; /* [works, table_stride] */
     int64_t table_stride;
     const struct unit *units;
@@ -45,7 +46,6 @@ struct attention {
 struct manner {
     double scale;       /* of scores */
     double softcap;     /* a score s becomes softcap x tanh(s / softcap); 0: it stays */
-    int64_t window;     /* positions that a query sees, its own included; 0: all */
     const float *sinks; /* [heads], scores of a key whose value is 0; or null */
 };
 
@@ -57,6 +57,17 @@ static inline int64_t token_bytes(const struct attention *step) { return step->d
 static inline int64_t value_place(const struct attention *step)
 {
     return (step->vectors - 1) * step->block * token_bytes(step);
+}
+
+/* The first position that a token sees. */
+static inline int64_t begin_of(const struct attention *step, int64_t position)
+{
+    return step->window && position >= step->window ? position - step->window + 1 : 0;
+}
+/* The first tile of which a unit's rows see something: where the first of its units, if there are several, begins. */
+static inline int64_t first_tile(const struct attention *step, const struct unit *unit)
+{
+    return begin_of(step, unit->position + unit->first / step->shared) / TILE;
 }
 
 /* Positions of a tile: first … end - 1. */

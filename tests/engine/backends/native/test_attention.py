@@ -235,10 +235,11 @@ def test_both_backends_leave_the_same_pool(native: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize("threads_used", [1, 2, 64])
-def test_units_cover_every_row_and_tile_once(native: ctypes.CDLL, threads_used: int) -> None:
+@pytest.mark.parametrize("window", [0, 1, 200, 512])
+def test_units_cover_every_row_and_tile_once(native: ctypes.CDLL, threads_used: int, window: int) -> None:
     shape = [*ODD["odd chunks"], (5000, 1), (3000, 5), (0, 1000)]
     batch = build_batch(filled(shape, 16, 1, 2)[1], 16, CPU, None)
-    arguments = AttentionArguments(kv_heads=2, shared=3, dim=64, value_dim=64, block=16)
+    arguments = AttentionArguments(kv_heads=2, shared=3, dim=64, value_dim=64, block=16, window=window)
     units, partials = plan(native, arguments, batch.query_lengths, batch.kv_lengths, threads_used)
     covered: dict[tuple[int, int], list[int]] = {}
     for work, token, position, first, rows, begin, end, partial in units.tolist():
@@ -248,9 +249,27 @@ def test_units_cover_every_row_and_tile_once(native: ctypes.CDLL, threads_used: 
         assert partial < 0 or threads_used > 1
     assert sorted(covered) == [(work, row) for work, (_, count) in enumerate(shape) for row in range(3 * count)]
     for (work, row), tiles in covered.items():
-        assert sorted(tiles) == list(range(max(tiles) + 1)), "each tile once"
-        assert shape[work][0] + row // 3 < len(tiles) * TILE, "as far as the row sees"
+        position = shape[work][0] + row // 3
+        assert sorted(tiles) == list(range(min(tiles), max(tiles) + 1)), "each tile once"
+        seen = max(0, position - window + 1) if window else 0
+        assert min(tiles) * TILE <= seen and position < (max(tiles) + 1) * TILE, "as far as the row sees"
     assert partials.numel() == 0 or threads_used > 1
+
+
+@pytest.mark.parametrize("threads_used", [2, 3, 64])
+def test_a_text_is_cut_by_what_its_window_shows_and_not_by_what_was_before(
+    native: ctypes.CDLL, threads_used: int
+) -> None:
+    """Texts of one window and of many have as many units, as large, and beside a short text, too."""
+    arguments = AttentionArguments(kv_heads=2, shared=3, dim=64, value_dim=64, block=16, window=512)
+    cuts = []
+    for windows in (1, 2, 100):
+        batch = build_batch(filled([(512 * windows - 1, 1), (700, 1)], 16, 1, 2)[1], 16, CPU, None)
+        units, partials = plan(native, arguments, batch.query_lengths, batch.kv_lengths, threads_used)
+        sizes = [(work, end - begin) for work, _, _, _, _, begin, end, _ in units.tolist()]
+        assert sum(size for work, size in sizes if work == 0) == 512 // TILE
+        cuts.append((sizes, partials.numel()))
+    assert cuts[0] == cuts[1] == cuts[2]
 
 
 @pytest.mark.parametrize("threads_used", [1, 2, 64])
