@@ -5,12 +5,14 @@ so that a model of any depth gives finite logits.
 """
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from engine.model.config import heads_of
+from engine.model.quantized import Form
 from engine.model.read_config import read_config
 from engine.model.weights import Checkpoint
 
@@ -32,7 +34,7 @@ class RandomWeights(Checkpoint):
         values = torch.empty(shape, dtype=self._dtype, device=self._device)
         return values.normal_(0, shape[-1] ** -0.5) if len(shape) > 1 else values.uniform_(0.5, 1.5)
 
-    def parameters(self) -> int:
+    def parameters(self) -> Counter[Form | None]:
         """Counts the values in all matrices; norms and biases are next to nothing."""
         config = self._config
         first = config.layers[0]
@@ -40,7 +42,7 @@ class RandomWeights(Checkpoint):
         attention = 2 * config.hidden_size * heads.head_dim * (heads.heads + heads.kv_heads)
         layer = attention + 3 * config.hidden_size * first.mlp.intermediate
         ends = config.vocab_size * config.hidden_size * (1 if config.tied_head else 2)
-        return len(config.layers) * layer + ends
+        return Counter({None: len(config.layers) * layer + ends})
 
     def refuse_unused(self, endings: tuple[str, ...] = (), beginnings: tuple[str, ...] = ()) -> None:
         """Refuses nothing: there is nothing but what was asked for."""

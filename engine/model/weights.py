@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from core.errors import ModelError
 from engine.model.formats.format import Plain, WeightFormat
-from engine.model.quantized import Weight
+from engine.model.quantized import Form, Weight
 
 FLOATS = {"F32", "BF16", "F16"}
 PACKED = "U8"
@@ -75,6 +76,16 @@ class Checkpoint:
         """Tells whether there is such a tensor."""
         return name in self._files
 
+    def kind(self, name: str) -> str:
+        """Returns what numbers a tensor is stored as, such as BF16. Raises `ModelError` if it is missing."""
+        with _clear_errors(self._name):
+            return str(self._slice(name).get_dtype())
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape that a tensor is stored in. Raises `ModelError` if it is missing."""
+        with _clear_errors(self._name):
+            return tuple(self._slice(name).get_shape())
+
     def part(self, name: str, shape: tuple[int, ...], index: int, *, packed: bool = False) -> Tensor:
         """Returns `tensor(name, shape)[index]`, and reads no more of the file than that. Who asks may unpack bytes."""
         view = self._view(name, shape, {PACKED} if packed else FLOATS)
@@ -83,10 +94,8 @@ class Checkpoint:
         return tensor
 
     def _view(self, name: str, shape: tuple[int, ...], kinds: set[str] = FLOATS) -> Any:
-        if name not in self._files:
-            raise ModelError(f"{self._name}: the weights lack {name}")
         with _clear_errors(self._name):
-            view = self._files[name].get_slice(name)
+            view = self._slice(name)
             found, kind = tuple(view.get_shape()), view.get_dtype()
         if found != shape:
             raise ModelError(f"{self._name}: {name} has shape {list(found)}, but the config says {list(shape)}")
@@ -95,18 +104,27 @@ class Checkpoint:
         self._unused.discard(name)
         return view
 
-    def parameters(self) -> int:
-        """Counts the values in all tensors, two in a packed byte, though bytes of scales are none."""
-        with _clear_errors(self._name):
-            views = [opened.get_slice(name) for name, opened in self._files.items()]
-            return sum(math.prod(view.get_shape()) * (2 if view.get_dtype() == PACKED else 1) for view in views)
+    def _slice(self, name: str) -> Any:
+        if name not in self._files:
+            raise ModelError(f"{self._name}: the weights lack {name}")
+        return self._files[name].get_slice(name)
+
+    def parameters(self) -> Counter[Form | None]:
+        """Counts the weights in all tensors by the form that they are read in; None: numbers."""
+        found: Counter[Form | None] = Counter()
+        for name in self._files:
+            form, weights = self._format.stands_for(name, self.kind(name))
+            found[form] += weights * math.prod(self.shape(name))
+        return found
 
     def refuse_unused(self, endings: tuple[str, ...] = (), beginnings: tuple[str, ...] = ()) -> None:
         """Raises `ModelError` if a tensor was never asked for: the config would leave out a part of the model.
 
-        Names with these endings may stay, such as buffers that old checkpoints carry along, and with these beginnings.
+        Names with these endings may stay, such as buffers that old checkpoints carry along, and with these beginnings;
+        and what the format knows to change nothing.
         """
-        left = sorted(name for name in self._unused if not name.endswith(endings) and not name.startswith(beginnings))
+        asked = (name for name in self._unused if not name.endswith(endings) and not name.startswith(beginnings))
+        left = sorted(name for name in asked if not self._format.may_stay(self, name))
         if left:
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
             raise ModelError(f"{self._name}: the config has no place for the weight {left[0]}{more}")
@@ -118,7 +136,7 @@ class Checkpoint:
         all over a tensor, so evenly spread runs see it; an adversary who edits single values is not the threat here,
         because both ends of a handoff belong to one deployment. A sharded copy has the same digest.
         """
-        total = hashlib.sha256(salt)
+        total = hashlib.sha256(salt + self._format.settings())
         for name in sorted(self._files):
             with _clear_errors(self._name):
                 values = self._files[name].get_tensor(name).reshape(-1)

@@ -152,9 +152,8 @@ def _load_ours(
     backend = choose(config, device, dtype, model_config)
     checkpoint = open_weights(directory)
     parameters = checkpoint.parameters()
-    held = config.quantization if config.quantization in backend.linears.forms else "none"
     embedding = model_config.vocab_size * model_config.hidden_size
-    refuse_large_weights(config, parameters, dtype, device, held, embedding)
+    refuse_large_weights(config, parameters, dtype, device, backend.linears.forms, embedding)
     names = names_of(model_config)
     with torch.inference_mode():
         adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None
@@ -170,7 +169,7 @@ def _load_ours(
     if config.adapts:
         adapters = AdapterSlots(make.places, config.max_loras, config.max_lora_rank, device, dtype)
     forms = tuple(form for form, _ in make.quantized.most_common())
-    return LoadedModel(backend, model, model_config, spec, parameters, adapters=adapters, forms=forms)
+    return LoadedModel(backend, model, model_config, spec, parameters.total(), adapters=adapters, forms=forms)
 
 
 def _make_tier(config: EngineConfig, spec: KVSpec, device: torch.device, counts: Counts) -> HostTier | None:

@@ -59,7 +59,7 @@ def load_wrapped(
     digest = checkpoint.digest(computation(described) + config.quantization.encode())
     spec = make_spec(described, dtype, config.block_size, digest)
     held = tuple(form for form, _ in forms.most_common())
-    loaded = LoadedModel(backend, model, described, spec, parameters, forms=held, is_ours=False)
+    loaded = LoadedModel(backend, model, described, spec, parameters.total(), forms=held, is_ours=False)
     progress("comparing with transformers", 0.0)
     blocks = blocks_needed(config.block_size)
     prove(loaded.with_pool([blocks] * len(spec.groups)), alone, config.quantization)

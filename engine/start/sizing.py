@@ -6,23 +6,26 @@ Whatever cannot be had is refused by name, and before anything is loaded where t
 import os
 import shutil
 import tempfile
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
 import torch
 
-from core.config import BlockSize, EngineConfig, Quantization
+from core.config import BlockSize, EngineConfig
 from core.errors import ConfigError
 from core.kvspec import KVSpec, blocks_for
 from core.sizes import format_bytes
 from engine.device import dtype_name
+from engine.model.quantized import Form
 from engine.start.block_counts import Counts, Texts, bytes_of_counts, counts_for, counts_in, longest_in
 from engine.start.device_memory import device_memory
 
 CPU_STEP, GPU_STEP = 512, 8192
 """Tokens of a step where nobody has decided. A GPU multiplies large matrices at its full rate, and its host prepares
 the next step meanwhile; a CPU does with small ones, and others wait for its threads."""
-BITS = {"int8": 8.0, "fp8": 8.0, "int4": 4.5}
+BITS: dict[Form, float] = {"int8": 8.0, "fp8": 8.0, "int4": 4.5}
 """What a weight takes, a part of its group's scale included; that of an output is next to nothing."""
 CPU_SHARE = 0.25
 CPU_CAP = 4 << 30
@@ -54,31 +57,45 @@ def refuse_more_than(key: str, size: int, there: int, where: str) -> None:
 
 def refuse_large_weights(
     config: EngineConfig,
-    parameters: int,
+    weights: Mapping[Form | None, int],
     dtype: torch.dtype,
     device: torch.device,
-    quantization: Quantization = "none",
+    operators: frozenset[Form] = frozenset(),
     embedding: int = 0,
 ) -> None:
     """Raises `ConfigError` for weights that are larger than the memory that they would be loaded into.
 
-    Of the `parameters`, those of the `embedding` stay in `dtype`, and others are held as the `quantization` says.
+    `weights` are counted by the form that they are read in; None: numbers. Of these the `embedding` stays in `dtype`,
+    and others become what `--quantization` says. A form without `operators` is held as numbers.
     """
-    size, there = _bytes_of(parameters, embedding, dtype, quantization), available_memory()
-    where = "free on this machine"
+    there, where = available_memory(), "free on this machine"
     if device.type == "cuda":
         there, where = device_memory(device).free, f"free on {device}"
+    takes = _bytes_of(config, weights, dtype, operators, embedding)
+    size = sum(takes.values())
     if size > there:
-        half = _bytes_of(parameters, embedding, torch.bfloat16, quantization)
+        half = sum(_bytes_of(config, weights, torch.bfloat16, operators, embedding).values())
         other = f"; --dtype bf16 takes {format_bytes(half)}" if half < size else "; --model: a smaller one may fit"
-        name = dtype_name(dtype) if quantization == "none" else quantization
-        takes = f"its weights take {format_bytes(size)} in {name}, and only {format_bytes(there)} are {where}"
-        raise ConfigError("model", config.model, takes + other)
+        ((form, _),) = takes.most_common(1)
+        what = f"its weights take {format_bytes(size)} in {form or dtype_name(dtype)}"
+        raise ConfigError("model", config.model, f"{what}, and only {format_bytes(there)} are {where}{other}")
 
 
-def _bytes_of(parameters: int, embedding: int, dtype: torch.dtype, quantization: Quantization) -> int:
-    bits = BITS.get(quantization, 8 * dtype.itemsize)
-    return embedding * dtype.itemsize + int((parameters - embedding) * bits / 8)
+def _bytes_of(
+    config: EngineConfig,
+    weights: Mapping[Form | None, int],
+    dtype: torch.dtype,
+    operators: frozenset[Form],
+    embedding: int,
+) -> Counter[Form | None]:
+    """Returns the bytes that weights take by the form that they are held in; None: `dtype`."""
+    asked: Form | None = None if config.quantization == "none" else config.quantization
+    held: Counter[Form | None] = Counter({None: embedding})
+    for form, count in weights.items():
+        found, left = (form, count) if form is not None else (asked, count - embedding)
+        held[found if found in operators else None] += left
+    bits = {form: 8.0 * dtype.itemsize if form is None else BITS[form] for form in held}
+    return Counter({form: int(count * bits[form] / 8) for form, count in held.items()})
 
 
 def _refuse_directory(config: EngineConfig) -> None:

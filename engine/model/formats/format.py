@@ -4,7 +4,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from engine.model.quantized import Weight
+from engine.model.quantized import Form, Weight
 
 
 class StoredTensors(Protocol):
@@ -14,12 +14,20 @@ class StoredTensors(Protocol):
         """Tells whether there is such a tensor."""
         ...
 
+    def kind(self, name: str) -> str:
+        """Returns what numbers a tensor is stored as, in safetensors' words: BF16, I32, U8, F8_E4M3, …."""
+        ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape that a tensor is stored in."""
+        ...
+
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Returns a tensor of numbers in the file's own float format."""
         ...
 
     def packed(self, name: str, shape: tuple[int, ...], kind: str) -> Tensor:
-        """Returns a tensor stored as `kind` (as safetensors calls it: I32, U8, F8_E4M3, …) for who can unpack it."""
+        """Returns a tensor stored as `kind`, for who can unpack it."""
         ...
 
 
@@ -33,10 +41,37 @@ class WeightFormat(Protocol):
         """
         ...
 
+    def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
+        """Returns what a stored number of the tensor `name` becomes: so many weights, in a form or as numbers (None).
+
+        What only says how others are read, such as scales, stands for none.
+        """
+        ...
+
+    def may_stay(self, stored: StoredTensors, name: str) -> bool:
+        """Tells whether the tensor `name`, which nobody has asked for, changes nothing of what is computed."""
+        ...
+
+    def settings(self) -> bytes:
+        """Returns what beside the tensors decides which weights are read; it enters the digest."""
+        ...
+
 
 class Plain:
-    """Reads a checkpoint of numbers: bf16, fp16 or fp32."""
+    """Reads a checkpoint of numbers: bf16, fp16 or fp32. Other formats are made from it: they may leave layers out."""
 
     def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
         """See `WeightFormat`."""
         return stored.tensor(f"{name}.weight", shape)
+
+    def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
+        """See `WeightFormat`."""
+        return None, 1
+
+    def may_stay(self, stored: StoredTensors, name: str) -> bool:
+        """See `WeightFormat`."""
+        return False
+
+    def settings(self) -> bytes:
+        """See `WeightFormat`."""
+        return b""

@@ -127,5 +127,5 @@ def test_weights_are_compared_with_what_is_free(gpu: FakeGPU, monkeypatch: pytes
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (8 * GIB, 80 * GIB))
     with pytest.raises(ConfigError, match=r"^model: 'm': its weights take 16\.0GiB in bf16, and only 8\.0GiB are free"):
-        refuse_large_weights(EngineConfig(model="m"), 8 * GIB, torch.bfloat16, GPU)
-    refuse_large_weights(EngineConfig(model="m"), 3 * GIB, torch.bfloat16, GPU)
+        refuse_large_weights(EngineConfig(model="m"), {None: 8 * GIB}, torch.bfloat16, GPU)
+    refuse_large_weights(EngineConfig(model="m"), {None: 3 * GIB}, torch.bfloat16, GPU)
