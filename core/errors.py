@@ -16,6 +16,10 @@ class ModelError(BatonError):
     """A model directory is missing, broken, or of an architecture that is not supported."""
 
 
+class OptionError(ModelError):
+    """A model's config asks for an option that our family lacks, and that transformers' own code may have."""
+
+
 class AdapterError(BatonError):
     """An adapter is missing, broken, does not fit the model, or cannot be loaded or unloaded now."""
 

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from core.config import EngineConfig
 from core.costs import Rates
-from core.errors import ConfigError
+from core.errors import ConfigError, ModelError, OptionError
 from core.kvspec import KVSpec
 from core.model_location import CODE, WHOLE_MODEL, locate
 from core.records import Memory
@@ -24,7 +24,7 @@ from engine.executor import Engine
 from engine.kv.host_tier import HostTier
 from engine.kv.spec import make_spec
 from engine.model.adapted import Adapting
-from engine.model.config import TextModel, computation
+from engine.model.config import ModelConfig, TextModel, computation
 from engine.model.config_files import read_json
 from engine.model.families.registry import SUPPORTED, names_of
 from engine.model.formats.registry import open_checkpoint
@@ -117,30 +117,44 @@ def _load_model(config: EngineConfig, progress: Progress, open_weights: Callable
     refuse_impossible(config, device)
     directory = locate(config.model, progress, WHOLE_MODEL + CODE if config.trust_remote_code else WHOLE_MODEL)
     progress("reading the config", 0.0)
-    why = _why_wrapped(config, directory)
-    if why and config.adapts:
+    ours = _ours(config, directory)
+    if isinstance(ours, ModelConfig):
+        return _load_ours(config, ours, directory, device, dtype, progress, open_weights)
+    if config.adapts:
         where = "are not added to what transformers' own code computes"
-        raise ConfigError("--lora, --allow-lora-loading", config.model, f"adapters {where}: {why}")
-    if why:
-        from engine.start.load_wrapped import load_wrapped  # loads seconds of transformers
+        raise ConfigError("--lora, --allow-lora-loading", config.model, f"adapters {where}: {ours}")
+    from engine.start.load_wrapped import load_wrapped  # loads seconds of transformers
 
-        LOG.info("%s: transformers' own forward pass, over our KV pool: %s", directory.name, why)
+    LOG.info("%s: transformers' own forward pass, over our KV pool: %s", directory.name, ours)
+    try:
         return load_wrapped(config, directory, device, dtype, progress)
-    return _load_ours(config, directory, device, dtype, progress, open_weights)
+    except ModelError as error:
+        if not isinstance(ours, OptionError):
+            raise
+        raise ModelError(f"{ours}; nor does transformers' own code serve it: {error}") from None
 
 
-def _why_wrapped(config: EngineConfig, directory: Path) -> str:
-    """Says why transformers' own code computes the model; empty: ours does."""
+def _ours(config: EngineConfig, directory: Path) -> ModelConfig | OptionError | str:
+    """Reads the config of a model of one of our families, or returns why transformers' own code computes it.
+
+    That is so where a family of ours lacks an option, too, unless ours alone is asked for.
+    """
     if config.model_impl == "transformers":
         return "--model-impl transformers asks for it"
     names = read_json(directory / "config.json").get("architectures") or []
-    if config.model_impl == "native" or (len(names) == 1 and names[0] in SUPPORTED):
-        return ""
-    return f"{', '.join(map(str, names)) or 'a config without architectures'} is none of ours"
+    if config.model_impl == "auto" and not (len(names) == 1 and names[0] in SUPPORTED):
+        return f"{', '.join(map(str, names)) or 'a config without architectures'} is none of ours"
+    try:
+        return read_config(directory, config.max_model_len)
+    except OptionError as error:
+        if config.model_impl == "native":
+            raise
+        return error
 
 
 def _load_ours(
     config: EngineConfig,
+    model_config: ModelConfig,
     directory: Path,
     device: torch.device,
     dtype: torch.dtype,
@@ -148,7 +162,6 @@ def _load_ours(
     open_weights: Callable[[Path], Checkpoint],
 ) -> LoadedModel:
     """Loads a model of one of our families."""
-    model_config = read_config(directory, config.max_model_len)
     backend = choose(config, device, dtype, model_config)
     checkpoint = open_weights(directory)
     parameters = checkpoint.parameters()

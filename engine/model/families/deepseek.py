@@ -6,7 +6,7 @@ They have latent attention, and experts in all layers but the first.
 import math
 from typing import Any
 
-from core.errors import ModelError
+from core.errors import ModelError, OptionError
 from engine.model.config import DenseMLP, ExpertsMLP, LatentAttention, LayerConfig
 from engine.model.families.family import Family, Fields, LayerNames, Names
 from engine.model.families.reading import activation_of, checked, dense_mlp, rope_of
@@ -63,7 +63,7 @@ def _fields(config: Any, name: str, experts: ExpertsMLP, *, bias: bool = False, 
     mlps: list[DenseMLP | ExpertsMLP] = [dense_mlp(config, name, bias)] * min(dense, layers)
     if dense < layers:
         if bias:
-            raise ModelError(f"{name}: mlp_bias is not supported where layers have experts")
+            raise OptionError(f"{name}: mlp_bias is not supported where layers have experts")
         mlps += [checked(experts, name)] * (layers - dense)
     return {"layers": tuple(LayerConfig(attention, mlp) for mlp in mlps)}
 
@@ -76,7 +76,7 @@ def _attention(config: Any, name: str, interleaved: bool) -> LatentAttention:
             f"{name}: {config.num_key_value_heads} KV heads for {heads} heads: latent attention has as many"
         )
     if config.attention_bias and not rank:
-        raise ModelError(f"{name}: attention_bias is not supported without q_lora_rank")
+        raise OptionError(f"{name}: attention_bias is not supported without q_lora_rank")
     rope = rope_of(config, name, dim=rotated, interleaved=interleaved)
     scale = (nope + rotated) ** -0.5
     all_dims = float((config.rope_parameters or {}).get("mscale_all_dim") or 0)

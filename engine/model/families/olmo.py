@@ -6,7 +6,7 @@ rotation is not stretched. OLMoE (https://arxiv.org/abs/2409.02060) is a mixture
 
 from typing import Any
 
-from core.errors import ModelError
+from core.errors import OptionError
 from engine.model.config import ExpertsMLP, LayerConfig
 from engine.model.families.family import Family, Fields, LayerNames, Names
 from engine.model.families.reading import (
@@ -53,7 +53,7 @@ def _fields(config: Any, name: str, kinds: tuple[str, ...], windows: tuple[int, 
 def read_moe(config: Any, name: str) -> Fields:
     """See `Family.read`."""
     if config.clip_qkv is not None:
-        raise ModelError(f"{name}: clip_qkv {config.clip_qkv} is not supported; supported: null")
+        raise OptionError(f"{name}: clip_qkv {config.clip_qkv} is not supported; supported: null")
     bias = bool(config.attention_bias)
     attention = head_attention(config, name, rope_of(config, name), bias=bias, output_bias=bias, norm="all")
     mlp = ExpertsMLP(

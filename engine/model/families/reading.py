@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
-from core.errors import ModelError
+from core.errors import ModelError, OptionError
 from engine.model.config import Activation, DenseMLP, ExpertsMLP, HeadAttention
 from engine.model.rope import ROPE_TYPES, Rope, yarn_magnitude
 
@@ -56,7 +56,7 @@ def head_dim_of(config: Any) -> int:
 
 
 def activation_of(config: Any, name: str) -> Activation:
-    """Reads the MLP's activation. Raises `ModelError` for one that there is not."""
+    """Reads the MLP's activation. Raises `OptionError` for one that there is not."""
     given = getattr(config, "hidden_activation", None) or config.hidden_act
     return word_of(given, ACTIVATIONS, "activation", name)
 
@@ -76,14 +76,14 @@ def checked(mlp: ExpertsMLP, name: str) -> ExpertsMLP:
 
 
 def word_of(given: Any, known: Mapping[str, Word], what: str, name: str) -> Word:
-    """Translates a config's word. Raises `ModelError` for one that is not `known`."""
+    """Translates a config's word. Raises `OptionError` for one that is not `known`."""
     if given not in known:
-        raise ModelError(f"{name}: {what} {given} is not supported; supported: {', '.join(known)}")
+        raise OptionError(f"{name}: {what} {given} is not supported; supported: {', '.join(known)}")
     return known[given]
 
 
 def dense_mlp(config: Any, name: str, bias: bool = False) -> DenseMLP:
-    """Describes the MLP of every layer. Raises `ModelError` for an activation that there is not."""
+    """Describes the MLP of every layer. Raises `OptionError` for an activation that there is not."""
     return DenseMLP(intermediate=int(config.intermediate_size), activation=activation_of(config, name), bias=bias)
 
 
@@ -110,7 +110,8 @@ def rope_of(
     """Reads the rotation of all layers, or of those of one `kind` of `layer_types` where each kind has its own.
 
     `dim` numbers are rotated; 0: those of a head, or, if the family is one of `partial` rotations, the part of them
-    that the config says. Raises `ModelError` for parameters that are missing, or not supported.
+    that the config says. Raises `OptionError` for a type that there is not, `ModelError` for other parameters that are
+    missing, or not supported.
     """
     given = dict(config.rope_parameters or {})
     if kind in given:
@@ -119,7 +120,7 @@ def rope_of(
         raise ModelError(f"{name}: rope parameters that differ by layer are not supported")
     found = given.get("rope_type", "default")
     if found not in ROPE_TYPES:
-        raise ModelError(f"{name}: rope type {found} is not supported; supported: {', '.join(ROPE_TYPES)}")
+        raise OptionError(f"{name}: rope type {found} is not supported; supported: {', '.join(ROPE_TYPES)}")
     part = float(given.get("partial_rotary_factor") or 1.0)
     if part != 1.0 and not partial:
         raise ModelError(f"{name}: this architecture rotates whole heads, not a partial_rotary_factor of {part}")

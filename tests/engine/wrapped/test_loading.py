@@ -1,20 +1,23 @@
 """transformers loads a model's weights: all of them, in the format that was asked for, and nothing else."""
 
+import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from core.config import EngineConfig
-from core.errors import ModelError
+from core.errors import ConfigError, ModelError, OptionError
 from engine.start.load import load_engine
 from engine.wrapped.linears import BackendLinear
 from engine.wrapped.model import WrappedModel
-from tests.engine.test_golden import make_engine
+from tests.engine.drive import run, start
+from tests.engine.test_golden import make_engine, make_executor
 from tests.engine.wrapped.models import WRAPPED
-from tests.reference import build_model
+from tests.reference import build_model, golden, make_prompts
 from tests.variants import VARIANTS
 
 
@@ -58,6 +61,42 @@ def test_the_log_says_whose_code_computes_and_why(
     assert "--model-impl transformers asks for it" in caplog.text
     with pytest.raises(ModelError, match="PhiForCausalLM is not supported"):
         make_engine(model, model_impl="native")
+
+
+@pytest.mark.parametrize(
+    ("variant", "option", "value"),
+    [
+        ("llama", "hidden_act", "relu"),
+        ("olmoe", "clip_qkv", 0.5),
+        ("deepseek-v2", "mlp_bias", True),
+        ("deepseek-v2-lite", "attention_bias", True),
+        ("qwen3", "rope_parameters", {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}),
+    ],
+)
+def test_what_a_family_of_ours_lacks_is_computed_by_transformers_own_code(
+    variant: str, option: str, value: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    config = VARIANTS[variant]()
+    setattr(config, option, value)
+    model = build_model(tmp_path / "model", config)
+    prompts = make_prompts([5, 33], config.vocab_size)
+    expected, executor = golden(model, prompts, 8), make_executor(model)
+    found = run(executor, start(executor, prompts, 8), 8, chunk=13)
+    assert found == [each.tokens for each in expected]
+    with pytest.raises(OptionError) as lacks:
+        make_engine(model, model_impl="native")
+    assert f"transformers' own forward pass, over our KV pool: {lacks.value}" in caplog.text
+    with pytest.raises(ConfigError, match=r"adapters are not added to .*: model: "):
+        make_engine(model, lora=("sql=/nowhere",))
+
+
+def test_an_option_that_nobody_has_is_refused_in_both_words(tmp_path: Path) -> None:
+    model = build_model(tmp_path / "model", VARIANTS["llama"]())
+    raw = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(raw | {"hidden_act": "rely"}))
+    with pytest.raises(ModelError, match=r"^model: activation rely is not .*; nor does transformers' own code .*rely"):
+        make_engine(model)
 
 
 def test_loading_reports_its_progress(model: Path) -> None:
