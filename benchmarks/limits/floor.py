@@ -14,6 +14,7 @@ from benchmarks.limits.workloads import Workload
 from core.config import Quantization
 from core.kvspec import kv_bytes
 from engine.model.config import ExpertsMLP, ModelConfig, TextModel, heads_of
+from engine.model.quantization import bytes_of_value, of_head
 
 
 @dataclass(frozen=True)
@@ -38,32 +39,37 @@ DENSE = Mixture(1, 1, 1, 0)
 class Work:
     """Holds what a model costs, in values of its matrices, bytes of a value, and bytes of a token's KV.
 
-    `every` token is multiplied by most; by the head, and by the last layer behind its keys and values, only tokens that
-    are `sampled` from. Both are without experts, which are a `mixture`.
+    `every` token is multiplied by most; by the `head`, and by the last layer behind its keys and values, only tokens
+    that are `sampled` from. Layers are without experts, which are a `mixture`. A value of the head has a `head_width`
+    of its own.
     """
 
     every: int
     sampled: int
-    width: int
+    width: float
     token_bytes: int
+    head: int = 0
+    head_width: float = 0.0
     mixture: Mixture = DENSE
 
     @property
     def bytes(self) -> int:
         """Returns the bytes of all weights."""
         experts = self.mixture.layers * self.mixture.experts * self.mixture.values
-        return (self.every + self.sampled + experts) * self.width
+        return int(self._read(experts))
 
     def read(self, tokens: int, sampled: int) -> float:
         """Returns the bytes of weights that a step reads in which anything is sampled."""
         mixture = self.mixture
-        experts = (mixture.layers - 1) * mixture.met(tokens) + mixture.met(sampled)
-        return (self.every + self.sampled + experts) * self.width
+        return self._read((mixture.layers - 1) * mixture.met(tokens) + mixture.met(sampled))
+
+    def _read(self, experts: float) -> float:
+        return (self.every + self.sampled + experts) * self.width + self.head * self.head_width
 
     def operations(self, tokens: int, sampled: int) -> int:
         """Counts multiplications and additions of a step."""
         experts = self.mixture.used * self.mixture.values
-        every, last = self.every + (self.mixture.layers - 1) * experts, self.sampled + experts
+        every, last = self.every + (self.mixture.layers - 1) * experts, self.sampled + self.head + experts
         return 2 * (tokens * every + sampled * last)
 
 
@@ -76,9 +82,9 @@ class Timing:
 
 
 def work_of(model: TextModel, dtype: torch.dtype, quantization: Quantization = "none") -> Work:
-    """Computes the sizes of a model, whose layers are alike, in a number format; int8 weights take a byte each."""
+    """Computes the sizes of a model, whose layers are alike, in a number format, perhaps with quantized weights."""
     assert isinstance(model, ModelConfig), "of models that transformers computes the sizes are not known"
-    hidden, width, layers = model.hidden_size, dtype.itemsize, len(model.layers)
+    hidden, layers = model.hidden_size, len(model.layers)
     attention, mlp = heads_of(model.layers[0]), model.layers[0].mlp
     keys_values = 2 * hidden * attention.kv_heads * attention.head_dim
     others = 2 * hidden * attention.heads * attention.head_dim
@@ -90,9 +96,11 @@ def work_of(model: TextModel, dtype: torch.dtype, quantization: Quantization = "
         others += 3 * hidden * mlp.intermediate
     return Work(
         every=layers * keys_values + (layers - 1) * others,
-        sampled=others + model.vocab_size * hidden,
-        width=width if quantization == "none" else 1,
-        token_bytes=kv_bytes(1, 1, layers, attention.kv_heads, attention.head_dim, width),
+        sampled=others,
+        width=bytes_of_value(dtype, quantization),
+        token_bytes=kv_bytes(1, 1, layers, attention.kv_heads, attention.head_dim, dtype.itemsize),
+        head=model.vocab_size * hidden,
+        head_width=bytes_of_value(dtype, of_head(quantization)),
         mixture=mixture,
     )
 

@@ -48,6 +48,11 @@ def of_head(quantization: Quantization) -> Quantization:
     return "int8" if quantization == "int4" else quantization
 
 
+def bytes_of_value(dtype: torch.dtype, quantization: Quantization) -> float:
+    """Returns what a weight takes, with its part of a group's scale; an output's scale is next to nothing."""
+    return {"none": float(dtype.itemsize), "int8": 1.0, "fp8": 1.0, "int4": 0.5 + 2 / GROUP}[quantization]
+
+
 def to_int8(weight: Tensor) -> Quantized:
     """Quantizes a weight `[out, in]` to int8, with a scale for each output."""
     values, scales = torch.empty(weight.shape, dtype=torch.int8, device=weight.device), []

@@ -18,6 +18,7 @@ from core.errors import ConfigError
 from core.kvspec import KVSpec, blocks_for
 from core.sizes import format_bytes
 from engine.device import dtype_name
+from engine.model.quantization import bytes_of_value
 from engine.model.quantized import Form
 from engine.start.block_counts import Counts, Texts, bytes_of_counts, counts_for, counts_in, longest_in
 from engine.start.device_memory import device_memory
@@ -25,8 +26,6 @@ from engine.start.device_memory import device_memory
 CPU_STEP, GPU_STEP = 512, 8192
 """Tokens of a step where nobody has decided. A GPU multiplies large matrices at its full rate, and its host prepares
 the next step meanwhile; a CPU does with small ones, and others wait for its threads."""
-BITS: dict[Form, float] = {"int8": 8.0, "fp8": 8.0, "int4": 4.5}
-"""What a weight takes, a part of its group's scale included; that of an output is next to nothing."""
 CPU_SHARE = 0.25
 CPU_CAP = 4 << 30
 """Other workers and other people live on the same host; who wants more says so."""
@@ -94,8 +93,7 @@ def _bytes_of(
     for form, count in weights.items():
         found, left = (form, count) if form is not None else (asked, count - embedding)
         held[found if found in operators else None] += left
-    bits = {form: 8.0 * dtype.itemsize if form is None else BITS[form] for form in held}
-    return Counter({form: int(count * bits[form] / 8) for form, count in held.items()})
+    return Counter({form: int(count * bytes_of_value(dtype, form or "none")) for form, count in held.items()})
 
 
 def _refuse_directory(config: EngineConfig) -> None:

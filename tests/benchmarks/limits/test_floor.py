@@ -1,5 +1,7 @@
 """The floor's arithmetic, by hand: a model of two layers on a machine of round figures."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from msgspec import structs
@@ -7,6 +9,7 @@ from msgspec import structs
 from benchmarks.limits.floor import Mixture, Timing, Work, floor, intensity, operations, work_of
 from benchmarks.limits.machine import Machine
 from benchmarks.limits.workloads import Workload
+from core.config import Quantization
 from engine.model.config import ExpertsMLP
 from tests.engine.configs import dense
 
@@ -22,8 +25,23 @@ def test_sizes_of_a_model() -> None:
     model = dense(2, heads=4, kv_heads=2, head_dim=2, hidden=8, intermediate=12, vocabulary=100)
     # Of a layer: queries 8 x 8, output 8 x 8, keys and values 2 x 8 x 4, three matrices of 8 x 12.
     assert work_of(model, torch.bfloat16) == Work(
-        every=2 * 64 + 1 * (64 + 64 + 288), sampled=(64 + 64 + 288) + 800, width=2, token_bytes=2 * 2 * 2 * 2 * 2
+        every=2 * 64 + 1 * (64 + 64 + 288),
+        sampled=64 + 64 + 288,
+        width=2,
+        token_bytes=2 * 2 * 2 * 2 * 2,
+        head=800,
+        head_width=2,
     )
+
+
+@pytest.mark.parametrize(("quantization", "width", "head"), [("int8", 1, 1), ("fp8", 1, 1), ("int4", 4.5 / 8, 1)])
+def test_quantized_weights_are_read_as_they_lie(quantization: Quantization, width: float, head: float) -> None:
+    """Of int4, 32 values share a scale of 16 bits, and the head has 8 bits; KV is as it was."""
+    model = dense(2, heads=4, kv_heads=2, head_dim=2, hidden=8, intermediate=12, vocabulary=100)
+    plain, work = work_of(model, torch.bfloat16), work_of(model, torch.bfloat16, quantization)
+    assert work == replace(plain, width=width, head_width=head)
+    assert work.bytes == (plain.bytes / 2 - 800) * width + 800 * head
+    assert work.operations(5, 3) == plain.operations(5, 3)
 
 
 def test_sizes_of_a_mixture() -> None:
@@ -32,9 +50,11 @@ def test_sizes_of_a_mixture() -> None:
     layers = tuple(structs.replace(layer, mlp=mlp) for layer in model.layers)
     assert work_of(structs.replace(model, layers=layers), torch.bfloat16) == Work(
         every=2 * 64 + 1 * (64 + 64 + 3 * 8 * 7),
-        sampled=(64 + 64 + 3 * 8 * 7) + 800,
+        sampled=64 + 64 + 3 * 8 * 7,
         width=2,
         token_bytes=32,
+        head=800,
+        head_width=2,
         mixture=Mixture(layers=2, experts=6, used=2, values=3 * 8 * 5),
     )
 
