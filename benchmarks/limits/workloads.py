@@ -45,6 +45,21 @@ TARGETS = {
 """Our rate over that of the best peer."""
 EXPERTS_TARGETS = {Workload(1, 16, 128): 1.0, Workload(8, 16, 128): 1.0, Workload(32, 16, 128): 1.0}
 """The same of a mixture of experts; the others have none."""
+QUANTIZED_TARGETS = {
+    "int4": {
+        "llama.cpp": {
+            Workload(1, 16, 128): 1.1,
+            Workload(8, 16, 128): 1.8,
+            Workload(32, 16, 128): 1.8,
+            Workload(1, 1024, 1): 1.3,
+        },
+        "baton, plain": {Workload(1, 16, 128): 2.2, Workload(1, 1024, 1): 1.0},
+    },
+    "int8": {"llama.cpp": {Workload(1, 16, 128): 1.1, Workload(8, 16, 128): 1.8, Workload(32, 16, 128): 1.8}},
+}
+"""Our rate with quantized weights over that of another system: a peer with as many bits, or ours with plain weights."""
+LIMIT_TARGETS = {"int4": {Workload(1, 16, 128): 80.0}, "int8": {}}
+"""The same over the limit, in percent."""
 WORKLOADS = tuple(TARGETS)
 DECODE_SWEEP = tuple(Workload(1 << power, 16, 64) for power in range(7))
 PROMPT_SWEEP = tuple(Workload(1, 1 << power, 1) for power in range(7, 13))

@@ -6,7 +6,6 @@ a time. `benchmarks.serve_peers` compares servers, over HTTP.
 """
 
 import os
-import platform
 import sys
 from contextlib import ExitStack
 from functools import partial
@@ -16,22 +15,27 @@ from typing import Annotated, Literal
 import torch
 from msgspec import Meta, Struct
 
-from benchmarks.limits.floor import floor, work_of
+from benchmarks.limits.floor import work_of
 from benchmarks.limits.machine import Machine, measure
-from benchmarks.limits.workloads import EXPERTS_TARGETS, TARGETS, WORKLOADS, Workload
-from benchmarks.peers.model import Model, converted, random_model
-from benchmarks.peers.process import OURS, PeerProcess, running
-from benchmarks.peers.rounds import Results, run_rounds
-from benchmarks.peers.setup import PEERS, Peer, directory_of, set_up
+from benchmarks.limits.workloads import WORKLOADS
+from benchmarks.peers.model import Model, random_model
+from benchmarks.peers.process import OURS, PLAIN, PeerProcess, running
+from benchmarks.peers.rounds import run_rounds
+from benchmarks.peers.setup import PEERS, Peer, PeerError, directory_of, set_up
+from benchmarks.peers.table import Measured, table
 from benchmarks.processes.children import exit_status
 from core.cli import parse_or_exit
-from core.config import Positive
+from core.config import Positive, Quantization
 from core.errors import ConfigError
 from engine.device import DTYPES
-from engine.model.config import ExpertsMLP, ModelConfig
+from engine.model.config import ExpertsMLP
 from engine.model.read_config import read_config
-from engine.start.sizing import CPU_STEP
 from launcher.stages import Stages
+
+QUANTIZED = {"llama.cpp", "vllm"}
+"""Peers that have quantized weights."""
+MAY_LACK = {"vllm"}
+"""Of them those that have operators for some processors only."""
 
 
 class PeersConfig(Struct, frozen=True, kw_only=True):
@@ -45,17 +49,24 @@ class PeersConfig(Struct, frozen=True, kw_only=True):
     ] = ""
     model: Annotated[str, Meta(description="directory of a Llama or a Mixtral; empty: a random one of --shape")] = ""
     shape: Annotated[
-        Literal["135m", "moe-1b"],
-        Meta(description="of the random model: 135M parameters, or a mixture of experts that uses 0.2B of 1.0B"),
+        Literal["135m", "500m", "moe-1b"],
+        Meta(description="of the random model: 135M or 500M parameters, or a mixture that uses 0.2B of 1.0B"),
     ] = "135m"
+    quantization: Annotated[
+        Literal["none", "int8", "int4"],
+        Meta(
+            description="weights of ours, of llama.cpp (Q8_0, Q4_0) and of vLLM; beside them ours with plain weights, "
+            "and not transformers"
+        ),
+    ] = "none"
     dtype: Annotated[Literal["bf16", "fp32"], Meta(description="number format of weights: bf16 or fp32")] = "bf16"
     threads: Annotated[int, Meta(ge=0, description="threads of each; 0: one for each core")] = 0
     rounds: Annotated[Positive, Meta(description="the median of so many is shown")] = 5
 
 
-def chosen(only: str) -> list[Peer]:
-    """Returns the peers that `--only` names. Raises `ConfigError`."""
-    known = {peer.name: peer for peer in PEERS}
+def chosen(only: str, quantization: Quantization = "none") -> list[Peer]:
+    """Returns the peers that `--only` names, of those that have quantized weights. Raises `ConfigError`."""
+    known = {peer.name: peer for peer in PEERS if quantization == "none" or peer.name in QUANTIZED}
     names = [name.strip() for name in only.split(",")] if only else list(known)
     for name in names:
         if name not in known:
@@ -65,7 +76,7 @@ def chosen(only: str) -> list[Peer]:
 
 def compare(config: PeersConfig, stages: Stages) -> None:
     """Installs, measures and prints. Raises a `BatonError` for what is wrong."""
-    peers = chosen(config.only)
+    peers = chosen(config.only, config.quantization)
     threads = config.threads or len(os.sched_getaffinity(0))
     directory = directory_of(config.directory)
     for peer in peers:
@@ -75,69 +86,63 @@ def compare(config: PeersConfig, stages: Stages) -> None:
     workloads = [each for each in WORKLOADS if each.longest <= shape.max_model_len]
     if not workloads:
         raise ConfigError("--model", config.model, f"its context of {shape.max_model_len} tokens is too short")
-    gguf = converted(directory, path, config.dtype, stages) if "llama.cpp" in (peer.name for peer in peers) else path
-    model = Model(path, gguf, config.dtype, shape.vocab_size, longest=max(each.longest for each in workloads))
+    model = Model(
+        path, config.dtype, shape.vocab_size, max(each.longest for each in workloads), config.quantization
+    ).with_files(directory, [peer.name for peer in peers], stages)
+    work = work_of(shape, DTYPES[config.dtype], config.quantization)
     machines: list[Machine] = []
     torch.set_num_threads(threads)
 
     def between(what: str, percent: int) -> None:
         stages.show("measuring", what, percent)
-        machines.append(measure(torch.device("cpu"), DTYPES[config.dtype], work_of(shape, DTYPES[config.dtype]).bytes))
+        machines.append(measure(torch.device("cpu"), DTYPES[config.dtype], work.bytes))
 
+    plain = [PLAIN] if config.quantization != "none" else []
     with ExitStack() as stack:
-        systems = []
-        for peer in (OURS, *peers):  # one after the other: loading takes all cores
-            system = stack.enter_context(running(peer, directory, model, threads))
-            system.loaded(stages)
-            systems.append(system)
+        # One after the other: loading takes all cores.
+        loaded = [load(stack, peer, directory, model, threads, stages) for peer in (OURS, *plain, *peers)]
+        systems = [system for system in loaded if isinstance(system, PeerProcess)]
         results = run_rounds(systems, workloads, config.rounds, shape.vocab_size, between)
     stages.show("measuring", "done")
     stages.settle()
-    best = Machine.best(machines)
-    print("\n".join(table(results, systems, workloads, shape, best, config)))
+    measured = Measured(
+        results,
+        systems,
+        workloads,
+        config.rounds,
+        Machine.best(machines),
+        work,
+        config.dtype,
+        config.quantization,
+        experts=isinstance(shape.layers[0].mlp, ExpertsMLP),
+    )
+    print("\n".join(table(measured)))
+    for why in loaded:
+        if not isinstance(why, PeerProcess):
+            print(f"left out: {why}")
     for each in WORKLOADS:
         if each not in workloads:
             print(f"{each} is left out: the model's context is {shape.max_model_len} tokens")
 
 
-def table(
-    results: Results,
-    systems: list[PeerProcess],
-    workloads: list[Workload],
-    shape: ModelConfig,
-    machine: Machine,
-    config: PeersConfig,
-) -> list[str]:
-    """Writes the lines that a person reads."""
-    names = [system.name for system in systems]
-    work = work_of(shape, DTYPES[config.dtype])
-    batch_tokens = CPU_STEP
-    targets = EXPERTS_TARGETS if isinstance(shape.layers[0].mlp, ExpertsMLP) else TARGETS
-    versions = "; ".join(
-        f"{system.name} ({', '.join(f'{package} {version}' for package, version in system.versions.items())})"
-        for system in systems
-    )
-    lines = [
-        f"{machine.name}, {machine.threads} threads; Python {platform.python_version()}; {versions}",
-        f"memory {machine.read / 1e9:.1f} GB/s, matrix product {machine.multiply / 1e9:.0f} GFLOP/s; {config.dtype}; "
-        f"tokens/s, median of {config.rounds} interleaved rounds",
-        f"| workload | tokens | {' | '.join(names)} | limit | ours ÷ best peer | target |",
-        f"| --- | --- | {' | '.join('---' for _ in names)} | --- | --- | --- |",
-    ]
-    for workload in workloads:
-        rates = " | ".join(f"{results.rate(name, workload):.1f}" for name in names)
-        limit = workload.rate(floor(workload, machine, work, batch_tokens).total)
-        best = results.best(names[1:], workload)
-        ratio = results.ratio(names[0], best, workload)
-        target = f"{targets[workload]:.1f}" if workload in targets else "-"
-        lines.append(f"| {workload} | {workload.counted} | {rates} | {limit:.0f} | {ratio:.2f} ({best}) | {target} |")
-    same = ", ".join(f"{name} {sum(results.agreed[name])}" for name in names[1:])
-    lines.append(f"first tokens that are equal to ours, of {len(results.agreed[names[0]])}: {same}")
-    idle = ", ".join(f"{name} {cores:.2f}" for name, cores in results.idle_cores.items())
-    lines.append(
-        f"cores that each took, at most, while another one was measured: {idle or 'not known, runs were short'}"
-    )
-    return lines
+def load(
+    stack: ExitStack, peer: Peer, directory: Path, model: Model, threads: int, stages: Stages
+) -> PeerProcess | PeerError:
+    """Starts a system, which ends with the `stack`, and waits until its model is loaded.
+
+    Returns why it is not, where a peer cannot multiply by such weights on this processor; raises `PeerError` elsewhere.
+    """
+    with ExitStack() as own:
+        system = own.enter_context(running(peer, directory, model, threads))
+        try:
+            system.loaded(stages)
+        except PeerError as error:
+            if model.quantization == "none" or peer.name not in MAY_LACK:
+                raise
+            stages.show(peer.name, "left out")
+            return error
+        stack.push(own.pop_all())
+    return system
 
 
 def main() -> int:

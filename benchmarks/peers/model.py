@@ -1,23 +1,47 @@
 """Makes the model that everybody runs, in the formats that they read, and keeps it beside the peers."""
 
+import shutil
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.peers.setup import PEERS, PeerError, python_of
 from benchmarks.processes.children import child, last_line
+from core.config import Quantization
 from launcher.stages import Stages
 
 
 @dataclass(frozen=True)
 class Model:
-    """Says what is run: `gguf` is the same model for llama.cpp, `longest` the tokens of the longest request."""
+    """Says what is run: a checkpoint in `directory`, and `longest`, the tokens of the longest request.
+
+    The other files are the same model: `gguf` for llama.cpp, and `compressed`, with quantized weights, for vLLM.
+    """
 
     directory: Path
-    gguf: Path
     dtype: str
     vocabulary: int
     longest: int
+    quantization: Quantization = "none"
+    gguf: Path | None = None
+    compressed: Path | None = None
+
+    def with_files(self, place: Path, peers: Sequence[str], stages: Stages) -> "Model":
+        """Makes the files that these peers read, where they are not in `place` already. Raises `PeerError`."""
+        made, form = self, self.dtype if self.quantization == "none" else self.quantization
+        if "llama.cpp" in peers:
+            path = place / f"{self.directory.name}-{form}.gguf"
+            made = replace(made, gguf=_converted("llama.cpp", "gguf_of", self.directory, path, form, stages))
+        if "vllm" in peers and self.quantization != "none":
+            path = place / f"{self.directory.name}-{form}-compressed"
+            made = replace(made, compressed=_converted("vllm", "compressed_of", self.directory, path, form, stages))
+        return made
+
+    def file_of(self, peer: str) -> Path:
+        """Returns what a system loads."""
+        own = {"llama.cpp": self.gguf, "vllm": self.compressed}.get(peer)
+        return own or self.directory
 
 
 def random_model(directory: Path, shape: str, stages: Stages) -> Path:
@@ -28,14 +52,15 @@ def random_model(directory: Path, shape: str, stages: Stages) -> Path:
     return path
 
 
-def converted(directory: Path, model: Path, dtype: str, stages: Stages) -> Path:
-    """Converts the model for llama.cpp. Raises `PeerError`."""
-    path = directory / f"{model.name}-{dtype}.gguf"
-    if not path.is_file() or path.stat().st_mtime < (model / "config.json").stat().st_mtime:
-        (llama,) = (peer for peer in PEERS if peer.name == "llama.cpp")
-        partial = path.with_suffix(".partial")
-        command = [str(python_of(directory, llama)), "-m", "benchmarks.peers.runners.gguf_of"]
-        _run("gguf", [*command, str(model), str(partial), dtype], directory, stages)
+def _converted(peer: str, module: str, model: Path, path: Path, form: str, stages: Stages) -> Path:
+    """Converts a model in the peer's own environment. Raises `PeerError`."""
+    if not path.exists() or path.stat().st_mtime < (model / "config.json").stat().st_mtime:
+        (theirs,) = (each for each in PEERS if each.name == peer)
+        partial = path.with_name(f"{path.name}.partial")
+        for old in (path, partial):
+            shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+        command = [str(python_of(path.parent, theirs)), "-m", f"benchmarks.peers.runners.{module}"]
+        _run(module, [*command, str(model), str(partial), form], path.parent, stages)
         partial.rename(path)
     return path
 

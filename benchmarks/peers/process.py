@@ -19,6 +19,8 @@ LOAD_SECONDS = 600.0
 RUN_SECONDS = 600.0
 POLL_SECONDS = 0.5
 OURS = Peer("baton", "benchmarks.peers.runners.baton", ())
+PLAIN = Peer("baton, plain", "benchmarks.peers.runners.baton", ())
+"""Ours with weights as they are, beside quantized ones."""
 
 
 class PeerProcess:
@@ -79,10 +81,11 @@ class PeerProcess:
 def running(peer: Peer, directory: Path, model: Model, threads: int) -> Iterator[PeerProcess]:
     """Starts a system in its own environment, ours in this one, and ends it on exit."""
     environment = directory / peer.name
-    python = python_of(directory, peer) if peer is not OURS else Path(sys.executable)
-    path = model.gguf if peer.name == "llama.cpp" else model.directory
+    python = python_of(directory, peer) if peer not in (OURS, PLAIN) else Path(sys.executable)
+    quantization = "none" if peer is PLAIN else model.quantization
     log = directory / f"{peer.name}.log"
     log.unlink(missing_ok=True)
-    command = [str(python), "-m", peer.runner, str(path), model.dtype, str(threads), str(model.longest)]
+    told = (model.file_of(peer.name), model.dtype, threads, model.longest, quantization)
+    command = [str(python), "-m", peer.runner, *map(str, told)]
     with child(command, log, settings=peer.settings(environment, threads), piped=True) as process:
         yield PeerProcess(peer, process, log)

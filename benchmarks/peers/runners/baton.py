@@ -14,9 +14,15 @@ from engine.start.load import load_engine  # noqa: E402
 
 def main() -> None:
     """Loads the model and serves."""
-    model, dtype, threads, longest = arguments()
-    torch.set_num_threads(threads)
-    config = EngineConfig(model=model, device="cpu", dtype=dtype, max_model_len=longest)  # type: ignore[arg-type]
+    given = arguments()
+    torch.set_num_threads(given.threads)
+    config = EngineConfig(
+        model=given.model,
+        device="cpu",
+        dtype=given.dtype,  # type: ignore[arg-type]
+        max_model_len=given.longest,
+        quantization=given.quantization,  # type: ignore[arg-type]
+    )
     executor = Executor(load_engine(config, in_process.quiet))
 
     def generate(prompts: Prompts, output: int) -> Prompts:

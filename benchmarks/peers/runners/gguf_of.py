@@ -1,7 +1,8 @@
 """Writes a Llama or Mixtral of Hugging Face as GGUF: `python -m benchmarks.peers.runners.gguf_of MODEL FILE FORMAT`.
 
 In llama.cpp's own environment. The file has no tokenizer: `benchmarks.peers` speaks in token ids. Names, formats and
-the order of the rows of Q and K are those of llama.cpp's own `convert_hf_to_gguf.py`; experts are one tensor.
+the order of the rows of Q and K are those of llama.cpp's own `convert_hf_to_gguf.py`; experts are one tensor. Of `int4`
+(Q4_0) the embedding, to which a head may be tied, and the head are Q8_0: llama.cpp's own tool makes them Q6_K.
 """
 
 import json
@@ -17,7 +18,11 @@ import numpy as np
 FORMATS = {
     "bf16": (gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),
     "fp32": (gguf.GGMLQuantizationType.F32, gguf.LlamaFileType.ALL_F32),
+    "int8": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
+    "int4": (gguf.GGMLQuantizationType.Q4_0, gguf.LlamaFileType.MOSTLY_Q4_0),
 }
+ENDS = {"int4": gguf.GGMLQuantizationType.Q8_0}
+"""What the embedding and the head are in, where it is something else."""
 LAYER = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -110,7 +115,9 @@ def main() -> None:
         if values.ndim == 1 or name.endswith("block_sparse_moe.gate.weight"):  # norms and routers
             writer.add_tensor(name_of(name), values)
         else:
-            writer.add_tensor(name_of(name), gguf.quants.quantize(values, stored), raw_dtype=stored)
+            ends = name_of(name) in ("token_embd.weight", "output.weight")
+            own = ENDS.get(form, stored) if ends else stored
+            writer.add_tensor(name_of(name), gguf.quants.quantize(values, own), raw_dtype=own)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -75,9 +75,9 @@ class Model:
 
 def main() -> None:
     """Loads the model and serves."""
-    path, _, threads, _ = arguments()
+    given = arguments()
     api.llama_log_set(QUIET, ctypes.c_void_p(0))
-    serve(STREAMS, ("llama-cpp-python", "numpy"), Model(path, threads).generate)
+    serve(STREAMS, ("llama-cpp-python", "numpy"), Model(given.model, given.threads).generate)
 
 
 QUIET = api.llama_log_callback(lambda level, text, data: None)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 Prompts = list[list[int]]
 Generate = Callable[[Prompts, int], Prompts]
@@ -38,10 +38,20 @@ def serve(streams: tuple[TextIO, TextIO], packages: Sequence[str], generate: Gen
         _answer(answers, {"seconds": time.perf_counter() - begin, "tokens": tokens})
 
 
-def arguments() -> tuple[str, str, int, int]:
-    """Returns model, number format (`bf16` or `fp32`), threads, and tokens of the longest request."""
-    model, dtype, threads, longest = sys.argv[1:]
-    return model, dtype, int(threads), int(longest)
+class Arguments(NamedTuple):
+    """Holds what a runner is told: a file or directory, `bf16` or `fp32`, and what the weights are quantized to."""
+
+    model: str
+    dtype: str
+    threads: int
+    longest: int  # tokens of the longest request
+    quantization: str
+
+
+def arguments() -> Arguments:
+    """Reads the command line."""
+    model, dtype, threads, longest, quantization = sys.argv[1:]
+    return Arguments(model, dtype, int(threads), int(longest), quantization)
 
 
 def _answer(answers: TextIO, answer: object) -> None:

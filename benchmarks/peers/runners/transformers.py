@@ -10,9 +10,10 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 
 def main() -> None:
     """Loads the model and serves."""
-    name, dtype, threads, _ = arguments()
-    torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(name, dtype={"bf16": torch.bfloat16, "fp32": torch.float32}[dtype])
+    told = arguments()
+    torch.set_num_threads(told.threads)
+    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[told.dtype]
+    model = AutoModelForCausalLM.from_pretrained(told.model, dtype=dtype)
     model.eval()
     model.generation_config.eos_token_id = None
 

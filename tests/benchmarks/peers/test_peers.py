@@ -4,19 +4,23 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import random_model
+from benchmarks.limits.floor import work_of
 from benchmarks.limits.machine import Machine
 from benchmarks.limits.workloads import WORKLOADS, Workload
 from benchmarks.peers import rounds
-from benchmarks.peers.__main__ import PeersConfig, chosen, table
+from benchmarks.peers.__main__ import chosen, load
 from benchmarks.peers.model import Model
-from benchmarks.peers.process import OURS, PeerProcess, running
+from benchmarks.peers.process import OURS, PLAIN, PeerProcess, running
 from benchmarks.peers.rounds import run_rounds
 from benchmarks.peers.setup import PEERS, Peer, PeerError
+from benchmarks.peers.table import Measured, table
 from core.errors import ConfigError
 from engine.model.read_config import read_config
 from launcher.stages import Stages
@@ -43,8 +47,7 @@ def environment(directory: Path, name: str, script: str) -> None:
 
 
 def model(directory: Path) -> Model:
-    path = directory / "model"
-    return Model(path, path, "fp32", vocabulary=4096, longest=64)
+    return Model(directory / "model", "fp32", vocabulary=4096, longest=64)
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +76,39 @@ def test_a_round_becomes_a_table(systems: list[PeerProcess], directory: Path, mo
     for name in results.seconds:  # the table knows targets of the real workloads only
         results.seconds[name] = dict(zip(measured, results.seconds[name].values(), strict=True))
     machine = Machine("a machine", 1, 1e9, 1e12)
-    lines = table(results, systems, measured, read_config(directory / "model"), machine, PeersConfig())
+    work = work_of(read_config(directory / "model"), torch.float32)
+    lines = table(Measured(results, systems, measured, 2, machine, work, "fp32", "none", experts=False))
     assert lines[0].startswith("a machine, 1 threads; Python ") and "transformers (transformers " in lines[0]
     assert lines[2].startswith("| workload | tokens | baton | transformers | limit |")
     cells = [cell.strip() for cell in lines[4].split("|")[1:-1]]
     assert cells[:2] == ["1 x 16→128", "output"] and cells[-1] == "1.0" and "(transformers)" in cells[-2]
     assert math.isclose(float(cells[2]), results.rate("baton", measured[0]), abs_tol=0.05)
     assert "of 6: transformers 6" in lines[6]
+
+
+def test_quantized_weights_stand_beside_plain_ones(
+    systems: list[PeerProcess], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours run twice, with int4 and plain weights; a peer without operators for them is left out, with the reason."""
+    monkeypatch.setattr(rounds, "LOOK_SECONDS", 0.0)
+    environment(directory, "vllm", 'echo "no such operator" >&2; exit 3')
+    vllm = next(peer for peer in PEERS if peer.name == "vllm")
+    quantized = replace(model(directory), quantization="int4")
+    with ExitStack() as stack:
+        peers = [load(stack, each, directory, quantized, 1, Stages()) for each in (OURS, PLAIN, vllm)]
+        assert isinstance(peers[2], PeerError) and "no such operator" in str(peers[2])
+        ran = [each for each in peers if isinstance(each, PeerProcess)]
+        results = run_rounds(ran, [Workload(1, 16, 3)], 2, 4096, lambda what, percent: None)
+    for name in results.seconds:
+        results.seconds[name] = {WORKLOADS[0]: results.seconds[name][Workload(1, 16, 3)]}
+    results.seconds["baton, plain"] = {WORKLOADS[0]: [2 * one for one in results.seconds["baton"][WORKLOADS[0]]]}
+    machine = Machine("a machine", 1, 1e9, 1e12)
+    work = work_of(read_config(directory / "model"), torch.float32, "int4")
+    lines = table(Measured(results, ran, WORKLOADS[:1], 2, machine, work, "fp32", "int4", experts=False))
+    assert "int4 weights, head in int8 (llama.cpp: Q8_0; vLLM: bf16)" in lines[1]
+    assert lines[2] == "| workload | tokens | baton | baton, plain | limit | % of limit | ours ÷ baton, plain |"
+    cells = [cell.strip() for cell in lines[4].split("|")[1:-1]]
+    assert cells[-2].endswith("(≥ 80)") and cells[-1] == "2.00 (≥ 2.2)"
 
 
 def test_processes_end_with_the_one_that_measures(directory: Path) -> None:
@@ -115,3 +144,6 @@ def test_only_names_peers() -> None:
     assert [peer.name for peer in chosen("vllm, llama.cpp")] == ["vllm", "llama.cpp"]
     with pytest.raises(ConfigError, match=r"--only: 'vllm,ollama': 'ollama' is none of llama\.cpp, vllm, transformers"):
         chosen("vllm,ollama")
+    assert [peer.name for peer in chosen("", "int4")] == ["llama.cpp", "vllm"]
+    with pytest.raises(ConfigError, match=r"--only: 'transformers': 'transformers' is none of llama\.cpp, vllm"):
+        chosen("transformers", "int4")
