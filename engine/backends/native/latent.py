@@ -19,7 +19,7 @@ class NativeLatentProducts:
     def __init__(
         self, keys: Sequence[NativeLinear], values: Sequence[NativeLinear], building: Sequence[NativeLinear]
     ) -> None:
-        """Takes, of each head, the products that absorb a query, make a value, and build a key."""
+        """Takes, of each head, the products that absorb a query, make a value, and, if works expand, build a key."""
         self._keys = keys
         self._values = values
         self._building = building
@@ -36,6 +36,7 @@ class NativeLatentProducts:
         return torch.stack([linear(attended[:, head]) for head, linear in enumerate(self._values)], 1)
 
     def expanded(self, vectors: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
+        assert self._building, "in this format no work is expanded"
         latent = self.values_of[0].inputs
         latents, shared = vectors.tensor_split([latent], 1)
         keys = [torch.cat((linear(latents), shared), 1) for linear in self._building[heads]]

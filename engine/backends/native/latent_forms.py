@@ -82,8 +82,13 @@ def built_numbers(attention: LatentAttention, keys: int) -> int:
     return -(-keys // MAX_BLOCK) * MAX_BLOCK * attention.heads * 2 * (attention.nope_dim + attention.rope_dim)
 
 
+def expands_in(dtype: torch.dtype) -> bool:
+    """Tells whether works may be expanded in this format: if not, nothing that builds keys has to be held."""
+    return dtype not in ABSORBED_ONLY
+
+
 def _expands(attention: LatentAttention, dtype: torch.dtype, queries: int, keys: int) -> bool:
     dim = attention.nope_dim + attention.rope_dim
     fits = dim <= MAX_HEAD_DIM and dim % 2 == 0 and attention.value_dim <= dim
     small = built_numbers(attention, keys) * dtype.itemsize <= BUILT
-    return dtype not in ABSORBED_ONLY and fits and small and expands(attention, queries, keys)
+    return expands_in(dtype) and fits and small and expands(attention, queries, keys)

@@ -9,6 +9,7 @@ from torch import Tensor
 from engine.backends.native.adapted import NativeAdapted
 from engine.backends.native.experts import NativeExperts
 from engine.backends.native.latent import NativeLatentProducts
+from engine.backends.native.latent_forms import expands_in
 from engine.backends.native.linear import CPU, NativeLinear
 from engine.model.adapted import Adapting
 from engine.model.config import ExpertsMLP
@@ -48,7 +49,8 @@ class NativeLinears:
 
     def latent(self, keys: Tensor, values: Tensor) -> NativeLatentProducts:
         absorbing = [self.fused([part.T.contiguous()], None) for part in keys]
-        made, built = ([self.fused([part.contiguous()], None) for part in parts] for parts in (values, keys))
+        made = [self.fused([part.contiguous()], None) for part in values]
+        built = [self.fused([part.contiguous()], None) for part in keys] if expands_in(self._dtype) else []
         return NativeLatentProducts(absorbing, made, built)
 
 

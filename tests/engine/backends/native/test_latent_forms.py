@@ -1,5 +1,6 @@
 """Works in the expanded form beside absorbed ones, in the native operators."""
 
+import ctypes
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from engine.backends.native import latent_forms, layers
 from engine.backends.native.attention import NativeAttentionStep
 from engine.backends.native.backend import NativeBackend
 from engine.backends.native.latent_forms import LatentForms
+from engine.backends.native.linear import NativeLinear
+from engine.backends.native.linears import NativeLinears
 from engine.executor import Engine
 from engine.model.batch import build_batch
 from engine.model.config import LatentAttention
@@ -40,6 +43,13 @@ def test_expanded_works_give_the_references_tokens(
     assert run(executor, running, 8, chunk=80) == [each.tokens for each in expected]
     assert any(absorbed and expanded for absorbed, expanded in seen) and any(not absorbed for absorbed, _ in seen)
     assert any(absorbed and not expanded for absorbed, expanded in seen)
+
+
+def test_what_builds_keys_is_held_only_where_works_expand(native: ctypes.CDLL) -> None:
+    """Three heads have what absorbs a query and what makes a value, and in bf16 what builds a key."""
+    for dtype, products in ((torch.float32, 2), (torch.bfloat16, 3)):
+        held = NativeLinears(native, dtype).latent(torch.ones(3, 16, 32), torch.ones(3, 16, 32)).held()
+        assert len(held) == 3 * products * len(NativeLinear(native, torch.ones(16, 32, dtype=dtype), None).held())
 
 
 def forms_of(engine: Engine, shape: list[tuple[int, int]]) -> LatentForms:
