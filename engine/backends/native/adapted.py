@@ -1,6 +1,7 @@
 """Adds what adapters add to linear layers by the native operator: all of a step's adapters in one call for a layer."""
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import POINTER
 
 import numpy as np
@@ -14,8 +15,10 @@ from engine.backends.native.library import (
     ChangeArguments,
     ExpansionArguments,
 )
-from engine.backends.native.linear import CPU, NativeLinear
+from engine.backends.native.linear import NativeLinear
+from engine.backends.native.parts import CPU
 from engine.model.adapted import AdapterRows, Adapting, Ints, LowRank, StepAdapters
+from engine.model.quantized import Weight
 
 VECTOR = 16
 """Columns of a packed matrix are a multiple of this, and so of the processor's vectors."""
@@ -27,14 +30,13 @@ class NativeAdapted(NativeLinear):
     def __init__(
         self,
         native: ctypes.CDLL,
-        weight: Tensor,
+        weights: Weight | Sequence[Weight],
         bias: Tensor | None,
-        scales: Tensor | None,
         dtype: torch.dtype,
         adapting: Adapting,
     ) -> None:
         """See `NativeLinear`."""
-        super().__init__(native, weight, bias, scales, dtype)
+        super().__init__(native, weights, bias, dtype)
         self.adapting = adapting
         self._table = (POINTER(ChangeArguments) * (adapting.slots + 1))()
         self._alive: dict[int, list[object]] = {}  # by slot, what the table points to

@@ -11,8 +11,9 @@ from engine.backends.native.adjuster import NativeAdjuster
 from engine.backends.native.attention import NativeAttention, NativeAttentionStep
 from engine.backends.native.codec import NativeCodec
 from engine.backends.native.layers import NativeLayers
-from engine.backends.native.linear import CPU, NativeLinear
+from engine.backends.native.linear import NativeLinear
 from engine.backends.native.linears import NativeLinears
+from engine.backends.native.parts import CPU
 from engine.backends.native.sampler import NativeSampler
 from engine.backends.native.scorer import NativeScorer
 from engine.backends.reference.mover import ReferenceMover

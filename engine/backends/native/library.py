@@ -12,11 +12,12 @@ import torch
 
 from core.errors import NativeError
 from engine.backends.native.build import TARGET, build
+from engine.model.quantized import Form
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1}
 """`enum format` in vector.h."""
-WEIGHT_FORMATS = {**FORMATS, torch.int8: 2}
-"""Formats that linear.c takes as weights."""
+QUANTIZED_FORMATS: dict[Form, int] = {"int8": 2, "int4": 3}
+"""Formats of weights only, in linear.h: forms that it has operators for."""
 CODEC_FORMATS = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3, "fp8": 4}
 """Formats that codec.c knows: those of pools, and the codecs' on the wire."""
 
@@ -64,11 +65,13 @@ class CodecPool(Structure):
 
 
 class LinearArguments(Structure):
-    """Mirrors `struct linear` in linear.h: a packed layer."""
+    """Mirrors `struct linear` in linear.h: a packed layer, or one of several parts."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("format", "weights", "outputs", "inputs")),
-        *((name, c_void_p) for name in ("packed", "bias", "scales", "then", "changes")),
+        *((name, c_int64) for name in ("format", "weights", "outputs", "inputs", "group", "offsets", "zero")),
+        *((name, c_void_p) for name in ("table", "order", "packed", "bias", "scales")),
+        ("part_count", c_int64),
+        *((name, c_void_p) for name in ("parts", "then", "changes")),
     )
 
 
@@ -206,7 +209,7 @@ ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "clamped_swiglu": 2}
 """`enum activation` in elementwise.h."""
 
 ARGUMENTS: dict[str, tuple[type, ...]] = {
-    "baton_pack": (POINTER(LinearArguments), c_void_p, c_void_p),
+    "baton_pack": (POINTER(LinearArguments), *(c_void_p,) * 4),
     "baton_linear": (POINTER(LinearArguments), c_void_p, c_long, c_long, c_void_p),
     "baton_adapt": (
         POINTER(LinearArguments),

@@ -1,14 +1,15 @@
 """Multiplies by the native operator: at the speed of memory for few rows, at the processor's for many."""
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from core.errors import NativeError
-from engine.backends.native.library import FORMATS, WEIGHT_FORMATS, LinearArguments
-
-CPU = torch.device("cpu")
+from engine.backends.native.library import FORMATS, LinearArguments
+from engine.backends.native.parts import joined, packed
+from engine.model.quantized import Quantized, Weight
 
 
 class NativeLinear:
@@ -20,26 +21,29 @@ class NativeLinear:
     def __init__(
         self,
         native: ctypes.CDLL,
-        weight: Tensor,
+        weights: Weight | Sequence[Weight],
         bias: Tensor | None,
-        scales: Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Packs `weight` `[out, in]` in the format of `x`, or int8 with fp32 `scales` `[out]` for an `x` in `dtype`."""
-        assert all(given is None or given.is_contiguous() for given in (weight, bias, scales))
-        self._dtype = dtype or weight.dtype
-        self._outputs, self._inputs = weight.shape
-        self.arguments = LinearArguments(
-            FORMATS[self._dtype], WEIGHT_FORMATS[weight.dtype], self._outputs, self._inputs
-        )
-        self._packed = torch.empty(native.baton_packed_bytes(self.arguments), dtype=torch.uint8)
-        native.baton_pack(self.arguments, weight.data_ptr(), self._packed.data_ptr())
-        self.arguments.packed = self._packed.data_ptr()
-        self._bias, self._scales = bias, scales
-        if bias is not None:
-            self.arguments.bias = bias.data_ptr()
-        if scales is not None:
-            self.arguments.scales = scales.data_ptr()
+        """Packs one weight or several, `[out, in]`, whose outputs lie side by side, for an `x` in `dtype`.
+
+        Without a `dtype` it is that of the weight, which is a tensor then; `bias` `[out of all]` is in it.
+        """
+        given = [weights] if isinstance(weights, Tensor | Quantized) else list(weights)
+        if dtype is None:
+            assert isinstance(given[0], Tensor)
+            dtype = given[0].dtype
+        together = joined(given, dtype)
+        self._dtype = dtype
+        self._outputs, self._inputs = sum(map(len, together)), together[0].shape[1]
+        biases = [None] * len(together) if bias is None else bias.split([len(weight) for weight in together])
+        self._parts = [packed(native, *part, dtype) for part in zip(together, biases, strict=True)]
+        if len(self._parts) == 1:
+            self.arguments = self._parts[0].arguments
+        else:
+            self.arguments = LinearArguments(FORMATS[dtype], outputs=self._outputs, inputs=self._inputs)
+            self._described = (LinearArguments * len(self._parts))(*(part.arguments for part in self._parts))
+            self.arguments.part_count, self.arguments.parts = len(self._parts), ctypes.addressof(self._described)
         self._multiply = native.baton_linear
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -50,8 +54,8 @@ class NativeLinear:
         return y
 
     def held(self) -> list[Tensor]:
-        """Returns the packed copy, the bias and the scales."""
-        return [held for held in (self._packed, self._bias, self._scales) if held is not None]
+        """Returns the packed copies, biases, and what else belongs to quantized weights."""
+        return [tensor for part in self._parts for tensor in part.tensors]
 
 
 def prove(native: ctypes.CDLL) -> None:
@@ -65,12 +69,13 @@ def prove(native: ctypes.CDLL) -> None:
     scales = torch.arange(outputs) % 3 + 1.0
     for dtype in FORMATS:
         exact = (x @ weight.T).float()
-        for held, scale, expected in (
-            (weight.to(dtype), None, exact),
-            (weight.to(torch.int8), scales, exact * scales),
-        ):
-            layer = NativeLinear(native, held, None, scale, dtype)
+        int8 = Quantized("int8", weight.to(torch.int8), scales[:, None], inputs)
+        held: list[tuple[str, Weight, Tensor]] = [
+            (f"{dtype}", weight.to(dtype), exact),
+            (f"{dtype} with int8 weights", int8, exact * scales),
+        ]
+        for what, given, expected in held:
+            layer = NativeLinear(native, given, None, dtype)
             for count in (7, rows):
                 if not torch.equal(layer(x[:count].to(dtype)), expected[:count].to(dtype)):
-                    what = f"{dtype}" if scale is None else f"{dtype} with int8 weights"
                     raise NativeError(f"the native operators multiply {what} wrongly on this processor")

@@ -1,6 +1,7 @@
 """Makes linear layers, and what is made of several of them, for the native operators."""
 
 import ctypes
+import logging
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -10,35 +11,41 @@ from engine.backends.native.adapted import NativeAdapted
 from engine.backends.native.experts import NativeExperts
 from engine.backends.native.latent import NativeLatentProducts
 from engine.backends.native.latent_forms import expands_in
-from engine.backends.native.linear import CPU, NativeLinear
+from engine.backends.native.library import QUANTIZED_FORMATS
+from engine.backends.native.linear import NativeLinear
+from engine.backends.native.parts import without_operator
 from engine.model.adapted import Adapting
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
-from engine.model.linear import stacked
-from engine.model.quantized import Form, Quantized, Weight
+from engine.model.quantized import Form, Weight
+
+LOG = logging.getLogger(__name__)
 
 
 class NativeLinears:
-    """See `engine.model.linear.Linears`. Of quantized weights, int8 with a scale for each output stay so."""
+    """See `engine.model.linear.Linears`."""
 
-    forms: frozenset[Form] = frozenset({"int8"})
+    forms: frozenset[Form] = frozenset(QUANTIZED_FORMATS)
 
     def __init__(self, native: ctypes.CDLL, dtype: torch.dtype) -> None:
         self._native = native
         self._dtype = dtype
+        self._said: set[str] = set()
 
     def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> NativeLinear:
         """See `Linears.fused`."""
-        scales: Tensor | None = None
-        whole = [weight for weight in weights if isinstance(weight, Quantized) and _by_outputs(weight)]
-        if len(whole) == len(weights):
-            weight = torch.cat([each.values for each in whole])
-            scales = torch.cat([each.scales.flatten() for each in whole])
-        else:
-            weight = stacked(weights, CPU, self._dtype)
+        for weight in weights:
+            self._say(weight)
         if adapting is None:
-            return NativeLinear(self._native, weight, bias, scales, self._dtype)
-        return NativeAdapted(self._native, weight, bias, scales, self._dtype, adapting)
+            return NativeLinear(self._native, weights, bias, self._dtype)
+        return NativeAdapted(self._native, weights, bias, self._dtype, adapting)
+
+    def _say(self, weight: Weight) -> None:
+        """Says once that weights of some kind are not multiplied as they are; of other forms, whoever loads says it."""
+        what = without_operator(weight)
+        if what is not None and what not in self._said and what not in self.forms:
+            self._said.add(what)
+            LOG.info("native operators multiply %s as the numbers that they stand for", what)
 
     def of_held(self, weight: Tensor) -> NativeLinear:
         return NativeLinear(self._native, weight, None)
@@ -52,9 +59,3 @@ class NativeLinears:
         made = [self.fused([part.contiguous()], None) for part in values]
         built = [self.fused([part.contiguous()], None) for part in keys] if expands_in(self._dtype) else []
         return NativeLatentProducts(absorbing, made, built)
-
-
-def _by_outputs(weight: Quantized) -> bool:
-    """Tells whether each output has one scale, and nothing but that."""
-    one = weight.form == "int8" and weight.group >= weight.shape[1]
-    return one and weight.offsets is None and weight.order is None

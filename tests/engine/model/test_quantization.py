@@ -150,7 +150,7 @@ def test_the_native_operators_do_not_hide_it_either() -> None:
     weight = random(3, 8, seed=1)
     weight[0, 3], weight[2, 0] = math.nan, math.inf
     found = to_int8(weight)
-    y = NativeLinear(load(), found.values, None, found.scales.flatten(), torch.float32)(torch.ones(1, 8))
+    y = NativeLinear(load(), found, None, torch.float32)(torch.ones(1, 8))
     assert y.isfinite().tolist() == [[False, True, False]]
 
 
@@ -167,7 +167,7 @@ def test_products_of_a_trained_models_weights_stay_within_the_steps_bound(dtype:
         scales = stored.scales.flatten()
         x = random(33, weight.shape[1], seed=len(name), dtype=dtype)
         exact = x.double() @ weight.double().T
-        found = NativeLinear(native, stored.values, None, scales, dtype)(x).double()
+        found = NativeLinear(native, stored, None, dtype)(x).double()
         size = x.double().abs().sum(1, keepdim=True)
         largest = weight.double().abs().amax(1) * size
         rounding = exact.abs() * torch.finfo(dtype).eps + largest * 2 * weight.shape[1] * 2.0**-24

@@ -6,7 +6,7 @@
 
 #include <omp.h>
 
-#include "panel_product.h"
+#include "prepared.h"
 
 #define LIGHT_ROWS 8 /* so few take no longer than one: a panel comes from memory meanwhile */
 
@@ -14,19 +14,27 @@ INLINE long panels_of(const struct linear *layer) { return rounded_up(layer->out
 
 EXPORT long baton_packed_bytes(const struct linear *layer) { return panels_of(layer) * panel_bytes(layer); }
 
-/* `weight` is [outputs, inputs], contiguous, in the weights' format. */
-EXPORT void baton_pack(const struct linear *layer, const char *weight, char *packed)
+static void pack_panel(const struct linear *layer, const char *weight, long first, char *to)
 {
     const long size = weight_bytes(layer->weights), group = 4 / size, depth = packed_depth(layer);
+    for (long k = 0; k < depth; k += group)
+        for (long output = first; output < first + PANEL; output++, to += 4) {
+            const long there = output < layer->outputs ? most(0, least(group, layer->inputs - k)) : 0;
+            memset(to, 0, 4);
+            memcpy(to, weight + (output * layer->inputs + k) * size, there * size);
+        }
+}
+
+EXPORT void baton_pack(
+    const struct linear *layer, const char *weight, const float *scales, const float *offsets, char *packed)
+{
 #pragma omp parallel for schedule(static)
     for (long panel = 0; panel < panels_of(layer); panel++) {
         char *to = packed + panel * panel_bytes(layer);
-        for (long k = 0; k < depth; k += group)
-            for (long output = panel * PANEL; output < (panel + 1) * PANEL; output++, to += 4) {
-                const long there = output < layer->outputs ? most(0, least(group, layer->inputs - k)) : 0;
-                memset(to, 0, 4);
-                memcpy(to, weight + (output * layer->inputs + k) * size, there * size);
-            }
+        if (is_quantized(layer))
+            pack_quantized(layer, weight, scales, offsets, panel * PANEL, to);
+        else
+            pack_panel(layer, weight, panel * PANEL, to);
     }
 }
 
@@ -84,20 +92,29 @@ static const char *multiply_share(
     return 0;
 }
 
-void baton_products(const struct product *products, long count, const struct product *next, long next_count)
+void baton_products(const struct product *given, long given_count, const struct product *next, long next_count)
 {
-    const long total = total_cost(products, count), next_total = total_cost(next, next_count);
-    if (!total)
-        return;
+    struct prepared own = list_products(given, given_count);
+    const long total = total_cost(own.products, own.count);
+    struct product after[count_parts(next, next_count) + 1];
+    const long after_count = add_parts(next, next_count, after), after_total = total_cost(after, after_count);
+    if (total) {
 #pragma omp parallel
-    {
-        const long thread = omp_get_thread_num(), threads = omp_get_num_threads();
-        const char *after = multiply_share(next, next_count, next_total * thread / threads, next_total, 0, 0);
-        struct scratch own;
-        begin_parts(&own);
-        multiply_share(products, count, total * thread / threads, total * (thread + 1) / threads, after, &own);
-        end_parts(&own);
+        {
+            const long thread = omp_get_thread_num(), threads = omp_get_num_threads();
+            struct scratch scratch;
+            prepare_share(&own, thread, threads);
+            const char *then = multiply_share(after, after_count, after_total * thread / threads, after_total, 0, 0);
+            if (own.preparation_count) {
+#pragma omp barrier
+            }
+            begin_parts(&scratch);
+            multiply_share(
+                own.products, own.count, total * thread / threads, total * (thread + 1) / threads, then, &scratch);
+            end_parts(&scratch);
+        }
     }
+    free_prepared(&own);
 }
 
 EXPORT void baton_linear(const struct linear *layer, const char *x, long x_stride, long rows, char *y)

@@ -5,18 +5,33 @@
 
 #include "vector.h"
 
-enum { INT8 = 2 }; /* of weights only, beside `enum format` */
+enum { INT8 = 2, INT4 }; /* of weights only, beside `enum format` */
 
+/* A weight of INT8 or INT4 is scale x (v - zero) + offset. v is int8, a code of 4 bits, or what the table has for it. */
 struct linear {
     int64_t format;  /* of x, bias and y */
     int64_t weights; /* format of the packed weights */
     int64_t outputs, inputs;
+    int64_t group;   /* inputs that share a scale, a multiple of 16; 0: an output has one, which is in `scales` */
+    int64_t offsets; /* whether groups have offsets, or all are 0 */
+    int64_t zero;
+    const float *table;   /* [16], or null */
+    const int64_t *order; /* [inputs], or null: which of x's columns each input is */
     const void *packed;
     const void *bias;    /* or null */
-    const float *scales; /* of int8 weights */
+    const float *scales; /* [outputs], or null: sums are multiplied by them, before the bias */
+    int64_t part_count;  /* of layers whose outputs lie side by side, which have the weights instead of this one; or 0 */
+    const struct linear *parts;
     const struct linear *then; /* or null: what is multiplied next, asked for when this one's weights are read */
     const struct change *const *changes; /* or null: by slot, what an adapter adds, or null; see lora.h */
 };
+
+/* Packs a layer that has no parts, so that `packed`, of baton_packed_bytes, may become the layer's. `weight` is [outputs,
+   inputs], contiguous: in the weights' format, or a code of INT4 in a byte. Groups have `scales`, and perhaps `offsets`,
+   [outputs, groups]; null elsewhere. */
+EXPORT void baton_pack(
+    const struct linear *layer, const char *weight, const float *scales, const float *offsets, char *packed);
+EXPORT long baton_packed_bytes(const struct linear *layer);
 
 /* `x` has rows `x_stride` elements apart; `y` is [rows, outputs], contiguous. */
 EXPORT void baton_linear(const struct linear *layer, const char *x, long x_stride, long rows, char *y);

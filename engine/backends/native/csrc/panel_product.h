@@ -9,6 +9,7 @@
 #define PANEL_PRODUCT_H
 
 #include "product_bf16.h"
+#include "quantized_panel.h"
 
 #if !defined DEPTH_UNIT
 #define DEPTH_UNIT 4 /* of packed bf16 and int8: a group of int8 weights */
@@ -46,6 +47,8 @@ INLINE long packed_depth(const struct linear *layer)
 }
 INLINE long panel_bytes(const struct linear *layer)
 {
+    if (is_quantized(layer))
+        return quantized_panel_bytes(layer);
     return packed_depth(layer) * PANEL * weight_bytes(layer->weights);
 }
 
@@ -85,12 +88,15 @@ static void multiply_in_fp32(const struct part *part, struct scratch *own)
 {
     const struct linear *layer = part->layer;
     const long input_bytes = PANEL * weight_bytes(layer->weights), rows = part->end - part->first;
+    finish_all(&own->finish); /* of another layer's sums, which these replace */
     memset(own->sums, 0, rows * PANEL * sizeof *own->sums);
     for (long begin = 0; begin < layer->inputs; begin += DEPTH_BLOCK) {
         const long depth = least(layer->inputs - begin, DEPTH_BLOCK);
         const char *block = part->panel + begin * input_bytes;
         const float *weights = layer->weights == FP32 ? (const float *)block : own->wide;
-        if (layer->weights != FP32)
+        if (is_quantized(layer))
+            widen_quantized(layer, part->panel, begin, depth, own->wide);
+        else if (layer->weights != FP32)
             widen_weights(layer->weights, block, depth, own->wide);
         for (long row = 0; row < rows; row += TILE_ROWS) {
             const long count = least(rows - row, TILE_ROWS), at = (part->first + row) * part->x_stride + begin;
@@ -182,7 +188,8 @@ static void multiply_part(const struct part *part, const char *after, struct scr
 {
     own->after = after;
 #if defined HAS_BF16_PRODUCT
-    if (part->layer->format == BF16) {
+    const struct linear *layer = part->layer;
+    if (layer->format == BF16 && (layer->weights == BF16 || (layer->weights == INT8 && !layer->group && !layer->zero))) {
         multiply_in_bf16(part, own);
         return;
     }

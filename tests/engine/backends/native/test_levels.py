@@ -37,7 +37,7 @@ def test_linear_equals_the_reference_and_rows_are_on_their_own(
         layer, held = NativeLinear(level, weight, offset), weight
     else:
         stored = to_int8(weight)
-        layer = NativeLinear(level, stored.values, offset, stored.scales.flatten(), dtype)
+        layer = NativeLinear(level, stored, offset, dtype)
         held = stored.dequantized()
     x = random(257, 2 * inputs, seed=3, dtype=dtype)[:, inputs:]
     expected = x.double() @ held.double().T + offset.double()

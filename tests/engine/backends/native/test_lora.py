@@ -55,7 +55,7 @@ def test_it_equals_the_formula(
     """In bf16 the layer's outputs, the shrunk numbers and the sum are each rounded once."""
     adapting = Adapting(3, 64)
     weight = random(outputs, inputs, seed=1, dtype=dtype)
-    layer = NativeAdapted(level, weight, None, None, dtype, adapting)
+    layer = NativeAdapted(level, weight, None, dtype, adapting)
     changes = {slot: change_of(inputs, parts, 10 * slot, dtype) for slot in (1, 3)}
     for slot, change in changes.items():
         layer.put(slot, change)
@@ -73,7 +73,7 @@ def test_it_equals_the_formula(
 def test_a_rows_bits_depend_on_that_row_only(native: ctypes.CDLL, threads: int) -> None:
     outputs, inputs, parts = SHAPES[2]
     adapting = Adapting(4, 64)
-    layer = NativeAdapted(native, random(outputs, inputs, seed=1), None, None, torch.float32, adapting)
+    layer = NativeAdapted(native, random(outputs, inputs, seed=1), None, torch.float32, adapting)
     for slot in (1, 2, 3):
         layer.put(slot, change_of(inputs, parts, slot, torch.float32))
     slots = [row % 4 for row in range(97)]
@@ -93,7 +93,7 @@ def test_a_rows_bits_depend_on_that_row_only(native: ctypes.CDLL, threads: int) 
 
 def test_a_slot_that_is_free_again_adds_nothing(native: ctypes.CDLL) -> None:
     adapting = Adapting(1, 8)
-    layer = NativeAdapted(native, random(20, 30, seed=1), None, None, torch.float32, adapting)
+    layer = NativeAdapted(native, random(20, 30, seed=1), None, torch.float32, adapting)
     x = random(4, 30, seed=2)
     plain = layer(x)
     layer.put(1, change_of(30, [(0, 20, 8)], 5, torch.float32))
@@ -107,7 +107,7 @@ def test_a_slot_that_is_free_again_adds_nothing(native: ctypes.CDLL) -> None:
 def test_rows_that_go_on_have_their_own_adapters(native: ctypes.CDLL) -> None:
     """In the last layer, where a matrix has fewer rows than the step has tokens."""
     adapting = Adapting(2, 8)
-    layer = NativeAdapted(native, random(20, 30, seed=1), None, None, torch.float32, adapting)
+    layer = NativeAdapted(native, random(20, 30, seed=1), None, torch.float32, adapting)
     for slot in (1, 2):
         layer.put(slot, change_of(30, [(0, 20, 8)], slot, torch.float32))
     x = random(6, 30, seed=2)

@@ -1,0 +1,135 @@
+/* What is done before products are computed: layers of several parts become a product for each, and rows of x get the
+   form that their layers take. Products of one x that take the same form share it. */
+
+#ifndef PREPARED_H
+#define PREPARED_H
+
+#include <stdlib.h>
+
+#include "panel_product.h"
+
+/* Rows of x in the form that `layer` takes: their columns in its order. */
+struct preparation {
+    const struct linear *layer;
+    const char *x;
+    long x_stride, rows;
+    char *to;        /* [rows] of `row_bytes` each */
+    long row_bytes;
+};
+
+/* Products of layers without parts. */
+struct prepared {
+    struct product *products;
+    long count;
+    struct preparation *preparations;
+    long preparation_count, bytes; /* of all that is prepared */
+    char *room;
+};
+
+INLINE long parts_of(const struct linear *layer) { return layer->part_count ? layer->part_count : 1; }
+
+static long count_parts(const struct product *products, long count)
+{
+    long parts = 0;
+    for (long i = 0; i < count; i++)
+        parts += parts_of(products[i].layer);
+    return parts;
+}
+
+static long add_parts(const struct product *given, long count, struct product *to)
+{
+    struct product *const begin = to;
+    for (const struct product *product = given; product < given + count; product++) {
+        const struct linear *whole = product->layer, *parts = whole->part_count ? whole->parts : whole;
+        const long size = whole->format == FP32 ? 4 : 2;
+        char *y = product->y;
+        for (const struct linear *part = parts; part < parts + parts_of(whole); part++, to++) {
+            *to = *product;
+            to->layer = part;
+            to->y = y;
+            to->y_stride = product->y_stride ? product->y_stride : whole->outputs;
+            y += part->outputs * size;
+        }
+    }
+    return to - begin;
+}
+
+INLINE int is_prepared(const struct linear *layer) { return layer->order != 0; }
+INLINE int take_the_same(const struct linear *a, const struct linear *b)
+{
+    return a->order == b->order && a->inputs == b->inputs;
+}
+
+/* Finds the preparation of a product's x, or adds it. */
+static struct preparation *preparation_of(struct prepared *own, const struct product *product)
+{
+    const struct linear *layer = product->layer;
+    struct preparation *const begin = own->preparations, *end = begin + own->preparation_count;
+    for (struct preparation *found = end; found-- > begin && found->x == product->x;)
+        if (found->x_stride == product->x_stride && found->rows == product->rows && take_the_same(found->layer, layer))
+            return found;
+    const long row_bytes = layer->inputs * (layer->format == FP32 ? 4 : 2);
+    *end = (struct preparation){layer, product->x, product->x_stride, product->rows, 0, row_bytes};
+    own->preparation_count++;
+    own->bytes += rounded_up(product->rows * row_bytes, 64);
+    return end;
+}
+
+/* Lists what there is to compute and to prepare. All of it is freed by `free_prepared`. */
+static struct prepared list_products(const struct product *given, long count)
+{
+    const long parts = count_parts(given, count);
+    struct prepared own = {0};
+    own.products = malloc(parts * (sizeof *own.products + sizeof *own.preparations) + 1);
+    if (!own.products)
+        abort();
+    own.preparations = (struct preparation *)(own.products + parts);
+    own.count = add_parts(given, count, own.products);
+    for (long i = 0; i < parts; i++)
+        if (is_prepared(own.products[i].layer))
+            preparation_of(&own, own.products + i);
+    if (!own.bytes)
+        return own;
+    char *to = own.room = aligned_alloc(64, own.bytes);
+    if (!to)
+        abort();
+    for (struct preparation *each = own.preparations; each < own.preparations + own.preparation_count; each++) {
+        each->to = to;
+        to += rounded_up(each->rows * each->row_bytes, 64);
+    }
+    for (struct product *product = own.products; product < own.products + parts; product++)
+        if (is_prepared(product->layer)) {
+            const struct preparation *found = preparation_of(&own, product);
+            product->x = found->to;
+            product->x_stride = product->layer->inputs;
+        }
+    return own;
+}
+
+static void free_prepared(struct prepared *own)
+{
+    free(own->room);
+    free(own->products);
+}
+
+static void prepare_row(const struct preparation *own, long row)
+{
+    const struct linear *layer = own->layer;
+    const long size = layer->format == FP32 ? 4 : 2;
+    const char *x = own->x + row * own->x_stride * size;
+    char *to = own->to + row * own->row_bytes;
+    for (long i = 0; i < layer->inputs; i++)
+        memcpy(to + i * size, x + layer->order[i] * size, size);
+}
+
+/* Prepares the share of a thread. */
+static void prepare_share(const struct prepared *own, long thread, long threads)
+{
+    for (long i = 0; i < own->preparation_count; i++) {
+        const struct preparation *each = own->preparations + i;
+        for (long row = each->rows * thread / threads; row < each->rows * (thread + 1) / threads; row++)
+            prepare_row(each, row);
+    }
+}
+
+#endif

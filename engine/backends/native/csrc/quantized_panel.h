@@ -1,0 +1,110 @@
+/* Panels of quantized weights: a group after the other, and beside a group's codes its scales, then its offsets.
+
+   Codes of INT8 are [input / 4][PANEL][4], those of INT4 [input / 8][PANEL][4]: of eight neighbours of the depth the
+   first four are the low halves of bytes, the others the high halves. So 4 bytes of an output are what instructions for
+   products of bytes take. The depth is rounded up to whole units, with codes that meet zeros of x. */
+
+#ifndef QUANTIZED_PANEL_H
+#define QUANTIZED_PANEL_H
+
+#include "linear.h"
+#include "product.h"
+
+#define UNIT 32 /* inputs, of a row of x that is quantized, that share a scale; half of it in odd groups */
+
+INLINE int is_quantized(const struct linear *layer) { return layer->weights == INT8 || layer->weights == INT4; }
+INLINE long unit_of(const struct linear *layer) { return layer->group % UNIT ? UNIT / 2 : UNIT; }
+INLINE long whole_units(const struct linear *layer) { return rounded_up(layer->inputs, unit_of(layer)); }
+INLINE long group_of(const struct linear *layer) { return layer->group ? layer->group : whole_units(layer); }
+INLINE long codes_bytes(const struct linear *layer, long depth) { return depth * PANEL / (layer->weights == INT4 ? 2 : 1); }
+INLINE long scale_bytes(const struct linear *layer) { (void)layer; return 4; }
+INLINE long scales_bytes(const struct linear *layer)
+{
+    return layer->group ? PANEL * scale_bytes(layer) * (layer->offsets ? 2 : 1) : 0;
+}
+INLINE long group_bytes(const struct linear *layer) { return codes_bytes(layer, group_of(layer)) + scales_bytes(layer); }
+INLINE long quantized_panel_bytes(const struct linear *layer)
+{
+    const long depth = whole_units(layer), group = group_of(layer), groups = rounded_up(depth, group) / group;
+    return codes_bytes(layer, depth) + groups * scales_bytes(layer);
+}
+
+/* The bytes of one output at some depth: of 4 inputs, or of 8 in halves. */
+INLINE void pack_codes(const struct linear *layer, const char *weight, long output, long k, char *to)
+{
+    const long there = output < layer->outputs ? layer->inputs : 0;
+    for (long i = 0; i < 4; i++) {
+        const char low = k + i < there ? weight[output * layer->inputs + k + i] : 0;
+        const char high = layer->weights == INT4 && k + 4 + i < there ? weight[output * layer->inputs + k + 4 + i] : 0;
+        to[i] = low | high << 4;
+    }
+}
+
+/* One number of each output of a panel; `numbers` is [outputs, groups]. */
+INLINE void pack_scales(const struct linear *layer, const float *numbers, long output, long group, long groups, char *to)
+{
+    for (long column = 0; column < PANEL; column++) {
+        const float number = output + column < layer->outputs ? numbers[(output + column) * groups + group] : 0;
+        memcpy(to + column * sizeof number, &number, sizeof number);
+    }
+}
+
+static void pack_quantized(
+    const struct linear *layer, const char *weight, const float *scales, const float *offsets, long output, char *to)
+{
+    const long depth = whole_units(layer), group = group_of(layer), groups = rounded_up(depth, group) / group;
+    for (long first = 0; first < depth; first += group) {
+        for (long k = first; k < least(depth, first + group); k += layer->weights == INT4 ? 8 : 4)
+            for (long column = 0; column < PANEL; column++, to += 4)
+                pack_codes(layer, weight, output + column, k, to);
+        if (layer->group)
+            pack_scales(layer, scales, output, first / group, groups, to);
+        if (layer->offsets)
+            pack_scales(layer, offsets, output, first / group, groups, to + PANEL * scale_bytes(layer));
+        to += scales_bytes(layer);
+    }
+}
+
+INLINE vec load_scales(const struct linear *layer, const char *scales, long column)
+{
+    (void)layer;
+    return load(FP32, scales, column);
+}
+
+INLINE vec looked_up(const float *table, ivec codes)
+{
+    vec found;
+    for (int lane = 0; lane < LANES; lane++)
+        found[lane] = table[codes[lane]];
+    return found;
+}
+
+/* `depth` inputs of a panel from `begin` on, as the fp32 numbers that they stand for, [depth, rounded up][PANEL]; without
+   groups, without their scales. `begin` is a multiple of 8. */
+static void widen_quantized(const struct linear *layer, const char *panel, long begin, long depth, float *wide)
+{
+    const int halves = layer->weights == INT4;
+    const long group = group_of(layer), scales = codes_bytes(layer, group), step = halves ? 8 : 4;
+    for (long k = begin; k < begin + depth; k += step, wide += step * PANEL) {
+        const char *own = panel + k / group * group_bytes(layer), *codes = own + codes_bytes(layer, k % group);
+        const long inside = least(group, whole_units(layer) - k / group * group);
+        const char *own_scales = own + (inside == group ? scales : codes_bytes(layer, inside));
+        for (long column = 0; column < PANEL; column += LANES) {
+            const vec scale = layer->group ? load_scales(layer, own_scales, column) : all(1);
+            const vec offset = layer->offsets ? load_scales(layer, own_scales + PANEL * scale_bytes(layer), column)
+                                              : -(scale * (float)layer->zero);
+            uvec word;
+            memcpy(&word, codes + column * 4, sizeof word);
+#pragma GCC unroll 8
+            for (int i = 0; i < 8; i++) {
+                if (i >= step)
+                    break;
+                const ivec code = halves ? (ivec)(word >> (i < 4 ? 8 * i : 8 * i - 28) & 15) : (ivec)(word << (24 - 8 * i)) >> 24;
+                const vec number = layer->table ? looked_up(layer->table, code) : __builtin_convertvector(code, vec);
+                store(FP32, wide, i * PANEL + column, number * scale + offset);
+            }
+        }
+    }
+}
+
+#endif
