@@ -13,19 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter, thread_time
 
 import torch
 from safetensors.torch import save_file
 
 from benchmarks.processes.as_a_worker import run
+from benchmarks.processes.decoding import MakeWork, Texts
 from benchmarks.processes.in_process import quiet
 from benchmarks.random_model import SHAPES, make
 from core.config import EngineConfig
 from core.kvspec import blocks_for
 from core.messages import Sampling
 from engine.executor import Executor
-from engine.plan import Plan, Work
+from engine.plan import Work
 from engine.start.load import load_engine
 
 ADAPTERS = 8
@@ -60,38 +60,16 @@ def write_adapter(directory: Path, shape: str, rank: int, seed: int) -> None:
     (directory / "adapter_config.json").write_text(json.dumps(config))
 
 
-class Texts:
-    """Keeps one way's texts, and computes their steps."""
+def works_of(adapters: Sequence[str]) -> MakeWork:
+    """Gives text i adapter i modulo their number, by digest."""
 
-    def __init__(self, executor: Executor, adapters: Sequence[str], batch: int) -> None:
-        """Gives row i adapter i modulo their number, by digest. All ways share the blocks of their engine."""
-        self._executor = executor
-        self._adapters = adapters
-        vocabulary = executor.engine.model_config.vocab_size
-        generator = torch.Generator().manual_seed(0)
-        self._texts: list[list[int]] = torch.randint(vocabulary, (batch, TEXT), generator=generator).tolist()
-        self._steps = 0
-        alone = torch.get_num_threads() == 1 and executor.engine.backend.device.type == "cpu"
-        self._clock = thread_time if alone else perf_counter
-
-    def step(self) -> float:
-        """Returns the seconds of the next decode step of all texts."""
-        plan = Plan(self._steps, [self._work(index) for index in range(len(self._texts))])
-        self._steps += 1
-        begin = self._clock()
-        self._executor.launch(plan)
-        result = self._executor.collect()
-        seconds = self._clock() - begin
-        for text, tokens in zip(self._texts, result.tokens, strict=True):
-            text += tokens
-        return seconds
-
-    def _work(self, index: int) -> Work:
-        text = self._texts[index]
+    def work(index: int, text: list[int]) -> Work:
         count = blocks_for(TEXT + 1024, BLOCK)
         blocks = list(range(1 + index * count, 1 + (index + 1) * count))
-        adapter = self._adapters[index % len(self._adapters)]
-        return Work(index, len(text) - 1, text[-1:], (blocks,), GREEDY, output_index=self._steps, adapter=adapter)
+        adapter = adapters[index % len(adapters)]
+        return Work(index, len(text) - 1, text[-1:], (blocks,), GREEDY, output_index=len(text) - TEXT, adapter=adapter)
+
+    return work
 
 
 def ways(directory: Path, given: argparse.Namespace) -> dict[str, Texts]:
@@ -122,7 +100,7 @@ def ways(directory: Path, given: argparse.Namespace) -> dict[str, Texts]:
         f"{ADAPTERS} mixed": digests,
         "1 on every second row": ["", digests[0]],
     }
-    return {name: Texts(executor, own, given.batch) for name, own in kinds.items()}
+    return {name: Texts(executor, given.batch, TEXT, works_of(own)) for name, own in kinds.items()}
 
 
 def measure(given: argparse.Namespace) -> None:

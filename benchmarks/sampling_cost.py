@@ -13,19 +13,19 @@ import sys
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter, thread_time
 
 import torch
 from msgspec import structs
 
 from benchmarks.processes.as_a_worker import run
+from benchmarks.processes.decoding import MakeWork, Texts
 from benchmarks.processes.in_process import quiet
 from benchmarks.random_model import make
 from core.config import BlockSize, EngineConfig
 from core.kvspec import blocks_for
 from core.messages import Sampling
 from engine.executor import Executor
-from engine.plan import Plan, Work
+from engine.plan import Work
 from engine.start.load import load_engine
 
 TEXT, PROMPT = 512, 256
@@ -53,43 +53,17 @@ KINDS = {
 }
 
 
-class Texts:
-    """Keeps one kind's texts, and computes their steps."""
+def works_of(kind: str, first: int) -> MakeWork:
+    """Gives texts the sampling of their kind, and numbers them from `first` on."""
 
-    def __init__(self, executor: Executor, kind: str, batch: int, first: int) -> None:
-        """Numbers the sequences from `first` on. All kinds share the blocks: what is in them does not matter here."""
-        self._executor = executor
-        self._kind = kind
-        self._first = first
-        generator = torch.Generator().manual_seed(first)
-        vocabulary = executor.engine.model_config.vocab_size
-        self._texts: list[list[int]] = torch.randint(vocabulary, (batch, TEXT), generator=generator).tolist()
-        self._steps = 0
-        alone = torch.get_num_threads() == 1 and executor.engine.backend.device.type == "cpu"
-        self._clock = thread_time if alone else perf_counter
-
-    def step(self) -> float:
-        """Returns the seconds of the next decode step of all texts."""
-        plan = Plan(self._steps, [self._work(index) for index in range(len(self._texts))])
-        self._steps += 1
-        begin = self._clock()
-        self._executor.launch(plan)
-        result = self._executor.collect()
-        seconds = self._clock() - begin
-        assert not result.failed and not result.none_left
-        for text, tokens in zip(self._texts, result.tokens, strict=True):
-            text += tokens
-        return seconds
-
-    def _work(self, index: int) -> Work:
-        text = self._texts[index]
+    def work(index: int, text: list[int]) -> Work:
         each = blocks_for(TEXT, BLOCK)
         blocks = list(range(1 + index * each, 1 + (index + 1) * each))
-        asks = "every second" not in self._kind or index % 2 == 0
-        sampling = KINDS[self._kind] if asks else KINDS["nobody asks"]
+        asks = "every second" not in kind or index % 2 == 0
+        sampling = KINDS[kind] if asks else KINDS["nobody asks"]
         known = text if sampling.looks_back else None
         return Work(
-            self._first + index,
+            first + index,
             TEXT - 1,  # the same place each time, so that all steps compute as much
             text[-1:],
             (blocks,),
@@ -99,6 +73,8 @@ class Texts:
             known,
             PROMPT,
         )
+
+    return work
 
 
 def options() -> argparse.Namespace:
@@ -127,9 +103,10 @@ def measure(given: argparse.Namespace, model: str) -> None:
     )
     executor = Executor(load_engine(config, quiet))
     assert executor.engine.pool.counts[0] > given.batch * blocks_for(TEXT, BLOCK), "a pool that is too small"
-    kinds = {
-        kind: Texts(executor, kind, given.batch, first=1 + number * given.batch) for number, kind in enumerate(KINDS)
-    }
+    kinds = {}
+    for number, kind in enumerate(KINDS):
+        first = 1 + number * given.batch
+        kinds[kind] = Texts(executor, given.batch, TEXT, works_of(kind, first), seed=first)
     rounds = [{kind: texts.step() for kind, texts in kinds.items()} for _ in range(WARM + given.rounds)][WARM:]
     backend = executor.engine.backend
     print(f"{platform.processor() or platform.machine()}, {given.threads} threads; {backend.name} operators")
