@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from benchmarks.quality import PIECE, Scores, quiet, texts_of
+from benchmarks.quality import PIECE, Scores, joined, quiet, texts_of
 from core.config import Codec, EngineConfig
 from core.errors import BatonError
 from core.kvspec import Piece, WireForm, blocks_for
@@ -52,11 +52,6 @@ def scores_of(logits: Tensor, text: list[int]) -> Scores:
     following = torch.tensor(text[len(text) // 2 + 1 :])
     chosen = logits[:-1].log_softmax(-1).gather(1, following[:, None])
     return Scores(chosen[:, 0], logits[:-1].argmax(-1))
-
-
-def joined(scores: list[Scores]) -> Scores:
-    """Joins the scores of several texts, one behind the other."""
-    return Scores(*map(torch.cat, zip(*((each.log_probabilities, each.likeliest) for each in scores), strict=True)))
 
 
 def compare(sender: Executor, receiver: Executor, texts: list[list[int]]) -> tuple[Scores, dict[Codec, Scores]]:

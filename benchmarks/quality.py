@@ -1,21 +1,22 @@
-"""Measures what int8 weights cost in quality: perplexity, and how often the likeliest next token stays the same.
+"""Measures what quantized weights, and KV in a byte, cost in quality.
 
-    python -m benchmarks.quality --model DIR [--text FILE] [--dtype bf16] [--tokens 8192]
+    python -m benchmarks.quality --model DIR [--text FILE] [--dtype bf16] [--exact fp32] [--tokens 8192]
 
 The text is cut into pieces. At every position each side is given the same text so far, so a difference does not grow
-along an answer. *Perplexity* is exp(mean of -log p(next token)); *agreement* is the share of positions where both
-sides' likeliest tokens are equal. Without `--text`, it is the demo model's held-out questions and answers, in the
-model's chat template.
+along an answer. *Perplexity* is exp(mean of -log p(next token)), and stands beside that of plain weights in the format
+`--exact`: their ratio, with its standard error. *Divergence* is the mean of sum p log(p / q) in nats, of the exact
+side's p to each side's q: it hangs less on single tokens of the text. It is taken over the exact side's likeliest 64
+tokens, and all others together. *Agreement* is the share of positions where both likeliest tokens are equal. Without
+`--text`, it is the demo model's held-out questions and answers, in the model's chat template.
 """
 
 import argparse
 import math
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -26,12 +27,15 @@ from core.errors import BatonError, ModelError
 from core.model_location import locate
 from demo_model import animals, stories, sums
 from demo_model.split import Split
-from engine.device import dtype_name
 from engine.executor import Executor
 from engine.start.load import load_engine
 
 PIECE = 512
 """Tokens that are read at once; also the longest context of a position."""
+NEAREST = 64
+"""Tokens of a position that its divergence is taken over, one by one."""
+WANTED: dict[Quantization, float] = {"int8": 1.005, "int4": 1.05, "fp8": 1.01}
+"""The largest perplexity over the exact one's that the project wants of the demo model."""
 
 
 @dataclass(frozen=True)
@@ -84,51 +88,131 @@ def texts_of(directory: Path, text: Path | None, tokens: int) -> list[list[int]]
 
 def score(executor: Executor, texts: list[list[int]]) -> Scores:
     """Scores all texts, one behind the other."""
-
-    def each() -> Iterator[tuple[Tensor, Tensor]]:
-        for text in texts:
-            logits = executor.logits(text)[:-1]
-            chosen = logits.log_softmax(-1).gather(1, torch.tensor(text[1:])[:, None])
-            yield chosen[:, 0], logits.argmax(-1)
-
-    log_probabilities, likeliest = zip(*each(), strict=True)
-    return Scores(torch.cat(log_probabilities), torch.cat(likeliest))
+    return joined([scores_of(executor.logits(text)[:-1].log_softmax(-1), text) for text in texts])
 
 
-def compare(model: str, dtype: Literal["fp32", "bf16"], texts: list[list[int]]) -> dict[Quantization, Scores]:
-    """Scores the same texts on both sides."""
-    found: dict[Quantization, Scores] = {}
-    sides: tuple[Quantization, ...] = ("none", "int8")
-    for quantization in sides:
+def scores_of(logs: Tensor, text: list[int]) -> Scores:
+    """Scores a text, given the log-probabilities `[positions, vocab]` at all of its tokens but the last."""
+    return Scores(logs.gather(1, torch.tensor(text[1:])[:, None])[:, 0], logs.argmax(-1))
+
+
+def joined(scores: list[Scores]) -> Scores:
+    """Joins the scores of several texts, one behind the other."""
+    return Scores(*map(torch.cat, zip(*((each.log_probabilities, each.likeliest) for each in scores), strict=True)))
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Holds the likeliest tokens of the exact side, `[positions, NEAREST]`, of all texts one behind the other."""
+
+    scores: Scores
+    tokens: Tensor
+    log_probabilities: Tensor
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Holds what a side's scores are beside the exact side's."""
+
+    scores: Scores
+    divergence: float
+    weights_bytes: int
+
+    def ratio(self, exact: Scores) -> tuple[float, float]:
+        """Returns perplexity over the exact one, and the standard error of that."""
+        moved = (exact.log_probabilities - self.scores.log_probabilities).double()
+        ratio = math.exp(float(moved.mean()))
+        return ratio, ratio * float(moved.std()) / len(moved) ** 0.5
+
+    def agreement(self, exact: Scores) -> float:
+        """Returns the share of positions where both likeliest tokens are equal."""
+        return float((exact.likeliest == self.scores.likeliest).double().mean())
+
+
+def score_exactly(executor: Executor, texts: list[list[int]]) -> Exact:
+    """Scores all texts by the side that others are compared with."""
+    scores, likeliest = [], []
+    for text in texts:
+        logs = executor.logits(text)[:-1].log_softmax(-1)
+        scores.append(scores_of(logs, text))
+        likeliest.append(logs.topk(min(NEAREST, logs.shape[1])))
+    values, tokens = (torch.cat(each) for each in zip(*likeliest, strict=True))
+    return Exact(joined(scores), tokens, values)
+
+
+def compare(executor: Executor, texts: list[list[int]], exact: Exact) -> Compared:
+    """Scores all texts by a side."""
+    scores, divergences, begin = [], [], 0
+    for text in texts:
+        logs = executor.logits(text)[:-1].log_softmax(-1)
+        scores.append(scores_of(logs, text))
+        end = begin + len(logs)
+        theirs = logs.gather(1, exact.tokens[begin:end])
+        divergences.append(divergence(exact.log_probabilities[begin:end], theirs))
+        begin = end
+    found = float(torch.cat(divergences).double().mean())
+    return Compared(joined(scores), found, executor.engine.model.weights_bytes())
+
+
+def divergence(exact: Tensor, other: Tensor) -> Tensor:
+    """Returns sum p log(p / q) `[positions]` of some tokens' log p and log q, and of all other tokens as one."""
+    rest, others = (logs.double().exp().sum(1).neg().add(1).clamp(min=1e-12) for logs in (exact, other))
+    p = exact.double()
+    return (p.exp() * (p - other.double())).sum(1) + rest * (rest / others).log()
+
+
+def measure(given: argparse.Namespace, texts: list[list[int]]) -> None:
+    """Prints a table, line by line. Raises `BatonError` where the model or a setting is wrong."""
+
+    def loaded(dtype: Any, quantization: Quantization) -> Executor:
         config = EngineConfig(
-            model=model, device="cpu", dtype=dtype, max_model_len=PIECE, kv_memory=64 << 20, quantization=quantization
+            model=given.model,
+            device=given.device,
+            dtype=dtype,
+            max_model_len=PIECE,
+            kv_memory=64 << 20,
+            quantization=quantization,
         )
-        executor = Executor(load_engine(config, quiet))
-        found[quantization] = score(executor, texts)
-        perplexity = found[quantization].perplexity
-        print(f"{dtype_name(executor.engine.backend.dtype)}, quantization {quantization}: perplexity {perplexity:.4f}")
-    return found
+        return Executor(load_engine(config, quiet))
+
+    executor = loaded(given.exact, "none")
+    exact = score_exactly(executor, texts)
+    found, name = exact.scores, executor.engine.backend.name
+    print(
+        f"{len(found.likeliest)} positions; {name} operators, {given.dtype}; "
+        f"exact: {given.exact}, perplexity {found.perplexity:.4f}"
+    )
+    print("| weights | MB of weights | perplexity | ÷ exact | wanted | divergence | the likeliest is the same |")
+    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    for quantization in given.quantization:
+        side = compare(loaded(given.dtype, quantization), texts, exact)
+        ratio, error = side.ratio(found)
+        wanted = f"≤ {WANTED[quantization]:.3f}" if quantization in WANTED else "-"
+        print(
+            f"| {given.dtype if quantization == 'none' else quantization} | {side.weights_bytes / 1e6:.1f} "
+            f"| {side.scores.perplexity:.4f} | {ratio:.4f} ± {error:.4f} | {wanted} "
+            f"| {side.divergence:.5f} | {side.agreement(found):.2%} |",
+            flush=True,
+        )
 
 
 def main() -> int:
-    """Prints three lines; returns 2, and prints one sentence, where the model or the text is wrong."""
+    """Prints a table; returns 2, and prints one sentence, where the model, a setting or the text is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__.partition("\n")[0])
     parser.add_argument("--model", required=True, help="model directory or hub id")
     parser.add_argument("--text", type=Path, help="a text file instead of the demo model's held-out conversations")
-    parser.add_argument("--dtype", default="bf16", choices=("fp32", "bf16"))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="bf16", choices=("fp32", "bf16", "fp16"), help="of what is compared")
+    parser.add_argument("--exact", default="fp32", choices=("fp32", "bf16", "fp16"), help="of what it is compared with")
     parser.add_argument("--tokens", type=int, default=8192, help="so many of the text, about")
+    forms = get_args(Quantization)
+    parser.add_argument("--quantization", nargs="+", default=forms, choices=forms, metavar="FORM", help="some of them")
     given = parser.parse_args()
     try:
-        directory = locate(given.model, quiet)
-        texts = texts_of(directory, given.text, given.tokens)
-        found = compare(given.model, given.dtype, texts)
+        measure(given, texts_of(locate(given.model, quiet), given.text, given.tokens))
     except (BatonError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    plain, quantized = found["none"], found["int8"]
-    same = float((plain.likeliest == quantized.likeliest).double().mean())
-    ratio = quantized.perplexity / plain.perplexity
-    print(f"{len(plain.likeliest)} positions: perplexity x {ratio:.4f}, the likeliest token is the same at {same:.2%}")
     return 0
 
 

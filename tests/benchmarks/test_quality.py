@@ -1,12 +1,13 @@
 """The quality gate: its figures are those of the logits, and it prints them for the demo model."""
 
+import math
 import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.quality import Scores, main, pieces, score
+from benchmarks.quality import Scores, compare, divergence, main, pieces, score, score_exactly
 from demo_model import stories
 from tests.engine.test_golden import make_executor
 from tests.reference import load_reference
@@ -34,12 +35,45 @@ def test_perplexity_of_even_odds() -> None:
     assert Scores(torch.full((5,), 0.25).log(), torch.zeros(5)).perplexity == pytest.approx(4)
 
 
-def test_it_prints_both_sides(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_divergence_is_that_of_some_tokens_and_of_all_others_together() -> None:
+    p, q = torch.tensor([[0.5, 0.25, 0.125, 0.125]]), torch.tensor([[0.25, 0.5, 0.25, 0.0]])
+    whole = divergence(p[:, :3].log(), torch.tensor([[0.25, 0.5, 0.125]]).log())
+    assert float(whole) == pytest.approx(0.25 * math.log(2))  # 1/2 log 2 - 1/4 log 2, and nothing of the others
+    coarse = divergence(p[:, :1].log(), q[:, :1].log())
+    assert float(coarse) == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(0.5 / 0.75))
+    assert float(divergence(p.log(), p.log())) == pytest.approx(0)
+
+
+def test_a_side_is_compared_position_by_position() -> None:
+    """The demo model beside itself: nothing moves; with int4, what moves is what the other side's own scores say."""
+    texts = pieces(DEMO, "Tell me a story about a fox and a lantern. " * 60, 700)
+    plain = make_executor(DEMO, max_model_len=512)
+    exact = score_exactly(plain, texts)
+    same = compare(plain, texts, exact)
+    assert same.ratio(exact.scores) == (1.0, 0.0) and same.agreement(exact.scores) == 1
+    assert abs(same.divergence) < 1e-6
+    small = make_executor(DEMO, max_model_len=512, quantization="int4")
+    moved = compare(small, texts, exact)
+    ratio, error = moved.ratio(exact.scores)
+    assert ratio == pytest.approx(moved.scores.perplexity / exact.scores.perplexity)
+    assert torch.equal(moved.scores.likeliest, score(small, texts).likeliest)
+    assert 0 < error < 0.1 and 0.001 < moved.divergence < 1 and 0.8 < moved.agreement(exact.scores) < 1
+
+
+def test_it_prints_a_line_for_each_form(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["quality", "--model", str(DEMO), "--tokens", "500"])
     assert main() == 0
     said = capsys.readouterr().out
-    assert re.findall(r"quantization (\w+): perplexity \d+\.\d{4}\n", said) == ["none", "int8"]
-    assert re.search(r"positions: perplexity x \d\.\d{4}, the likeliest token is the same at \d+\.\d\d%\n", said)
+    rows = re.findall(
+        r"^\| (\w+) \| \d+\.\d \| \d+\.\d{4} \| (\d\.\d{4}) ± \d\.\d{4} \| (≤ \S+|-) \|", said, re.MULTILINE
+    )
+    assert [(name, wanted) for name, _, wanted in rows] == [
+        ("bf16", "-"),
+        ("int8", "≤ 1.005"),
+        ("int4", "≤ 1.050"),
+        ("fp8", "≤ 1.010"),
+    ]
+    assert all(float(ratio) < 1.1 for _, ratio, _ in rows)
 
 
 def test_a_text_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
