@@ -88,7 +88,7 @@ class AdapterLoading:
 
         def without_it(sources: Sources) -> Sources:
             if all(one.name != name for one in sources):
-                raise no_model(name, self._model, found)
+                raise no_model(name, self._model, found, "lora_name")
             return tuple(one for one in sources if one.name != name)
 
         await self._followed(await self._change(without_it), UNLOAD_SECONDS)

@@ -124,12 +124,12 @@ def timed_out(seconds: float) -> APIError:
     return APIError(504, f"the request was not finished within {seconds:g} s", kind=SERVER, code="deadline_exceeded")
 
 
-def no_model(name: str, model: str, adapters: Collection[str]) -> APIError:
+def no_model(name: str, model: str, adapters: Collection[str], param: str = "model") -> APIError:
     """Returns a 404: `name` is neither the server's model nor one of its adapters."""
     more = f" and the adapters {', '.join(map(repr, sorted(adapters)[:NAMED]))}" if adapters else ""
     more += ", …" if len(adapters) > NAMED else ""
     message = f"the model {name!r} does not exist; this server has {model!r}{more}"
-    return APIError(404, message, param="model", code="model_not_found")
+    return APIError(404, message, param=param, code="model_not_found")
 
 
 def of_status(status: int, path: str, method: str) -> APIError:

@@ -66,6 +66,8 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
     parse_sources(config.engine.lora, [DEMO_NAME if config.model == DEMO_MODEL else Path(config.model).name])
     if config.engine.allow_lora_loading and not config.engine.lora_root:
         raise ConfigError("--allow-lora-loading", "true", "it needs --lora-root, below which adapters are")
+    if config.engine.lora_root and not Path(config.engine.lora_root).expanduser().is_dir():
+        raise ConfigError("--lora-root", config.engine.lora_root, "is not a directory")
     if config.redis:
         check_redis(config.redis)
     prefill = (0 if len(gpus) == 1 else 1) if config.prefill is None else config.prefill

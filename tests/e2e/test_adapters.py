@@ -148,6 +148,7 @@ def test_what_cannot_be_loaded_is_refused_in_a_sentence(served: Served) -> None:
     for name, status, why in (("sql", 400, "given at the start"), ("gone", 404, "the model 'gone' does not exist")):
         answer = post(system, "/v1/unload_lora_adapter", lora_name=name)
         assert answer.status_code == status and why in answer.json()["error"]["message"], answer.text
+        assert answer.json()["error"]["param"] == "lora_name"
     assert post(system, "/v1/load_lora_adapter", lora_name="x").json()["error"]["message"] == "lora_path is missing"
     assert listed(system).keys() == {"model", "sql", "law"}
 

@@ -48,6 +48,8 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--host", "no such host"], "error: --host: 'no such host': cannot be resolved"),
         (["--secret-file", "/no/such/file"], "error: --secret-file: '/no/such/file': "),
         (["--model", "/no/such/model"], "error: --model: '/no/such/model': there is no such directory"),
+        (["--allow-lora-loading"], "error: --allow-lora-loading: 'true': it needs --lora-root"),
+        (["--lora-root", "/no/such/root"], "error: --lora-root: '/no/such/root': is not a directory"),
         (["--redis", "mysql://127.0.0.1"], "error: --redis: 'mysql://127.0.0.1': "),
     ],
 )
