@@ -26,11 +26,19 @@ KERNELS = {
     "block_copy": 35,
 }
 """Seconds for the tests of each: they compile many variants."""
-OPERATORS = ("attention", "elementwise_triton", "adjuster_steps", "sampler_triton", "triton_backend")
+OPERATORS = (
+    "attention",
+    "elementwise_triton",
+    "adjuster_steps",
+    "sampler_triton",
+    "triton_backend",
+    "quantized_triton",
+)
 """Tests of what the engine makes of the kernels: they take a GPU where there is one."""
 ADJUSTING = ("penalize", "token_mask", "forbid_tokens", "token_scores")
 MIXTURES = ("route", "sort_by_expert", "experts")
 ADAPTERS = ("lora",)
+QUANTIZED = ("product", "numbers")
 LATENTS = ("store_latents", "rotate_queries", "latent_decode_attention", "latent_prefill_attention")
 """Kernels that share a stage: their number is bounded by what a call may print."""
 MOST_TESTERS = 14
@@ -110,6 +118,7 @@ PART_TWO = (
         65,
         *(f"tests/engine/backends/test_{name}.py" for name in OPERATORS),
         *(f"tests/kernels/test_{name}.py" for name in (*ADJUSTING, *MIXTURES, *ADAPTERS, *LATENTS)),
+        *(f"tests/kernels/quantized/test_{name}.py" for name in QUANTIZED),
     ),
     _pytest(
         "architectures",

@@ -26,6 +26,7 @@ from benchmarks.kernels import (
     token_scores,
 )
 from benchmarks.kernels.case import Limit, Rows, Shape, Size
+from benchmarks.kernels.quantized import numbers, product, product_prefill
 
 MODULES: dict[str, Rows] = {
     "paged_decode_attention": paged_decode_attention,
@@ -41,6 +42,9 @@ MODULES: dict[str, Rows] = {
     "sort_by_expert": sort_by_expert,
     "experts": experts,
     "experts_prefill": experts_prefill,
+    "quantized_product": product,
+    "quantized_product_prefill": product_prefill,
+    "quantized_numbers": numbers,
     "sample": sample,
     "score_floor": score_floor,
     "penalize": penalize,

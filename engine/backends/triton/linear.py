@@ -1,4 +1,8 @@
-"""Makes linear layers for a GPU: those of PyTorch, whose products cuBLAS computes, and experts of our own kernels."""
+"""Makes linear layers for a GPU.
+
+Products with weights of numbers are PyTorch's, which cuBLAS computes; those with quantized weights, and experts, are
+our own kernels'.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,28 +12,40 @@ from torch import Tensor
 from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.triton.adapted import TritonAdapted
 from engine.backends.triton.experts import TritonExperts
+from engine.backends.triton.quantized import PackedLinear, SideBySide, make_linear, packs, warm_up
 from engine.model.adapted import Adapting
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.linear import Linear
-from engine.model.quantized import Weight
+from engine.model.quantized import Form, Weight
 
 
 class TritonLinears(ReferenceLinears):
     """See `engine.model.linear.Linears`."""
 
+    forms: frozenset[Form] = frozenset({"int4", "int8", "fp8"})
+
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(device, dtype)
         self.adapts = False  # whether adapters can change a layer
         self._mixtures: dict[tuple[ExpertsMLP, int], TritonExperts] = {}  # one of each kind
+        self._packed: dict[tuple[object, ...], PackedLinear | SideBySide] = {}  # the same
 
     def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> Linear:
-        """Makes layers that recorded steps adapt by kernels of ours, and others by products of each adapter's rows."""
-        linear = super().fused(weights, bias)
+        """Makes layers that recorded steps adapt by kernels of ours, and others by products of each adapter's rows.
+
+        Quantized weights stay so, in as many launches as there are kinds of them among the layer's parts.
+        """
+        linear = self._quantized(weights, bias) if any(map(packs, weights)) else super().fused(weights, bias)
         if adapting is None:
             return linear
         self.adapts = True
         return TritonAdapted(linear, adapting, self._device)
+
+    def _quantized(self, weights: Sequence[Weight], bias: Tensor | None) -> Linear:
+        linear = make_linear(weights, bias, self._device, self._dtype)
+        self._packed[linear.variant] = linear
+        return linear
 
     def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> TritonExperts:
         made = TritonExperts(mlp, hidden, self._device, self._dtype)
@@ -39,6 +55,8 @@ class TritonLinears(ReferenceLinears):
         return made
 
     def warm_up(self) -> None:
-        """Launches the kernels of every kind of experts once."""
+        """Launches the kernels of every kind of packed weights and of experts once."""
+        for packed in self._packed.values():
+            warm_up(packed, self._device, self._dtype)
         for mixture in self._mixtures.values():
             mixture.warm_up()

@@ -1,0 +1,159 @@
+"""Multiplies by quantized weights on a GPU: they stay packed, and become numbers in a kernel's registers.
+
+Importing this module loads Triton.
+"""
+
+import logging
+from collections.abc import Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.model.linear import stacked
+from engine.model.quantized import Quantized, Weight
+from kernels.quantized.numbers import numbers
+from kernels.quantized.packed import Coded, Packed, pack, unsupported
+from kernels.quantized.product import ROWS, product
+
+LOG = logging.getLogger(__name__)
+MANY = 1024
+"""Rows from which a weight's numbers are made first, for cuBLAS to multiply by. By an H100's data sheet, to write and
+read them takes a quarter of the product's time then, and less of more rows'."""
+_told: set[str] = set()
+
+
+class PackedLinear:
+    """Multiplies by packed weights of one kind."""
+
+    def __init__(self, weight: Packed, order: Tensor | None, bias: Tensor | None) -> None:
+        self._weight, self._order, self._bias = weight, order, bias
+        self.outputs = weight.outputs
+
+    def __call__(self, x: Tensor, output: Tensor | None = None) -> Tensor:
+        """Returns `[rows, out]`, or writes it to `output`, whose rows may be parts of wider ones."""
+        x = x.contiguous() if self._order is None else x.index_select(1, self._order)
+        if len(x) < MANY:
+            return product(x, self._weight, self._bias, output)
+        y = functional.linear(x, numbers(self._weight, x.dtype), self._bias)
+        return y if output is None else output.copy_(y)
+
+    @property
+    def inputs(self) -> int:
+        """Returns how many there are."""
+        return self._weight.inputs
+
+    @property
+    def variant(self) -> tuple[object, ...]:
+        """Returns what the kernels are compiled for: of layers with equal ones one has to be warmed up."""
+        weight = self._weight
+        formats = [tensor.dtype for tensor in weight.tensors()]
+        return weight.kind, weight.group, weight.inputs, weight.outputs, *formats, self._bias is None
+
+    def held(self) -> list[Tensor]:
+        """Returns codes, scales, offsets, the order of inputs and the bias."""
+        return [*self._weight.tensors(), *(given for given in (self._order, self._bias) if given is not None)]
+
+
+class NumbersLinear:
+    """Multiplies by numbers, as parts of a layer do whose other parts are packed; cuBLAS does it."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+        self.outputs, self.inputs = weight.shape
+
+    @property
+    def variant(self) -> tuple[object, ...]:
+        """Returns what decides where the outputs of others lie."""
+        return (self.outputs,)
+
+    def __call__(self, x: Tensor, output: Tensor) -> Tensor:
+        """Writes `[rows, out]` to `output`, whose rows may be parts of wider ones."""
+        return output.copy_(functional.linear(x, self._weight, self._bias))
+
+    def held(self) -> list[Tensor]:
+        """Returns weight and bias."""
+        return [self._weight] if self._bias is None else [self._weight, self._bias]
+
+
+class SideBySide:
+    """Multiplies by weights of several kinds, one after the other; their outputs lie side by side."""
+
+    def __init__(self, parts: Sequence[PackedLinear | NumbersLinear]) -> None:
+        self._parts = parts
+        self._outputs = sum(part.outputs for part in parts)
+        self.inputs = parts[0].inputs
+
+    @property
+    def variant(self) -> tuple[object, ...]:
+        """Returns what the kernels are compiled for, which may depend on where outputs lie."""
+        return tuple(part.variant for part in self._parts)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y, begin = x.new_empty((len(x), self._outputs)), 0
+        for part in self._parts:
+            part(x, y[:, begin : begin + part.outputs])
+            begin += part.outputs
+        return y
+
+    def held(self) -> list[Tensor]:
+        """Returns what the parts hold."""
+        return [tensor for part in self._parts for tensor in part.held()]
+
+
+def warm_up(linear: PackedLinear | SideBySide, device: torch.device, dtype: torch.dtype) -> None:
+    """Launches each variant of a layer's kernels once, for x in `dtype`."""
+    for rows in (*ROWS, ROWS[-1] + 1, MANY):
+        linear(torch.zeros((rows, linear.inputs), dtype=dtype, device=device))
+
+
+def make_linear(
+    weights: Sequence[Weight], bias: Tensor | None, device: torch.device, dtype: torch.dtype
+) -> PackedLinear | SideBySide:
+    """Makes one layer of weights `[out, in]`, at least one of which the kernels take.
+
+    Neighbours of one kind, one group and one order of inputs are packed together. Those that no kernel takes, and those
+    of numbers, are numbers in `dtype`.
+    """
+    parts: list[PackedLinear | NumbersLinear] = []
+    begin = 0
+    for _, stretch in groupby(weights, _fusing):
+        together = list(stretch)
+        end = begin + sum(map(len, together))
+        own = None if bias is None else bias[begin:end].contiguous()
+        begin = end
+        codes = [coded(weight) for weight in together if packs(weight)]
+        if codes:
+            order = together[0].order if isinstance(together[0], Quantized) else None
+            packed = pack(codes, device)
+            parts.append(PackedLinear(packed, None if order is None else order.to(device), own))
+        else:
+            parts.append(NumbersLinear(stacked(together, device, dtype), own))
+    only = parts[0]
+    return only if len(parts) == 1 and isinstance(only, PackedLinear) else SideBySide(parts)
+
+
+def coded(weight: Weight) -> Coded:
+    """Returns a quantized weight as the kernels' packing takes it."""
+    assert isinstance(weight, Quantized)
+    return Coded(weight.values, weight.scales, min(weight.group, weight.shape[1]), weight.offsets, weight.table)
+
+
+def packs(weight: Weight) -> bool:
+    """Tells whether the kernels take a weight. What of a quantized one they do not is in the log, once."""
+    if not isinstance(weight, Quantized):
+        return False
+    why = unsupported(coded(weight))
+    if why and why not in _told:
+        _told.add(why)
+        LOG.info("weights are multiplied as the numbers that they stand for, in the memory of those: %s", why)
+    return not why
+
+
+def _fusing(weight: Weight) -> tuple[object, ...]:
+    """Returns what has to be equal of neighbours that become one."""
+    if not isinstance(weight, Quantized) or not packs(weight):
+        return ()
+    order = b"" if weight.order is None else weight.order.cpu().numpy().tobytes()
+    return coded(weight).kind, coded(weight).group, order

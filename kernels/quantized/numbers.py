@@ -1,0 +1,107 @@
+"""Makes the numbers `[out, in]` of a packed weight that it stands for, to be multiplied by a thousand rows and more.
+
+    w[o, i] = scales[i // group, o] v[o, i] + offsets[i // group, o]
+
+Rounded once, to the format that is asked for. With so many rows a product takes far longer than to write its weights
+once and read them again; a library's own then runs faster than one that unpacks a tile of weights for each of its rows.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.quantized.packed import Packed
+from kernels.quantized.packed import reference as unpacked
+from kernels.quantized.steps import RUN, in_step, load_codes, load_pair, scaled
+from kernels.sizes import tile_count
+from kernels.tuning import Config, tuned
+
+CANDIDATES = (
+    Config({"TILE": 64, "RUNS": 4}, warps=4),
+    Config({"TILE": 32, "RUNS": 4}, warps=4),
+    Config({"TILE": 128, "RUNS": 2}, warps=8),
+)
+"""The first is the default."""
+
+
+def numbers(weight: Packed, dtype: torch.dtype, *, config: Config | None = None) -> Tensor:
+    """Returns the numbers `[out, in]` of a packed weight, in fp32, bf16 or fp16.
+
+    Example: int4 `[28672, 4096]` in groups of 32 gives as many numbers in bf16, 235 MB.
+    """
+    outputs, inputs = weight.outputs, weight.inputs
+    found = torch.empty((outputs, inputs), dtype=dtype, device=weight.codes.device)
+    shape = f"{str(dtype).removeprefix('torch.')},{weight.name}"
+    options = (config or tuned("quantized_numbers", shape, found.device, CANDIDATES[0])).options()
+    runs = len(weight.codes)
+    in_runs = weight.runs_of_step(options.pop("RUNS"))
+    offsets = weight.offsets
+    _unpack[tile_count(outputs, options["TILE"]), tile_count(runs, in_runs)](
+        weight.codes,
+        weight.scales,
+        weight.scales if offsets is None else offsets,
+        found,
+        inputs,
+        outputs,
+        runs,
+        len(weight.scales),
+        KIND=weight.kind,
+        GROUP=weight.even_group,
+        OFFSETS=offsets is not None,
+        EVEN=inputs % (in_runs * weight.in_run) == 0,
+        RUNS=in_runs,
+        **options,
+    )
+    return found
+
+
+@triton.jit
+def _unpack(
+    codes: tl.tensor,
+    scales: tl.tensor,
+    offsets: tl.tensor,
+    found: tl.tensor,
+    inputs: tl.tensor,
+    outputs: tl.tensor,
+    runs: tl.tensor,
+    groups: tl.tensor,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    EVEN: tl.constexpr,
+    TILE: tl.constexpr,
+    RUNS: tl.constexpr,
+) -> None:
+    IN_STEP: tl.constexpr = in_step(KIND, RUNS)
+    width = tl.zeros([], tl.int64) + outputs
+    output = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    inside = (output < outputs)[:, None]
+    mine = tl.where(output < outputs, output, 0)
+    step = tl.program_id(1)
+    first = step * IN_STEP
+    scale, other_scale = load_pair(scales, mine, first, width, groups, KIND, GROUP, RUNS)
+    offset, other_offset = scale, other_scale
+    if OFFSETS:
+        offset, other_offset = load_pair(offsets, mine, first, width, groups, KIND, GROUP, RUNS)
+    tile = load_codes(codes, mine, step * RUNS, width, runs, EVEN, RUNS)
+    byte = tl.arange(0, RUNS * RUN)
+    target = found + output.to(tl.int64)[:, None] * inputs
+    if KIND == "int4" or KIND == "fp4":
+        place = (first + byte // RUN * (2 * RUN) + byte % RUN)[None, :]
+        weight = scaled(tile & 15, scale[:, None], offset[:, None], KIND, True, OFFSETS)
+        tl.store(target + place, weight.to(found.dtype.element_ty), mask=inside & (place < inputs))
+        weight = scaled(tile >> 4, other_scale[:, None], other_offset[:, None], KIND, True, OFFSETS)
+        place += RUN
+        tl.store(target + place, weight.to(found.dtype.element_ty), mask=inside & (place < inputs))
+    else:
+        place = (first + byte)[None, :]
+        half = byte[None, :] < IN_STEP // 2
+        both = tl.where(half, scale[:, None], other_scale[:, None])
+        weight = scaled(tile, both, tl.where(half, offset[:, None], other_offset[:, None]), KIND, True, OFFSETS)
+        tl.store(target + place, weight.to(found.dtype.element_ty), mask=inside & (place < inputs))
+
+
+def reference(weight: Packed, dtype: torch.dtype) -> Tensor:
+    """Computes the same by torch's operators, in fp64."""
+    return unpacked(weight).to(dtype)

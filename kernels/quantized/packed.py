@@ -1,0 +1,195 @@
+"""Packs quantized weights for the kernels of this room: what a program reads at once lies together.
+
+    w[o, i] = scales[i // group, o] v[o, i] + offsets[i // group, o]
+
+A *run* is 32 bytes: of one output the codes of 32 neighbouring inputs, or of 64 where a code has 4 bits: then byte j
+has input j in its lower half and input j + 32 in its upper one, so that both halves are tiles of a matrix as they are.
+Runs of all outputs lie side by side, `[runs, out, 32]`, and so do the scales of a group: a tile of outputs is one piece
+of memory. Codes are such that a few operations on bits make numbers of them (`steps.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.sizes import tile_count
+
+Kind = Literal["int4", "fp4", "int8", "fp8"]
+RUN = 32
+"""Bytes of a run; groups begin at multiples of half a run or, where codes have 4 bits, of half of its inputs."""
+FEWEST = {"int4": 32, "fp4": 32, "int8": 16, "fp8": 16}
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+FP4 = (*E2M1, *(-value for value in E2M1))
+"""What the codes of fp4 stand for: the highest bit is the sign (OCP Microscaling Formats 1.0, section 5.3.3)."""
+SIGN, LOWEST = 0x80, 8
+"""What is added to int8, so that bytes are not negative, and the code of int4 that stands for 0."""
+ONE_GROUP = 1 << 30
+NAN = 0x7F
+"""The code of fp8 that is no number, but for its sign."""
+
+
+class Coded(NamedTuple):
+    """Holds a weight as a checkpoint's reader gives it: w = scales * v + offsets for each group of inputs."""
+
+    values: Tensor  # [out, in]: uint8 codes 0 … 15, int8 or float8_e4m3fn
+    scales: Tensor  # fp32 [out, groups]
+    group: int
+    offsets: Tensor | None = None  # fp32 [out, groups]
+    table: tuple[float, ...] = ()  # of 4-bit codes; empty: a code stands for itself
+
+    @property
+    def kind(self) -> Kind | None:
+        """Returns what its codes are to the kernels; None: they do not know them."""
+        if self.values.dtype == torch.uint8:
+            return {(): "int4", FP4: "fp4"}.get(self.table)  # type: ignore[return-value]
+        return "int8" if self.values.dtype == torch.int8 else "fp8"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Holds a weight, or those of several experts, as the kernels of this room take it."""
+
+    kind: Kind
+    codes: Tensor  # uint8 [runs, out, 32], or of experts [experts, runs, out, 32]
+    scales: Tensor  # [groups, out], fp32, or 16 bits where they lose nothing
+    offsets: Tensor | None  # the same
+    inputs: int
+    group: int
+
+    @property
+    def outputs(self) -> int:
+        """Returns how many there are."""
+        return self.codes.shape[-2]
+
+    @property
+    def in_run(self) -> int:
+        """Returns how many inputs a run has."""
+        return RUN * (2 if self.kind in ("int4", "fp4") else 1)
+
+    @property
+    def by_output(self) -> bool:
+        """Tells whether an output has nothing but one scale: then sums are multiplied by it, and no weights."""
+        return self.scales.shape[-2] == 1 and self.offsets is None
+
+    @property
+    def name(self) -> str:
+        """Returns what configs are measured for, such as `int4,group=32`."""
+        group = "all" if self.scales.shape[-2] == 1 else str(self.group)
+        return f"{self.kind},group={group}" + (",offsets" if self.offsets is not None else "")
+
+    @property
+    def even_group(self) -> int:
+        """Returns the inputs of a group as the kernels count them: no step has more where there is but one group."""
+        return self.group if self.scales.shape[-2] > 1 else ONE_GROUP
+
+    def runs_of_step(self, most: int) -> int:
+        """Returns how many runs a step has, `most`, a power of two, or fewer: its inputs are of one group."""
+        runs = most
+        while self.even_group % (runs * self.in_run) and runs > 1:
+            runs //= 2
+        return runs
+
+    def tensors(self) -> list[Tensor]:
+        """Lists what it holds in memory."""
+        return [self.codes, self.scales, *([] if self.offsets is None else [self.offsets])]
+
+
+def unsupported(weight: Coded) -> str:
+    """Says in one sentence why the kernels do not take such a weight; empty: they do."""
+    if weight.kind is None:
+        return "codes of 4 bits stand for themselves or for MXFP4's numbers in the kernels, not for another table's"
+    fewest = FEWEST[weight.kind]
+    if weight.group % fewest and weight.group < weight.values.shape[1]:
+        return f"groups of {weight.kind} weights have a multiple of {fewest} inputs in the kernels, not {weight.group}"
+    return ""
+
+
+def pack(weights: Sequence[Coded], device: torch.device) -> Packed:
+    """Packs weights of one kind and group, with as many inputs each, into one whose outputs lie side by side.
+
+    Example: three int4 weights `[4096, 4096]`, `[1024, 4096]`, `[1024, 4096]` in groups of 32 become codes
+    `[64, 6144, 32]` and scales `[128, 6144]`.
+    """
+    kind, inputs, group = weights[0].kind, weights[0].values.shape[1], weights[0].group
+    assert kind is not None and not any(map(unsupported, weights))
+    assert all((each.kind, each.values.shape[1], each.group) == (kind, inputs, group) for each in weights)
+    codes = torch.cat([_codes(each.values, kind).to(device) for each in weights], 1)
+    scales = torch.cat([_without_nan(each) for each in weights]).t()
+    offsets = None
+    if kind == "int4" or any(each.offsets is not None for each in weights):
+        offsets = torch.cat([_offsets(each) for each in weights]).t()
+        offsets = offsets if offsets.any() else None  # what is not a number is not 0, either
+    return Packed(
+        kind,
+        codes.contiguous(),
+        narrowed(scales).to(device).contiguous(),
+        None if offsets is None else narrowed(offsets).to(device).contiguous(),
+        inputs,
+        min(group, tile_count(inputs, RUN) * RUN),
+    )
+
+
+def narrowed(numbers: Tensor) -> Tensor:
+    """Returns fp32 numbers in 16 bits, if those hold each of them."""
+    for dtype in (torch.float16, torch.bfloat16):
+        short = numbers.to(dtype)
+        if ((short.float() == numbers) | numbers.isnan()).all():
+            return short
+    return numbers
+
+
+def _codes(values: Tensor, kind: Kind) -> Tensor:
+    """Returns bytes `[runs, out, 32]`; inputs behind the last have any code, as x is 0 there."""
+    outputs, inputs = values.shape
+    per_run = RUN * (2 if kind in ("int4", "fp4") else 1)
+    runs = tile_count(inputs, per_run)
+    codes = functional.pad(values.view(torch.uint8), (0, runs * per_run - inputs))
+    if per_run > RUN:
+        halves = codes.view(outputs, runs, 2, RUN)
+        codes = halves[:, :, 0] | halves[:, :, 1] << 4
+    elif kind == "int8":
+        codes = codes ^ SIGN
+    return codes.view(outputs, runs, RUN).transpose(0, 1)
+
+
+def _without_nan(weight: Coded) -> Tensor:
+    """Returns the scales `[out, groups]`, NaN where one of a group's codes is: so the kernels need not look for it."""
+    if weight.kind != "fp8":
+        return weight.scales
+    wrong = weight.values.view(torch.uint8) & NAN == NAN
+    if not wrong.any():
+        return weight.scales
+    groups = weight.scales.shape[1]
+    filled = functional.pad(wrong, (0, groups * weight.group - wrong.shape[1]))
+    return weight.scales.masked_fill(filled.view(len(wrong), groups, -1).any(2), torch.nan)
+
+
+def _offsets(weight: Coded) -> Tensor:
+    """Returns the offsets `[out, groups]` to a code that stands for 0, which is 8 in int4."""
+    offsets = torch.zeros_like(weight.scales) if weight.offsets is None else weight.offsets
+    return offsets + weight.scales * LOWEST if weight.kind == "int4" else offsets
+
+
+def reference(packed: Packed) -> Tensor:
+    """Returns the weight `[out, in]` in fp64 that a packed one stands for, by torch's operators."""
+    codes = packed.codes.transpose(0, 1)  # [out, runs, 32]
+    if packed.in_run > RUN:
+        codes = torch.stack((codes & 15, codes >> 4), 2)
+    codes = codes.flatten(1)[:, : packed.inputs]
+    match packed.kind:
+        case "int4":
+            values = codes.double() - LOWEST
+        case "fp4":
+            values = torch.tensor(FP4, dtype=torch.float64, device=codes.device)[codes.int()]
+        case "int8":
+            values = codes.double() - SIGN
+        case "fp8":
+            values = codes.contiguous().view(torch.float8_e4m3fn).double()
+    groups = torch.arange(packed.inputs, device=codes.device) // packed.group
+    groups = groups.clamp(max=len(packed.scales) - 1)
+    weight = values * packed.scales.double()[groups].t()
+    return weight if packed.offsets is None else weight + packed.offsets.double()[groups].t()

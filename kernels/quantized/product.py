@@ -1,0 +1,256 @@
+"""Multiplies rows by a packed weight: y = x W^T + b, for up to some hundred rows.
+
+    y[r, o] = sum_i x[r, i] (scales[i // group, o] v[o, i] + offsets[i // group, o]) + b[o]
+
+(Weights of 4 bits under values of 16: Frantar et al., 2024, https://arxiv.org/abs/2408.11743; parts of a sum for few
+rows: Hoque et al., 2024, https://arxiv.org/abs/2402.00025.) A program makes a tile of outputs for a tile of rows;
+weights are read once for all rows of a tile. Few outputs would leave processors idle, so up to 128 rows have the sum
+over inputs cut into parts, which a second launch adds up, in their order: the same input gives the same bits, and a row
+the same ones whatever rows are beside it, as long as `rows_for` says the same of their number.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.device import processors
+from kernels.quantized.packed import Packed
+from kernels.quantized.packed import reference as dequantized
+from kernels.quantized.steps import add_step, in_step, load_codes, load_inputs, load_pair
+from kernels.sizes import tile_count
+from kernels.tuning import Config, tuned
+
+ROWS = (16, 32, 64, 128)
+"""Of a tile: as few as tensor cores take, and as many as are worth a tile that reads the weights once."""
+CUT = ROWS[-1]
+"""Rows up to which there is one tile of them, whose sums are cut."""
+FEW = Config({"TILE": 64, "RUNS": 4}, warps=4, stages=4)
+SOME = Config({"TILE": 128, "RUNS": 2}, warps=8, stages=3)
+SINGLE = Config({"TILE": 32, "RUNS": 1}, warps=4, stages=2)
+CANDIDATES = (
+    FEW,
+    SOME,
+    Config({"TILE": 64, "RUNS": 2}, warps=4, stages=5),
+    Config({"TILE": 128, "RUNS": 1}, warps=4, stages=4),
+    Config({"TILE": 128, "RUNS": 4}, warps=8, stages=3),
+    Config({"TILE": 32, "RUNS": 4}, warps=2, stages=4),
+    SINGLE,
+)
+"""The first two are the defaults of up to 32 rows and of more, the last is that of fp32."""
+WAVES = 4
+"""Programs that a processor should have at least, so that one reads while another one waits."""
+LEAST_STEPS, MOST_PARTS = 4, 16
+"""Steps of a part at least: fewer are over before their loads have come. Parts of a sum at most."""
+AT_ONCE = 8
+"""Tiles of rows whose programs are neighbours for each tile of outputs: the weights then come from the cache."""
+JOINED = 512
+
+
+def unsupported(dtype: torch.dtype) -> str:
+    """Says in one sentence why rows in such a format cannot be multiplied; empty: they can."""
+    if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"quantized weights multiply fp32, fp16 and bf16, not {str(dtype).removeprefix('torch.')}"
+    return ""
+
+
+def rows_for(rows: int) -> int:
+    """Returns how many rows a tile has where there are so many."""
+    return next((tile for tile in ROWS if rows <= tile), ROWS[-1])
+
+
+def product(
+    x: Tensor,
+    weight: Packed,
+    bias: Tensor | None = None,
+    output: Tensor | None = None,
+    *,
+    config: Config | None = None,
+    parts: int | None = None,
+) -> Tensor:
+    """Multiplies rows by a packed weight.
+
+    Args:
+        x: `[rows, in]` fp32, bf16 or fp16, contiguous.
+        weight: packed, `[out, in]`.
+        bias: `[out]`, contiguous, in any of these formats.
+        output: `[rows, out]` in the format of x to write to, whose rows are contiguous; by default a new one.
+        config: tiles, warps and stages; by default what was measured.
+        parts: of a sum; by default what fills the device.
+
+    Returns the output.
+
+    Example: x `[32, 4096]`, weight int4 `[6144, 4096]` in groups of 32: output `[32, 6144]`.
+    """
+    rows, inputs = x.shape
+    outputs, whole = weight.outputs, weight.by_output
+    y = x.new_empty((rows, outputs)) if output is None else output
+    assert inputs == weight.inputs and x.is_contiguous() and not unsupported(x.dtype) and weight.codes.dim() == 3
+    assert y.shape == (rows, outputs) and y.stride(1) == 1 and y.dtype == x.dtype
+    assert bias is None or (bias.shape == (outputs,) and bias.is_contiguous())
+    if not rows:
+        return y
+    tile = rows_for(rows)
+    options = (config or _config(x, weight, tile, rows > CUT)).options()
+    runs = len(weight.codes)
+    in_runs = weight.runs_of_step(options.pop("RUNS"))
+    steps, tiles = tile_count(runs, in_runs), tile_count(outputs, options["TILE"])
+    cut = parts or (parts_of(steps, tiles, x.device) if rows <= CUT else 1)
+    length = tile_count(steps, cut)
+    cut = tile_count(steps, length)
+    sums = y if cut == 1 else x.new_empty((cut, rows, outputs), dtype=torch.float32)
+    offsets = weight.offsets
+    _multiply[tiles * tile_count(rows, tile), cut](
+        x,
+        weight.codes,
+        weight.scales,
+        weight.scales if offsets is None else offsets,
+        x if bias is None else bias,
+        sums,
+        rows,
+        inputs,
+        outputs,
+        runs,
+        len(weight.scales),
+        sums.stride(-2),
+        length,
+        KIND=weight.kind,
+        GROUP=weight.even_group,
+        SCALED=not whole,
+        OFFSETS=offsets is not None,
+        EVEN=inputs % (in_runs * weight.in_run) == 0,
+        BIAS=bias is not None and cut == 1,
+        CUT=cut > 1,
+        ROWS=tile,
+        RUNS=in_runs,
+        AT_ONCE=AT_ONCE,
+        **options,
+    )
+    if cut > 1:
+        _join[rows, tile_count(outputs, JOINED)](
+            sums,
+            weight.scales,
+            x if bias is None else bias,
+            y,
+            rows,
+            outputs,
+            y.stride(0),
+            cut,
+            SCALED=whole,
+            BIAS=bias is not None,
+            TILE=JOINED,
+        )
+    return y
+
+
+def parts_of(steps: int, tiles: int, device: torch.device) -> int:
+    """Returns into how many parts a sum of so many steps is cut, where that many tiles of outputs are to be made."""
+    return max(1, min(WAVES * processors(device) // tiles, steps // LEAST_STEPS, MOST_PARTS))
+
+
+def _config(x: Tensor, weight: Packed, tile: int, many: bool) -> Config:
+    default = SINGLE if x.dtype == torch.float32 else FEW if tile <= 2 * ROWS[0] else SOME
+    shape = f"{str(x.dtype).removeprefix('torch.')},{weight.name},rows={'many' if many else tile}"
+    shape += f",inputs={weight.inputs},outputs={weight.outputs}"
+    return tuned("quantized_product_prefill" if many else "quantized_product", shape, x.device, default)
+
+
+# The numbers of rows and of steps change with the batch and the device: another kernel would be compiled meanwhile.
+@triton.jit(do_not_specialize=["rows", "length"])
+def _multiply(
+    x: tl.tensor,
+    codes: tl.tensor,
+    scales: tl.tensor,
+    offsets: tl.tensor,
+    bias: tl.tensor,
+    y: tl.tensor,
+    rows: tl.tensor,
+    inputs: tl.tensor,
+    outputs: tl.tensor,
+    runs: tl.tensor,
+    groups: tl.tensor,
+    stride: tl.tensor,
+    length: tl.tensor,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    SCALED: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    EVEN: tl.constexpr,
+    BIAS: tl.constexpr,
+    CUT: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    RUNS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+) -> None:
+    IN_STEP: tl.constexpr = in_step(KIND, RUNS)
+    columns = tl.cdiv(outputs, TILE)
+    width = tl.zeros([], tl.int64) + outputs
+    program, part = tl.program_id(0), tl.program_id(1)
+    # In groups of tiles of rows; in a group the outputs of all its tiles, then the next outputs.
+    first_tile = program // (AT_ONCE * columns) * AT_ONCE
+    together = tl.minimum(tl.cdiv(rows, ROWS) - first_tile, AT_ONCE)
+    place = program % (AT_ONCE * columns)
+    row = (first_tile + place % together) * ROWS + tl.arange(0, ROWS)
+    kept = row < rows
+    output = place // together * TILE + tl.arange(0, TILE)
+    inside = output < outputs
+    mine = tl.where(inside, output, 0)  # outputs behind the last are the first: they are there, and not stored
+    own = x + tl.where(kept, row, 0).to(tl.int64) * inputs
+
+    total = tl.zeros([TILE, ROWS], tl.float32)
+    first = part * length
+    end = tl.minimum(first + length, tl.cdiv(runs, RUNS))
+    scale, other_scale = load_pair(scales, mine, first * IN_STEP, width, groups, KIND, GROUP, RUNS)
+    offset, other_offset = scale, other_scale
+    if OFFSETS:
+        offset, other_offset = load_pair(offsets, mine, first * IN_STEP, width, groups, KIND, GROUP, RUNS)
+    for step in range(first, end):
+        tile = load_codes(codes, mine, step * RUNS, width, runs, EVEN, RUNS)
+        lower, upper = load_inputs(own, step * IN_STEP, inputs, KIND, EVEN, RUNS)
+        a, b, c, d = scale, other_scale, offset, other_offset
+        if SCALED:
+            scale, other_scale = load_pair(scales, mine, (step + 1) * IN_STEP, width, groups, KIND, GROUP, RUNS)
+        if OFFSETS:
+            offset, other_offset = load_pair(offsets, mine, (step + 1) * IN_STEP, width, groups, KIND, GROUP, RUNS)
+        total = add_step(total, tile, lower, upper, a, b, c, d, KIND, GROUP, SCALED, OFFSETS, RUNS)
+
+    if not SCALED and not CUT:
+        total *= scale[:, None]
+    if BIAS:
+        total += tl.load(bias + mine).to(tl.float32)[:, None]
+    target = y + (part.to(tl.int64) * rows + row[None, :]) * stride + output[:, None]
+    tl.store(target, total.to(y.dtype.element_ty), mask=kept[None, :] & inside[:, None])
+
+
+@triton.jit(do_not_specialize=["rows", "parts"])
+def _join(
+    sums: tl.tensor,
+    scales: tl.tensor,
+    bias: tl.tensor,
+    y: tl.tensor,
+    rows: tl.tensor,
+    outputs: tl.tensor,
+    stride: tl.tensor,
+    parts: tl.tensor,
+    SCALED: tl.constexpr,
+    BIAS: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    output = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = output < outputs
+    total = tl.zeros([TILE], tl.float32)
+    for part in range(parts):
+        total += tl.load(sums + (part * rows.to(tl.int64) + row) * outputs + output, mask=inside, other=0.0)
+    if SCALED:
+        total *= tl.load(scales + output, mask=inside, other=0.0).to(tl.float32)
+    if BIAS:
+        total += tl.load(bias + output, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + row * stride + output, total.to(y.dtype.element_ty), mask=inside)
+
+
+def reference(x: Tensor, weight: Packed, bias: Tensor | None = None) -> Tensor:
+    """Computes the same by torch's operators, in fp64."""
+    y = x.double() @ dequantized(weight).t()
+    return (y if bias is None else y + bias.double()).to(x.dtype)

@@ -1,0 +1,161 @@
+"""Multiplies by packed weights step by step: codes become numbers in registers, and those go to the tensor cores.
+
+A step has `RUNS` runs of each output of a tile (`packed.py`). All of its inputs are of one group or, with one run, each
+half of them is: so a step has two vectors of scales at most. They are loaded one step ahead: they are too short for
+the pipeline's copies, which bring the codes. Numbers are rounded to the format of x, as a dequantized weight's would
+be; where an output has a single scale, codes are exact in it, and the scale multiplies a finished sum.
+
+The tile of weights is the first operand, `[TILE, inputs] [inputs, ROWS]`: products of warp groups take that one from
+registers, and few rows as the second one.
+"""
+
+import triton
+import triton.language as tl
+
+RUN = tl.constexpr(32)
+INT4, INT8 = tl.constexpr(8388608.0 + 8), tl.constexpr(8388608.0 + 128)
+"""2^23, whose last digit is 1, and the code of 0."""
+FP8, FP4 = tl.constexpr(2.0**120), tl.constexpr(2.0**126)
+"""Powers between the exponents of fp32 and those of a format with a smaller range."""
+
+
+@triton.jit
+def in_step(KIND: tl.constexpr, RUNS: tl.constexpr) -> tl.constexpr:
+    """Returns how many inputs a step has."""
+    return RUNS * 64 if KIND == "int4" or KIND == "fp4" else RUNS * 32
+
+
+@triton.jit
+def numbers(codes: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
+    """Makes fp32 of codes, exactly: by bits, since GPUs convert few numbers at a time, and some know no fp8."""
+    bits = codes.to(tl.int32)
+    if KIND == "int4":
+        return (bits | 0x4B000000).to(tl.float32, bitcast=True) - INT4
+    elif KIND == "int8":
+        return (bits | 0x4B000000).to(tl.float32, bitcast=True) - INT8
+    elif KIND == "fp8":  # sign, 4 bits of exponent, 3 of mantissa: the shift copies the sign into the exponent's head
+        return (((bits << 24) >> 4) & -0x78000001).to(tl.float32, bitcast=True) * FP8
+    else:  # sign, 2 bits of exponent, 1 of mantissa
+        tl.static_assert(KIND == "fp4")
+        return (((bits << 28) >> 6) & -0x7E000001).to(tl.float32, bitcast=True) * FP4
+
+
+@triton.jit
+def load_pair(
+    table: tl.tensor,
+    output: tl.tensor,
+    first: tl.tensor,
+    outputs: tl.tensor,
+    groups: tl.tensor,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    RUNS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Loads what a `table` `[groups, outputs]` has for the two halves of the step from input `first` on, as fp32.
+
+    Here and below, the number of `outputs` is int64, for tables are large.
+    """
+    STEP: tl.constexpr = in_step(KIND, RUNS)
+    group = tl.minimum(first // GROUP, groups - 1)
+    one = tl.load(table + group * outputs + output).to(tl.float32)
+    if GROUP % STEP == 0:
+        return one, one
+    else:
+        tl.static_assert(RUNS == 1)
+        group = tl.minimum((first + STEP // 2) // GROUP, groups - 1)
+        return one, tl.load(table + group * outputs + output).to(tl.float32)
+
+
+@triton.jit
+def load_codes(
+    codes: tl.tensor,
+    output: tl.tensor,
+    run: tl.tensor,
+    outputs: tl.tensor,
+    runs: tl.tensor,
+    EVEN: tl.constexpr,
+    RUNS: tl.constexpr,
+) -> tl.tensor:
+    """Loads the codes `[TILE, 32 RUNS]` of the step whose first run is `run`."""
+    byte = tl.arange(0, RUNS * RUN)
+    own = byte // RUN
+    begin = codes + run * (outputs * RUN)
+    here = begin + (own * (outputs * RUN) + byte % RUN)[None, :] + (output * RUN)[:, None]
+    if EVEN:
+        return tl.load(here)
+    else:
+        return tl.load(here, mask=(run + own < runs)[None, :], other=0)
+
+
+@triton.jit
+def load_inputs(
+    x: tl.tensor, first: tl.tensor, inputs: tl.tensor, KIND: tl.constexpr, EVEN: tl.constexpr, RUNS: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """Loads what a step's codes are multiplied by, `[32 RUNS, ROWS]`: twice where a byte has two codes.
+
+    `x` `[ROWS]` points to the first input of rows.
+    """
+    byte = tl.arange(0, RUNS * RUN)
+    if KIND == "int4" or KIND == "fp4":
+        place = first + byte // RUN * (2 * RUN) + byte % RUN
+        here = x[None, :] + place[:, None]
+        if EVEN:
+            return tl.load(here), tl.load(here + RUN)
+        else:
+            lower = tl.load(here, mask=(place < inputs)[:, None], other=0.0)
+            return lower, tl.load(here + RUN, mask=(place + RUN < inputs)[:, None], other=0.0)
+    else:
+        place = first + byte
+        here = x[None, :] + place[:, None]
+        found = tl.load(here) if EVEN else tl.load(here, mask=(place < inputs)[:, None], other=0.0)
+        return found, found
+
+
+@triton.jit
+def scaled(
+    codes: tl.tensor,
+    scale: tl.tensor,
+    offset: tl.tensor,
+    KIND: tl.constexpr,
+    SCALED: tl.constexpr,
+    OFFSETS: tl.constexpr,
+) -> tl.tensor:
+    """Makes fp32 weights of codes; scale and offset are `[TILE, 1]`, or as large as the codes."""
+    found = numbers(codes, KIND)
+    if SCALED:
+        found *= scale
+    if OFFSETS:
+        found += offset
+    return found
+
+
+@triton.jit
+def add_step(
+    total: tl.tensor,
+    codes: tl.tensor,
+    lower: tl.tensor,
+    upper: tl.tensor,
+    scale: tl.tensor,
+    other_scale: tl.tensor,
+    offset: tl.tensor,
+    other_offset: tl.tensor,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    SCALED: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    RUNS: tl.constexpr,
+) -> tl.tensor:
+    """Adds a step's product to a `total` `[TILE, ROWS]`."""
+    if KIND == "int4" or KIND == "fp4":
+        weight = scaled(codes & 15, scale[:, None], offset[:, None], KIND, SCALED, OFFSETS).to(lower.dtype)
+        total = tl.dot(weight, lower, total, input_precision="ieee")
+        weight = scaled(codes >> 4, other_scale[:, None], other_offset[:, None], KIND, SCALED, OFFSETS)
+        return tl.dot(weight.to(upper.dtype), upper, total, input_precision="ieee")
+    elif GROUP % in_step(KIND, RUNS) == 0:
+        weight = scaled(codes, scale[:, None], offset[:, None], KIND, SCALED, OFFSETS)
+        return tl.dot(weight.to(lower.dtype), lower, total, input_precision="ieee")
+    else:
+        first = (tl.arange(0, RUNS * RUN) < RUN // 2)[None, :]
+        both = tl.where(first, scale[:, None], other_scale[:, None])
+        weight = scaled(codes, both, tl.where(first, offset[:, None], other_offset[:, None]), KIND, SCALED, OFFSETS)
+        return tl.dot(weight.to(lower.dtype), lower, total, input_precision="ieee")

@@ -1,0 +1,51 @@
+"""What is packed is what was given, whatever the kind, the groups and the sizes; and says what cannot be packed."""
+
+import pytest
+import torch
+
+from kernels.quantized.packed import Kind, pack, reference, unsupported
+from tests.kernels.quantized.weights import KINDS, drawn, exact
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("inputs", "group"), [(1, 1), (33, 32), (64, 64), (100, 32), (200, 128), (70, 70)])
+@pytest.mark.parametrize("offsets", [False, True])
+def test_a_packed_weight_stands_for_the_same(kind: Kind, inputs: int, group: int, offsets: bool) -> None:
+    parts = [drawn(kind, outputs, inputs, group, offsets=offsets) for outputs in (3, 5)]
+    found = reference(pack(parts, CPU))
+    expected = torch.cat([exact(part) for part in parts])
+    assert (found - expected).abs().max() <= 2.0**-22 * expected.abs().max(), "an offset is fp32"
+
+
+def test_zeros_in_the_middle_of_the_codes_need_no_offsets() -> None:
+    symmetric, other = drawn("int4", 4, 64, 32), drawn("int4", 4, 64, 32, zero=7)
+    assert pack([symmetric], CPU).offsets is None
+    assert pack([symmetric, other], CPU).offsets is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_scales_have_16_bits_where_those_lose_nothing(dtype: torch.dtype) -> None:
+    weight = drawn("int8", 4, 64, 32)
+    weight = weight._replace(scales=(weight.scales * 2.0 ** (-40 if dtype != torch.float16 else 0)).to(dtype).float())
+    weight.scales[1, 1] = torch.nan
+    packed = pack([weight], CPU)
+    assert packed.scales.dtype == dtype
+    assert reference(packed).isnan().sum() == 32 and reference(packed)[1, 32:].isnan().all()
+
+
+def test_an_fp8_value_that_is_no_number_makes_its_group_none() -> None:
+    weight = drawn("fp8", 4, 100, 32)
+    weight.values.view(torch.uint8)[2, 70] = 0xFF
+    found = reference(pack([weight], CPU))
+    assert found.isnan().nonzero().tolist() == [[2, place] for place in range(64, 96)]
+
+
+def test_what_the_kernels_do_not_take_is_named() -> None:
+    assert [unsupported(drawn(kind, 2, 96, 16)) for kind in ("int8", "fp8")] == ["", ""]
+    assert unsupported(drawn("int4", 2, 12, 12)) == "", "one group has any number of inputs"
+    why = "groups of int4 weights have a multiple of 32 inputs in the kernels, not 16"
+    assert unsupported(drawn("int4", 2, 96, 16)) == why
+    table = drawn("fp4", 2, 64, 32)._replace(table=tuple(float(value) for value in range(16)))
+    assert unsupported(table).startswith("codes of 4 bits stand for themselves or for MXFP4's numbers")
