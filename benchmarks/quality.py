@@ -88,7 +88,12 @@ def texts_of(directory: Path, text: Path | None, tokens: int) -> list[list[int]]
 
 def score(executor: Executor, texts: list[list[int]]) -> Scores:
     """Scores all texts, one behind the other."""
-    return joined([scores_of(executor.logits(text)[:-1].log_softmax(-1), text) for text in texts])
+    return joined([scores_of(logs_of(executor, text), text) for text in texts])
+
+
+def logs_of(executor: Executor, text: list[int]) -> Tensor:
+    """Returns the log-probabilities `[positions, vocab]` at all of a text's tokens but the last, on the host."""
+    return executor.logits(text)[:-1].log_softmax(-1).cpu()
 
 
 def scores_of(logs: Tensor, text: list[int]) -> Scores:
@@ -133,7 +138,7 @@ def score_exactly(executor: Executor, texts: list[list[int]]) -> Exact:
     """Scores all texts by the side that others are compared with."""
     scores, likeliest = [], []
     for text in texts:
-        logs = executor.logits(text)[:-1].log_softmax(-1)
+        logs = logs_of(executor, text)
         scores.append(scores_of(logs, text))
         likeliest.append(logs.topk(min(NEAREST, logs.shape[1])))
     values, tokens = (torch.cat(each) for each in zip(*likeliest, strict=True))
@@ -144,7 +149,7 @@ def compare(executor: Executor, texts: list[list[int]], exact: Exact) -> Compare
     """Scores all texts by a side."""
     scores, divergences, begin = [], [], 0
     for text in texts:
-        logs = executor.logits(text)[:-1].log_softmax(-1)
+        logs = logs_of(executor, text)
         scores.append(scores_of(logs, text))
         end = begin + len(logs)
         theirs = logs.gather(1, exact.tokens[begin:end])

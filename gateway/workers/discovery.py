@@ -18,6 +18,7 @@ from core.tasks import Tasks
 from gateway.workers.connection import WorkerConnection, WorkerListener
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.liveness import Health
+from gateway.workers.misfits import misfits
 
 POLL_EVERY = 0.5  # s between looks into the registry
 LOOK_EVERY = 0.05  # s between looks at the workers' health
@@ -131,6 +132,9 @@ class Discovery:
         lost = 2 * len(silent) > len(connected)  # most at once: Redis has lost their records, and they beat again soon
         for worker in connected:
             worker.liveness.beating = lost or worker.epoch in records
+        for epoch, why in misfits([worker.record for worker in connected]).items():
+            if self._first(f"misfit {epoch}"):
+                log.warning("%s", why)
 
     def _connect(self, record: WorkerRecord, now: float) -> None:
         """Connects to a worker; one that this cannot be done with, whyever, harms no other."""

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from core.config import EngineConfig
+from core.config import EngineConfig, Quantization
 from engine.executor import Executor
 from engine.start.load import LoadedEngine, load_engine
 from tests.adapter_reference import adapted_by, build_adapter
 from tests.engine.drive import run, start
+from tests.engine.twins import dequantized_twin
 from tests.reference import build_model, golden, make_prompts
 from tests.variants import VARIANTS
 
@@ -88,6 +89,23 @@ def test_adapters_follow_what_loading_does_to_weights(variant: str, tmp_path: Pa
     executor = Executor(engine)
     running = start(executor, [each.prompt for each in expected], NEW_TOKENS, adapters=[digest] * len(expected))
     assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected]
+
+
+@pytest.mark.parametrize("form", ["int8", "int4", "fp8"])
+def test_adapters_on_quantized_weights_give_pefts_tokens_on_the_dequantized_model(
+    form: Quantization, llama: Path, tmp_path: Path
+) -> None:
+    """As QLoRA serves them: the base is rounded, what an adapter adds is not."""
+    adapter = build_adapter(tmp_path / "adapter", llama, r=6, target_modules="all-linear")
+    twin = dequantized_twin(llama, tmp_path / "twin", form)
+    expected = golden(twin, make_prompts(LENGTHS, 320), NEW_TOKENS, load=adapted_by(adapter))
+    for backend in BACKENDS:
+        engine = adapted_engine(llama, cpu_backend=backend, quantization=form)
+        assert engine.adapters is not None
+        digest = engine.adapters.load(adapter)
+        executor = Executor(engine)
+        running = start(executor, [each.prompt for each in expected], NEW_TOKENS, adapters=[digest] * len(expected))
+        assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected], backend
 
 
 @pytest.mark.interpreted

@@ -1,14 +1,13 @@
 """Weights that are quantized at load: how far they move, and models of them beside their dequantized copies."""
 
 import math
-import re
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from core.config import Quantization
@@ -22,7 +21,6 @@ from engine.model.quantization import (
     LARGEST_FP8,
     LOWEST,
     fitting_scales,
-    of_head,
     plain_scales,
     quantized,
     to_fp8,
@@ -33,6 +31,7 @@ from engine.model.quantized import Quantized
 from tests.engine.backends.native.measures import random
 from tests.engine.drive import run, start
 from tests.engine.test_golden import BACKENDS, make_engine, make_executor
+from tests.engine.twins import dequantized_twin
 from tests.reference import build_model, golden, make_prompts
 from tests.variants import VARIANTS
 
@@ -175,28 +174,13 @@ def test_products_of_a_trained_models_weights_stay_within_the_steps_bound(dtype:
         assert ((found - exact).abs() <= bound).all(), name
 
 
-def twin_of(directory: Path, form: Quantization) -> Path:
-    """Rewrites the checkpoint: its linear layers hold the numbers that quantized weights stand for.
-
-    Routers stay, and what makes keys and values of latent vectors.
-    """
-    tensors = load_file(directory / "model.safetensors")
-    for name, tensor in tensors.items():
-        if re.search(r"(proj|proj_with_mqa|experts\.\d+\.w\d)\.weight$", name) and "kv_b_proj" not in name:
-            tensors[name] = exact(tensor, form).dequantized()
-        elif name == "lm_head.weight":
-            tensors[name] = exact(tensor, of_head(form)).dequantized()
-    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
-    return directory
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("variant", ["llama", "qwen3", "deepseek-v3", "mixtral"])
 def test_tokens_are_those_of_the_dequantized_model(variant: str, form: Quantization, tmp_path: Path) -> None:
     """Transformers, in fp32, on the dequantized copy; every backend on the numbers themselves."""
     config = VARIANTS[variant]()
     directory = build_model(tmp_path / "model", config)
-    twin = twin_of(build_model(tmp_path / "twin", config), form)
+    twin = dequantized_twin(directory, tmp_path / "twin", form)
     expected = golden(twin, make_prompts([1, 7, 16, 33, 64], config.vocab_size), 8)
     for backend in BACKENDS:
         executor = make_executor(directory, quantization=form, cpu_backend=backend)

@@ -204,3 +204,14 @@ async def test_a_life_that_never_answers_is_dropped_and_comes_back_with_a_new_he
     assert "gone" not in await finder.poll()
     await publish(finder.store, SIGNER, gone, time.time())
     assert "gone" in await finder.poll()
+
+
+async def test_workers_of_other_weights_are_named_once(
+    finder: Finder, peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = structs.replace(like(peer, "int4", "tcp://127.0.0.1:1"), role="prefill", content="i", quantization="int4")
+    await publish(finder.store, SIGNER, other, time.time())
+    for _ in range(3):
+        await finder.poll()
+    (said,) = [record.getMessage() for record in caplog.records if "no KV passes" in record.getMessage()]
+    assert f"prefill worker int4 and decode worker {peer.epoch}: --quantization int4 does not go with none" in said
