@@ -159,6 +159,7 @@ def adapters_of_a_start(system: System, name: str) -> set[str]:
     system.start_worker(name)
     system.address(name)
     (record,) = [record for record in system.records() if record.epoch not in before]
+    wait_until(lambda: f"ready: {record.role} worker" in system.log()[written:], "the line that it is ready")
     its_log = system.log()[written:]  # nobody else has an adapter to load
     assert 0 < its_log.find("loaded the adapter 'later'") < its_log.find(f"ready: {record.role} worker"), its_log
     assert not any(held.error for held in record.adapters)
