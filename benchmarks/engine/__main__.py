@@ -18,6 +18,7 @@ import platform
 import sys
 from pathlib import Path
 from statistics import median
+from typing import get_args
 
 import torch
 
@@ -30,7 +31,7 @@ from benchmarks.limits.machine import GIBIBYTE, Machine, measure, read_rate
 from benchmarks.limits.workloads import DECODE_SWEEP, PROMPT_SWEEP, WORKLOADS, Workload
 from benchmarks.models.shapes import SHAPES
 from benchmarks.processes import in_process
-from core.config import EngineConfig
+from core.config import EngineConfig, Quantization
 from core.errors import BatonError, ConfigError
 from core.model_location import locate
 from engine.device import dtype_name
@@ -170,7 +171,7 @@ def main() -> int:
 
 def run_shape(given: argparse.Namespace) -> int:
     """Prints the tables of a shape, and writes what was asked for. Raises `BatonError` as an executor does."""
-    engine = Shaped(given.shape, given.device, given.dtype)
+    engine = Shaped(given.shape, given.device, given.dtype, given.quantization)
     print(engine.header())
     decoded, read = shaped_table.decodes(engine), shaped_table.reads(engine)
     if given.profile:
@@ -202,7 +203,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto", choices=("auto", "fp32", "bf16", "fp16"))
     parser.add_argument("--cpu-backend", default="auto", choices=("auto", "native", "torch"))
-    parser.add_argument("--quantization", default="none", choices=("none", "int8"))
+    parser.add_argument("--quantization", default="none", choices=get_args(Quantization))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=3, help="the median of so many runs is shown")
     parser.add_argument("--sweep", action="store_true", help="also batches of 1 to 64, and prompts of 128 to 4096")

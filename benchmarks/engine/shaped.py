@@ -23,7 +23,7 @@ from benchmarks.limits.floor import Work, work_of
 from benchmarks.models.random_weights import RandomWeights
 from benchmarks.models.shapes import SHAPES, write_config
 from benchmarks.processes.in_process import Loop, quiet, serve
-from core.config import EngineConfig
+from core.config import EngineConfig, Quantization
 from core.ids import AttemptKey
 from core.kvspec import blocks_for
 from core.messages import Limits as Ends
@@ -97,8 +97,14 @@ class Read:
 class Shaped:
     """Measures one engine with random weights beside the device's limits."""
 
-    def __init__(self, shape: str, device: str, dtype: Literal["auto", "fp32", "bf16", "fp16"]) -> None:
-        """Loads the engine. Raises `BatonError` as loading an engine does."""
+    def __init__(
+        self,
+        shape: str,
+        device: str,
+        dtype: Literal["auto", "fp32", "bf16", "fp16"],
+        quantization: Quantization = "none",
+    ) -> None:
+        """Loads the engine, whose random weights may be quantized. Raises `BatonError` as loading an engine does."""
         self.shape, self.sizes = shape, SIZES[shape]
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
@@ -117,9 +123,10 @@ class Shaped:
                 max_model_len=max(*self.sizes.prompts, *self.sizes.contexts) + HEADROOM,
                 max_batch_tokens=self.sizes.chunk,
                 max_sequences=max(self.sizes.batches),
+                quantization=quantization,
             )
             self.executor = Executor(load_engine(self.config, quiet, open_weights))
-        self.work: Work = work_of(self.executor.engine.model_config, self.dtype)
+        self.work: Work = work_of(self.executor.engine.model_config, self.dtype, quantization)
         with torch.inference_mode():
             for layer in self.executor.engine.pool.layers:
                 layer[1:].normal_()  # all but the null block
@@ -177,8 +184,8 @@ class Shaped:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "a CPU"
         return (
             f"{name}, torch {torch.__version__}; {self.shape} with random weights, {dtype_name(self.dtype)}, "
-            f"{self.executor.engine.backend.name} operators; copy {self.limits.copy / 1e9:.0f} GB/s, "
-            f"matrix product {self.limits.multiply / 1e12:.1f} TFLOP/s"
+            f"quantization {self.config.quantization}, {self.executor.engine.backend.name} operators; "
+            f"copy {self.limits.copy / 1e9:.0f} GB/s, matrix product {self.limits.multiply / 1e12:.1f} TFLOP/s"
         )
 
     def _floor(self, batch: int, context: int) -> float:

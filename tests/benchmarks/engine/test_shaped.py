@@ -49,6 +49,15 @@ def test_tables_json_and_picture(
     assert len(list(root.iter(f"{NAMESPACE}circle"))) == len(sizes.batches) + len(sizes.prompts)
 
 
+def test_quantized_weights_have_a_lower_floor(engine: Shaped) -> None:
+    small = Shaped("tiny", "cpu", "fp32", "int4")
+    assert "quantization int4, native operators" in small.header()
+    assert small.executor.engine.model.weights_bytes() < engine.executor.engine.model.weights_bytes() / 2
+    head = 512 * 64  # in int8; the others are 2 layers of Q and O, K and V, and three matrices
+    layers = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96)
+    assert engine.work.bytes == 4 * (layers + head) and small.work.bytes == layers * 4.5 / 8 + head
+
+
 def test_a_batch_that_does_not_fit_is_left_out(engine: Shaped) -> None:
     assert engine.decode(engine.executor.engine.pool.counts[0] // (SIZES["tiny"].contexts[-1] // 16) + 1) is None
 
