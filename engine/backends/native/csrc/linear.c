@@ -38,14 +38,41 @@ EXPORT void baton_pack(
     }
 }
 
+/* Whether rows become strips of fp32 before they are multiplied. */
+INLINE int is_widened(const struct linear *layer)
+{
+#if defined HAS_WIDE_PRODUCT
+    return layer->format == BF16 && layer->weights == BF16;
+#else
+    (void)layer;
+    return 0;
+#endif
+}
+
 /* Rows of which each panel is multiplied by so many at a time. */
 INLINE long block_rows_of(const struct product *product)
 {
+    if (is_widened(product->layer)) {
+        const long fitting = WIDE_BYTES / (product->layer->inputs * 4) / TILE_ROWS * TILE_ROWS;
+        const long most_rows = least(LEAST_ROWS, most(TILE_ROWS, fitting));
+        const long blocks = (product->rows + most_rows - 1) / most_rows;
+        return rounded_up(product->rows, blocks * TILE_ROWS) / blocks;
+    }
     const long size = product->layer->format == FP32 ? 4 : 2, rows = product->rows;
     const long fitting = X_BYTES / (product->layer->inputs * size) / LEAST_ROWS * LEAST_ROWS;
     const long most_rows = least(ROW_BLOCK, most(LEAST_ROWS, fitting));
     const long blocks = rounded_up(rows, most_rows) / most_rows;
     return least(most_rows, rounded_up(rounded_up(rows, blocks) / blocks, 32));
+}
+
+/* Floats of the strips that a thread takes. */
+static long strip_floats(const struct product *products, long count)
+{
+    long floats = 1;
+    for (const struct product *product = products; product < products + count; product++)
+        if (product->rows && is_widened(product->layer))
+            floats = most(floats, wide_room(least(product->rows, block_rows_of(product)), product->layer->inputs));
+    return floats;
 }
 
 /* What a block of rows times a panel costs, in no unit of its own. */
@@ -98,17 +125,19 @@ void baton_products(const struct product *given, long given_count, const struct 
     const long total = total_cost(own.products, own.count);
     struct product after[count_parts(next, next_count) + 1];
     const long after_count = add_parts(next, next_count, after), after_total = total_cost(after, after_count);
+    const long floats = strip_floats(own.products, own.count);
     if (total) {
 #pragma omp parallel
         {
             const long thread = omp_get_thread_num(), threads = omp_get_num_threads();
             struct scratch scratch;
+            float strips[floats] __attribute__((aligned(64)));
             prepare_share(&own, thread, threads);
             const char *then = multiply_share(after, after_count, after_total * thread / threads, after_total, 0, 0);
             if (own.preparation_count) {
 #pragma omp barrier
             }
-            begin_parts(&scratch);
+            begin_parts(&scratch, strips);
             multiply_share(
                 own.products, own.count, total * thread / threads, total * (thread + 1) / threads, then, &scratch);
             end_parts(&scratch);

@@ -10,6 +10,7 @@
 
 #include "product_bf16.h"
 #include "quantized_panel.h"
+#include "wide_product.h"
 
 #if !defined DEPTH_UNIT
 #define DEPTH_UNIT 4 /* of packed bf16 and int8: a group of int8 weights */
@@ -21,11 +22,18 @@
 #define ROW_BLOCK LEAST_ROWS
 #endif
 #define X_BYTES (768 << 10)
+#define WIDE_BYTES (1 << 20)  /* the same of x that is widened, at any rate of TILE_ROWS rows */
+#define WIDE_DEPTH_BLOCK 256  /* of bf16 weights that are widened in registers: as DEPTH_BLOCK */
+#define WIDE_AHEAD 8192       /* bytes: as AHEAD */
 #define DEPTH_BLOCK 128       /* of weights that are used as fp32: stays in the first cache, while the rows pass */
 #define BF16_DEPTH_BLOCK 2048 /* of weights that are used as bf16: stays in the second cache */
 #define INT8_DEPTH_BLOCK 192  /* of weights that are made bf16: stays in the first cache */
 #define INT8_UNIT 0x1p24f     /* what those are multiples of, see widen_to_bf16 */
 #define AHEAD 16384           /* bytes: how far before its use an fp32 panel is asked for */
+
+#if !defined HAS_BF16_PRODUCT
+#define HAS_WIDE_PRODUCT /* bf16 is multiplied in fp32 arithmetic */
+#endif
 
 /* What a thread has of its own. */
 struct scratch {
@@ -35,6 +43,11 @@ struct scratch {
     uint16_t words[INT8_DEPTH_BLOCK * PANEL], rest[STRIP * DEPTH_UNIT]; /* weights, and ends of rows, as bf16 */
     struct beside beside;
     long side; /* of the two strips of sums that take turns */
+#endif
+#if defined HAS_WIDE_PRODUCT
+    float *strips;     /* rows as `take_wide` makes them … */
+    const char *taken; /* … which ones: from here on … */
+    long taken_rows, taken_inputs; /* … and so many */
 #endif
     const char *after; /* what this thread reads when it is done with its panel, or null */
     struct finish finish;
@@ -183,6 +196,44 @@ static void multiply_in_bf16(const struct part *part, struct scratch *own)
 }
 #endif
 
+#if defined HAS_WIDE_PRODUCT
+/* Takes the rows of a part, unless the part before it had the same. */
+static void take_rows(const struct part *part, struct scratch *own)
+{
+    const long inputs = part->layer->inputs, rows = part->end - part->first;
+    const char *x = part->x + part->first * part->x_stride * 2;
+    if (own->taken == x && own->taken_rows == rows && own->taken_inputs == inputs)
+        return;
+    take_wide(x, part->x_stride, rows, inputs, own->strips);
+    own->taken = x;
+    own->taken_rows = rows;
+    own->taken_inputs = inputs;
+}
+
+static void multiply_widening(const struct part *part, struct scratch *own)
+{
+    const struct linear *layer = part->layer;
+    const long inputs = rounded_up(layer->inputs, 2), rows = part->end - part->first, strips = strips_of(rows);
+    finish_all(&own->finish); /* of another layer's sums, which these replace */
+    take_rows(part, own);
+    memset(own->sums, 0, rows * PANEL * sizeof *own->sums);
+    for (long begin = 0; begin < inputs; begin += WIDE_DEPTH_BLOCK) {
+        const long depth = least(inputs - begin, WIDE_DEPTH_BLOCK), ahead = begin * PANEL * 2 + WIDE_AHEAD;
+        const char *block = part->panel + begin * PANEL * 2;
+        const char *next = ahead < panel_bytes(layer) || !own->after ? part->panel + ahead
+                                                                     : own->after + ahead - panel_bytes(layer);
+        for (long strip = 0; strip < strips; strip++) {
+            const long row = first_of(strip, rows), count = first_of(strip + 1, rows) - row;
+            const struct asked asked = {next + strip * depth * PANEL * 2 / strips, PANEL * 4 / strips};
+            add_wide(
+                count, own->strips + row * inputs + begin * count, block, depth, asked, own->sums + row * PANEL);
+        }
+    }
+    own->finish = (struct finish){layer, own->sums, part->output, part->first, part->end, part->y, 1, part->y_stride};
+    finish_all(&own->finish);
+}
+#endif
+
 /* Multiplies; `after` is what this thread reads next, or null. */
 static void multiply_part(const struct part *part, const char *after, struct scratch *own)
 {
@@ -193,13 +244,23 @@ static void multiply_part(const struct part *part, const char *after, struct scr
         multiply_in_bf16(part, own);
         return;
     }
+#else
+    if (part->layer->format == BF16 && part->layer->weights == BF16) {
+        multiply_widening(part, own);
+        return;
+    }
 #endif
     multiply_in_fp32(part, own);
 }
 
-INLINE void begin_parts(struct scratch *own)
+INLINE void begin_parts(struct scratch *own, float *strips)
 {
     own->finish = (struct finish){0};
+#if defined HAS_WIDE_PRODUCT
+    own->strips = strips;
+    own->taken = 0;
+#endif
+    (void)strips;
 #if defined HAS_BF16_PRODUCT
     own->beside = (struct beside){.before = &own->finish};
     own->side = 0;

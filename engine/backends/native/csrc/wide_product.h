@@ -1,0 +1,122 @@
+/* A few rows times a panel in fp32 arithmetic, where the processor has no products of bf16.
+
+   bf16 weights are widened in registers: of a word with two neighbours of the depth, one
+   comes by a mask, the other by a shift: four operations for up to 24 products, so no number of rows is worth a copy. Rows are widened once for all the panels of a thread, and lie as they are used: a
+   strip of up to TILE_ROWS of them is [depth][rows].
+
+   Every sum takes its products in the order of the depth, one fused operation after the other, whatever shares the
+   registers with it: a row's bits depend neither on the other rows nor on where the depth is cut. */
+
+#ifndef WIDE_PRODUCT_H
+#define WIDE_PRODUCT_H
+
+#include "product.h"
+#include "transpose.h"
+
+/* Floats that `rows` rows of `inputs` take, and what the last strip's stores write beyond it. */
+INLINE long wide_room(long rows, long inputs) { return rows * rounded_up(inputs, 2) + LANES * LANES; }
+
+INLINE long strips_of(long rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
+/* The first row of a strip: all are about as high, since of 8 rows, strips of 6 and 2 would leave units idle. */
+INLINE long first_of(long strip, long rows) { return rows * strip / strips_of(rows); }
+
+/* Up to TILE_ROWS rows of x, bf16 and `stride` elements apart, as fp32 [depth rounded up to 2][rows]; what is missing
+   is 0. */
+INLINE void take_strip(const uint16_t *x, long stride, long rows, long depth, float *to)
+{
+    for (long k = 0; k < depth; k += LANES) {
+        const long left = depth - k, count = rounded_up(least(left, LANES), 2);
+        vec square[LANES];
+#pragma GCC unroll 16
+        for (long row = 0; row < LANES; row++)
+            square[row] = row < rows ? load_first(BF16, x + row * stride, k, left) : (vec){0};
+        if (rows == 1) {
+            store(FP32, to, k, square[0]);
+            continue;
+        }
+        transpose(square);
+        for (long i = 0; i < count; i++) /* each begins behind the rows of the one before, and writes over the rest */
+            store(FP32, to, (k + i) * rows, square[i]);
+    }
+}
+
+/* Rows of x in strips: the one that begins with row `first` is where `first` x depth, rounded up to 2, ends. */
+static void take_wide(const char *x, long stride, long rows, long depth, float *to)
+{
+    for (long strip = 0; strip < strips_of(rows); strip++) {
+        const long first = first_of(strip, rows), count = first_of(strip + 1, rows) - first;
+        take_strip((const uint16_t *)x + first * stride, stride, count, depth, to + first * rounded_up(depth, 2));
+    }
+}
+
+/* sum += a b, in the register where the sum is: GCC 12 moves it to another one, and has none left for 6 x 2 of them. */
+INLINE void add_fused(vec a, vec b, vec *sum)
+{
+#if LANES == 8 && defined __AVX2__ && defined __FMA__
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(*sum) : "x"(a), "x"(b));
+#else
+    *sum = fused(a, b, *sum);
+#endif
+}
+
+/* Memory that is asked for in the time of the products: `bytes` with every step of the depth, not above a panel's. */
+struct asked {
+    const char *next;
+    long bytes;
+};
+
+INLINE void ask_next(struct asked *asked)
+{
+    __builtin_prefetch(asked->next, 0, 2); /* into the second cache: the first is full of what is in use */
+    for (long line = 64; line < PANEL * 4 && line < asked->bytes; line += 64)
+        __builtin_prefetch(asked->next + line, 0, 2);
+    asked->next += asked->bytes;
+}
+
+/* sums += x panel, of pairs of bf16 [depth / 2][PANEL][2]. */
+INLINE void add_wide_rows(
+    const int rows, const float *x, const char *panel, long depth, struct asked asked, float *sums)
+{
+    vec sum[TILE_ROWS][TILE_VECTORS];
+#pragma GCC unroll 6
+    for (int row = 0; row < rows; row++)
+#pragma GCC unroll 4
+        for (int v = 0; v < TILE_VECTORS; v++)
+            sum[row][v] = load(FP32, sums + row * PANEL, v * LANES);
+    for (long k = 0; k < depth; k += 2, panel += PANEL * 4) {
+        ask_next(&asked);
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; half++) {
+            vec column[TILE_VECTORS];
+#pragma GCC unroll 4
+            for (int v = 0; v < TILE_VECTORS; v++) {
+                uvec word;
+                memcpy(&word, panel + v * sizeof word, sizeof word);
+                column[v] = (vec)(half ? word & 0xffff0000u : word << 16);
+            }
+#pragma GCC unroll 6
+            for (int row = 0; row < rows; row++) {
+                const vec own = all(x[(k + half) * rows + row]);
+#pragma GCC unroll 4
+                for (int v = 0; v < TILE_VECTORS; v++)
+                    add_fused(own, column[v], &sum[row][v]);
+            }
+        }
+    }
+#pragma GCC unroll 6
+    for (int row = 0; row < rows; row++)
+#pragma GCC unroll 4
+        for (int v = 0; v < TILE_VECTORS; v++)
+            store(FP32, sums + row * PANEL, v * LANES, sum[row][v]);
+}
+
+/* Adds the product of a strip that `take_wide` made, from a step of its depth on, with as many steps of a panel. */
+static __attribute__((noinline)) void add_wide(
+    long rows, const float *x, const char *panel, long depth, struct asked asked, float *sums)
+{
+#define WIDE(ROWS) add_wide_rows(ROWS, x, panel, depth, asked, sums)
+    FOR_ROWS(rows, WIDE)
+#undef WIDE
+}
+
+#endif
