@@ -2,8 +2,9 @@
 
    In a panel of PANEL outputs, as many neighbours of the depth stand beside each other as make 32 bits: fp32
    [input][PANEL], bf16 [input / 2][PANEL][2], int8 [input / 4][PANEL][4]. Missing outputs and inputs are zero. Where the
-   processor multiplies bf16, a bf16 panel is what its instructions take as it is; in all other cases a block of the depth
-   becomes what is multiplied (bf16 there, else fp32), once for a block of rows. */
+   processor multiplies bf16, a bf16 panel is what its instructions take as it is; elsewhere its weights become fp32 in
+   registers. Of other formats a block of the depth becomes what is multiplied (bf16 or fp32), once for a block of
+   rows. */
 
 #ifndef PANEL_PRODUCT_H
 #define PANEL_PRODUCT_H
@@ -30,10 +31,6 @@
 #define INT8_DEPTH_BLOCK 192  /* of weights that are made bf16: stays in the first cache */
 #define INT8_UNIT 0x1p24f     /* what those are multiples of, see widen_to_bf16 */
 #define AHEAD 16384           /* bytes: how far before its use an fp32 panel is asked for */
-
-#if !defined HAS_BF16_PRODUCT
-#define HAS_WIDE_PRODUCT /* bf16 is multiplied in fp32 arithmetic */
-#endif
 
 /* What a thread has of its own. */
 struct scratch {

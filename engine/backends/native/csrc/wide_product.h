@@ -1,8 +1,8 @@
 /* A few rows times a panel in fp32 arithmetic, where the processor has no products of bf16.
 
-   bf16 weights are widened in registers: of a word with two neighbours of the depth, one
-   comes by a mask, the other by a shift: four operations for up to 24 products, so no number of rows is worth a copy. Rows are widened once for all the panels of a thread, and lie as they are used: a
-   strip of up to TILE_ROWS of them is [depth][rows].
+   Weights are widened in registers: of a word, which holds two neighbours of the depth, one comes by a shift, the other by
+   a mask. That is four operations for up to 24 products, so a copy is worth it for no number of rows. Rows are widened
+   once for all the panels of a thread, and lie as they are used: a strip of up to TILE_ROWS of them is [depth][rows].
 
    Every sum takes its products in the order of the depth, one fused operation after the other, whatever shares the
    registers with it: a row's bits depend neither on the other rows nor on where the depth is cut. */
@@ -10,11 +10,14 @@
 #ifndef WIDE_PRODUCT_H
 #define WIDE_PRODUCT_H
 
-#include "product.h"
+#include "product_bf16.h"
 #include "transpose.h"
 
 /* Floats that `rows` rows of `inputs` take, and what the last strip's stores write beyond it. */
 INLINE long wide_room(long rows, long inputs) { return rows * rounded_up(inputs, 2) + LANES * LANES; }
+
+#if !defined HAS_BF16_PRODUCT
+#define HAS_WIDE_PRODUCT
 
 INLINE long strips_of(long rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
 /* The first row of a strip: all are about as high, since of 8 rows, strips of 6 and 2 would leave units idle. */
@@ -119,4 +122,5 @@ static __attribute__((noinline)) void add_wide(
 #undef WIDE
 }
 
+#endif
 #endif

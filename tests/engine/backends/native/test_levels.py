@@ -27,7 +27,7 @@ def test_it_proves_itself(level: ctypes.CDLL) -> None:
 
 @pytest.mark.parametrize("weights", ["exact", "int8"])
 @pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
-@pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (17, 257), (129, 1535), (64, 2080)])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (17, 257), (129, 1535), (64, 2080), (3, 9001)])
 def test_linear_equals_the_reference_and_rows_are_on_their_own(
     level: ctypes.CDLL, outputs: int, inputs: int, dtype: torch.dtype, limit: float, weights: str
 ) -> None:
