@@ -37,10 +37,25 @@ def auto_config(directory: Path, *, trust_remote_code: bool = False) -> Any:
         raise ModelError(f"{directory.name}: config.json is not valid: {sentence_of(error)}") from error
 
 
+def quantization_of(raw: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """Returns what a config.json says of quantized weights; None: it says nothing. Raises `ModelError` for no object.
+
+    It is beside the rest, or in the part that describes the text; compressed-tensors once had another name for it.
+    """
+    places = [raw, raw.get("text_config") or {}]
+    found = [place[key] for place in places for key in ("quantization_config", "compression_config") if key in place]
+    if not found:
+        return None
+    if not isinstance(found[0], dict):
+        raise ModelError(f"{name}: the quantization_config in config.json is no object: {str(found[0])[:100]}")
+    return found[0]
+
+
 def refuse_quantized(raw: dict[str, Any], name: str) -> None:
     """Raises `ModelError` for a config.json of quantized weights."""
-    if "quantization_config" in raw:
-        method = (raw["quantization_config"] or {}).get("quant_method", "unknown")
+    given = quantization_of(raw, name)
+    if given is not None:
+        method = given.get("quant_method", "unknown")
         raise ModelError(f"{name}: checkpoints quantized with {method} are not supported; use fp32, bf16 or fp16")
 
 

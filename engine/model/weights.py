@@ -123,8 +123,8 @@ class Checkpoint:
         Names with these endings may stay, such as buffers that old checkpoints carry along, and with these beginnings;
         and what the format knows to change nothing.
         """
-        asked = (name for name in self._unused if not name.endswith(endings) and not name.startswith(beginnings))
-        left = sorted(name for name in asked if not self._format.may_stay(self, name))
+        there = sorted(name for name in self._unused if not name.endswith(endings) and not name.startswith(beginnings))
+        left = [name for name in there if not self._format.may_stay(self, name)]
         if left:
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
             raise ModelError(f"{self._name}: the config has no place for the weight {left[0]}{more}")

@@ -1,0 +1,67 @@
+"""Reads AWQ checkpoints: 4 bits, packed for AutoAWQ's GEMM.
+
+A layer has `qweight` int32 `[in, out / 8]`, `qzeros` int32 `[groups, out / 8]` and `scales` `[groups, out]`. A word has
+the codes of 8 neighbouring outputs, those of 0 2 4 6 1 3 5 7 from its lowest bits up: `WQLinear_GEMM` of AutoAWQ
+(github.com/casper-hansen/AutoAWQ, awq/modules/linear/gemm.py). Lin et al. 2023 (https://arxiv.org/abs/2306.00978).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from core.errors import ModelError
+from engine.model.formats.fields import bits_of, group_of, word
+from engine.model.formats.format import Plain, StoredTensors
+from engine.model.formats.integers import group_in, integers, refuse_indivisible, unpacked
+from engine.model.quantized import Form, Weight
+
+PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
+"""Where in a word, in codes from its lowest bits, each of eight outputs is."""
+
+
+@dataclass(frozen=True)
+class Awq(Plain):
+    """Reads layers that have a `qweight`; others are numbers."""
+
+    model: str  # its name, for errors
+    group: int  # inputs that share a scale; -1: all
+
+    def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
+        """See `WeightFormat`."""
+        if stored.holds(f"{name}.weight"):
+            return super().weight(stored, name, shape)
+        outputs, inputs = shape
+        refuse_indivisible(self.model, name, "outputs", outputs, 8)
+        codes = stored.packed(f"{name}.qweight", (inputs, outputs // 8), "I32")
+        group = group_in(stored, self.model, f"{name}.scales", 0, self.group, inputs)
+        refuse_indivisible(self.model, name, "inputs", inputs, group)
+        scales = stored.tensor(f"{name}.scales", (inputs // group, outputs))
+        zeros = stored.packed(f"{name}.qzeros", (inputs // group, outputs // 8), "I32")
+        return integers(by_output(codes), by_output(zeros), scales.t().float(), group, 4, None)
+
+    def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
+        """See `WeightFormat`."""
+        if name.endswith(".qweight"):
+            return "int4", 8
+        return None, 0 if name.endswith((".qzeros", ".scales")) else 1
+
+    def settings(self) -> bytes:
+        """See `WeightFormat`."""
+        return f"awq {self.group}".encode()
+
+
+def by_output(words: Tensor) -> Tensor:
+    """Returns the codes uint8 `[out, rows]` of words int32 `[rows, out / 8]`."""
+    in_words = unpacked(words, 4).view(len(words), -1, 8)
+    return in_words[:, :, PLACES].flatten(1).t().contiguous()
+
+
+def read_awq(given: dict[str, Any], model: str) -> Awq:
+    """See `ReadFormat`."""
+    version = given.get("version") or given.get("checkpoint_format") or given.get("format") or "gemm"
+    word(str(version).lower(), model, "AWQ's version", ("gemm",))
+    if given.get("backend") == "llm-awq":
+        raise ModelError(f"{model}: AWQ's backend llm-awq is not supported; supported: version gemm of AutoAWQ")
+    bits_of(given, model, "AWQ", (4,), "bits", "w_bit")
+    return Awq(model, group_of(given, model, "group_size", "q_group_size"))

@@ -1,0 +1,124 @@
+"""Reads checkpoints of compressed-tensors, which LLM Compressor writes, by what their config says of each layer.
+
+The config has groups of layers. A group's `targets` are names, patterns behind `re:`, or `Linear`, which is all; names
+come before that. Its `weights` say bits, type and what shares a scale, its format how they are packed. See
+github.com/vllm-project/compressed-tensors: quantization/quant_args.py, compressors/. Activations are not quantized as
+it says, whatever that is.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from core.errors import ModelError
+from engine.model.formats.fields import bits_of, group_of, pattern, word
+from engine.model.formats.floats import LEFT_OUT, is_numbers
+from engine.model.formats.format import Plain, StoredTensors
+from engine.model.formats.packings import FORMATS, Scheme, Strategy
+from engine.model.quantized import Form, Weight
+
+EVERY = "Linear"
+OF_READING = (".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx", ".weight_global_scale")
+"""Ends of the names of tensors that say how weights are read."""
+UNASKED = (*LEFT_OUT, ".input_zero_point", ".output_zero_point", ".input_global_scale", ".weight_shape")
+NOTHING: dict[str, tuple[Any, ...]] = {
+    "transform_config": (None, {}, {"config_groups": {}}),
+    "moe_sparsity_config": (None, {}),
+}
+"""What is not supported, with the values that mean that there is none."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Holds what is said of some layers."""
+
+    targets: tuple[str | re.Pattern[str], ...]
+    scheme: Scheme
+
+    def names(self, layer: str) -> bool:
+        """Tells whether one of the targets is this layer."""
+        return any(layer == each if isinstance(each, str) else each.match(layer) for each in self.targets)
+
+
+@dataclass(frozen=True)
+class CompressedTensors(Plain):
+    """Reads layers that are stored quantized; others are numbers, whatever the config's `ignore` says."""
+
+    model: str  # its name, for errors
+    groups: tuple[Group, ...]
+
+    def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
+        """See `WeightFormat`."""
+        if stored.holds(f"{name}.weight") and is_numbers(stored, name):
+            return super().weight(stored, name, shape)
+        scheme = self.scheme_of(name)
+        return FORMATS[scheme.format].read(stored, self.model, name, shape, scheme)
+
+    def scheme_of(self, name: str) -> Scheme:
+        """Returns what is said of the layer `name`. Raises `ModelError` where there is nothing."""
+        found = [group for group in self.groups if group.names(name)]
+        found += [group for group in self.groups if EVERY in group.targets]
+        if not found:
+            raise ModelError(f"{self.model}: {name} is quantized, but no target of quantization_config names it")
+        return found[0].scheme
+
+    def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
+        """See `WeightFormat`."""
+        if name.endswith((*OF_READING, *UNASKED)):
+            return None, 0
+        layer, _, tensor = name.rpartition(".")
+        if tensor == "weight_packed":
+            return self.scheme_of(layer).stands_for(kind)
+        if kind in ("I8", "F8_E4M3"):
+            return "int8" if kind == "I8" else "fp8", 1
+        return None, 1
+
+    def may_stay(self, stored: StoredTensors, name: str) -> bool:
+        """See `WeightFormat`: what is said of activations and KV, and the shape that the config says as well."""
+        return name.endswith(UNASKED)
+
+    def settings(self) -> bytes:
+        """See `WeightFormat`."""
+        return f"compressed-tensors {self.groups}".encode()
+
+
+def read_compressed_tensors(given: dict[str, Any], model: str) -> CompressedTensors:
+    """See `ReadFormat`."""
+    for key, empty in NOTHING.items():
+        if given.get(key) not in empty:
+            raise ModelError(f"{model}: compressed-tensors with a {key} is not supported")
+    sparsity = (given.get("sparsity_config") or {}).get("format", "dense")
+    word(sparsity, model, "the sparsity_config of compressed-tensors with the format", ("dense",))
+    groups, whole = given.get("config_groups") or {}, given.get("format")
+    return CompressedTensors(model, tuple(_group(each, model, key, whole) for key, each in groups.items()))
+
+
+def _group(given: Any, model: str, key: str, whole: Any) -> Group:
+    if not isinstance(given, dict) or not isinstance(given.get("weights"), dict):
+        raise ModelError(f"{model}: the config group {key} of compressed-tensors does not say what its weights are")
+    targets = tuple(
+        pattern(target.removeprefix("re:"), model) if target.startswith("re:") else str(target)
+        for target in given.get("targets") or ()
+    )
+    return Group(targets, _scheme(given["weights"], model, given.get("format") or whole))
+
+
+def _scheme(weights: dict[str, Any], model: str, packing: Any) -> Scheme:
+    found = FORMATS[word(packing, model, "compressed-tensors' format", FORMATS)]
+    kind = word(str(weights.get("type") or "int").lower(), model, f"{packing} of type", found.types)
+    bits = bits_of(weights, model, str(packing), found.bits, "num_bits")
+    group, block = weights.get("group_size"), weights.get("block_structure")
+    asked = weights.get("strategy") or ("group" if group and group > 0 else "channel" if group == -1 else "tensor")
+    strategy: Strategy = found.strategies[word(str(asked).lower(), model, f"{packing} by", found.strategies)]
+    if strategy == "block":
+        if not isinstance(block, list) or len(block) != 2 or not all(isinstance(s, int) and s > 0 for s in block):
+            raise ModelError(f"{model}: compressed-tensors' block_structure {block} is no pair of sizes")
+        return Scheme(str(packing), kind, bits, strategy, block=(block[0], block[1]))
+    size = group_of(weights, model, "group_size") if strategy == "group" else -1
+    symmetric = bool(weights.get("symmetric", True))
+    if kind == "float" and not symmetric:
+        raise ModelError(f"{model}: {packing} with zero points is not supported")
+    by_activation = weights.get("actorder") in ("group", "dynamic", True)
+    if by_activation and packing != "pack-quantized":
+        raise ModelError(f"{model}: {packing} with actorder {weights['actorder']} is not supported")
+    return Scheme(str(packing), kind, bits, strategy, size, symmetric=symmetric, by_activation=by_activation)

@@ -1,0 +1,54 @@
+"""Reads fields of a `quantization_config`; what cannot be meant is refused by name and value."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from core.errors import ModelError
+
+COLUMN = -1
+"""The group size that stands for all inputs: an output has one scale."""
+
+
+def whole(given: dict[str, Any], model: str, *names: str, default: int | None = None) -> int:
+    """Returns the first field of these `names` that is there. Raises `ModelError` if it is no whole number."""
+    found = next((given[name] for name in names if given.get(name) is not None), default)
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise ModelError(f"{model}: quantization_config says {names[0]} {found}, which is no whole number")
+    return found
+
+
+def bits_of(given: dict[str, Any], model: str, method: str, known: Iterable[int], *names: str) -> int:
+    """Returns the bits of a weight. Raises `ModelError` for others than are `known`."""
+    bits, served = whole(given, model, *names), tuple(known)
+    if bits not in served:
+        raise ModelError(f"{model}: {method} with {bits} bits is not supported; supported: {_listed(served)} bits")
+    return bits
+
+
+def group_of(given: dict[str, Any], model: str, *names: str, default: int | None = None) -> int:
+    """Returns how many inputs share a scale, or `COLUMN`. Raises `ModelError` for what is neither."""
+    group = whole(given, model, *names, default=default)
+    if group < 1 and group != COLUMN:
+        raise ModelError(f"{model}: quantization_config says {names[0]} {group}; it is a number of inputs, or -1")
+    return group
+
+
+def word(found: Any, model: str, what: str, known: Iterable[str]) -> str:
+    """Returns a word of the config. Raises `ModelError` for one that is not `known`."""
+    served = tuple(known)
+    if found not in served:
+        raise ModelError(f"{model}: {what} {found} is not supported; supported: {_listed(served)}")
+    return str(found)
+
+
+def pattern(text: str, model: str) -> re.Pattern[str]:
+    """Compiles a pattern for names of layers. Raises `ModelError` for one that is none."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ModelError(f"{model}: quantization_config has the pattern {text}, which is none: {error}") from None
+
+
+def _listed(known: Iterable[Any]) -> str:
+    return ", ".join(map(str, known))

@@ -1,0 +1,69 @@
+"""Reads checkpoints in fp8: DeepSeek's blocks of 128 x 128, and weights with one scale, or one for each output.
+
+A layer's `weight` is e4m3, and multiplied by its scale, called `weight_scale_inv` (DeepSeek, and transformers) or
+`weight_scale` (vLLM, Model Optimizer). DeepSeek-AI 2024 (https://arxiv.org/abs/2412.19437), section 3.3.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from core.errors import ModelError
+from engine.model.formats.fields import word
+from engine.model.formats.floats import LEFT_OUT, Block, first_held, fp8, is_numbers
+from engine.model.formats.format import Plain, StoredTensors
+from engine.model.quantized import Form, Weight
+
+SCALES = ("weight_scale", "weight_scale_inv")
+
+
+@dataclass(frozen=True)
+class Fp8(Plain):
+    """Reads layers whose weight is stored in fp8; others are numbers."""
+
+    model: str  # its name, for errors
+    block: Block | None  # None: a scale is for an output, or for the whole weight
+
+    def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
+        """See `WeightFormat`."""
+        if is_numbers(stored, name):
+            return super().weight(stored, name, shape)
+        scale = first_held(stored, name, SCALES)
+        block = self.block
+        if block is None:
+            one = all(size == 1 for size in stored.shape(f"{name}.{scale}"))
+            block = shape if one else (1, shape[1])
+        return fp8(stored, self.model, name, shape, scale, block)
+
+    def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
+        """See `WeightFormat`."""
+        if kind == "F8_E4M3":
+            return "fp8", 1
+        return None, 0 if name.endswith((*SCALES, *LEFT_OUT)) else 1
+
+    def may_stay(self, stored: StoredTensors, name: str) -> bool:
+        """See `WeightFormat`: activations and KV are not in fp8 here."""
+        return name.endswith(LEFT_OUT)
+
+    def settings(self) -> bytes:
+        """See `WeightFormat`."""
+        return f"fp8 {self.block}".encode()
+
+
+def read_fp8(given: dict[str, Any], model: str) -> Fp8:
+    """See `ReadFormat`."""
+    word(given.get("fmt") or "e4m3", model, "fp8's fmt", ("e4m3",))
+    word(given.get("scale_fmt") or "float", model, "fp8's scale_fmt", ("float", "ue8m0"))
+    word(given.get("expert_dtype") or "fp8", model, "fp8's expert_dtype", ("fp8",))
+    found = given.get("weight_block_size")
+    if found is None:
+        return Fp8(model, None)
+    sizes = list(found) if isinstance(found, list) else []
+    if len(sizes) != 2 or not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise ModelError(f"{model}: fp8's weight_block_size {found} is no pair of sizes")
+    return Fp8(model, (sizes[0], sizes[1]))
+
+
+def read_modelopt(given: dict[str, Any], model: str) -> Fp8:
+    """See `ReadFormat`: of what NVIDIA's Model Optimizer writes, fp8 with one scale for a weight."""
+    word(given.get("quant_algo"), model, "modelopt's quant_algo", ("FP8",))
+    return Fp8(model, None)

@@ -1,0 +1,121 @@
+"""Reads GPTQ checkpoints: 4 or 8 bits, as GPTQModel, AutoGPTQ and Optimum write them.
+
+A layer has `qweight` int32 `[in x bits / 32, out]` with the codes of neighbouring inputs in a word, `qzeros` int32
+`[groups, out x bits / 32]`, `scales` `[groups, out]`, and perhaps `g_idx` int32 `[in]`, each input's group: with
+`desc_act` a group's inputs are those that were quantized one after the other, and lie anywhere. See `TorchQuantLinear`
+of GPTQModel (github.com/ModelCloud/GPTQModel). Frantar et al. 2022 (https://arxiv.org/abs/2210.17323).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from core.errors import ModelError
+from engine.model.formats.fields import bits_of, group_of, pattern, word
+from engine.model.formats.format import Plain, StoredTensors
+from engine.model.formats.integers import FORMS, group_in, integers, order_in, refuse_indivisible, unpacked
+from engine.model.quantized import Form, Weight
+
+BITS = (4, 8)
+ONES = {4: 0x11111111, 8: 0x01010101}
+"""What a word of zero points of so many bits lacks in version 1. It was subtracted from whole words, so it is added to
+whole ones: where a zero point is 0, what was borrowed from the next one comes back."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Says how one layer's codes are packed."""
+
+    bits: int
+    group: int  # inputs that share a scale; -1: all
+    by_activation: bool  # a group's inputs lie anywhere
+
+
+@dataclass(frozen=True)
+class Gptq(Plain):
+    """Reads layers that have a `qweight`; others are numbers."""
+
+    model: str  # its name, for errors
+    version: int  # 1 has zero points less one
+    packing: Packing
+    others: tuple[tuple[re.Pattern[str], Packing], ...]  # for layers whose names match: the first that does
+
+    def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
+        """See `WeightFormat`."""
+        if stored.holds(f"{name}.weight"):
+            return super().weight(stored, name, shape)
+        packing, (outputs, inputs) = self.packing_of(name), shape
+        bits, in_word = packing.bits, 32 // packing.bits
+        refuse_indivisible(self.model, name, "inputs", inputs, in_word)
+        refuse_indivisible(self.model, name, "outputs", outputs, in_word)
+        words = stored.packed(f"{name}.qweight", (inputs // in_word, outputs), "I32")
+        group = group_in(stored, self.model, f"{name}.scales", 0, packing.group, inputs)
+        groups = -(-inputs // group)
+        scales = stored.tensor(f"{name}.scales", (groups, outputs))
+        zeros = stored.packed(f"{name}.qzeros", (groups, outputs // in_word), "I32")
+        codes, order = unpacked(words.t(), bits), self._order(stored, name, packing, group, inputs)
+        return integers(
+            codes if order is None else codes[:, order],
+            self._zeros(zeros, bits).t(),
+            scales.t().float().contiguous(),
+            group,
+            bits,
+            order,
+        )
+
+    def _zeros(self, words: Tensor, bits: int) -> Tensor:
+        return unpacked(words + ONES[bits] if self.version == 1 else words, bits)
+
+    def _order(self, stored: StoredTensors, name: str, packing: Packing, group: int, inputs: int) -> Tensor | None:
+        if not packing.by_activation and not stored.holds(f"{name}.g_idx"):
+            return None
+        return order_in(stored, self.model, f"{name}.g_idx", group, inputs)
+
+    def packing_of(self, name: str) -> Packing:
+        """Returns how the layer `name` is packed."""
+        return next((packing for names, packing in self.others if names.match(name)), self.packing)
+
+    def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
+        """See `WeightFormat`."""
+        layer, _, tensor = name.rpartition(".")
+        if tensor == "qweight":
+            bits = self.packing_of(layer).bits
+            return FORMS[bits], 32 // bits
+        return None, 0 if tensor in ("qzeros", "scales", "g_idx") else 1
+
+    def may_stay(self, stored: StoredTensors, name: str) -> bool:
+        """See `WeightFormat`: AutoGPTQ once wrote biases for layers that have none, all zeros."""
+        layer, _, tensor = name.rpartition(".")
+        if tensor != "bias" or not stored.holds(f"{layer}.qweight"):
+            return False
+        return not stored.tensor(name, stored.shape(name)).any()
+
+    def settings(self) -> bytes:
+        """See `WeightFormat`."""
+        others = [(names.pattern, packing) for names, packing in self.others]
+        return f"gptq {self.version} {self.packing} {others}".encode()
+
+
+def read_gptq(given: dict[str, Any], model: str) -> Gptq:
+    """See `ReadFormat`."""
+    version = str(given.get("checkpoint_format") or given.get("format") or "gptq").lower()
+    if given.get("is_marlin_format"):
+        version = "marlin"
+    word(version, model, "GPTQ's checkpoint_format", ("gptq", "gptq_v2"))
+    word(given.get("pack_dtype") or "int32", model, "GPTQ's pack_dtype", ("int32",))
+    packing = _packing(given, model)
+    others = []
+    for names, changes in (given.get("dynamic") or {}).items():
+        if names.startswith("-:"):
+            continue  # is left out, and its weight is a tensor of numbers
+        if "adapter" in changes:
+            raise ModelError(f"{model}: GPTQ's dynamic {names} has an adapter, which is not supported")
+        others.append((pattern(names.removeprefix("+:"), model), _packing({**given, **changes}, model)))
+    return Gptq(model, 1 if version == "gptq" else 2, packing, tuple(others))
+
+
+def _packing(given: dict[str, Any], model: str) -> Packing:
+    bits = bits_of(given, model, "GPTQ", BITS, "bits", "w_bit")
+    return Packing(bits, group_of(given, model, "group_size", "q_group_size", default=128), bool(given.get("desc_act")))

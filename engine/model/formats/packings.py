@@ -1,0 +1,131 @@
+"""Lists the formats of compressed-tensors, by what they may hold and how they are unpacked."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from engine.model.families.mxfp4 import BLOCK, VALUES
+from engine.model.families.mxfp4 import unpacked as unpacked_mxfp4
+from engine.model.formats.fields import COLUMN
+from engine.model.formats.floats import Block, by_block, fp8
+from engine.model.formats.format import StoredTensors
+from engine.model.formats.integers import FORMS, integers, order_in, refuse_indivisible, unpacked
+from engine.model.quantized import Form, Quantized
+
+Strategy = Literal["tensor", "channel", "group", "block"]
+BY_ALL: dict[str, Strategy] = {"tensor": "tensor", "channel": "channel", "group": "group"}
+BY_BLOCK: dict[str, Strategy] = {"tensor": "tensor", "channel": "channel", "block": "block"}
+NVFP4_GROUP = 16
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Says how the weights of some layers are stored."""
+
+    format: str
+    type: str  # int or float
+    bits: int
+    strategy: Strategy  # what shares a scale
+    group: int = COLUMN  # inputs, where the strategy is by groups
+    symmetric: bool = True  # there are no zero points
+    by_activation: bool = False  # a group's inputs lie anywhere
+    block: Block | None = None
+
+    def blocks(self, shape: tuple[int, int]) -> Block:
+        """Returns the outputs and inputs of a weight `[out, in]` that share a scale."""
+        if self.strategy == "tensor":
+            return shape
+        return self.block or (1, shape[1] if self.group == COLUMN else self.group)
+
+    def stands_for(self, kind: str) -> tuple[Form | None, int]:
+        """Returns the form, and how many weights, of a number of what is packed as `kind`."""
+        if kind == "U8":
+            return ("int8" if self.format == "nvfp4-pack-quantized" else "int4"), 2
+        return FORMS[self.bits], 32 // self.bits
+
+
+Reader = Callable[[StoredTensors, str, str, tuple[int, int], Scheme], Quantized]
+"""Reads a layer's weight: takes the tensors, the model's name, the layer's, the weight's shape, and the scheme."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Says what a format may hold, and reads it."""
+
+    read: Reader
+    types: tuple[str, ...]
+    bits: tuple[int, ...]
+    strategies: Mapping[str, Strategy]
+
+
+def read_packed(stored: StoredTensors, model: str, name: str, shape: tuple[int, int], scheme: Scheme) -> Quantized:
+    """Reads int32 `weight_packed` `[out, in x bits / 32]`, codes of neighbouring inputs in a word."""
+    (outputs, inputs), bits = shape, scheme.bits
+    words = stored.packed(f"{name}.weight_packed", (outputs, -(-inputs * bits // 32)), "I32")
+    group = min(scheme.blocks(shape)[1], inputs)
+    scales = by_block(stored, model, f"{name}.weight_scale", shape, scheme.blocks(shape))
+    codes, zeros = unpacked(words, bits)[:, :inputs], torch.full_like(scales, 1 << bits - 1)
+    if not scheme.symmetric:
+        zeros = _zeros(stored, f"{name}.weight_zero_point", scales, bits)
+    order = None
+    if scheme.by_activation:
+        order = order_in(stored, model, f"{name}.weight_g_idx", group, inputs)
+    return integers(codes if order is None else codes[:, order], zeros, scales, group, bits, order)
+
+
+def _zeros(stored: StoredTensors, name: str, scales: Tensor, bits: int) -> Tensor:
+    """Returns zero points `[out, groups]` of unsigned codes: packed by outputs, or, until version 0.9, signed bytes."""
+    outputs, groups = scales.shape
+    if stored.kind(name) == "I8":
+        return stored.packed(name, (outputs, groups), "I8").int() + (1 << bits - 1)
+    words = stored.packed(name, (-(-outputs * bits // 32), groups), "I32")
+    return unpacked(words.t(), bits).t()[:outputs]
+
+
+def read_bytes(stored: StoredTensors, model: str, name: str, shape: tuple[int, int], scheme: Scheme) -> Quantized:
+    """Reads `weight` `[out, in]` in int8 or fp8."""
+    block = scheme.blocks(shape)
+    if scheme.type == "float":
+        return fp8(stored, model, name, shape, "weight_scale", block)
+    values = stored.packed(f"{name}.weight", shape, "I8")
+    scales, offsets = by_block(stored, model, f"{name}.weight_scale", shape, block), None
+    if not scheme.symmetric:
+        offsets = -by_block(stored, model, f"{name}.weight_zero_point", shape, block, "I8") * scales
+    return Quantized("int8", values, scales, min(block[1], shape[1]), offsets)
+
+
+def read_nvfp4(stored: StoredTensors, model: str, name: str, shape: tuple[int, int], scheme: Scheme) -> Quantized:
+    """Reads uint8 `weight_packed` `[out, in / 2]`, fp4 (e2m1) with a scale in fp8 for every 16, and one for all.
+
+    Twice an fp4 number is an integer, so it becomes int8, of groups that int4 does not have.
+    """
+    outputs, inputs = shape
+    refuse_indivisible(model, name, "inputs", inputs, NVFP4_GROUP)
+    found = stored.packed(f"{name}.weight_packed", (outputs, inputs // 2), "U8")
+    fine = stored.packed(f"{name}.weight_scale", (outputs, inputs // NVFP4_GROUP), "F8_E4M3")
+    coarse = stored.tensor(f"{name}.weight_global_scale", (1,))
+    codes = torch.stack((found & 15, found >> 4), -1).flatten(1)
+    twice = torch.tensor([int(2 * value) for value in VALUES], dtype=torch.int8)
+    return Quantized("int8", twice[codes.int()], fine.float() / coarse.float() / 2, NVFP4_GROUP)
+
+
+def read_mxfp4(stored: StoredTensors, model: str, name: str, shape: tuple[int, int], scheme: Scheme) -> Quantized:
+    """Reads uint8 `weight_packed` `[out, in / 2]`, MXFP4 with uint8 scales for every 32."""
+    outputs, inputs = shape
+    refuse_indivisible(model, name, "inputs", inputs, BLOCK)
+    found = stored.packed(f"{name}.weight_packed", (outputs, inputs // 2), "U8")
+    scales = stored.packed(f"{name}.weight_scale", (outputs, inputs // BLOCK), "U8")
+    return unpacked_mxfp4(found.unflatten(1, (-1, BLOCK // 2)), scales)
+
+
+FORMATS = {
+    "pack-quantized": Packing(read_packed, ("int",), (4, 8), BY_ALL),
+    "int-quantized": Packing(read_bytes, ("int",), (8,), BY_ALL),
+    "float-quantized": Packing(read_bytes, ("float",), (8,), {**BY_ALL, **BY_BLOCK}),
+    "naive-quantized": Packing(read_bytes, ("int", "float"), (8,), {**BY_ALL, **BY_BLOCK}),
+    "nvfp4-pack-quantized": Packing(read_nvfp4, ("float",), (4,), {"tensor_group": "group"}),
+    "mxfp4-pack-quantized": Packing(read_mxfp4, ("float",), (4,), {"group": "group"}),
+}

@@ -1,0 +1,193 @@
+"""Models in each format give the tokens, and the logits, that transformers gives for the numbers that they mean."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from core.config import EngineConfig
+from core.errors import ConfigError, ModelError
+from engine.model.formats.registry import format_of, open_checkpoint
+from engine.plan import Plan, PromptRows, Work
+from engine.start import sizing
+from engine.start.sizing import refuse_large_weights
+from tests.engine.drive import GREEDY, run, start
+from tests.engine.model.formats.library import compress
+from tests.engine.model.formats.writers import Written, awq, fp8, gptq, rewrite
+from tests.engine.test_golden import BACKENDS, make_engine, make_executor
+from tests.reference import SAFETY, build_model, golden, load_reference, logprobs, make_prompts
+from tests.variants import VARIANTS
+
+NEW_TOKENS = 6
+FP8 = {"num_bits": 8, "type": "float"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm"}
+Case = tuple[str, dict[str, Any], Callable[[str, Tensor], Written]]
+
+CASES: dict[str, Case] = {
+    "awq": ("llama-biases", AWQ, lambda name, weight: awq(weight, 64)),
+    "awq, fused": ("phi3", AWQ, lambda name, weight: awq(weight, 64)),
+    "awq, experts": ("mixtral", AWQ, lambda name, weight: awq(weight, 64)),
+    "gptq, desc_act": (
+        "granite",  # its scale of what is added to the residual multiplies weights
+        GPTQ | {"desc_act": True},
+        lambda name, weight: gptq(weight, 4, 32, version=1, desc_act=True),
+    ),
+    "gptq, 8 bits, experts": (
+        "qwen3-moe",  # experts have 40 inputs: a group and a quarter
+        GPTQ | {"bits": 8, "checkpoint_format": "gptq_v2"},
+        lambda name, weight: gptq(weight, 8, 32, version=2),
+    ),
+    "gptq, columns, latent": (
+        "deepseek-v2",
+        GPTQ | {"group_size": -1, "sym": True},
+        lambda name, weight: gptq(weight, 4, -1, version=1, symmetric=True),
+    ),
+    "fp8, blocks, latent": (
+        "deepseek-v3",
+        {"quant_method": "fp8", "weight_block_size": [128, 128]},
+        lambda name, weight: fp8(weight, (128, 128)),
+    ),
+    "fp8": ("glm4", {"quant_method": "fp8"}, lambda name, weight: fp8(weight, None, "weight_scale")),
+}
+
+
+def build(case: str, directory: Path) -> tuple[Path, Path]:
+    """Makes a quantized model, and its twin of numbers."""
+    variant, config, write = CASES[case]
+    twin = build_model(directory / "twin", VARIANTS[variant]())
+    return rewrite(twin, directory / "model", config, write), twin
+
+
+def compressed(directory: Path) -> tuple[Path, Path]:
+    """Makes a model that the library has compressed in three formats, and its twin. The last layer is left out."""
+    weights: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
+        "queries": ("re:.*self_attn.[qkv]_proj", {"num_bits": 4, "symmetric": False, "group_size": 32}, None),
+        "outputs": ("re:.*o_proj", FP8 | {"strategy": "block", "block_structure": [64, 64]}, FP8 | {"dynamic": True}),
+        "others": ("Linear", {"num_bits": 8, "strategy": "channel"}, {"num_bits": 8, "dynamic": True}),
+    }
+    groups = {
+        name: {"targets": [target], "weights": each, "input_activations": activations}
+        for name, (target, each, activations) in weights.items()
+    }
+    twin = build_model(directory / "twin", VARIANTS["llama"]())
+    return compress(twin, directory / "model", groups, ["lm_head", "re:.*layers.3.*"]), twin
+
+
+@torch.inference_mode()
+def in_pieces(model: Any, tokens: list[int], size: int) -> Tensor:
+    """Returns what `logprobs` does, of a pass over each piece of the text and a cache of those before it."""
+    rows, cache = [], None
+    for begin in range(0, len(tokens), size):
+        output = model(torch.tensor([tokens[begin : begin + size]]), past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        rows.append(output.logits[0])
+    return torch.cat(rows).double().log_softmax(-1)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """Makes each model once."""
+
+    @cache
+    def make(case: str) -> tuple[Path, Path]:
+        directory = tmp_path_factory.mktemp("formats")
+        return compressed(directory) if case == "compressed-tensors" else build(case, directory)
+
+    return make
+
+
+@pytest.mark.parametrize("case", ["compressed-tensors", *CASES])
+def test_tokens_and_logits_are_those_of_the_numbers(case: str, made: Callable[[str], tuple[Path, Path]]) -> None:
+    """Log-probabilities may be `SAFETY` times as far from transformers' as those from its own of a prompt in pieces:
+    that is what the order of sums in fp32 costs on these texts, and the numbers are the same."""
+    directory, twin = made(case)
+    expected = golden(twin, make_prompts([1, 16, 33, 50], 320), NEW_TOKENS)
+    reference, prompt = load_reference(twin), make_prompts([48], 320, seed=1)[0]
+    whole, pieces = logprobs(reference, prompt), in_pieces(reference, prompt, 7)
+    bound = SAFETY * float((whole - pieces).abs().max())
+    assert 0 < bound < 1e-3, "and still far below what a wrong scale would do"
+    scores = whole[torch.arange(47), torch.tensor(prompt[1:])]
+    for backend in BACKENDS:
+        executor = make_executor(directory, cpu_backend=backend)
+        running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
+        assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected], backend
+        tables = ([1, 2, 3],) * len(executor.engine.pool.counts)
+        executor.launch(Plan(0, [Work(1, 0, prompt, tables, GREEDY, prompt_rows=PromptRows(0, prompt[1:], 0))]))
+        found = torch.tensor([told.logprob for told in executor.collect().prompt_scores[0]], dtype=torch.float64)
+        assert (found - scores).abs().max() <= bound, backend
+
+
+def test_a_start_says_what_is_held_and_counts_weights_by_form(
+    made: Callable[[str], tuple[Path, Path]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever it is packed in: the twin of numbers has as many parameters."""
+    caplog.set_level("INFO")
+    for case, forms in (("awq", ("int4",)), ("compressed-tensors", ("int8", "int4", "fp8")), ("fp8", ("fp8",))):
+        directory, twin = made(case)
+        engine, plain = make_engine(directory), make_engine(twin)
+        assert engine.forms == forms and engine.parameters == plain.parameters
+        assert engine.pool.spec.content() != plain.pool.spec.content()
+        words = " and ".join(forms)
+        assert any(f"in fp32, {words} weights" in record.getMessage() for record in caplog.records)
+
+
+def test_a_start_takes_the_devices_own_format_for_what_is_not_quantized(
+    made: Callable[[str], tuple[Path, Path]],
+) -> None:
+    directory, twin = made("awq")
+    engine = make_engine(directory, dtype="auto")
+    assert engine.backend.dtype == make_engine(twin, dtype="auto").backend.dtype
+
+
+def test_weights_are_sized_by_the_form_that_they_are_held_in(
+    made: Callable[[str], tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of what fp32 would take is there: too little for operators that have no int4, enough for int4."""
+    directory, _ = made("awq")
+    config = EngineConfig(model="m", dtype="fp32")
+    weights = open_checkpoint(directory).parameters()
+    monkeypatch.setattr(sizing, "available_memory", lambda: weights.total() * 2)
+    cpu = torch.device("cpu")
+    refuse_large_weights(config, weights, torch.float32, cpu, frozenset({"int4"}))
+    with pytest.raises(ConfigError, match=r"its weights take .* in fp32, and only"):
+        refuse_large_weights(config, weights, torch.float32, cpu)
+
+
+def test_a_truncated_file_is_named(made: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
+    directory, _ = made("awq")
+    (tmp_path / "config.json").write_bytes((directory / "config.json").read_bytes())
+    (tmp_path / "model.safetensors").write_bytes((directory / "model.safetensors").read_bytes()[:-1000])
+    with pytest.raises(ModelError, match=r"model\.safetensors is broken or truncated"):
+        make_engine(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            {"quant_method": "bitsandbytes"},
+            "quantized with bitsandbytes are not supported; serve the checkpoint",
+        ),
+        (
+            {"quant_method": "aqlm"},
+            "m: checkpoints quantized with aqlm are not supported; supported: fp32, .*, awq",
+        ),
+        ({}, "m: checkpoints quantized with unknown are not supported"),
+        ("awq", "m: the quantization_config in config.json is no object: awq"),
+    ],
+)
+def test_formats_that_are_unknown_are_named(config: Any, words: str) -> None:
+    for raw in ({"quantization_config": config}, {"text_config": {"quantization_config": config}}):
+        with pytest.raises(ModelError, match=words):
+            format_of(raw, "m")
+
+
+def test_transformers_own_code_computes_no_quantized_model(made: Callable[[str], tuple[Path, Path]]) -> None:
+    directory, _ = made("gptq, desc_act")
+    with pytest.raises(ModelError, match="checkpoints quantized with gptq are not supported; use fp32, bf16 or fp16"):
+        make_engine(directory, model_impl="transformers")
