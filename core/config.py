@@ -21,6 +21,7 @@ ModelImpl = Literal["auto", "native", "transformers"]
 Quantization = Literal["none", "int8", "int4", "fp8"]
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 Codec = Literal["none", "fp8", "int8"]
+KVDtype = Literal["auto", "fp8", "int8"]
 Transport = Literal["shm", "ipc", "tcp"]
 Security = Literal["sealed", "none"]
 
@@ -129,6 +130,13 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             "bits each, the head in int8. What is quantized in a checkpoint stays as it is"
         ),
     ] = "none"
+    kv_dtype: Annotated[
+        KVDtype,
+        Meta(
+            description="numbers of the KV cache: auto (those of --dtype), or fp8 or int8 with a scale for each token "
+            "and vector: room for about twice bf16's texts, and lossy"
+        ),
+    ] = "auto"
     logprobs_mode: Annotated[
         LogprobsMode,
         Meta(

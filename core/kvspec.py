@@ -6,12 +6,17 @@ from typing import Literal, get_args
 import msgspec
 from msgspec import Struct, structs
 
-from core.config import BlockSize, Codec
+from core.config import BlockSize, Codec, KVDtype
+from core.errors import ConfigError
 
 VALUE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 BLOCK_SIZES = frozenset(get_args(BlockSize))
+QUANTIZED = frozenset({"fp8", "int8"})
+"""Number formats of pools whose values have a byte each, and scales beside them."""
 SCALE_BYTES = 4
 """A scale is fp32, and stands in front of the values of a block that a codec has made."""
+POOL_SCALE_BYTES = 2
+"""A scale is bf16 in a quantized pool, where each token has its own."""
 
 
 def kv_bytes(batch: int, tokens: int, layers: int, kv_heads: int, head_dim: int, value_bytes: int) -> int:
@@ -29,6 +34,7 @@ class KVGroup(Struct, frozen=True):
     shards: int = 1
     vectors: int = 1  # stored per token and layer: a key and a value for each KV head
     window: int = 0  # tokens that a query sees, itself included; 0: all before it
+    parts: tuple[int, ...] = ()  # values of a vector that share a scale, where there are scales; empty: all of them
 
     def first_needed(self, position: int) -> int:
         """Returns the first block of a text that a query at `position` sees; no later one sees an earlier block."""
@@ -52,12 +58,15 @@ class KVGroup(Struct, frozen=True):
 
     def width(self, dtype: str) -> int:
         """Returns the values of each vector of a token."""
+        if self.parts:
+            return sum(self.parts)
         return self.block_bytes // (self.block_tokens * self.vectors * VALUE_BYTES[dtype])
 
     def wire_bytes(self, codec: Codec, dtype: str) -> int:
         """Returns the bytes of a layer's block on its way. With a codec: a byte a value and a scale a vector."""
         if codec == "none":
             return self.block_bytes
+        assert dtype not in QUANTIZED, "what is quantized passes as it lies"
         return self.block_bytes // VALUE_BYTES[dtype] + self.vectors * SCALE_BYTES
 
 
@@ -71,16 +80,25 @@ class KVSpec(Struct, frozen=True):
     groups: tuple[KVGroup, ...]
     layout: str
     weights: str
-    dtype: str = "bytes"  # number format of the values: fp32, bf16, fp16; bytes: unknown, so never converted
+    dtype: str = "bytes"  # number format of the values: fp32, bf16, fp16, fp8, int8; bytes: unknown, never converted
 
     def fingerprint(self) -> str:
         """Returns 32 hexadecimal digits, equal if and only if blocks can be passed as they are."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
 
     def content(self) -> str:
-        """Returns 32 hexadecimal digits of what the values mean in any format: equal if blocks can be converted."""
+        """Returns 32 hexadecimal digits of what the values mean in any format: equal if blocks can be converted.
+
+        Those of a quantized pool never are: they pass to pools that have the same form and block size.
+        """
         groups = [(group.kind, group.layers, group.shards, group.vectors, group.window) for group in self.groups]
-        return hashlib.sha256(msgspec.json.encode((groups, self.layout, self.weights))).hexdigest()[:32]
+        form = self.form().described() if self.quantized else ""
+        return hashlib.sha256(msgspec.json.encode((groups, self.layout, self.weights, form))).hexdigest()[:32]
+
+    @property
+    def quantized(self) -> bool:
+        """Tells whether values have a byte each, with a scale for each token and part of a vector."""
+        return self.dtype in QUANTIZED
 
     def form(self, codec: Codec = "none") -> "WireForm":
         """Returns the form that this pool's blocks have on their way. All groups have one block size today."""
@@ -89,7 +107,8 @@ class KVSpec(Struct, frozen=True):
     def in_form(self, form: "WireForm") -> "KVSpec | None":
         """Returns the spec of a pool that keeps the same values in the form's format and block size, if there is one.
 
-        If its fingerprint is a peer's, the peer's blocks can be converted into this pool's.
+        If its fingerprint is a peer's, the peer's blocks can be converted into this pool's. What is quantized is not
+        converted: it would be rounded twice, or take twice the room here, and pairs of workers would differ in quality.
         """
         if form.dtype == self.dtype and all(group.block_tokens == form.block_tokens for group in self.groups):
             return self
@@ -124,12 +143,17 @@ class WireForm(Struct, frozen=True):
     """Says what a block's bytes are on their way: those of the sender's pool, or what a codec made of them.
 
     With a codec a block of a layer is its scales, fp32 `[vectors]`, and its values, a byte each,
-    `[vectors, block_tokens, width]`: int8, or fp8 e4m3. value = scale * byte.
+    `[vectors, block_tokens, width]`: int8, or fp8 e4m3. value = scale * byte. A quantized pool has none: its blocks
+    travel as they lie (`engine/model/kv_layout.py`).
     """
 
     dtype: str  # number format of the sender's pool
     block_tokens: int  # tokens of one of the sender's blocks
     codec: Codec = "none"
+
+    def described(self) -> str:
+        """Names the form of a pool's blocks, for people."""
+        return f"{self.dtype:.16} in blocks of {self.block_tokens}"
 
 
 class Piece(Struct, frozen=True):
@@ -141,6 +165,15 @@ class Piece(Struct, frozen=True):
     blocks: list[int]  # the sequence's whole block table in the pool
     first: int  # token of the sequence that the payload begins with; whole blocks of the sender follow
     held: int  # tokens before this one are in the pool already, and are not written
+
+
+def refuse_codec_of_bytes(kv_dtype: KVDtype, codec: Codec) -> None:
+    """Raises `ConfigError` for a codec of what is quantized in the pool already."""
+    if kv_dtype != "auto" and codec != "none":
+        why = (
+            f"the pool has a byte for each value already (--kv-dtype {kv_dtype}), which passes as it is; leave it none"
+        )
+        raise ConfigError("--kv-codec", codec, why)
 
 
 def blocks_for(tokens: int, block_tokens: int) -> int:

@@ -132,6 +132,7 @@ class WorkerRecord(Struct, frozen=True):
     load: Load = Load()
     memory: Memory = Memory()
     quantization: Quantization = "none"
+    kv_dtype: str = ""  # number format of its KV; what is quantized passes only between workers whose formats are equal
     links: list[KVLink] = []  # links over which KV can pass now, or has passed
     adapters: tuple[HeldAdapter, ...] = ()
     adapter_list: int = 0  # number of the list (`core/adapter_list.py`) that it has followed

@@ -178,7 +178,9 @@ def _bar(parts: Sequence[tuple[str, float]]) -> str:
 
 
 def _precision(record: WorkerRecord) -> str:
-    return record.dtype if record.quantization == "none" else f"{record.dtype}, {record.quantization} weights"
+    weights = "" if record.quantization == "none" else f", {record.quantization} weights"
+    kv = "" if record.kv_dtype in ("", record.dtype) else f", {record.kv_dtype} KV"
+    return record.dtype + weights + kv
 
 
 def _links(record: WorkerRecord) -> str:

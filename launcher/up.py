@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from core.adapters import parse_sources
 from core.cli import parse
 from core.errors import BatonError, ConfigError
+from core.kvspec import refuse_codec_of_bytes
 from core.listening import http_url
 from core.sealing import load_secret, new_secret
 from launcher import greeting
@@ -68,6 +69,7 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
         raise ConfigError("--allow-lora-loading", "true", "it needs --lora-root, below which adapters are")
     if config.engine.lora_root and not Path(config.engine.lora_root).expanduser().is_dir():
         raise ConfigError("--lora-root", config.engine.lora_root, "is not a directory")
+    refuse_codec_of_bytes(config.engine.kv_dtype, config.transfer.kv_codec)
     if config.redis:
         check_redis(config.redis)
     prefill = (0 if len(gpus) == 1 else 1) if config.prefill is None else config.prefill

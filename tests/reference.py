@@ -77,15 +77,19 @@ def golden(
     process: Process = unchanged,
     load: Callable[[Path], Any] = load_reference,
     most_dropped: float = MOST_DROPPED,
+    safety: float = SAFETY,
 ) -> list[Golden]:
-    """Greedy continuations that are safe to compare; asserts that at most `most_dropped` of the prompts are not."""
+    """Greedy continuations that are safe to compare; asserts that at most `most_dropped` of the prompts are not.
+
+    Tokens count as safe from `safety` times the measured error on.
+    """
     model = load(directory)
     runs, error = [], 0.0
     for prompt in prompts:
         found, logits = _greedy(model, prompt, new_tokens, process)
         runs.append(found)
         error = max(error, float((logits - _one_pass(model, found)).abs().max()))
-    safe = [run for run in runs if min(run.margins) >= SAFETY * error]
+    safe = [run for run in runs if min(run.margins) >= safety * error]
     dropped = len(runs) - len(safe)
     print(f"reference {directory.name}: fp32 error {error:.2e}, {dropped} of {len(runs)} prompts dropped")
     assert dropped <= most_dropped * len(runs), f"{dropped} of {len(runs)} prompts are too close to call"

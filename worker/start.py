@@ -24,6 +24,7 @@ from core.errors import BatonError
 from core.grammars import read_tokenizer
 from core.hub_kernels import notice
 from core.ids import new_epoch
+from core.kvspec import refuse_codec_of_bytes
 from core.model_location import locate
 from core.records import Role as RoleName
 from core.records import WorkerRecord
@@ -80,6 +81,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     status.report("connecting to Redis")
     asyncio.run(_check_store(config.store.redis))
 
+    refuse_codec_of_bytes(config.engine.kv_dtype, config.transfer.kv_codec)
     if name == "prefill":  # computes no decodes
         config = structs.replace(config, engine=structs.replace(config.engine, decode_graphs="off"))
     engine = load_engine(config.engine, status.report)
@@ -197,6 +199,7 @@ def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
         started_at=time.time(),
         memory=engine.memory,
         quantization=_quantization(config, engine),
+        kv_dtype=spec.dtype,
     )
 
 

@@ -79,7 +79,7 @@ class Backend(ABC, Generic[OwnLinear, Step]):
 
     @abstractmethod
     def attention(self, config: TextModel, pool: list[Tensor]) -> Attention[Step]:
-        """Makes the attention over a pool's layers, each `[blocks, kv_heads, 2, block, head_dim]`."""
+        """Makes the attention over a pool's layers, as `engine/model/kv_layout.py` has them."""
 
     def warm_up(self, config: TextModel, pool: list[Tensor]) -> None:
         """Compiles what the steps of a start do not need and a request should not wait for."""

@@ -68,14 +68,14 @@ def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, mode
         except subprocess.CalledProcessError as error:
             why = f"Triton cannot start: {compiler_problem(error)}; torch's operators need neither"
             raise ConfigError(setting, value, why) from None
-    why = backend.unsupported(model, dtype, config.block_size)
+    why = backend.unsupported(model, dtype, config.block_size, config.kv_dtype)
     if why:
         raise ConfigError(setting, value, f"{why}; torch's operators support it")
     return backend.TritonBackend(device, dtype)
 
 
 def _native(config: EngineConfig, dtype: torch.dtype, model: TextModel) -> ctypes.CDLL | None:
-    why = unsupported(model, dtype, config.block_size)
+    why = unsupported(model, dtype, config.block_size, config.kv_dtype)
     if not why:
         try:
             native = load()

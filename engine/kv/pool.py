@@ -1,11 +1,12 @@
 """Holds the memory of all KV blocks, and gives and takes its bytes for the I/O thread.
 
-One tensor per group, `[layers, blocks, vectors, block, width]`: adjacent blocks of a layer are adjacent in memory, so
-runs of blocks leave as one frame. What a vector means only attention knows. On a CPU each is an anonymous mapping,
-which begins at a page, costs no memory before it is used, and is read without a copy (`host_bytes.py`). On CUDA bytes
-pass through pinned memory on a stream of their own (`device_bytes.py`); moves of blocks belong to the engine's stream,
-like the steps that they are between. What a codec makes of blocks, and what other pools have, is converted on the way
-(`codec.py`).
+One tensor per group, `[layers, blocks, vectors, block, width]`, or `[layers, blocks, vectors, bytes]` where values have
+a byte each, with scales (`engine/model/kv_layout.py` has both layouts): adjacent blocks of a layer are adjacent in
+memory, so runs of blocks leave as one frame. What a vector means only attention knows. On a CPU each is an anonymous
+mapping, which begins at a page, costs no memory before it is used, and is read without a copy (`host_bytes.py`). On
+CUDA bytes pass through pinned memory on a stream of their own (`device_bytes.py`); moves of blocks belong to the
+engine's stream, like the steps that they are between. What a codec makes of blocks, and what other pools have, is
+converted on the way (`codec.py`); what is quantized leaves and lands as it lies.
 
 A layer's number is the model's, wherever it is asked for.
 """
@@ -30,8 +31,11 @@ from engine.kv.mover import BlockMover
 from engine.kv.moves import batches
 from engine.kv.pages_ahead import AHEAD, PagesAhead
 from engine.kv.payload import Payload, size_of
+from engine.model.kv_layout import FORMS
 from engine.plan import NULL_BLOCK, BlockMove, Work
 
+STORED: dict[str, torch.dtype] = {**DTYPES, **{str(name): dtype for dtype, name in FORMS.items()}}
+"""Number formats of a pool's tensors, by their names."""
 STAGED = 32 << 20
 """Bytes that one batch of moves gathers before it scatters them."""
 
@@ -103,9 +107,9 @@ class KVPool:
         self._device = device
         self.spec = spec
         self.counts = tuple(counts)
-        dtype = DTYPES[spec.dtype]
+        dtype = STORED[spec.dtype]
         shapes = [
-            (len(group.layers), count, group.vectors, group.block_tokens, group.width(spec.dtype))
+            (len(group.layers), count, group.vectors, *_shape_of(group, spec))
             for group, count in zip(spec.groups, counts, strict=True)
         ]
         self._bytes: PoolBytes
@@ -126,7 +130,7 @@ class KVPool:
         found: dict[int, Tensor] = {}
         for group, tensor in zip(spec.groups, self._tensors, strict=True):
             found |= zip(group.layers, tensor, strict=True)
-        self.layers = [found[layer] for layer in range(len(found))]  # each [blocks, vectors, block, width]
+        self.layers = [found[layer] for layer in range(len(found))]  # each [blocks, vectors, block, width], or bytes
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Carries moves out, each seeing the result of those before it. Used by the engine's thread.
@@ -194,6 +198,7 @@ class KVPool:
         With a codec it is one view of memory of its own, as `core.kvspec.WireForm` says.
         """
         self._check(group, blocks, layer)
+        assert codec == "none" or not self.spec.quantized, "what is quantized leaves as it lies"
         return self._bytes.read(group, layer, blocks, codec)
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
@@ -214,8 +219,8 @@ class KVPool:
         self._check(piece.group, piece.blocks, piece.layer)
         assert piece.first >= 0
         form, size = piece.form, size_of(payload)
-        if form.dtype not in VALUE_BYTES or form.block_tokens < 1:
-            raise MessageError(f"blocks of {form.block_tokens} tokens in {form.dtype!r} cannot be converted")
+        if form.dtype not in VALUE_BYTES or form.block_tokens < 1 or self.spec.quantized:
+            raise MessageError(f"KV of {form.described()} cannot be converted to {self.spec.form().described()}")
         group = self.spec.groups[piece.group]
         block_bytes = bytes_of(form, group.vectors, group.width(self.spec.dtype))
         if not size or size % block_bytes:
@@ -227,6 +232,13 @@ class KVPool:
         assert layer is None or layer in self.spec.groups[group].layers, f"no layer {layer} in group {group}"
         count = self.counts[group]
         assert all(0 <= block < count for block in blocks), f"blocks beyond the group's {count}"
+
+
+def _shape_of(group: KVGroup, spec: KVSpec) -> tuple[int, ...]:
+    """Returns the shape of a vector of a block."""
+    if spec.quantized:
+        return (group.block_bytes // group.vectors,)
+    return group.block_tokens, group.width(spec.dtype)
 
 
 def _mapping(count: int, group: KVGroup) -> mmap.mmap:

@@ -2,25 +2,39 @@
 
 import torch
 
+from core.config import KVDtype
 from core.kvspec import KVGroup, KVSpec
 from engine.device import dtype_name
 from engine.model.config import TextModel, computation
-from engine.model.kv_layout import kv_layouts
+from engine.model.kv_layout import bytes_of_vector, kv_layouts
 
 
-def make_spec(config: TextModel, dtype: torch.dtype, block_tokens: int, weights: str) -> KVSpec:
-    """Makes a group of all layers that store the same and see as far. `weights` is a digest of the model's weights."""
+def make_spec(
+    config: TextModel, dtype: torch.dtype, block_tokens: int, weights: str, kv_dtype: KVDtype = "auto"
+) -> KVSpec:
+    """Makes a group of all layers that store the same and see as far. `weights` is a digest of the model's weights.
+
+    `dtype` is the model's number format, in which KV is kept unless `kv_dtype` says otherwise.
+    """
     layouts = kv_layouts(layer.attention for layer in config.layers)
     groups = tuple(
         KVGroup(
             layout.kind,
             layers,
             block_tokens,
-            block_bytes=layout.vectors * block_tokens * layout.width * dtype.itemsize,
+            block_bytes=layout.vectors
+            * (
+                block_tokens * layout.width * dtype.itemsize
+                if kv_dtype == "auto"
+                else bytes_of_vector(layout, block_tokens)
+            ),
             vectors=layout.vectors,
             window=layout.window,
+            parts=layout.parts,
         )
         for layout, layers in layouts.items()
     )
     axes = " ".join(layout.axes for layout in layouts)
-    return KVSpec(groups, f"{axes} {computation(config).decode()}", weights, dtype_name(dtype))
+    return KVSpec(
+        groups, f"{axes} {computation(config).decode()}", weights, dtype_name(dtype) if kv_dtype == "auto" else kv_dtype
+    )

@@ -177,7 +177,7 @@ def _load_ours(
     checkpoint.refuse_unused(unused, (*names.ignored, *(f"{names.layer.format(index)}." for index in behind)))
     progress("hashing weights", 0.0)
     digest = checkpoint.digest(computation(model_config) + config.quantization.encode())
-    spec = make_spec(model_config, dtype, config.block_size, digest)
+    spec = make_spec(model_config, dtype, config.block_size, digest, config.kv_dtype)
     adapters = None
     if config.adapts:
         adapters = AdapterSlots(make.places, config.max_loras, config.max_lora_rank, device, dtype)

@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,11 @@ def load_wrapped(
     model: WrappedModel[Any] = WrappedModel(own, attentions)
     progress("hashing weights", 0.0)
     digest = checkpoint.digest(computation(described) + config.quantization.encode())
-    spec = make_spec(described, dtype, config.block_size, digest)
+    spec = make_spec(described, dtype, config.block_size, digest, config.kv_dtype)
     held = tuple(form for form, _ in forms.most_common())
     loaded = LoadedModel(backend, model, described, spec, parameters.total(), forms=held, is_ours=False)
     progress("comparing with transformers", 0.0)
     blocks = blocks_needed(config.block_size)
-    prove(loaded.with_pool([blocks] * len(spec.groups)), alone, config.quantization)
+    numbers = replace(loaded, spec=make_spec(described, dtype, config.block_size, digest))  # bytes would be rounded
+    prove(numbers.with_pool([blocks] * len(spec.groups)), alone, config.quantization)
     return loaded

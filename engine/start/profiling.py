@@ -80,7 +80,7 @@ def warm_up(engine: Engine) -> None:
             layer = group.layers[0]
             pool.move([BlockMove("copy", number, 1, 2)])
             pool.write(number, layer, [2], pool.read(number, layer, [1]))
-            for codec in codecs:
+            for codec in codecs if not pool.spec.quantized else ():
                 form = WireForm(pool.spec.dtype, group.block_tokens, codec)
                 pool.convert(Piece(form, number, layer, [2], 0, 0), pool.read(number, layer, [1], codec))
 

@@ -28,7 +28,9 @@ def engine_families(model: str, workers: Iterable[Worker]) -> Iterator[Metric]:
         labels = [model, record.epoch, record.role]
         load = record.load
         steps.add_metric(labels, _cumulative(load.step_tokens), load.step_tokens.tokens)
-        caches.add_metric([*labels, str(record.block_tokens), str(load.blocks_total), record.dtype, "True"], 1)
+        caches.add_metric(
+            [*labels, str(record.block_tokens), str(load.blocks_total), record.kv_dtype or record.dtype, "True"], 1
+        )
     yield steps
     yield caches
 

@@ -10,6 +10,7 @@ import zmq.asyncio
 
 from core.curve_keys import CurveKeys
 from core.errors import StoreUnavailable
+from core.kvspec import QUANTIZED
 from core.records import WorkerRecord
 from core.registry import listed
 from core.sealing import Signer
@@ -146,7 +147,18 @@ class Discovery:
             log.warning(why, record.role, record.epoch, record.address, error, BURIED_SECONDS)
             return
         log.info("found %s worker %s at %s", record.role, record.epoch, record.address)
+        self._name_misfits(record)
         self._directory.add(connection)
+
+    def _name_misfits(self, record: WorkerRecord) -> None:
+        """Says once, for each pair of formats, that no KV passes between workers: one that is quantized."""
+        for other in self._directory:
+            formats = sorted((record.kv_dtype, other.record.kv_dtype))
+            quantized = not QUANTIZED.isdisjoint(formats) and formats[0] != formats[1]
+            if quantized and record.role != other.record.role and self._first(" ".join(formats)):
+                why = "%s worker %s has KV in %s, %s worker %s in %s (--kv-dtype): none passes between them"
+                ours = record.role, record.epoch, record.kv_dtype
+                log.warning(why, *ours, other.record.role, other.epoch, other.record.kv_dtype)
 
     def _fits(self, record: WorkerRecord) -> bool:
         if short_name(record.model) == self._model:

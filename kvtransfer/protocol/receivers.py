@@ -209,7 +209,9 @@ class Receivers:
             return "version", f"protocol version {message.version} here meets version {VERSION}", False
         theirs = self._spec.in_form(message.form)
         if theirs is None or theirs.fingerprint() != message.fingerprint:
-            return "misfit", f"KV layout {message.fingerprint} does not fit {self._fingerprint}", False
+            both = (message.fingerprint, message.form), (self._fingerprint, self._spec.form())
+            their_kv, our_kv = (f"{name} ({form.described()})" for name, form in both)
+            return "misfit", f"KV layout {their_kv} does not fit {our_kv}", False
         if message.form.codec != "none" and theirs.dtype not in VALUE_BYTES:
             return "misfit", f"KV of {theirs.dtype} has no codec {message.form.codec}", False
         if not message.samples or not message.prompt.token_ids or not 0 <= message.remaining_ms < FOREVER_MS:

@@ -4,7 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from core.config import Codec, TransferConfig
-from core.kvspec import KVGroup, KVSpec, Piece, WireForm
+from core.errors import ConfigError
+from core.kvspec import KVGroup, KVSpec, Piece, WireForm, refuse_codec_of_bytes
 from core.messages import Credit, Grant, Open, Refused
 from kvtransfer.events import LayerReady, RoomGranted, RoomWanted
 from kvtransfer.handoff import HandoffKey
@@ -49,6 +50,36 @@ def test_what_cannot_be_converted_is_refused_with_both_fingerprints(changes: dic
     assert isinstance(send, Send) and isinstance(send.message, Refused)
     assert (send.message.reason, send.message.retryable) == ("misfit", False)
     assert theirs.fingerprint() in send.message.message and SPEC.fingerprint() in send.message.message
+
+
+@pytest.mark.parametrize("theirs", [WireForm("bf16", 16), WireForm("fp8", 16), WireForm("int8", 8)])
+@pytest.mark.parametrize("quantized_here", [True, False])
+def test_what_is_quantized_is_not_converted_and_refused_with_both_forms(theirs: WireForm, quantized_here: bool) -> None:
+    """From numbers, to them, from another form, and from other blocks."""
+    ends = _pool(theirs), _pool(WireForm("int8", 16))
+    if not quantized_here:
+        ends = ends[::-1]
+    sent, here = ends
+    assert sent.content() != here.content()
+    (send,) = Receivers(TransferConfig(), DECODE, here).receive(LINK, open_of(sent, 20), 0, 0.0)
+    assert isinstance(send, Send) and isinstance(send.message, Refused)
+    for spec in ends:
+        assert f"{spec.fingerprint()} ({spec.dtype} in blocks of {spec.groups[0].block_tokens})" in send.message.message
+
+
+def test_what_is_quantized_passes_as_it_lies() -> None:
+    here = _pool(WireForm("int8", 16))
+    (wanted,) = Receivers(TransferConfig(), DECODE, here).receive(LINK, open_of(here, 20), 0, 0.0)
+    assert isinstance(wanted, RoomWanted) and here.content() == _pool(WireForm("int8", 16)).content()
+    with pytest.raises(ConfigError, match=r"^--kv-codec: 'fp8': the pool has a byte for each value"):
+        refuse_codec_of_bytes("int8", "fp8")
+
+
+def _pool(form: WireForm) -> KVSpec:
+    """Describes a pool of two layers with four vectors of eight numbers for each token."""
+    byte = {"bf16": 2 * 8, "int8": 8 + 2, "fp8": 8 + 2}[form.dtype]
+    group = KVGroup("full", (0, 1), form.block_tokens, form.block_tokens * 4 * byte, vectors=4, parts=(8,))
+    return KVSpec((group,), "test", "none", form.dtype)
 
 
 def test_a_form_that_is_not_the_fingerprints_is_refused() -> None:

@@ -38,6 +38,8 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--decode", "two"], "error: --decode: 'two': "),
         (["--device", "tpu"], "error: --device: 'tpu': "),
         (["--dtype", "fp64"], "error: --dtype: 'fp64': "),
+        (["--kv-dtype", "int4"], "error: --kv-dtype: 'int4': "),
+        (["--kv-dtype", "fp8", "--kv-codec", "int8"], "error: --kv-codec: 'int8': the pool has a byte for each value"),
         (["--block-size", "17"], "error: --block-size: '17': "),
         (["--kv-memory", "lots"], "error: --kv-memory: 'lots': "),
         (["--max-model-len", "-5"], "error: --max-model-len: '-5': "),

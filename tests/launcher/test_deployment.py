@@ -34,6 +34,7 @@ EVERYTHING = UpConfig(
         cpu_backend="torch",
         cuda_backend="torch",
         quantization="int8",
+        kv_dtype="fp8",
         max_model_len=99,
         kv_memory=1 << 20,
         host_kv_memory=3 << 20,

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from core.config import KVDtype
 from engine.backends.native.experts import MOST_EXPERTS
 from engine.backends.native.library import FORMATS, AttentionArguments, Manner
 from engine.device import dtype_name
@@ -26,12 +27,14 @@ UNIT = 8
 """Numbers of a `struct unit`. The library is asked whether these constants are attention_step.h's."""
 
 
-def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
+def unsupported(config: TextModel, dtype: torch.dtype, block: int, kv_dtype: KVDtype = "auto") -> str:
     """Says why the native operators cannot serve such a model, in a few words; empty: they can."""
     if dtype not in FORMATS:
         return f"fp32 and bf16 are supported, not {dtype_name(dtype)}"
     if MAX_BLOCK % block:
         return f"block sizes that divide {MAX_BLOCK} are supported, not {block}"
+    if kv_dtype != "auto":
+        return f"KV in {kv_dtype} is not supported"
     return next(filter(None, map(_missing, dict.fromkeys(config.layers))), "")
 
 

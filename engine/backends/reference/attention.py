@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from engine.backends.reference.head_attention import HeadAttentionStep
+from engine.backends.reference.kv_rows import KVRows, rows_of
 from engine.backends.reference.latent_attention import LatentAttentionStep
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch
@@ -16,11 +18,15 @@ from engine.model.linear import LatentProducts
 class ReferenceAttention:
     """See `engine.model.attention.Attention`."""
 
-    def __init__(self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention]) -> None:
-        """Takes the pool's layers, each `[blocks, vectors, block, width]`."""
+    def __init__(
+        self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention], dtype: torch.dtype | None = None
+    ) -> None:
+        """Takes the pool's layers, as `engine/model/kv_layout.py` has them.
+
+        `dtype` is what the model computes in; None: the layers' own format.
+        """
         self._layers = [
-            layer.unflatten(1, (-1, 2)) if isinstance(attention, HeadAttention) else layer
-            for layer, attention in zip(layers, attentions, strict=True)
+            rows_of(layer, attention, dtype or layer.dtype) for layer, attention in zip(layers, attentions, strict=True)
         ]
         self._attentions = attentions
         self._groups = groups_of_layers(attentions)
@@ -33,7 +39,7 @@ class ReferenceAttentionStep(AttentionStep):
     """See `engine.model.attention.AttentionStep`."""
 
     def __init__(
-        self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention], groups: Sequence[int], batch: Batch
+        self, layers: Sequence[KVRows], attentions: Sequence[AnyAttention], groups: Sequence[int], batch: Batch
     ) -> None:
         self._layers = layers
         self._attentions = attentions

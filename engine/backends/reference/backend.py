@@ -43,4 +43,4 @@ class ReferenceBackend(Backend[Linear, AttentionStep]):
         return OperatorLayers(config, layers, norm, between)
 
     def attention(self, config: TextModel, pool: list[Tensor]) -> ReferenceAttention:
-        return ReferenceAttention(pool, [layer.attention for layer in config.layers])
+        return ReferenceAttention(pool, [layer.attention for layer in config.layers], self.dtype)

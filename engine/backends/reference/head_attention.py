@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.backends.reference.kv_rows import KVRows
 from engine.backends.reference.rectangles import Rectangle, rectangles
 from engine.model.batch import Batch
 from engine.model.config import HeadAttention
@@ -20,32 +21,31 @@ bound: what many sequences share is there once, but each of them gathers it."""
 
 
 class HeadAttentionStep:
-    """Stores and attends in one step, in layers `[blocks, kv_heads, 2, block, head_dim]` of one KV group."""
+    """Stores and attends in one step, in layers of one KV group, whose vectors are `[kv_heads, 2]` for each token."""
 
-    def __init__(self, layer: Tensor, batch: Batch, group: int, window: int) -> None:
+    def __init__(self, layer: KVRows, batch: Batch, group: int, window: int) -> None:
         """Takes any layer of the group."""
         self._tables = batch.groups[group]
-        _, self._kv_heads, _, self._block, self._dim = layer.shape
+        self._kv_heads, self._block, self._dim = layer.vectors // 2, layer.block, layer.width
         self._dtype = layer.dtype
-        self._products_win = layer.device.type == "cpu" and layer.dtype == torch.bfloat16
+        self._products_win = self._tables.slots.device.type == "cpu" and layer.dtype == torch.bfloat16
         self._store_rows = self._slot_rows(self._tables.slots)
-        most = GATHERED // (2 * self._kv_heads * self._dim * layer.element_size())
+        most = GATHERED // (2 * self._kv_heads * self._dim * layer.dtype.itemsize)
         self.rectangles = list(rectangles(batch, group, self._block, window, most, layer.dtype))
         self._gathered = [self._gather_rows(each.tables) for each in self.rectangles]
         self._spread = [self._per_head(each) for each in self.rectangles]
 
-    def store(self, pool: Tensor, keys_values: Tensor) -> None:
+    def store(self, pool: KVRows, keys_values: Tensor) -> None:
         """Clears a block that a sequence enters first.
 
         Masked scores must not meet what its last owner left, which may be NaN, and NaN survives a mask.
         """
         if self._tables.fresh_blocks.numel():
-            pool.index_fill_(0, self._tables.fresh_blocks, 0)
-        pool.view(-1, self._dim).index_copy_(0, self._store_rows, keys_values.reshape(-1, self._dim))
+            pool.clear(self._tables.fresh_blocks)
+        pool.put(self._store_rows, keys_values.reshape(-1, self._dim))
 
-    def attend(self, pool: Tensor, queries: Tensor, attention: HeadAttention, sinks: Tensor | None) -> Tensor:
+    def attend(self, pool: KVRows, queries: Tensor, attention: HeadAttention, sinks: Tensor | None) -> Tensor:
         """See `engine.model.attention.AttentionStep.attend`."""
-        pool = pool.view(-1, self._block * self._dim)  # [blocks x kv_heads x 2, block x dim]
         if len(self.rectangles) == 1 and self.rectangles[0].rows is None:
             return self._one(0, pool, queries.unsqueeze(1), attention, sinks).squeeze(1)
         output = torch.empty_like(queries, memory_format=torch.contiguous_format)
@@ -54,12 +54,12 @@ class HeadAttentionStep:
         return output
 
     def _one(
-        self, number: int, pool: Tensor, queries: Tensor, attention: HeadAttention, sinks: Tensor | None
+        self, number: int, pool: KVRows, queries: Tensor, attention: HeadAttention, sinks: Tensor | None
     ) -> Tensor:
         """Attends from `queries` `[works, queries, heads, dim]` of a rectangle; returns the same shape."""
         works, count, heads, dim = queries.shape
         shared = heads // self._kv_heads
-        gathered = pool.index_select(0, self._gathered[number]).view(2, works, self._kv_heads, -1, dim)
+        gathered = pool.take(self._gathered[number]).view(2, works, self._kv_heads, -1, dim)
         keys, values = gathered[0], gathered[1]  # [works, kv_heads, keys, dim]
         mask, scale = self.rectangles[number].mask, attention.scale
         if mask is None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.backends.reference.kv_rows import KVRows
 from engine.backends.reference.rectangles import Rectangle, rectangles
 from engine.model.batch import Batch
 from engine.model.config import LatentAttention
@@ -21,22 +22,22 @@ EXPANDED = 256 << 20
 
 
 class LatentAttentionStep:
-    """Stores and attends in one step, in layers `[blocks, 1, block, latent + rope]` of one KV group."""
+    """Stores and attends in one step, in layers of one KV group, with a vector of latent + rope for each token."""
 
-    def __init__(self, layer: Tensor, batch: Batch, group: int) -> None:
+    def __init__(self, layer: KVRows, batch: Batch, group: int) -> None:
         """Takes any layer of the group."""
         self._tables = batch.groups[group]
-        _, _, block, self._width = layer.shape
-        most = GATHERED // (self._width * layer.element_size())
-        self.rectangles = list(rectangles(batch, group, block, 0, most, layer.dtype))
+        self._width = layer.width
+        most = GATHERED // (self._width * layer.dtype.itemsize)
+        self.rectangles = list(rectangles(batch, group, layer.block, 0, most, layer.dtype))
 
-    def store(self, pool: Tensor, vectors: Tensor) -> None:
+    def store(self, pool: KVRows, vectors: Tensor) -> None:
         """Clears a block that a sequence enters first, as `HeadAttentionStep` does."""
         if self._tables.fresh_blocks.numel():
-            pool.index_fill_(0, self._tables.fresh_blocks, 0)
-        pool.view(-1, self._width).index_copy_(0, self._tables.slots, vectors.squeeze(1))
+            pool.clear(self._tables.fresh_blocks)
+        pool.put(self._tables.slots, vectors.squeeze(1))
 
-    def attend(self, pool: Tensor, queries: Tensor, attention: LatentAttention) -> Tensor:
+    def attend(self, pool: KVRows, queries: Tensor, attention: LatentAttention) -> Tensor:
         """See `engine.model.attention.AttentionStep.attend`: all works in the absorbed form."""
         output = queries.new_empty((*queries.shape[:2], attention.latent_rank))
         for rectangle in self.rectangles:
@@ -45,7 +46,7 @@ class LatentAttentionStep:
         return output
 
     def attend_latent(
-        self, pool: Tensor, queries: Tensor, attention: LatentAttention, products: LatentProducts
+        self, pool: KVRows, queries: Tensor, attention: LatentAttention, products: LatentProducts
     ) -> Tensor:
         """See `engine.model.attention.AttentionStep.attend_latent`."""
         output = queries.new_empty((*queries.shape[:2], attention.value_dim))
@@ -60,9 +61,9 @@ class LatentAttentionStep:
             rectangle.put(found, output)
         return output
 
-    def _gathered(self, pool: Tensor, rectangle: Rectangle) -> Tensor:
+    def _gathered(self, pool: KVRows, rectangle: Rectangle) -> Tensor:
         """Returns the vectors of a rectangle's works, `[works, keys, latent + rope]`."""
-        vectors = pool.flatten(1).index_select(0, rectangle.tables.flatten())
+        vectors = pool.take(rectangle.tables.flatten())
         vectors = vectors.view(rectangle.works, -1, self._width)
         return vectors[:, : rectangle.queries] if rectangle.mask is None else vectors
 

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from core.config import KVDtype
 from core.kvspec import blocks_for
 from core.status import Progress
 from engine.backends.base import Backend, OnLayer
@@ -73,8 +74,10 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         return written
 
 
-def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
+def unsupported(config: TextModel, dtype: torch.dtype, block: int, kv_dtype: KVDtype = "auto") -> str:
     """Says why the kernels cannot run such a model, in one sentence; empty: they can."""
+    if kv_dtype != "auto":
+        return f"Triton's kernels have no KV in {kv_dtype}"
     layers = (_unsupported_layer(layer, dtype, block) for layer in dict.fromkeys(config.layers))
     return (
         next(filter(None, layers), "")

@@ -298,7 +298,7 @@ def test_what_is_no_whole_number_of_blocks_is_refused() -> None:
             with pytest.raises(MessageError, match=f"payload of {wrong} bytes, .* blocks of {size} bytes"):
                 pool.convert(Piece(form, 0, 0, [1, 2], 0, 0), [bytes(wrong)])
     for strange in (WireForm("fp4", 8), WireForm("bytes", 8), WireForm("fp32", 0), WireForm("fp32", -8)):
-        with pytest.raises(MessageError, match=f"blocks of {strange.block_tokens} tokens in '{strange.dtype}' cannot"):
+        with pytest.raises(MessageError, match=f"KV of {strange.described()} cannot"):
             pool.convert(Piece(strange, 0, 0, [1, 2], 0, 0), [bytes(64)])
     assert torch.equal(pool.layers[0], before)
 

@@ -1,0 +1,40 @@
+"""Rounds keys and values as a quantized pool keeps them: the reference of all backends, to the bit.
+
+`engine/model/kv_layout.py` has the formula and the reasons.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.model.kv_layout import KVForm
+
+LARGEST = {"int8": 127.0, "fp8": 448.0}
+DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+
+
+def quantize(vectors: Tensor, form: KVForm, parts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Rounds `[…, width]` of any float format; returns values, uint8 `[…, width]`, and scales, bf16 `[…, parts]`."""
+    values, scales = [], []
+    for part in vectors.float().split(list(parts), -1):
+        highest = part.abs().amax(-1)
+        scale = highest / torch.full_like(highest, LARGEST[form])  # a number would be multiplied by as its inverse
+        scale = scale.clamp(min=torch.finfo(torch.float32).tiny).bfloat16()
+        scales.append(torch.where(highest.isfinite(), scale, torch.nan))
+        scaled = part * (1 / scales[-1].float())[..., None]
+        scaled = torch.where(scaled.isfinite(), scaled, 0.0)
+        rounded = scaled.round() if form == "int8" else scaled
+        values.append(rounded.to(DTYPES[form]).view(torch.uint8))
+    return torch.cat(values, -1), torch.stack(scales, -1)
+
+
+def dequantize(values: Tensor, scales: Tensor, form: KVForm, parts: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Returns the numbers `[…, width]`, rounded once to `dtype`, that values and scales as above stand for."""
+    spread = scales.float().repeat_interleave(torch.tensor(parts, device=scales.device), -1, output_size=sum(parts))
+    return (values.view(DTYPES[form]).float() * spread).to(dtype)
+
+
+def rounded(vectors: Tensor, form: KVForm, parts: Sequence[int]) -> Tensor:
+    """Returns `[…, width]` as it comes back from a quantized pool, in its own format."""
+    return dequantize(*quantize(vectors, form, parts), form, parts, vectors.dtype)
