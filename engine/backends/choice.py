@@ -75,7 +75,7 @@ def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, mode
 
 
 def _native(config: EngineConfig, dtype: torch.dtype, model: TextModel) -> ctypes.CDLL | None:
-    why = unsupported(model, dtype, config.block_size, config.kv_dtype)
+    why = unsupported(model, dtype, config.block_size)
     if not why:
         try:
             native = load()

@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.config import KVDtype
 from engine.backends.native.experts import MOST_EXPERTS
-from engine.backends.native.library import FORMATS, AttentionArguments, Manner
+from engine.backends.native.library import FORMATS, KV_FORMATS, AttentionArguments, Manner
 from engine.device import dtype_name
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, GroupTables, Ints
 from engine.model.config import AttentionLayer, ExpertsMLP, HeadAttention, LatentAttention, LayerConfig, TextModel
-from engine.model.kv_layout import AnyAttention, groups_of_layers, layout_of
+from engine.model.kv_layout import AnyAttention, groups_of_layers, layout_of, quantized_layer
 
 MAX_HEAD_DIM, MAX_BLOCK = 576, 64
 TILE = 128
@@ -27,14 +26,12 @@ UNIT = 8
 """Numbers of a `struct unit`. The library is asked whether these constants are attention_step.h's."""
 
 
-def unsupported(config: TextModel, dtype: torch.dtype, block: int, kv_dtype: KVDtype = "auto") -> str:
+def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
     """Says why the native operators cannot serve such a model, in a few words; empty: they can."""
     if dtype not in FORMATS:
         return f"fp32 and bf16 are supported, not {dtype_name(dtype)}"
     if MAX_BLOCK % block:
         return f"block sizes that divide {MAX_BLOCK} are supported, not {block}"
-    if kv_dtype != "auto":
-        return f"KV in {kv_dtype} is not supported"
     return next(filter(None, map(_missing, dict.fromkeys(config.layers))), "")
 
 
@@ -65,16 +62,26 @@ def manner_of(attention: AnyAttention, sinks: Tensor | None) -> Manner:
 
 
 class NativeAttention:
-    """See `engine.model.attention.Attention`. The pool is fp32 or bf16."""
+    """See `engine.model.attention.Attention`. The pool is fp32 or bf16, or quantized."""
 
-    def __init__(self, native: ctypes.CDLL, layers: Sequence[Tensor], attentions: Sequence[AnyAttention]) -> None:
-        """Takes the pool's layers, each `[blocks, vectors, block, width]`."""
+    def __init__(
+        self,
+        native: ctypes.CDLL,
+        layers: Sequence[Tensor],
+        attentions: Sequence[AnyAttention],
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Takes the pool's layers, as `engine/model/kv_layout.py` has them.
+
+        `dtype` is what the model computes in; None: the layers' own format.
+        """
         assert all(layer.is_contiguous() for layer in layers)
         limits = (ctypes.c_int64 * 4)()
         native.baton_attention_limits(limits)
         assert tuple(limits) == (MAX_HEAD_DIM, MAX_BLOCK, TILE, UNIT), "other constants than the sources'"
         self.native = native
         self.layers = layers
+        self.dtype = dtype or layers[0].dtype
         self.pools = [layer.data_ptr() for layer in layers]
         self.attentions = attentions
         self.groups = groups_of_layers(attentions)  # of each layer
@@ -95,9 +102,9 @@ class NativeAttentionStep(AttentionStep):
 
     def store(self, layer: int, keys_values: Tensor) -> None:
         """Clears a block that a sequence enters first: it may leave this worker whole."""
-        group, pool = self.group_of(layer), self.attention.layers[layer]
+        group = self.group_of(layer)
         tables, (tokens, vectors, dim) = group.tables, keys_values.shape
-        assert (vectors, dim) == (pool.shape[1], pool.shape[3]) and keys_values.dtype == pool.dtype
+        assert (vectors, dim) == group.sizes and keys_values.dtype == self.attention.dtype
         assert keys_values.stride()[1:] == (dim, 1) and tokens == len(tables.slots)
         source, stride, slots = keys_values.data_ptr(), keys_values.stride(0), tables.slots.data_ptr()
         fresh, count = tables.fresh_blocks.data_ptr(), len(tables.fresh_blocks)
@@ -105,8 +112,8 @@ class NativeAttentionStep(AttentionStep):
         self.attention.native.baton_store(group.arguments, source, stride, slots, tokens, fresh, count, target)
 
     def attend(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
-        group, pool, (tokens, heads, dim) = self.group_of(layer), self.attention.layers[layer], queries.shape
-        assert queries.stride()[1:] == (dim, 1) and dim == pool.shape[3] and queries.dtype == pool.dtype
+        group, (tokens, heads, dim) = self.group_of(layer), queries.shape
+        assert queries.stride()[1:] == (dim, 1) and dim == group.sizes[1] and queries.dtype == self.attention.dtype
         assert tokens == len(group.tables.slots) and heads == self.attention.attentions[layer].heads
         output = queries.new_empty((tokens, heads, group.arguments.value_dim))
         source, stride = queries.data_ptr(), queries.stride(0)
@@ -130,14 +137,17 @@ class NativeGroupStep:
         self._native = attention.native
         self._left_out: Sequence[int] = ()
         pool, own = attention.layers[layer], attention.attentions[layer]
-        blocks, _, block, dim = pool.shape
+        quantized, blocks, dim = quantized_layer(pool, own), len(pool), layout_of(own).width
+        block = pool.shape[2] if quantized is None else quantized.block
         kv_heads, vectors, value_dim = _sizes(own)
+        self.sizes = kv_heads * vectors, dim
         ends = (tables.block_tables, blocks), (tables.slots, blocks * block), (tables.fresh_blocks, blocks)
         for places, end in ends:
             assert not places.numel() or (int(places.min()) >= 0 and int(places.max()) < end), "beyond the pool"
         assert tables.slots.is_contiguous() and tables.fresh_blocks.is_contiguous()
         self.arguments = AttentionArguments(
-            format=FORMATS[pool.dtype],
+            format=FORMATS[attention.dtype],
+            kv=KV_FORMATS[pool.dtype],
             kv_heads=kv_heads,
             vectors=vectors,
             dim=dim,

@@ -40,4 +40,4 @@ class NativeBackend(Backend[NativeLinear, NativeAttentionStep]):
         return NativeLayers(self._native, config, layers, norm, self.dtype)
 
     def attention(self, config: TextModel, pool: list[Tensor]) -> NativeAttention:
-        return NativeAttention(self._native, pool, [layer.attention for layer in config.layers])
+        return NativeAttention(self._native, pool, [layer.attention for layer in config.layers], self.dtype)

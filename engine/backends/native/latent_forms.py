@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from engine.backends.native.attention import MAX_BLOCK, MAX_HEAD_DIM, NativeGroupStep, plan
-from engine.backends.native.library import FORMATS, AttentionArguments, ExpandedWork, Rows
+from engine.backends.native.library import FORMATS, KV_FORMATS, AttentionArguments, ExpandedWork, Rows
 from engine.model.batch import Batch
 from engine.model.config import LatentAttention
 from engine.model.latent import expands
@@ -61,6 +61,7 @@ class Built:
         self._table = torch.arange(-(-keys // MAX_BLOCK))
         told = AttentionArguments(
             format=FORMATS[dtype],
+            kv=KV_FORMATS[dtype],
             kv_heads=attention.heads,
             vectors=2,
             shared=1,

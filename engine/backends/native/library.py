@@ -18,6 +18,8 @@ FORMATS = {torch.float32: 0, torch.bfloat16: 1}
 """`enum format` in vector.h."""
 QUANTIZED_FORMATS: dict[Form, int] = {"int8": 2, "int4": 3}
 """Formats of weights only, in linear.h: forms that it has operators for."""
+KV_FORMATS = {**FORMATS, torch.int8: 3, torch.float8_e4m3fn: 4}
+"""Formats of pools, as attention_step.h has them."""
 CODEC_FORMATS = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3, "fp8": 4}
 """Formats that codec.c knows: those of pools, and the codecs' on the wire."""
 
@@ -26,7 +28,7 @@ class AttentionArguments(Structure):
     """Mirrors `struct attention` in attention_step.h: what all layers of a step share."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("format", "kv_heads", "vectors", "shared", "dim", "value_dim", "block")),
+        *((name, c_int64) for name in ("format", "kv", "kv_heads", "vectors", "shared", "dim", "value_dim", "block")),
         ("window", c_int64),
         ("tables", c_void_p),
         ("table_stride", c_int64),

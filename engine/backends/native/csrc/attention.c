@@ -1,7 +1,8 @@
 /* Causal attention over paged KV: softmax(q k^T scale) v for each query row, by online softmax. A layer may cap its
    scores, and have sinks: a score more in the sum that divides.
 
-   A pool layer is [blocks, kv_heads, vectors, block, dim]. The query heads that share a KV head are rows beside each
+   A pool layer is [blocks, kv_heads, vectors, block, dim], or quantized (kv_bytes.h): then a tile becomes numbers first,
+   in the first caches, and everything else is as it is elsewhere. The query heads that share a KV head are rows beside each
    other, so each KV block is read once for all of them: a latent vector, once for all heads. Positions are taken a tile at a time; a tile begins at a multiple of TILE in
    the sequence, whatever the step began with; it has a softmax of its own; and the tiles of a row are merged in order. So a
    row's bits depend on its query and its sequence's KV only. What a row may not see does not reach it: slots that were
@@ -10,6 +11,7 @@
 #include "attention_step.h"
 #include "attention_bf16.h"
 #include "attention_fp32.h"
+#include "kv_bytes.h"
 
 struct call {
     const struct manner *manner;
@@ -22,6 +24,7 @@ struct scratch {
     float maximum[MAX_ROWS], total[MAX_ROWS], sums[MAX_ROW_NUMBERS];
     int64_t positions[MAX_ROWS];
     float tile_maximum[GROUP], tile_total[GROUP], tile_sums[GROUP * MAX_DIM];
+    _Alignas(64) char unpacked[2 * TILE * MAX_DIM * 4]; /* a tile's blocks of a quantized pool, as numbers */
     union {
         struct fp32_scratch fp32;
 #if defined HAS_BF16
@@ -55,7 +58,7 @@ static struct span span_of(const struct attention *step, long base, long first_p
 static const char *block_of(const struct attention *step, const struct call *call, const struct unit *unit, long head, long position)
 {
     const long place = step->tables[unit->work * step->table_stride + position / step->block];
-    return call->pool + (place * step->kv_heads + head) * step->vectors * step->block * token_bytes(step);
+    return call->pool + (place * step->kv_heads + head) * step->vectors * vector_bytes(step);
 }
 
 /* Whether the values that some of the rows see, and others do not, are finite: a weight of 0 does not make 0 of a NaN. */
@@ -69,6 +72,11 @@ static int finite_where_sights_differ(
         const long begin = edge ? first + 1 : begin_of(step, first), end = edge ? last + 1 : begin_of(step, last);
         for (long position = begin; position < end; position++) {
             const char *kv = block_of(step, call, unit, head, position);
+            if (is_quantized(step)) { /* what is not finite has such a scale */
+                const char *scales = kv + (step->vectors - 1) * vector_bytes(step) + step->block * dim;
+                strange |= all(scale_at(scales, position % step->block)) * 0.0f != 0;
+                continue;
+            }
             for (long d = 0; d < step->value_dim; d += LANES) {
                 const vec value = load_first(
                     step->format, kv, (values + position % step->block) * dim + d, step->value_dim - d);
@@ -150,6 +158,23 @@ static void take_queries(
     }
 }
 
+/* Makes numbers of what is seen of a tile of a quantized pool: `blocks` then says where they are. */
+static void unpack_tile(const struct attention *step, const char **blocks, struct span seen, struct scratch *own)
+{
+    const long block = step->block, first = seen.first / block, last = (seen.end - 1) / block;
+    const long bytes = block * token_bytes(step);
+    for (long i = first; i <= last; i++) {
+        const long begin = most(0, seen.first - i * block), end = least(block, seen.end - i * block);
+        char *to = own->unpacked + i * step->vectors * bytes;
+        for (long v = 0; v < step->vectors; v++)
+            unpack_tokens(
+                step, blocks[i] + v * vector_bytes(step), blocks[i + 1] + v * vector_bytes(step), begin, end,
+                to + v * bytes);
+        blocks[i] = to;
+    }
+    blocks[last + 1] = blocks[last];
+}
+
 /* What all rows of a unit share of a tile. Behind its blocks is the one that is read next. */
 static void prepare(const struct attention *step, const char *const *blocks, struct span seen, struct scratch *own)
 {
@@ -207,6 +232,8 @@ static void attend_rows(
             blocks[at / block] = block_of(step, call, unit, head, tile * TILE + at);
         const int more = tile < last / TILE && tile + 1 < unit->end;
         blocks[(seen.end - 1) / block + 1] = more ? block_of(step, call, unit, head, (tile + 1) * TILE) : next;
+        if (is_quantized(step))
+            unpack_tile(step, blocks, seen, own);
         prepare(step, blocks, seen, own);
         for (long row = 0; row < rows; row += group) {
             const long count = least(group, rows - row);

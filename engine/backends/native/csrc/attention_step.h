@@ -12,6 +12,9 @@
 #define MAX_DIM 576 /* of a latent vector and a rotated key */
 #define MAX_ROWS 192 /* of a unit: they share what is prepared of its keys and values */
 #define MAX_ROW_NUMBERS (128 * MAX_DIM) /* of the queries of a unit's rows */
+#define KV_INT8 3    /* formats of pools beside `enum format`; library.py has the same numbers */
+#define KV_FP8 4
+#define SCALE_BYTES 2
 #define GROUP 32     /* rows whose scores are in the first cache together */
 
 #if !defined EXPORT
@@ -33,7 +36,8 @@ struct unit {
 /* A KV head has a key and a value of each token, two vectors; or one of `dim` numbers, of which the first `value_dim` are
    the value as well. */
 struct attention {
-    int64_t format, kv_heads, vectors, shared, dim, value_dim, block;
+    int64_t format, kv; /* of what is computed with, and of the pool: the same, or KV_INT8 or KV_FP8 */
+    int64_t kv_heads, vectors, shared, dim, value_dim, block;
     int64_t window;        /* positions that a query sees, its own included; 0: all */
     const int64_t *tables; /* [works, table_stride] */
     int64_t table_stride;
@@ -51,12 +55,23 @@ struct manner {
 
 /* Floats of a row of sums: whole vectors. */
 static inline int64_t state_width(const struct attention *step) { return (step->value_dim + 63) / 64 * 64; }
-/* Bytes of one token's key, or value, of one head. */
+/* Bytes of one token's key, or value, of one head, as it is computed with. */
 static inline int64_t token_bytes(const struct attention *step) { return step->dim * (step->format ? 2 : 4); }
-/* Bytes of a block's keys: where its values begin, if they are not the keys themselves. */
+/* Bytes of a block's keys: where its values begin, if they are not the keys themselves. In a quantized pool that holds
+   for what was unpacked. */
 static inline int64_t value_place(const struct attention *step)
 {
     return (step->vectors - 1) * step->block * token_bytes(step);
+}
+static inline int is_quantized(const struct attention *step) { return step->kv >= KV_INT8; }
+/* Numbers of a vector that share its first scale: a latent vector has one, and the key behind it another. */
+static inline int64_t first_part(const struct attention *step) { return step->vectors == 1 ? step->value_dim : step->dim; }
+/* Bytes of a vector of one of the pool's blocks. */
+static inline int64_t vector_bytes(const struct attention *step)
+{
+    if (!is_quantized(step))
+        return step->block * token_bytes(step);
+    return step->block * (step->dim + (first_part(step) < step->dim ? 2 : 1) * SCALE_BYTES);
 }
 
 /* The first position that a token sees. */

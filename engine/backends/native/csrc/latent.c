@@ -1,5 +1,6 @@
 /* Latent attention: norms and rotation of what is stored, products of each head, and attention between them. */
 
+#include "kv_bytes.h"
 #include "latent.h"
 
 #define WORTH_THREADS 65536 /* bytes to copy; fewer take less time than waking a thread */
@@ -76,10 +77,14 @@ static void attend_expanded(
 {
     const struct attention *own = expansion->attention;
     const long size = latent->format == FP32 ? 4 : 2, token = (latent->latent_rank + latent->rope_dim) * size;
-    for (long at = 0; at < expansion->keys; at += step->block)
-        memcpy(
-            room->vectors + at * token, pool + expansion->table[at / step->block] * step->block * token,
-            least(step->block, expansion->keys - at) * token);
+    for (long at = 0; at < expansion->keys; at += step->block) {
+        const char *block = pool + expansion->table[at / step->block] * vector_bytes(step);
+        const long tokens = least(step->block, expansion->keys - at);
+        if (is_quantized(step))
+            unpack_tokens(step, block, block, 0, tokens, room->vectors + at * token);
+        else
+            memcpy(room->vectors + at * token, block, tokens * token);
+    }
     for (long at = 0; at < expansion->keys; at += own->block)
         build(
             latent, own, room->vectors + at * token, least(own->block, expansion->keys - at),
