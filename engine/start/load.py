@@ -229,7 +229,8 @@ def _log(engine: LoadedEngine, given: EngineConfig) -> None:
     LOG.info(
         f"{config.name} on {device_label(backend.device)} in {dtype_name(backend.dtype)}{quantized},"
         f" {backend.name} operators:"
-        f" weights {format_bytes(memory.weights_bytes)}, KV pool {format_bytes(memory.kv_pool_bytes)} in {engine.pool.spec.dtype}"
+        f" weights {format_bytes(memory.weights_bytes)},"
+        f" KV pool {format_bytes(memory.kv_pool_bytes)} in {engine.pool.spec.dtype}"
         f" ({' and '.join(map(str, engine.pool.counts))} blocks of {given.block_size} tokens,"
         f" {format_bytes(memory.token_bytes)} per token)"
         f" for {memory.tokens} tokens or {memory.sequences} sequences of {config.max_model_len}, {tier};"
