@@ -88,13 +88,13 @@ def test_bytes_and_attention_are_the_references(
 
 def _error(found: Tensor, queries: Tensor, contents: list[Tensor], shape: Shape, attention: AnyAttention) -> float:
     """The largest error, as `LIMITS` has it. A latent vector is its token's value, and with what follows it the key."""
-    error, begin, more = 0.0, 0, {"scale": attention.scale}
+    error, begin, scale = 0.0, 0, attention.scale
     for content, (start, count) in zip(contents, shape, strict=True):
         keys_values = content if isinstance(attention, HeadAttention) else content.repeat(1, 2, 1)
         rows, sizes = slice(begin, begin + count), keys_values.clone()
         sizes[:, sizes.shape[1] // 2 :].abs_()
         given = queries[rows].float()
-        expected, size = (dense(given, each, start, attention.window, **more) for each in (keys_values, sizes))
+        expected, size = (dense(given, each, start, attention.window, scale=scale) for each in (keys_values, sizes))
         off = (found[rows].double() - expected[..., : found.shape[2]]).abs()
         off = torch.where(off == 0, 0.0, off / size[..., : found.shape[2]])  # a value may be 0 in all tokens
         error = max(error, float(off.nan_to_num(math.inf).max()))
