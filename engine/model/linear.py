@@ -13,7 +13,7 @@ from engine.model.adapted import Adaptable, Adapting, Place
 from engine.model.config import ExpertsMLP, LatentAttention
 from engine.model.families.expert_tensors import ExpertTensors, ReadExpert
 from engine.model.quantization import of_head, quantized
-from engine.model.quantized import Form, Quantized, Weight, dequantized, rows, times
+from engine.model.quantized import Form, Quantized, Weight, dequantized, rows, times, write
 from engine.model.weights import Checkpoint
 
 
@@ -243,6 +243,6 @@ def stacked(tensors: Sequence[Weight], device: torch.device, dtype: torch.dtype)
     whole = torch.empty((sum(map(len, tensors)), *tensors[0].shape[1:]), dtype=dtype, device=device)
     begin = 0
     for tensor in tensors:
-        whole[begin : begin + len(tensor)] = dequantized(tensor)
+        write(tensor, whole[begin : begin + len(tensor)])
         begin += len(tensor)
     return whole

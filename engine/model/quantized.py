@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 Form = Literal["int4", "int8", "fp8"]
+AT_ONCE = 1 << 20
+"""Weights that become numbers at once."""
 CODES = 16
 """Values of an int4 code."""
 
@@ -51,9 +53,23 @@ class Quantized:
 
     def dequantized(self) -> Tensor:
         """Returns the fp32 weight `[out, in]` that this one stands for, its inputs in the order of x."""
+        weight = torch.empty(self.values.shape, device=self.values.device)
+        self.write(weight)
+        return weight
+
+    def write(self, target: Tensor) -> None:
+        """Writes the numbers that this weight stands for to `target` `[out, in]`, in its float format.
+
+        It goes some outputs after the other: what is computed on the way takes megabytes, however large the weight is.
+        """
+        rows = max(1, AT_ONCE // self.shape[1])
+        for begin in range(0, len(self), rows):
+            target[begin : begin + rows] = self.rows(slice(begin, begin + rows))._numbers()
+
+    def _numbers(self) -> Tensor:
         values = self.values.float()
         if self.table:
-            values = torch.tensor(self.table)[self.values.int()]
+            values = torch.tensor(self.table, device=values.device)[self.values.int()]
         inputs = values.shape[1]
 
         def spread(groups: Tensor) -> Tensor:
@@ -86,6 +102,14 @@ Weight = Tensor | Quantized
 def dequantized(weight: Weight) -> Tensor:
     """Returns the numbers of a weight: fp32 where it is quantized, in its own format elsewhere."""
     return weight.dequantized() if isinstance(weight, Quantized) else weight
+
+
+def write(weight: Weight, target: Tensor) -> None:
+    """Writes the numbers of a weight to `target` `[out, in]`, in its float format and on its device."""
+    if isinstance(weight, Quantized):
+        weight.write(target)
+    else:
+        target.copy_(weight)
 
 
 def times(weight: Weight, factor: float) -> Weight:

@@ -48,9 +48,9 @@ def round_linears(
         weight = quantized(_weight(child), of_head(quantization) if child is head else quantization)
         assert isinstance(weight, Quantized)
         made[key] = weight
-        numbers = weight.dequantized().to(child.weight.dtype)
-        numbers = numbers.T if isinstance(child, Conv1D) else numbers
-        child.weight = nn.Parameter(numbers.contiguous(), requires_grad=False)
+        numbers = torch.empty_like(child.weight.data)
+        weight.write(numbers.T if isinstance(child, Conv1D) else numbers)
+        child.weight = nn.Parameter(numbers, requires_grad=False)
     return made
 
 

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from core.config import Quantization
 from demo_model import stories
@@ -211,3 +213,29 @@ def test_a_backend_that_has_no_operators_says_so(tmp_path: Path, caplog: pytest.
         dtype = settings.get("dtype", "fp32")
         assert line.startswith(f"torch operators multiply int4 and int8 weights as the {dtype} numbers that they stand")
         assert engine.memory.weights_bytes > engine.parameters * (2 if dtype == "fp16" else 4) * 0.9
+
+
+class Largest(TorchDispatchMode):
+    """Notes the bytes of the largest fp32 tensor that is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **kwargs or {})
+        for each in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(each, Tensor) and each.dtype == torch.float32:
+                self.bytes = max(self.bytes, each.nbytes)
+        return found
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_large_layer_is_copied_to_fp32(form: Quantization) -> None:
+    """Neither to quantize it, nor to make numbers of it."""
+    weight = torch.zeros(2048, 4096, dtype=torch.bfloat16).normal_(generator=torch.Generator().manual_seed(1))
+    target = torch.zeros_like(weight)
+    with Largest() as largest:
+        exact(weight, form).write(target)
+    assert largest.bytes <= 4 << 20 < weight.numel() * 4 / 4
+    assert (target - weight).float().norm() < 0.09 * weight.float().norm()
