@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from core.config import EngineConfig, Quantization
+from core.config import EngineConfig, KVDtype, Quantization
 from core.errors import BatonError, ModelError
 from core.model_location import locate
 from demo_model import animals, stories, sums
@@ -169,32 +169,36 @@ def divergence(exact: Tensor, other: Tensor) -> Tensor:
 def measure(given: argparse.Namespace, texts: list[list[int]]) -> None:
     """Prints a table, line by line. Raises `BatonError` where the model or a setting is wrong."""
 
-    def loaded(dtype: Any, quantization: Quantization) -> Executor:
+    def loaded(dtype: Any, quantization: Quantization, kv: KVDtype) -> Executor:
         config = EngineConfig(
             model=given.model,
             device=given.device,
             dtype=dtype,
             max_model_len=PIECE,
-            kv_memory=64 << 20,
+            kv_memory=given.kv_memory,
             quantization=quantization,
+            kv_dtype=kv,
         )
         return Executor(load_engine(config, quiet))
 
-    executor = loaded(given.exact, "none")
+    executor = loaded(given.exact, "none", "auto")
     exact = score_exactly(executor, texts)
     found, name = exact.scores, executor.engine.backend.name
     print(
         f"{len(found.likeliest)} positions; {name} operators, {given.dtype}; "
         f"exact: {given.exact}, perplexity {found.perplexity:.4f}"
     )
-    print("| weights | MB of weights | perplexity | ÷ exact | wanted | divergence | the likeliest is the same |")
-    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
-    for quantization in given.quantization:
-        side = compare(loaded(given.dtype, quantization), texts, exact)
+    print("| weights | KV | MB of weights | perplexity | ÷ exact | wanted | divergence | the likeliest is the same |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    sides: list[tuple[Quantization, KVDtype]] = [(each, "auto") for each in given.quantization]
+    sides += [("none", each) for each in given.kv_dtype if each != "auto"]
+    for quantization, kv in sides:
+        side = compare(loaded(given.dtype, quantization, kv), texts, exact)
         ratio, error = side.ratio(found)
         wanted = f"≤ {WANTED[quantization]:.3f}" if quantization in WANTED else "-"
+        weights, pool = (given.dtype if each in ("none", "auto") else each for each in (quantization, kv))
         print(
-            f"| {given.dtype if quantization == 'none' else quantization} | {side.weights_bytes / 1e6:.1f} "
+            f"| {weights} | {pool} | {side.weights_bytes / 1e6:.1f} "
             f"| {side.scores.perplexity:.4f} | {ratio:.4f} ± {error:.4f} | {wanted} "
             f"| {side.divergence:.5f} | {side.agreement(found):.2%} |",
             flush=True,
@@ -212,6 +216,11 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=8192, help="so many of the text, about")
     forms = get_args(Quantization)
     parser.add_argument("--quantization", nargs="+", default=forms, choices=forms, metavar="FORM", help="some of them")
+    kinds = get_args(KVDtype)
+    parser.add_argument(
+        "--kv-dtype", nargs="+", default=kinds, choices=kinds, metavar="FORM", help="of KV: some of them"
+    )
+    parser.add_argument("--kv-memory", type=int, default=64 << 20, help="bytes for the KV of a text of 512 tokens")
     given = parser.parse_args()
     try:
         measure(given, texts_of(locate(given.model, quiet), given.text, given.tokens))

@@ -167,6 +167,11 @@ def _load_ours(
     parameters = checkpoint.parameters()
     embedding = model_config.vocab_size * model_config.hidden_size
     refuse_large_weights(config, parameters, dtype, device, backend.linears.forms, embedding)
+    stays = " and ".join(sorted(form for form in parameters if form is not None))
+    if stays and config.quantization != "none":
+        LOG.info(
+            "--quantization %s is for what is not quantized: %s of the checkpoint stay", config.quantization, stays
+        )
     names = names_of(model_config)
     with torch.inference_mode():
         adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None

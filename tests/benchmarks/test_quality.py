@@ -65,15 +65,17 @@ def test_it_prints_a_line_for_each_form(monkeypatch: pytest.MonkeyPatch, capsys:
     assert main() == 0
     said = capsys.readouterr().out
     rows = re.findall(
-        r"^\| (\w+) \| \d+\.\d \| \d+\.\d{4} \| (\d\.\d{4}) ± \d\.\d{4} \| (≤ \S+|-) \|", said, re.MULTILINE
+        r"^\| (\w+) \| (\w+) \| \d+\.\d \| \d+\.\d{4} \| (\d\.\d{4}) ± \d\.\d{4} \| (≤ \S+|-) \|", said, re.MULTILINE
     )
-    assert [(name, wanted) for name, _, wanted in rows] == [
-        ("bf16", "-"),
-        ("int8", "≤ 1.005"),
-        ("int4", "≤ 1.050"),
-        ("fp8", "≤ 1.010"),
+    assert [(weights, kv, wanted) for weights, kv, _, wanted in rows] == [
+        ("bf16", "bf16", "-"),
+        ("int8", "bf16", "≤ 1.005"),
+        ("int4", "bf16", "≤ 1.050"),
+        ("fp8", "bf16", "≤ 1.010"),
+        ("bf16", "fp8", "-"),
+        ("bf16", "int8", "-"),
     ]
-    assert all(float(ratio) < 1.1 for _, ratio, _ in rows)
+    assert all(float(ratio) < 1.1 for _, _, ratio, _ in rows)
 
 
 def test_a_text_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,6 +136,23 @@ def test_a_start_says_what_is_held_and_counts_weights_by_form(
         assert any(f"in fp32, {words} weights" in record.getMessage() for record in caplog.records)
 
 
+def test_what_is_quantized_already_stays(
+    made: Callable[[str], tuple[Path, Path]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The head, which the checkpoint has left out, is quantized; a line says what `--quantization` is for."""
+    directory, twin = made("awq")
+    caplog.set_level("INFO")
+    engine = make_engine(directory, quantization="int4")
+    assert engine.forms == ("int4", "int8")
+    said = "--quantization int4 is for what is not quantized: int4 of the checkpoint stay"
+    assert said in [record.getMessage() for record in caplog.records]
+    contents = {make_engine(directory, quantization=each).pool.spec.content() for each in ("none", "int4", "int8")}
+    assert len(contents) == 3
+    caplog.clear()
+    make_engine(twin, quantization="int4")
+    assert "is for what is not quantized" not in caplog.text
+
+
 def test_a_start_takes_the_devices_own_format_for_what_is_not_quantized(
     made: Callable[[str], tuple[Path, Path]],
 ) -> None:
