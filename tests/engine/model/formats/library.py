@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from tests.engine.model.formats.writers import copy_beside
+
 
 def parameters(weight: Tensor, args: QuantizationArgs) -> dict[str, Tensor]:
     """Returns the scales and zeros that the library computes, with bf16's digits, as most checkpoints have them."""
@@ -59,4 +61,5 @@ def compress(plain: Path, directory: Path, groups: dict[str, Any], ignore: list[
     assert all(f"{name}.weight" in tensors for name in layers)
     tensors |= {f"{name}.weight": layer.weight.float().contiguous() for name, layer in layers.items()}
     save_file(tensors, plain / "model.safetensors", {"format": "pt"})
+    copy_beside(plain, directory)
     return directory

@@ -16,66 +16,11 @@ from engine.plan import Plan, PromptRows, Work
 from engine.start import sizing
 from engine.start.sizing import refuse_large_weights
 from tests.engine.drive import GREEDY, run, start
-from tests.engine.model.formats.library import compress
-from tests.engine.model.formats.writers import Written, awq, fp8, gptq, rewrite
+from tests.engine.model.formats.cases import CASES, build
 from tests.engine.test_golden import BACKENDS, make_engine, make_executor
 from tests.reference import SAFETY, build_model, golden, load_reference, logprobs, make_prompts
-from tests.variants import VARIANTS
 
 NEW_TOKENS = 6
-FP8 = {"num_bits": 8, "type": "float"}
-GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
-AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm"}
-Case = tuple[str, dict[str, Any], Callable[[str, Tensor], Written]]
-
-CASES: dict[str, Case] = {
-    "awq": ("llama-biases", AWQ, lambda name, weight: awq(weight, 64)),
-    "awq, fused": ("phi3", AWQ, lambda name, weight: awq(weight, 64)),
-    "awq, experts": ("mixtral", AWQ, lambda name, weight: awq(weight, 64)),
-    "gptq, desc_act": (
-        "granite",  # its scale of what is added to the residual multiplies weights
-        GPTQ | {"desc_act": True},
-        lambda name, weight: gptq(weight, 4, 32, version=1, desc_act=True),
-    ),
-    "gptq, 8 bits, experts": (
-        "qwen3-moe",  # experts have 40 inputs: a group and a quarter
-        GPTQ | {"bits": 8, "checkpoint_format": "gptq_v2"},
-        lambda name, weight: gptq(weight, 8, 32, version=2),
-    ),
-    "gptq, columns, latent": (
-        "deepseek-v2",
-        GPTQ | {"group_size": -1, "sym": True},
-        lambda name, weight: gptq(weight, 4, -1, version=1, symmetric=True),
-    ),
-    "fp8, blocks, latent": (
-        "deepseek-v3",
-        {"quant_method": "fp8", "weight_block_size": [128, 128]},
-        lambda name, weight: fp8(weight, (128, 128)),
-    ),
-    "fp8": ("glm4", {"quant_method": "fp8"}, lambda name, weight: fp8(weight, None, "weight_scale")),
-}
-
-
-def build(case: str, directory: Path) -> tuple[Path, Path]:
-    """Makes a quantized model, and its twin of numbers."""
-    variant, config, write = CASES[case]
-    twin = build_model(directory / "twin", VARIANTS[variant]())
-    return rewrite(twin, directory / "model", config, write), twin
-
-
-def compressed(directory: Path) -> tuple[Path, Path]:
-    """Makes a model that the library has compressed in three formats, and its twin. The last layer is left out."""
-    weights: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
-        "queries": ("re:.*self_attn.[qkv]_proj", {"num_bits": 4, "symmetric": False, "group_size": 32}, None),
-        "outputs": ("re:.*o_proj", FP8 | {"strategy": "block", "block_structure": [64, 64]}, FP8 | {"dynamic": True}),
-        "others": ("Linear", {"num_bits": 8, "strategy": "channel"}, {"num_bits": 8, "dynamic": True}),
-    }
-    groups = {
-        name: {"targets": [target], "weights": each, "input_activations": activations}
-        for name, (target, each, activations) in weights.items()
-    }
-    twin = build_model(directory / "twin", VARIANTS["llama"]())
-    return compress(twin, directory / "model", groups, ["lm_head", "re:.*layers.3.*"]), twin
 
 
 @torch.inference_mode()
@@ -95,13 +40,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
 
     @cache
     def make(case: str) -> tuple[Path, Path]:
-        directory = tmp_path_factory.mktemp("formats")
-        return compressed(directory) if case == "compressed-tensors" else build(case, directory)
+        return build(case, tmp_path_factory.mktemp("formats"), build_model)
 
     return make
 
 
-@pytest.mark.parametrize("case", ["compressed-tensors", *CASES])
+@pytest.mark.parametrize("case", CASES)
 def test_tokens_and_logits_are_those_of_the_numbers(case: str, made: Callable[[str], tuple[Path, Path]]) -> None:
     """Log-probabilities may be `SAFETY` times as far from transformers' as those from its own of a prompt in pieces:
     that is what the order of sums in fp32 costs on these texts, and the numbers are the same."""

@@ -38,12 +38,17 @@ def rewrite(plain: Path, directory: Path, config: dict[str, Any], write: Callabl
     directory.mkdir()
     save_file(quantized, directory / "model.safetensors", {"format": "pt"})
     save_file(numbers, plain / "model.safetensors", {"format": "pt"})
-    for file in ("generation_config.json", "tokenizer.json"):
-        if (plain / file).is_file():
-            (directory / file).write_bytes((plain / file).read_bytes())
+    copy_beside(plain, directory)
     raw = json.loads((plain / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(raw | {"quantization_config": config}))
     return directory
+
+
+def copy_beside(plain: Path, directory: Path) -> None:
+    """Copies what a model's directory has beside weights and config."""
+    for file in ("generation_config.json", "tokenizer.json"):
+        if (plain / file).is_file():
+            (directory / file).write_bytes((plain / file).read_bytes())
 
 
 def packed(codes: Tensor, bits: int) -> Tensor:
