@@ -12,6 +12,8 @@ from torch import Tensor
 from kernels.expert_products import CONFIGS, Expert, down, gate_up, rows_for, summed, unsupported
 from kernels.gate import Activation
 from kernels.gate import reference as gated
+from kernels.quantized import expert_products as packed_products
+from kernels.quantized.expert_products import PackedExpert
 from kernels.sort_by_expert import sort_by_expert
 from kernels.tuning import Config
 
@@ -24,8 +26,8 @@ def experts(
     x: Tensor,
     chosen: Tensor,
     shares: Tensor,
-    first: Expert,
-    second: Expert,
+    first: Expert | PackedExpert,
+    second: Expert | PackedExpert,
     activation: Activation,
     *,
     rows: int | None = None,
@@ -37,22 +39,34 @@ def experts(
         x: `[tokens, hidden]` fp32, bf16 or fp16, contiguous.
         chosen: `[tokens, used]` int32, the experts of each token, contiguous.
         shares: `[tokens, used]` fp32, what each expert's output is multiplied by, contiguous.
-        first: gate and up, one below the other, `[experts, 2 x intermediate, hidden]` in the format of `x`.
-        second: `[experts, hidden, intermediate]`.
+        first: gate and up, one below the other, `[experts, 2 x intermediate, hidden]` in the format of `x`, or packed.
+        second: `[experts, hidden, intermediate]`, the same.
         activation: of gate and up.
         rows: of a tile; by default what suits the number of pairs.
-        config: of both products.
+        config: of both products, which are packed then, or neither is.
 
     Returns `[tokens, hidden]` in the format of `x`.
 
     Example: 32 tokens that use 8 of 128 experts: x `[32, 2048]`, chosen and shares `[32, 8]`, first
     `[128, 1536, 2048]`, second `[128, 2048, 768]`.
     """
-    count, used = len(first.weight), chosen.shape[1]
-    assert shares.shape == chosen.shape == (len(x), used) and len(second.weight) == count
+    count, used = experts_of(first), chosen.shape[1]
+    assert shares.shape == chosen.shape == (len(x), used) and experts_of(second) == count
     tiles = sort_by_expert(chosen, count, rows or rows_for(chosen.numel(), count, x.dtype))
-    between = gate_up(x, first, tiles, used, activation, config=config)
-    return summed(down(between, second, tiles, shares, config=config), used)
+    if isinstance(first, PackedExpert):
+        between = packed_products.gate_up(x, first, tiles, used, activation, config=config)
+    else:
+        between = gate_up(x, first, tiles, used, activation, config=config)
+    if isinstance(second, PackedExpert):
+        given = packed_products.down(between, second, tiles, shares, config=config)
+    else:
+        given = down(between, second, tiles, shares, config=config)
+    return summed(given, used)
+
+
+def experts_of(product: Expert | PackedExpert) -> int:
+    """Returns how many experts there are."""
+    return len(product.weight.codes if isinstance(product, PackedExpert) else product.weight)
 
 
 def reference(

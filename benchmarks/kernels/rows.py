@@ -26,6 +26,8 @@ from benchmarks.kernels import (
     token_scores,
 )
 from benchmarks.kernels.case import Limit, Rows, Shape, Size
+from benchmarks.kernels.quantized import experts as quantized_experts
+from benchmarks.kernels.quantized import experts_prefill as quantized_experts_prefill
 from benchmarks.kernels.quantized import numbers, product, product_prefill
 
 MODULES: dict[str, Rows] = {
@@ -45,6 +47,8 @@ MODULES: dict[str, Rows] = {
     "quantized_product": product,
     "quantized_product_prefill": product_prefill,
     "quantized_numbers": numbers,
+    "quantized_experts": quantized_experts,
+    "quantized_experts_prefill": quantized_experts_prefill,
     "sample": sample,
     "score_floor": score_floor,
     "penalize": penalize,

@@ -9,7 +9,7 @@ of memory. Codes are such that a few operations on bits make numbers of them (`s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -131,6 +131,12 @@ def pack(weights: Sequence[Coded], device: torch.device) -> Packed:
         inputs,
         min(group, tile_count(inputs, RUN) * RUN),
     )
+
+
+def one_of(weight: Packed, expert: int) -> Packed:
+    """Returns the weight of one of several experts."""
+    offsets = None if weight.offsets is None else weight.offsets[expert]
+    return replace(weight, codes=weight.codes[expert], scales=weight.scales[expert], offsets=offsets)
 
 
 def narrowed(numbers: Tensor) -> Tensor:

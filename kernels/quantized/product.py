@@ -17,7 +17,7 @@ from torch import Tensor
 from kernels.device import processors
 from kernels.quantized.packed import Packed
 from kernels.quantized.packed import reference as dequantized
-from kernels.quantized.steps import add_step, in_step, load_codes, load_inputs, load_pair
+from kernels.quantized.steps import add_step, in_step, load_codes, load_inputs, load_terms
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
@@ -27,7 +27,7 @@ CUT = ROWS[-1]
 """Rows up to which there is one tile of them, whose sums are cut."""
 FEW = Config({"TILE": 64, "RUNS": 4}, warps=4, stages=4)
 SOME = Config({"TILE": 128, "RUNS": 2}, warps=8, stages=3)
-SINGLE = Config({"TILE": 32, "RUNS": 1}, warps=4, stages=2)
+SINGLE = Config({"TILE": 32, "RUNS": 1}, warps=8, stages=2)
 CANDIDATES = (
     FEW,
     SOME,
@@ -201,19 +201,17 @@ def _multiply(
     total = tl.zeros([TILE, ROWS], tl.float32)
     first = part * length
     end = tl.minimum(first + length, tl.cdiv(runs, RUNS))
-    scale, other_scale = load_pair(scales, mine, first * IN_STEP, width, groups, KIND, GROUP, RUNS)
-    offset, other_offset = scale, other_scale
-    if OFFSETS:
-        offset, other_offset = load_pair(offsets, mine, first * IN_STEP, width, groups, KIND, GROUP, RUNS)
+    at = first * IN_STEP
+    scale, a, b, c = load_terms(scales, offsets, mine, at, width, groups, KIND, GROUP, OFFSETS, RUNS)
     for step in range(first, end):
         tile = load_codes(codes, mine, step * RUNS, width, runs, EVEN, RUNS)
-        lower, upper = load_inputs(own, step * IN_STEP, inputs, KIND, EVEN, RUNS)
-        a, b, c, d = scale, other_scale, offset, other_offset
+        at = step * IN_STEP
+        lower, upper = load_inputs(own, at, inputs, KIND, EVEN, RUNS)
+        now, d, e, f = scale, a, b, c
         if SCALED:
-            scale, other_scale = load_pair(scales, mine, (step + 1) * IN_STEP, width, groups, KIND, GROUP, RUNS)
-        if OFFSETS:
-            offset, other_offset = load_pair(offsets, mine, (step + 1) * IN_STEP, width, groups, KIND, GROUP, RUNS)
-        total = add_step(total, tile, lower, upper, a, b, c, d, KIND, GROUP, SCALED, OFFSETS, RUNS)
+            at += IN_STEP
+            scale, a, b, c = load_terms(scales, offsets, mine, at, width, groups, KIND, GROUP, OFFSETS, RUNS)
+        total = add_step(total, tile, lower, upper, now, d, e, f, KIND, GROUP, SCALED, OFFSETS, RUNS)
 
     if not SCALED and not CUT:
         total *= scale[:, None]

@@ -67,6 +67,28 @@ def load_pair(
 
 
 @triton.jit
+def load_terms(
+    scales: tl.tensor,
+    offsets: tl.tensor,
+    output: tl.tensor,
+    first: tl.tensor,
+    outputs: tl.tensor,
+    groups: tl.tensor,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    RUNS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Loads both halves' scales and then their offsets, in whose place anything is where there are none."""
+    scale, other = load_pair(scales, output, first, outputs, groups, KIND, GROUP, RUNS)
+    if OFFSETS:
+        offset, other_offset = load_pair(offsets, output, first, outputs, groups, KIND, GROUP, RUNS)
+        return scale, other, offset, other_offset
+    else:
+        return scale, other, scale, other
+
+
+@triton.jit
 def load_codes(
     codes: tl.tensor,
     output: tl.tensor,

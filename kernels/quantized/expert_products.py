@@ -1,0 +1,202 @@
+"""Multiplies tokens by packed weights of the experts that they use, all experts in one launch.
+
+The formulas, the tiles of pairs and what a program takes are those of `kernels/expert_products.py`; codes become
+numbers in registers, as `steps.py` says, and a tile of weights is the first operand of a product.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.gate import Activation, activate
+from kernels.quantized.packed import Packed
+from kernels.quantized.product import unsupported
+from kernels.quantized.steps import add_step, in_step, load_codes, load_inputs, load_terms
+from kernels.sizes import tile_count
+from kernels.sort_by_expert import Tiles
+from kernels.tuning import Config, tuned
+
+FEW = 16
+CONFIGS = (
+    Config({"TILE": 64, "RUNS": 2, "GROUP": 1}, warps=4, stages=4),
+    Config({"TILE": 64, "RUNS": 2, "GROUP": 8}, warps=8, stages=3),
+    Config({"TILE": 64, "RUNS": 4, "GROUP": 1}, warps=4, stages=3),
+    Config({"TILE": 128, "RUNS": 1, "GROUP": 1}, warps=4, stages=4),
+    Config({"TILE": 128, "RUNS": 2, "GROUP": 8}, warps=8, stages=3),
+    Config({"TILE": 32, "RUNS": 1, "GROUP": 4}, warps=4, stages=2),
+)
+"""The first two are the defaults of few rows of a tile and of more, the last is that of fp32."""
+
+
+class PackedExpert(NamedTuple):
+    """Holds one product of all experts of a layer."""
+
+    weight: Packed  # codes [experts, runs, out, 32], scales [experts, groups, out]
+    bias: Tensor | None  # [experts, out]
+
+
+def gate_up(
+    x: Tensor, product: PackedExpert, tiles: Tiles, used: int, activation: Activation, *, config: Config | None = None
+) -> Tensor:
+    """Computes what is between an expert's two products, for each pair: see `kernels.expert_products.gate_up`.
+
+    Example: x `[32, 2880]`, a product of MXFP4 weights `[32, 5760, 2880]`, 4 used: `[128, 2880]`.
+    """
+    gated = x.new_empty((len(x) * used, product.weight.outputs // 2))
+    _launch(x, product, None, tiles, gated, used, activation, config)
+    return gated
+
+
+def down(gated: Tensor, product: PackedExpert, tiles: Tiles, shares: Tensor, *, config: Config | None = None) -> Tensor:
+    """Multiplies each pair's row by its expert's weights, and by its share: see `kernels.expert_products.down`.
+
+    Example: gated `[128, 2880]`, a product of MXFP4 weights `[32, 2880, 2880]`, shares `[32, 4]`: `[128, 2880]`.
+    """
+    assert shares.numel() == len(gated) and shares.dtype == torch.float32 and shares.is_contiguous()
+    given = gated.new_empty((len(gated), product.weight.outputs))
+    _launch(gated, product, shares, tiles, given, 1, "silu", config)
+    return given
+
+
+def _launch(
+    x: Tensor,
+    product: PackedExpert,
+    shares: Tensor | None,
+    tiles: Tiles,
+    output: Tensor,
+    used: int,
+    activation: Activation,
+    config: Config | None,
+) -> None:
+    weight, bias = product
+    assert x.shape[1] == weight.inputs and x.is_contiguous() and not unsupported(x.dtype) and weight.codes.dim() == 4
+    assert bias is None or (bias.shape == (len(weight.codes), weight.outputs) and bias.is_contiguous())
+    shape = f"{str(x.dtype).removeprefix('torch.')},{weight.name},rows={tiles.rows}"
+    shape += f",inputs={weight.inputs},outputs={weight.outputs}"
+    default = CONFIGS[-1] if x.dtype == torch.float32 else CONFIGS[tiles.rows > FEW]
+    kernel = "quantized_experts" if tiles.rows == FEW else "quantized_experts_prefill"
+    options = (config or tuned(kernel, shape, x.device, default)).options()
+    count, width = len(tiles.owners), output.shape[1]
+    if not count:
+        return
+    in_runs, offsets = weight.runs_of_step(options.pop("RUNS")), weight.offsets
+    _multiply[(count * tile_count(width, options["TILE"]),)](
+        x,
+        weight.codes,
+        weight.scales,
+        weight.scales if offsets is None else offsets,
+        x if bias is None else bias,
+        x if shares is None else shares,
+        tiles.pairs,
+        tiles.owners,
+        output,
+        USED=used,
+        INPUTS=weight.inputs,
+        WIDTH=width,
+        STEPS=tile_count(weight.codes.shape[1], in_runs),
+        ALL_RUNS=weight.codes.shape[1],
+        GROUPS=weight.scales.shape[1],
+        ROWS=tiles.rows,
+        BIAS=bias is not None,
+        GATED=shares is None,
+        ACTIVATION=activation,
+        KIND=weight.kind,
+        IN_GROUP=weight.even_group,
+        SCALED=not weight.by_output,
+        OFFSETS=offsets is not None,
+        EVEN=weight.inputs % (in_runs * weight.in_run) == 0,
+        RUNS=in_runs,
+        **options,
+    )
+
+
+@triton.jit
+def _multiply(
+    x: tl.tensor,
+    codes: tl.tensor,
+    scales: tl.tensor,
+    offsets: tl.tensor,
+    bias: tl.tensor,
+    shares: tl.tensor,
+    pairs: tl.tensor,
+    owners: tl.tensor,
+    output: tl.tensor,
+    USED: tl.constexpr,
+    INPUTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STEPS: tl.constexpr,
+    ALL_RUNS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BIAS: tl.constexpr,
+    GATED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    KIND: tl.constexpr,
+    IN_GROUP: tl.constexpr,
+    SCALED: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    EVEN: tl.constexpr,
+    RUNS: tl.constexpr,
+    TILE: tl.constexpr,
+    GROUP: tl.constexpr,
+) -> None:
+    COLUMNS: tl.constexpr = (WIDTH + TILE - 1) // TILE
+    OUTPUTS: tl.constexpr = 2 * WIDTH if GATED else WIDTH
+    IN_STEP: tl.constexpr = in_step(KIND, RUNS)
+    program = tl.program_id(0)
+    # In groups of tiles of pairs; in a group the columns of all its tiles, then the next columns.
+    first_tile = program // (GROUP * COLUMNS) * GROUP
+    group = tl.minimum(tl.num_programs(0) // COLUMNS - first_tile, GROUP)
+    place = program % (GROUP * COLUMNS)
+    tile = first_tile + place % group
+    owner = tl.load(owners + tile).to(tl.int64)
+    if owner < 0:
+        return
+
+    pair = tl.load(pairs + tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    kept = pair >= 0
+    own = x + tl.where(kept, pair, 0) // USED * INPUTS  # the rows that fill a tile are any, and are not stored
+    column = place // group * TILE + tl.arange(0, TILE)
+    inside = column < WIDTH
+    mine = tl.where(inside, column, 0)  # columns behind the last are the first: they are there, and not stored either
+    codes += owner * (ALL_RUNS * OUTPUTS * 32)
+    scales += owner * (GROUPS * OUTPUTS)
+    offsets += owner * (GROUPS * OUTPUTS)
+    gate = tl.zeros([TILE, ROWS], tl.float32)
+    up = tl.zeros([TILE, ROWS], tl.float32)
+    # What numbers are made by is loaded one step ahead: of gate, and of up.
+    a, b, c, d = load_terms(scales, offsets, mine, 0, OUTPUTS, GROUPS, KIND, IN_GROUP, OFFSETS, RUNS)
+    e, f, g, h = a, b, c, d
+    if GATED:
+        e, f, g, h = load_terms(scales, offsets, mine + WIDTH, 0, OUTPUTS, GROUPS, KIND, IN_GROUP, OFFSETS, RUNS)
+    for step in range(0, STEPS):
+        at = step * IN_STEP
+        lower, upper = load_inputs(own, at, INPUTS, KIND, EVEN, RUNS)
+        packed = load_codes(codes, mine, step * RUNS, OUTPUTS, ALL_RUNS, EVEN, RUNS)
+        i, j, k, m = a, b, c, d
+        if SCALED:
+            at += IN_STEP
+            a, b, c, d = load_terms(scales, offsets, mine, at, OUTPUTS, GROUPS, KIND, IN_GROUP, OFFSETS, RUNS)
+        gate = add_step(gate, packed, lower, upper, i, j, k, m, KIND, IN_GROUP, SCALED, OFFSETS, RUNS)
+        if GATED:
+            packed = load_codes(codes, mine + WIDTH, step * RUNS, OUTPUTS, ALL_RUNS, EVEN, RUNS)
+            i, j, k, m = e, f, g, h
+            if SCALED:
+                there = mine + WIDTH
+                e, f, g, h = load_terms(scales, offsets, there, at, OUTPUTS, GROUPS, KIND, IN_GROUP, OFFSETS, RUNS)
+            up = add_step(up, packed, lower, upper, i, j, k, m, KIND, IN_GROUP, SCALED, OFFSETS, RUNS)
+    if not SCALED:
+        gate *= tl.load(scales + mine).to(tl.float32)[:, None]
+        if GATED:
+            up *= tl.load(scales + mine + WIDTH).to(tl.float32)[:, None]
+    if BIAS:
+        added = bias + owner * OUTPUTS + mine
+        gate += tl.load(added).to(tl.float32)[:, None]
+        if GATED:
+            up += tl.load(added + WIDTH).to(tl.float32)[:, None]
+    found = activate(gate, up, ACTIVATION) if GATED else gate * tl.load(shares + pair, mask=kept, other=0.0)[None, :]
+    target = output + (pair * WIDTH)[None, :] + column[:, None]
+    tl.store(target, found.to(output.dtype.element_ty), mask=kept[None, :] & inside[:, None])
