@@ -86,7 +86,7 @@ def to_int4(weight: Tensor) -> Quantized:
     codes, scales = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device), []
     for outputs, exact in _pieces(weight):
         whole = functional.pad(exact, (0, groups * GROUP - inputs))  # by zeros, which add nothing to any sum
-        columns = whole.view(-1, GROUP).T.contiguous()  # [32, rows x groups]: a group's sum is one of rows
+        columns = whole.reshape(-1, GROUP).T.contiguous()  # [32, rows x groups]: a group's sum is one of rows
         scale = fitting_scales(columns)
         found = _in_int4(columns / _divisor(scale)).nan_to_num_() - LOWEST
         codes[outputs] = found.T.reshape(len(exact), -1)[:, :inputs].to(torch.uint8)

@@ -26,7 +26,7 @@ CONFIGS = (
     Config({"TILE": 64, "RUNS": 4, "GROUP": 1}, warps=4, stages=3),
     Config({"TILE": 128, "RUNS": 1, "GROUP": 1}, warps=4, stages=4),
     Config({"TILE": 128, "RUNS": 2, "GROUP": 8}, warps=8, stages=3),
-    Config({"TILE": 32, "RUNS": 1, "GROUP": 4}, warps=4, stages=2),
+    Config({"TILE": 32, "RUNS": 1, "GROUP": 4}, warps=8, stages=2),
 )
 """The first two are the defaults of few rows of a tile and of more, the last is that of fp32."""
 

@@ -28,7 +28,7 @@ class TritonLinears(ReferenceLinears):
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(device, dtype)
         self.adapts = False  # whether adapters can change a layer
-        self._mixtures: dict[tuple[ExpertsMLP, int], TritonExperts] = {}  # one of each kind
+        self._mixtures: dict[tuple[object, ...], TritonExperts] = {}  # one of each kind
         self._packed: dict[tuple[object, ...], PackedLinear | SideBySide] = {}  # the same
 
     def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> Linear:
@@ -48,10 +48,8 @@ class TritonLinears(ReferenceLinears):
         return linear
 
     def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> TritonExperts:
-        made = TritonExperts(mlp, hidden, self._device, self._dtype)
-        for expert, each in enumerate(tensors):
-            made.take(expert, each)
-        self._mixtures[mlp, hidden] = made
+        made = TritonExperts(mlp, hidden, self._device, self._dtype, tensors)
+        self._mixtures[mlp, hidden, made.variant] = made
         return made
 
     def warm_up(self) -> None:

@@ -1,0 +1,104 @@
+"""Gathers one product of all of a layer's experts on a GPU: packed where their weights are quantized alike."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from engine.backends.triton.quantized import coded, packs
+from engine.model.quantized import Weight, dequantized
+from kernels.expert_products import Expert
+from kernels.quantized.expert_products import PackedExpert
+from kernels.quantized.numbers import numbers
+from kernels.quantized.packed import Packed, one_of, pack
+
+
+class Gathering:
+    """Takes one expert after the other; none is kept in another form than that of the whole.
+
+    The first one decides: packed, or numbers. All become numbers where a later one is quantized otherwise.
+    """
+
+    def __init__(
+        self, experts: int, sizes: tuple[int, int], bias: bool, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """`sizes` are an expert's outputs and inputs."""
+        self._experts, self._sizes, self._device, self._dtype = experts, sizes, device, dtype
+        self._packed: Packed | None = None
+        self._numbers: Tensor | None = None
+        self._bias = torch.empty((experts, sizes[0]), dtype=dtype, device=device) if bias else None
+
+    def take(self, expert: int, parts: Sequence[Weight], bias: Tensor | None) -> None:
+        """Copies an expert's parts, one below the other, to their place."""
+        if self._bias is not None and bias is not None:
+            self._bias[expert] = bias
+        packed = self._pack(parts) if self._numbers is None else None
+        if packed is not None and expert == 0:
+            self._packed = _room(packed, self._experts)
+        if packed is not None and self._packed is not None and _alike(packed, self._packed):
+            self._packed = _with_room_for(self._packed, packed)
+            _put(self._packed, expert, packed)
+            return
+        if self._numbers is None:
+            self._numbers = self._as_numbers(expert)
+            self._packed = None
+        begin = 0
+        for part in parts:
+            self._numbers[expert, begin : begin + len(part)] = dequantized(part)
+            begin += len(part)
+
+    def product(self) -> Expert | PackedExpert:
+        """Returns the product, once all experts were taken."""
+        if self._packed is not None:
+            return PackedExpert(self._packed, self._bias)
+        assert self._numbers is not None
+        return Expert(self._numbers, self._bias)
+
+    def _pack(self, parts: Sequence[Weight]) -> Packed | None:
+        """Packs an expert's parts; None where one is no packed weight, or is another kind of one."""
+        if not all(map(packs, parts)):
+            return None
+        weights = [coded(part) for part in parts]
+        ordered = any(getattr(part, "order", None) is not None for part in parts)
+        same = len({(weight.kind, weight.group) for weight in weights}) == 1
+        return pack(weights, self._device) if same and not ordered else None
+
+    def _as_numbers(self, taken: int) -> Tensor:
+        """Allocates numbers of all experts, and copies those that were taken."""
+        found = torch.empty((self._experts, *self._sizes), dtype=self._dtype, device=self._device)
+        for expert in range(taken):
+            assert self._packed is not None
+            found[expert] = numbers(one_of(self._packed, expert), self._dtype)
+        return found
+
+
+def _alike(one: Packed, all_of_them: Packed) -> bool:
+    return (one.kind, one.group, one.inputs) == (all_of_them.kind, all_of_them.group, all_of_them.inputs)
+
+
+def _room(packed: Packed, experts: int) -> Packed:
+    """Allocates room for as many weights like this one."""
+
+    def of_all(tensor: Tensor) -> Tensor:
+        return tensor.new_zeros((experts, *tensor.shape))
+
+    offsets = None if packed.offsets is None else of_all(packed.offsets)
+    return replace(packed, codes=of_all(packed.codes), scales=of_all(packed.scales), offsets=offsets)
+
+
+def _with_room_for(whole: Packed, packed: Packed) -> Packed:
+    """Returns the same, with offsets if one weight has some, and with fp32 scales if one's are not in 16 bits alike."""
+    offsets = whole.offsets
+    if offsets is None and packed.offsets is not None:
+        offsets = torch.zeros_like(whole.scales, dtype=packed.offsets.dtype)
+    if offsets is not None and packed.offsets is not None and offsets.dtype != packed.offsets.dtype:
+        offsets = offsets.float()
+    scales = whole.scales if whole.scales.dtype == packed.scales.dtype else whole.scales.float()
+    return replace(whole, scales=scales, offsets=offsets)
+
+
+def _put(whole: Packed, expert: int, packed: Packed) -> None:
+    whole.codes[expert], whole.scales[expert] = packed.codes, packed.scales
+    if whole.offsets is not None and packed.offsets is not None:
+        whole.offsets[expert] = packed.offsets

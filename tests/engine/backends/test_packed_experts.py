@@ -1,0 +1,116 @@
+"""Experts whose weights are quantized stay packed on the GPU's path, and give what their numbers give."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.backends.reference.linear import ReferenceLinears
+from engine.backends.triton.linear import TritonLinears
+from engine.model.config import ExpertsMLP
+from engine.model.families.expert_tensors import ExpertTensors
+from engine.model.families.mxfp4 import unpacked
+from engine.model.quantization import to_fp8, to_int4, to_int8
+from engine.model.quantized import Quantized, Weight
+from kernels.expert_products import Expert
+from kernels.quantized.expert_products import PackedExpert
+from kernels.tuning import Config
+from launcher.gpus import visible_gpus
+from tests.engine.drive import run, start
+from tests.engine.test_golden import make_executor
+from tests.reference import build_model, make_prompts
+from tests.variants import VARIANTS
+
+DEVICE = torch.device("cuda" if visible_gpus() else "cpu")
+EXPERTS, HIDDEN, WIDTH = 3, 64, 64
+MLP = ExpertsMLP(experts=EXPERTS, used=2, intermediate=WIDTH, activation="clamped_swiglu", bias=True)
+
+
+def mxfp4(weight: Tensor) -> Quantized:
+    """Random codes in place of a weight's numbers, with scales of about an eighth."""
+    outputs, inputs = weight.shape
+    blocks = torch.randint(0, 256, (outputs, inputs // 32, 16), dtype=torch.uint8)
+    return unpacked(blocks, torch.randint(122, 126, blocks.shape[:2], dtype=torch.uint8))
+
+
+def exactly(weight: Tensor) -> Tensor:
+    return weight
+
+
+def in_fp32(weight: Tensor) -> Quantized:
+    """An int4 weight whose scales have more digits than 16 bits hold, and whose zeros are not at 8."""
+    found = to_int4(weight)
+    assert found.offsets is not None
+    return replace(found, scales=found.scales * 1.0001, offsets=found.offsets * 0.9)
+
+
+Make = Callable[[Tensor], Weight]
+
+
+def expert(gate: Make, up: Make, down: Make) -> ExpertTensors:
+    def drawn(outputs: int, inputs: int) -> Tensor:
+        values: Tensor = torch.randn(outputs, inputs) * inputs**-0.5
+        return values
+
+    biases = torch.randn(2 * WIDTH, device=DEVICE), torch.randn(HIDDEN, device=DEVICE)
+    return ExpertTensors((gate(drawn(WIDTH, HIDDEN)), up(drawn(WIDTH, HIDDEN))), down(drawn(HIDDEN, WIDTH)), *biases)
+
+
+LAYERS: dict[str, tuple[Sequence[tuple[Make, Make, Make]], tuple[type, type]]] = {
+    "MXFP4": ([(mxfp4, mxfp4, mxfp4)] * EXPERTS, (PackedExpert, PackedExpert)),
+    "int4": ([(to_int4, to_int4, to_int4)] * EXPERTS, (PackedExpert, PackedExpert)),
+    "int8": ([(to_int8, to_int8, to_int8)] * EXPERTS, (PackedExpert, PackedExpert)),
+    "fp8, and down left out": ([(to_fp8, to_fp8, exactly)] * EXPERTS, (PackedExpert, Expert)),
+    "gate and up differ": ([(to_fp8, to_int8, to_int4)] * EXPERTS, (Expert, PackedExpert)),
+    "longer scales, and offsets, in the last": (
+        [(to_int4, to_int4, to_int4)] * 2 + [(in_fp32, in_fp32, in_fp32)],
+        (PackedExpert, PackedExpert),
+    ),
+    "another kind in the last": (
+        [(to_int4, to_int4, to_int4)] * 2 + [(to_int4, to_int4, mxfp4)],
+        (PackedExpert, Expert),
+    ),
+    "numbers in the first": ([(exactly, exactly, exactly)] + [(to_int4, to_int4, to_int4)] * 2, (Expert, Expert)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_they_give_what_their_numbers_give(name: str) -> None:
+    makes, kinds = LAYERS[name]
+    tensors = [expert(*each) for each in makes]
+    x = torch.randn(5, HIDDEN, device=DEVICE)
+    chosen = torch.tensor([[0, 1], [2, 0], [1, 2], [2, 1], [0, 2]], dtype=torch.int32, device=DEVICE)
+    shares = torch.rand(5, 2, device=DEVICE)
+    ours = TritonLinears(DEVICE, torch.float32).experts(MLP, HIDDEN, iter(tensors))
+    theirs = ReferenceLinears(DEVICE, torch.float32).experts(MLP, HIDDEN, iter(tensors))
+    assert (type(ours._gate_up), type(ours._down)) == kinds
+    torch.testing.assert_close(ours(x, chosen, shares), theirs(x, chosen, shares), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_held_is_the_codes() -> None:
+    """A byte for two weights, and 16 bits for the scale of 32: an eighth of fp32's bytes, and a sixty-fourth."""
+    tensors = [expert(mxfp4, mxfp4, mxfp4) for _ in range(EXPERTS)]
+    held = TritonLinears(DEVICE, torch.float32).experts(MLP, HIDDEN, iter(tensors)).held()
+    numbers = 3 * EXPERTS * HIDDEN * WIDTH
+    assert sum(each.nbytes for each in held) == numbers // 2 + numbers // 32 * 2 + EXPERTS * (2 * WIDTH + HIDDEN) * 4
+
+
+def test_tokens_equal_those_of_the_dequantized_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of gpt-oss in int4: prompts beside decodes, and recorded steps."""
+    if DEVICE.type == "cpu":
+        wide = {"TILE": 512, "RUNS": 4}  # the interpreter takes its time for each tile, whatever its size
+        monkeypatch.setattr("kernels.quantized.product.SINGLE", Config(wide))
+        monkeypatch.setattr("kernels.quantized.expert_products.CONFIGS", [Config({**wide, "GROUP": 1})] * 3)
+    config = VARIANTS["gpt-oss"]()
+    config.num_hidden_layers, config.layer_types = 1, config.layer_types[:1]
+    directory = build_model(tmp_path / "model", config)
+    found = []
+    for backend in ("torch", "triton"):
+        settings: dict[str, object] = {f"{DEVICE.type}_backend": backend, "max_sequences": 2, "max_batch_tokens": 64}
+        executor = make_executor(directory, device=DEVICE.type, quantization="int4", **settings)
+        running = start(executor, make_prompts([2, 19], config.vocab_size), 3)
+        found.append(run(executor, running, 3, chunk=16, ahead=True))
+    assert found[0] == found[1]
