@@ -21,17 +21,25 @@ from benchmarks.limits.workloads import WORKLOADS
 from benchmarks.peers.model import Model, random_model
 from benchmarks.peers.process import OURS, PLAIN, PeerProcess, running
 from benchmarks.peers.rounds import run_rounds
-from benchmarks.peers.setup import PEERS, Peer, PeerError, directory_of, set_up
+from benchmarks.peers.setup import PEERS, Peer, PeerError, directory_of, for_avx2, set_up
 from benchmarks.peers.table import Measured, table
 from benchmarks.processes.children import exit_status
 from core.cli import parse_or_exit
 from core.config import Positive, Quantization
 from core.errors import ConfigError
+from engine.backends.native.build import SETTING
 from engine.device import DTYPES
 from engine.model.config import ExpertsMLP
 from engine.model.read_config import read_config
 from launcher.stages import Stages
 
+AVX2_ONLY = {
+    SETTING: "-march=x86-64-v3",  # AVX2, FMA, F16C and BMI2: what Haswell and Zen, and all later ones have
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
+"""Environment variables that keep our operators, PyTorch, oneDNN and MKL to AVX2."""
 QUANTIZED = {"llama.cpp", "vllm"}
 """Peers that have quantized weights."""
 MAY_LACK = {"vllm"}
@@ -60,6 +68,13 @@ class PeersConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = "none"
     dtype: Annotated[Literal["bf16", "fp32"], Meta(description="number format of weights: bf16 or fp32")] = "bf16"
+    instructions: Annotated[
+        Literal["native", "avx2"],
+        Meta(
+            description="of the processor that are used: native, all; avx2: our operators and llama.cpp are compiled "
+            "for AVX2 and FMA, as on processors that have no AVX-512; with --only llama.cpp"
+        ),
+    ] = "native"
     threads: Annotated[int, Meta(ge=0, description="threads of each; 0: one for each core")] = 0
     rounds: Annotated[Positive, Meta(description="the median of so many is shown")] = 5
 
@@ -77,6 +92,9 @@ def chosen(only: str, quantization: Quantization = "none") -> list[Peer]:
 def compare(config: PeersConfig, stages: Stages) -> None:
     """Installs, measures and prints. Raises a `BatonError` for what is wrong."""
     peers = chosen(config.only, config.quantization)
+    if config.instructions == "avx2":
+        peers = [for_avx2(peer) for peer in peers]
+        os.environ.update(AVX2_ONLY)  # before a library looks at it, and for the processes that are started
     threads = config.threads or len(os.sched_getaffinity(0))
     directory = directory_of(config.directory)
     for peer in peers:
@@ -88,7 +106,7 @@ def compare(config: PeersConfig, stages: Stages) -> None:
         raise ConfigError("--model", config.model, f"its context of {shape.max_model_len} tokens is too short")
     model = Model(
         path, config.dtype, shape.vocab_size, max(each.longest for each in workloads), config.quantization
-    ).with_files(directory, [peer.name for peer in peers], stages)
+    ).with_files(directory, peers, stages)
     work = work_of(shape, DTYPES[config.dtype], config.quantization)
     machines: list[Machine] = []
     torch.set_num_threads(threads)

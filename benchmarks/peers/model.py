@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.peers.setup import PEERS, PeerError, python_of
+from benchmarks.peers.setup import Peer, PeerError, python_of
 from benchmarks.processes.children import child, last_line
 from core.config import Quantization
 from launcher.stages import Stages
@@ -27,15 +27,16 @@ class Model:
     gguf: Path | None = None
     compressed: Path | None = None
 
-    def with_files(self, place: Path, peers: Sequence[str], stages: Stages) -> "Model":
+    def with_files(self, place: Path, peers: Sequence[Peer], stages: Stages) -> "Model":
         """Makes the files that these peers read, where they are not in `place` already. Raises `PeerError`."""
         made, form = self, self.dtype if self.quantization == "none" else self.quantization
-        if "llama.cpp" in peers:
-            path = place / f"{self.directory.name}-{form}.gguf"
-            made = replace(made, gguf=_converted("llama.cpp", "gguf_of", self.directory, path, form, stages))
-        if "vllm" in peers and self.quantization != "none":
-            path = place / f"{self.directory.name}-{form}-compressed"
-            made = replace(made, compressed=_converted("vllm", "compressed_of", self.directory, path, form, stages))
+        for peer in peers:
+            if peer.name == "llama.cpp":
+                path = place / f"{self.directory.name}-{form}.gguf"
+                made = replace(made, gguf=_converted(peer, "gguf_of", self.directory, path, form, stages))
+            if peer.name == "vllm" and self.quantization != "none":
+                path = place / f"{self.directory.name}-{form}-compressed"
+                made = replace(made, compressed=_converted(peer, "compressed_of", self.directory, path, form, stages))
         return made
 
     def file_of(self, peer: str) -> Path:
@@ -52,14 +53,13 @@ def random_model(directory: Path, shape: str, stages: Stages) -> Path:
     return path
 
 
-def _converted(peer: str, module: str, model: Path, path: Path, form: str, stages: Stages) -> Path:
+def _converted(peer: Peer, module: str, model: Path, path: Path, form: str, stages: Stages) -> Path:
     """Converts a model in the peer's own environment. Raises `PeerError`."""
     if not path.exists() or path.stat().st_mtime < (model / "config.json").stat().st_mtime:
-        (theirs,) = (each for each in PEERS if each.name == peer)
         partial = path.with_name(f"{path.name}.partial")
         for old in (path, partial):
             shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
-        command = [str(python_of(path.parent, theirs)), "-m", f"benchmarks.peers.runners.{module}"]
+        command = [str(python_of(path.parent, peer)), "-m", f"benchmarks.peers.runners.{module}"]
         _run(module, [*command, str(model), str(partial), form], path.parent, stages)
         partial.rename(path)
     return path

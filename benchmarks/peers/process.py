@@ -80,10 +80,10 @@ class PeerProcess:
 @contextmanager
 def running(peer: Peer, directory: Path, model: Model, threads: int) -> Iterator[PeerProcess]:
     """Starts a system in its own environment, ours in this one, and ends it on exit."""
-    environment = directory / peer.name
+    environment = directory / peer.place
     python = python_of(directory, peer) if peer not in (OURS, PLAIN) else Path(sys.executable)
     quantization = "none" if peer is PLAIN else model.quantization
-    log = directory / f"{peer.name}.log"
+    log = directory / f"{peer.place}.log"
     log.unlink(missing_ok=True)
     told = (model.file_of(peer.name), model.dtype, threads, model.longest, quantization)
     command = [str(python), "-m", peer.runner, *map(str, told)]

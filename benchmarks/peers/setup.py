@@ -10,7 +10,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.parser import Parser
 from pathlib import Path
 
@@ -61,6 +61,15 @@ class Peer:
     without: frozenset[str] = frozenset()
     settings: Callable[[Path, int], Mapping[str, str]] = openmp_settings
     """Environment variables of its processes, given its virtual environment and the number of threads."""
+    variant: str = ""
+    """What is built otherwise than its packages say by themselves; it has an environment of its own."""
+    build: str = ""
+    """CMake's arguments for packages that are compiled here."""
+
+    @property
+    def place(self) -> str:
+        """Names its directory, and its logs."""
+        return f"{self.name}-{self.variant}" if self.variant else self.name
 
 
 PEERS = (
@@ -78,6 +87,19 @@ PEERS = (
 )
 
 
+GGML_AVX2 = " ".join(
+    f"-DGGML_{name}={'ON' if name in ('SSE42', 'AVX', 'AVX2', 'FMA', 'F16C', 'BMI2', 'OPENMP') else 'OFF'}"
+    for name in ("NATIVE", "SSE42", "AVX", "AVX2", "FMA", "F16C", "BMI2", "OPENMP", "AVX_VNNI", "AVX512")
+)
+
+
+def for_avx2(peer: Peer) -> Peer:
+    """Returns llama.cpp as it is on a processor that has AVX2 and nothing beyond. Raises `ConfigError` for others."""
+    if peer.name != "llama.cpp":
+        raise ConfigError("--only", peer.name, "only llama.cpp can be built for AVX2: use --only llama.cpp")
+    return replace(peer, variant="avx2", build=GGML_AVX2)
+
+
 def directory_of(given: str) -> Path:
     """Returns the directory of the peers, made if it is not there. Raises `ConfigError`."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -91,18 +113,19 @@ def directory_of(given: str) -> Path:
 
 def python_of(directory: Path, peer: Peer) -> Path:
     """Returns the interpreter of a peer's environment."""
-    return directory / peer.name / "bin" / "python"
+    return directory / peer.place / "bin" / "python"
 
 
 def set_up(directory: Path, peer: Peer, stages: Stages) -> None:
     """Installs what is missing. Raises `PeerError`."""
-    environment = directory / peer.name
+    environment = directory / peer.place
     stamp = environment / "stamp"
-    wanted = hashlib.sha256(repr((peer.packages, peer.bare, sorted(peer.without))).encode()).hexdigest()
+    described = (peer.packages, peer.bare, sorted(peer.without), *([peer.build] if peer.build else []))
+    wanted = hashlib.sha256(repr(described).encode()).hexdigest()
     if stamp.is_file() and stamp.read_text() == wanted:
         return
     began = time.monotonic()
-    installer = Installer(environment, peer.name, stages)
+    installer = Installer(environment, peer.place, stages, peer.build)
     installer.make_environment()
     if TORCH in peer.packages:
         installer.install_torch()
@@ -117,12 +140,13 @@ def set_up(directory: Path, peer: Peer, stages: Stages) -> None:
 class Installer:
     """Fills one virtual environment, showing what it does and for how long."""
 
-    def __init__(self, environment: Path, name: str, stages: Stages) -> None:
+    def __init__(self, environment: Path, name: str, stages: Stages, build: str = "") -> None:
         self._environment = environment
         self._name = name
         self._stages = stages
         self._log = environment.parent / f"{name}-setup.log"
         self._python = environment / "bin" / "python"
+        self._build = build
 
     def make_environment(self) -> None:
         """Makes the environment; one without pip was interrupted, and is made anew."""
@@ -150,6 +174,8 @@ class Installer:
     def pip(self, what: str, command: str, *arguments: str) -> None:
         """Runs pip. Raises `PeerError` with its last error."""
         options = ["--no-input", "--disable-pip-version-check"]
+        if self._build:
+            options.append("--no-cache-dir")  # where a wheel may lie that was built otherwise
         self._run(what, [str(self._python), "-m", "pip", command, *options, *arguments])
 
     def _works(self) -> bool:
@@ -157,7 +183,7 @@ class Installer:
 
     def _run(self, what: str, command: Sequence[str]) -> None:
         began = time.monotonic()
-        with child(command, self._log) as process:
+        with child(command, self._log, settings={"CMAKE_ARGS": self._build} if self._build else None) as process:
             while process.poll() is None:
                 self._stages.show(self._name, what, note=f"({time.monotonic() - began:.0f} s)")
                 time.sleep(POLL_SECONDS)

@@ -8,6 +8,7 @@ import torch  # noqa: E402
 
 from benchmarks.processes import in_process  # noqa: E402
 from core.config import EngineConfig  # noqa: E402
+from engine.backends.native.build import chosen_target  # noqa: E402
 from engine.executor import Executor  # noqa: E402
 from engine.start.load import load_engine  # noqa: E402
 
@@ -28,7 +29,7 @@ def main() -> None:
     def generate(prompts: Prompts, output: int) -> Prompts:
         return in_process.serve(executor, config, prompts, output)[1]
 
-    serve(STREAMS, ("torch",), generate)
+    serve(STREAMS, ("torch",), generate, " ".join(chosen_target()))
 
 
 if __name__ == "__main__":

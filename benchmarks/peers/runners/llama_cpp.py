@@ -73,11 +73,19 @@ class Model:
                 made[sequence].append(int(logits.argmax()))
 
 
+def instructions() -> str:
+    """Returns what llama.cpp says of its CPU operators, such as `AVX2 FMA`."""
+    said = api.llama_print_system_info().decode().rpartition("CPU :")[2]
+    features = (part.partition("=") for part in said.split("|"))
+    return " ".join(name.strip() for name, _, value in features if value.strip() == "1")
+
+
 def main() -> None:
     """Loads the model and serves."""
     given = arguments()
     api.llama_log_set(QUIET, ctypes.c_void_p(0))
-    serve(STREAMS, ("llama-cpp-python", "numpy"), Model(given.model, given.threads).generate)
+    model = Model(given.model, given.threads)
+    serve(STREAMS, ("llama-cpp-python", "numpy"), model.generate, instructions())
 
 
 QUIET = api.llama_log_callback(lambda level, text, data: None)

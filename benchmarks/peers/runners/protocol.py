@@ -27,10 +27,11 @@ def take_streams() -> tuple[TextIO, TextIO]:
     return requests, answers
 
 
-def serve(streams: tuple[TextIO, TextIO], packages: Sequence[str], generate: Generate) -> None:
-    """Answers requests until there are no more."""
+def serve(streams: tuple[TextIO, TextIO], packages: Sequence[str], generate: Generate, instructions: str = "") -> None:
+    """Answers requests until there are no more; of the processor it says which `instructions` are used, if known."""
     requests, answers = streams
-    _answer(answers, {"versions": {package: version(package) for package in packages}})
+    versions = {package: version(package) for package in packages}
+    _answer(answers, {"versions": {**versions, **({"with": instructions} if instructions else {})}})
     for line in requests:
         request = json.loads(line)
         begin = time.perf_counter()

@@ -20,19 +20,21 @@ from core.errors import NativeError
 COMPILERS = ("cc", "gcc", "clang")
 # -ffp-contract=off: the source says where a product and a sum are rounded once; nothing may reorder a sum.
 FLAGS = ("-std=gnu11", "-O3", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-Wno-psabi", "-ffp-contract=off")
-TARGET = ("-march=native",)
+NATIVE = ("-march=native",)
+SETTING = "BATON_NATIVE_TARGET"
+"""The environment variable that names other instructions, as the compiler's options do: `-march=x86-64-v3` is AVX2."""
 LIBRARIES = ("-lm",)
 SECONDS = 60.0
 """A compiler that takes longer is stuck."""
 
 
-def build(target: Sequence[str] = TARGET) -> Path:
+def build(target: Sequence[str] = ()) -> Path:
     """Returns the library's path, compiled first where the cache does not have it.
 
-    `target` names the processor's instructions. Raises `NativeError`, with the compiler's first error, where there is
-    no compiler, it fails, or the cache cannot be written.
+    `target` names the processor's instructions; without it `chosen_target` does. Raises `NativeError`, with the
+    compiler's first error, where there is no compiler, it fails, or the cache cannot be written.
     """
-    command = compiler()
+    command, target = compiler(), target or chosen_target()
     files = sorted(path for path in (Path(__file__).parent / "csrc").iterdir() if path.suffix in (".c", ".h"))
     key = hashlib.sha256()
     for part in (version(command), shlex.join(command), shlex.join((*FLAGS, *target, *LIBRARIES)), processor()):
@@ -43,6 +45,11 @@ def build(target: Sequence[str] = TARGET) -> Path:
     if not library.exists():
         _make([*command, *FLAGS, *target], [path for path in files if path.suffix == ".c"], library)
     return library
+
+
+def chosen_target() -> tuple[str, ...]:
+    """Returns the options that `SETTING` has, or those for all that this processor can."""
+    return tuple(shlex.split(os.environ.get(SETTING, ""))) or NATIVE
 
 
 def cache() -> Path:

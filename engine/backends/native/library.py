@@ -11,7 +11,7 @@ from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_lon
 import torch
 
 from core.errors import NativeError
-from engine.backends.native.build import TARGET, build
+from engine.backends.native.build import build
 from engine.model.quantized import Form
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1}
@@ -242,7 +242,7 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
 """Argument types of the functions that return nothing; the sources say what each is."""
 
 
-def load(target: Sequence[str] = TARGET) -> ctypes.CDLL:
+def load(target: Sequence[str] = ()) -> ctypes.CDLL:
     """Loads the operators, compiled first where they have to be. Raises `NativeError` where that cannot be."""
     path = build(target)
     try:
