@@ -16,7 +16,7 @@ from engine.model.quantized import Form
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1}
 """`enum format` in vector.h."""
-QUANTIZED_FORMATS: dict[Form, int] = {"int8": 2, "int4": 3}
+QUANTIZED_FORMATS: dict[Form, int] = {"int8": 2, "int4": 3, "fp8": 4}
 """Formats of weights only, in linear.h: forms that it has operators for."""
 KV_FORMATS = {**FORMATS, torch.int8: 3, torch.float8_e4m3fn: 4}
 """Formats of pools, as attention_step.h has them."""

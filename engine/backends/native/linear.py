@@ -70,9 +70,11 @@ def prove(native: ctypes.CDLL) -> None:
     for dtype in FORMATS:
         exact = (x @ weight.T).float()
         int8 = Quantized("int8", weight.to(torch.int8), scales[:, None], inputs)
+        fp8 = Quantized("fp8", weight.to(torch.float8_e4m3fn), scales[:, None], inputs)
         held: list[tuple[str, Weight, Tensor]] = [
             (f"{dtype}", weight.to(dtype), exact),
             (f"{dtype} with int8 weights", int8, exact * scales),
+            (f"{dtype} with fp8 weights", fp8, exact * scales),
         ]
         for what, given, expected in held:
             layer = NativeLinear(native, given, None, dtype)

@@ -5,9 +5,10 @@
 
 #include "vector.h"
 
-enum { INT8 = 2, INT4 }; /* of weights only, beside `enum format` */
+enum { INT8 = 2, INT4, FP8 }; /* of weights only, beside `enum format` */
 
-/* A weight of INT8 or INT4 is scale x (v - zero) + offset. v is int8, a code of 4 bits, or what the table has for it. */
+/* A weight of INT8, INT4 or FP8 is scale x (v - zero) + offset. v is int8, a code of 4 bits, or what the table has for it,
+   or a number of e4m3. */
 struct linear {
     int64_t format;  /* of x, bias and y */
     int64_t weights; /* format of the packed weights */

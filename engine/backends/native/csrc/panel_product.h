@@ -9,6 +9,7 @@
 #ifndef PANEL_PRODUCT_H
 #define PANEL_PRODUCT_H
 
+#include "fp8_product.h"
 #include "product_bf16.h"
 #include "quantized_panel.h"
 #include "wide_product.h"
@@ -237,6 +238,18 @@ static void multiply_part(const struct part *part, const char *after, struct scr
     own->after = after;
 #if defined HAS_BF16_PRODUCT
     const struct linear *layer = part->layer;
+    if (is_fp8_in_bf16(layer)) {
+        const long rows = part->end - part->first;
+        finish_all(&own->finish);
+        own->beside.bytes = 0;
+        multiply_fp8(
+            layer, (const uint16_t *)part->x + part->first * part->x_stride, part->x_stride, rows, part->panel,
+            &own->beside, own->sums);
+        own->finish =
+            (struct finish){layer, own->sums, part->output, part->first, part->end, part->y, 1, part->y_stride};
+        finish_all(&own->finish);
+        return;
+    }
     if (layer->format == BF16 && (layer->weights == BF16 || (layer->weights == INT8 && !layer->group && !layer->zero))) {
         multiply_in_bf16(part, own);
         return;

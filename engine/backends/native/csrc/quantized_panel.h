@@ -1,6 +1,6 @@
 /* Panels of quantized weights: a group after the other, and beside a group's codes its scales, then its offsets.
 
-   Codes of INT8 are [input / 4][PANEL][4], those of INT4 [input / 8][PANEL][4]: of eight neighbours of the depth the
+   Codes of INT8 and FP8 are [input / 4][PANEL][4], those of INT4 [input / 8][PANEL][4]: of eight neighbours of the depth the
    first four are the low halves of bytes, the others the high halves. So 4 bytes of an output are what instructions for
    products of bytes take. The depth is rounded up to whole units, with codes that meet zeros of x. */
 
@@ -12,7 +12,10 @@
 
 #define UNIT 32 /* inputs, of a row of x that is quantized, that share a scale; half of it in odd groups */
 
-INLINE int is_quantized(const struct linear *layer) { return layer->weights == INT8 || layer->weights == INT4; }
+INLINE int is_quantized(const struct linear *layer)
+{
+    return layer->weights == INT8 || layer->weights == INT4 || layer->weights == FP8;
+}
 INLINE long unit_of(const struct linear *layer) { return layer->group % UNIT ? UNIT / 2 : UNIT; }
 INLINE long whole_units(const struct linear *layer) { return rounded_up(layer->inputs, unit_of(layer)); }
 INLINE long group_of(const struct linear *layer) { return layer->group ? layer->group : whole_units(layer); }
@@ -79,6 +82,15 @@ INLINE vec looked_up(const float *table, ivec codes)
     return found;
 }
 
+/* The numbers that codes of e4m3, 0 … 255, stand for. There is no infinity; a size of 127 is NaN. */
+INLINE vec fp8_numbers(ivec codes)
+{
+    const ivec size = codes & 127;
+    const vec low = __builtin_convertvector(size, vec) * 0x1p-9f, normal = (vec)((size << 20) + (120 << 23));
+    const vec found = chosen(size < 8, low, chosen(size == 127, all(NAN), normal));
+    return (vec)((ivec)found | (codes & 128) << 24);
+}
+
 /* `depth` inputs of a panel from `begin` on, as the fp32 numbers that they stand for, [depth, rounded up][PANEL]; without
    groups, without their scales. `begin` is a multiple of 8. */
 static void widen_quantized(const struct linear *layer, const char *panel, long begin, long depth, float *wide)
@@ -100,7 +112,9 @@ static void widen_quantized(const struct linear *layer, const char *panel, long 
                 if (i >= step)
                     break;
                 const ivec code = halves ? (ivec)(word >> (i < 4 ? 8 * i : 8 * i - 28) & 15) : (ivec)(word << (24 - 8 * i)) >> 24;
-                const vec number = layer->table ? looked_up(layer->table, code) : __builtin_convertvector(code, vec);
+                const vec number = layer->weights == FP8 ? fp8_numbers(code)
+                                   : layer->table        ? looked_up(layer->table, code)
+                                                         : __builtin_convertvector(code, vec);
                 store(FP32, wide, i * PANEL + column, number * scale + offset);
             }
         }

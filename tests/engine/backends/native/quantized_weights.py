@@ -21,6 +21,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "int8 by 48, ordered": {"form": "int8", "group": 48, "order": True},
     "int8 by 128 with offsets": {"form": "int8", "group": 128, "offsets": True},
     "int8 by output": {"form": "int8"},
+    "fp8 by 128": {"form": "fp8", "group": 128},
+    "fp8 by 160": {"form": "fp8", "group": 160},
+    "fp8 by 48, ordered": {"form": "fp8", "group": 48, "order": True},
+    "fp8 by output": {"form": "fp8"},
 }
 """Arguments of `quantized_weight`."""
 
@@ -41,6 +45,9 @@ def quantized_weight(
     group = group or inputs
     lowest, end = (0, 16) if form == "int4" else (-128, 128)
     values = torch.randint(lowest, end, (outputs, inputs), generator=generator)
+    if form == "fp8":
+        codes = torch.randint(0, 127, (outputs, inputs), generator=generator) + 128 * (values & 1)  # every number
+        values, end = codes.to(torch.uint8).view(torch.float8_e4m3fn), lowest + 256
     scales = random(outputs, -(-inputs // group), seed=seed + 1) / (end - lowest)
     added = None
     if symmetric:
@@ -49,7 +56,7 @@ def quantized_weight(
         added = scales * torch.randint(-12, 1, scales.shape, generator=generator)
     return Quantized(
         form,
-        values.to(torch.uint8 if form == "int4" else torch.int8),
+        values.to({"int4": torch.uint8, "int8": torch.int8, "fp8": torch.float8_e4m3fn}[form]),
         scales,
         group,
         added,

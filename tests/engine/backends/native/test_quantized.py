@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.backends.native.linear import NativeLinear
-from engine.model.quantized import Weight
+from engine.model.quantized import Quantized, Weight
 from tests.engine.backends.native.measures import random, relative_error
 from tests.engine.backends.native.quantized_weights import KINDS, quantized_weight
 
@@ -47,3 +47,33 @@ def test_parts_of_different_forms_lie_side_by_side(level: ctypes.CDLL, dtype: to
     found = NativeLinear(level, given, offset, dtype)(x).split([len(each) for each in given], 1)
     for part, each, own in zip(given, found, offset.split([len(each) for each in given]), strict=True):
         assert torch.equal(each, NativeLinear(level, part, own.contiguous(), dtype)(x))
+
+
+FP8 = [kind for kind in KINDS if kind.startswith("fp8")]
+
+
+@pytest.mark.parametrize("kind", FP8)
+@pytest.mark.parametrize(("outputs", "inputs"), SIZES)
+def test_in_bf16_numbers_of_fp8_are_exact(level: ctypes.CDLL, kind: str, outputs: int, inputs: int) -> None:
+    """So only the result is rounded to bf16; and a row's bits depend on that row only."""
+    weight = quantized_weight(outputs, inputs, **KINDS[kind])
+    offset, x = random(outputs, seed=2, dtype=torch.bfloat16), random(131, inputs, seed=3, dtype=torch.bfloat16)
+    layer = NativeLinear(level, weight, offset, torch.bfloat16)
+    whole = layer(x)
+    expected = x.double() @ weight.dequantized().double().T + offset.double()
+    assert relative_error(whole, expected) < 4e-3
+    for rows in (1, 5, 17, 33, 97):
+        assert torch.equal(layer(x[30 : 30 + rows]), whole[30 : 30 + rows]), rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("group", [128, 256], ids=["by 128", "by output"])
+def test_each_code_of_fp8_is_its_number(level: ctypes.CDLL, group: int, dtype: torch.dtype) -> None:
+    """To the bit, the denormal ones too, at each place of the depth; a NaN is one in its output, and in no other."""
+    codes = torch.arange(256, dtype=torch.uint8).view(256, 1).expand(256, 256)
+    values = torch.where(torch.eye(256, dtype=torch.bool), codes, 0).view(torch.float8_e4m3fn)
+    weight = Quantized("fp8", values, torch.ones(256, 256 // group), group)
+    found = NativeLinear(level, weight, None, dtype)(torch.ones(1, 256, dtype=dtype))[0].float()
+    expected = codes[:, 0].contiguous().view(torch.float8_e4m3fn).float()
+    assert expected.isnan().sum() == 2 and torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found.nan_to_num(), expected.nan_to_num())
