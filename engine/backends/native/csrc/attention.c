@@ -158,17 +158,30 @@ static void take_queries(
     }
 }
 
+/* What a step's tiles are when they are prepared: numbers of a quantized pool are made for the products that there are. */
+static struct attention as_prepared(const struct attention *step)
+{
+    struct attention found = *step;
+#if !defined HAS_BF16
+    if (is_quantized(step))
+        found.format = FP32;
+#endif
+    return found;
+}
+
 /* Makes numbers of what is seen of a tile of a quantized pool: `blocks` then says where they are. */
-static void unpack_tile(const struct attention *step, const char **blocks, struct span seen, struct scratch *own)
+static void unpack_tile(
+    const struct attention *step, const struct attention *prepared, const char **blocks, struct span seen,
+    struct scratch *own)
 {
     const long block = step->block, first = seen.first / block, last = (seen.end - 1) / block;
-    const long bytes = block * token_bytes(step);
+    const long bytes = block * token_bytes(prepared);
     for (long i = first; i <= last; i++) {
         const long begin = most(0, seen.first - i * block), end = least(block, seen.end - i * block);
         char *to = own->unpacked + i * step->vectors * bytes;
         for (long v = 0; v < step->vectors; v++)
             unpack_tokens(
-                step, blocks[i] + v * vector_bytes(step), blocks[i + 1] + v * vector_bytes(step), begin, end,
+                step, prepared->format, blocks[i] + v * vector_bytes(step), blocks[i + 1] + v * vector_bytes(step), begin, end,
                 to + v * bytes);
         blocks[i] = to;
     }
@@ -215,6 +228,7 @@ static void attend_rows(
 {
     const struct state state = {own->maximum, own->total, own->sums};
     const struct state found = {own->tile_maximum, own->tile_total, own->tile_sums};
+    const struct attention prepared = as_prepared(step);
     const long block = step->block, group = group_rows(step);
     for (long row = 0; row < rows; row++)
         own->positions[row] = position_of(step, unit, first + row);
@@ -233,8 +247,8 @@ static void attend_rows(
         const int more = tile < last / TILE && tile + 1 < unit->end;
         blocks[(seen.end - 1) / block + 1] = more ? block_of(step, call, unit, head, (tile + 1) * TILE) : next;
         if (is_quantized(step))
-            unpack_tile(step, blocks, seen, own);
-        prepare(step, blocks, seen, own);
+            unpack_tile(step, &prepared, blocks, seen, own);
+        prepare(&prepared, blocks, seen, own);
         for (long row = 0; row < rows; row += group) {
             const long count = least(group, rows - row);
             struct sight sight = {
@@ -245,7 +259,7 @@ static void attend_rows(
                 sight.row[i] = span_of(step, tile * TILE, own->positions[row + i], own->positions[row + i]);
             const struct state target = unit->partial < 0
                 ? found : from_row(step, partial_of(step, unit, head, tile), first + row);
-            attend_group(step, call->manner, blocks, &sight, row, count, own, target);
+            attend_group(&prepared, call->manner, blocks, &sight, row, count, own, target);
             if (unit->partial < 0)
                 merge(count, step->value_dim, state_width(step), found, from_row(step, state, row));
         }

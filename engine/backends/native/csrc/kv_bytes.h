@@ -6,20 +6,30 @@
 
 #include "attention_step.h"
 #include "vector.h"
-
-typedef int8_t bytes __attribute__((vector_size(LANES)));
+#if defined __AVX2__
+#include <immintrin.h>
+#endif
 
 /* e4m3 numbers come as 2^-8 of what they are: that is what their bits mean as fp16. It is made up for in the scale. */
 INLINE float unit_of(const int kv) { return kv == KV_FP8 ? 256 : 1; }
 
-INLINE vec numbers_of(const int kv, bytes q)
+INLINE vec whole_numbers_at(const int kv, const char *from)
 {
-#if defined __AVX512F__ && defined __AVX512BW__ && defined __AVX512VL__
+#if defined __AVX512F__
+    const __m128i q = _mm_loadu_si128((const __m128i *)from);
     if (kv == KV_INT8)
-        return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)q));
-    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16((__m128i)q), 7);
+        return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
+    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(q), 7);
     return (vec)_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16((short)0xbf80)));
+#elif defined __AVX2__ && defined __F16C__
+    const __m128i q = _mm_loadl_epi64((const __m128i *)from);
+    if (kv == KV_INT8)
+        return (vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q));
+    const __m128i wide = _mm_slli_epi16(_mm_cvtepi8_epi16(q), 7);
+    return (vec)_mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16((short)0xbf80)));
 #else
+    int8_t q __attribute__((vector_size(LANES)));
+    memcpy(&q, from, sizeof q);
     const ivec wide = __builtin_convertvector(q, ivec);
     if (kv == KV_INT8)
         return __builtin_convertvector(wide, vec);
@@ -30,12 +40,11 @@ INLINE vec numbers_of(const int kv, bytes q)
 
 INLINE vec numbers_at(const int kv, const char *from, long count)
 {
-    bytes q = {0};
+    char part[LANES] = {0};
     if (count >= LANES)
-        memcpy(&q, from, sizeof q);
-    else
-        memcpy(&q, from, count);
-    return numbers_of(kv, q);
+        return whole_numbers_at(kv, from);
+    memcpy(part, from, count);
+    return whole_numbers_at(kv, part);
 }
 
 INLINE float scale_at(const char *scales, long token)
@@ -48,8 +57,7 @@ INLINE float scale_at(const char *scales, long token)
     return scale;
 }
 
-/* Tokens first … end - 1 of a vector of a block, in the format of the step's own numbers, to their places in `to`,
-   [block, dim]. Meanwhile as many bytes at `next` are asked for. */
+/* Tokens first … end - 1 of a vector of a block, in a format of numbers, to their places in `to`, [block, dim]. Meanwhile as many bytes at `next` are asked for. */
 INLINE void unpack(
     const int kv, const int format, const struct attention *step, const char *vector, const char *next, long first,
     long end, char *to)
@@ -60,7 +68,15 @@ INLINE void unpack(
         char *there = to + token * dim * size;
         for (long begin = 0, part = split; begin < dim; begin = part, part = dim, scales += step->block * SCALE_BYTES) {
             const vec scale = all(scale_at(scales, token) * unit_of(kv));
-            for (long d = begin; d < part; d += LANES)
+            long d = begin;
+#if defined __AVX512BF16__
+            for (; format == BF16 && d + 2 * LANES <= part; d += 2 * LANES) {
+                const vec low = numbers_at(kv, from + d, LANES) * scale;
+                const __m512bh both = _mm512_cvtne2ps_pbh(numbers_at(kv, from + d + LANES, LANES) * scale, low);
+                memcpy(there + d * size, &both, sizeof both);
+            }
+#endif
+            for (; d < part; d += LANES)
                 store_first(format, there, d, numbers_at(kv, from + d, part - d) * scale, part - d);
         }
         for (long d = 0; d < dim; d += 64)
@@ -69,13 +85,13 @@ INLINE void unpack(
 }
 
 static void unpack_tokens(
-    const struct attention *step, const char *vector, const char *next, long first, long end, char *to)
+    const struct attention *step, int format, const char *vector, const char *next, long first, long end, char *to)
 {
-    if (step->kv == KV_INT8 && step->format == FP32)
+    if (step->kv == KV_INT8 && format == FP32)
         unpack(KV_INT8, FP32, step, vector, next, first, end, to);
     else if (step->kv == KV_INT8)
         unpack(KV_INT8, BF16, step, vector, next, first, end, to);
-    else if (step->format == FP32)
+    else if (format == FP32)
         unpack(KV_FP8, FP32, step, vector, next, first, end, to);
     else
         unpack(KV_FP8, BF16, step, vector, next, first, end, to);

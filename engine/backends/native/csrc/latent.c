@@ -81,7 +81,7 @@ static void attend_expanded(
         const char *block = pool + expansion->table[at / step->block] * vector_bytes(step);
         const long tokens = least(step->block, expansion->keys - at);
         if (is_quantized(step))
-            unpack_tokens(step, block, block, 0, tokens, room->vectors + at * token);
+            unpack_tokens(step, step->format, block, block, 0, tokens, room->vectors + at * token);
         else
             memcpy(room->vectors + at * token, block, tokens * token);
     }
