@@ -1,4 +1,4 @@
-"""Measures what a KV codec costs in quality: perplexity, and how often the likeliest next token stays the same.
+"""Measures what fewer bytes of KV cost in quality: perplexity, and how often the likeliest next token stays the same.
 
     python -m benchmarks.kv_quality --model DIR [--text FILE | --random] [--dtype bf16] [--tokens 8192]
 
@@ -6,8 +6,10 @@ Each text's first half is a prompt: one engine computes it, and all its KV goes 
 another engine, as in a handoff (`KVPool.read`, `KVPool.convert`). That one goes on with the second half: at every
 position it is given the text so far, so a difference does not grow along an answer. *Perplexity* is exp(mean of
 -log p(next token)) over the second halves; *agreement* is the share of their positions where the likeliest token is the
-one that an engine finds which has computed the whole text itself. `--text` and the texts without it are those of
-`benchmarks.quality`; `--random` takes random token ids, for a model with random weights.
+one that an engine finds which has computed the whole text itself. A *pool* of int8 or fp8 (`--kv-dtype`) has rounded
+the KV of the whole text, prompt and answer, when it was stored, and hands it off as it lies: so an engine with such a
+pool computes all of it. `--text` and the texts without it are those of `benchmarks.quality`; `--random` takes random
+token ids, for a model with random weights.
 """
 
 import argparse
@@ -19,7 +21,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.quality import PIECE, Scores, joined, quiet, texts_of
-from core.config import Codec, EngineConfig
+from core.config import Codec, EngineConfig, KVDtype
 from core.errors import BatonError
 from core.kvspec import Piece, WireForm, blocks_for
 from core.model_location import locate
@@ -28,6 +30,7 @@ from engine.executor import Executor
 from engine.start.load import load_engine
 
 CODECS: tuple[Codec, ...] = get_args(Codec)
+POOLS: tuple[KVDtype, ...] = ("int8", "fp8")
 
 
 def random_texts(vocabulary: int, tokens: int) -> list[list[int]]:
@@ -68,9 +71,16 @@ def compare(sender: Executor, receiver: Executor, texts: list[list[int]]) -> tup
     return joined(whole), {codec: joined(scores) for codec, scores in behind.items()}
 
 
-def make(model: str, dtype: Literal["fp32", "bf16"]) -> Executor:
+def score_whole(executor: Executor, texts: list[list[int]]) -> Scores:
+    """Scores the texts by an engine that computes all of each."""
+    return joined([scores_of(executor.logits(text)[len(text) // 2 :], text) for text in texts])
+
+
+def make(model: str, dtype: Literal["fp32", "bf16"], kv_dtype: KVDtype = "auto") -> Executor:
     """Makes an engine on the CPU, with room for one text."""
-    config = EngineConfig(model=model, device="cpu", dtype=dtype, max_model_len=PIECE, kv_memory=64 << 20)
+    config = EngineConfig(
+        model=model, device="cpu", dtype=dtype, kv_dtype=kv_dtype, max_model_len=PIECE, kv_memory=64 << 20
+    )
     return Executor(load_engine(config, quiet))
 
 
@@ -91,20 +101,26 @@ def main() -> int:
             texts = random_texts(sender.engine.model_config.vocab_size, given.tokens)
         else:
             texts = texts_of(directory, given.text, given.tokens)
-        whole, behind = compare(sender, receiver, [each for each in texts if len(each) >= 4])
+        texts = [each for each in texts if len(each) >= 4]
+        whole, behind = compare(sender, receiver, texts)
+        pools = {form: make(given.model, given.dtype, form) for form in POOLS}
+        quantized = {form: score_whole(executor, texts) for form, executor in pools.items()}
     except (BatonError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     group, name = sender.engine.pool.spec.groups[0], dtype_name(sender.engine.backend.dtype)
     print(f"{sender.engine.model_config.name}, {name}, {len(whole.likeliest)} positions behind a handoff")
-    print("| codec | bytes | perplexity | x | the likeliest token is the same |")
+    print("| KV | bytes | perplexity | x | the likeliest token is the same |")
     print("| --- | --- | --- | --- | --- |")
     print(f"| no handoff | | {whole.perplexity:.4f} | | |")
-    for codec, found in behind.items():
-        share = group.wire_bytes(codec, name) / group.block_bytes
+    rows = [(f"codec {codec}", group.wire_bytes(codec, name), found) for codec, found in behind.items()]
+    for form, found in quantized.items():
+        rows.append((f"pool {form}", pools[form].engine.pool.spec.groups[0].block_bytes, found))
+    for kind, size, found in rows:
+        share = size / group.block_bytes
         same = float((found.likeliest == whole.likeliest).double().mean())
         ratio = found.perplexity / whole.perplexity
-        print(f"| {codec} | {share:.1%} | {found.perplexity:.4f} | {ratio:.4f} | {same:.2%} |")
+        print(f"| {kind} | {share:.1%} | {found.perplexity:.4f} | {ratio:.4f} | {same:.2%} |")
     return 0
 
 

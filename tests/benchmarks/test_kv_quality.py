@@ -33,9 +33,13 @@ def test_it_prints_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert main() == 0
     said = capsys.readouterr().out
     assert re.search(r"bf16, \d+ positions behind a handoff\n", said)
-    rows = re.findall(r"^\| (\w+) \| (\d+\.\d)% \| \d+\.\d{4} \| (\d\.\d{4}) \| (\d+\.\d\d)% \|$", said, re.MULTILINE)
-    assert [row[0] for row in rows] == ["none", "fp8", "int8"]
-    assert rows[0] == ("none", "100.0", "1.0000", "100.00") and float(rows[1][1]) < 51
+    rows = re.findall(
+        r"^\| (\w+ \w+) \| (\d+\.\d)% \| \d+\.\d{4} \| (\d\.\d{4}) \| (\d+\.\d\d)% \|$", said, re.MULTILINE
+    )
+    assert [row[0] for row in rows] == ["codec none", "codec fp8", "codec int8", "pool int8", "pool fp8"]
+    assert rows[0] == ("codec none", "100.0", "1.0000", "100.00") and float(rows[1][1]) < 51
+    assert [row[1] for row in rows[3:]] == ["51.6", "51.6"], "a byte for each of 64 numbers, and two for the scale"
+    assert all(0.98 < float(row[2]) < 1.02 for row in rows[1:])
 
 
 def test_a_text_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
