@@ -1,22 +1,26 @@
-/* A block of rows of bf16 times a panel of fp8 (e4m3), where the processor multiplies bf16: every number of fp8 is one of
-   bf16, and none a denormal one, which the instructions would take for 0. A block of the depth becomes bf16, once for all
-   the rows, and its sums are multiplied by the scales of its group before they are added up. */
+/* A block of rows of bf16 times a panel of fp8 (e4m3): every number of fp8 is one of bf16, and none a denormal one, which
+   instructions for bf16 would take for 0. A block of the depth becomes bf16, once for all the rows, and is multiplied as
+   panels of bf16 are; its sums are multiplied by the scales of its group before they are added up. */
 
 #ifndef FP8_PRODUCT_H
 #define FP8_PRODUCT_H
 
 #include "product_bf16.h"
 #include "quantized_panel.h"
+#include "wide_product.h"
 
-#if defined HAS_BF16_PRODUCT
+#if defined __AVX512BW__ || (LANES == 8 && defined __AVX2__)
+#include <immintrin.h>
+#define HAS_FP8_PRODUCT
 #define FP8_DEPTH_BLOCK 128 /* stays in the first cache, and is the usual group */
 
 /* Whether groups are whole steps of the depth. */
-INLINE int is_fp8_in_bf16(const struct linear *layer)
+INLINE int takes_fp8(const struct linear *layer)
 {
     return layer->format == BF16 && layer->weights == FP8 && layer->group % UNIT == 0;
 }
 
+#if defined __AVX512BW__
 /* Codes, each at the top of 16 bits, as bf16. */
 INLINE __m512i bf16_of_fp8(__m512i codes)
 {
@@ -31,18 +35,42 @@ INLINE __m512i bf16_of_fp8(__m512i codes)
     return _mm512_ternarylogic_epi32(found, codes, _mm512_set1_epi16((short)0x8000), 0xf8); /* found | codes & sign */
 }
 
+typedef __m512i bytes;
+#define SHUFFLED(CODES, FROM) _mm512_shuffle_epi8(CODES, _mm512_broadcast_i32x4(FROM))
+#else
+INLINE __m256i bf16_of_fp8(__m256i codes)
+{
+    const __m256i low = _mm256_broadcastsi128_si256(_mm_setr_epi8( /* bytes of 0 … 7 times 2^-9: low ones, high ones */
+        0, 0, (char)0x80, (char)0xc0, 0, 0x20, 0x40, 0x60, 0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c));
+    const __m256i size = _mm256_and_si256(codes, _mm256_set1_epi16(0x7f00));
+    const __m256i normal = _mm256_add_epi16(_mm256_srli_epi16(size, 4), _mm256_set1_epi16(120 << 7));
+    const __m256i is_low = _mm256_cmpgt_epi16(_mm256_set1_epi16(0x0800), size);
+    const __m256i is_nan = _mm256_cmpeq_epi16(size, _mm256_set1_epi16(0x7f00));
+    const __m256i places = _mm256_or_si256(_mm256_srli_epi16(size, 8), _mm256_add_epi16(size, _mm256_set1_epi16(0x0800)));
+    __m256i found = _mm256_blendv_epi8(normal, _mm256_shuffle_epi8(low, places), is_low);
+    found = _mm256_or_si256(found, _mm256_and_si256(is_nan, _mm256_set1_epi16(0x7fc0)));
+    return _mm256_or_si256(found, _mm256_and_si256(codes, _mm256_set1_epi16((short)0x8000)));
+}
+
+typedef __m256i bytes;
+#define SHUFFLED(CODES, FROM) _mm256_shuffle_epi8(CODES, _mm256_broadcastsi128_si256(FROM))
+#endif
+
 /* `depth` inputs of a panel, a multiple of 4, as bf16 [depth / 2][PANEL][2]. */
 static void widen_fp8(const char *codes, long depth, uint16_t *words)
 {
-    const __m512i first = _mm512_set4_epi32(0x0d800c80, 0x09800880, 0x05800480, 0x01800080); /* 0x80: becomes 0 */
-    const __m512i second = _mm512_add_epi8(first, _mm512_set1_epi32(0x02000200));
+    const __m128i first = _mm_setr_epi32(0x01800080, 0x05800480, 0x09800880, 0x0d800c80); /* 0x80: becomes 0 */
+    const __m128i second = _mm_add_epi8(first, _mm_set1_epi32(0x02000200));
     for (long k = 0; k < depth; k += 4)
-        for (long column = 0; column < PANEL; column += LANES, codes += 64) {
-            const __m512i group = _mm512_loadu_si512(codes);
+        for (long column = 0; column < PANEL; column += LANES, codes += sizeof(bytes)) {
+            bytes group, pairs;
+            memcpy(&group, codes, sizeof group);
             __builtin_prefetch(codes + FP8_DEPTH_BLOCK * PANEL, 0, 2);
             uint16_t *to = words + k * PANEL + column * 2;
-            _mm512_storeu_si512(to, bf16_of_fp8(_mm512_shuffle_epi8(group, first)));
-            _mm512_storeu_si512(to + 2 * PANEL, bf16_of_fp8(_mm512_shuffle_epi8(group, second)));
+            pairs = bf16_of_fp8(SHUFFLED(group, first));
+            memcpy(to, &pairs, sizeof pairs);
+            pairs = bf16_of_fp8(SHUFFLED(group, second));
+            memcpy(to + 2 * PANEL, &pairs, sizeof pairs);
         }
 }
 
@@ -55,42 +83,77 @@ INLINE void add_scaled(const float *part, const float *scales, long rows, int fr
     }
 }
 
+/* A block of a panel's depth as bf16, and the scales of its group. */
+struct fp8_block {
+    uint16_t words[FP8_DEPTH_BLOCK * PANEL];
+    long depth;
+    const float *scales;
+} __attribute__((aligned(64)));
+
+static void take_fp8(const struct linear *layer, const char *panel, long begin, struct fp8_block *to)
+{
+    const long group = group_of(layer), inside = least(group, whole_units(layer) - begin / group * group);
+    const char *own = panel + begin / group * group_bytes(layer);
+    to->scales = (const float *)(own + codes_bytes(layer, inside));
+    to->depth = least(FP8_DEPTH_BLOCK, inside - begin % group);
+    widen_fp8(own + codes_bytes(layer, begin % group), to->depth, to->words);
+}
+
+#if defined HAS_WIDE_PRODUCT
+/* sums [rows, PANEL] = strips of x times a panel; of an output's scale nothing yet. */
+static void multiply_fp8(const struct linear *layer, const float *x, long rows, const char *panel, float *sums)
+{
+    struct fp8_block block;
+    float part[TILE_ROWS * PANEL] __attribute__((aligned(64)));
+    const long inputs = rounded_up(layer->inputs, 2), strips = strips_of(rows);
+    const struct asked nothing = {panel, 0};
+    memset(sums, 0, rows * PANEL * sizeof *sums);
+    for (long begin = 0; begin < inputs; begin += block.depth) {
+        take_fp8(layer, panel, begin, &block);
+        const long depth = least(block.depth, inputs - begin);
+        for (long strip = 0; strip < strips; strip++) {
+            const long row = first_of(strip, rows), count = first_of(strip + 1, rows) - row;
+            const float *own = x + row * inputs + begin * count;
+            float *own_sums = layer->group ? part : sums + row * PANEL;
+            if (layer->group)
+                memset(part, 0, count * PANEL * sizeof *part);
+            add_wide(count, own, (const char *)block.words, depth, nothing, own_sums);
+            if (layer->group)
+                add_scaled(part, block.scales, count, 0, sums + row * PANEL);
+        }
+    }
+}
+#else
 /* sums [rows, PANEL] = `rows` rows of x, `x_stride` elements apart, times a panel; of an output's scale nothing yet. */
 static void multiply_fp8(
     const struct linear *layer, const uint16_t *x, long x_stride, long rows, const char *panel, struct beside *beside,
     float *sums)
 {
-    uint16_t words[FP8_DEPTH_BLOCK * PANEL] __attribute__((aligned(64)));
+    struct fp8_block block;
     uint16_t last[STRIP * FP8_DEPTH_BLOCK] __attribute__((aligned(64)));
     float part[STRIP * PANEL] __attribute__((aligned(64)));
-    const long group = group_of(layer);
-    for (long begin = 0, depth; begin < layer->inputs; begin += depth) {
-        const long inside = least(group, whole_units(layer) - begin / group * group);
-        const char *own = panel + begin / group * group_bytes(layer);
-        const float *scales = (const float *)(own + codes_bytes(layer, inside));
-        depth = least(FP8_DEPTH_BLOCK, inside - begin % group);
-        widen_fp8(own + codes_bytes(layer, begin % group), depth, words);
-        const long there = least(depth, layer->inputs - begin);
+    for (long begin = 0; begin < layer->inputs; begin += block.depth) {
+        take_fp8(layer, panel, begin, &block);
+        const long there = least(block.depth, layer->inputs - begin);
         for (long row = 0; row < rows; row += STRIP) {
             const long count = least(rows - row, STRIP);
             const uint16_t *own_x = x + row * x_stride + begin;
+            float *own_sums = layer->group ? part : sums + row * PANEL;
             long stride = x_stride;
-            if (there < depth) { /* behind a row there may be anything */
-                memset(last, 0, count * depth * sizeof *last);
+            if (there < block.depth) { /* behind a row there may be anything */
+                memset(last, 0, count * block.depth * sizeof *last);
                 for (long r = 0; r < count; r++)
-                    memcpy(last + r * depth, own_x + r * x_stride, there * sizeof *last);
+                    memcpy(last + r * block.depth, own_x + r * x_stride, there * sizeof *last);
                 own_x = last;
-                stride = depth;
+                stride = block.depth;
             }
-            if (layer->group) {
-                add_strip(own_x, stride, count, words, depth, 1, beside, part);
-                add_scaled(part, scales, count, begin == 0, sums + row * PANEL);
-            } else {
-                add_strip(own_x, stride, count, words, depth, begin == 0, beside, sums + row * PANEL);
-            }
+            add_strip(own_x, stride, count, block.words, block.depth, layer->group || !begin, beside, own_sums);
+            if (layer->group)
+                add_scaled(part, block.scales, count, begin == 0, sums + row * PANEL);
         }
     }
 }
+#endif
 #endif
 
 #endif

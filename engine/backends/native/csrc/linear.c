@@ -41,7 +41,9 @@ EXPORT void baton_pack(
 /* Whether rows become strips of fp32 before they are multiplied. */
 INLINE int is_widened(const struct linear *layer)
 {
-#if defined HAS_WIDE_PRODUCT
+#if defined HAS_WIDE_PRODUCT && defined HAS_FP8_PRODUCT
+    return layer->format == BF16 && (layer->weights == BF16 || takes_fp8(layer));
+#elif defined HAS_WIDE_PRODUCT
     return layer->format == BF16 && layer->weights == BF16;
 #else
     (void)layer;

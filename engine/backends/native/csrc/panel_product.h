@@ -232,30 +232,43 @@ static void multiply_widening(const struct part *part, struct scratch *own)
 }
 #endif
 
+#if defined HAS_FP8_PRODUCT
+static void multiply_in_fp8(const struct part *part, struct scratch *own)
+{
+    const struct linear *layer = part->layer;
+    const long rows = part->end - part->first;
+    finish_all(&own->finish); /* of another layer's sums, which these replace */
+#if defined HAS_WIDE_PRODUCT
+    take_rows(part, own);
+    multiply_fp8(layer, own->strips, rows, part->panel, own->sums);
+#else
+    const uint16_t *x = (const uint16_t *)part->x + part->first * part->x_stride;
+    own->beside.bytes = 0;
+    multiply_fp8(layer, x, part->x_stride, rows, part->panel, &own->beside, own->sums);
+#endif
+    own->finish = (struct finish){layer, own->sums, part->output, part->first, part->end, part->y, 1, part->y_stride};
+    finish_all(&own->finish);
+}
+#endif
+
 /* Multiplies; `after` is what this thread reads next, or null. */
 static void multiply_part(const struct part *part, const char *after, struct scratch *own)
 {
-    own->after = after;
-#if defined HAS_BF16_PRODUCT
     const struct linear *layer = part->layer;
-    if (is_fp8_in_bf16(layer)) {
-        const long rows = part->end - part->first;
-        finish_all(&own->finish);
-        own->beside.bytes = 0;
-        multiply_fp8(
-            layer, (const uint16_t *)part->x + part->first * part->x_stride, part->x_stride, rows, part->panel,
-            &own->beside, own->sums);
-        own->finish =
-            (struct finish){layer, own->sums, part->output, part->first, part->end, part->y, 1, part->y_stride};
-        finish_all(&own->finish);
+    own->after = after;
+#if defined HAS_FP8_PRODUCT
+    if (takes_fp8(layer)) {
+        multiply_in_fp8(part, own);
         return;
     }
+#endif
+#if defined HAS_BF16_PRODUCT
     if (layer->format == BF16 && (layer->weights == BF16 || (layer->weights == INT8 && !layer->group && !layer->zero))) {
         multiply_in_bf16(part, own);
         return;
     }
 #else
-    if (part->layer->format == BF16 && part->layer->weights == BF16) {
+    if (layer->format == BF16 && layer->weights == BF16) {
         multiply_widening(part, own);
         return;
     }
