@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.errors import ModelError
-from engine.model.formats.fields import bits_of, group_of, pattern, word
+from engine.model.formats.fields import COLUMN, bits_of, fields_of, group_of, pattern, shown, sizes_of, word
 from engine.model.formats.floats import LEFT_OUT, is_numbers
 from engine.model.formats.format import Plain, StoredTensors
-from engine.model.formats.packings import FORMATS, Scheme, Strategy
+from engine.model.formats.packings import FORMATS, Scheme
 from engine.model.quantized import Form, Weight
 
 EVERY = "Linear"
@@ -87,38 +87,47 @@ def read_compressed_tensors(given: dict[str, Any], model: str) -> CompressedTens
     for key, empty in NOTHING.items():
         if given.get(key) not in empty:
             raise ModelError(f"{model}: compressed-tensors with a {key} is not supported")
-    sparsity = (given.get("sparsity_config") or {}).get("format", "dense")
+    sparsity = fields_of(given, model, "sparsity_config").get("format", "dense")
     word(sparsity, model, "the sparsity_config of compressed-tensors with the format", ("dense",))
-    groups, whole = given.get("config_groups") or {}, given.get("format")
-    return CompressedTensors(model, tuple(_group(each, model, key, whole) for key, each in groups.items()))
+    groups, whole = fields_of(given, model, "config_groups"), given.get("format")
+    return CompressedTensors(model, tuple(_group(groups, model, key, whole) for key in groups))
 
 
-def _group(given: Any, model: str, key: str, whole: Any) -> Group:
-    if not isinstance(given, dict) or not isinstance(given.get("weights"), dict):
-        raise ModelError(f"{model}: the config group {key} of compressed-tensors does not say what its weights are")
-    targets = tuple(
-        pattern(target.removeprefix("re:"), model) if target.startswith("re:") else str(target)
-        for target in given.get("targets") or ()
-    )
-    return Group(targets, _scheme(given["weights"], model, given.get("format") or whole))
+def _group(groups: dict[str, Any], model: str, key: str, whole: Any) -> Group:
+    found = groups[key]
+    if not isinstance(found, dict) or not isinstance(found.get("weights"), dict):
+        raise ModelError(
+            f"{model}: the config group {shown(key)} of compressed-tensors does not say what its weights are"
+        )
+    targets = found.get("targets") or []
+    if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
+        raise ModelError(f"{model}: quantization_config says targets {shown(targets)}, which are no names")
+    named = (pattern(each.removeprefix("re:"), model) if each.startswith("re:") else each for each in targets)
+    return Group(tuple(named), _scheme(found["weights"], model, found.get("format") or whole))
 
 
 def _scheme(weights: dict[str, Any], model: str, packing: Any) -> Scheme:
     found = FORMATS[word(packing, model, "compressed-tensors' format", FORMATS)]
     kind = word(str(weights.get("type") or "int").lower(), model, f"{packing} of type", found.types)
     bits = bits_of(weights, model, str(packing), found.bits, "num_bits")
-    group, block = weights.get("group_size"), weights.get("block_structure")
-    asked = weights.get("strategy") or ("group" if group and group > 0 else "channel" if group == -1 else "tensor")
-    strategy: Strategy = found.strategies[word(str(asked).lower(), model, f"{packing} by", found.strategies)]
-    if strategy == "block":
-        if not isinstance(block, list) or len(block) != 2 or not all(isinstance(s, int) and s > 0 for s in block):
-            raise ModelError(f"{model}: compressed-tensors' block_structure {block} is no pair of sizes")
-        return Scheme(str(packing), kind, bits, strategy, block=(block[0], block[1]))
-    size = group_of(weights, model, "group_size") if strategy == "group" else -1
+    strategy = found.strategies[word(_strategy(weights), model, f"{packing} by", found.strategies)]
     symmetric = bool(weights.get("symmetric", True))
     if kind == "float" and not symmetric:
         raise ModelError(f"{model}: {packing} with zero points is not supported")
     by_activation = weights.get("actorder") in ("group", "dynamic", True)
     if by_activation and packing != "pack-quantized":
         raise ModelError(f"{model}: {packing} with actorder {weights['actorder']} is not supported")
-    return Scheme(str(packing), kind, bits, strategy, size, symmetric=symmetric, by_activation=by_activation)
+    size = group_of(weights, model, "group_size") if strategy == "group" else COLUMN
+    block = None
+    if strategy == "block":
+        block = sizes_of(weights.get("block_structure"), model, "block_structure")
+    return Scheme(
+        str(packing), kind, bits, strategy, size, symmetric=symmetric, by_activation=by_activation, block=block
+    )
+
+
+def _strategy(weights: dict[str, Any]) -> str:
+    """Returns what shares a scale; where nothing says it, the group's size does."""
+    group = weights.get("group_size")
+    inferred = "tensor" if group is None else "channel" if group == COLUMN else "group"
+    return str(weights.get("strategy") or inferred).lower()

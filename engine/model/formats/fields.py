@@ -14,7 +14,7 @@ def whole(given: dict[str, Any], model: str, *names: str, default: int | None = 
     """Returns the first field of these `names` that is there. Raises `ModelError` if it is no whole number."""
     found = next((given[name] for name in names if given.get(name) is not None), default)
     if not isinstance(found, int) or isinstance(found, bool):
-        raise ModelError(f"{model}: quantization_config says {names[0]} {found}, which is no whole number")
+        raise ModelError(f"{model}: quantization_config says {names[0]} {shown(found)}, which is no whole number")
     return found
 
 
@@ -38,8 +38,29 @@ def word(found: Any, model: str, what: str, known: Iterable[str]) -> str:
     """Returns a word of the config. Raises `ModelError` for one that is not `known`."""
     served = tuple(known)
     if found not in served:
-        raise ModelError(f"{model}: {what} {found} is not supported; supported: {_listed(served)}")
+        raise ModelError(f"{model}: {what} {shown(found)} is not supported; supported: {_listed(served)}")
     return str(found)
+
+
+def fields_of(given: dict[str, Any], model: str, name: str) -> dict[str, Any]:
+    """Returns an object within the config, empty where there is none. Raises `ModelError` for what is no object."""
+    found = given.get(name)
+    if found is not None and not isinstance(found, dict):
+        raise ModelError(f"{model}: quantization_config says {shown(name)} {shown(found)}, which is no object")
+    return found or {}
+
+
+def sizes_of(found: Any, model: str, name: str) -> tuple[int, int]:
+    """Returns the outputs and inputs of a block. Raises `ModelError` for what is no pair of sizes."""
+    sizes = found if isinstance(found, list) else []
+    if len(sizes) != 2 or any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
+        raise ModelError(f"{model}: quantization_config says {name} {shown(found)}, which is no pair of sizes")
+    return sizes[0], sizes[1]
+
+
+def shown(value: Any) -> str:
+    """Brings any value onto one line, of at most 100 characters."""
+    return " ".join(str(value).split())[:100]
 
 
 def pattern(text: str, model: str) -> re.Pattern[str]:
@@ -47,7 +68,8 @@ def pattern(text: str, model: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise ModelError(f"{model}: quantization_config has the pattern {text}, which is none: {error}") from None
+        why = f"which is none: {shown(error)}"
+        raise ModelError(f"{model}: quantization_config has the pattern {shown(text)}, {why}") from None
 
 
 def _listed(known: Iterable[Any]) -> str:

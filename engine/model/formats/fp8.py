@@ -7,8 +7,7 @@ A layer's `weight` is e4m3, and multiplied by its scale, called `weight_scale_in
 from dataclasses import dataclass
 from typing import Any
 
-from core.errors import ModelError
-from engine.model.formats.fields import word
+from engine.model.formats.fields import sizes_of, word
 from engine.model.formats.floats import LEFT_OUT, Block, first_held, fp8, is_numbers
 from engine.model.formats.format import Plain, StoredTensors
 from engine.model.quantized import Form, Weight
@@ -55,12 +54,7 @@ def read_fp8(given: dict[str, Any], model: str) -> Fp8:
     word(given.get("scale_fmt") or "float", model, "fp8's scale_fmt", ("float", "ue8m0"))
     word(given.get("expert_dtype") or "fp8", model, "fp8's expert_dtype", ("fp8",))
     found = given.get("weight_block_size")
-    if found is None:
-        return Fp8(model, None)
-    sizes = list(found) if isinstance(found, list) else []
-    if len(sizes) != 2 or not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise ModelError(f"{model}: fp8's weight_block_size {found} is no pair of sizes")
-    return Fp8(model, (sizes[0], sizes[1]))
+    return Fp8(model, None if found is None else sizes_of(found, model, "weight_block_size"))
 
 
 def read_modelopt(given: dict[str, Any], model: str) -> Fp8:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from core.errors import ModelError
-from engine.model.formats.fields import bits_of, group_of, pattern, word
+from engine.model.formats.fields import bits_of, fields_of, group_of, pattern, shown, word
 from engine.model.formats.format import Plain, StoredTensors
 from engine.model.formats.integers import FORMS, group_in, integers, order_in, refuse_indivisible, unpacked
 from engine.model.quantized import Form, Weight
@@ -107,11 +107,13 @@ def read_gptq(given: dict[str, Any], model: str) -> Gptq:
     word(given.get("pack_dtype") or "int32", model, "GPTQ's pack_dtype", ("int32",))
     packing = _packing(given, model)
     others = []
-    for names, changes in (given.get("dynamic") or {}).items():
+    dynamic = fields_of(given, model, "dynamic")
+    for names in dynamic:
         if names.startswith("-:"):
             continue  # is left out, and its weight is a tensor of numbers
+        changes = fields_of(dynamic, model, names)
         if "adapter" in changes:
-            raise ModelError(f"{model}: GPTQ's dynamic {names} has an adapter, which is not supported")
+            raise ModelError(f"{model}: GPTQ's dynamic {shown(names)} has an adapter, which is not supported")
         others.append((pattern(names.removeprefix("+:"), model), _packing({**given, **changes}, model)))
     return Gptq(model, 1 if version == "gptq" else 2, packing, tuple(others))
 

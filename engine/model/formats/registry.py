@@ -10,6 +10,7 @@ from engine.model.config_files import quantization_of, read_json
 from engine.model.formats.awq import read_awq
 from engine.model.formats.by_family import ByFamily
 from engine.model.formats.compressed_tensors import read_compressed_tensors
+from engine.model.formats.fields import shown
 from engine.model.formats.format import Plain, WeightFormat
 from engine.model.formats.fp8 import read_fp8, read_modelopt
 from engine.model.formats.gptq import read_gptq
@@ -38,7 +39,7 @@ def format_of(raw: dict[str, Any], name: str) -> WeightFormat:
     given = quantization_of(raw, name)
     if given is None:
         return Plain()
-    method = given.get("quant_method", "unknown")
+    method = shown(given.get("quant_method", "unknown"))
     if method not in FORMATS:
         others = ", ".join(("fp32", "bf16", "fp16", *FORMATS))
         advice = f"{ADVICE[method]}; " if method in ADVICE else ""

@@ -182,7 +182,7 @@ def test_what_is_not_supported_is_named(change: dict[str, Any], words: str) -> N
         ("pack-quantized", {"strategy": "token"}, "m: pack-quantized by token is not supported; supported: tensor"),
         ("pack-quantized", {"group_size": None}, "m: quantization_config says group_size None"),
         ("float-quantized", FP8 | ASYMMETRIC, "m: float-quantized with zero points is not supported"),
-        ("float-quantized", FP8 | {"strategy": "block"}, "m: compressed-tensors' block_structure None is no pair"),
+        ("float-quantized", FP8 | {"strategy": "block"}, "m: quantization_config says block_structure None"),
         (
             "int-quantized",
             {"num_bits": 8, "actorder": "group"},

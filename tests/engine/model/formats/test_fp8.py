@@ -76,7 +76,7 @@ def test_what_is_not_supported_is_named() -> None:
     for change, words in (
         ({"fmt": "e5m2"}, "m: fp8's fmt e5m2 is not supported; supported: e4m3"),
         ({"expert_dtype": "fp4"}, "m: fp8's expert_dtype fp4 is not supported"),
-        ({"weight_block_size": [128]}, r"m: fp8's weight_block_size \[128\] is no pair of sizes"),
+        ({"weight_block_size": [128]}, r"m: quantization_config says weight_block_size \[128\], which is no pair"),
     ):
         with pytest.raises(ModelError, match=words):
             read_fp8(BLOCKS | change, "m")
