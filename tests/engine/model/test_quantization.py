@@ -215,6 +215,14 @@ def test_a_backend_that_has_no_operators_says_so(tmp_path: Path, caplog: pytest.
         assert engine.memory.weights_bytes > engine.parameters * (2 if dtype == "fp16" else 4) * 0.9
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_weight_may_lie_in_memory_the_other_way(form: Quantization) -> None:
+    """As those of transformers' Conv1D and of packed experts do."""
+    weight = random(96, 70, seed=2)
+    found, expected = exact(weight.T, form), exact(weight.T.contiguous(), form)
+    assert torch.equal(found.dequantized(), expected.dequantized())
+
+
 class Largest(TorchDispatchMode):
     """Notes the bytes of the largest fp32 tensor that is computed."""
 
