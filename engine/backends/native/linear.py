@@ -1,7 +1,7 @@
 """Multiplies by the native operator: at the speed of memory for few rows, at the processor's for many."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from core.errors import NativeError
 from engine.backends.native.library import FORMATS, LinearArguments
 from engine.backends.native.parts import joined, packed
-from engine.model.quantized import Quantized, Weight
+from engine.model.quantized import Form, Quantized, Weight, dequantized
 
 
 class NativeLinear:
@@ -64,20 +64,30 @@ def prove(native: ctypes.CDLL) -> None:
     Raises `NativeError` where it does not: then PyTorch's operators serve.
     """
     rows, outputs, inputs = 39, 70, 227  # whole tiles, and rests of every kind
-    x = (torch.arange(rows * inputs) % 7 - 3).view(rows, inputs)
-    weight = (torch.arange(outputs * inputs) % 5 - 2).view(outputs, inputs)
-    scales = torch.arange(outputs) % 3 + 1.0
+    x = (torch.arange(rows * inputs) % 7 - 3).view(rows, inputs).float()
+    x[:, ::16] = 127  # what is the largest of its unit in int8 keeps the others whole
     for dtype in FORMATS:
-        exact = (x @ weight.T).float()
-        int8 = Quantized("int8", weight.to(torch.int8), scales[:, None], inputs)
-        fp8 = Quantized("fp8", weight.to(torch.float8_e4m3fn), scales[:, None], inputs)
-        held: list[tuple[str, Weight, Tensor]] = [
-            (f"{dtype}", weight.to(dtype), exact),
-            (f"{dtype} with int8 weights", int8, exact * scales),
-            (f"{dtype} with fp8 weights", fp8, exact * scales),
-        ]
-        for what, given, expected in held:
-            layer = NativeLinear(native, given, None, dtype)
+        plain = (torch.arange(outputs * inputs) % 5 - 2).view(outputs, inputs).to(dtype)
+        weights: list[Weight] = [plain, *_whole_weights(outputs, inputs)]
+        for weight in weights:
+            what = f"{dtype}" + (f" with {weight.form} weights" if isinstance(weight, Quantized) else "")
+            exact = (x.double() @ dequantized(weight).double().T).float()
+            layer = NativeLinear(native, weight, None, dtype)
             for count in (7, rows):
-                if not torch.equal(layer(x[:count].to(dtype)), expected[:count].to(dtype)):
+                if not torch.equal(layer(x[:count].to(dtype)), exact[:count].to(dtype)):
                     raise NativeError(f"the native operators multiply {what} wrongly on this processor")
+
+
+def _whole_weights(outputs: int, inputs: int) -> Iterator[Quantized]:
+    """Yields a weight of whole numbers for each form, with a scale for an output, and with those of groups."""
+    forms: tuple[tuple[Form, torch.dtype, int], ...] = (
+        ("int8", torch.int8, 2),
+        ("int4", torch.uint8, 0),
+        ("fp8", torch.float8_e4m3fn, 2),
+    )
+    for form, kind, zero in forms:
+        values = (torch.arange(outputs * inputs) % 5 - zero).view(outputs, inputs).to(kind)
+        for group in (inputs, 48, 32):
+            scales = (torch.arange(outputs * -(-inputs // group)) % 3 + 1.0).view(outputs, -1)
+            offsets = None if form == "fp8" or group == inputs else scales * 3 - 8
+            yield Quantized(form, values, scales, group, offsets)

@@ -14,6 +14,12 @@ from engine.model.quantized import Quantized, Weight, dequantized
 CPU = torch.device("cpu")
 STEP = 16
 """Groups are multiples of it."""
+UNIT = 32
+"""See quantized_panel.h."""
+UNITS = tuple(2.0**-power for power in range(8))
+"""Numbers of a table are whole in one of these."""
+SPAN = 32
+"""Whole numbers of a table are at most so far apart: 16 bits hold eight products of them with int8."""
 MIDDLE = 8
 """The code of int4 that stands for zero where a checkpoint's numbers lie around it."""
 
@@ -34,6 +40,8 @@ def without_operator(weight: Weight) -> str | None:
         return weight.form
     if weight.group % STEP and weight.group < weight.shape[1]:
         return f"{weight.form} in groups of {weight.group}"
+    if weight.table and whole_table(weight.table) is None:
+        return f"{weight.form} with a table that is not of whole numbers"
     return None
 
 
@@ -86,7 +94,7 @@ def packed(native: ctypes.CDLL, weight: Weight, bias: Tensor | None, dtype: torc
     outputs, inputs = weight.shape
     arguments = LinearArguments(FORMATS[dtype], outputs=outputs, inputs=inputs)
     if isinstance(weight, Quantized):
-        part = _pack_quantized(native, weight, arguments)
+        part = _pack_quantized(native, weight, arguments, dtype)
     else:
         arguments.weights = FORMATS[dtype]
         part = Part(arguments, [_pack(native, arguments, weight, None, None)])
@@ -97,28 +105,57 @@ def packed(native: ctypes.CDLL, weight: Weight, bias: Tensor | None, dtype: torc
     return part
 
 
-def _pack_quantized(native: ctypes.CDLL, weight: Quantized, arguments: LinearArguments) -> Part:
+def _pack_quantized(native: ctypes.CDLL, weight: Quantized, arguments: LinearArguments, dtype: torch.dtype) -> Part:
     tensors = []
+    inputs = weight.shape[1]
+    scales, offsets = weight.scales, weight.offsets
     arguments.weights = QUANTIZED_FORMATS[weight.form]
-    scales, offsets = weight.scales.contiguous(), weight.offsets
-    if weight.table:
-        tensors.append(torch.tensor(weight.table))
-        arguments.table = tensors[-1].data_ptr()
     if _kind_of_offsets(weight) == "middle":
         arguments.zero, offsets = MIDDLE, None
+    if weight.table:
+        table = torch.tensor(weight.table)
+        if dtype == torch.bfloat16:
+            whole = whole_table(weight.table)
+            assert whole is not None
+            unit, table, arguments.zero = whole
+            scales = scales * unit
+        tensors.append(table)
+        arguments.table = table.data_ptr()
     if weight.order is not None:
         tensors.append(weight.order.contiguous())
         arguments.order = tensors[-1].data_ptr()
-    by_output = weight.group >= weight.shape[1] and offsets is None
-    if by_output:
-        tensors.append(scales)
-        arguments.scales = scales.data_ptr()
-        tensors.append(_pack(native, arguments, weight.values, None, None))
+    if weight.group >= inputs and offsets is None:
+        tensors += [scales.contiguous(), _pack(native, arguments, weight.values, None, None)]
+        arguments.scales = tensors[-2].data_ptr()
         return Part(arguments, tensors)
-    arguments.group = -(-min(weight.group, weight.shape[1]) // STEP) * STEP
+    arguments.group = weight.group if weight.group < inputs else -(-inputs // UNIT) * UNIT
     arguments.offsets = offsets is not None
+    if dtype == torch.bfloat16 and weight.form != "fp8":
+        largest = powers_above(scales, offsets)
+        scales, offsets = scales / largest, None if offsets is None else offsets / largest
+        tensors.append(largest)
+        arguments.scales = largest.data_ptr()
     tensors.append(_pack(native, arguments, weight.values, scales, offsets))
     return Part(arguments, tensors)
+
+
+def powers_above(scales: Tensor, offsets: Tensor | None) -> Tensor:
+    """Returns the power of two above each output's largest finite scale or offset, `[out, 1]`.
+
+    Divided by it, they fit in fp16: exactly where they have its digits, unless they are next to nothing beside others.
+    """
+    numbers = scales if offsets is None else torch.cat((scales, offsets), 1)
+    largest = numbers.abs().nan_to_num(0, 0, 0).amax(1, keepdim=True).clamp(min=2.0**-100)
+    return torch.exp2(largest.log2().ceil().clamp(max=127))
+
+
+def whole_table(table: Sequence[float]) -> tuple[float, Tensor, int] | None:
+    """Returns a unit, small whole numbers `[16]`, and one of them: the table is unit x (number - that one)."""
+    for unit in UNITS:
+        numbers = [value / unit for value in table]
+        if all(number.is_integer() for number in numbers) and max(numbers) - min(numbers) <= SPAN:
+            return unit, torch.tensor(numbers) - min(numbers), -int(min(numbers))
+    return None
 
 
 def _pack(

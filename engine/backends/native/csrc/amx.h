@@ -4,7 +4,8 @@
    depth. So `b` has two neighbours of the depth beside each other, and 16 columns of it are a row of 64 bytes. Rows of
    a tile in memory may be any distance apart. Whatever a row of `a` holds reaches that row of `sums` only, and its bits
    do not depend on how many rows there are. Sums of denormal numbers are 0. (Intel, Architecture Instruction Set
-   Extensions Programming Reference, chapter 3.)
+   Extensions Programming Reference, chapter 3.) Products of bytes have four neighbours of the depth where those of bf16
+   have two, and whole sums: of signed bytes of a and unsigned ones of b here.
 
    A thread gives the tiles their shapes before it uses them, and releases them when it is done, since the kernel saves
    8 KiB more at each change of threads while they are in use. Others that share the thread, such as oneDNN, do the same
@@ -49,6 +50,7 @@ static inline void release_tiles(void) { __asm__ volatile("tilerelease"); }
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #TILE : : "r"((const void *)(FROM)), "r"((long)(STRIDE)) : "memory")
 #define TILE_STORE(TILE, TO, STRIDE) \
     __asm__ volatile("tilestored %%tmm" #TILE ", (%0,%1,1)" : : "r"((void *)(TO)), "r"((long)(STRIDE)) : "memory")
+#define TILE_ADD_BYTES(SUMS, A, B) __asm__ volatile("tdpbsud %%tmm" #B ", %%tmm" #A ", %%tmm" #SUMS : :)
 #define TILE_ADD_PRODUCT(SUMS, A, B) __asm__ volatile("tdpbf16ps %%tmm" #B ", %%tmm" #A ", %%tmm" #SUMS : :)
 
 #endif

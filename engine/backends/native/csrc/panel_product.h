@@ -11,7 +11,7 @@
 
 #include "fp8_product.h"
 #include "product_bf16.h"
-#include "quantized_panel.h"
+#include "quantized_product.h"
 #include "wide_product.h"
 
 #if !defined DEPTH_UNIT
@@ -29,8 +29,6 @@
 #define WIDE_AHEAD 8192       /* bytes: as AHEAD */
 #define DEPTH_BLOCK 128       /* of weights that are used as fp32: stays in the first cache, while the rows pass */
 #define BF16_DEPTH_BLOCK 2048 /* of weights that are used as bf16: stays in the second cache */
-#define INT8_DEPTH_BLOCK 192  /* of weights that are made bf16: stays in the first cache */
-#define INT8_UNIT 0x1p24f     /* what those are multiples of, see widen_to_bf16 */
 #define AHEAD 16384           /* bytes: how far before its use an fp32 panel is asked for */
 
 /* What a thread has of its own. */
@@ -38,7 +36,7 @@ struct scratch {
     float sums[ROW_BLOCK * PANEL];
     float wide[DEPTH_BLOCK * PANEL], wide_x[TILE_ROWS * DEPTH_BLOCK]; /* weights and rows as fp32 */
 #if defined HAS_BF16_PRODUCT
-    uint16_t words[INT8_DEPTH_BLOCK * PANEL], rest[STRIP * DEPTH_UNIT]; /* weights, and ends of rows, as bf16 */
+    uint16_t rest[STRIP * DEPTH_UNIT]; /* ends of rows */
     struct beside beside;
     long side; /* of the two strips of sums that take turns */
 #endif
@@ -128,44 +126,18 @@ static void multiply_in_fp32(const struct part *part, struct scratch *own)
 }
 
 #if defined HAS_BF16_PRODUCT
-/* `depth` rows of an int8 panel as bf16 [depth / 2][PANEL][2], which holds them exactly. They come out INT8_UNIT times
-   as large: a byte is at the top of a word by one shuffle, and at its bottom by a shift more. */
-static void widen_to_bf16(const char *panel, long depth, uint16_t *words)
-{
-    const __m512i lanes = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0); /* where each word begins */
-    for (long k = 0; k < depth; k += 4)
-        for (long column = 0; column < PANEL; column += LANES, panel += 64) {
-            const __m512i group = _mm512_loadu_si512(panel);
-            __builtin_prefetch(panel + INT8_DEPTH_BLOCK * PANEL, 0, 2);
-            __m512i top[4];
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
-                const __m512i to_the_top = _mm512_set1_epi32(i << 24 | 0x00808080); /* 0x80: becomes zero */
-                const __m512i byte = _mm512_shuffle_epi8(group, _mm512_or_si512(lanes, to_the_top));
-                top[i] = (__m512i)_mm512_cvtepi32_ps(byte);
-            }
-#pragma GCC unroll 2
-            for (int i = 0; i < 4; i += 2)
-                _mm512_storeu_si512(
-                    words + (k + i) * PANEL + column * 2, _mm512_or_si512(_mm512_srli_epi32(top[i], 16), top[i + 1]));
-        }
-}
-
 static void multiply_in_bf16(const struct part *part, struct scratch *own)
 {
     const struct linear *layer = part->layer;
-    const int quantized = layer->weights == INT8;
     const long inputs = layer->inputs, input_bytes = PANEL * weight_bytes(layer->weights);
-    const long step = quantized ? INT8_DEPTH_BLOCK : BF16_DEPTH_BLOCK, rows = part->end - part->first;
+    const long step = BF16_DEPTH_BLOCK, rows = part->end - part->first;
     for (long begin = 0; begin < inputs; begin += step) {
         const long depth = least(inputs - begin, step), rest = depth % DEPTH_UNIT, whole = depth - rest;
         const char *block = part->panel + begin * input_bytes;
-        const uint16_t *words = quantized ? own->words : (const uint16_t *)block;
+        const uint16_t *words = (const uint16_t *)block;
         const long steps = steps_of(rows, rounded_up(depth, DEPTH_UNIT)), block_bytes = depth * input_bytes;
-        if (quantized)
-            widen_to_bf16(block, rounded_up(depth, DEPTH_UNIT), own->words);
         own->beside.next = begin + step < inputs ? block + step * input_bytes : own->after;
-        own->beside.bytes = quantized || !own->beside.next ? 0 : rounded_up(block_bytes / steps, 64);
+        own->beside.bytes = !own->beside.next ? 0 : rounded_up(block_bytes / steps, 64);
         for (long row = 0; row < rows; row += STRIP) {
             const long count = least(rows - row, STRIP);
             const uint16_t *x = (const uint16_t *)part->x + (part->first + row) * part->x_stride + begin;
@@ -184,7 +156,7 @@ static void multiply_in_bf16(const struct part *part, struct scratch *own)
                 const long first = part->first + row;
                 finish_all(&own->finish);
                 own->finish = (struct finish){
-                    layer, sums, part->output, first, first + count, part->y, 1 / INT8_UNIT, part->y_stride};
+                    layer, sums, part->output, first, first + count, part->y, 1, part->y_stride};
                 own->side = !own->side;
             }
         }
@@ -251,11 +223,33 @@ static void multiply_in_fp8(const struct part *part, struct scratch *own)
 }
 #endif
 
+#if defined HAS_INT8_PRODUCT
+static void multiply_in_int8(const struct part *part, struct scratch *own)
+{
+    const struct quantized_part quantized = {
+        part->layer, part->x, part->x_stride, part->first, part->end, part->panel, own->after};
+    finish_all(&own->finish); /* of another layer's sums, which these replace */
+#if defined INT8_STRIP
+    own->beside.shaped = -1; /* tiles have the shapes of no rows in bf16 */
+#endif
+    multiply_quantized(&quantized, (struct unit_room *)own->wide, own->sums);
+    own->finish =
+        (struct finish){part->layer, own->sums, part->output, part->first, part->end, part->y, 1, part->y_stride};
+    finish_all(&own->finish);
+}
+#endif
+
 /* Multiplies; `after` is what this thread reads next, or null. */
 static void multiply_part(const struct part *part, const char *after, struct scratch *own)
 {
     const struct linear *layer = part->layer;
     own->after = after;
+#if defined HAS_INT8_PRODUCT
+    if (takes_int8(layer)) {
+        multiply_in_int8(part, own);
+        return;
+    }
+#endif
 #if defined HAS_FP8_PRODUCT
     if (takes_fp8(layer)) {
         multiply_in_fp8(part, own);
@@ -263,7 +257,7 @@ static void multiply_part(const struct part *part, const char *after, struct scr
     }
 #endif
 #if defined HAS_BF16_PRODUCT
-    if (layer->format == BF16 && (layer->weights == BF16 || (layer->weights == INT8 && !layer->group && !layer->zero))) {
+    if (layer->format == BF16 && layer->weights == BF16) {
         multiply_in_bf16(part, own);
         return;
     }

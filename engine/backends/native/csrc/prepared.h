@@ -8,7 +8,7 @@
 
 #include "panel_product.h"
 
-/* Rows of x in the form that `layer` takes: their columns in its order. */
+/* Rows of x in the form that `layer` takes: in int8, or with their columns in its order. */
 struct preparation {
     const struct linear *layer;
     const char *x;
@@ -54,25 +54,33 @@ static long add_parts(const struct product *given, long count, struct product *t
     return to - begin;
 }
 
-INLINE int is_prepared(const struct linear *layer) { return layer->order != 0; }
+INLINE int is_prepared(const struct linear *layer) { return takes_int8(layer) || layer->order; }
 INLINE int take_the_same(const struct linear *a, const struct linear *b)
 {
-    return a->order == b->order && a->inputs == b->inputs;
+    const int both = takes_int8(a) && takes_int8(b) && unit_of(a) == unit_of(b);
+    return a->order == b->order && a->inputs == b->inputs && (both || (!takes_int8(a) && !takes_int8(b)));
+}
+INLINE long prepared_row_bytes(const struct linear *layer)
+{
+#if defined HAS_INT8_PRODUCT
+    if (takes_int8(layer))
+        return quantized_row_bytes(layer);
+#endif
+    return layer->inputs * (layer->format == FP32 ? 4 : 2);
 }
 
 /* Finds the preparation of a product's x, or adds it. */
-static struct preparation *preparation_of(struct prepared *own, const struct product *product)
+static long preparation_of(struct prepared *own, const struct product *product)
 {
     const struct linear *layer = product->layer;
     struct preparation *const begin = own->preparations, *end = begin + own->preparation_count;
     for (struct preparation *found = end; found-- > begin && found->x == product->x;)
         if (found->x_stride == product->x_stride && found->rows == product->rows && take_the_same(found->layer, layer))
-            return found;
-    const long row_bytes = layer->inputs * (layer->format == FP32 ? 4 : 2);
+            return found - begin;
+    const long row_bytes = prepared_row_bytes(layer);
     *end = (struct preparation){layer, product->x, product->x_stride, product->rows, 0, row_bytes};
-    own->preparation_count++;
     own->bytes += rounded_up(product->rows * row_bytes, 64);
-    return end;
+    return own->preparation_count++;
 }
 
 /* Lists what there is to compute and to prepare. All of it is freed by `free_prepared`. */
@@ -80,14 +88,15 @@ static struct prepared list_products(const struct product *given, long count)
 {
     const long parts = count_parts(given, count);
     struct prepared own = {0};
-    own.products = malloc(parts * (sizeof *own.products + sizeof *own.preparations) + 1);
+    own.products = malloc(parts * (sizeof *own.products + sizeof *own.preparations + sizeof(long)) + 1);
     if (!own.products)
         abort();
     own.preparations = (struct preparation *)(own.products + parts);
     own.count = add_parts(given, count, own.products);
+    long *which = (long *)(own.preparations + parts);
     for (long i = 0; i < parts; i++)
         if (is_prepared(own.products[i].layer))
-            preparation_of(&own, own.products + i);
+            which[i] = preparation_of(&own, own.products + i);
     if (!own.bytes)
         return own;
     char *to = own.room = aligned_alloc(64, own.bytes);
@@ -97,12 +106,14 @@ static struct prepared list_products(const struct product *given, long count)
         each->to = to;
         to += rounded_up(each->rows * each->row_bytes, 64);
     }
-    for (struct product *product = own.products; product < own.products + parts; product++)
+    for (long i = 0; i < parts; i++) {
+        struct product *product = own.products + i;
         if (is_prepared(product->layer)) {
-            const struct preparation *found = preparation_of(&own, product);
+            const struct preparation *found = own.preparations + which[i];
             product->x = found->to;
-            product->x_stride = product->layer->inputs;
+            product->x_stride = takes_int8(product->layer) ? found->row_bytes : product->layer->inputs;
         }
+    }
     return own;
 }
 
@@ -118,6 +129,12 @@ static void prepare_row(const struct preparation *own, long row)
     const long size = layer->format == FP32 ? 4 : 2;
     const char *x = own->x + row * own->x_stride * size;
     char *to = own->to + row * own->row_bytes;
+#if defined HAS_INT8_PRODUCT
+    if (takes_int8(layer)) {
+        quantize_row(layer, x, to);
+        return;
+    }
+#endif
     for (long i = 0; i < layer->inputs; i++)
         memcpy(to + i * size, x + layer->order[i] * size, size);
 }

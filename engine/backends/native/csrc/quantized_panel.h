@@ -10,17 +10,60 @@
 #include "linear.h"
 #include "product.h"
 
-#define UNIT 32 /* inputs, of a row of x that is quantized, that share a scale; half of it in odd groups */
+#if defined __AVX2__ && defined __F16C__ && (LANES == 8 || defined __AVX512BW__)
+#define HAS_INT8_PRODUCT /* of rows in int8, with bf16 */
+#include <immintrin.h>
+#if LANES == 8 ? defined __AVXVNNI__ : defined __AVX512VNNI__
+#define HAS_VNNI
+#endif
+#if LANES == 8
+#define INT8_ROWS 4 /* of a tile, of 16 registers or 32 */
+#else
+#define INT8_ROWS 6
+#endif
+#endif
+#define UNIT 32 /* inputs, of a row of x in int8, that share a scale; half of it in odd groups */
 
 INLINE int is_quantized(const struct linear *layer)
 {
     return layer->weights == INT8 || layer->weights == INT4 || layer->weights == FP8;
 }
-INLINE long unit_of(const struct linear *layer) { return layer->group % UNIT ? UNIT / 2 : UNIT; }
+
+/* Whether rows of x are multiplied in int8. */
+INLINE int takes_int8(const struct linear *layer)
+{
+#if defined HAS_INT8_PRODUCT
+    return layer->format == BF16 && (layer->weights == INT8 || layer->weights == INT4);
+#else
+    (void)layer;
+    return 0;
+#endif
+}
+
+INLINE long unit_of(const struct linear *layer)
+{
+#if defined HAS_VNNI
+    const int small = 0;
+#else
+    const int small = layer->table != 0; /* so that sums of a table's values fit in 16 bits */
+#endif
+    return layer->group % UNIT || small ? UNIT / 2 : UNIT;
+}
+
+/* VNNI takes codes without a sign: those of INT8 are 128 more there. */
+INLINE long code_zero(const struct linear *layer)
+{
+#if defined HAS_VNNI
+    return layer->zero + (takes_int8(layer) && layer->weights == INT8 ? 128 : 0);
+#else
+    return layer->zero;
+#endif
+}
+
 INLINE long whole_units(const struct linear *layer) { return rounded_up(layer->inputs, unit_of(layer)); }
 INLINE long group_of(const struct linear *layer) { return layer->group ? layer->group : whole_units(layer); }
 INLINE long codes_bytes(const struct linear *layer, long depth) { return depth * PANEL / (layer->weights == INT4 ? 2 : 1); }
-INLINE long scale_bytes(const struct linear *layer) { (void)layer; return 4; }
+INLINE long scale_bytes(const struct linear *layer) { return takes_int8(layer) ? 2 : 4; }
 INLINE long scales_bytes(const struct linear *layer)
 {
     return layer->group ? PANEL * scale_bytes(layer) * (layer->offsets ? 2 : 1) : 0;
@@ -35,11 +78,11 @@ INLINE long quantized_panel_bytes(const struct linear *layer)
 /* The bytes of one output at some depth: of 4 inputs, or of 8 in halves. */
 INLINE void pack_codes(const struct linear *layer, const char *weight, long output, long k, char *to)
 {
-    const long there = output < layer->outputs ? layer->inputs : 0;
+    const long there = output < layer->outputs ? layer->inputs : 0, added = code_zero(layer) - layer->zero;
     for (long i = 0; i < 4; i++) {
         const char low = k + i < there ? weight[output * layer->inputs + k + i] : 0;
         const char high = layer->weights == INT4 && k + 4 + i < there ? weight[output * layer->inputs + k + 4 + i] : 0;
-        to[i] = low | high << 4;
+        to[i] = (low | high << 4) + added;
     }
 }
 
@@ -48,6 +91,13 @@ INLINE void pack_scales(const struct linear *layer, const float *numbers, long o
 {
     for (long column = 0; column < PANEL; column++) {
         const float number = output + column < layer->outputs ? numbers[(output + column) * groups + group] : 0;
+#if defined HAS_INT8_PRODUCT
+        if (takes_int8(layer)) {
+            const uint16_t half = _cvtss_sh(number, 0);
+            memcpy(to + column * sizeof half, &half, sizeof half);
+            continue;
+        }
+#endif
         memcpy(to + column * sizeof number, &number, sizeof number);
     }
 }
@@ -68,11 +118,17 @@ static void pack_quantized(
     }
 }
 
-INLINE vec load_scales(const struct linear *layer, const char *scales, long column)
+#if defined HAS_INT8_PRODUCT
+/* Numbers of 16 bits. */
+INLINE vec load_half(const char *numbers, long at)
 {
-    (void)layer;
-    return load(FP32, scales, column);
+#if LANES == 16
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(numbers + at * 2)));
+#else
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(numbers + at * 2)));
+#endif
 }
+#endif
 
 INLINE vec looked_up(const float *table, ivec codes)
 {
@@ -102,8 +158,8 @@ static void widen_quantized(const struct linear *layer, const char *panel, long 
         const long inside = least(group, whole_units(layer) - k / group * group);
         const char *own_scales = own + (inside == group ? scales : codes_bytes(layer, inside));
         for (long column = 0; column < PANEL; column += LANES) {
-            const vec scale = layer->group ? load_scales(layer, own_scales, column) : all(1);
-            const vec offset = layer->offsets ? load_scales(layer, own_scales + PANEL * scale_bytes(layer), column)
+            const vec scale = layer->group ? load(FP32, own_scales, column) : all(1);
+            const vec offset = layer->offsets ? load(FP32, own_scales + PANEL * scale_bytes(layer), column)
                                               : -(scale * (float)layer->zero);
             uvec word;
             memcpy(&word, codes + column * 4, sizeof word);

@@ -3,6 +3,8 @@
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from engine.model.quantized import Form, Quantized
 from tests.engine.backends.native.measures import random
@@ -40,7 +42,7 @@ def quantized_weight(
     table: tuple[float, ...] = (),
     order: bool = False,
 ) -> Quantized:
-    """Makes a weight of random values, without a `group` with a scale for each output."""
+    """Makes a weight of random values, without a `group` with a scale for each output; scales have fp16's digits."""
     generator = torch.Generator().manual_seed(seed)
     group = group or inputs
     lowest, end = (0, 16) if form == "int4" else (-128, 128)
@@ -48,12 +50,12 @@ def quantized_weight(
     if form == "fp8":
         codes = torch.randint(0, 127, (outputs, inputs), generator=generator) + 128 * (values & 1)  # every number
         values, end = codes.to(torch.uint8).view(torch.float8_e4m3fn), lowest + 256
-    scales = random(outputs, -(-inputs // group), seed=seed + 1) / (end - lowest)
+    scales = random(outputs, -(-inputs // group), seed=seed + 1).half().float() / (end - lowest)
     added = None
     if symmetric:
         added = scales * -8
     elif offsets:
-        added = scales * torch.randint(-12, 1, scales.shape, generator=generator)
+        added = (scales * torch.randint(-12, 1, scales.shape, generator=generator)).half().float()
     return Quantized(
         form,
         values.to({"int4": torch.uint8, "int8": torch.int8, "fp8": torch.float8_e4m3fn}[form]),
@@ -63,3 +65,13 @@ def quantized_weight(
         table,
         torch.randperm(inputs, generator=generator) if order else None,
     )
+
+
+def in_int8(x: Tensor, unit: int = 32) -> Tensor:
+    """The numbers that rows of x stand for in int8: in units of inputs that have a scale each."""
+    whole = functional.pad(x.float(), (0, -x.shape[1] % unit)).view(len(x), -1, unit)
+    largest = whole.abs().amax(2, keepdim=True)
+    codes = (whole.double() * torch.where(largest == 0, 0, torch.full_like(largest, 127) / largest)).round()
+    moved = (codes * (largest / 127) - whole).abs()
+    assert (moved <= largest / 127 * 0.501).all(), "by half a step at most, and a rounding"
+    return (codes * (largest / 127)).view(len(x), -1)[:, : x.shape[1]]

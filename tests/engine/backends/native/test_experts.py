@@ -2,7 +2,8 @@
 
 import ctypes
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -18,9 +19,9 @@ from engine.model.config import Activation, ExpertsMLP
 from engine.model.dense import DenseWeights
 from engine.model.experts import ExpertsWeights
 from engine.model.families.expert_tensors import ExpertTensors
-from engine.model.quantization import to_int8
-from engine.model.quantized import dequantized
+from engine.model.quantized import Quantized, dequantized
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
+from tests.engine.backends.native.quantized_weights import KINDS, in_int8, quantized_weight
 
 SIZES = {
     "odd": (65, ExpertsMLP(experts=7, used=3, intermediate=33)),
@@ -50,11 +51,21 @@ def routed(tokens: int, mlp: ExpertsMLP, seed: int = 9) -> tuple[Tensor, Tensor]
     return chosen, torch.rand(tokens, mlp.used, generator=generator)
 
 
-def by_hand(x: Tensor, chosen: Tensor, shares: Tensor, given: list[ExpertTensors], activation: Activation) -> Tensor:
-    """In float64, for every token each of its experts alone; what is between the products is rounded as x is."""
+def by_hand(
+    x: Tensor,
+    chosen: Tensor,
+    shares: Tensor,
+    given: list[ExpertTensors],
+    activation: Activation,
+    taken: Callable[[Tensor], Tensor] = Tensor.double,
+) -> Tensor:
+    """In float64, for every token each of its experts alone; what is between the products is rounded as x is.
+
+    `taken` says what a product takes rows of x for.
+    """
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return x.double() @ weight.double().T + (0 if bias is None else bias.double())
+        return taken(x) @ weight.double().T + (0 if bias is None else bias.double())
 
     rows = []
     for row, experts, weights in zip(x, chosen.tolist(), shares.double(), strict=True):
@@ -105,16 +116,30 @@ def test_activations_and_biases(native: ctypes.CDLL, activation: Activation, bia
 
 
 @pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
-def test_int8_weights_are_what_they_stand_for(native: ctypes.CDLL, dtype: torch.dtype, limit: float) -> None:
+@pytest.mark.parametrize("kind", ["int8 by output", "int4 by 32", "mxfp4"])
+def test_quantized_weights_are_what_they_stand_for(
+    native: ctypes.CDLL, kind: str, dtype: torch.dtype, limit: float
+) -> None:
+    """In bf16 products take rows in int8; what is rounded differently before that may change a code by one."""
     hidden, mlp = SIZES["odd"]
-    given = tensors(mlp, hidden, torch.float32)
-    quantized = [([to_int8(dequantized(part)) for part in e.gate_up], to_int8(dequantized(e.down))) for e in given]
-    stand = [
-        ExpertTensors(tuple(part.dequantized() for part in gate_up), down.dequantized()) for gate_up, down in quantized
+
+    def weight(outputs: int, inputs: int, seed: int) -> Quantized:
+        return quantized_weight(outputs, inputs, seed=seed, **KINDS[kind])
+
+    quantized = [
+        ExpertTensors(
+            (weight(mlp.intermediate, hidden, seed), weight(mlp.intermediate, hidden, seed + 1)),
+            weight(hidden, mlp.intermediate, seed + 2),
+        )
+        for seed in range(0, 3 * mlp.experts, 3)
     ]
+    stand = [ExpertTensors(tuple(map(dequantized, e.gate_up)), dequantized(e.down)) for e in quantized]
     x, (chosen, shares) = random(33, hidden, seed=1, dtype=dtype), routed(33, mlp)
-    experts = NativeLinears(native, dtype).experts(mlp, hidden, [ExpertTensors(tuple(a), b) for a, b in quantized])
-    assert relative_error(experts(x, chosen, shares), by_hand(x, chosen, shares, stand, mlp.activation)) < 3 * limit
+    experts = NativeLinears(native, dtype).experts(mlp, hidden, quantized)
+    units = (16, 32) if kind == "mxfp4" else (32,)
+    taken = [Tensor.double] if dtype == torch.float32 else [partial(in_int8, unit=unit) for unit in units]
+    expected = [by_hand(x, chosen, shares, stand, mlp.activation, each) for each in taken]
+    assert min(relative_error(experts(x, chosen, shares), each) for each in expected) < 3 * limit
 
 
 @pytest.fixture

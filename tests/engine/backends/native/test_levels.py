@@ -12,7 +12,6 @@ import torch
 
 from engine.backends.native.linear import NativeLinear, prove
 from engine.model.config import Activation
-from engine.model.quantization import to_int8
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
 from tests.engine.backends.native.test_attention import FORMATS_TESTED, HEADS, ODD, attended
 from tests.engine.backends.native.test_attention import LIMITS as ATTENTION_LIMITS
@@ -25,22 +24,16 @@ def test_it_proves_itself(level: ctypes.CDLL) -> None:
     prove(level)
 
 
-@pytest.mark.parametrize("weights", ["exact", "int8"])
 @pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
 @pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (17, 257), (129, 1535), (64, 2080), (3, 9001)])
 def test_linear_equals_the_reference_and_rows_are_on_their_own(
-    level: ctypes.CDLL, outputs: int, inputs: int, dtype: torch.dtype, limit: float, weights: str
+    level: ctypes.CDLL, outputs: int, inputs: int, dtype: torch.dtype, limit: float
 ) -> None:
     """Row by row to the bit, in bf16 as well: each level adds up a row's products in one order."""
     weight, offset = random(outputs, inputs, seed=1, dtype=dtype), random(outputs, seed=2, dtype=dtype)
-    if weights == "exact":
-        layer, held = NativeLinear(level, weight, offset), weight
-    else:
-        stored = to_int8(weight)
-        layer = NativeLinear(level, stored, offset, dtype)
-        held = stored.dequantized()
+    layer = NativeLinear(level, weight, offset)
     x = random(257, 2 * inputs, seed=3, dtype=dtype)[:, inputs:]
-    expected = x.double() @ held.double().T + offset.double()
+    expected = x.double() @ weight.double().T + offset.double()
     whole = layer(x)
     assert relative_error(whole, expected) < limit
     for rows in (1, 2, 7, 16, 17, 31, 32, 33, 63):

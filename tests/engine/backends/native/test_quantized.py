@@ -8,7 +8,7 @@ import torch
 from engine.backends.native.linear import NativeLinear
 from engine.model.quantized import Quantized, Weight
 from tests.engine.backends.native.measures import random, relative_error
-from tests.engine.backends.native.quantized_weights import KINDS, quantized_weight
+from tests.engine.backends.native.quantized_weights import KINDS, in_int8, quantized_weight
 
 SIZES = [(1, 1), (17, 257), (129, 1535), (64, 2080)]
 """(outputs, inputs): tails of panels, units and groups."""
@@ -27,6 +27,29 @@ def test_in_fp32_a_weight_is_what_it_stands_for(level: ctypes.CDLL, kind: str, o
     ):
         assert torch.equal(found, expected)
     assert relative_error(found, x.double() @ weight.dequantized().double().T + offset.double()) < 2e-5
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("fp8")])
+@pytest.mark.parametrize(("outputs", "inputs"), SIZES)
+def test_in_bf16_rows_are_multiplied_in_int8(level: ctypes.CDLL, kind: str, outputs: int, inputs: int) -> None:
+    """Exactly but for that, sums in fp32, and the result's rounding; and a row's bits depend on that row only.
+
+    A table's units are half as long where a processor adds products of bytes in 16 bits.
+    """
+    weight = quantized_weight(outputs, inputs, **KINDS[kind])
+    offset = random(outputs, seed=2, dtype=torch.bfloat16)
+    x = random(257, 2 * inputs, seed=3, dtype=torch.bfloat16)[:, inputs:]
+    layer = NativeLinear(level, weight, offset, torch.bfloat16)
+    found, exact = layer(x), weight.dequantized().double()
+    ordered = x if weight.order is None else x[:, weight.order]
+    if weight.order is not None:
+        exact = exact[:, weight.order]
+    units = [16 if weight.group < inputs and weight.group % 32 else 32, *([16] if weight.table else [])]
+    errors = [relative_error(found, in_int8(ordered, unit) @ exact.T + offset.double()) for unit in units]
+    assert min(errors) < 4e-3
+    for rows in (1, 2, 5, 16, 17, 33):
+        for begin in (0, 130):
+            assert torch.equal(layer(x[begin : begin + rows]), found[begin : begin + rows]), rows
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
