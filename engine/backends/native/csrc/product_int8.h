@@ -70,7 +70,7 @@ INLINE BYTES add_products(BYTES sum, BYTES codes, BYTES x, const int has_sign)
 #endif
 }
 
-INLINE void add_scaled(
+INLINE void add_whole(
     const int has_offsets, const struct unit *unit, const struct factor *factor, long column, BYTES whole, float *sums)
 {
     const vec number = __builtin_convertvector((ivec)whole, vec);
@@ -120,7 +120,7 @@ INLINE void add_unit_rows(
                 whole = INSTRUCTION(madd_epi16)(whole, INSTRUCTION(set1_epi16)(1));
             whole = INSTRUCTION(sub_epi32)(whole, INSTRUCTION(set1_epi32)((int32_t)unit->zero * factor->sum));
 #endif
-            add_scaled(has_offsets, unit, factor, v * LANES, whole, sums + row * PANEL);
+            add_whole(has_offsets, unit, factor, v * LANES, whole, sums + row * PANEL);
         }
     }
 }
@@ -158,7 +158,7 @@ static void add_unit_strip(const struct unit *unit, struct unit_rows x, float *s
         const BYTES begin = _mm512_set1_epi32((int32_t)unit->zero * factor->sum);
 #pragma GCC unroll 4
         for (int v = 0; v < TILE_VECTORS; v++)
-            add_scaled(
+            add_whole(
                 unit->offsets != 0, unit, factor, v * LANES, _mm512_sub_epi32(_mm512_load_si512(whole + row * PANEL + v * LANES), begin),
                 sums + row * PANEL);
     }
