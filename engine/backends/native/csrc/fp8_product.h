@@ -101,27 +101,33 @@ static void take_fp8(const struct linear *layer, const char *panel, long begin, 
 
 #if defined HAS_WIDE_PRODUCT
 /* sums [rows, PANEL] = strips of x times a panel; of an output's scale nothing yet. */
-static void multiply_fp8(const struct linear *layer, const float *x, long rows, const char *panel, float *sums)
+static void multiply_fp8(
+    const struct linear *layer, const float *x, long rows, const char *panel, float *sums, float *odd)
 {
     struct fp8_block block;
-    float part[TILE_ROWS * PANEL] __attribute__((aligned(64)));
+    float part[2][TILE_ROWS * PANEL] __attribute__((aligned(64)));
     const long inputs = rounded_up(layer->inputs, 2), strips = strips_of(rows);
     const struct asked nothing = {panel, 0};
     memset(sums, 0, rows * PANEL * sizeof *sums);
+    memset(odd, 0, rows * PANEL * sizeof *odd);
     for (long begin = 0; begin < inputs; begin += block.depth) {
         take_fp8(layer, panel, begin, &block);
         const long depth = least(block.depth, inputs - begin);
         for (long strip = 0; strip < strips; strip++) {
             const long row = first_of(strip, rows), count = first_of(strip + 1, rows) - row;
             const float *own = x + row * inputs + begin * count;
-            float *own_sums = layer->group ? part : sums + row * PANEL;
-            if (layer->group)
-                memset(part, 0, count * PANEL * sizeof *part);
-            add_wide(count, own, (const char *)block.words, depth, nothing, own_sums);
-            if (layer->group)
-                add_scaled(part, block.scales, count, 0, sums + row * PANEL);
+            const char *words = (const char *)block.words;
+            if (layer->group) {
+                memset(part, 0, sizeof part);
+                add_wide(count, own, words, depth, nothing, part[0], part[1]);
+                join_halves(count, part[0], part[1]);
+                add_scaled(part[0], block.scales, count, 0, sums + row * PANEL);
+            } else {
+                add_wide(count, own, words, depth, nothing, sums + row * PANEL, odd + row * PANEL);
+            }
         }
     }
+    join_halves(rows, sums, odd);
 }
 #else
 /* sums [rows, PANEL] = `rows` rows of x, `x_stride` elements apart, times a panel; of an output's scale nothing yet. */

@@ -41,6 +41,7 @@ struct scratch {
     long side; /* of the two strips of sums that take turns */
 #endif
 #if defined HAS_WIDE_PRODUCT
+    float odd[LEAST_ROWS * PANEL]; /* sums, see wide_product.h */
     float *strips;     /* rows as `take_wide` makes them … */
     const char *taken; /* … which ones: from here on … */
     long taken_rows, taken_inputs; /* … and so many */
@@ -187,6 +188,7 @@ static void multiply_widening(const struct part *part, struct scratch *own)
     finish_all(&own->finish); /* of another layer's sums, which these replace */
     take_rows(part, own);
     memset(own->sums, 0, rows * PANEL * sizeof *own->sums);
+    memset(own->odd, 0, rows * PANEL * sizeof *own->odd);
     for (long begin = 0; begin < inputs; begin += WIDE_DEPTH_BLOCK) {
         const long depth = least(inputs - begin, WIDE_DEPTH_BLOCK), ahead = begin * PANEL * 2 + WIDE_AHEAD;
         const char *block = part->panel + begin * PANEL * 2;
@@ -196,9 +198,11 @@ static void multiply_widening(const struct part *part, struct scratch *own)
             const long row = first_of(strip, rows), count = first_of(strip + 1, rows) - row;
             const struct asked asked = {next + strip * depth * PANEL * 2 / strips, PANEL * 4 / strips};
             add_wide(
-                count, own->strips + row * inputs + begin * count, block, depth, asked, own->sums + row * PANEL);
+                count, own->strips + row * inputs + begin * count, block, depth, asked, own->sums + row * PANEL,
+                own->odd + row * PANEL);
         }
     }
+    join_halves(rows, own->sums, own->odd);
     own->finish = (struct finish){layer, own->sums, part->output, part->first, part->end, part->y, 1, part->y_stride};
     finish_all(&own->finish);
 }
@@ -212,7 +216,7 @@ static void multiply_in_fp8(const struct part *part, struct scratch *own)
     finish_all(&own->finish); /* of another layer's sums, which these replace */
 #if defined HAS_WIDE_PRODUCT
     take_rows(part, own);
-    multiply_fp8(layer, own->strips, rows, part->panel, own->sums);
+    multiply_fp8(layer, own->strips, rows, part->panel, own->sums, own->odd);
 #else
     const uint16_t *x = (const uint16_t *)part->x + part->first * part->x_stride;
     own->beside.bytes = 0;

@@ -4,8 +4,9 @@
    a mask. That is four operations for up to 24 products, so a copy is worth it for no number of rows. Rows are widened
    once for all the panels of a thread, and lie as they are used: a strip of up to TILE_ROWS of them is [depth][rows].
 
-   Every sum takes its products in the order of the depth, one fused operation after the other, whatever shares the
-   registers with it: a row's bits depend neither on the other rows nor on where the depth is cut. */
+   An output has two sums, of even and of odd inputs, so that few rows have enough of them to hide a product's latency;
+   many rows take one half after the other. Each sum takes its products in the order of the depth, one fused operation
+   after the other: a row's bits depend neither on the other rows nor on where the depth is cut. */
 
 #ifndef WIDE_PRODUCT_H
 #define WIDE_PRODUCT_H
@@ -76,20 +77,25 @@ INLINE void ask_next(struct asked *asked)
     asked->next += asked->bytes;
 }
 
-/* sums += x panel, of pairs of bf16 [depth / 2][PANEL][2]. */
+#define BOTH_ROWS 3 /* up to so many have registers for both halves at once */
+
+/* Adds x panel, of pairs of bf16 [depth / 2][PANEL][2], to sums[half] of the halves from `first` to `last`. */
 INLINE void add_wide_rows(
-    const int rows, const float *x, const char *panel, long depth, struct asked asked, float *sums)
+    const int rows, const int first, const int last, const float *x, const char *panel, long depth, struct asked asked,
+    float *const sums[2])
 {
-    vec sum[TILE_ROWS][TILE_VECTORS];
+    vec sum[2][TILE_ROWS][TILE_VECTORS];
+#pragma GCC unroll 2
+    for (int half = first; half <= last; half++)
 #pragma GCC unroll 6
-    for (int row = 0; row < rows; row++)
+        for (int row = 0; row < rows; row++)
 #pragma GCC unroll 4
-        for (int v = 0; v < TILE_VECTORS; v++)
-            sum[row][v] = load(FP32, sums + row * PANEL, v * LANES);
+            for (int v = 0; v < TILE_VECTORS; v++)
+                sum[half][row][v] = load(FP32, sums[half] + row * PANEL, v * LANES);
     for (long k = 0; k < depth; k += 2, panel += PANEL * 4) {
         ask_next(&asked);
 #pragma GCC unroll 2
-        for (int half = 0; half < 2; half++) {
+        for (int half = first; half <= last; half++) {
             vec column[TILE_VECTORS];
 #pragma GCC unroll 4
             for (int v = 0; v < TILE_VECTORS; v++) {
@@ -102,24 +108,46 @@ INLINE void add_wide_rows(
                 const vec own = all(x[(k + half) * rows + row]);
 #pragma GCC unroll 4
                 for (int v = 0; v < TILE_VECTORS; v++)
-                    add_fused(own, column[v], &sum[row][v]);
+                    add_fused(own, column[v], &sum[half][row][v]);
             }
         }
     }
+#pragma GCC unroll 2
+    for (int half = first; half <= last; half++)
 #pragma GCC unroll 6
-    for (int row = 0; row < rows; row++)
+        for (int row = 0; row < rows; row++)
 #pragma GCC unroll 4
-        for (int v = 0; v < TILE_VECTORS; v++)
-            store(FP32, sums + row * PANEL, v * LANES, sum[row][v]);
+            for (int v = 0; v < TILE_VECTORS; v++)
+                store(FP32, sums[half] + row * PANEL, v * LANES, sum[half][row][v]);
 }
 
 /* Adds the product of a strip that `take_wide` made, from a step of its depth on, with as many steps of a panel. */
 static __attribute__((noinline)) void add_wide(
-    long rows, const float *x, const char *panel, long depth, struct asked asked, float *sums)
+    long rows, const float *x, const char *panel, long depth, struct asked asked, float *even, float *odd)
 {
-#define WIDE(ROWS) add_wide_rows(ROWS, x, panel, depth, asked, sums)
-    FOR_ROWS(rows, WIDE)
-#undef WIDE
+    float *const sums[2] = {even, odd};
+#define BOTH(ROWS) add_wide_rows(ROWS, 0, 1, x, panel, depth, asked, sums)
+#define EVEN(ROWS) add_wide_rows(ROWS, 0, 0, x, panel, depth, asked, sums)
+#define ODD(ROWS) add_wide_rows(ROWS, 1, 1, x, panel, depth, asked, sums)
+    switch (rows) {
+    case 1: BOTH(1); return;
+    case 2: BOTH(2); return;
+    case BOTH_ROWS: BOTH(BOTH_ROWS); return;
+    }
+    asked.bytes /= 2;
+    FOR_ROWS(rows, EVEN)
+    asked.next += depth / 2 * asked.bytes;
+    FOR_ROWS(rows, ODD)
+#undef BOTH
+#undef EVEN
+#undef ODD
+}
+
+/* even += odd, for `rows` rows of sums. */
+INLINE void join_halves(long rows, float *even, const float *odd)
+{
+    for (long at = 0; at < rows * PANEL; at += LANES)
+        store(FP32, even, at, load(FP32, even, at) + load(FP32, odd, at));
 }
 
 #endif
