@@ -29,7 +29,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
     return directory
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(("dtype", "quantization"), [("fp32", "none"), ("bf16", "none"), ("fp32", "int4")])
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
@@ -44,11 +44,12 @@ def test_another_attention_is_refused(
     name: str,
     changes: dict[str, Any],
     dtype: str,
+    quantization: str,
     directories: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     directory = directories(name)
-    make_engine(directory, dtype=dtype)
+    make_engine(directory, dtype=dtype, quantization=quantization)
 
     def altered(*arguments: Any) -> list[OwnAttention]:
         first, *others = probe(*arguments)
@@ -57,4 +58,5 @@ def test_another_attention_is_refused(
 
     monkeypatch.setattr(load_wrapped, "probe", altered)
     with pytest.raises(ModelError, match=r"attention 0 .* gives other answers"):
-        make_engine(directory, dtype=dtype, cpu_backend="torch" if "softcap" in changes else "auto")
+        backend = "torch" if "softcap" in changes else "auto"
+        make_engine(directory, dtype=dtype, quantization=quantization, cpu_backend=backend)
