@@ -15,14 +15,19 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.sizes import tile_count
+from kernels.tuning import Config, tuned
 
-RANKS, DEPTH, OUTPUTS = 16, 128, 128
-"""Sizes of tiles: of ranks and inputs that shrink, and of outputs."""
+CANDIDATES = (
+    Config({"RANKS": 16, "DEPTH": 128, "OUTPUTS": 128}, warps=4),
+    Config({"RANKS": 16, "DEPTH": 256, "OUTPUTS": 128}, warps=4),
+    Config({"RANKS": 16, "DEPTH": 512, "OUTPUTS": 256}, warps=8),
+)
+"""The first is the default. Sizes of tiles: of ranks and inputs that shrink, and of outputs."""
 WORDS = 5
 """Of a matrix in a table: its address, first rank, ranks, first output and outputs; all 0 where there is none."""
 
 
-def adapt(x: Tensor, y: Tensor, slots: Tensor, table: Tensor, widest: int) -> None:
+def adapt(x: Tensor, y: Tensor, slots: Tensor, table: Tensor, widest: int, *, config: Config | None = None) -> None:
     """Adds to `y` `[rows, outputs]` what the adapters in int64 `slots` `[rows]` make of `x` `[rows, inputs]`, 0: none.
 
     fp32, bf16 or fp16, rows contiguous. `table` int64 `[slots + 1, 1 + parts, WORDS]` says where a slot's A is,
@@ -35,11 +40,24 @@ def adapt(x: Tensor, y: Tensor, slots: Tensor, table: Tensor, widest: int) -> No
     parts = table.shape[1] - 1
     assert x.is_contiguous() and y.is_contiguous() and len(y) == len(slots) == rows and slots.dtype == torch.int64
     assert table.shape[2] == WORDS and table.is_contiguous()
+    name = f"{str(x.dtype).removeprefix('torch.')},inputs={inputs},outputs={y.shape[1]}"
+    options = (config or tuned("lora", name, x.device, CANDIDATES[0])).options()
+    outputs, depth, ranks = (options.pop(size) for size in ("OUTPUTS", "DEPTH", "RANKS"))
     shrunk = torch.empty((rows, widest), dtype=torch.float32, device=x.device)
-    _shrink[rows, tile_count(widest, RANKS)](
-        x, slots, table, shrunk, inputs, widest, ENTRY=(1 + parts) * WORDS, WORDS=WORDS, RANKS=RANKS, DEPTH=DEPTH
+    _shrink[rows, tile_count(widest, ranks)](
+        x,
+        slots,
+        table,
+        shrunk,
+        inputs,
+        widest,
+        ENTRY=(1 + parts) * WORDS,
+        WORDS=WORDS,
+        RANKS=ranks,
+        DEPTH=depth,
+        **options,
     )
-    _expand[rows, tile_count(y.shape[1], OUTPUTS), parts](
+    _expand[rows, tile_count(y.shape[1], outputs), parts](
         y,
         slots,
         table,
@@ -48,7 +66,8 @@ def adapt(x: Tensor, y: Tensor, slots: Tensor, table: Tensor, widest: int) -> No
         widest,
         ENTRY=(1 + parts) * WORDS,
         WORDS=WORDS,
-        OUTPUTS=OUTPUTS,
+        OUTPUTS=outputs,
+        **options,
     )
 
 

@@ -33,6 +33,7 @@ OPERATORS = (
     "sampler_triton",
     "triton_backend",
     "quantized_triton",
+    "packed_experts",
 )
 """Tests of what the engine makes of the kernels: they take a GPU where there is one."""
 ADJUSTING = ("penalize", "token_mask", "forbid_tokens", "token_scores")
@@ -122,7 +123,7 @@ PART_TWO = (
     ),
     _pytest(
         "architectures",
-        50,
+        75,
         *(
             "-m",
             "gpu",

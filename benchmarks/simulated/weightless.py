@@ -12,12 +12,13 @@ import torch
 from benchmarks.models.random_weights import RandomWeights
 from benchmarks.models.shapes import write_config
 from benchmarks.processes.in_process import quiet
+from core.config import Quantization
 from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine
 from engine.kv.pool import KVPool
 from engine.kv.spec import make_spec
-from engine.model.config import heads_of
 from engine.model.families.registry import names_of
+from engine.model.kv_layout import layout_of
 from engine.model.linear import LinearFactory
 from engine.model.read_config import read_config
 from engine.model.transformer import Transformer
@@ -49,15 +50,26 @@ def weightless_engine(shape: str, blocks: int, rows: int, longest: int, dtype: t
     """
     with TemporaryDirectory() as directory:
         write_config(Path(directory), shape)
-        config = read_config(Path(directory), longest)
-        weights = RandomWeights(Path(directory), META, dtype)
+        return engine_of(Path(directory), blocks, rows, longest, dtype)
+
+
+def engine_of(
+    directory: Path,
+    blocks: int,
+    rows: int,
+    longest: int,
+    dtype: torch.dtype = torch.bfloat16,
+    quantization: Quantization = "none",
+) -> Engine:
+    """Makes the same of the config in a directory."""
+    config = read_config(directory, longest)
+    weights = RandomWeights(directory, META, dtype)
     backend = TritonBackend(META, dtype)
     with torch.inference_mode():
-        make = LinearFactory(weights, backend.linears, META, dtype)
+        make = LinearFactory(weights, backend.linears, META, dtype, quantization=quantization)
         model: Transformer[Any] = Transformer(config, names_of(config), make, backend.layers, quiet)
-        heads = heads_of(config.layers[0])
-        shape_of_layer = (blocks, 2 * heads.kv_heads, BLOCK, heads.head_dim)
-        layers = [torch.empty(shape_of_layer, dtype=dtype, device=META) for _ in config.layers]
+        layouts = [layout_of(layer.attention) for layer in config.layers]
+        layers = [torch.empty((blocks, each.vectors, BLOCK, each.width), dtype=dtype, device=META) for each in layouts]
         decodes = backend.decode_steps(model, config, layers, rows, quiet)
     pool = cast(KVPool, WeightlessPool(make_spec(config, dtype, BLOCK, "none")))
     return Engine(backend, model, config, pool, backend.attention(config, layers), UNBOUNDED, decodes, None)

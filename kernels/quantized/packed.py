@@ -122,7 +122,7 @@ def pack(weights: Sequence[Coded], device: torch.device) -> Packed:
     offsets = None
     if kind == "int4" or any(each.offsets is not None for each in weights):
         offsets = torch.cat([_offsets(each) for each in weights]).t()
-        offsets = offsets if offsets.any() else None  # what is not a number is not 0, either
+        offsets = offsets if needed(offsets) else None
     return Packed(
         kind,
         codes.contiguous(),
@@ -146,6 +146,11 @@ def narrowed(numbers: Tensor) -> Tensor:
         if ((short.float() == numbers) | numbers.isnan()).all():
             return short
     return numbers
+
+
+def needed(offsets: Tensor) -> bool:
+    """Tells whether one of the offsets is not 0; one that is no number is not."""
+    return bool(offsets.any())
 
 
 def _codes(values: Tensor, kind: Kind) -> Tensor:

@@ -27,12 +27,6 @@ from tests.variants import VARIANTS
 LENGTHS = [1, 2, 7, 15, 16, 17, 33, 47, 64, 97]
 NEW_TOKENS = 12
 UNSUPPORTED = {"llama-odd-head": "a head size of 22 is no multiple of 16, which the attention kernels ask for"}
-NO_KERNELS = {"gemma", "gemma2", "gemma2-uncapped", "gemma3", "granite", "phi4-shortrope", "olmo2", "olmo2-biases"}
-NO_KERNELS |= {"gemma3-images", "exaone4", "olmo3", "smollm3", "smollm3-window", "glm", "glm4"}
-NO_KERNELS |= {"mixtral", "mixtral-window", "qwen2-moe", "qwen2-moe-windows", "qwen3-moe", "qwen3-moe-some-dense"}
-NO_KERNELS |= {"olmoe", "olmoe-normalized", "gpt-oss", "gpt-oss-unbiased"}
-NO_KERNELS |= {"deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "deepseek-v3-dense"}
-UNSUPPORTED |= dict.fromkeys(NO_KERNELS, "there are no kernels yet for what is new about them")
 
 pytestmark = pytest.mark.gpu
 

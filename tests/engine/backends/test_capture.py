@@ -7,6 +7,7 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +16,16 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from triton.runtime.interpreter import GridExecutor
 
-from benchmarks.simulated.weightless import BLOCK, META, weightless_engine
+from benchmarks.simulated.weightless import BLOCK, META, engine_of, weightless_engine
+from core.config import Quantization
 from engine.backends.triton.decode_graphs import DecodeGraphs
 from engine.executor import Engine, Executor
 from engine.plan import Plan, Work
 from tests.engine.drive import GREEDY
+from tests.variants import VARIANTS
 
 pytestmark = pytest.mark.interpreted
 LAYERS, LONGEST = 32, 131072
@@ -158,6 +162,47 @@ def test_what_is_recorded_does_not_depend_on_the_inputs(engine: Engine) -> None:
             engine.decode_steps._inputs.fill(works, 40, None)
         records.append(recorded(engine, 40).launches)
     assert records[0] == records[1]
+
+
+@pytest.fixture
+def looked_at_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights without memory have no values by which to choose how they are packed."""
+    monkeypatch.setattr(GridExecutor, "__call__", lambda *args, **kwargs: None)
+    for module in ("engine.backends.triton.attention", "kernels.quantized.product"):
+        monkeypatch.setattr(f"{module}.processors", lambda device: 132)
+    monkeypatch.setattr("kernels.quantized.packed.narrowed", lambda numbers: numbers.half())
+    monkeypatch.setattr("kernels.quantized.packed.needed", lambda offsets: False)
+
+
+MIXTURE = {"_route": 1, "_sort": 1, "_multiply": 2, "_sum_used": 1}
+HEADS = {"_rms_norm": 2, "_rope_and_store": 1, "_attend_part": 1}
+LATENT = {"_rms_norm": 2, "_store_latents": 1, "_rotate_queries": 1, "_attend_piece": 1, "bmm": 2}
+A_LAYER: dict[tuple[str, Quantization], dict[str, int]] = {
+    ("qwen3-moe", "none"): HEADS | MIXTURE | {"linear": 3},
+    ("qwen3-moe", "int4"): HEADS | MIXTURE | {"_multiply": 4, "_join": 1, "linear": 1},
+    ("deepseek-v2-lite", "none"): LATENT | MIXTURE | {"_gate": 1, "linear": 5, "add": 1},
+    ("llama", "int4"): HEADS | {"_gate": 1, "_multiply": 4, "_join": 3},
+}
+"""What a layer launches beside allocations. Routers are products of numbers, and experts that all tokens share are
+linear layers like others; sums of 512 inputs are cut into parts, and those of attention's 128 outputs are not."""
+
+
+@pytest.mark.parametrize(("variant", "quantization"), A_LAYER, ids=str)
+def test_experts_latent_attention_and_quantized_weights_can_be_recorded(
+    variant: str, quantization: Quantization, tmp_path: Path, looked_at_nowhere: None
+) -> None:
+    config = VARIANTS[variant]()
+    config.update({"num_hidden_layers": 2, "first_k_dense_replace": 0, "hidden_size": 512, "intermediate_size": 512})
+    config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
+    config.save_pretrained(tmp_path)
+    engine = engine_of(tmp_path, 100, 8, 256, quantization=quantization)
+    lint = recorded(engine, 8)
+    lint.check()
+    found = Counter(name for name, *_ in lint.launches)
+    for name, count in A_LAYER[variant, quantization].items():
+        assert found[name] - 2 * count in (0, 1), f"{name}: {found[name]}, and one norm is behind the last layer"
+    unknown = {name for name in found if name.startswith("_")} - A_LAYER[variant, quantization].keys()
+    assert not unknown, f"{unknown}"
 
 
 WRONG: dict[str, tuple[Callable[[Tensor], object], str]] = {
