@@ -16,6 +16,7 @@ from core.errors import ConfigError, NativeError
 from engine.backends.base import Backend
 from engine.backends.native.attention import unsupported
 from engine.backends.native.backend import NativeBackend
+from engine.backends.native.build import compiler
 from engine.backends.native.library import load
 from engine.backends.native.linear import prove
 from engine.backends.reference.backend import ReferenceBackend
@@ -23,6 +24,17 @@ from engine.device import compiler_problem, older_than_ampere
 from engine.model.config import TextModel
 
 LOG = logging.getLogger(__name__)
+
+
+def serves_natively(config: EngineConfig) -> bool:
+    """Tells whether the native operators are going to compute on a CPU, as far as it is known before a model is."""
+    if config.cpu_backend not in ("auto", "native"):
+        return False
+    try:
+        compiler()
+    except NativeError:
+        return False
+    return True
 
 
 def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: TextModel) -> Backend[Any, Any]:

@@ -18,7 +18,7 @@ from core.records import Memory
 from core.sizes import format_bytes
 from core.status import Progress
 from engine.adapters.slots import AdapterSlots
-from engine.backends.choice import choose
+from engine.backends.choice import choose, serves_natively
 from engine.device import choose_device, choose_dtype, device_errors, device_label, dtype_name, use_device
 from engine.executor import Engine
 from engine.kv.host_tier import HostTier
@@ -113,7 +113,7 @@ def load_engine(
 def _load_model(config: EngineConfig, progress: Progress, open_weights: Callable[[Path], Checkpoint]) -> LoadedModel:
     device = choose_device(config.device)
     use_device(device)
-    dtype = choose_dtype(config.dtype, device)
+    dtype = choose_dtype(config.dtype, device, widened=serves_natively(config))
     refuse_impossible(config, device)
     directory = locate(config.model, progress, WHOLE_MODEL + CODE if config.trust_remote_code else WHOLE_MODEL)
     progress("reading the config", 0.0)
@@ -127,7 +127,8 @@ def _load_model(config: EngineConfig, progress: Progress, open_weights: Callable
 
     LOG.info("%s: transformers' own forward pass, over our KV pool: %s", directory.name, ours)
     try:
-        return load_wrapped(config, directory, device, dtype, progress)
+        own = choose_dtype(config.dtype, device)  # its products are PyTorch's
+        return load_wrapped(config, directory, device, own, progress)
     except ModelError as error:
         if not isinstance(ours, OptionError):
             raise

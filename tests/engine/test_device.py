@@ -68,6 +68,32 @@ def test_a_gpu_without_bf16_computes_in_fp16() -> None:
         choose_dtype("bf16", GPU)
 
 
+@pytest.mark.parametrize(
+    ("multiplied", "avx2", "native", "expected", "why"),
+    [
+        (True, True, False, torch.bfloat16, "the processor multiplies bf16"),
+        (False, True, True, torch.bfloat16, "native operators widen it"),
+        (False, True, False, torch.float32, "would emulate them"),
+        (False, False, True, torch.float32, "would emulate them"),
+    ],
+)
+def test_a_cpu_takes_the_faster_format_and_says_why(
+    multiplied: bool,
+    avx2: bool,
+    native: bool,
+    expected: torch.dtype,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("engine.device.cpu_multiplies_bf16", lambda: multiplied)
+    monkeypatch.setattr("engine.device.cpu_has_avx2", lambda: avx2)
+    with caplog.at_level(logging.INFO):
+        assert choose_dtype("auto", torch.device("cpu"), widened=native) == expected
+    assert why in caplog.text
+    assert choose_dtype("fp32", torch.device("cpu"), widened=native) == torch.float32
+
+
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)])
 def test_gpus_from_ampere_on_compute_in_bf16(capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
