@@ -123,7 +123,7 @@ PART_TWO = (
     ),
     _pytest(
         "architectures",
-        75,
+        50,
         *(
             "-m",
             "gpu",
