@@ -14,8 +14,9 @@ https://arxiv.org/abs/2408.00118). A sink is a score more of each head, of a key
 (gpt-oss, https://arxiv.org/abs/2508.10925; Xiao et al., "Efficient Streaming Language Models with Attention Sinks",
 2023, https://arxiv.org/abs/2309.17453): rows begin with it, in place of nothing.
 
-One layer of the pool is `[blocks, kv_heads, 2, block, dim]`, keys before values. A tile is as many positions as suit
-the device, whatever blocks they are in.
+One layer of the pool is `[blocks, kv_heads, 2, block, dim]`, keys before values, or bytes with scales
+(quantized/kv_bytes.py): keys' scales then multiply scores, and values' the shares that their products take. A tile is
+as many positions as suit the device, whatever blocks they are in.
 """
 
 from typing import NamedTuple
@@ -25,6 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.quantized.kv_bytes import FORMS, block_of, numbers_of, scales_at
 from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
 
@@ -80,11 +82,12 @@ class Defaults(NamedTuple):
 class Shape(NamedTuple):
     """Holds what a layer of the pool and its queries decide of a launch."""
 
-    dtype: torch.dtype  # of queries, keys and values
+    dtype: torch.dtype  # of queries, and of keys and values as they are multiplied
     kv_heads: int
     shared: int  # query heads to one KV head
     dim: int  # values of a head
     block: int  # tokens of a block
+    form: int = 0  # of the pool's bytes; 0: it has numbers in `dtype`
 
     def config(self, kernel: str, device: torch.device, defaults: Defaults) -> Config:
         """Returns the config that was measured for this shape on the device, or a default."""
@@ -102,6 +105,7 @@ class Shape(NamedTuple):
             "DIM": self.dim,
             "PADDED": power_of_two(self.dim),
             "BLOCK": self.block,
+            "FORM": self.form,
             "WINDOWED": scoring.window > 0,
             "SPLIT": split,
             "STAGES": config.stages,
@@ -114,14 +118,17 @@ def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Ten
     _, heads, dim = queries.shape
     if sinks is not None:
         assert sinks.shape == (heads,) and sinks.dtype == torch.float32 and sinks.is_contiguous()
-    _, kv_heads, sides, block, pool_dim = pool.shape
+    kv_heads, sides = pool.shape[1:3]
     shared, rest = divmod(heads, kv_heads)
-    assert sides == 2 and pool_dim == dim and not rest and pool.is_contiguous() and pool.dtype == queries.dtype
-    assert not unsupported(pool.dtype, dim, block, shared)
+    form = FORMS.get(pool.dtype, 0)
+    block = block_of(pool, dim) if form else pool.shape[3]
+    assert sides == 2 and not rest and pool.is_contiguous()
+    assert form or (pool.shape[4] == dim and pool.dtype == queries.dtype)
+    assert not unsupported(queries.dtype, dim, block, shared)
     assert queries.stride()[1:] == (dim, 1)
     assert block_tables.stride(1) == 1 and len(block_tables) == len(kv_lengths) and kv_lengths.is_contiguous()
     assert block_tables.dtype == kv_lengths.dtype == torch.int32
-    return Shape(pool.dtype, kv_heads, shared, dim, block)
+    return Shape(queries.dtype, kv_heads, shared, dim, block, form)
 
 
 def result_of(queries: Tensor, output: Tensor | None) -> Tensor:
@@ -163,12 +170,14 @@ def attend_tiles(
     at: tl.tensor,  # [ROWS] positions of the queries, which see up to there
     window: tl.tensor,
     pool: tl.tensor,  # where the KV head's keys are in block 0
+    scales: tl.tensor,  # and their scales
     block_stride: tl.tensor,
     table: tl.tensor,  # the sequence's blocks
     SCALE: tl.constexpr,
     SOFTCAP: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
+    FORM: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     MASKED: tl.constexpr,  # whether there are positions that some query may not see
@@ -178,6 +187,7 @@ def attend_tiles(
     """Takes the positions first … end - 1 into (weighted, highest, total), and returns those."""
     PADDED: tl.constexpr = queries.shape[1]
     # What is left to multiply scores by: the scale is inside of a soft cap.
+    SIDE: tl.constexpr = BLOCK * DIM if FORM == 0 else BLOCK * (DIM + 2)  # from a key to its value
     FACTOR: tl.constexpr = 1.0 if SOFTCAP > 0.0 else SCALE
     dims = tl.arange(0, PADDED)
     lanes = tl.arange(0, TILE)
@@ -192,10 +202,15 @@ def attend_tiles(
         if MASKED or DIM < PADDED:
             inside = (positions < end)[:, None] & (dims < DIM)[None, :]
             keys = tl.load(here, mask=inside, other=0.0)
-            values = tl.load(here + BLOCK * DIM, mask=inside, other=0.0)
+            values = tl.load(here + SIDE, mask=inside, other=0.0)
         else:
             keys = tl.load(here)
-            values = tl.load(here + BLOCK * DIM)
+            values = tl.load(here + SIDE)
+        if FORM > 0:
+            place = scales + blocks.to(tl.int64) * (block_stride // 2) + positions.to(tl.uint32) % BLOCK
+            key_scales = scales_at(place, positions < end, FORM)
+            value_scales = scales_at(place + SIDE // 2, positions < end, FORM)
+            keys, values = numbers_of(keys, queries, FORM), numbers_of(values, queries, FORM)
         ahead = positions + TILE
         blocks = tl.load(table + ahead.to(tl.uint32) // BLOCK, mask=ahead < end, other=0)
 
@@ -203,6 +218,8 @@ def attend_tiles(
             scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
         else:
             scores = tl.sum(queries[:, None, :].to(tl.float32) * keys[None, :, :].to(tl.float32), 2)
+        if FORM > 0:
+            scores *= key_scales[None, :]
         if SOFTCAP > 0.0:
             scores = SOFTCAP - 2.0 * SOFTCAP / (1.0 + tl.exp2(scores * (2.0 * SCALE / SOFTCAP * TO_BASE_2)))
         if MASKED:
@@ -217,6 +234,11 @@ def attend_tiles(
         highest = risen
         total = total * fading + tl.sum(shares, 1)
         weighted = weighted * fading[:, None]
+        if FORM > 0:
+            if values.dtype == tl.float16:  # which has no room for small shares of small scales
+                values = (values.to(tl.float32) * value_scales[:, None]).to(values.dtype)
+            else:
+                shares *= value_scales[None, :]
         if TENSOR_CORES:
             weighted = tl.dot(shares.to(values.dtype), values, weighted, input_precision="ieee")
         else:

@@ -20,6 +20,7 @@ from kernels import prefill_attention
 from kernels.attention_parts import join_pieces, store_part
 from kernels.attention_tiles import PLAIN, Defaults, Scoring, attend_tiles, begin_rows, checked, result_of
 from kernels.decode_pieces import Pieces
+from kernels.quantized.kv_bytes import views_of
 from kernels.sizes import power_of_two
 from kernels.tuning import Config
 
@@ -59,8 +60,8 @@ def paged_decode_attention(
     The device reads lengths and pieces, so a captured graph serves any.
 
     Args:
-        queries: `[works, heads, dim]` in the pool's format; rows may be strided.
-        pool: one layer, `[blocks, kv_heads, 2, block, dim]`, contiguous.
+        queries: `[works, heads, dim]` in the pool's format, where that is not quantized; rows may be strided.
+        pool: one layer, `[blocks, kv_heads, 2, block, dim]`, or `[blocks, kv_heads, 2, bytes]`, contiguous.
         block_tables: `[works, width]` int32, the blocks of each sequence in order.
         kv_lengths: `[works]` int32, stored tokens of each sequence; 0 for padding.
         pieces: how sequences are cut, of the same lengths and window; by default each is one piece.
@@ -94,9 +95,11 @@ def paged_decode_attention(
         count = len(owners)
         parts = queries.new_empty((count, *queries.shape[1:]), dtype=torch.float32)
         sums = parts.new_empty(parts.shape[:-1])
+    memory, scales = views_of(pool)
     _attend_part[(shape.kv_heads, count)](
         queries,
-        pool,
+        memory,
+        scales,
         block_tables,
         kv_lengths,
         owners,
@@ -125,6 +128,7 @@ def paged_decode_attention(
 def _attend_part(
     queries: tl.tensor,
     pool: tl.tensor,
+    scales: tl.tensor,
     block_tables: tl.tensor,
     kv_lengths: tl.tensor,
     owners: tl.tensor,
@@ -145,12 +149,14 @@ def _attend_part(
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
+    FORM: tl.constexpr,
     WINDOWED: tl.constexpr,
     SPLIT: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     TENSOR_CORES: tl.constexpr,
 ) -> None:
+    SIDE: tl.constexpr = BLOCK * DIM if FORM == 0 else BLOCK * (DIM + 2)
     head = tl.program_id(0)  # of the KV heads: neighbours read memory side by side
     piece = tl.program_id(1).to(tl.int64)
     heads = tl.num_programs(0) * SHARED
@@ -188,13 +194,15 @@ def _attend_part(
         end,
         tl.full([ROWS], length - 1, tl.int32),
         window,
-        pool + head * 2 * BLOCK * DIM,
+        pool + head * 2 * SIDE,
+        scales + (head * 2 * SIDE + BLOCK * DIM) // 2,
         block_stride,
         block_tables + work * table_stride,
         SCALE=SCALE,
         SOFTCAP=SOFTCAP,
         DIM=DIM,
         BLOCK=BLOCK,
+        FORM=FORM,
         TILE=TILE,
         STAGES=STAGES,
         MASKED=True,

@@ -21,6 +21,7 @@ from torch import Tensor
 from kernels.attention_parts import MAX_SPLITS, join_parts, parts_of, split_count, store_part
 from kernels.attention_tiles import PLAIN, Defaults, Scoring, attend_tiles, begin_rows, checked, result_of
 from kernels.device import multiplies_by_groups, processors
+from kernels.quantized.kv_bytes import views_of
 from kernels.sizes import power_of_two
 from kernels.tuning import Config
 
@@ -71,8 +72,8 @@ def prefill_attention(
     Query i of work w stands at position kv_lengths[w] - queries of w + i.
 
     Args:
-        queries: `[tokens, heads, dim]` in the pool's format; rows may be strided.
-        pool: one layer, `[blocks, kv_heads, 2, block, dim]`, contiguous.
+        queries: `[tokens, heads, dim]` in the pool's format, where that is not quantized; rows may be strided.
+        pool: one layer, `[blocks, kv_heads, 2, block, dim]`, or `[blocks, kv_heads, 2, bytes]`, contiguous.
         block_tables: `[works, width]` int32, the blocks of each work's sequence in order.
         query_start: `[works + 1]` int32, the rows of work w are query_start[w] … query_start[w + 1] - 1.
         kv_lengths: `[works]` int32, stored tokens of each sequence, this step's among them.
@@ -110,9 +111,11 @@ def prefill_attention(
     options = shape.options(config, scoring, sinks=sinks is not None, split=splits > 1)
     options |= {"ROWS": rows, "num_warps": warps}
     parts, sums = parts_of(output, splits)
+    memory, scales = views_of(pool)
     _attend[(shape.kv_heads, tiles, splits)](
         queries,
-        pool,
+        memory,
+        scales,
         block_tables,
         query_start,
         kv_lengths,
@@ -140,6 +143,7 @@ def prefill_attention(
 def _attend(
     queries: tl.tensor,
     pool: tl.tensor,
+    scales: tl.tensor,
     block_tables: tl.tensor,
     query_start: tl.tensor,
     kv_lengths: tl.tensor,
@@ -159,6 +163,7 @@ def _attend(
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
+    FORM: tl.constexpr,
     WINDOWED: tl.constexpr,
     SPLIT: tl.constexpr,
     ROWS: tl.constexpr,
@@ -166,6 +171,7 @@ def _attend(
     STAGES: tl.constexpr,
 ) -> None:
     QUERIES: tl.constexpr = ROWS // SHARED
+    SIDE: tl.constexpr = BLOCK * DIM if FORM == 0 else BLOCK * (DIM + 2)
     head = tl.program_id(0)  # of the KV heads: neighbours share the sequence, and its KV lies beside theirs
     heads = tl.num_programs(0) * SHARED
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
@@ -202,7 +208,8 @@ def _attend(
         end = tl.minimum(left + each, end)
 
     at = length - count + query
-    keys = pool + head * 2 * BLOCK * DIM
+    keys = pool + head * 2 * SIDE
+    key_scales = scales + (head * 2 * SIDE + BLOCK * DIM) // 2
     table = block_tables + work.to(tl.int64) * table_stride
     weighted, highest, total = begin_rows(sinks, own, kept, tl.program_id(2) == 0, PADDED, SINKS)
     whole = tl.maximum(left, start)
@@ -224,12 +231,14 @@ def _attend(
             at,
             window,
             keys,
+            key_scales,
             block_stride,
             table,
             SCALE=SCALE,
             SOFTCAP=SOFTCAP,
             DIM=DIM,
             BLOCK=BLOCK,
+            FORM=FORM,
             TILE=TILE,
             STAGES=STAGES,
             MASKED=span != 1,

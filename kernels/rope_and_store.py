@@ -23,6 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.quantized.kv_bytes import FORMS, INFINITE, block_of, bytes_of, scale_of, views_of
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
@@ -74,7 +75,8 @@ def rope_and_store(
         positions: `[tokens]` int64, 0 … longest - 1, padding's too.
         slots: `[tokens]` int64, block x block size + offset; negative for padding, of which nothing is stored.
         cos_sin: `[longest, turned]` fp32, the cosines of the turned / 2 pairs, then their sines; None: no rotation.
-        pool: one layer, `[blocks, kv_heads, 2, block, dim]` in the format of `heads`, contiguous; it is written.
+        pool: one layer, `[blocks, kv_heads, 2, block, dim]` in the format of `heads`, or quantized,
+            `[blocks, kv_heads, 2, bytes]`, contiguous; it is written.
         query_heads: how many of the heads are queries.
         norm_weight: `[query_heads + kv_heads, dim]`, by which queries and keys are normed first; None: they are not.
         as_one: the norm is that of all queries as one vector, and of all keys as another; else of each head.
@@ -85,9 +87,12 @@ def rope_and_store(
     `[100, 8, 2, 16, 128]`.
     """
     tokens, count, dim = heads.shape
-    _, kv_heads, sides, block, pool_dim = pool.shape
-    assert count == query_heads + 2 * kv_heads and sides == 2 and pool_dim == dim and not unsupported(dim)
-    assert pool.dtype == heads.dtype and pool.is_contiguous() and heads.is_contiguous()
+    kv_heads, sides = pool.shape[1:3]
+    form = FORMS.get(pool.dtype, 0)
+    block = block_of(pool, dim) if form else pool.shape[3]
+    assert count == query_heads + 2 * kv_heads and sides == 2 and not unsupported(dim)
+    assert form or (pool.shape[4] == dim and pool.dtype == heads.dtype)
+    assert pool.is_contiguous() and heads.is_contiguous()
     assert positions.shape == slots.shape == (tokens,) and positions.dtype == slots.dtype == torch.int64
     assert positions.is_contiguous() and slots.is_contiguous()
     turned = dim
@@ -102,13 +107,17 @@ def rope_and_store(
     if as_one:
         assert norm_weight is not None and not unsupported(dim, count)
         options |= {"HEADS": power_of_two(count), "num_warps": ALL_WARPS}
+    if form:
+        options["enable_fp_fusion"] = False  # a fused multiply-add would round once where the reference rounds twice
+    memory, scales = views_of(pool)
     _rope_and_store[(tokens, tile_count(count, options["HEADS"]))](
         heads,
         positions,
         slots,
         heads if cos_sin is None else cos_sin,
         heads if norm_weight is None else norm_weight,
-        pool,
+        memory,
+        scales,
         eps,
         QUERY_HEADS=query_heads,
         KV_HEADS=kv_heads,
@@ -117,6 +126,7 @@ def rope_and_store(
         PAIRS=power_of_two(turned // 2),
         OTHERS=power_of_two(max(dim - turned, 1)),
         BLOCK=block,
+        FORM=form,
         ROTATE=cos_sin is not None,
         NORM=norm_weight is not None,
         AS_ONE=as_one,
@@ -134,6 +144,7 @@ def _rope_and_store(
     cos_sin: tl.tensor,
     norm_weight: tl.tensor,
     pool: tl.tensor,
+    scales: tl.tensor,
     eps: tl.tensor,
     QUERY_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -142,6 +153,7 @@ def _rope_and_store(
     PAIRS: tl.constexpr,
     OTHERS: tl.constexpr,
     BLOCK: tl.constexpr,
+    FORM: tl.constexpr,
     ROTATE: tl.constexpr,
     NORM: tl.constexpr,
     AS_ONE: tl.constexpr,
@@ -205,12 +217,32 @@ def _rope_and_store(
     side = (head >= ROTATED).to(tl.int32)
     kv_head = head - QUERY_HEADS - side * KV_HEADS
     block, offset = slot // BLOCK, slot % BLOCK  # 64 bits: a pool can have more than 2^31 elements
-    place = pool + block * (KV_HEADS * 2 * BLOCK * DIM) + offset * DIM + (kv_head * 2 + side) * (BLOCK * DIM)
+    SIDE: tl.constexpr = BLOCK * DIM if FORM == 0 else BLOCK * (DIM + 2)  # a key, or value, of a block
+    vector = block * (KV_HEADS * 2 * SIDE) + (kv_head * 2 + side) * SIDE
+    place = pool + vector + offset * DIM
     kept = (head >= QUERY_HEADS) & (slot >= 0)
+    if FORM > 0:
+        # Numbers are those that another pool would keep: rounded to the format of the heads.
+        numbers_first, numbers_second = stored_first.to(tl.float32), stored_second.to(tl.float32)
+        highest = tl.maximum(_largest(numbers_first), _largest(numbers_second))
+        if TURNED < DIM:
+            highest = tl.maximum(highest, _largest(rest.to(tl.float32)))
+        scale = scale_of(highest, FORM)[:, None]
+        tl.store(scales + (vector + BLOCK * DIM) // 2 + offset, scale, mask=kept & there)
+        stored_first, stored_second = bytes_of(numbers_first, scale, FORM), bytes_of(numbers_second, scale, FORM)
+        if TURNED < DIM:
+            rest = bytes_of(rest.to(tl.float32), scale, FORM)
     tl.store(place + pair, stored_first, mask=inside & kept)
     tl.store(place + HALF + pair, stored_second, mask=inside & kept)
     if TURNED < DIM:
         tl.store(place + other, rest, mask=passing & kept)
+
+
+@triton.jit
+def _largest(numbers: tl.tensor) -> tl.tensor:
+    """Returns the largest magnitude of each row; infinite where a number is not finite: a maximum may pass over NaN."""
+    sizes = tl.abs(numbers)
+    return tl.max(tl.where(sizes < INFINITE, sizes, INFINITE), 1)
 
 
 def reference(

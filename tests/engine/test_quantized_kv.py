@@ -65,11 +65,22 @@ def test_a_scale_of_another_token_is_noticed(form: str, tmp_path: Path) -> None:
     assert all(spoilt != right for right, spoilt in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("level", ["triton"])
-def test_operators_without_such_a_pool_are_refused_by_name(level: str, tmp_path: Path) -> None:
+def test_latent_vectors_are_refused_by_name_where_there_are_no_kernels(tmp_path: Path) -> None:
+    directory = build_model(tmp_path / "model", VARIANTS["deepseek-v3"]())
+    with pytest.raises(ConfigError, match=r"^cpu_backend: 'triton': .*no latent vectors with KV in fp8"):
+        make_engine(directory, kv_dtype="fp8", cpu_backend="triton")
+
+
+def test_triton_gives_the_tokens_too(tmp_path: Path) -> None:
+    """A prompt in chunks, then decodes, in the interpreter."""
+    form = "int8"
     directory = build_model(tmp_path / "model", VARIANTS["llama"]())
-    with pytest.raises(ConfigError, match=f"^cpu_backend: '{level}': .*KV in fp8"):
-        make_engine(directory, kv_dtype="fp8", cpu_backend=level)
+    expected = golden(directory, make_prompts([20], 320), 3, load=load_rounding(form), safety=0.0)
+    executor = make_executor(
+        directory, cpu_backend="triton", kv_dtype=form, max_batch_tokens=16, max_sequences=2, max_model_len=64
+    )
+    found = run(executor, start(executor, [expected[0].prompt], 3), 3, chunk=11)
+    assert len(certain(expected[0])) > 1 and found[0][: len(certain(expected[0]))] == certain(expected[0])
 
 
 def test_transformers_own_code_is_proved_over_numbers_and_served_over_bytes(tmp_path: Path) -> None:

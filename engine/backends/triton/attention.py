@@ -12,12 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.backends.reference.kv_rows import rows_of
 from engine.backends.triton.latent_chunks import Sizes, all_expand, attend_expanded
 from engine.device import to_device
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, Ints
 from engine.model.config import HeadAttention, LatentAttention
-from engine.model.kv_layout import AnyAttention, groups_of_layers
+from engine.model.kv_layout import FORMS, AnyAttention, groups_of_layers, quantized_layer
 from engine.model.linear import LatentProducts
 from kernels.attention_parts import FEW_SPLITS, MAX_SPLITS
 from kernels.attention_tiles import Scoring
@@ -71,18 +72,25 @@ class GroupStep:
 class TritonAttention:
     """See `engine.model.attention.Attention`."""
 
-    def __init__(self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention]) -> None:
-        """Takes the pool's layers, each `[blocks, vectors, block, width]`."""
+    def __init__(
+        self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention], dtype: torch.dtype | None = None
+    ) -> None:
+        """Takes the pool's layers, as `engine/model/kv_layout.py` has them.
+
+        `dtype` is what the model computes in; None: the layers' own format.
+        """
         self._layers = [
             layer.unflatten(1, (-1, 2)) if isinstance(attention, HeadAttention) else layer
             for layer, attention in zip(layers, attentions, strict=True)
-        ]  # [blocks, kv_heads, 2, block, head_dim], or [blocks, 1, block, latent + rope]
+        ]  # [blocks, kv_heads, 2, block, head_dim], or … bytes], or [blocks, 1, block, latent + rope]
         self._attentions = attentions
         self._group_of_layer = groups_of_layers(attentions)
         self.groups = max(self._group_of_layer) + 1
         self._firsts = [self._group_of_layer.index(group) for group in range(self.groups)]  # of each group a layer
         self.windows = [attentions[first].window for first in self._firsts]  # of each group
-        self.device, self.block = layers[0].device, layers[0].shape[2]
+        quantized = quantized_layer(layers[0], attentions[0])
+        self.device, self.block = layers[0].device, layers[0].shape[2] if quantized is None else quantized.block
+        self._dtype = dtype or layers[0].dtype
         programs = [_programs(attentions[first]) for first in self._firsts]
         self._rooms = [room_for_pieces(processors(self.device), each) for each in programs]
 
@@ -143,7 +151,7 @@ class TritonAttention:
             if isinstance(attention, LatentAttention):
                 self._warm_up_latents(attention, pool, Tables(table, lengths), starts, ways)
                 continue
-            queries = pool.new_zeros((1, attention.heads, attention.head_dim))
+            queries = torch.zeros((1, attention.heads, attention.head_dim), dtype=self._dtype, device=self.device)
             decode = partial(paged_decode_attention, queries, pool, table, lengths, scoring=scoring_of(attention))
             prefill = partial(prefill_attention, queries, pool, table, starts, lengths, scoring=scoring_of(attention))
             sinks = torch.zeros(attention.heads, device=self.device) if attention.sinks else None
@@ -196,8 +204,15 @@ class TritonAttentionStep(AttentionStep):
 
     def store(self, layer: int, keys_values: Tensor) -> None:
         """Stores by PyTorch's operators, for tests: the engine's steps store with the kernel that rotates."""
-        pool, slots = self._layers[layer], self.slots(layer)
-        _, kv_heads, _, block, dim = pool.shape
+        pool, slots, attention = self._layers[layer], self.slots(layer), self._attentions[layer]
+        assert isinstance(attention, HeadAttention)
+        rows = rows_of(pool.flatten(1, 2), attention, keys_values.dtype)
+        block, kv_heads, dim = rows.block, attention.kv_heads, attention.head_dim
+        if pool.dtype in FORMS:
+            vectors = torch.arange(2 * kv_heads, device=slots.device).view(-1, 2).T.flatten()  # keys before values
+            places = (slots // block * (2 * kv_heads))[:, None] + vectors
+            rows.put((places * block + (slots % block)[:, None]).flatten(), keys_values.reshape(-1, dim))
+            return
         pool[slots // block, :, :, slots % block] = keys_values.view(-1, 2, kv_heads, dim).transpose(1, 2)
 
     def attend(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:

@@ -53,7 +53,7 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         return OperatorLayers(config, layers, norm, TritonElementwise(tables, config.norm_eps))
 
     def attention(self, config: TextModel, pool: list[Tensor]) -> TritonAttention:
-        return TritonAttention(pool, [layer.attention for layer in config.layers])
+        return TritonAttention(pool, [layer.attention for layer in config.layers], self.dtype)
 
     def warm_up(self, config: TextModel, pool: list[Tensor]) -> None:
         self.attention(config, pool).warm_up()
@@ -76,8 +76,8 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
 
 def unsupported(config: TextModel, dtype: torch.dtype, block: int, kv_dtype: KVDtype = "auto") -> str:
     """Says why the kernels cannot run such a model, in one sentence; empty: they can."""
-    if kv_dtype != "auto":
-        return f"Triton's kernels have no KV in {kv_dtype}"
+    if kv_dtype != "auto" and any(isinstance(layer.attention, LatentAttention) for layer in config.layers):
+        return f"Triton's kernels have no latent vectors with KV in {kv_dtype}"
     layers = (_unsupported_layer(layer, dtype, block) for layer in dict.fromkeys(config.layers))
     return (
         next(filter(None, layers), "")

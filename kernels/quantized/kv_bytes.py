@@ -1,0 +1,99 @@
+"""Makes numbers of the bytes of a quantized KV pool, and bytes and scales of numbers, in registers.
+
+A layer is `[blocks, kv_heads, 2, bytes]`, int8 or fp8 (e4m3): of a key or a value of a block, `[block, dim]` bytes, and
+behind them bf16 scales `[block]`. x' = q scale; scale = bf16(max |x| / 127), or / 448 for fp8, and q is the nearest to
+x / scale, ties to even. Of a vector that is not finite the scale is NaN and all q are 0.
+
+e4m3 is read and written by its bits, on every device alike: sm_80 has no instructions for it. As fp16 the bits of one,
+seven to the left, mean 2^-8 of the number, which is made up for in the scale (`unit_of`).
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+FORMS = {torch.int8: 1, torch.float8_e4m3fn: 2}
+"""Numbers of the forms, by the format of a layer; 0 is a pool that is not quantized."""
+INT8 = tl.constexpr(1)
+SCALE_BYTES = 2
+ROUND = tl.constexpr(1.5 * 2.0**23)
+"""Added to a number below 2^22 and taken away again, it leaves the nearest integer, and the even one of two."""
+LEAST = tl.constexpr(2.0**-126)
+INFINITE = tl.constexpr(float("inf"))
+NAN = tl.constexpr(float("nan"))
+
+
+def block_of(pool: Tensor, dim: int) -> int:
+    """Returns the tokens of a block of a quantized layer `[…, bytes]` with vectors of `dim` numbers."""
+    block, rest = divmod(pool.shape[-1], dim + SCALE_BYTES)
+    assert not rest, "a layer of another head size"
+    return block
+
+
+def views_of(pool: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns a layer as bytes, and as scales, as kernels take it; itself twice if it is not quantized."""
+    return (pool.view(torch.uint8), pool.view(torch.bfloat16)) if pool.dtype in FORMS else (pool, pool)
+
+
+@triton.jit
+def numbers_of(found: tl.tensor, like: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
+    """Returns what uint8 `found` mean, without scale and unit, in the format of `like`: all have them exactly."""
+    if FORM == INT8:
+        return found.to(tl.int8, bitcast=True).to(tl.float32).to(like.dtype)
+    wide = found.to(tl.uint16)
+    half = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
+    return half.to(tl.float16, bitcast=True).to(like.dtype)
+
+
+@triton.jit
+def scales_at(place: tl.tensor, there: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
+    """Returns scales with the form's unit, fp32; 0 where nothing is `there`."""
+    UNIT: tl.constexpr = 1.0 if FORM == INT8 else 256.0
+    return tl.load(place, mask=there, other=0.0).to(tl.float32) * UNIT
+
+
+@triton.jit
+def scale_of(highest: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
+    """Returns the bf16 scale of vectors whose largest magnitudes are `highest`, fp32; NaN where that is not finite."""
+    LARGEST: tl.constexpr = 127.0 if FORM == INT8 else 448.0
+    scale = tl.maximum(tl.div_rn(highest, LARGEST), LEAST)
+    bits = scale.to(tl.uint32, bitcast=True)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).to(tl.float32, bitcast=True)
+    return tl.where(highest < INFINITE, rounded, NAN).to(tl.bfloat16)
+
+
+@triton.jit
+def bytes_of(numbers: tl.tensor, scale: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
+    """Returns uint8 of fp32 `numbers`, each divided by its `scale`, as `scale_of` gave it."""
+    scaled = numbers * tl.div_rn(1.0, scale.to(tl.float32))
+    scaled = tl.where(tl.abs(scaled) < INFINITE, scaled, 0.0)  # NaN is not less
+    if FORM == INT8:
+        return ((scaled + ROUND) - ROUND).to(tl.int32).to(tl.uint8)
+    bits = scaled.to(tl.uint32, bitcast=True)
+    magnitude = bits & 0x7FFFFFFF
+    # Below 2^-6 numbers are multiples of 2^-9: those that 2^14 has in its last bits.
+    small = (magnitude.to(tl.float32, bitcast=True) + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000
+    large = (magnitude - (120 << 23) + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20
+    found = tl.where(magnitude < 0x3C800000, small, large)
+    return (found | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
+def reference_packed(pool: Tensor, form: torch.dtype) -> Tensor:
+    """Returns a layer `[…, block, dim]` of numbers as one of bytes, `[…, bytes]`, by torch's operators."""
+    numbers = pool.float()
+    highest = numbers.abs().amax(-1)
+    largest = torch.full_like(highest, 127.0 if form == torch.int8 else 448.0)
+    scale = (highest / largest).clamp(min=2.0**-126).bfloat16()
+    scale = torch.where(highest.isfinite(), scale, float("nan"))
+    scaled = numbers * (1 / scale.float())[..., None]
+    scaled = torch.where(scaled.isfinite(), scaled, 0.0)
+    values = (scaled.round() if form == torch.int8 else scaled).to(form).view(torch.uint8)
+    return torch.cat((values.flatten(-2), scale.contiguous().view(torch.uint8)), -1).view(form)
+
+
+def reference_numbers(layer: Tensor, dim: int) -> Tensor:
+    """Returns what a layer of bytes means, fp32 `[…, block, dim]`, by torch's operators."""
+    block = block_of(layer, dim)
+    scale = layer.view(torch.uint8)[..., block * dim :].contiguous().view(torch.bfloat16).float()
+    return layer[..., : block * dim].float().unflatten(-1, (block, dim)) * scale[..., None]
