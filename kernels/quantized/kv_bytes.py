@@ -96,4 +96,5 @@ def reference_numbers(layer: Tensor, dim: int) -> Tensor:
     """Returns what a layer of bytes means, fp32 `[…, block, dim]`, by torch's operators."""
     block = block_of(layer, dim)
     scale = layer.view(torch.uint8)[..., block * dim :].contiguous().view(torch.bfloat16).float()
-    return layer[..., : block * dim].float().unflatten(-1, (block, dim)) * scale[..., None]
+    numbers: Tensor = layer[..., : block * dim].float().unflatten(-1, (block, dim))
+    return numbers * scale[..., None]
