@@ -5,6 +5,7 @@ import struct
 from pathlib import Path
 
 from core.errors import ConfigError
+from core.gguf.unpacking import PLACES
 from core.model_location import directory_of
 
 LENGTH = struct.Struct("<Q")  # a safetensors file starts with the length of its JSON header
@@ -26,6 +27,8 @@ def _check_directory(directory: Path) -> None:
     for name in ("config.json", "tokenizer.json"):
         _read_object(directory, name)
     index = directory / "model.safetensors.index.json"
+    if (directory / PLACES).is_file():
+        return  # what is unpacked of a GGUF file, all of whose tensors were found to be there
     if index.is_file():
         weight_map = _read_object(directory, index.name).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,16 +29,19 @@ RUN = 1024
 class Checkpoint:
     """Maps the safetensors files of a model directory into memory; nothing is read before it is asked for."""
 
-    def __init__(self, directory: Path, format: WeightFormat | None = None) -> None:
+    def __init__(
+        self, directory: Path, format: WeightFormat | None = None, files: Mapping[str, Any] | None = None
+    ) -> None:
         """Opens the files, whose linear layers are in a `format`; None: numbers.
 
-        Raises `ModelError` when files are missing, truncated or not safetensors.
+        `files` has what gives each tensor, as safetensors' own files do, where these are no safetensors. Raises
+        `ModelError` when files are missing, truncated or not safetensors.
         """
         self._name = directory.name
         self._format = format or Plain()
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, Any] = dict(files or {})
         self._unused: set[str] = set()
-        for path, promised in _shards(directory).items():
+        for path, promised in _shards(directory).items() if files is None else ():
             with _clear_errors(path):
                 opened: Any = safe_open(str(path), framework="pt")
                 names = set(opened.keys())
@@ -50,6 +53,8 @@ class Checkpoint:
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Returns a tensor in the file's own format. Raises `ModelError` if it is missing or of another shape."""
+        if name in self._files and self.kind(name) in self._format.packs:
+            return self._format.numbers(self, name, shape)
         self._view(name, shape)
         with _clear_errors(self._name):
             tensor: Tensor = self._files[name].get_tensor(name)

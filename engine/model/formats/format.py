@@ -41,6 +41,15 @@ class WeightFormat(Protocol):
         """
         ...
 
+    @property
+    def packs(self) -> frozenset[str]:
+        """Returns the kinds of stored tensors that `numbers` unpacks."""
+        ...
+
+    def numbers(self, stored: StoredTensors, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Returns the numbers of the tensor `name`, such as an embedding, which is stored as one of `packs`."""
+        ...
+
     def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
         """Returns what a stored number of the tensor `name` becomes: so many weights, in a form or as numbers (None).
 
@@ -59,6 +68,12 @@ class WeightFormat(Protocol):
 
 class Plain:
     """Reads a checkpoint of numbers: bf16, fp16 or fp32. Other formats are made from it: they may leave layers out."""
+
+    packs: frozenset[str] = frozenset()
+
+    def numbers(self, stored: StoredTensors, name: str, shape: tuple[int, ...]) -> Tensor:
+        """See `WeightFormat`: nothing is packed."""
+        raise AssertionError(name)
 
     def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
         """See `WeightFormat`."""

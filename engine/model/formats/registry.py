@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import ModelError
+from core.gguf.unpacking import PLACES
 from engine.model.config_files import quantization_of, read_json
 from engine.model.formats.awq import read_awq
 from engine.model.formats.by_family import ByFamily
@@ -14,6 +15,7 @@ from engine.model.formats.fields import shown
 from engine.model.formats.format import Plain, WeightFormat
 from engine.model.formats.fp8 import read_fp8, read_modelopt
 from engine.model.formats.gptq import read_gptq
+from engine.model.gguf.checkpoint import open_gguf
 from engine.model.weights import Checkpoint
 
 LOG = logging.getLogger(__name__)
@@ -49,6 +51,8 @@ def format_of(raw: dict[str, Any], name: str) -> WeightFormat:
 
 def open_checkpoint(directory: Path) -> Checkpoint:
     """Opens the weights in a model's directory, in the format that its config names. Raises `ModelError`."""
+    if (directory / PLACES).is_file():
+        return open_gguf(directory)
     raw, name = read_json(directory / "config.json"), directory.name
     if (quantization_of(raw, name) or {}).get("kv_cache_scheme"):
         LOG.info("%s: its kv_cache_scheme is not heeded: KV is stored as the settings say", name)

@@ -1,0 +1,41 @@
+"""Makes a tokenizer that merges characters by the scores of words, as SentencePiece does, of those of a GGUF file."""
+
+from typing import Any
+
+from core.errors import ModelError
+from core.gguf.config import Metadata
+from core.gguf.vocabulary import NORMAL, UNKNOWN, USER_DEFINED, Parts, Vocabulary, model_of
+
+SPACE = "▁"
+
+
+def sentencepiece(given: Metadata, vocabulary: Vocabulary) -> Parts:
+    """Returns the parts of a tokenizer.json. Raises `ModelError` where the scores of words are missing."""
+    scores = given.required("tokenizer.ggml.scores", list)
+    if len(scores) != len(vocabulary.words):
+        raise ModelError(f"{given.name}: {len(vocabulary.words)} tokens have {len(scores)} scores")
+    ids, unknown = vocabulary.ids(), vocabulary.of_kinds(UNKNOWN)
+    merged = {vocabulary.words[token]: scores[token] for token in vocabulary.of_kinds(NORMAL, USER_DEFINED)}
+    prefixed = given.header.metadata.get("tokenizer.ggml.add_space_prefix", True)
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    words: dict[str, Any] = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    first = [{"type": "Prepend", "prepend": SPACE}] if prefixed else []
+    last = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefixed else []
+    unknown_word = vocabulary.words[unknown[0]] if unknown else None
+    return Parts(
+        model=model_of(ids, _merges(ids, merged), unk_token=unknown_word, fuse_unk=True, byte_fallback=True),
+        normalizer={"type": "Sequence", "normalizers": [*first, spaces]},
+        pre_tokenizer=None,
+        decoder={"type": "Sequence", "decoders": [words, {"type": "ByteFallback"}, {"type": "Fuse"}, *last]},
+        begins=True,
+    )
+
+
+def _merges(ids: dict[str, int], scores: dict[str, float]) -> list[tuple[str, str]]:
+    """Returns every pair of words that make a word: those that make one of a higher score come first."""
+    found = []
+    for word, score in scores.items():
+        pairs = ((word[:cut], word[cut:]) for cut in range(1, len(word)))
+        known = [pair for pair in pairs if pair[0] in scores and pair[1] in scores]
+        found += [(-score, ids[left], ids[right], left, right) for left, right in known]
+    return [(left, right) for *_, left, right in sorted(found)]

@@ -1,0 +1,119 @@
+"""Writes what a GGUF file says of its model as the files of a directory in Hugging Face's format, once per file.
+
+So gateways, workers and the launcher read such a model as any other. The weights stay where they are: `gguf.json`
+names their files. The directory is below `$XDG_CACHE_HOME/baton/gguf`, or `~/.cache/baton/gguf`.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from core.errors import ModelError
+from core.gguf.config import Metadata, config_of
+from core.gguf.header import Header, read_header
+from core.gguf.tokenizer import generation_config_of, templates_of, tokenizer_config_of, tokenizer_of
+
+PLACES = "gguf.json"
+"""Names the files of the weights."""
+SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+
+
+def unpacked(path: Path) -> Path:
+    """Returns the directory that describes the model in a file; it is made if there is none of the file as it is.
+
+    Raises `ModelError` for a file that is broken or not supported, and where the directory cannot be made.
+    """
+    paths = shards_of(path.resolve())
+    whole = SHARD.fullmatch(paths[0].name)
+    target = _cache() / _key(paths) / (whole[1] if whole else paths[0].stem)
+    if (target / PLACES).is_file():
+        return target
+    files = _files(paths)
+    files[PLACES] = json.dumps({"files": [str(each) for each in paths]})
+    try:
+        _write(target, files)
+    except OSError as error:
+        raise ModelError(f"{path.name}: {target.parent.parent} cannot be written: {error.strerror}") from None
+    return target
+
+
+def shards_of(path: Path) -> list[Path]:
+    """Returns all files of the model that a file is of, the first first. Raises `ModelError` where one is missing."""
+    match = SHARD.fullmatch(path.name)
+    if match is None:
+        return [path]
+    count = int(match[3])
+    paths = [path.with_name(f"{match[1]}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
+    missing = [each.name for each in paths if not each.is_file()]
+    if missing or not paths:
+        raise ModelError(f"{path.parent} lacks {(missing or [path.name])[0]}, a part of the model")
+    return paths
+
+
+def _files(paths: list[Path]) -> dict[str, str]:
+    headers = {path: read_header(path) for path in paths}
+    places = {tensor: path for path, header in headers.items() for tensor in header.tensors}
+    name, tensors = (
+        paths[0].name,
+        {key: tensor for header in headers.values() for key, tensor in header.tensors.items()},
+    )
+    header = Header(headers[paths[0]].metadata, tensors)
+    parts = header.metadata.get("split.count", 1)
+    if isinstance(parts, int) and parts > len(paths):
+        raise ModelError(f"{name} is one of {parts} parts of a model, whose names end in -00001-of-{parts:05}.gguf")
+
+    def read(tensor: str) -> bytes:
+        with places[tensor].open("rb") as file:
+            file.seek(tensors[tensor].begin)
+            return file.read(tensors[tensor].size)
+
+    given, config = Metadata(header, name), config_of(header, read, name)
+    files = {
+        "config.json": json.dumps(config),
+        "generation_config.json": json.dumps(generation_config_of(given)),
+        "tokenizer.json": json.dumps(tokenizer_of(given), ensure_ascii=False),
+        "tokenizer_config.json": json.dumps(tokenizer_config_of(given), ensure_ascii=False),
+    }
+    for name, source in templates_of(given).items():
+        place = "chat_template.jinja" if name == "default" else f"additional_chat_templates/{name}.jinja"
+        files[place] = source
+    return files
+
+
+def _write(target: Path, files: dict[str, str]) -> None:
+    """Makes a directory at once: nobody sees a part of it, and who comes second finds the first one's."""
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    made = Path(tempfile.mkdtemp(dir=target.parent))
+    try:
+        for name, text in files.items():
+            (made / name).parent.mkdir(exist_ok=True)
+            (made / name).write_text(text, encoding="utf-8")
+        try:
+            made.rename(target)
+        except OSError:
+            if not (target / PLACES).is_file():
+                raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton" / "gguf"
+
+
+def _key(paths: list[Path]) -> str:
+    """Returns what changes with the files and with the code that reads them."""
+    total = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        total.update(source.read_bytes())
+    for path in paths:
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise ModelError(f"{path.name} cannot be read: {error.strerror}") from None
+        total.update(f"{path}\n{found.st_size}\n{found.st_mtime_ns}\n".encode())
+    return total.hexdigest()[:32]

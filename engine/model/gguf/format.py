@@ -1,0 +1,39 @@
+"""Reads weights of GGUF files: numbers, or blocks that are quantized."""
+
+import torch
+from torch import Tensor
+
+from engine.model.formats.format import Plain, StoredTensors
+from engine.model.gguf.blocks import FORMS, unpacked
+from engine.model.quantized import Form, Weight
+
+AT_ONCE = 1 << 24
+"""Numbers of an embedding that are unpacked at a time."""
+
+
+class Blocks(Plain):
+    """Reads what `GGUFTensor` gives."""
+
+    packs = frozenset(FORMS)
+
+    def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
+        """See `WeightFormat`."""
+        whole = f"{name}.weight"
+        if not stored.holds(whole) or stored.kind(whole) not in FORMS:
+            return stored.tensor(whole, shape)
+        kind = stored.kind(whole)
+        return unpacked(kind, stored.packed(whole, shape, kind), shape[1])
+
+    def numbers(self, stored: StoredTensors, name: str, shape: tuple[int, ...]) -> Tensor:
+        """See `WeightFormat`: rows are unpacked a few at a time."""
+        kind = stored.kind(name)
+        rows, found = stored.packed(name, shape, kind), torch.empty(shape)
+        step = max(1, AT_ONCE // shape[-1])
+        for begin in range(0, len(rows), step):
+            part = unpacked(kind, rows[begin : begin + step], shape[-1])
+            found[begin : begin + step] = part.dequantized()
+        return found
+
+    def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
+        """See `WeightFormat`. An embedding is unpacked."""
+        return (None if name == "model.embed_tokens.weight" else FORMS.get(kind)), 1

@@ -1,0 +1,38 @@
+"""Quantized GGUF files give the tokens of transformers on the numbers that their blocks stand for."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+
+from tests.engine.drive import run, start
+from tests.engine.test_golden import BACKENDS, make_executor
+from tests.gguf_files import dequantized, write_gguf
+from tests.reference import build_model, golden, make_prompts
+from tests.variants import VARIANTS
+
+QUANTIZED = gguf.GGMLQuantizationType
+
+
+def kind_of(name: str) -> Any:
+    """Gives parts of a layer that are fused several types, as Q4_K_M does."""
+    if name.endswith(("v_proj.weight", "down_proj.weight", "w2.weight")):
+        return QUANTIZED.Q8_0
+    return QUANTIZED.Q4_1 if name.endswith("up_proj.weight") else QUANTIZED.Q4_0
+
+
+@pytest.mark.parametrize("variant", ["llama", "llama-tied"])
+def test_tokens_are_those_of_the_dequantized_model(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks lie along inputs, so that quantizing permuted rows permutes the blocks."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    original = build_model(tmp_path / "original", VARIANTS[variant]())
+    file = write_gguf(original, tmp_path / "model.gguf", "llama", kind_of)
+    prompts = make_prompts([1, 7, 17, 33], VARIANTS[variant]().vocab_size)
+    expected = golden(dequantized(original, tmp_path / "numbers", kind_of), prompts, 8)
+    for backend in BACKENDS:
+        executor = make_executor(file, cpu_backend=backend)
+        running = start(executor, [each.prompt for each in expected], 8, stagger=1)
+        assert run(executor, running, 8, chunk=13) == [each.tokens for each in expected], backend
