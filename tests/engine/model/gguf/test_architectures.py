@@ -41,7 +41,7 @@ SERVED = {
 IMPLIED: dict[str, dict[str, Any]] = {
     "gemma2": {
         "tie_word_embeddings": True,
-        "query_pre_attn_scalar": 32,
+        "query_pre_attn_scalar": 48,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
     },
     "gemma3": {"query_pre_attn_scalar": 48, "layer_types": ["sliding_attention"] * 4},
