@@ -133,7 +133,7 @@ def _check(layers: Tensor, blocks: Tensor) -> None:
 
 def _words(pool: Tensor, blocks: Tensor) -> Tensor:
     """Views the pool as `[layers, blocks, words]`."""
-    assert pool.dim() == 5
+    assert pool.dim() in (4, 5)  # a quantized pool's vectors are bytes
     _check(pool, blocks)
     return pool.flatten(2).view(WORD)
 

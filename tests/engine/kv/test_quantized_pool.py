@@ -9,7 +9,9 @@ from core.errors import MessageError
 from core.kvspec import Piece, WireForm
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
+from engine.backends.triton.mover import TritonMover
 from engine.kv.host_tier import HostTier
+from engine.kv.mover import BlockMover
 from engine.kv.pool import KVPool
 from engine.kv.spec import make_spec
 from engine.model.kv_layout import quantized_layer
@@ -22,11 +24,11 @@ CPU = torch.device("cpu")
 FORMS = pytest.mark.parametrize("form", ["int8", "fp8"])
 
 
-def make_pool(form: KVDtype, seed: int) -> KVPool:
+def make_pool(form: KVDtype, seed: int, mover: BlockMover | None = None) -> KVPool:
     """A pool of groups of heads, windows and latent vectors, full of random bytes but for its null blocks."""
     spec = make_spec(CONFIG, torch.bfloat16, 8, "w", form)
     tier = HostTier(2, spec.groups[0], CPU)
-    pool = KVPool(spec, COUNTS, CPU, ReferenceMover(), ReferenceCodec(), tier)
+    pool = KVPool(spec, COUNTS, CPU, mover or ReferenceMover(), ReferenceCodec(), tier)
     generator = torch.Generator().manual_seed(seed)
     for layer in pool.layers:
         memory = layer.view(torch.uint8)
@@ -63,8 +65,9 @@ def test_each_layer_has_its_values_and_its_scales(form: KVDtype) -> None:
 
 
 @FORMS
-def test_bytes_leave_land_and_move_as_they_lie(form: KVDtype) -> None:
-    source, target = make_pool(form, 1), make_pool(form, 2)
+@pytest.mark.parametrize("mover", [ReferenceMover(), TritonMover()], ids=["torch", "triton"])
+def test_bytes_leave_land_and_move_as_they_lie(form: KVDtype, mover: BlockMover) -> None:
+    source, target = make_pool(form, 1, mover), make_pool(form, 2, mover)
     for number, group in enumerate(source.spec.groups):
         last = COUNTS[number] - 1
         for layer in group.layers:
