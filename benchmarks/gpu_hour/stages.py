@@ -129,6 +129,8 @@ PART_TWO = (
             "gpu",
             "tests/engine",
             "--ignore=tests/engine/adapters",  # PEFT is what they compare with, and no wheel that travels
+            "--ignore=tests/engine/model/formats",  # so with the formats' own libraries: readers know no GPU
+            "--ignore=tests/engine/model/gguf",
             "tests/benchmarks/limits/test_device_time.py",
             "tests/benchmarks/engine/test_idle.py",
         ),
