@@ -17,7 +17,7 @@ class ModelError(BatonError):
 
 
 class OptionError(ModelError):
-    """A model's config asks for an option that our family lacks, and that transformers' own code may have."""
+    """Says that a config asks for an option that our family lacks, and that transformers' own code may have."""
 
 
 class AdapterError(BatonError):

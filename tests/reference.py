@@ -79,7 +79,8 @@ def golden(
     most_dropped: float = MOST_DROPPED,
     safety: float = SAFETY,
 ) -> list[Golden]:
-    """Greedy continuations that are safe to compare; asserts that at most `most_dropped` of the prompts are not.
+    """Returns greedy continuations that are safe to compare; asserts that at most `most_dropped` of the prompts are
+    not.
 
     Tokens count as safe from `safety` times the measured error on.
     """

@@ -62,9 +62,9 @@ class Peer:
     settings: Callable[[Path, int], Mapping[str, str]] = openmp_settings
     """Environment variables of its processes, given its virtual environment and the number of threads."""
     variant: str = ""
-    """What is built otherwise than its packages say by themselves; it has an environment of its own."""
+    """Describes what is built otherwise than its packages say by themselves, and so has an environment of its own."""
     build: str = ""
-    """CMake's arguments for packages that are compiled here."""
+    """Holds CMake's arguments for packages that are compiled here."""
 
     @property
     def place(self) -> str:

@@ -114,7 +114,7 @@ class LinearFactory(Generic[AnyLinear]):
         adapting: Adapting | None = None,
         quantization: Quantization = "none",
     ) -> None:
-        """With a `quantization`, weights of numbers are quantized.
+        """Has weights of numbers quantized, with a `quantization`.
 
         With `adapting`, adapters can change the layers that are made as `adaptable`: they are in `places` then.
         """

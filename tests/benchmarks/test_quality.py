@@ -45,7 +45,10 @@ def test_divergence_is_that_of_some_tokens_and_of_all_others_together() -> None:
 
 
 def test_a_side_is_compared_position_by_position() -> None:
-    """The demo model beside itself: nothing moves; with int4, what moves is what the other side's own scores say."""
+    """Scores the demo model beside itself: nothing moves.
+
+    With int4, what moves is what the other side's own scores say.
+    """
     texts = pieces(DEMO, "Tell me a story about a fox and a lantern. " * 60, 700)
     plain = make_executor(DEMO, max_model_len=512)
     exact = score_exactly(plain, texts)

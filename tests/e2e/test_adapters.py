@@ -168,7 +168,7 @@ def adapters_of_a_start(system: System, name: str) -> set[str]:
 
 @pytest.mark.timeout(240)
 def test_a_worker_that_starts_or_starts_again_has_all_adapters_before_it_is_ready(served: Served) -> None:
-    """What the only prefill worker lacked after its second start, no request could use."""
+    """Kills the only prefill worker: what it lacked after its second start, no request could use."""
     system, runs = served.system, served.runs
     assert post(system, "/v1/load_lora_adapter", lora_name="later", lora_path="later").status_code == 200
     assert adapters_of_a_start(system, "decode-2") == {"sql", "law", "later"}

@@ -22,7 +22,7 @@ standard deviation is 1.1 here, were seen to move by up to 0.01 then. Where the 
 
 
 def certain(each: Golden) -> list[int]:
-    """The tokens before the first that was too close to call."""
+    """Returns the tokens before the first that was too close to call."""
     close = [at for at, margin in enumerate(each.margins) if margin < TIE]
     return each.tokens[: close[0]] if close else each.tokens
 
@@ -31,7 +31,10 @@ def certain(each: Golden) -> list[int]:
     ("variant", "form"), [("llama", "int8"), ("qwen3-layer-types", "fp8"), ("gpt-oss", "fp8"), ("deepseek-v3", "int8")]
 )
 def test_tokens_are_those_of_a_cache_that_rounds_alike(variant: str, form: str, tmp_path: Path) -> None:
-    """Heads, windows, sinks and latent vectors. A chunk reads its own tokens as they were stored: so all are alike."""
+    """Compares heads, windows, sinks and latent vectors.
+
+    A chunk reads its own tokens as they were stored: so all are alike.
+    """
     config = VARIANTS[variant]()
     directory = build_model(tmp_path / variant, config)
     prompts = make_prompts(LENGTHS, config.get_text_config().vocab_size)
@@ -48,7 +51,7 @@ def test_tokens_are_those_of_a_cache_that_rounds_alike(variant: str, form: str, 
 
 @pytest.mark.parametrize("form", ["int8", "fp8"])
 def test_a_scale_of_another_token_is_noticed(form: str, tmp_path: Path) -> None:
-    """The mutation that shows that the comparison above would see it: scales of one layer, each at its neighbour."""
+    """Shows by a mutation that the comparison above would see it: scales of one layer, each at its neighbour."""
     config = VARIANTS["llama"]()
     directory = build_model(tmp_path / "model", config)
     prompts = make_prompts([40, 50, 60], config.vocab_size, seed=3)
@@ -72,7 +75,7 @@ def test_latent_vectors_are_refused_by_name_where_there_are_no_kernels(tmp_path:
 
 
 def test_triton_gives_the_tokens_too(tmp_path: Path) -> None:
-    """A prompt in chunks, then decodes, in the interpreter."""
+    """Runs a prompt in chunks, then decodes, in the interpreter."""
     form = "int8"
     directory = build_model(tmp_path / "model", VARIANTS["llama"]())
     expected = golden(directory, make_prompts([20], 320), 3, load=load_rounding(form), safety=0.0)

@@ -55,7 +55,7 @@ def test_what_cannot_be_converted_is_refused_with_both_fingerprints(changes: dic
 @pytest.mark.parametrize("theirs", [WireForm("bf16", 16), WireForm("fp8", 16), WireForm("int8", 8)])
 @pytest.mark.parametrize("quantized_here", [True, False])
 def test_what_is_quantized_is_not_converted_and_refused_with_both_forms(theirs: WireForm, quantized_here: bool) -> None:
-    """From numbers, to them, from another form, and from other blocks."""
+    """Refuses pools from numbers, to them, from another form, and from other blocks."""
     ends = _pool(theirs), _pool(WireForm("int8", 16))
     if not quantized_here:
         ends = ends[::-1]

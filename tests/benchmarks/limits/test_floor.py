@@ -36,7 +36,7 @@ def test_sizes_of_a_model() -> None:
 
 @pytest.mark.parametrize(("quantization", "width", "head"), [("int8", 1, 1), ("fp8", 1, 1), ("int4", 4.5 / 8, 1)])
 def test_quantized_weights_are_read_as_they_lie(quantization: Quantization, width: float, head: float) -> None:
-    """Of int4, 32 values share a scale of 16 bits, and the head has 8 bits; KV is as it was."""
+    """Counts for int4 that 32 values share a scale of 16 bits, and the head has 8 bits; KV is as it was."""
     model = dense(2, heads=4, kv_heads=2, head_dim=2, hidden=8, intermediate=12, vocabulary=100)
     plain, work = work_of(model, torch.bfloat16), work_of(model, torch.bfloat16, quantization)
     assert work == replace(plain, width=width, head_width=head)

@@ -95,7 +95,7 @@ def test_adapters_follow_what_loading_does_to_weights(variant: str, tmp_path: Pa
 def test_adapters_on_quantized_weights_give_pefts_tokens_on_the_dequantized_model(
     form: Quantization, llama: Path, tmp_path: Path
 ) -> None:
-    """As QLoRA serves them: the base is rounded, what an adapter adds is not."""
+    """Serves them as QLoRA does: the base is rounded, what an adapter adds is not."""
     adapter = build_adapter(tmp_path / "adapter", llama, r=6, target_modules="all-linear")
     twin = dequantized_twin(llama, tmp_path / "twin", form)
     expected = golden(twin, make_prompts(LENGTHS, 320), NEW_TOKENS, load=adapted_by(adapter))

@@ -62,7 +62,7 @@ def test_it_is_the_definition_to_the_bit_and_ties_go_to_even(form: KVForm) -> No
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_stays_visible(form: KVForm, strange: float) -> None:
-    """In its own part only: the rotated key behind a latent vector is a part of its own."""
+    """Looks for it in its own part only: the rotated key behind a latent vector is a part of its own."""
     vectors = torch.ones(2, 6)
     vectors[0, 4] = strange
     kept = rounded(vectors, form, (4, 2))

@@ -30,7 +30,7 @@ MLP = ExpertsMLP(experts=EXPERTS, used=2, intermediate=WIDTH, activation="clampe
 
 
 def mxfp4(weight: Tensor) -> Quantized:
-    """Random codes in place of a weight's numbers, with scales of about an eighth."""
+    """Puts random codes in place of a weight's numbers, with scales of about an eighth."""
     outputs, inputs = weight.shape
     blocks = torch.randint(0, 256, (outputs, inputs // 32, 16), dtype=torch.uint8)
     return unpacked(blocks, torch.randint(122, 126, blocks.shape[:2], dtype=torch.uint8))
@@ -41,7 +41,7 @@ def exactly(weight: Tensor) -> Tensor:
 
 
 def in_fp32(weight: Tensor) -> Quantized:
-    """An int4 weight whose scales have more digits than 16 bits hold, and whose zeros are not at 8."""
+    """Makes an int4 weight whose scales have more digits than 16 bits hold, and whose zeros are not at 8."""
     found = to_int4(weight)
     assert found.offsets is not None
     return replace(found, scales=found.scales * 1.0001, offsets=found.offsets * 0.9)
@@ -91,7 +91,7 @@ def test_they_give_what_their_numbers_give(name: str) -> None:
 
 
 def test_what_is_held_is_the_codes() -> None:
-    """A byte for two weights, and 16 bits for the scale of 32: an eighth of fp32's bytes, and a sixty-fourth."""
+    """Counts a byte for two weights, and 16 bits for the scale of 32: an eighth of fp32's bytes, and a sixty-fourth."""
     tensors = [expert(mxfp4, mxfp4, mxfp4) for _ in range(EXPERTS)]
     held = TritonLinears(DEVICE, torch.float32).experts(MLP, HIDDEN, iter(tensors)).held()
     numbers = 3 * EXPERTS * HIDDEN * WIDTH
@@ -99,7 +99,7 @@ def test_what_is_held_is_the_codes() -> None:
 
 
 def test_tokens_equal_those_of_the_dequantized_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of gpt-oss in int4: prompts beside decodes, and recorded steps."""
+    """Runs gpt-oss in int4: prompts beside decodes, and recorded steps."""
     if DEVICE.type == "cpu":
         wide = {"TILE": 512, "RUNS": 4}  # the interpreter takes its time for each tile, whatever its size
         monkeypatch.setattr("kernels.quantized.product.SINGLE", Config(wide))

@@ -63,7 +63,7 @@ def both(weights: list[Weight], bias: Tensor | None = None, rows: int = 3) -> tu
 
 
 def grouped(weight: Tensor, group: int) -> Quantized:
-    """An int8 weight whose groups have so many inputs."""
+    """Makes an int8 weight whose groups have so many inputs."""
     parts = [to_int8(part) for part in weight.split(group, 1)]
     return Quantized(
         "int8", torch.cat([part.values for part in parts], 1), torch.cat([part.scales for part in parts], 1), group
@@ -138,7 +138,7 @@ def test_adapters_change_quantized_layers() -> None:
 
 @pytest.mark.interpreted
 def test_steps_launch_what_the_start_has_compiled() -> None:
-    """Whatever the number of rows, and whether it is divisible by 16."""
+    """Compares for any number of rows, and whether it is divisible by 16."""
     linears = TritonLinears(torch.device("cpu"), torch.float16)
     layers = [linears.fused([to_int4(torch.randn(24, INPUTS)), to_int8(torch.randn(8, INPUTS))], None)]
     layers += [linears.fused([make(torch.randn(48, 1024))], torch.randn(48).half()) for make in (to_int4, to_fp8)]

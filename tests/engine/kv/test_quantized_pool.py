@@ -25,7 +25,7 @@ FORMS = pytest.mark.parametrize("form", ["int8", "fp8"])
 
 
 def make_pool(form: KVDtype, seed: int, mover: BlockMover | None = None) -> KVPool:
-    """A pool of groups of heads, windows and latent vectors, full of random bytes but for its null blocks."""
+    """Makes a pool of groups of heads, windows and latent vectors, full of random bytes but for its null blocks."""
     spec = make_spec(CONFIG, torch.bfloat16, 8, "w", form)
     tier = HostTier(2, spec.groups[0], CPU)
     pool = KVPool(spec, COUNTS, CPU, mover or ReferenceMover(), ReferenceCodec(), tier)

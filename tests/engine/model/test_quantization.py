@@ -125,7 +125,7 @@ def test_the_search_lowers_the_error_of_trained_weights() -> None:
 
 
 def test_layers_larger_than_what_is_quantized_at_once() -> None:
-    """Whatever the pieces, each output is quantized as it would be alone."""
+    """Shows that, whatever the pieces, each output is quantized as it would be alone."""
     weight = random(70, 4099, seed=3, dtype=torch.bfloat16)  # of 64 and 6 outputs
     for form in FORMS:
         whole, last = exact(weight, form), exact(weight[-7:], form)
@@ -183,7 +183,7 @@ def test_products_of_a_trained_models_weights_stay_within_the_steps_bound(dtype:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("variant", ["llama", "qwen3", "deepseek-v3", "mixtral"])
 def test_tokens_are_those_of_the_dequantized_model(variant: str, form: Quantization, tmp_path: Path) -> None:
-    """Transformers, in fp32, on the dequantized copy; every backend on the numbers themselves."""
+    """Runs transformers, in fp32, on the dequantized copy; every backend on the numbers themselves."""
     config = VARIANTS[variant]()
     directory = build_model(tmp_path / "model", config)
     twin = dequantized_twin(directory, tmp_path / "twin", form)
@@ -221,7 +221,7 @@ def test_a_backend_that_has_no_operators_says_so(tmp_path: Path, caplog: pytest.
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_weight_may_lie_in_memory_the_other_way(form: Quantization) -> None:
-    """As those of transformers' Conv1D and of packed experts do."""
+    """Takes weights that lie as those of transformers' Conv1D and of packed experts do."""
     weight = random(96, 70, seed=2)
     found, expected = exact(weight.T, form), exact(weight.T.contiguous(), form)
     assert torch.equal(found.dequantized(), expected.dequantized())
@@ -244,7 +244,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_large_layer_is_copied_to_fp32(form: Quantization) -> None:
-    """Neither to quantize it, nor to make numbers of it."""
+    """Counts what it takes to quantize it, and to make numbers of it."""
     weight = torch.zeros(2048, 4096, dtype=torch.bfloat16).normal_(generator=torch.Generator().manual_seed(1))
     target = torch.zeros_like(weight)
     with Largest() as largest:

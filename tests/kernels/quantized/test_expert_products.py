@@ -51,7 +51,10 @@ def check(
     activation: Activation = "silu",
     config: Config | None = SMALL,
 ) -> None:
-    """In fp32, by the bound of numbers (test_experts.py): to make them of codes adds three units, beside dozens."""
+    """Compares in fp32, by the bound of numbers (test_experts.py).
+
+    To make them of codes adds three units, beside dozens.
+    """
     chosen = chosen_of(tokens, 2, 4).int().to(device)
     made = [
         product(kind, 4, outputs, inputs, group, device, offsets, bias)
@@ -86,8 +89,8 @@ def test_every_candidate_computes_the_same(config: Config | None, device: torch.
 
 @pytest.mark.parametrize("kind", ["int4", "fp8"])
 def test_in_a_short_format_weights_are_rounded_to_it(kind: Kind, device: torch.device) -> None:
-    """As a dequantized model's are, but where an output has one scale; what is between the products, and the outputs,
-    are rounded too: a few units of the largest."""
+    """Shows that they are a dequantized model's, but where an output has one scale; what is between the products, and
+    the outputs, are rounded too: a few units of the largest."""
     packed, numbers = product(kind, 4, 48, 40, 32, device, offsets=False, bias=False)
     second, second_numbers = product(kind, 4, 40, 24, 32, device, offsets=False, bias=False)
     x, shares = torch.randn(6, 40, device=device).half(), torch.rand(6, 2, device=device)

@@ -34,7 +34,10 @@ def _poisoned() -> Iterator[None]:
 def test_what_is_stored_is_the_references_to_the_bit(
     form: torch.dtype, dtype: torch.dtype, turned: int, device: torch.device
 ) -> None:
-    """Of what the same kernel stores as numbers; a vector with NaN or infinity in it stays visible as a whole."""
+    """Checks bytes of what the same kernel stores as numbers.
+
+    A vector with NaN or infinity in it stays visible as a whole.
+    """
     heads = torch.randn(5, 4 + 2 * 2, 32, device=device).to(dtype)
     heads[2, 5, 3], heads[3, 6, 1] = float("nan"), float("inf")
     positions = torch.randint(50, (5,), device=device)
@@ -50,7 +53,7 @@ def test_what_is_stored_is_the_references_to_the_bit(
 
 
 def quantized(problem: Paged, form: torch.dtype) -> tuple[Paged, Paged]:
-    """The problem over bytes, and over the numbers that they mean."""
+    """Returns the problem over bytes, and over the numbers that they mean."""
     packed = reference_packed(problem.pool, form)
     meant = reference_numbers(packed, problem.queries.shape[2])
     return replace(problem, pool=packed), replace(problem, pool=meant.to(problem.queries.dtype))

@@ -16,7 +16,7 @@ from tests.kernels.quantized.weights import KINDS, drawn
 def test_they_equal_the_reference(
     kind: Kind, inputs: int, group: int, offsets: bool, device: torch.device, dtype: torch.dtype
 ) -> None:
-    """But for an offset's sum, which fp32 rounds twice before the format does."""
+    """Compares to the bit but for an offset's sum, which fp32 rounds twice before the format does."""
     weight = pack([drawn(kind, 21, inputs, group, offsets=offsets)], device)
     with poisoned():
         found = numbers(weight, dtype)

@@ -93,7 +93,7 @@ def test_it_writes_to_a_place_of_wider_rows(device: torch.device) -> None:
 
 
 def test_a_row_has_the_same_bits_whatever_is_beside_it(device: torch.device, dtype: torch.dtype) -> None:
-    """Within the numbers of rows that have a tile of one height."""
+    """Compares within the numbers of rows that have a tile of one height."""
     weight = pack([drawn("int4", 33, 1024, 32)], device)
     x = torch.randn(16, 1024, device=device, dtype=dtype)
     every = product(x, weight)

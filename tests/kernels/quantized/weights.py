@@ -10,7 +10,7 @@ KINDS: tuple[Kind, ...] = ("int4", "fp4", "int8", "fp8")
 
 
 def drawn(kind: Kind, outputs: int, inputs: int, group: int, *, offsets: bool = False, zero: int = 8) -> Coded:
-    """Values of all codes, whose products with inputs about 1 are about 1; symmetric int4 has its `zero` at 8."""
+    """Makes values of all codes, whose products with inputs about 1 are about 1; symmetric int4 has its `zero` at 8."""
     groups = (outputs, tile_count(inputs, group))
     scales = (torch.rand(groups) + 0.5) * inputs**-0.5
     given = torch.randn(groups) * inputs**-0.5 if offsets else None

@@ -68,7 +68,7 @@ def quantized_weight(
 
 
 def in_int8(x: Tensor, unit: int = 32) -> Tensor:
-    """The numbers that rows of x stand for in int8: in units of inputs that have a scale each."""
+    """Returns the numbers that rows of x stand for in int8: in units of inputs that have a scale each."""
     whole = functional.pad(x.float(), (0, -x.shape[1] % unit)).view(len(x), -1, unit)
     largest = whole.abs().amax(2, keepdim=True)
     codes = (whole.double() * torch.where(largest == 0, 0, torch.full_like(largest, 127) / largest)).round()

@@ -59,7 +59,7 @@ def by_hand(
     activation: Activation,
     taken: Callable[[Tensor], Tensor] = Tensor.double,
 ) -> Tensor:
-    """In float64, for every token each of its experts alone; what is between the products is rounded as x is.
+    """Computes in float64, for every token, each of its experts alone; what is between the products is rounded as x is.
 
     `taken` says what a product takes rows of x for.
     """
@@ -120,7 +120,10 @@ def test_activations_and_biases(native: ctypes.CDLL, activation: Activation, bia
 def test_quantized_weights_are_what_they_stand_for(
     native: ctypes.CDLL, kind: str, dtype: torch.dtype, limit: float
 ) -> None:
-    """In bf16 products take rows in int8; what is rounded differently before that may change a code by one."""
+    """Allows for rows that products take in int8 with bf16.
+
+    What is rounded differently before that may change a code by one.
+    """
     hidden, mlp = SIZES["odd"]
 
     def weight(outputs: int, inputs: int, seed: int) -> Quantized:

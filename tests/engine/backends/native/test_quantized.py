@@ -17,7 +17,10 @@ SIZES = [(1, 1), (17, 257), (129, 1535), (64, 2080)]
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("outputs", "inputs"), SIZES)
 def test_in_fp32_a_weight_is_what_it_stands_for(level: ctypes.CDLL, kind: str, outputs: int, inputs: int) -> None:
-    """To the bit where groups have scales; a scale of an output multiplies the sum, so roundings differ there."""
+    """Compares to the bit where groups have scales.
+
+    A scale of an output multiplies the sum, so roundings differ there.
+    """
     weight = quantized_weight(outputs, inputs, **KINDS[kind])
     offset, x = random(outputs, seed=2), random(97, inputs, seed=3)
     found = NativeLinear(level, weight, offset, torch.float32)(x)
@@ -32,7 +35,7 @@ def test_in_fp32_a_weight_is_what_it_stands_for(level: ctypes.CDLL, kind: str, o
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("fp8")])
 @pytest.mark.parametrize(("outputs", "inputs"), SIZES)
 def test_in_bf16_rows_are_multiplied_in_int8(level: ctypes.CDLL, kind: str, outputs: int, inputs: int) -> None:
-    """Exactly but for that, sums in fp32, and the result's rounding; and a row's bits depend on that row only.
+    """Compares exactly but for that, sums in fp32, and the result's rounding; and a row's bits depend on that row only.
 
     A table's units are half as long where a processor adds products of bytes in 16 bits.
     """
@@ -54,7 +57,7 @@ def test_in_bf16_rows_are_multiplied_in_int8(level: ctypes.CDLL, kind: str, outp
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_parts_of_different_forms_lie_side_by_side(level: ctypes.CDLL, dtype: torch.dtype) -> None:
-    """Each as it would be alone, to the bit; neighbours of one form are one part."""
+    """Compares each to what it would be alone, to the bit; neighbours of one form are one part."""
     inputs = 320
     parts = [quantized_weight(7 + 9 * seed, inputs, seed=seed, **KINDS[kind]) for seed, kind in enumerate(KINDS)]
     given: list[Weight] = [
@@ -78,7 +81,7 @@ FP8 = [kind for kind in KINDS if kind.startswith("fp8")]
 @pytest.mark.parametrize("kind", FP8)
 @pytest.mark.parametrize(("outputs", "inputs"), SIZES)
 def test_in_bf16_numbers_of_fp8_are_exact(level: ctypes.CDLL, kind: str, outputs: int, inputs: int) -> None:
-    """So only the result is rounded to bf16; and a row's bits depend on that row only."""
+    """Shows that only the result is rounded to bf16; and a row's bits depend on that row only."""
     weight = quantized_weight(outputs, inputs, **KINDS[kind])
     offset, x = random(outputs, seed=2, dtype=torch.bfloat16), random(131, inputs, seed=3, dtype=torch.bfloat16)
     layer = NativeLinear(level, weight, offset, torch.bfloat16)
@@ -92,7 +95,10 @@ def test_in_bf16_numbers_of_fp8_are_exact(level: ctypes.CDLL, kind: str, outputs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("group", [128, 256], ids=["by 128", "by output"])
 def test_each_code_of_fp8_is_its_number(level: ctypes.CDLL, group: int, dtype: torch.dtype) -> None:
-    """To the bit, the denormal ones too, at each place of the depth; a NaN is one in its output, and in no other."""
+    """Compares to the bit, the denormal ones too, at each place of the depth.
+
+    A NaN is one in its output, and in no other.
+    """
     codes = torch.arange(256, dtype=torch.uint8).view(256, 1).expand(256, 256)
     values = torch.where(torch.eye(256, dtype=torch.bool), codes, 0).view(torch.float8_e4m3fn)
     weight = Quantized("fp8", values, torch.ones(256, 256 // group), group)

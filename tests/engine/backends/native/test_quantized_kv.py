@@ -41,7 +41,7 @@ Shape = list[tuple[int, int]]
 def stored(
     make: Make, case: str, shape: Shape, form: KVForm, dtype: torch.dtype, spoilt: float = 0.0
 ) -> tuple[AttentionStep, list[Tensor], Tensor]:
-    """The step behind one that has stored what is before; each work's vectors, and the pool's bytes.
+    """Makes the step behind one that has stored what is before; each work's vectors, and the pool's bytes.
 
     What nobody has written is anything. `spoilt` is a number of the first KV head's value, or latent vector, of the
     first work's last token.
@@ -89,7 +89,10 @@ def test_bytes_and_attention_are_the_references(
 
 
 def _error(found: Tensor, queries: Tensor, contents: list[Tensor], shape: Shape, attention: AnyAttention) -> float:
-    """The largest error, as `LIMITS` has it. A latent vector is its token's value, and with what follows it the key."""
+    """Returns the largest error, as `LIMITS` has it.
+
+    A latent vector is its token's value, and with what follows it the key.
+    """
     error, begin, scale = 0.0, 0, attention.scale
     for content, (start, count) in zip(contents, shape, strict=True):
         keys_values = content if isinstance(attention, HeadAttention) else content.repeat(1, 2, 1)
@@ -110,7 +113,10 @@ def _error(found: Tensor, queries: Tensor, contents: list[Tensor], shape: Shape,
 def test_what_is_not_finite_is_seen_by_those_who_see_its_token(
     level: ctypes.CDLL, case: str, strange: float, dtype: torch.dtype
 ) -> None:
-    """The last token of the first text: only its own query, and of it the heads that share the KV head, are spoilt."""
+    """Spoils the last token of the first text.
+
+    Only its own query, and of it the heads that share the KV head, are spoilt.
+    """
     attention, _ = CASES[case]
     shape = [(40, 30), (3, 20)]
     make: Any = lambda *given: NativeAttention(level, *given)  # noqa: E731

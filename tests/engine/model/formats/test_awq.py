@@ -19,14 +19,14 @@ CONFIG = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True
 
 @pytest.mark.parametrize("group", [32, 64, 128])
 def test_a_weight_is_what_was_written(group: int, tmp_path: Path) -> None:
-    """Bit for bit, since fp32 holds an fp16 scale times 4 bits."""
+    """Compares bit for bit, since fp32 holds an fp16 scale times 4 bits."""
     tensors, expected = awq(random(48, 256, seed=group), group)
     found = read(tmp_path, CONFIG | {"group_size": group}, tensors, (48, 256))
     assert found.form == "int4" and found.group == group and torch.equal(found.dequantized(), expected)
 
 
 def test_a_weight_is_what_compressed_tensors_makes_of_it(tmp_path: Path) -> None:
-    """Its converter of AutoAWQ's checkpoints, then its own format, in our reader of that."""
+    """Uses its converter of AutoAWQ's checkpoints, then its own format, in our reader of that."""
     tensors, _ = awq(random(48, 256, seed=1), 32)
     converter = AutoAWQConverter(group_size=32, ignore=())
     converted = converter.process({f"{NAME}.{end}": tensor.contiguous() for end, tensor in tensors.items()})

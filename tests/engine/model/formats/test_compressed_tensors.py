@@ -57,8 +57,8 @@ def written(format: str, args: dict[str, Any]) -> tuple[dict[str, Any], dict[str
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_weight_is_what_the_library_makes_of_it(case: str, tmp_path: Path) -> None:
-    """Bit for bit where scales have bf16's digits. NVFP4's are quotients in fp32, halved before they multiply: nothing
-    is lost by that, but the library multiplies in bf16, which has 8 digits."""
+    """Compares bit for bit where scales have bf16's digits. NVFP4's are quotients in fp32, halved before they
+    multiply: nothing is lost by that, but the library multiplies in bf16, which has 8 digits."""
     config, tensors, expected = written(*CASES[case])
     found = read(tmp_path, config, tensors, SHAPE).dequantized()
     if case == "nvfp4":

@@ -23,7 +23,10 @@ V2 = {"checkpoint_format": "gptq_v2"}
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("desc_act", [False, True])
 def test_a_weight_is_what_was_written(bits: int, group: int, symmetric: bool, desc_act: bool, tmp_path: Path) -> None:
-    """Bit for bit, since fp32 holds an fp16 scale times 8 bits; the last group of 160 inputs may be shorter."""
+    """Compares bit for bit, since fp32 holds an fp16 scale times 8 bits.
+
+    The last group of 160 inputs may be shorter.
+    """
     weight = random(48, 160, seed=bits)
     for version, words in ((1, V1), (2, V2)):
         tensors, expected = gptq(weight, bits, group, version=version, symmetric=symmetric, desc_act=desc_act)

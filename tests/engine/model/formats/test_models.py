@@ -69,7 +69,7 @@ def test_tokens_and_logits_are_those_of_the_numbers(case: str, made: Callable[[s
 def test_a_start_says_what_is_held_and_counts_weights_by_form(
     made: Callable[[str], tuple[Path, Path]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever it is packed in: the twin of numbers has as many parameters."""
+    """Compares with the twin: that of numbers has as many parameters."""
     caplog.set_level("INFO")
     for case, forms in (("awq", ("int4",)), ("compressed-tensors", ("int8", "int4", "fp8")), ("fp8", ("fp8",))):
         directory, twin = made(case)

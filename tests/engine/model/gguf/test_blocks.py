@@ -11,7 +11,10 @@ from tests.gguf_files import blocks_of
 
 @pytest.mark.parametrize("kind", FORMS)
 def test_random_blocks_are_what_the_library_says(kind: str) -> None:
-    """A product and a sum in fp32 each, as the library has them: equal but where d s is rounded before it is used."""
+    """Takes a product and a sum in fp32 each, as the library has them.
+
+    Equal but where d s is rounded before it is used.
+    """
     number = gguf.GGMLQuantizationType[kind]
     bytes = blocks_of(number, (5, 768))
     found = unpacked(kind, torch.from_numpy(bytes), 768)
