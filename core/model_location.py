@@ -71,7 +71,11 @@ def _download(model: str, progress: Progress, patterns: Sequence[str]) -> Path:
 
 
 def _wanted(patterns: list[str], wanted: str | None) -> list[str]:
-    return patterns if wanted is None else [wanted if wanted.endswith(".gguf") else f"*{wanted}*.gguf"]
+    if wanted is None:
+        return patterns
+    if part := SHARD.fullmatch(wanted):
+        return [f"{part[1]}-*-of-{part[3]}.gguf"]
+    return [wanted if wanted.endswith(".gguf") else f"*{wanted}*.gguf"]
 
 
 def _described(directory: Path) -> Path:

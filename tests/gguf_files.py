@@ -54,7 +54,7 @@ def write_gguf(
     for path in directory.glob("*.safetensors"):
         tensors |= load_file(path)
     writer = gguf.GGUFWriter(target, architecture)
-    _add_config(writer, config)
+    add_config(writer, config)
     if tokenizer:
         add_words(writer, config["vocab_size"])
     change(writer)
@@ -116,7 +116,8 @@ def _stacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def _add_config(writer: Any, config: dict[str, Any]) -> None:
+def add_config(writer: Any, config: dict[str, Any]) -> None:
+    """Adds what the file says of a model."""
     heads, rope = config["num_attention_heads"], config.get("rope_parameters") or {}
     full = rope.get("full_attention", rope)
     head_dim = config.get("head_dim") or config["hidden_size"] // heads

@@ -49,15 +49,9 @@ GPT4O = PreTokenizer((_split(_by_case(r"\p{N}{1,3}", f"{CONTRACTIONS}?")), _byte
 
 PRE_TOKENIZERS = {
     "gpt-2": GPT2,
-    "mpt": GPT2,
-    "olmo": GPT2,
-    "phi-2": GPT2,
-    "trillion": GPT2,
     "smollm": DIGITS,
-    "starcoder": DIGITS,
     "refact": DIGITS,
-    "command-r": DIGITS,
-    "codeshell": DIGITS,
+    "starcoder": DIGITS,
     "llama-bpe": LLAMA3,
     "llama3": LLAMA3,
     "llama-v3": LLAMA3,
@@ -68,4 +62,4 @@ PRE_TOKENIZERS = {
     "tekken": TEKKEN,
     "gpt-4o": GPT4O,
 }
-"""By `tokenizer.ggml.pre`."""
+"""By `tokenizer.ggml.pre`, as files of the architectures that are served have it."""

@@ -32,10 +32,15 @@ def sentencepiece(given: Metadata, vocabulary: Vocabulary) -> Parts:
 
 
 def _merges(ids: dict[str, int], scores: dict[str, float]) -> list[tuple[str, str]]:
-    """Returns every pair of words that make a word: those that make one of a higher score come first."""
+    """Returns every pair of words that make a word, in transformers' order: words of a higher score come first.
+
+    Of the pairs that make one word, the one whose left part is longer.
+    """
     found = []
     for word, score in scores.items():
         pairs = ((word[:cut], word[cut:]) for cut in range(1, len(word)))
         known = [pair for pair in pairs if pair[0] in scores and pair[1] in scores]
-        found += [(-score, ids[left], ids[right], left, right) for left, right in known]
-    return [(left, right) for *_, left, right in sorted(found)]
+        known.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        found += [(score, *pair) for pair in known]
+    found.sort(key=lambda merge: (merge[0], len(merge[1]), len(merge[2])), reverse=True)
+    return [(left, right) for _, left, right in found]

@@ -31,9 +31,9 @@ END_TEXTS = frozenset(
         "<|endoftext|>",
         "<|eom_id|>",
         "<|end_of_text|>",
-        "< EOT >",
-        "_< EOT >",
         "<EOT>",
+        "_<EOT>",
+        "<end_of_utterance>",
     )
 )
 """Tokens that end an answer wherever they are special, as in llama.cpp: files often name but one of theirs."""

@@ -27,7 +27,7 @@ def unpacked(path: Path) -> Path:
 
     Raises `ModelError` for a file that is broken or not supported, and where the directory cannot be made.
     """
-    paths = shards_of(path.resolve())
+    paths = shards_of(path.absolute())  # not resolved: in the hub's cache names are links to what has none
     whole = SHARD.fullmatch(paths[0].name)
     target = _cache() / _key(paths) / (whole[1] if whole else paths[0].stem)
     if (target / PLACES).is_file():

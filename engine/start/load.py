@@ -12,6 +12,7 @@ from msgspec import structs
 from core.config import EngineConfig
 from core.costs import Rates
 from core.errors import ConfigError, ModelError, OptionError
+from core.gguf.unpacking import PLACES
 from core.kvspec import KVSpec
 from core.model_location import CODE, WHOLE_MODEL, locate
 from core.records import Memory
@@ -140,7 +141,12 @@ def _ours(config: EngineConfig, directory: Path) -> ModelConfig | OptionError | 
 
     That is so where a family of ours lacks an option, too, unless ours alone is asked for.
     """
+    is_gguf = (directory / PLACES).is_file()
     if config.model_impl == "transformers":
+        if is_gguf:
+            raise ModelError(
+                f"--model-impl: 'transformers': {directory.name} is a GGUF file, which only our own code reads"
+            )
         return "--model-impl transformers asks for it"
     names = read_json(directory / "config.json").get("architectures") or []
     if config.model_impl == "auto" and not (len(names) == 1 and names[0] in SUPPORTED):
@@ -148,7 +154,7 @@ def _ours(config: EngineConfig, directory: Path) -> ModelConfig | OptionError | 
     try:
         return read_config(directory, config.max_model_len)
     except OptionError as error:
-        if config.model_impl == "native":
+        if config.model_impl == "native" or is_gguf:
             raise
         return error
 

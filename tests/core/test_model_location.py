@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ModelError
-from core.model_location import _bars, directory_of, locate
+from core.model_location import _bars, _wanted, directory_of, locate
 
 
 def test_a_directory_and_a_hub_id_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,3 +54,10 @@ def test_a_download_reports_the_bytes_that_are_here() -> None:
     size.close()
     files.close()
     assert seen == sorted(seen) and set(seen) == {0.0, 50.0, 100.0}
+
+
+def test_a_part_of_a_gguf_model_brings_the_others_along() -> None:
+    assert _wanted(["*.json"], "mine-00001-of-00003.gguf") == ["mine-*-of-00003.gguf"]
+    assert _wanted(["*.json"], "mine.gguf") == ["mine.gguf"]
+    assert _wanted(["*.json"], "Q4_K_M") == ["*Q4_K_M*.gguf"]
+    assert _wanted(["*.json"], None) == ["*.json"]

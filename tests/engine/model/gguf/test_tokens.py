@@ -6,8 +6,9 @@ from typing import Any
 import gguf
 import pytest
 
+from core.errors import ModelError
 from tests.engine.drive import run, start
-from tests.engine.test_golden import BACKENDS, make_executor
+from tests.engine.test_golden import BACKENDS, make_engine, make_executor
 from tests.gguf_files import dequantized, write_gguf
 from tests.reference import build_model, golden, make_prompts
 from tests.variants import VARIANTS
@@ -36,3 +37,11 @@ def test_tokens_are_those_of_the_dequantized_model(
         executor = make_executor(file, cpu_backend=backend)
         running = start(executor, [each.prompt for each in expected], 8, stagger=1)
         assert run(executor, running, 8, chunk=13) == [each.tokens for each in expected], backend
+
+
+def test_transformers_own_code_does_not_read_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = write_gguf(build_model(tmp_path / "original", VARIANTS["llama"]()), tmp_path / "small.gguf", "llama")
+    sentence = r"^--model-impl: 'transformers': small is a GGUF file, which only our own code reads$"
+    with pytest.raises(ModelError, match=sentence):
+        make_engine(file, model_impl="transformers")
