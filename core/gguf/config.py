@@ -81,6 +81,8 @@ def config_of(header: Header, read: ReadTensor, name: str) -> dict[str, Any]:
     config["num_key_value_heads"] = given.own("attention.head_count_kv") or heads
     config["head_dim"] = given.own("attention.key_length") or config["hidden_size"] // heads
     rope = _rope(given, config["head_dim"], read)
+    if "original_max_position_embeddings" in rope:  # Phi-3's config has it beside the rotation, not in it
+        config["original_max_position_embeddings"] = rope["original_max_position_embeddings"]
     bias, mlp_bias = "blk.0.attn_q.bias" in header.tensors, "blk.0.ffn_down.bias" in header.tensors
     return (
         config
