@@ -74,7 +74,10 @@ def test_config_and_weights_are_those_of_the_original(variant: str, tmp_path: Pa
     assert {key: value for key, value in found.items() if value != whole[key]} == {}
     checkpoint, expected = open_checkpoint(directory), load_file(original / "model.safetensors")
     for name, tensor in expected.items():
-        torch.testing.assert_close(checkpoint.tensor(name, tuple(tensor.shape)), tensor, rtol=0, atol=2e-7)
+        # Gemma's files have norms + 1, which is less than 4 and rounded to 24 bits; taking 1 off again is exact.
+        added = SERVED[variant].startswith("gemma") and name.endswith("norm.weight")
+        found_tensor = checkpoint.tensor(name, tuple(tensor.shape))
+        torch.testing.assert_close(found_tensor, tensor, rtol=0, atol=2**-23 if added else 0)
     checkpoint.refuse_unused()
 
 
