@@ -39,7 +39,7 @@ OPERATORS = (
 ADJUSTING = ("penalize", "token_mask", "forbid_tokens", "token_scores")
 MIXTURES = ("route", "sort_by_expert", "experts")
 ADAPTERS = ("lora",)
-QUANTIZED = ("product", "numbers", "expert_products")
+QUANTIZED = ("product", "kv_bytes", "numbers", "expert_products")
 LATENTS = ("store_latents", "rotate_queries", "latent_decode_attention", "latent_prefill_attention")
 """Kernels that share a stage: their number is bounded by what a call may print."""
 MOST_TESTERS = 14
