@@ -94,7 +94,7 @@ def choose_dtype(wanted: str, device: torch.device, widened: bool = False) -> to
     if device.type == "cuda":
         return torch.float16 if old else torch.bfloat16
     multiplied = cpu_multiplies_bf16()
-    # Measured with AVX2: half the bytes make a step of one row 2.1 times as fast, and many rows are as fast as in fp32.
+    # Products of 135M with AVX2, in turns: bf16, half the bytes, is 1.8 times as fast for a row, 1.2 for 8, 1 for 256.
     found = torch.bfloat16 if multiplied or (widened and cpu_has_avx2()) else torch.float32
     how = MULTIPLIED if multiplied else WIDENED if found == torch.bfloat16 else EMULATED
     LOG.info("%s is the faster format here: %s", dtype_name(found), how)
