@@ -29,7 +29,8 @@ from benchmarks.random_model import make
 from core.config import EngineConfig
 from core.grammars import end_of_text, read_tokenizer
 from core.ids import AttemptKey
-from core.messages import Limits, Prompt, Sampling
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
 from engine.constraints import Masks
 from engine.device import dtype_name
 from engine.executor import Executor

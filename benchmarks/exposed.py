@@ -25,7 +25,7 @@ from benchmarks.processes.children import end_on_termination
 from benchmarks.processes.split_system import SplitSystem, split_system
 from core.config import Codec, EngineOptions, Security, TransferOptions, Transport
 from core.errors import BatonError, GatewayError
-from core.records import Load
+from core.redis.records import Load
 
 VOCABULARY = 256  # every model has as many
 NEW_TOKENS = 8

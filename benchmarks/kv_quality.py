@@ -23,7 +23,7 @@ from torch import Tensor
 from benchmarks.quality import PIECE, Scores, joined, quiet, texts_of
 from core.config import Codec, EngineConfig, KVDtype
 from core.errors import BatonError
-from core.kvspec import Piece, WireForm, blocks_for
+from core.kv.spec import Piece, WireForm, blocks_for
 from core.model_location import locate
 from engine.device import dtype_name
 from engine.executor import Executor

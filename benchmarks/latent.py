@@ -23,8 +23,8 @@ from transformers import AutoModelForCausalLM, DeepseekV3Config, LlamaConfig
 from benchmarks.processes.as_a_worker import run
 from benchmarks.processes.in_process import quiet
 from core.config import EngineConfig
-from core.kvspec import blocks_for
-from core.messages import Sampling
+from core.kv.spec import blocks_for
+from core.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.plan import Plan, Work
 from engine.start.load import load_engine

@@ -33,7 +33,7 @@ from benchmarks.load import first_model, machine, stream
 from core.cli import parse_or_exit
 from core.config import Positive
 from core.errors import BatonError, GatewayError
-from core.records import WorkerRecord
+from core.redis.records import WorkerRecord
 
 SAMPLE_SECONDS = 0.25
 SETTLE_SECONDS = 120.0

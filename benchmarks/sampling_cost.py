@@ -22,8 +22,8 @@ from benchmarks.processes.decoding import MakeWork, Texts
 from benchmarks.processes.in_process import quiet
 from benchmarks.random_model import make
 from core.config import BlockSize, EngineConfig
-from core.kvspec import blocks_for
-from core.messages import Sampling
+from core.kv.spec import blocks_for
+from core.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.plan import Work
 from engine.start.load import load_engine

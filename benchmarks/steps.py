@@ -18,8 +18,9 @@ import torch
 
 from core.errors import NativeError
 from core.ids import AttemptKey
-from core.kvspec import KVGroup, KVSpec
-from core.messages import Limits, Prompt, Sampling
+from core.kv.spec import KVGroup, KVSpec
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
 from engine.backends.native.library import load
 from engine.backends.native.sampler import NativeSampler
 from engine.backends.reference.sampler import ReferenceSampler

@@ -7,7 +7,7 @@ from typing import Any
 
 from core.errors import ModelError
 from core.gguf.unpacking import SHARD, unpacked
-from core.status import Progress
+from core.process.status import Progress
 
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?")
 """Behind a colon stands which of a repository's GGUF files is meant: its name, or a part of it such as Q4_K_M."""

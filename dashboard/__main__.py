@@ -15,9 +15,9 @@ from streamlit.starlette import App
 from core.cli import parse_or_exit
 from core.config import DashboardConfig
 from core.errors import ConfigError
-from core.listening import listen, url_of
-from core.status import StatusFile
-from core.store import connect_blocking
+from core.network.listening import listen, url_of
+from core.process.status import StatusFile
+from core.redis.store import connect_blocking
 
 SCRIPT = Path(__file__).with_name("app.py")
 GRACE = 1  # s that open pages get at a shutdown

@@ -6,7 +6,7 @@ from enum import Enum
 from itertools import takewhile
 from typing import NamedTuple
 
-from core.records import FinishedRecord, GatewayRecord, StatsSample
+from core.redis.records import FinishedRecord, GatewayRecord, StatsSample
 from core.slo import SLO, percentile
 
 LEAST_SPAN = 5.0  # s; a rate over less says nothing

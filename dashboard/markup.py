@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from core.records import FinishedRecord, Load, Memory, WorkerRecord
+from core.redis.records import FinishedRecord, Load, Memory, WorkerRecord
 from dashboard.figures import Glance, Progress, Rates, Sharing, Spread, Verdict, handed_off, handoff_rate, stages
 from dashboard.palette import PALE, QUIET, STAGES, STATES, VERDICTS
 from dashboard.source import WorkerView

@@ -12,8 +12,9 @@ from msgspec import structs
 
 from core.errors import CapacityError, MessageError
 from core.ids import AttemptKey, SampleKey
-from core.messages import NO_ADAPTER, DecodeJob, Emitted, Stages
-from core.records import HeldBlocks, Load
+from core.messages.gateway import NO_ADAPTER, Emitted, Stages
+from core.messages.job import DecodeJob
+from core.redis.records import HeldBlocks, Load
 from engine.schedule.progress import Progress, may_do_better, reason_of
 from engine.schedule.sequence import Sequence
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted

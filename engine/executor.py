@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from core.config import LogprobsMode
-from core.kvspec import blocks_for
+from core.kv.spec import blocks_for
 from core.scores import Scores
 from engine.adapters.slots import AdapterSlots
 from engine.backends.adjuster import FORBIDDEN, is_adjusted

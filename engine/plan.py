@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from core.messages import Sampling
+from core.messages.sampling import Sampling
 from core.scores import Scores
 
 PENDING = -1

@@ -11,11 +11,11 @@ from msgspec import structs
 
 from core.cli import parse_or_exit
 from core.config import GatewayConfig
-from core.descriptors import raise_limit
 from core.errors import BatonError
-from core.listening import listen, url_of
-from core.status import StatusFile
-from core.tasks import child
+from core.network.listening import listen, url_of
+from core.process.descriptors import raise_limit
+from core.process.status import StatusFile
+from core.process.tasks import child
 from gateway.heap import keep_large_buffers_apart
 from gateway.http.server import Server
 from gateway.service import Gateway

@@ -8,12 +8,12 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from core.adapter_list import MOST, PURPOSE, change
 from core.adapters import AdapterSource, check_name, directory_inside
 from core.config import GatewayConfig
 from core.errors import AdapterError, StoreUnavailable
-from core.sealing import Signer
-from core.store import ServerClock, Store
+from core.network.sealing import Signer
+from core.redis.adapter_list import MOST, PURPOSE, change
+from core.redis.store import ServerClock, Store
 from gateway.errors import APIError, invalid, no_model, unavailable
 from gateway.workers.directory import WorkerDirectory
 

@@ -6,18 +6,18 @@ import time
 from collections.abc import Iterator, Sequence
 
 from core.config import GatewayConfig
-from core.curve_keys import CurveKeys
 from core.errors import ModelError, StoreUnavailable
 from core.ids import SampleKey, new_epoch, request_ids
-from core.queue import PURPOSE
-from core.records import GatewayRecord, WorkerRecord
-from core.registry import PURPOSE as RECORDS
-from core.registry import listed
-from core.sealing import Sealer, Signer, load_secret
-from core.status import StatusFile
-from core.store import ServerClock, check, connect
-from core.stored import TenantStore
-from core.tasks import Tasks
+from core.network.curve_keys import CurveKeys
+from core.network.sealing import Sealer, Signer, load_secret
+from core.process.status import StatusFile
+from core.process.tasks import Tasks
+from core.redis.queue import PURPOSE
+from core.redis.records import GatewayRecord, WorkerRecord
+from core.redis.registry import PURPOSE as RECORDS
+from core.redis.registry import listed
+from core.redis.store import ServerClock, check, connect
+from core.redis.stored import TenantStore
 from gateway.adapters import AdapterLoading
 from gateway.errors import unavailable
 from gateway.grammar.checks import GrammarChecks

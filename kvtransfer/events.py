@@ -11,7 +11,9 @@ from typing import Literal
 from msgspec import Struct
 
 from core.ids import AttemptKey
-from core.messages import Branch, Commit, Open, PrefillJob, Stages
+from core.messages.gateway import Stages
+from core.messages.handoff import Branch, Commit, Open
+from core.messages.job import PrefillJob
 from core.scores import Scores
 from kvtransfer.digest import Place
 from kvtransfer.handoff import HandoffKey

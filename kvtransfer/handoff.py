@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from core.kvspec import KVSpec
-from core.messages import Branch
+from core.kv.spec import KVSpec
+from core.messages.handoff import Branch
 
 
 class HandoffKey(NamedTuple):

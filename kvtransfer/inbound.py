@@ -17,13 +17,15 @@ import zmq.asyncio
 from core.config import TransferConfig, Transport
 from core.errors import MessageError, SealError
 from core.ids import AttemptKey
-from core.kvspec import KVSpec, Piece
-from core.messages import CROWDED, Join, Layer, Open, Refused, ToDecode, decode_to_decode, encode
-from core.network import Network
-from core.records import HandoffCounts, KVLink
-from core.sockets import router, send_now
-from core.strikes import Strikes
-from core.tasks import Tasks
+from core.kv.spec import KVSpec, Piece
+from core.messages.gateway import CROWDED
+from core.messages.handoff import Join, Layer, Open, Refused, ToDecode, decode_to_decode
+from core.messages.wire import encode
+from core.network.addresses import Network
+from core.network.sockets import router, send_now
+from core.network.strikes import Strikes
+from core.process.tasks import Tasks
+from core.redis.records import HandoffCounts, KVLink
 from kvtransfer.events import Dropped, FromDecode, Landed, RoomWanted, ToDecodeEngine
 from kvtransfer.memory import KVMemory
 from kvtransfer.protocol.instructions import Instruction, Land, Send

@@ -10,12 +10,12 @@ import zmq
 from core.config import TransferConfig, Transport
 from core.errors import IllegalMove
 from core.ids import AttemptKey
-from core.kvspec import KVSpec
-from core.messages import PrefillJob
-from core.network import Network
-from core.records import HandoffCounts, KVLink
-from core.sockets import dealer
-from core.tasks import Tasks
+from core.kv.spec import KVSpec
+from core.messages.job import PrefillJob
+from core.network.addresses import Network
+from core.network.sockets import dealer
+from core.process.tasks import Tasks
+from core.redis.records import HandoffCounts, KVLink
 from kvtransfer.events import CancelAttempt, Closed, FromPrefill, OpenHandoff, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
 from kvtransfer.outbound_link import OutboundLink

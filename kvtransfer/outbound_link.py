@@ -16,9 +16,10 @@ import zmq
 import zmq.asyncio
 
 from core.errors import MessageError
-from core.messages import Addressed, Handoff, Join, Layer, Offer, decode_to_prefill, encode
-from core.sockets import send_now
-from core.tasks import Tasks
+from core.messages.handoff import Handoff, Join, Layer, Offer, decode_to_prefill
+from core.messages.wire import Addressed, encode
+from core.network.sockets import send_now
+from core.process.tasks import Tasks
 from kvtransfer.events import BlocksTaken, Closed, OpenHandoff, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost, Send

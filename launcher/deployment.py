@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 
 from core.adapters import parse_sources
 from core.cli import option
-from core.listening import http_url
+from core.network.listening import http_url
 from launcher.gpus import placements
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
 from launcher.service import Service, watch_both, watch_http, watch_status_file

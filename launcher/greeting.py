@@ -6,8 +6,8 @@ from pathlib import Path
 
 from core.completions_client import Endpoint
 from core.errors import GatewayError
-from core.hub_kernels import notice
-from core.listening import http_url
+from core.network.listening import http_url
+from core.process.hub_kernels import notice
 from launcher.options import DEMO_MODEL, UpConfig
 
 PATIENCE = 5.0  # s

@@ -3,8 +3,8 @@
 import asyncio
 
 from core.errors import StoreUnavailable
-from core.listening import listen
-from core.store import check, connect, redacted
+from core.network.listening import listen
+from core.redis.store import check, connect, redacted
 
 REDIS_PATIENCE = 5.0  # s
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from core.stillness import Stillness
+from core.process.stillness import Stillness
 from launcher.service import Service
 
 STOPPED = ("T", "t")  # by a signal; by a debugger

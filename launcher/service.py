@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from core.status import Status, read_status
+from core.process.status import Status, read_status
 
 PROBE_SECONDS = 1.0
 READY = "ready"

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from core.adapters import parse_sources
 from core.cli import parse
 from core.errors import BatonError, ConfigError
-from core.kvspec import refuse_codec_of_bytes
-from core.listening import http_url
-from core.sealing import load_secret, new_secret
+from core.kv.spec import refuse_codec_of_bytes
+from core.network.listening import http_url
+from core.network.sealing import load_secret, new_secret
 from launcher import greeting
 from launcher.deployment import Deployment, environment, stop_order
 from launcher.gpus import usable_gpus

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 from core.errors import CapacityError, MessageError
 from core.ids import AttemptKey, SampleKey
-from core.kvspec import blocks_for
-from core.messages import HANDED_OFF, HANDING_OFF, NO_ADAPTER, AnyJob, Branch, Emitted, PrefillJob, Stages
-from core.records import HeldBlocks, Load
+from core.kv.spec import blocks_for
+from core.messages.gateway import HANDED_OFF, HANDING_OFF, NO_ADAPTER, Emitted, Stages
+from core.messages.handoff import Branch
+from core.messages.job import AnyJob, PrefillJob
+from core.redis.records import HeldBlocks, Load
 from core.scores import Scores
 from engine.plan import Plan
 from engine.schedule.progress import Progress, may_do_better, reason_of

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from core.curve_keys import CurveKeys
-from core.network import Network
+from core.network.addresses import Network
+from core.network.curve_keys import CurveKeys
 
 SECRET = b"the secret of the tests' deployment"
 KEYS = CurveKeys.of(SECRET)

@@ -18,15 +18,15 @@ from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
-from core.adapter_list import PURPOSE as LISTS
-from core.adapter_list import read
 from core.adapters import AdapterSource, HeldAdapter, check_name, directory_inside
 from core.errors import AdapterError, ConfigError, StoreUnavailable
-from core.records import GatewayRecord
-from core.registry import BEAT, listed
-from core.registry import PURPOSE as RECORDS
-from core.sealing import Signer
-from core.store import Store
+from core.network.sealing import Signer
+from core.redis.adapter_list import PURPOSE as LISTS
+from core.redis.adapter_list import read
+from core.redis.records import GatewayRecord
+from core.redis.registry import BEAT, listed
+from core.redis.registry import PURPOSE as RECORDS
+from core.redis.store import Store
 
 LEAVE_SECONDS = 3 * BEAT  # s after which every gateway has said whether it still uses an adapter that leaves
 log = logging.getLogger("baton.worker")

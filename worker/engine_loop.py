@@ -7,8 +7,8 @@ from collections.abc import Sequence as Moves
 from typing import Generic, Protocol, TypeVar
 
 from core.errors import DeviceError
-from core.messages import DRAINING
-from core.records import Load
+from core.messages.gateway import DRAINING
+from core.redis.records import Load
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.progress import Progress
 from engine.schedule.scheduler import Scheduler

@@ -3,7 +3,7 @@
 import time
 from typing import NamedTuple
 
-from core.records import Load
+from core.redis.records import Load
 
 PATIENCE = 10.0  # a round is overdue after this multiple of the usual time …
 LEAST = 1.0  # … but not before this many seconds

@@ -6,7 +6,8 @@ The handoff's own events (`kvtransfer.events`) pass between them as they are.
 from msgspec import Struct
 
 from core.ids import AttemptKey
-from core.messages import AnyJob, Emitted
+from core.messages.gateway import Emitted
+from core.messages.job import AnyJob
 
 # to the engine thread -----------------------------------------------------------------------------------------------
 

@@ -11,13 +11,11 @@ import zmq.asyncio
 
 from core.errors import MessageError
 from core.ids import NO_TICKET, AttemptKey
-from core.messages import (
+from core.messages.gateway import (
     HANDED_OFF,
     HANDING_OFF,
     LANDING,
-    VERSION,
     Alive,
-    AnyJob,
     Ask,
     Cancel,
     Drain,
@@ -32,10 +30,11 @@ from core.messages import (
     ToWorker,
     Welcome,
     decode_to_worker,
-    encode,
 )
-from core.sockets import try_send
-from core.strikes import Strikes
+from core.messages.job import AnyJob
+from core.messages.wire import VERSION, encode
+from core.network.sockets import try_send
+from core.network.strikes import Strikes
 from kvtransfer.events import CancelAttempt
 from worker.events import Begin, Emit, Fail, Failure, Kill, Phase, ToGateway
 from worker.ledger import Ledger, Verdict

@@ -6,11 +6,11 @@ import logging
 from msgspec import structs
 
 from core.errors import StoreUnavailable
-from core.queue import JobQueue
-from core.records import StatsSample, WorkerRecord
-from core.registry import BEAT, add_stats, publish, withdraw
-from core.sealing import Signer
-from core.store import Outage, Store
+from core.network.sealing import Signer
+from core.redis.queue import JobQueue
+from core.redis.records import StatsSample, WorkerRecord
+from core.redis.registry import BEAT, add_stats, publish, withdraw
+from core.redis.store import Outage, Store
 from worker.gateway_connections import GatewayConnections
 from worker.life import Life
 from worker.transfer import Transfer

@@ -6,9 +6,9 @@ import logging
 from msgspec import structs
 
 from core.errors import StoreUnavailable
-from core.messages import AnyJob
-from core.queue import JobQueue
-from core.store import Outage
+from core.messages.job import AnyJob
+from core.redis.queue import JobQueue
+from core.redis.store import Outage
 from worker.events import Submit
 from worker.gateway_connections import GatewayConnections
 from worker.life import Life

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from core.ending import end
 from core.errors import BatonError
-from core.network import Network
-from core.queue import PURPOSE, JobQueue
-from core.records import WorkerRecord
-from core.registry import PURPOSE as RECORDS
-from core.sealing import Sealer, Signer
-from core.sockets import token_router
-from core.status import StatusFile
-from core.store import connect
-from core.tasks import Tasks, child
+from core.network.addresses import Network
+from core.network.sealing import Sealer, Signer
+from core.network.sockets import token_router
+from core.process.ending import end
+from core.process.status import StatusFile
+from core.process.tasks import Tasks, child
+from core.redis.queue import PURPOSE, JobQueue
+from core.redis.records import WorkerRecord
+from core.redis.registry import PURPOSE as RECORDS
+from core.redis.store import connect
 from engine.device import use_device
 from worker.adapters import AdapterSigners
 from worker.engine_watch import LOOK_SECONDS, EngineWatch

@@ -9,7 +9,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
 from core.ids import AttemptKey, SampleKey
-from core.messages import Emitted, Finish, Stages
+from core.messages.gateway import Emitted, Stages
+from core.messages.sampling import Finish
 from core.scores import Scores
 from worker.events import Failure
 from worker.score_log import ScoreLog

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.config import WorkerConfig
-from core.store import ServerClock
+from core.redis.store import ServerClock
 from worker.adapters import Adapters
 from worker.busy_page import BusyPage
 from worker.engine_status import EngineStatus

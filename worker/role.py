@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from core.errors import MessageError
-from core.kvspec import KVSpec
+from core.kv.spec import KVSpec
 from engine.blocks.manager import BlockManager
 from engine.plan import Plan
 from engine.schedule.scheduler import Scheduler

@@ -19,18 +19,18 @@ from msgspec import structs
 from core.adapters import parse_sources
 from core.config import EngineConfig, Quantization, WorkerConfig
 from core.costs import useful_threads, worth_bringing_back
-from core.descriptors import raise_limit
 from core.errors import BatonError
 from core.grammars import read_tokenizer
-from core.hub_kernels import notice
 from core.ids import new_epoch
-from core.kvspec import refuse_codec_of_bytes
+from core.kv.spec import refuse_codec_of_bytes
 from core.model_location import locate
-from core.records import Role as RoleName
-from core.records import WorkerRecord
-from core.sealing import load_secret
-from core.status import StatusFile
-from core.store import ServerClock, check, connect
+from core.network.sealing import load_secret
+from core.process.descriptors import raise_limit
+from core.process.hub_kernels import notice
+from core.process.status import StatusFile
+from core.redis.records import Role as RoleName
+from core.redis.records import WorkerRecord
+from core.redis.store import ServerClock, check, connect
 from engine.blocks.manager import BlockManager
 from engine.device import device_label, dtype_name
 from engine.executor import Executor

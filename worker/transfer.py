@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from core.ids import AttemptKey
-from core.network import Network
-from core.records import HandoffCounts, KVLink
+from core.network.addresses import Network
+from core.redis.records import HandoffCounts, KVLink
 
 
 class Transfer(Protocol):

@@ -25,9 +25,10 @@ from benchmarks.models.shapes import SHAPES, write_config
 from benchmarks.processes.in_process import Loop, quiet, serve
 from core.config import EngineConfig, Quantization
 from core.ids import AttemptKey
-from core.kvspec import blocks_for
-from core.messages import Limits as Ends
-from core.messages import Prompt, Sampling
+from core.kv.spec import blocks_for
+from core.messages.job import Prompt
+from core.messages.sampling import Limits as Ends
+from core.messages.sampling import Sampling
 from engine.device import choose_device, choose_dtype, dtype_name
 from engine.executor import Executor
 from engine.model.config import heads_of

@@ -18,11 +18,11 @@ KERNELS = {
     "rms_norm": 20,
     "gate": 15,
     "rope_and_store": 25,
-    "paged_decode_attention": 45,
-    "attention_parts": 20,
-    "prefill_attention": 50,
-    "sample": 30,
-    "score_floor": 30,
+    "attention/paged_decode_attention": 45,
+    "attention/attention_parts": 20,
+    "attention/prefill_attention": 50,
+    "sampling/sample": 30,
+    "sampling/score_floor": 30,
     "block_copy": 35,
 }
 """Seconds for the tests of each: they compile many variants."""
@@ -36,11 +36,16 @@ OPERATORS = (
     "packed_experts",
 )
 """Tests of what the engine makes of the kernels: they take a GPU where there is one."""
-ADJUSTING = ("penalize", "token_mask", "forbid_tokens", "token_scores")
-MIXTURES = ("route", "sort_by_expert", "experts")
+ADJUSTING = ("sampling/penalize", "sampling/token_mask", "sampling/forbid_tokens", "sampling/token_scores")
+MIXTURES = ("moe/route", "moe/sort_by_expert", "moe/experts")
 ADAPTERS = ("lora",)
-QUANTIZED = ("product", "kv_bytes", "numbers", "expert_products")
-LATENTS = ("store_latents", "rotate_queries", "latent_decode_attention", "latent_prefill_attention")
+QUANTIZED = ("quantized/product", "quantized/kv_bytes", "quantized/numbers", "quantized/expert_products")
+LATENTS = (
+    "store_latents",
+    "rotate_queries",
+    "attention/latent_decode_attention",
+    "attention/latent_prefill_attention",
+)
 """Kernels that share a stage: their number is bounded by what a call may print."""
 MOST_TESTERS = 14
 """Processes that tests run in, side by side; each has half a gigabyte of the GPU's memory for itself alone."""
@@ -71,6 +76,12 @@ def _pytest(name: str, limit_s: float, *tests: str, needs: tuple[str, ...] = ENG
     return Stage(name, command, limit_s, needs, programs=("nvidia-smi",))  # by which tests see that there is a GPU
 
 
+def _kernel_test(name: str) -> str:
+    """Returns the path of the tests of a kernel, which is named by its path in `kernels/`."""
+    room, _, kernel = name.rpartition("/")
+    return "/".join(part for part in ("tests/kernels", room, f"test_{kernel}.py") if part)
+
+
 def _engine(name: str, shape: str, limit_s: float) -> Stage:
     files = ("--json", "{work}/result.json", "--plot", f"{{work}}/{name}.svg")
     command = ("-m", "benchmarks.engine", "--device", "cuda", "--shape", shape, "--profile", *files)
@@ -89,7 +100,7 @@ PART_ONE = (
     _pytest("golden", 60, _golden("llama"), _golden("qwen3"), BF16),
     _pytest("moves", 45, "-m", "gpu", "tests/engine/kv", "tests/engine/test_executor.py"),
     _engine(LARGE, LARGE, 115),
-    *(_pytest(f"kernel-{name}", limit_s, f"tests/kernels/test_{name}.py") for name, limit_s in KERNELS.items()),
+    *(_pytest(f"kernel-{Path(name).name}", limit_s, _kernel_test(name)) for name, limit_s in KERNELS.items()),
 )
 PART_TWO = (
     Stage(
@@ -118,8 +129,7 @@ PART_TWO = (
         "operators",
         65,
         *(f"tests/engine/backends/test_{name}.py" for name in OPERATORS),
-        *(f"tests/kernels/test_{name}.py" for name in (*ADJUSTING, *MIXTURES, *ADAPTERS, *LATENTS)),
-        *(f"tests/kernels/quantized/test_{name}.py" for name in QUANTIZED),
+        *(_kernel_test(name) for name in (*ADJUSTING, *MIXTURES, *ADAPTERS, *LATENTS, *QUANTIZED)),
     ),
     _pytest(
         "architectures",

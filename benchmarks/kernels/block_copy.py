@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from benchmarks.kernels.attention.paging import BLOCK, LLAMA, QWEN, Heads
 from benchmarks.kernels.case import Case, Limit, Size, Target, close, random
-from benchmarks.kernels.paging import BLOCK, LLAMA, QWEN, Heads
 from kernels.block_copy import CANDIDATES, Code, copy, encode, gather, reference, reference_encode, scatter
 from kernels.tuning import Config
 

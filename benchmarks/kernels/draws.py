@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.case import random
-from kernels.sample_settings import SampleSettings
+from kernels.sampling.sample_settings import SampleSettings
 
 LLAMA, QWEN = 128_256, 151_936
 """Vocabularies of the two models."""

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.kernels.attention.paging import BLOCK, GEMMA, GPT_OSS, LLAMA, OLMO, PHI, QWEN, Heads
 from benchmarks.kernels.case import Case, Limit, Size, Target, close, random
-from benchmarks.kernels.paging import BLOCK, GEMMA, GPT_OSS, LLAMA, OLMO, PHI, QWEN, Heads
 from kernels.rope_and_store import CANDIDATES, reference, rope_and_store
 from kernels.tuning import Config
 

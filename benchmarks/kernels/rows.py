@@ -3,33 +3,19 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from benchmarks.kernels import (
-    block_copy,
-    experts,
-    experts_prefill,
-    forbid_tokens,
-    gate,
+from benchmarks.kernels import block_copy, gate, lora, rms_norm, rope_and_store, rotate_queries, store_latents
+from benchmarks.kernels.attention import (
     latent_decode_attention,
     latent_prefill_attention,
-    lora,
     paged_decode_attention,
-    penalize,
     prefill_attention,
-    rms_norm,
-    rope_and_store,
-    rotate_queries,
-    route,
-    sample,
-    score_floor,
-    sort_by_expert,
-    store_latents,
-    token_mask,
-    token_scores,
 )
 from benchmarks.kernels.case import Limit, Rows, Shape, Size
+from benchmarks.kernels.moe import experts, experts_prefill, route, sort_by_expert
 from benchmarks.kernels.quantized import experts as quantized_experts
 from benchmarks.kernels.quantized import experts_prefill as quantized_experts_prefill
 from benchmarks.kernels.quantized import numbers, product, product_prefill
+from benchmarks.kernels.sampling import forbid_tokens, penalize, sample, score_floor, token_mask, token_scores
 
 MODULES: dict[str, Rows] = {
     "paged_decode_attention": paged_decode_attention,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from benchmarks.kernels.attention.paging import BLOCK
 from benchmarks.kernels.case import Case, Limit, Size, Target, close, random
-from benchmarks.kernels.paging import BLOCK
 from kernels.store_latents import CANDIDATES, reference, store_latents
 from kernels.tuning import Config
 

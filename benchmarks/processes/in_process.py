@@ -5,7 +5,8 @@ import time
 from benchmarks.limits.floor import Timing
 from core.config import EngineConfig
 from core.ids import AttemptKey
-from core.messages import Limits, Prompt, Sampling
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.schedule.scheduler import Scheduler

@@ -15,11 +15,11 @@ import redis
 from benchmarks.processes.children import child, last_line
 from core.config import EngineOptions, TransferOptions
 from core.errors import BatonError
-from core.listening import http_url
-from core.records import FinishedRecord, WorkerRecord
-from core.registry import FINISHED, index_key, read_unchecked, record_key
-from core.sealing import new_secret
-from core.store import connect_blocking
+from core.network.listening import http_url
+from core.network.sealing import new_secret
+from core.redis.records import FinishedRecord, WorkerRecord
+from core.redis.registry import FINISHED, index_key, read_unchecked, record_key
+from core.redis.store import connect_blocking
 from launcher.deployment import Deployment, environment
 from launcher.options import ROOT, UpConfig
 from launcher.preflight import check_port

@@ -31,10 +31,10 @@ from benchmarks.stress.hanging_worker import HANG_FILE
 from core.completions_client import Endpoint
 from core.config import EngineOptions
 from core.errors import GatewayError
-from core.listening import http_url
-from core.sealing import new_secret
-from core.status import read_status
-from core.store import connect_blocking
+from core.network.listening import http_url
+from core.network.sealing import new_secret
+from core.process.status import read_status
+from core.redis.store import connect_blocking
 from launcher.deployment import Deployment, environment, stop_order
 from launcher.options import ROOT, UpConfig
 from launcher.preflight import check_port

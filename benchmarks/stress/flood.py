@@ -25,9 +25,9 @@ from benchmarks.processes.children import child, exit_status
 from benchmarks.processes.split_system import HOST, LOOK_SECONDS
 from benchmarks.stress.flood_worker import Sent
 from core.errors import BatonError
-from core.listening import http_url
-from core.sealing import new_secret
-from core.store import connect_blocking
+from core.network.listening import http_url
+from core.network.sealing import new_secret
+from core.redis.store import connect_blocking
 from launcher.deployment import environment
 from launcher.options import DEMO_MODEL, ROOT
 from launcher.preflight import check_port

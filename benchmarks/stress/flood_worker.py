@@ -18,12 +18,12 @@ import torch
 
 from core.config import EngineConfig, StoreConfig, WorkerConfig
 from core.ids import AttemptKey, new_epoch
-from core.messages import Emitted, Ping, Tokens, ToWorker, decode_from_worker, decode_to_worker
-from core.network import Network
-from core.records import HandoffCounts, KVLink, Load, WorkerRecord
-from core.sealing import load_secret
-from core.sockets import try_send
-from core.store import ServerClock
+from core.messages.gateway import Emitted, Ping, Tokens, ToWorker, decode_from_worker, decode_to_worker
+from core.network.addresses import Network
+from core.network.sealing import load_secret
+from core.network.sockets import try_send
+from core.redis.records import HandoffCounts, KVLink, Load, WorkerRecord
+from core.redis.store import ServerClock
 from worker.busy_page import BusyPage
 from worker.engine_status import EngineStatus
 from worker.events import Emit, Submit

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from core.ids import AttemptKey, SampleKey
-from core.messages import Limits, Prompt, Sampling
-from core.queue import PURPOSE
-from core.sealing import Sealer
-from core.store import ServerClock, connect
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
+from core.network.sealing import Sealer
+from core.redis.queue import PURPOSE
+from core.redis.store import ServerClock, connect
 from gateway.requests.attempt import Attempt
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.sample import AdmittedPrompt, Sample

@@ -12,8 +12,11 @@ import time
 from collections.abc import Iterator
 
 from core.config import TransferConfig
-from core.kvspec import KVGroup, KVSpec
-from core.messages import Handoff, Limits, PrefillJob, Prompt, Sampling, decode_to_decode, decode_to_prefill, encode
+from core.kv.spec import KVGroup, KVSpec
+from core.messages.handoff import Handoff, decode_to_decode, decode_to_prefill
+from core.messages.job import PrefillJob, Prompt
+from core.messages.sampling import Limits, Sampling
+from core.messages.wire import encode
 from kvtransfer.events import OpenHandoff
 from kvtransfer.protocol.instructions import Instruction, Send
 from kvtransfer.protocol.receivers import Receivers

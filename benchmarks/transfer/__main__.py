@@ -51,7 +51,7 @@ from benchmarks.transfer.ends import (
     sums,
 )
 from core.config import TransferConfig
-from core.network import Network
+from core.network.addresses import Network
 from engine.kv.pool import KVPool
 
 GIGA = 1e9

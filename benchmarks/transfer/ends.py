@@ -21,10 +21,13 @@ import zmq.asyncio
 
 from core.config import TransferConfig
 from core.errors import NativeError
-from core.kvspec import KVSpec
-from core.messages import Branch, Limits, PrefillJob, Prompt, Sampling, Stages
-from core.network import Network
-from core.sockets import payload_dealer, payload_router, send_now, send_now_tracked
+from core.kv.spec import KVSpec
+from core.messages.gateway import Stages
+from core.messages.handoff import Branch
+from core.messages.job import PrefillJob, Prompt
+from core.messages.sampling import Limits, Sampling
+from core.network.addresses import Network
+from core.network.sockets import payload_dealer, payload_router, send_now, send_now_tracked
 from engine.backends.native.codec import NativeCodec
 from engine.backends.native.library import load
 from engine.backends.reference.codec import ReferenceCodec

@@ -10,7 +10,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from core.status import Progress
+from core.process.status import Progress
 from engine.backends.adjuster import Adjuster
 from engine.backends.sampler import Sampler
 from engine.backends.scorer import Scorer

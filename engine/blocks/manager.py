@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Literal
 
-from core.block_hash import BlockKeys
 from core.errors import CapacityError
-from core.kvspec import KVSpec
+from core.kv.block_hash import BlockKeys
+from core.kv.spec import KVSpec
 from engine.blocks.finding import Found, find, find_whole
 from engine.blocks.pool import NO_HIT, BlockPool, Hit
 from engine.blocks.window_pool import WindowPool

@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from operator import attrgetter
 
-from core.block_hash import TOKEN_BYTES, BlockKeys
+from core.kv.block_hash import TOKEN_BYTES, BlockKeys
 
 by_tokens = attrgetter("tokens")
 
@@ -21,7 +21,7 @@ class Node:
 
     def __init__(self, key: bytes, tokens: bytes, parent: "Node | None") -> None:
         self.key = key
-        self.tokens = tokens  # as `core.block_hash.pack` packs them
+        self.tokens = tokens  # as `core.kv.block_hash.pack` packs them
         self.parent = parent
         self.children: list[Node] = []  # in order of their tokens
         self.block: int | None = None  # of the pool, that holds its KV; None: the KV is in a slot

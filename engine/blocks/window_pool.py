@@ -13,8 +13,8 @@ window has left behind and nobody has found gives way first, or one long text wo
 
 from collections.abc import Iterable, Sequence
 
-from core.block_hash import BlockKeys, pack
-from core.kvspec import KVGroup, blocks_for
+from core.kv.block_hash import BlockKeys, pack
+from core.kv.spec import KVGroup, blocks_for
 from engine.blocks.pool import BlockPool, Emit, Hit
 from engine.blocks.prefix_cache import Node
 from engine.plan import NULL_BLOCK

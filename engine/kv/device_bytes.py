@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from core.config import Codec
-from core.kvspec import KVSpec, Piece, blocks_for
+from core.kv.spec import KVSpec, Piece, blocks_for
 from engine.device import to_device
 from engine.kv.codec import BlockCodec, landing_of
 from engine.kv.landing_order import LandingOrder

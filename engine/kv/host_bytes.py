@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from core.config import Codec
-from core.kvspec import KVSpec, Piece
+from core.kv.spec import KVSpec, Piece
 from engine.kv.codec import BlockCodec, landing_of
 from engine.kv.moves import runs
 from engine.kv.pages_ahead import PagesAhead

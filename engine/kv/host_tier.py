@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from core.errors import ConfigError
-from core.kvspec import KVGroup
+from core.kv.spec import KVGroup
 from engine.kv.mover import WORD
 from engine.kv.moves import runs
 

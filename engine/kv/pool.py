@@ -21,7 +21,7 @@ from torch import Tensor
 
 from core.config import Codec
 from core.errors import MessageError
-from core.kvspec import VALUE_BYTES, KVGroup, KVSpec, Piece
+from core.kv.spec import VALUE_BYTES, KVGroup, KVSpec, Piece
 from engine.device import DTYPES, to_device
 from engine.kv.codec import BlockCodec, bytes_of
 from engine.kv.device_bytes import DeviceBytes
@@ -195,7 +195,7 @@ class KVPool:
         """Returns the bytes of `blocks` of one layer, in order, one view per run of adjacent blocks.
 
         On a CPU the views are the pool itself: they change when a block is reused, so its I/O reference must be held.
-        With a codec it is one view of memory of its own, as `core.kvspec.WireForm` says.
+        With a codec it is one view of memory of its own, as `core.kv.spec.WireForm` says.
         """
         self._check(group, blocks, layer)
         assert codec == "none" or not self.spec.quantized, "what is quantized leaves as it lies"

@@ -3,7 +3,7 @@
 import torch
 
 from core.config import KVDtype
-from core.kvspec import KVGroup, KVSpec
+from core.kv.spec import KVGroup, KVSpec
 from engine.device import dtype_name
 from engine.model.config import TextModel, computation
 from engine.model.kv_layout import bytes_of_vector, kv_layouts

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.status import Progress
+from core.process.status import Progress
 from engine.model.attention import Step, TakenStep
 from engine.model.batch import Batch
 from engine.model.config import Activation, ExpertsMLP, LatentAttention, ModelConfig, heads_of

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from core.messages import Finish
+from core.messages.sampling import Finish
 from core.scores import Scores
 from engine.schedule.lifecycle import Lifecycle, released
 from engine.schedule.progress import Progress

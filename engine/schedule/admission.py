@@ -12,7 +12,7 @@ from collections.abc import Sequence as Counts
 from operator import attrgetter
 
 from core.errors import CapacityError
-from core.records import KVCounts
+from core.redis.records import KVCounts
 from engine.blocks.finding import Found
 from engine.blocks.manager import BlockManager
 from engine.schedule.sequence import Sequence

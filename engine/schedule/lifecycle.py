@@ -8,7 +8,7 @@ from itertools import chain
 
 from msgspec import structs
 
-from core.records import KVCounts
+from core.redis.records import KVCounts
 from engine.blocks.manager import BlockManager
 from engine.schedule.admission import Admission, InOrder
 from engine.schedule.readiness import Readiness

@@ -2,7 +2,8 @@
 
 from msgspec import Struct
 
-from core.messages import GRAMMAR_FAILED, NOTHING_ALLOWED, Finish
+from core.messages.gateway import GRAMMAR_FAILED, NOTHING_ALLOWED
+from core.messages.sampling import Finish
 from core.scores import Scores
 from engine.schedule.sequence import Sequence
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence as Counts
 from typing import NamedTuple
 
 from core.errors import CapacityError, IllegalMove
-from core.messages import Limits, Sampling
-from core.records import STEP_SIZES, Load, StepTokens
+from core.messages.sampling import Limits, Sampling
+from core.redis.records import STEP_SIZES, Load, StepTokens
 from engine.blocks.manager import BlockManager
 from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
 from engine.schedule.acceptance import Acceptance

@@ -5,7 +5,8 @@ from enum import Enum
 
 from core.errors import IllegalMove, MessageError
 from core.ids import AttemptKey
-from core.messages import Finish, Job, Limits, Prompt, Sampling
+from core.messages.job import Job, Prompt
+from core.messages.sampling import Finish, Limits, Sampling
 from core.scores import Scores
 from engine.blocks.manager import Chains, Tables
 from engine.plan import PromptRows

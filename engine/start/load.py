@@ -13,11 +13,11 @@ from core.config import EngineConfig
 from core.costs import Rates
 from core.errors import ConfigError, ModelError, OptionError
 from core.gguf.unpacking import PLACES
-from core.kvspec import KVSpec
+from core.kv.spec import KVSpec
 from core.model_location import CODE, WHOLE_MODEL, locate
-from core.records import Memory
+from core.process.status import Progress
+from core.redis.records import Memory
 from core.sizes import format_bytes
-from core.status import Progress
 from engine.adapters.slots import AdapterSlots
 from engine.backends.choice import choose, serves_natively
 from engine.device import choose_device, choose_dtype, device_errors, device_label, dtype_name, use_device

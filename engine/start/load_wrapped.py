@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from core.config import EngineConfig
-from core.status import Progress
+from core.process.status import Progress
 from engine.backends.choice import choose
 from engine.kv.spec import make_spec
 from engine.model.config import AttentionLayer, computation

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from core.config import Codec, EngineConfig
 from core.errors import ConfigError, DeviceMemoryError
-from core.kvspec import Piece, WireForm, blocks_for
-from core.messages import Sampling
+from core.kv.spec import Piece, WireForm, blocks_for
+from core.messages.sampling import Sampling
 from core.scores import MOST_TOP
 from engine.device import device_errors
 from engine.executor import Engine, Executor

@@ -15,7 +15,7 @@ import torch
 
 from core.config import BlockSize, EngineConfig
 from core.errors import ConfigError
-from core.kvspec import KVSpec, blocks_for
+from core.kv.spec import KVSpec, blocks_for
 from core.sizes import format_bytes
 from engine.device import dtype_name
 from engine.model.quantization import bytes_of_value

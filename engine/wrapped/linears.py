@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from core.config import Quantization
-from core.status import Progress
+from core.process.status import Progress
 from engine.model.linear import Linear, Linears
 from engine.model.quantization import of_head, quantized
 from engine.model.quantized import Quantized

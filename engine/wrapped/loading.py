@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from core.errors import ModelError
-from core.status import Progress
+from core.process.status import Progress
 from engine.model.config_files import sentence_of
 from engine.wrapped.config import OwnConfig
 

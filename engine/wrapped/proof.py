@@ -27,7 +27,7 @@ from torch import Tensor
 
 from core.config import Quantization
 from core.errors import ModelError
-from core.kvspec import KVSpec, blocks_for
+from core.kv.spec import KVSpec, blocks_for
 from engine.executor import Engine
 from engine.model.batch import build_batch
 from engine.model.config import HeadAttention

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from gateway.anthropic.schemas import Block, CountTokensRequest, MessagesRequest
 from gateway.errors import invalid
-from gateway.openai.bodies import converted, json_object
+from gateway.openai.bodies.parsing import converted, json_object
 
 BLOCKS = {kind.__struct_config__.tag for kind in get_args(Block)}
 

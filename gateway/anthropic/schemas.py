@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.openai.messages import MESSAGES
-from gateway.openai.schemas import STOPS, StopText
-from gateway.openai.tools import TOOLS
+from gateway.openai.bodies.messages import MESSAGES
+from gateway.openai.bodies.schemas import STOPS, StopText
+from gateway.openai.bodies.tools import TOOLS
 
 Id = Annotated[str, Meta(max_length=256)]
 ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]

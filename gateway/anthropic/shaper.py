@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from core.messages import Finish
+from core.messages.sampling import Finish
 from gateway.anthropic.answers import MessageShape
 from gateway.anthropic.events import MessageAnswer, Ping, Usage, encoded
 from gateway.anthropic.schemas import MessagesRequest
 from gateway.errors import APIError
-from gateway.openai.replies import Answer
+from gateway.openai.answers.replies import Answer
 from gateway.output.parts import Part
 from gateway.requests.request import Request
 from gateway.requests.stream import Delta

@@ -22,11 +22,11 @@ from gateway.anthropic.schemas import (
     ToolUseBlock,
 )
 from gateway.errors import conflict
-from gateway.openai.formats import JSONSchemaFormat, NamedSchema
-from gateway.openai.messages import Message, TextPart
-from gateway.openai.schemas import ChatRequest
-from gateway.openai.tools import CalledFunction, Function, FunctionName, NamedTool, Tool, ToolCall, ToolChoice
-from gateway.openai.turns import joined
+from gateway.openai.bodies.formats import JSONSchemaFormat, NamedSchema
+from gateway.openai.bodies.messages import Message, TextPart
+from gateway.openai.bodies.schemas import ChatRequest
+from gateway.openai.bodies.tools import CalledFunction, Function, FunctionName, NamedTool, Tool, ToolCall, ToolChoice
+from gateway.openai.bodies.turns import joined
 
 NAMES = {
     "max_completion_tokens": "max_tokens",

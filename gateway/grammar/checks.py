@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from core.grammars import GRAMMAR_BYTES
-from core.tasks import Tasks
+from core.process.tasks import Tasks
 from gateway.errors import invalid, unavailable
 from gateway.grammar.frames import LENGTH, Check, Verdict
 

@@ -8,9 +8,9 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Scope
 
 from gateway.errors import APIError, failed, not_offered, of_status
-from gateway.http import adapters, completions, docs, facts, messages, responses, tokens
-from gateway.http.absent import absent
 from gateway.http.cross_origin import CrossOrigin, allow
+from gateway.http.routes import adapters, completions, docs, facts, messages, responses, tokens
+from gateway.http.routes.absent import absent
 from gateway.http.serving import Serving
 from gateway.http.surface import Surface
 from gateway.service import Gateway

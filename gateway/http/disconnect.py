@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from core.tasks import child
+from core.process.tasks import child
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.openai.parameters import Neutral
+from gateway.openai.bodies.parameters import Neutral
 
 JSON = "application/json"
 Handler = Callable[[Request], Awaitable[Response]]

@@ -9,7 +9,7 @@ from functools import partial
 
 import uvicorn
 
-from core.listening import BACKLOG
+from core.network.listening import BACKLOG
 from gateway.errors import APIError
 from gateway.http.app import make_app
 from gateway.http.protocol import ServerConfig

@@ -16,8 +16,8 @@ from gateway.http.sse import EventStream, openai_end
 from gateway.http.timing import server_timing
 from gateway.openai.admission import FEW_VALUES
 from gateway.openai.admitted import Admitted
-from gateway.openai.json_pieces import json_pieces
-from gateway.openai.replies import Shaper, collect, events
+from gateway.openai.answers.json_pieces import json_pieces
+from gateway.openai.answers.replies import Shaper, collect, events
 from gateway.requests.request import Request as Open
 from gateway.service import Gateway
 

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.errors import APIError
 from gateway.http.disconnect import ClientGone, until_gone
-from gateway.openai.replies import DONE, event
+from gateway.openai.answers.replies import DONE, event
 
 SEND_SECONDS = 60.0  # s that a client may leave a chunk unread
 log = logging.getLogger("baton.gateway")

@@ -11,17 +11,18 @@ from msgspec import structs
 
 from core.adapters import HeldAdapter
 from core.config import GatewayConfig
-from core.messages import Prompt, Sampling, TokenIds
+from core.messages.job import Prompt
+from core.messages.sampling import Sampling, TokenIds
 from gateway.errors import APIError, conflict, invalid, no_model
 from gateway.grammar.checks import GrammarChecks
 from gateway.openai.admitted import Admitted
-from gateway.openai.constraints import TOOL, Constraints
-from gateway.openai.forms import form_of
-from gateway.openai.nesting import values
-from gateway.openai.sampling import bad_sequences, check_ids, check_prompt, limits_of, samples_of, sampling_of
-from gateway.openai.schemas import PROMPTS, ChatRequest, CompletionRequest, SamplingFields
-from gateway.openai.template_options import template_options
-from gateway.openai.tool_choice import functions_of, no_tools, tool_use_of
+from gateway.openai.bodies.constraints import TOOL, Constraints
+from gateway.openai.bodies.forms import form_of
+from gateway.openai.bodies.nesting import values
+from gateway.openai.bodies.sampling import bad_sequences, check_ids, check_prompt, limits_of, samples_of, sampling_of
+from gateway.openai.bodies.schemas import PROMPTS, ChatRequest, CompletionRequest, SamplingFields
+from gateway.openai.bodies.template_options import template_options
+from gateway.openai.bodies.tool_choice import functions_of, no_tools, tool_use_of
 from gateway.output.answer_format import answer_format
 from gateway.output.plain import PlainText
 from gateway.requests.sample import AdmittedPrompt

@@ -9,10 +9,10 @@ from msgspec import Meta, Struct
 
 from gateway.errors import conflict, invalid
 from gateway.openai.admission import Admission
-from gateway.openai.bodies import check_messages, converted, json_object
-from gateway.openai.messages import Messages
-from gateway.openai.schemas import ChatRequest, CompletionRequest
-from gateway.openai.tools import TOOLS, Tool
+from gateway.openai.bodies.messages import Messages
+from gateway.openai.bodies.parsing import check_messages, converted, json_object
+from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest
+from gateway.openai.bodies.tools import TOOLS, Tool
 
 MOST = 1 << 17  # ids that one answer or question may have: more would hold up the event loop
 

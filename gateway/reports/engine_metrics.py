@@ -6,7 +6,7 @@ from itertools import accumulate
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from core.records import STEP_SIZES, StepTokens
+from core.redis.records import STEP_SIZES, StepTokens
 from gateway.workers.router import Worker
 
 _BOUNDS = (*(str(float(size)) for size in STEP_SIZES), "+Inf")

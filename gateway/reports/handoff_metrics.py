@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from core.records import WorkerRecord
+from core.redis.records import WorkerRecord
 from gateway.workers.router import Worker
 
 _Family = GaugeMetricFamily | CounterMetricFamily

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from core.records import FinishedRecord, Load
+from core.redis.records import FinishedRecord, Load
 from gateway.reports.choice_metrics import ChoiceMetrics
 from gateway.reports.engine_metrics import engine_families
 from gateway.reports.handoff_metrics import handoff_families

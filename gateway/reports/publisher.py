@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable
 
 from core.errors import StoreUnavailable
-from core.records import FinishedRecord, GatewayRecord
-from core.registry import BEAT, add_finished, publish, withdraw
-from core.sealing import Signer
-from core.store import ServerClock, Store
+from core.network.sealing import Signer
+from core.redis.records import FinishedRecord, GatewayRecord
+from core.redis.registry import BEAT, add_finished, publish, withdraw
+from core.redis.store import ServerClock, Store
 
 WAITING = 10_000  # records of ended requests that wait while Redis is away; the oldest are dropped first
 BATCH = 256  # records that are written at once

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from core.messages import Emitted, Finish
+from core.messages.gateway import Emitted
+from core.messages.sampling import Finish
 from core.scores import Scores
 
 EARLY = 256  # messages that may wait behind a gap

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 from core.errors import QueueClosed, StoreUnavailable
 from core.ids import AttemptKey, Ticket
-from core.queue import add_job
-from core.sealing import Sealer
-from core.store import ServerClock, Store
+from core.network.sealing import Sealer
+from core.redis.queue import add_job
+from core.redis.store import ServerClock, Store
 from gateway.errors import unavailable
 from gateway.requests.attempt import Attempt
 from gateway.requests.cancels import Cancels, Target

@@ -9,11 +9,11 @@ from typing import Any
 from core.config import GatewayConfig
 from core.errors import QueueClosed, StoreUnavailable
 from core.ids import AttemptKey, SampleKey
-from core.messages import NO_ROOM, Alive, Emitted, Failed, Started, Tokens
-from core.records import RequestRecord
+from core.messages.gateway import NO_ROOM, Alive, Emitted, Failed, Started, Tokens
+from core.process.tasks import Tasks
+from core.redis.records import RequestRecord
+from core.redis.store import ServerClock
 from core.slo import SLO
-from core.store import ServerClock
-from core.tasks import Tasks
 from gateway.errors import APIError, failed, timed_out
 from gateway.reports.metrics import Metrics
 from gateway.reports.publisher import Publisher

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from core.ids import NO_TICKET, Ticket
-from core.messages import GRAMMAR_FAILED, NOTHING_ALLOWED, Failed
-from core.records import FinishedRecord, Outcome, RequestRecord
-from core.records import State as RecordState
+from core.messages.gateway import GRAMMAR_FAILED, NOTHING_ALLOWED, Failed
+from core.redis.records import FinishedRecord, Outcome, RequestRecord
+from core.redis.records import State as RecordState
 from core.slo import SLO
 from gateway.errors import APIError, failed, timed_out
 from gateway.requests.request import Request

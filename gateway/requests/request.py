@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from core.messages import AnyJob
+from core.messages.job import AnyJob
 from core.scores import Scores
 from gateway.requests.attempt import Attempt
 from gateway.requests.sample import Sample

@@ -12,19 +12,9 @@ from msgspec import Struct, structs
 
 from core.errors import IllegalMove
 from core.ids import AttemptKey, SampleKey
-from core.messages import (
-    DRAINING,
-    HANDED_OFF,
-    Alive,
-    DecodeJob,
-    Emitted,
-    Failed,
-    Limits,
-    PrefillJob,
-    Prompt,
-    Sampling,
-    Stages,
-)
+from core.messages.gateway import DRAINING, HANDED_OFF, Alive, Emitted, Failed, Stages
+from core.messages.job import DecodeJob, PrefillJob, Prompt
+from core.messages.sampling import Limits, Sampling
 from core.scores import Scores
 from gateway.requests.attempt import Attempt
 from gateway.requests.delivery import Delivery, Fresh

@@ -6,7 +6,7 @@ Text may come later than its tokens: part of a character, or of a stop string, w
 import asyncio
 from typing import NamedTuple
 
-from core.messages import Finish
+from core.messages.sampling import Finish
 from core.scores import Scores
 from core.slo import Timings
 from gateway.errors import APIError

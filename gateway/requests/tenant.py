@@ -7,7 +7,7 @@ whoever reads along learn a client's token, and nobody without the deployment's 
 import hashlib
 import hmac
 
-from core.sealing import derive_key
+from core.network.sealing import derive_key
 
 PURPOSE = "tenant salts"
 DIGITS = 32  # hexadecimal digits of a salt

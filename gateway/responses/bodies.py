@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from gateway.errors import invalid
-from gateway.openai.bodies import converted, json_object
-from gateway.openai.parameters import implemented
+from gateway.openai.bodies.parameters import implemented
+from gateway.openai.bodies.parsing import converted, json_object
 from gateway.responses.items import ContentPart, Item
 from gateway.responses.schemas import REFUSED, ResponsesRequest
 

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from core.errors import StoreUnavailable
-from core.store import Outage
-from core.stored import TenantStore
+from core.redis.store import Outage
+from core.redis.stored import TenantStore
 from gateway.errors import APIError, invalid, unavailable
 from gateway.requests.tenant import Tenants
 from gateway.responses.events import ItemList, ResponseAnswer

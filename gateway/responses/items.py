@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.openai.tools import ARGUMENTS, ToolName
+from gateway.openai.bodies.tools import ARGUMENTS, ToolName
 
 Id = Annotated[str, Meta(min_length=1, max_length=256)]
 Status = Literal["in_progress", "completed", "incomplete"]

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from core.scores import MOST_TOP
-from gateway.openai.formats import JSONSchema
-from gateway.openai.messages import MESSAGES
-from gateway.openai.parameters import NOTHING, Neutral, only
-from gateway.openai.schemas import Label
-from gateway.openai.tools import TOOLS, ToolName
+from gateway.openai.bodies.formats import JSONSchema
+from gateway.openai.bodies.messages import MESSAGES
+from gateway.openai.bodies.parameters import NOTHING, Neutral, only
+from gateway.openai.bodies.schemas import Label
+from gateway.openai.bodies.tools import TOOLS, ToolName
 from gateway.responses.items import Id, Item
 
 LOGPROBS = "message.output_text.logprobs"

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import msgspec
 from msgspec import structs
 
-from core.messages import Finish
+from core.messages.sampling import Finish
 from core.scores import Scores
 from gateway.errors import APIError
-from gateway.openai.logprobs import Scored, TokenNames, of_chat
-from gateway.openai.replies import COMMENT, Answer
-from gateway.openai.thoughts import Thoughts
+from gateway.openai.answers.logprobs import Scored, TokenNames, of_chat
+from gateway.openai.answers.replies import COMMENT, Answer
+from gateway.openai.answers.thoughts import Thoughts
 from gateway.output.parts import Part
 from gateway.requests.request import Request
 from gateway.requests.stream import Delta

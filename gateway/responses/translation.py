@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from gateway.errors import invalid
-from gateway.openai.formats import JSONObjectFormat, JSONSchemaFormat, NamedSchema, ResponseFormat
-from gateway.openai.messages import MESSAGES, Message, TextPart
-from gateway.openai.schemas import ChatRequest
-from gateway.openai.tools import CalledFunction, Function, FunctionName, NamedTool, Tool, ToolCall, ToolChoice
-from gateway.openai.turns import joined
+from gateway.openai.bodies.formats import JSONObjectFormat, JSONSchemaFormat, NamedSchema, ResponseFormat
+from gateway.openai.bodies.messages import MESSAGES, Message, TextPart
+from gateway.openai.bodies.schemas import ChatRequest
+from gateway.openai.bodies.tools import CalledFunction, Function, FunctionName, NamedTool, Tool, ToolCall, ToolChoice
+from gateway.openai.bodies.turns import joined
 from gateway.responses.items import (
     ContentPart,
     FunctionCallItem,

@@ -9,12 +9,9 @@ from typing import Protocol
 import zmq
 import zmq.asyncio
 
-from core.curve_keys import CurveKeys
 from core.errors import MessageError
-from core.handshakes import Handshakes
 from core.ids import NO_TICKET, AttemptKey
-from core.messages import (
-    VERSION,
+from core.messages.gateway import (
     Alive,
     Ask,
     Cancel,
@@ -28,11 +25,13 @@ from core.messages import (
     ToWorker,
     Welcome,
     decode_from_worker,
-    encode,
 )
-from core.records import WorkerRecord
-from core.sockets import token_dealer, try_send
-from core.tasks import Tasks
+from core.messages.wire import VERSION, encode
+from core.network.curve_keys import CurveKeys
+from core.network.handshakes import Handshakes
+from core.network.sockets import token_dealer, try_send
+from core.process.tasks import Tasks
+from core.redis.records import WorkerRecord
 from gateway.workers.liveness import Health, Liveness
 from gateway.workers.router import Worker
 

@@ -8,14 +8,14 @@ from collections import OrderedDict
 import zmq
 import zmq.asyncio
 
-from core.curve_keys import CurveKeys
 from core.errors import StoreUnavailable
-from core.kvspec import QUANTIZED
-from core.records import WorkerRecord
-from core.registry import listed
-from core.sealing import Signer
-from core.store import Outage, ServerClock, Store
-from core.tasks import Tasks
+from core.kv.spec import QUANTIZED
+from core.network.curve_keys import CurveKeys
+from core.network.sealing import Signer
+from core.process.tasks import Tasks
+from core.redis.records import WorkerRecord
+from core.redis.registry import listed
+from core.redis.store import Outage, ServerClock, Store
 from gateway.workers.connection import WorkerConnection, WorkerListener
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.liveness import Health

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from core.kvspec import blocks_for
-from core.records import WorkerRecord
+from core.kv.spec import blocks_for
+from core.redis.records import WorkerRecord
 
 
 class Route(NamedTuple):

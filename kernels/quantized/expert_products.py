@@ -1,6 +1,6 @@
 """Multiplies tokens by packed weights of the experts that they use, all experts in one launch.
 
-The formulas, the tiles of pairs and what a program takes are those of `kernels/expert_products.py`; codes become
+The formulas, the tiles of pairs and what a program takes are those of `kernels/moe/expert_products.py`; codes become
 numbers in registers, as `steps.py` says, and a tile of weights is the first operand of a product.
 """
 
@@ -12,11 +12,11 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gate import Activation, activate
+from kernels.moe.sort_by_expert import Tiles
 from kernels.quantized.packed import Packed
 from kernels.quantized.product import unsupported
 from kernels.quantized.steps import add_step, in_step, load_codes, load_inputs, load_terms
 from kernels.sizes import tile_count
-from kernels.sort_by_expert import Tiles
 from kernels.tuning import Config, tuned
 
 FEW = 16
@@ -41,7 +41,7 @@ class PackedExpert(NamedTuple):
 def gate_up(
     x: Tensor, product: PackedExpert, tiles: Tiles, used: int, activation: Activation, *, config: Config | None = None
 ) -> Tensor:
-    """Computes what is between an expert's two products, for each pair: see `kernels.expert_products.gate_up`.
+    """Computes what is between an expert's two products, for each pair: see `kernels.moe.expert_products.gate_up`.
 
     Example: x `[32, 2880]`, a product of MXFP4 weights `[32, 5760, 2880]`, 4 used: `[128, 2880]`.
     """
@@ -51,7 +51,7 @@ def gate_up(
 
 
 def down(gated: Tensor, product: PackedExpert, tiles: Tiles, shares: Tensor, *, config: Config | None = None) -> Tensor:
-    """Multiplies each pair's row by its expert's weights, and by its share: see `kernels.expert_products.down`.
+    """Multiplies each pair's row by its expert's weights, and by its share: see `kernels.moe.expert_products.down`.
 
     Example: gated `[128, 2880]`, a product of MXFP4 weights `[32, 2880, 2880]`, shares `[32, 4]`: `[128, 2880]`.
     """

@@ -2,8 +2,9 @@
 
 from msgspec import Struct
 
-from core.kvspec import Piece
-from core.messages import Addressed, Layer, Offer
+from core.kv.spec import Piece
+from core.messages.handoff import Layer, Offer
+from core.messages.wire import Addressed
 from kvtransfer.events import ToDecodeEngine, ToPrefillEngine
 from kvtransfer.handoff import HandoffKey
 

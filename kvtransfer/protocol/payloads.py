@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from core.config import Codec
 from core.errors import IllegalMove
-from core.kvspec import KVSpec
+from core.kv.spec import KVSpec
 from kvtransfer.handoff import handoff_blocks
 
 Place = tuple[int, int]  # (group, layer)

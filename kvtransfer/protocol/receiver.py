@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from core.config import TransferConfig
 from core.errors import IllegalMove
-from core.kvspec import KVSpec, Piece
-from core.messages import (
-    SILENT,
+from core.kv.spec import KVSpec, Piece
+from core.messages.gateway import SILENT
+from core.messages.handoff import (
     Abort,
     Aborted,
     Accepted,

@@ -8,22 +8,10 @@ from msgspec import Struct
 
 from core.config import TransferConfig
 from core.ids import AttemptKey, SampleKey
-from core.kvspec import VALUE_BYTES, KVSpec
-from core.messages import (
-    CROWDED,
-    DRAINING,
-    VERSION,
-    Abort,
-    Aborted,
-    Accepted,
-    Commit,
-    Credit,
-    Handoff,
-    Layer,
-    Open,
-    Refused,
-    Remind,
-)
+from core.kv.spec import VALUE_BYTES, KVSpec
+from core.messages.gateway import CROWDED, DRAINING
+from core.messages.handoff import Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused, Remind
+from core.messages.wire import VERSION
 from kvtransfer.events import CancelAttempt, FromDecode, HandoffOver
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.protocol.flow import ReceiveWindow

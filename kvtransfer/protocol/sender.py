@@ -11,10 +11,9 @@ from msgspec import Struct, structs
 
 from core.config import Codec, TransferConfig
 from core.errors import IllegalMove
-from core.kvspec import KVSpec
-from core.messages import (
-    CROWDED,
-    NO_ROOM,
+from core.kv.spec import KVSpec
+from core.messages.gateway import CROWDED, NO_ROOM, Way
+from core.messages.handoff import (
     Abort,
     Aborted,
     Accepted,
@@ -26,7 +25,6 @@ from core.messages import (
     Refused,
     Remind,
     Waiting,
-    Way,
 )
 from kvtransfer.digest import HandoffDigest
 from kvtransfer.events import AbortHandoff, Closed, CommitHandoff, LayerReady, OpenHandoff, Outcome, Unpinned

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 
 from core.config import Codec, TransferConfig, Transport
 from core.errors import IllegalMove
-from core.kvspec import KVSpec
-from core.messages import SILENT, Abort, Accepted, Credit, Grant, Handoff, Layer, Offer, ToPrefill, Way
+from core.kv.spec import KVSpec
+from core.messages.gateway import SILENT, Way
+from core.messages.handoff import Abort, Accepted, Credit, Grant, Handoff, Layer, Offer, ToPrefill
 from kvtransfer.events import OpenHandoff, Unpinned
 from kvtransfer.protocol.flow import LinkRate, SendWindow, Turns
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost

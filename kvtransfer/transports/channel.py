@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import zmq
 
 from core.config import Transport
-from core.messages import Layer
+from core.messages.handoff import Layer
 
 
 class Sent(NamedTuple):

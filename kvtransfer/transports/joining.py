@@ -9,9 +9,10 @@ import zmq
 import zmq.asyncio
 
 from core.config import TransferConfig, Transport
-from core.messages import VERSION, Join, Offer
-from core.network import Network
-from core.sockets import payload_dealer
+from core.messages.handoff import Join, Offer
+from core.messages.wire import VERSION
+from core.network.addresses import Network
+from core.network.sockets import payload_dealer
 from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.ring import Ring
 from kvtransfer.transports.ring_channel import RingChannel

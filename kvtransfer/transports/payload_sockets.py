@@ -11,8 +11,8 @@ import zmq.asyncio
 
 from core.config import TransferConfig, Transport
 from core.errors import ConfigError
-from core.network import Network
-from core.sockets import payload_ipc_router, payload_router
+from core.network.addresses import Network
+from core.network.sockets import payload_ipc_router, payload_router
 from kvtransfer.transports.joining import transports
 
 PREFIX = "baton-kv-"

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import zmq.asyncio
 
 from core.config import Transport
-from core.messages import Layer, encode
-from core.sockets import send_now
+from core.messages.handoff import Layer
+from core.messages.wire import encode
+from core.network.sockets import send_now
 from kvtransfer.digest import begin_digest
 from kvtransfer.transports.channel import Sent
 from kvtransfer.transports.ring import Ring

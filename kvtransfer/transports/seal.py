@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from core.errors import SealError
-from core.sealing import derive_key
+from core.network.sealing import derive_key
 
 NONCE, TAG = 12, 16
 """Bytes of a frame's nonce, and of the tag behind its payload."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from core.config import Codec, Transport
 from core.errors import MessageError
-from core.messages import Join, Layer, Offer, decode_layer
+from core.messages.handoff import Join, Layer, Offer, decode_layer
 from kvtransfer.digest import payload_digest
 from kvtransfer.transports.ring import MARK, Ring
 from kvtransfer.transports.seal import HALF, FrameOpener, seal_digest, session_key

@@ -4,9 +4,9 @@ import logging
 
 from core.config import Codec, TransferConfig
 from core.errors import MessageError
-from core.messages import Join, Offer
-from core.network import Network
-from core.records import KVLink
+from core.messages.handoff import Join, Offer
+from core.network.addresses import Network
+from core.redis.records import KVLink
 from kvtransfer.transports.payload_sockets import PayloadSockets
 from kvtransfer.transports.session import Session
 

@@ -8,8 +8,9 @@ import zmq
 import zmq.asyncio
 
 from core.config import Transport
-from core.messages import Layer, encode
-from core.sockets import FAREWELL_MS, Frame, send_now_tracked
+from core.messages.handoff import Layer
+from core.messages.wire import encode
+from core.network.sockets import FAREWELL_MS, Frame, send_now_tracked
 from kvtransfer.digest import payload_digest
 from kvtransfer.protocol.flow import FARTHEST
 from kvtransfer.transports.channel import Sent

@@ -19,8 +19,8 @@ import sys, torch
 from benchmarks.compile_kernels import Launch, compile_all, launched_on
 from benchmarks.simulated.compile_only import compiling
 from benchmarks.kernels.block_copy import Encode
-from benchmarks.kernels.paging import Heads
-from benchmarks.kernels.prefill_attention import Prefill
+from benchmarks.kernels.attention.paging import Heads
+from benchmarks.kernels.attention.prefill_attention import Prefill
 from benchmarks.kernels.rows import Wanted
 
 WIDE = Heads(8, 2, 256)

@@ -8,9 +8,12 @@ import pytest
 
 from core.errors import MessageError
 from core.ids import AttemptKey
-from core.messages import Branch, Commit, Emitted, Limits, Sampling, Stages, Tokens, decode_from_worker, encode
+from core.messages.gateway import Emitted, Stages, Tokens, decode_from_worker
+from core.messages.handoff import Branch, Commit
+from core.messages.sampling import Limits, Sampling
+from core.messages.wire import encode
+from core.network.sockets import LARGEST_MESSAGE
 from core.scores import MOST_PROMPT_SCORES, MOST_TOP, Scores, TokenScore
-from core.sockets import LARGEST_MESSAGE
 
 
 def scores(tokens: int, top: int) -> Scores:

@@ -6,10 +6,19 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from core.records import FinishedRecord, GatewayRecord, KVCounts, Load, Memory, RequestRecord, StatsSample, WorkerRecord
-from core.registry import BEAT, PURPOSE, add_finished, add_stats, publish
-from core.sealing import Signer
-from core.store import Store, connect
+from core.network.sealing import Signer
+from core.redis.records import (
+    FinishedRecord,
+    GatewayRecord,
+    KVCounts,
+    Load,
+    Memory,
+    RequestRecord,
+    StatsSample,
+    WorkerRecord,
+)
+from core.redis.registry import BEAT, PURPOSE, add_finished, add_stats, publish
+from core.redis.store import Store, connect
 
 SIGNER = Signer(b"a secret that the page does not have", PURPOSE)
 GATEWAY = "9f3a6c1be2d04477"

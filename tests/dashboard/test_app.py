@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from core.records import KVCounts, Load, StatsSample
+from core.redis.records import KVCounts, Load, StatsSample
 from dashboard.app import open_source
 from tests.dashboard.samples import DECODE, PREFILL, end, finished, gateway, register, sample, sharing_worker, worker
 

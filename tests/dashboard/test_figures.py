@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from core.records import FinishedRecord, KVCounts, Load, StatsSample
+from core.redis.records import FinishedRecord, KVCounts, Load, StatsSample
 from core.slo import SLO
 from dashboard.figures import (
     Spread,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from core.records import FinishedRecord, KVCounts, KVLink, Load, Memory
+from core.redis.records import FinishedRecord, KVCounts, KVLink, Load, Memory
 from core.slo import SLO
 from dashboard import markup
 from dashboard.figures import Progress, Rates, Sharing, Verdict, glance

@@ -2,8 +2,11 @@
 
 from typing import Any
 
-from core.kvspec import WireForm
-from core.messages import Branch, Commit, DecodeJob, Limits, Open, Stages
+from core.kv.spec import WireForm
+from core.messages.gateway import Stages
+from core.messages.handoff import Branch, Commit, Open
+from core.messages.job import DecodeJob
+from core.messages.sampling import Limits
 from kvtransfer.events import Landed, RoomWanted
 from kvtransfer.handoff import HandoffKey
 from tests.worker.roles import LIMITS, SAMPLING, prompted

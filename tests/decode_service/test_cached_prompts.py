@@ -1,7 +1,7 @@
 """Checks that KV which is here already is neither sent nor computed again, in handoffs and on the short path."""
 
-from core.messages import Limits
-from core.records import HeldBlocks
+from core.messages.sampling import Limits
+from core.redis.records import HeldBlocks
 from decode_service.policy import DecodePolicy
 from kvtransfer.events import Dropped, RoomGranted
 from kvtransfer.handoff import HandoffKey

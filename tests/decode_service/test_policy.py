@@ -3,7 +3,9 @@
 from msgspec import structs
 
 from core.ids import AttemptKey
-from core.messages import Branch, Limits, Stages, Way
+from core.messages.gateway import Stages, Way
+from core.messages.handoff import Branch
+from core.messages.sampling import Limits
 from decode_service.policy import DecodePolicy
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from core.ids import AttemptKey, SampleKey
-from core.kvspec import KVSpec
-from core.messages import Limits, Open, Sampling
+from core.kv.spec import KVSpec
+from core.messages.handoff import Open
+from core.messages.sampling import Limits, Sampling
 from decode_service.policy import DecodePolicy
 from engine.blocks.manager import Tables
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted

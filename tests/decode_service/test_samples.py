@@ -3,8 +3,10 @@
 import pytest
 
 from core.ids import AttemptKey
-from core.messages import AnyJob, Branch, Limits, PrefillJob, Sampling
-from core.records import HeldBlocks
+from core.messages.handoff import Branch
+from core.messages.job import AnyJob, PrefillJob
+from core.messages.sampling import Limits, Sampling
+from core.redis.records import HeldBlocks
 from decode_service.policy import DecodePolicy
 from engine.schedule.sequence import SequenceState
 from kvtransfer.events import Dropped, HandoffOver, RoomGranted, RoomRefused

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from core.cli import parse_or_exit
 from core.config import Codec, WorkerConfig
-from core.kvspec import KVSpec, Piece
+from core.kv.spec import KVSpec, Piece
 from decode_service.__main__ import role
 from kvtransfer.memory import KVMemory
 from worker.role import Parts, Role

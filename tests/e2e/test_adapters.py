@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from core.records import WorkerRecord
+from core.redis.records import WorkerRecord
 from tests.adapter_reference import adapted_by, build_adapter
 from tests.e2e.golden import LIMITS, build_served_model, tokens_of
 from tests.e2e.system import System

@@ -10,8 +10,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from core.config import EngineConfig
-from core.kvspec import WireForm
-from core.messages import Open, Prompt, encode
+from core.kv.spec import WireForm
+from core.messages.handoff import Open
+from core.messages.job import Prompt
+from core.messages.wire import encode
 from engine.executor import Executor
 from engine.start.load import load_engine
 from tests.e2e.capture import captured, tcp_streams

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from core.records import WorkerRecord
+from core.redis.records import WorkerRecord
 from tests.e2e.system import System
 from tests.waiting import wait_until
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from core.kvspec import blocks_for
+from core.kv.spec import blocks_for
 from tests.e2e.golden import build_served_model, complete_all
 from tests.e2e.system import System
 from tests.engine.test_quantized_kv import certain

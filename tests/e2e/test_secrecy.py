@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import zmq
 
-from core.curve_keys import CurveKeys
-from core.sealing import new_secret
+from core.network.curve_keys import CurveKeys
+from core.network.sealing import new_secret
 from tests.e2e.system import System
 from tests.waiting import wait_until
 

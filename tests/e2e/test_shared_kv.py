@@ -8,7 +8,7 @@ import httpx
 import pytest
 from msgspec import structs
 
-from core.records import KVCounts
+from core.redis.records import KVCounts
 from tests.e2e.golden import LIMITS, build_served_model, complete_all, golden_runs, tokens_of
 from tests.e2e.system import System
 from tests.reference import Golden, make_prompts

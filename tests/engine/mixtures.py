@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from core.ids import AttemptKey
-from core.kvspec import KVGroup
-from core.messages import Finish, Limits, Prompt, Sampling
+from core.kv.spec import KVGroup
+from core.messages.job import Prompt
+from core.messages.sampling import Finish, Limits, Sampling
 from core.scores import TokenScore
 from engine.blocks.manager import BlockManager
 from engine.executor import Engine, Executor

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Sequence as Tokens
 from hashlib import blake2b
 
-from core.kvspec import KVSpec
-from core.messages import Sampling
+from core.kv.spec import KVSpec
+from core.messages.sampling import Sampling
 from core.scores import Scores
 from engine.plan import NULL_BLOCK, PENDING, BlockMove, Plan, Refusal, StepResult, Work
 from tests.scores import scores_of

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from core.errors import ConfigError
-from core.messages import COLDEST, Sampling
+from core.messages.sampling import COLDEST, Sampling
 from engine.executor import Executor
 from engine.plan import PENDING, BlockMove, Plan, Work
 from tests.engine.drive import GREEDY, run, start

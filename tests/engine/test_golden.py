@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from core.config import EngineConfig
-from core.messages import Sampling
+from core.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.start.load import LoadedEngine, load_engine
 from tests.engine.drive import run, start

@@ -10,7 +10,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from core.messages import Sampling
+from core.messages.sampling import Sampling
 from core.scores import Scores
 from engine import scoring
 from engine.backends.scorer import LEAST

@@ -11,8 +11,8 @@ from msgspec import structs
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
 from core.config import Codec
-from core.kvspec import Piece, WireForm
-from core.messages import Sampling
+from core.kv.spec import Piece, WireForm
+from core.messages.sampling import Sampling
 from engine.backends.base import Backend
 from engine.backends.reference.backend import ReferenceBackend
 from engine.backends.reference.device_codec import DeviceCodec

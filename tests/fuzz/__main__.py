@@ -25,10 +25,12 @@ from benchmarks.processes.children import exit_status, last_line
 from benchmarks.processes.split_system import SplitSystem, split_system
 from core.cli import parse_or_exit
 from core.config import Positive, Seconds
-from core.curve_keys import CurveKeys
 from core.errors import BatonError
-from core.messages import Join, Offer, ToDecode, ToWorker, decode_to_prefill, encode
-from core.sockets import dealer, payload_dealer, send_now
+from core.messages.gateway import ToWorker
+from core.messages.handoff import Join, Offer, ToDecode, decode_to_prefill
+from core.messages.wire import encode
+from core.network.curve_keys import CurveKeys
+from core.network.sockets import dealer, payload_dealer, send_now
 from launcher.options import DEMO_MODEL
 from launcher.stages import Stages
 from tests.fuzz.frames import Frames, Mutator, Target, raw
@@ -46,8 +48,8 @@ IDLE_SECONDS = 60.0
 LOOK_SECONDS = 0.5  # between two looks at whether every service lives
 MEGABYTE = 1 << 20
 GROWTH = 64
-"""A peer's queue holds 4,096 messages (`core.sockets.QUEUE`), here of 3.5 KiB on average, and those of four lives of an
-insider may wait at once: 56 MiB. A million messages are 60 times as much."""
+"""A peer's queue holds 4,096 messages (`core.network.sockets.QUEUE`), here of 3.5 KiB on average, and those of four
+lives of an insider may wait at once: 56 MiB. A million messages are 60 times as much."""
 
 
 class FuzzConfig(Struct, frozen=True, kw_only=True):

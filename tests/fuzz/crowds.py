@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 
 from core.cli import parse_or_exit
 from core.config import Codec, ModelImpl, Positive, Seconds
-from core.kvspec import KVSpec
+from core.kv.spec import KVSpec
 from engine.kv.spec import make_spec
 from engine.model.read_config import read_config
 from engine.start.block_counts import Texts, bytes_of_counts, counts_for

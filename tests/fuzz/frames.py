@@ -13,7 +13,10 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import msgspec
 from msgspec import Struct
 
-from core.messages import VERSION, AnyJob, Drain, FromWorker, ToDecode, ToPrefill, ToWorker, encode
+from core.messages.gateway import Drain, FromWorker, ToWorker
+from core.messages.handoff import ToDecode, ToPrefill
+from core.messages.job import AnyJob
+from core.messages.wire import VERSION, encode
 from core.scores import Scores
 
 REPLAYS = 64  # sent messages that may come again

@@ -15,39 +15,38 @@ from typing import Any
 import zmq.asyncio
 from msgspec import structs
 
-from core.curve_keys import CurveKeys
-from core.ending import end
-from core.gatekeeper import Gatekeeper
 from core.ids import NO_TICKET, AttemptKey, SampleKey, new_epoch
-from core.messages import (
+from core.messages.gateway import (
     Alive,
-    AnyJob,
     Ask,
     Cancel,
     Emitted,
     Ended,
     Failed,
-    Finish,
     FromWorker,
     Hello,
     Ping,
     Pong,
-    PrefillJob,
     Stages,
     Started,
     Tokens,
     Way,
     Welcome,
     decode_to_worker,
-    encode,
 )
-from core.queue import PURPOSE, JobQueue
-from core.records import KVLink, Load, Role, WorkerRecord
-from core.registry import PURPOSE as RECORDS
-from core.registry import publish
-from core.sealing import Sealer, Signer
-from core.sockets import token_router, try_send
-from core.store import connect
+from core.messages.job import AnyJob, PrefillJob
+from core.messages.sampling import Finish
+from core.messages.wire import encode
+from core.network.curve_keys import CurveKeys
+from core.network.gatekeeper import Gatekeeper
+from core.network.sealing import Sealer, Signer
+from core.network.sockets import token_router, try_send
+from core.process.ending import end
+from core.redis.queue import PURPOSE, JobQueue
+from core.redis.records import KVLink, Load, Role, WorkerRecord
+from core.redis.registry import PURPOSE as RECORDS
+from core.redis.registry import publish
+from core.redis.store import connect
 from tests.scores import scores_of
 
 STEP = 0.004  # s between tokens

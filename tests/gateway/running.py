@@ -12,12 +12,12 @@ import msgspec
 import openai
 
 from core.config import GatewayConfig, StoreConfig
-from core.listening import listen, url_of
-from core.messages import AnyJob
-from core.records import FinishedRecord, Role
-from core.registry import FINISHED
-from core.status import StatusFile
-from core.store import Store, connect
+from core.messages.job import AnyJob
+from core.network.listening import listen, url_of
+from core.process.status import StatusFile
+from core.redis.records import FinishedRecord, Role
+from core.redis.registry import FINISHED
+from core.redis.store import Store, connect
 from gateway.http.server import Server
 from gateway.service import Gateway
 from gateway.text.tokenizer import ModelTokenizer

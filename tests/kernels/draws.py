@@ -8,12 +8,12 @@ from math import inf, log
 import torch
 from torch import Tensor
 
-from kernels.sample_settings import SampleSettings
+from kernels.sampling.sample_settings import SampleSettings
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Of one sample; see `kernels.sample.sample`."""
+    """Of one sample; see `kernels.sampling.sample.sample`."""
 
     temperature: float = 1.0
     top_k: int = 0

@@ -7,7 +7,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from kernels.latent_prefill_attention import reference
+from kernels.attention.latent_prefill_attention import reference
 from tests.kernels.paged_problem import WALK
 
 

@@ -7,7 +7,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from kernels.attention_tiles import PLAIN, Scoring
+from kernels.attention.attention_tiles import PLAIN, Scoring
 
 WALK = 4.0
 """n rounding errors add up to WALK * sqrt(n) at most, but for a chance of 2 exp(-WALK^2 / 2) (Higham and Mary, "A new

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels import prefill_attention
-from kernels.attention_tiles import Defaults
+from kernels.attention import prefill_attention
+from kernels.attention.attention_tiles import Defaults
 from kernels.device import assumed, multiplies_by_groups
 from kernels.tuning import Config
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.config import Codec
-from core.kvspec import KVSpec, Piece
+from core.kv.spec import KVSpec, Piece
 
 
 class ArrayPool:

@@ -7,7 +7,7 @@ from typing import Any
 import zmq
 
 from core.errors import MessageError
-from core.messages import Layer, decode_layer
+from core.messages.handoff import Layer, decode_layer
 from kvtransfer.outbound_link import OutboundLink
 from kvtransfer.transports.ring import Ring
 

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from core.config import TransferConfig
-from core.kvspec import KVGroup, KVSpec
-from core.network import Network
+from core.kv.spec import KVGroup, KVSpec
+from core.network.addresses import Network
 from kvtransfer.events import (
     CommitHandoff,
     Dropped,

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from core.config import TransferConfig
 from core.errors import ConfigError, IllegalMove
-from core.gatekeeper import Gatekeeper
 from core.ids import AttemptKey
-from core.messages import encode
-from core.network import Network
-from core.sockets import dealer, payload_ipc_router, router, send_now, send_now_tracked
+from core.messages.wire import encode
+from core.network.addresses import Network
+from core.network.gatekeeper import Gatekeeper
+from core.network.sockets import dealer, payload_ipc_router, router, send_now, send_now_tracked
 from kvtransfer.events import (
     AbortHandoff,
     CancelAttempt,
@@ -406,7 +406,7 @@ def test_two_lives_of_a_sender_do_not_meet(way: Way) -> None:
     bounded(run)
 
 
-# core.sockets -----------------------------------------------------------------------------------------------------
+# core.network.sockets -------------------------------------------------------------------------------------------------
 
 
 def test_the_tracker_watches_every_frame() -> None:

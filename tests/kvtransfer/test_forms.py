@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from core.config import Codec, TransferConfig
 from core.errors import ConfigError
-from core.kvspec import KVGroup, KVSpec, Piece, WireForm, refuse_codec_of_bytes
-from core.messages import Credit, Grant, Open, Refused
+from core.kv.spec import KVGroup, KVSpec, Piece, WireForm, refuse_codec_of_bytes
+from core.messages.handoff import Credit, Grant, Open, Refused
 from kvtransfer.events import LayerReady, RoomGranted, RoomWanted
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.protocol.flow import LinkRate

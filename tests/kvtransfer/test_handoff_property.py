@@ -19,8 +19,9 @@ from msgspec.structs import replace
 
 from core.config import TransferConfig
 from core.ids import AttemptKey, SampleKey
-from core.kvspec import KVGroup, KVSpec
-from core.messages import Addressed, Branch, Grant, Layer, Remind, decode_to_decode, decode_to_prefill, encode
+from core.kv.spec import KVGroup, KVSpec
+from core.messages.handoff import Branch, Grant, Layer, Remind, decode_to_decode, decode_to_prefill
+from core.messages.wire import Addressed, encode
 from kvtransfer.digest import Place, payload_digest
 from kvtransfer.events import AbortHandoff, Closed, Dropped, Landed, LayerReady, RoomGranted, RoomWanted, Unpinned
 from kvtransfer.handoff import HandoffKey, handoff_blocks

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from core.config import TransferConfig
 from core.errors import ConfigError
-from core.messages import Join, Offer, decode_to_prefill, encode
-from core.sockets import dealer, payload_dealer
+from core.messages.handoff import Join, Offer, decode_to_prefill
+from core.messages.wire import encode
+from core.network.sockets import dealer, payload_dealer
 from kvtransfer.events import Closed, LayerReady
 from kvtransfer.transports.joining import Joining
 from kvtransfer.transports.payload_sockets import NAME, PREFIX, PayloadSockets, sweep

@@ -5,10 +5,13 @@ import time
 from typing import Any
 
 from core.config import TransferConfig
-from core.messages import Branch, Commit, Grant, Open, PrefillJob, Prompt, Stages, ToDecode, decode_to_decode, encode
-from core.network import Network
-from core.records import HandoffCounts
-from core.sockets import router
+from core.messages.gateway import Stages
+from core.messages.handoff import Branch, Commit, Grant, Open, ToDecode, decode_to_decode
+from core.messages.job import PrefillJob, Prompt
+from core.messages.wire import encode
+from core.network.addresses import Network
+from core.network.sockets import router
+from core.redis.records import HandoffCounts
 from kvtransfer.events import Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from kvtransfer.outbound import Outbound
 from tests.kvtransfer.array_pool import ArrayPool

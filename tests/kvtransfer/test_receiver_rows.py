@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from core.config import TransferConfig
 from core.errors import IllegalMove
 from core.ids import AttemptKey
-from core.messages import (
-    VERSION,
+from core.messages.handoff import (
     Abort,
     Aborted,
     Accepted,
@@ -19,11 +18,12 @@ from core.messages import (
     Credit,
     Grant,
     Layer,
-    Prompt,
     Refused,
     Remind,
     Waiting,
 )
+from core.messages.job import Prompt
+from core.messages.wire import VERSION
 from kvtransfer.digest import payload_digest
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from benchmarks.stress.waiting_for_room import Waiters
 from core.errors import IllegalMove
-from core.messages import (
-    CROWDED,
+from core.messages.gateway import CROWDED
+from core.messages.handoff import (
     Abort,
     Aborted,
     Accepted,

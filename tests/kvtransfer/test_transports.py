@@ -9,8 +9,8 @@ import zmq.asyncio
 from msgspec.structs import replace
 
 from core.config import TransferConfig
-from core.messages import encode
-from core.sockets import dealer, payload_dealer
+from core.messages.wire import encode
+from core.network.sockets import dealer, payload_dealer
 from kvtransfer.events import (
     AbortHandoff,
     Closed,

@@ -5,9 +5,9 @@ import time
 import numpy as np
 import pytest
 
-from core.kvspec import KVGroup, KVSpec, Piece, WireForm
-from core.messages import Abort, Grant
-from core.network import Network
+from core.kv.spec import KVGroup, KVSpec, Piece, WireForm
+from core.messages.handoff import Abort, Grant
+from core.network.addresses import Network
 from kvtransfer.events import (
     BlocksTaken,
     Closed,

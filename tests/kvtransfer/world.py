@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.config import Codec, TransferConfig
-from core.kvspec import KVGroup, KVSpec, Piece
-from core.messages import Branch, Commit, Grant, Layer, Limits, Open, PrefillJob, Prompt, Sampling, Stages
+from core.kv.spec import KVGroup, KVSpec, Piece
+from core.messages.gateway import Stages
+from core.messages.handoff import Branch, Commit, Grant, Layer, Open
+from core.messages.job import PrefillJob, Prompt
+from core.messages.sampling import Limits, Sampling
 from kvtransfer.events import CommitHandoff, OpenHandoff
 from kvtransfer.handoff import HandoffKey
 

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from core.cli import parse
 from core.config import DashboardConfig, EngineOptions, GatewayConfig, TransferOptions, WorkerConfig
-from core.listening import http_url
+from core.network.listening import http_url
 from launcher.deployment import Deployment, environment, stop_order
 from launcher.gpus import Placement, placements, visible_gpus
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig

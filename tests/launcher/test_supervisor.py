@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from core.status import Status
+from core.process.status import Status
 from launcher.pulse import Pulse
 from launcher.service import Service, watch_status_file
 from launcher.signals import Signals

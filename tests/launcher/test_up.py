@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from core.completions_client import Endpoint
-from core.registry import index_key
+from core.redis.registry import index_key
 from launcher.is_ready import is_ready
 from launcher.options import DEMO_NAME, ROOT
 from launcher.state_directory import running

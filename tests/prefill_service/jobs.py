@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from core.messages import PrefillJob
+from core.messages.job import PrefillJob
 from kvtransfer.events import Closed
 from tests.worker.roles import LIMITS, SAMPLING, prompted
 

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from core.ids import AttemptKey
-from core.kvspec import KVSpec, blocks_for
-from core.messages import Limits, PrefillJob, Sampling
+from core.kv.spec import KVSpec, blocks_for
+from core.messages.job import PrefillJob
+from core.messages.sampling import Limits, Sampling
 from kvtransfer.events import AbortHandoff, BlocksTaken, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.engine.strict_executor import StrictExecutor

@@ -3,7 +3,10 @@
 import pytest
 
 from core.ids import AttemptKey
-from core.messages import HANDING_OFF, Branch, DecodeJob, Limits, Sampling
+from core.messages.gateway import HANDING_OFF
+from core.messages.handoff import Branch
+from core.messages.job import DecodeJob
+from core.messages.sampling import Limits, Sampling
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.engine.strict_executor import placed

@@ -6,13 +6,14 @@ from typing import Any
 import zmq.asyncio
 
 from core.config import EngineConfig, WorkerConfig
-from core.ending import end
-from core.gatekeeper import Gatekeeper
 from core.ids import AttemptKey
-from core.messages import FromWorker, Hello, ToWorker, Welcome, decode_from_worker, encode
-from core.records import HandoffCounts, KVLink
-from core.sockets import token_dealer, token_router
-from core.store import ServerClock
+from core.messages.gateway import FromWorker, Hello, ToWorker, Welcome, decode_from_worker
+from core.messages.wire import encode
+from core.network.gatekeeper import Gatekeeper
+from core.network.sockets import token_dealer, token_router
+from core.process.ending import end
+from core.redis.records import HandoffCounts, KVLink
+from core.redis.store import ServerClock
 from kvtransfer.events import CancelAttempt
 from tests.network import KEYS
 from worker.busy_page import BusyPage

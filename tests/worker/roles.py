@@ -6,9 +6,10 @@ from collections.abc import Sequence as Moves
 from typing import Any
 
 from core.config import EngineConfig, TransferConfig, WorkerConfig
-from core.kvspec import KVGroup, KVSpec
-from core.messages import Limits, Prompt, Sampling
-from core.store import ServerClock
+from core.kv.spec import KVGroup, KVSpec
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
+from core.redis.store import ServerClock
 from engine.blocks.manager import BlockManager
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.scheduler import Scheduler

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from core.adapter_list import AdapterList, change
 from core.adapters import AdapterSource, HeldAdapter
 from core.errors import AdapterError, ConfigError
-from core.records import GatewayRecord
-from core.registry import publish
-from core.store import Store, connect
+from core.redis.adapter_list import AdapterList, change
+from core.redis.records import GatewayRecord
+from core.redis.registry import publish
+from core.redis.store import Store, connect
 from worker import adapters as module
 from worker.adapters import Adapters, AdapterSigners
 

@@ -9,8 +9,9 @@ import pytest
 from msgspec import structs
 
 from core.errors import DeviceError
-from core.messages import DecodeJob, Limits, Prompt
-from core.store import ServerClock
+from core.messages.job import DecodeJob, Prompt
+from core.messages.sampling import Limits
+from core.redis.store import ServerClock
 from decode_service.policy import DecodePolicy
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.scheduler import Scheduler

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from core.ids import AttemptKey
-from core.messages import (
+from core.messages.gateway import (
     HANDED_OFF,
     HANDING_OFF,
-    VERSION,
     Alive,
     Ask,
     Cancel,
@@ -24,7 +23,8 @@ from core.messages import (
     Tokens,
     Welcome,
 )
-from core.sockets import dealer
+from core.messages.wire import VERSION
+from core.network.sockets import dealer
 from tests.network import KEYS
 from tests.worker.gateway_end import GATEWAY, SECONDS, WORKER, Landings, Setting, life
 from worker.engine_status import Activity

@@ -7,11 +7,13 @@ import pytest
 from msgspec import structs
 
 from core.ids import LAST_TICKET, AttemptKey
-from core.messages import Alive, Ask, DecodeJob, Limits, Ping, Pong, Prompt, Sampling, Started
-from core.queue import PURPOSE, JobQueue, add_job
-from core.records import Load
-from core.sealing import Sealer
-from core.store import Store, connect
+from core.messages.gateway import Alive, Ask, Ping, Pong, Started
+from core.messages.job import DecodeJob, Prompt
+from core.messages.sampling import Limits, Sampling
+from core.network.sealing import Sealer
+from core.redis.queue import PURPOSE, JobQueue, add_job
+from core.redis.records import Load
+from core.redis.store import Store, connect
 from tests.worker.gateway_end import GATEWAY, WORKER, Setting
 from worker.events import Submit
 from worker.intake import Intake

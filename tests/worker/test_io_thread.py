@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from core.errors import BatonError
-from core.records import WorkerRecord
+from core.redis.records import WorkerRecord
 from tests.worker.roles import Bench
 from worker.io_thread import IOThread
 from worker.mailbox import Inbox

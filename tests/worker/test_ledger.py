@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from core.ids import AttemptKey
-from core.messages import Emitted, Finish
+from core.messages.gateway import Emitted
+from core.messages.sampling import Finish
 from core.scores import TokenScore
 from tests.scores import scores_of
 from worker.events import Failure

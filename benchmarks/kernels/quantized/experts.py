@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.case import Case, Limit, Size, Target, close, random
-from benchmarks.kernels.experts import CHECKED, DEEPSEEK, GPT_OSS, MIXTRAL, QWEN_MOE, SMALL, SMALL_BIASED, Layer
+from benchmarks.kernels.moe.experts import CHECKED, DEEPSEEK, GPT_OSS, MIXTRAL, QWEN_MOE, SMALL, SMALL_BIASED, Layer
 from benchmarks.kernels.quantized.weights import BLOCKS, FP8, INT4, INT8, MXFP4, Groups, bytes_of, weights
-from kernels.expert_products import Expert
-from kernels.experts import experts, reference
+from kernels.moe.expert_products import Expert
+from kernels.moe.experts import experts, reference
 from kernels.quantized.expert_products import CONFIGS, PackedExpert
 from kernels.quantized.packed import one_of
 from kernels.quantized.packed import reference as unpacked

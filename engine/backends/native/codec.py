@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from core.config import Codec
-from core.kvspec import SCALE_BYTES
+from core.kv.spec import SCALE_BYTES
 from engine.backends.native.library import CODEC_FORMATS, CodecPool
 from engine.device import dtype_name
 from engine.kv.codec import Landing

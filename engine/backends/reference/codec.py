@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from core.config import Codec
-from core.kvspec import SCALE_BYTES
+from core.kv.spec import SCALE_BYTES
 from engine.device import DTYPES
 from engine.kv.codec import Landing
 

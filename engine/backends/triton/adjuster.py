@@ -4,9 +4,9 @@ from torch import Tensor
 
 from engine.backends.adjuster import FORBIDDEN
 from engine.backends.adjusting.on_device import DeviceAdjuster
-from kernels.forbid_tokens import forbid_tokens
-from kernels.penalize import penalize
-from kernels.token_mask import token_mask
+from kernels.sampling.forbid_tokens import forbid_tokens
+from kernels.sampling.penalize import penalize
+from kernels.sampling.token_mask import token_mask
 
 
 class TritonOperators:

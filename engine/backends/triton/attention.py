@@ -20,15 +20,15 @@ from engine.model.batch import Batch, Ints
 from engine.model.config import HeadAttention, LatentAttention
 from engine.model.kv_layout import FORMS, AnyAttention, groups_of_layers, quantized_layer
 from engine.model.linear import LatentProducts
-from kernels.attention_parts import FEW_SPLITS, MAX_SPLITS
-from kernels.attention_tiles import Scoring
-from kernels.decode_pieces import Pieces, cut, may_be_cut, pieces_of, room_for_pieces, words_of_pieces
+from kernels.attention.attention_parts import FEW_SPLITS, MAX_SPLITS
+from kernels.attention.attention_tiles import Scoring
+from kernels.attention.decode_pieces import Pieces, cut, may_be_cut, pieces_of, room_for_pieces, words_of_pieces
+from kernels.attention.latent_decode_attention import latent_decode_attention
+from kernels.attention.latent_prefill_attention import latent_prefill_attention
+from kernels.attention.latent_tiles import programs_of
+from kernels.attention.paged_decode_attention import paged_decode_attention
+from kernels.attention.prefill_attention import prefill_attention
 from kernels.device import processors
-from kernels.latent_decode_attention import latent_decode_attention
-from kernels.latent_prefill_attention import latent_prefill_attention
-from kernels.latent_tiles import programs_of
-from kernels.paged_decode_attention import paged_decode_attention
-from kernels.prefill_attention import prefill_attention
 
 MANY = 1024
 """Queries of a work that fill the largest tile."""

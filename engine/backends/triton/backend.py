@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from core.config import KVDtype
-from core.kvspec import blocks_for
-from core.status import Progress
+from core.kv.spec import blocks_for
+from core.process.status import Progress
 from engine.backends.base import Backend, OnLayer
 from engine.backends.triton.adjuster import TritonAdjuster
 from engine.backends.triton.attention import TritonAttention, TritonAttentionStep
@@ -29,7 +29,10 @@ from engine.model.linear import Linear
 from engine.model.model import Model
 from engine.model.rope import angle_table
 from engine.model.transformer import OperatorLayers
-from kernels import attention_tiles, latent_tiles, rms_norm, rope_and_store, route, sample, store_latents
+from kernels import rms_norm, rope_and_store, store_latents
+from kernels.attention import attention_tiles, latent_tiles
+from kernels.moe import route
+from kernels.sampling import sample
 
 
 class TritonBackend(Backend[Linear, TritonAttentionStep]):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.status import Progress
+from core.process.status import Progress
 from engine.backends.triton.adapted import recorded
 from engine.backends.triton.attention import GroupStep, Singles, Tables, TritonAttention, TritonAttentionStep
 from engine.backends.triton.decode_inputs import DecodeInputs

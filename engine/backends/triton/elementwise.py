@@ -17,10 +17,10 @@ from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAtt
 from engine.model.elementwise import Angles
 from engine.model.rope import Rope
 from kernels.gate import gate
+from kernels.moe.route import route
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_and_store import rope_and_store
 from kernels.rotate_queries import rotate_queries
-from kernels.route import route
 from kernels.store_latents import store_latents
 
 

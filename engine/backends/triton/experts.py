@@ -8,10 +8,10 @@ from torch import Tensor
 from engine.backends.triton.packed_experts import Gathering
 from engine.model.config import Activation, ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
-from kernels.expert_products import row_counts
-from kernels.experts import experts
+from kernels.moe.expert_products import row_counts
+from kernels.moe.experts import experts
+from kernels.moe.route import Routing
 from kernels.quantized.packed import Packed
-from kernels.route import Routing
 
 
 class TritonExperts:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engine.backends.triton.quantized import coded, packs
 from engine.model.quantized import Weight, dequantized
-from kernels.expert_products import Expert
+from kernels.moe.expert_products import Expert
 from kernels.quantized.expert_products import PackedExpert
 from kernels.quantized.numbers import numbers
 from kernels.quantized.packed import Packed, one_of, pack

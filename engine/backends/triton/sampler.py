@@ -1,8 +1,8 @@
 """Draws tokens on CUDA by the Triton kernels, without waiting for the device.
 
 The settings of a step's samples go to the device in one copy.
-Random bits, scaled scores and what the filters leave are the reference's (`kernels/score_floor.py` says how near to a
-limit sums may disagree); logarithms may differ in the last bit.
+Random bits, scaled scores and what the filters leave are the reference's (`kernels/sampling/score_floor.py` says how
+near to a limit sums may disagree); logarithms may differ in the last bit.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from engine.backends.sampler import Draw, is_cut, keys_of, min_p_reach
 from engine.device import to_device
-from kernels.sample import sample
-from kernels.sample_settings import SampleSettings
+from kernels.sampling.sample import sample
+from kernels.sampling.sample_settings import SampleSettings
 
 WORDS = 8
 """32-bit words that one sample's settings take."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.token_scores import token_scores
+from kernels.sampling.token_scores import token_scores
 
 
 class TritonScorer:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.messages import Sampling
+from core.messages.sampling import Sampling
 from engine.backends.adjuster import FORBIDDEN
 from engine.constraints import Masks
 from engine.model.batch import Sampled

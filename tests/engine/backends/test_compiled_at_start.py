@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from core.config import BlockSize, Codec, EngineConfig
-from core.kvspec import Piece, WireForm, blocks_for
-from core.messages import Sampling
+from core.kv.spec import Piece, WireForm, blocks_for
+from core.messages.sampling import Sampling
 from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine, Executor
 from engine.kv.host_tier import HostTier
@@ -19,7 +19,7 @@ from engine.kv.pool import KVPool
 from engine.plan import BlockMove, Plan, PromptRows, Work
 from engine.start.load import LoadedEngine
 from engine.start.profiling import host_rate, prompt_rate
-from kernels.sample import sample
+from kernels.sampling.sample import sample
 from tests.engine.drive import GREEDY
 from tests.engine.simulated_device import CUDA, simulated_device
 from tests.engine.specializations import specializations

@@ -9,8 +9,8 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from core.kvspec import blocks_for
-from core.messages import Sampling
+from core.kv.spec import blocks_for
+from core.messages.sampling import Sampling
 from engine.backends.native.attention import NativeAttention, unsupported
 from engine.backends.native.library import load
 from engine.backends.native.linears import NativeLinears

@@ -15,7 +15,7 @@ from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.families.mxfp4 import unpacked
 from engine.model.quantization import to_fp8, to_int4, to_int8
 from engine.model.quantized import Quantized, Weight
-from kernels.expert_products import Expert
+from kernels.moe.expert_products import Expert
 from kernels.quantized.expert_products import PackedExpert
 from kernels.tuning import Config
 from launcher.gpus import visible_gpus

@@ -51,7 +51,7 @@ def test_tokens_equal_the_references(
     Sequences of more than 8 tokens are cut into pieces, shorter ones in the same step are not. Of latent
     attention the first step is in the expanded form, the second one absorbed.
     """
-    monkeypatch.setattr("kernels.decode_pieces.SHORTEST_PART", 8)
+    monkeypatch.setattr("kernels.attention.decode_pieces.SHORTEST_PART", 8)
     monkeypatch.setattr("engine.backends.triton.latent_chunks.LEAST", 2)
     config = VARIANTS[variant]()
     config.num_hidden_layers, config.layer_types = 2, (getattr(config, "layer_types", None) or [])[:2] or None

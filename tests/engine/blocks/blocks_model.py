@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import product
 
-from core.block_hash import BlockKeys, root_key
-from core.kvspec import KVGroup
+from core.kv.block_hash import BlockKeys, root_key
+from core.kv.spec import KVGroup
 from engine.blocks.finding import Found
 from engine.blocks.manager import BlockManager, Chains, Tables
 from engine.blocks.prefix_cache import Node

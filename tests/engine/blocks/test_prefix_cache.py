@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import core.block_hash
+import core.kv.block_hash
 import engine.blocks.prefix_cache
-from core.block_hash import BlockKeys
+from core.kv.block_hash import BlockKeys
 from engine.blocks.manager import BlockManager
 from engine.blocks.prefix_cache import Node, PrefixCache
 from tests.engine.blocks.blocks_model import OPERATIONS, BlocksModel
@@ -130,7 +130,7 @@ def test_a_lookup_costs_what_the_text_is_long_and_not_what_the_cache_is_large(mo
 
 
 def test_texts_of_one_key_never_get_each_other_s_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core.block_hash, "block_key", lambda parent, tokens: b"the same")
+    monkeypatch.setattr(core.kv.block_hash, "block_key", lambda parent, tokens: b"the same")
     blocks = one_group(20)
     first, second = Text(blocks, A), Text(blocks, B)
     assert first.begin().tokens == second.begin().tokens == 0
@@ -150,8 +150,8 @@ def test_texts_of_one_key_never_get_each_other_s_blocks(monkeypatch: pytest.Monk
 def test_with_keys_of_three_bits_everybody_still_reads_their_own_text(
     sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = core.block_hash.block_key
-    monkeypatch.setattr(core.block_hash, "block_key", lambda parent, tokens: bytes([real(parent, tokens)[0] & 7]))
+    real = core.kv.block_hash.block_key
+    monkeypatch.setattr(core.kv.block_hash, "block_key", lambda parent, tokens: bytes([real(parent, tokens)[0] & 7]))
     draw = Random(1)
     hits = collisions = 0
     for _ in range(20):

@@ -12,7 +12,8 @@ from transformers import LlamaConfig, Qwen2Config
 
 from core.grammars import end_of_text, read_tokenizer
 from core.ids import AttemptKey
-from core.messages import Finish, Limits, Prompt, Sampling
+from core.messages.job import Prompt
+from core.messages.sampling import Finish, Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.executor import Engine, Executor
 from engine.grammars.masks import GrammarMasks

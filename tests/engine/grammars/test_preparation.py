@@ -8,7 +8,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from core.grammars import compiled
-from core.messages import Limits, Sampling
+from core.messages.sampling import Limits, Sampling
 from engine.executor import Executor
 from engine.grammars import preparation
 from engine.grammars.preparation import Preparation

@@ -9,7 +9,9 @@ from llguidance import LLTokenizer
 
 from core.grammars import compiled, read_tokenizer
 from core.ids import AttemptKey
-from core.messages import GRAMMAR_FAILED, Limits, Prompt, Sampling
+from core.messages.gateway import GRAMMAR_FAILED
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
 from engine.executor import Executor
 from engine.grammars import follower, preparation
 from engine.plan import Work

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from core.config import Codec
 from core.errors import MessageError
-from core.kvspec import SCALE_BYTES, Piece, WireForm
+from core.kv.spec import SCALE_BYTES, Piece, WireForm
 from engine.backends.native.codec import NativeCodec
 from engine.backends.native.library import load
 from engine.backends.reference.codec import ReferenceCodec
@@ -319,7 +319,7 @@ def test_frames_that_may_not_be_written_are_read_without_a_warning() -> None:
 
 ALONE = """
 import os, threading, torch
-from core.kvspec import WireForm
+from core.kv.spec import WireForm
 from engine.kv.codec import Landing
 from engine.backends.reference.codec import ReferenceCodec
 

@@ -8,7 +8,7 @@ from msgspec import structs
 from torch import Tensor
 
 from core.config import Codec
-from core.kvspec import Piece, WireForm
+from core.kv.spec import Piece, WireForm
 from engine.backends.native.codec import NativeCodec
 from engine.backends.native.library import load
 from engine.backends.reference.codec import ReferenceCodec

@@ -8,7 +8,7 @@ import torch
 
 from core.config import EngineConfig
 from core.errors import ConfigError, MessageError
-from core.kvspec import kv_bytes
+from core.kv.spec import kv_bytes
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.kv.pool import KVPool

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from core.config import KVDtype
 from core.errors import MessageError
-from core.kvspec import Piece, WireForm
+from core.kv.spec import Piece, WireForm
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.backends.triton.mover import TritonMover

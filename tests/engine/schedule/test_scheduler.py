@@ -9,7 +9,8 @@ import pytest
 
 from core.errors import CapacityError, IllegalMove
 from core.ids import AttemptKey
-from core.messages import Limits, Prompt, Sampling
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
 from engine.blocks.finding import Found
 from engine.blocks.manager import BlockManager
 from engine.plan import PENDING, Plan, Refusal, StepResult

@@ -10,8 +10,9 @@ from msgspec import structs
 
 from core.errors import CapacityError
 from core.ids import AttemptKey
-from core.kvspec import KVGroup
-from core.messages import Limits, Prompt, Sampling
+from core.kv.spec import KVGroup
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager, Tables
 from engine.schedule.progress import Progress
 from engine.schedule.scheduler import Scheduler

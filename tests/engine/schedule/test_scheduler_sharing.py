@@ -3,7 +3,7 @@
 import pytest
 
 from core.ids import AttemptKey
-from core.messages import Limits
+from core.messages.sampling import Limits
 from engine.plan import BlockMove, StepResult
 from engine.schedule.progress import NON_FINITE, Progress
 from engine.schedule.sequence import Sequence, SequenceState

@@ -6,7 +6,8 @@ import pytest
 
 from core.errors import IllegalMove, MessageError
 from core.ids import AttemptKey
-from core.messages import Limits, Prompt
+from core.messages.job import Prompt
+from core.messages.sampling import Limits
 from engine.schedule.sequence import Sequence, SequenceState
 
 B, W, L, R, P, E = SequenceState

@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from core.ids import AttemptKey
-from core.messages import Limits, Prompt, Sampling
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.plan import NULL_BLOCK
 from engine.schedule.scheduler import Scheduler

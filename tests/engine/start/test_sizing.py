@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from core.config import EngineConfig
 from core.errors import ConfigError
-from core.kvspec import kv_bytes
+from core.kv.spec import kv_bytes
 from core.sizes import format_bytes
 from engine.executor import Executor
 from engine.kv.spec import make_spec

@@ -9,7 +9,8 @@ from transformers import AutoConfig
 from benchmarks.processes.in_process import Loop
 from core.config import EngineConfig
 from core.ids import AttemptKey
-from core.messages import Limits, Prompt, Sampling
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
 from engine.executor import Executor
 from engine.schedule.sequence import Sequence
 from tests.engine.drive import run, start

@@ -7,7 +7,7 @@ import anthropic
 import httpx
 import pytest
 
-from gateway.openai import replies
+from gateway.openai.answers import replies
 from tests.gateway.running import TEXT, Running
 from tests.waiting import DEADLINE
 

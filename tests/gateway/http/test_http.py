@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.records import GatewayRecord, HandoffCounts, HeldBlocks, KVCounts, KVLink, Load, StepTokens
-from core.registry import PURPOSE, listed
-from core.sealing import Signer
+from core.network.sealing import Signer
+from core.redis.records import GatewayRecord, HandoffCounts, HeldBlocks, KVCounts, KVLink, Load, StepTokens
+from core.redis.registry import PURPOSE, listed
 from gateway.openai.admission import FEW_VALUES
-from gateway.openai.schemas import PROMPTS
+from gateway.openai.bodies.schemas import PROMPTS
 from tests.gateway.conftest import SECRET
 from tests.gateway.models import CONTEXT, byte_level
 from tests.gateway.running import Running, until

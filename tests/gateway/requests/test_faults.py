@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from core.ids import AttemptKey
-from core.messages import Emitted, Tokens
+from core.messages.gateway import Emitted, Tokens
 from gateway.errors import APIError
 from gateway.http import sse
-from gateway.openai.bodies import parse_chat
+from gateway.openai.bodies.parsing import parse_chat
 from gateway.requests import sample, stream
 from tests.gateway.running import SECONDS, TEXT, Running, until
 
@@ -408,7 +408,7 @@ async def test_nothing_begins_behind_a_shutdown(serve: Serve) -> None:
 
 
 async def test_silence_is_bridged_by_comments(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.openai.replies.KEEP_ALIVE", 0.1)
+    monkeypatch.setattr("gateway.openai.answers.replies.KEEP_ALIVE", 0.1)
     running = await serve("prefill")
     await running.add("decode", step=0.25)
     answer = await running.chat(stream=True, max_tokens=3)

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from core.ids import SampleKey, Ticket
-from core.messages import Emitted, Finish, Limits, Prompt, Sampling, Stages
+from core.messages.gateway import Emitted, Stages
+from core.messages.job import Prompt
+from core.messages.sampling import Finish, Limits, Sampling
 from core.slo import SLO
 from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import Attempt

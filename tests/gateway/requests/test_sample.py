@@ -8,21 +8,9 @@ from hypothesis import strategies as st
 
 from core.errors import IllegalMove
 from core.ids import AttemptKey, SampleKey, Ticket
-from core.messages import (
-    DRAINING,
-    HANDED_OFF,
-    HANDING_OFF,
-    Alive,
-    DecodeJob,
-    Emitted,
-    Failed,
-    Limits,
-    PrefillJob,
-    Prompt,
-    Sampling,
-    Stages,
-    Way,
-)
+from core.messages.gateway import DRAINING, HANDED_OFF, HANDING_OFF, Alive, Emitted, Failed, Stages, Way
+from core.messages.job import DecodeJob, PrefillJob, Prompt
+from core.messages.sampling import Limits, Sampling
 from gateway.requests.attempt import Attempt
 from gateway.requests.delivery import Fresh
 from gateway.requests.sample import (

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from core import queue
 from core.errors import StoreUnavailable
 from core.ids import Ticket
-from core.messages import AnyJob, Started
-from core.records import Load
-from core.sealing import Sealer
-from core.store import Store
+from core.messages.gateway import Started
+from core.messages.job import AnyJob
+from core.network.sealing import Sealer
+from core.redis import queue
+from core.redis.records import Load
+from core.redis.store import Store
 from gateway.errors import APIError
 from gateway.http import sse
-from gateway.openai.bodies import parse_chat
+from gateway.openai.bodies.parsing import parse_chat
 from gateway.requests import dispatch, stream
 from gateway.workers.router import Route
 from tests.gateway.running import TEXT, Running, until

@@ -3,7 +3,8 @@
 import pytest
 
 from core.ids import SampleKey
-from core.messages import Finish, Limits, Prompt, Sampling
+from core.messages.job import Prompt
+from core.messages.sampling import Finish, Limits, Sampling
 from gateway.reports.metrics import Metrics
 from gateway.requests.delivery import Fresh
 from gateway.requests.sample import AdmittedPrompt, Sample

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from core.messages import encode
+from core.messages.wire import encode
 from gateway.requests.tenant import Tenants
 from tests.gateway.running import Running
 

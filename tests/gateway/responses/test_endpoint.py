@@ -7,8 +7,8 @@ import openai
 import pytest
 
 from core.errors import StoreUnavailable
-from core.stored import ALL, TenantStore
-from gateway.openai import replies
+from core.redis.stored import ALL, TenantStore
+from gateway.openai.answers import replies
 from tests.gateway.conftest import SECRET
 from tests.gateway.running import TEXT, Running, until
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gateway.errors import APIError
-from gateway.openai.schemas import ChatRequest
+from gateway.openai.bodies.schemas import ChatRequest
 from gateway.responses.bodies import parse_response
 from gateway.responses.items import Item
 from gateway.responses.translation import chat_of, items_of

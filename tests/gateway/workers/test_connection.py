@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 import zmq.asyncio
 
-from core.curve_keys import CurveKeys
 from core.ids import AttemptKey
-from core.messages import Alive
+from core.messages.gateway import Alive
+from core.network.curve_keys import CurveKeys
 from gateway.workers.connection import BATCH, TURN, News, WorkerConnection
 from gateway.workers.liveness import CUT_AFTER, Health
 from tests.gateway.conftest import SECRET

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 
-from core.curve_keys import CurveKeys
 from core.ids import AttemptKey
-from core.messages import Alive
-from core.records import WorkerRecord
-from core.registry import PURPOSE, publish, record_key
-from core.sealing import Signer
-from core.store import ServerClock, Store, connect
+from core.messages.gateway import Alive
+from core.network.curve_keys import CurveKeys
+from core.network.sealing import Signer
+from core.redis.records import WorkerRecord
+from core.redis.registry import PURPOSE, publish, record_key
+from core.redis.store import ServerClock, Store, connect
 from gateway.workers.connection import News, WorkerConnection
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.discovery import BURIED_SECONDS, UNREACHED_SECONDS, Discovery

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from core.records import Load, Role, WorkerRecord
+from core.redis.records import Load, Role, WorkerRecord
 from gateway.workers.router import Route, Router, Worker
 
 

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.expert_products import Expert
-from kernels.experts import experts
 from kernels.gate import Activation
+from kernels.moe.expert_products import Expert
+from kernels.moe.experts import experts
 from kernels.quantized.expert_products import CONFIGS, PackedExpert
 from kernels.quantized.packed import Kind, pack, reference
 from kernels.tuning import Config
+from tests.kernels.moe.test_experts import Problem
+from tests.kernels.moe.test_experts import drawn as chosen_of
 from tests.kernels.poison import poisoned
 from tests.kernels.quantized.weights import KINDS, drawn
-from tests.kernels.test_experts import Problem
-from tests.kernels.test_experts import drawn as chosen_of
 
 SMALL = Config({"TILE": 16, "RUNS": 1, "GROUP": 2}, warps=4, stages=2)
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention_tiles import PLAIN, Scoring
-from kernels.paged_decode_attention import paged_decode_attention
-from kernels.prefill_attention import prefill_attention, reference
+from kernels.attention.attention_tiles import PLAIN, Scoring
+from kernels.attention.paged_decode_attention import paged_decode_attention
+from kernels.attention.prefill_attention import prefill_attention, reference
 from kernels.quantized.kv_bytes import reference_numbers, reference_packed
 from kernels.rope_and_store import rope_and_store
 from kernels.tuning import Config

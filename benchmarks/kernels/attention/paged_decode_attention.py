@@ -1,0 +1,119 @@
+"""Attends with one query a sequence over all of its KV: bound by reading that."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.kernels.attention.attention_peers import decode_peers
+from benchmarks.kernels.attention.paging import BLOCK, GEMMA, GEMMA_2, GPT_OSS, LLAMA, QWEN, Heads, paged, processors
+from benchmarks.kernels.case import Case, Limit, Size, Target, close, random
+from kernels.attention.attention_tiles import PLAIN, Scoring
+from kernels.attention.decode_pieces import cut, may_be_cut, pieces_of, room_for_pieces
+from kernels.attention.paged_decode_attention import CANDIDATES, paged_decode_attention, reference
+from kernels.tuning import Config
+
+LIMIT: Limit = "copy"
+CHECKED = 4
+"""Sequences that are compared with the reference: it would not fit into memory with all of a large batch."""
+
+__all__ = ["CANDIDATES", "LIMIT", "SHAPES"]
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Describes one query of each of `batch` sequences; `flex`: beside FlexAttention, which compiles for seconds.
+
+    With `sinks` each head has one.
+    """
+
+    batch: int
+    context: int
+    heads: Heads
+    target: Target | None = None
+    window: int = 0
+    block: int = BLOCK
+    flex: bool = False
+    softcap: float = 0.0
+    sinks: bool = False
+
+    def __str__(self) -> str:
+        more = [f"window {self.window}"] if self.window else []
+        more += [f"soft cap {self.softcap:g}"] if self.softcap else []
+        more += ["sinks"] if self.sinks else []
+        more += [f"blocks of {self.block}"] if self.block != BLOCK else []
+        return ", ".join([f"batch {self.batch}, context {self.context}, {self.heads}", *more])
+
+    def case(self, device: torch.device, dtype: torch.dtype) -> Case:
+        """Makes inputs, as `benchmarks.kernels.case.Shape` says."""
+        kv = paged(self.batch, self.context, self.heads, self.block, device, dtype)
+        queries = random((self.batch, self.heads.queries, self.heads.dim), device, dtype)
+        scoring = Scoring(window=self.window, softcap=self.softcap)
+        sinks = random((self.heads.queries,), device, torch.float32) if self.sinks else None
+        pieces = None
+        if may_be_cut(self.context, self.window):
+            room = room_for_pieces(processors(device), self.heads.keys)
+            lengths = np.full(self.batch, self.context)
+            planned = torch.from_numpy(cut(lengths, room, self.window)).to(device)
+            pieces = pieces_of(planned, self.batch, room)
+
+        def run(config: Config | None) -> Tensor:
+            return paged_decode_attention(
+                queries, kv.pool, kv.tables, kv.lengths, pieces=pieces, scoring=scoring, sinks=sinks, config=config
+            )
+
+        def check(config: Config | None) -> None:
+            few = min(CHECKED, self.batch)
+            own = queries[:few].double()
+            expected = reference(own, *kv.exact(few), scoring=scoring, sinks=sinks)
+            close(run(config)[: len(expected)], expected)
+
+        comparable = scoring == PLAIN and not self.sinks and device.type != "meta"
+        seen = min(self.context, self.window or self.context)
+        return Case(
+            run,
+            check,
+            bytes=2 * dtype.itemsize * (self.batch * seen * self.heads.keys * self.heads.dim + queries.numel()),
+            operations=4 * queries.numel() * seen,
+            peers=decode_peers(queries, *kv.contiguous(), self.flex) if comparable else {},
+        )
+
+
+TARGETS = {(32, 4096): Target(0.85), (1, 32768): Target(0.75)}
+MOST_TOKENS = 1 << 20
+"""Of a row's batch: 4 GiB of KV of one layer."""
+
+SHAPES: Mapping[Size, Sequence[Decode]] = {
+    "full": [
+        Decode(batch, context, heads, target, flex=target is not None)
+        for heads in (LLAMA, QWEN)
+        for context in (2048, 4096, 32768)
+        for batch in (1, 8, 32, 128, 256)
+        if batch * context <= MOST_TOKENS
+        for target in [TARGETS.get((batch, context)) if heads == LLAMA else None]
+    ]
+    + [
+        shape
+        for batch in (8, 128)
+        for shape in (
+            Decode(batch, 4096, GEMMA_2, softcap=50.0),
+            Decode(batch, 4096, GEMMA, window=1024),
+            Decode(batch, 4096, GPT_OSS, sinks=True),
+            Decode(batch, 4096, GPT_OSS, sinks=True, window=128),
+        )
+    ],
+    "tiny": [
+        Decode(3, 40, Heads(4, 2, 16)),
+        Decode(1, 33, Heads(4, 1, 32), window=9, block=8, softcap=9.0, sinks=True),
+    ],
+    "compiled": [
+        *(Decode(8, 2048, Heads(8, 2, dim)) for dim in (16, 32, 64, 80, 96, 128, 192, 256)),
+        *(Decode(1, 32768, heads) for heads in (LLAMA, QWEN, Heads(8, 8, 128), Heads(16, 1, 128))),
+        Decode(256, 2048, LLAMA),
+        Decode(8, 2048, LLAMA, window=1024),
+        *(Decode(8, 2048, LLAMA, block=block) for block in (8, 32, 64)),
+        Decode(256, 2048, Heads(16, 8, 256), softcap=50.0, sinks=True),
+    ],
+}

@@ -1,0 +1,183 @@
+"""Defines the messages between gateways and workers, one union for each way."""
+
+from msgspec import Struct
+
+from core.config import Codec, Transport
+from core.ids import NO_TICKET, AttemptKey, Name, Ticket
+from core.messages.sampling import Finish
+from core.messages.wire import VERSION, Addressed, MessageDecoder
+from core.scores import Scores
+
+# gateway -> worker ------------------------------------------------------------------------------------------------
+
+
+class Hello(Addressed, frozen=True, kw_only=True, tag="hello"):
+    """Begins a connection; nothing else is listened to before the Welcome."""
+
+    version: int = VERSION
+
+
+class Ping(Addressed, frozen=True, kw_only=True, tag="ping"):
+    """Asks whether the worker lives; the I/O thread answers, even while a step runs."""
+
+    number: int  # repeated in the Pong
+
+
+class Ask(Addressed, frozen=True, kw_only=True, tag="ask"):
+    """Asks, after a gap or a silence, for this attempt's tokens from `next_index`, or how it stands."""
+
+    key: AttemptKey
+    next_index: int
+
+
+class Cancel(Addressed, frozen=True, kw_only=True, tag="cancel"):
+    """Kills the attempts up to and including the one named. Repeated until answered with Failed."""
+
+    key: AttemptKey
+
+
+class Ended(Addressed, frozen=True, kw_only=True, tag="ended"):
+    """The gateway has seen this sequence's end; the worker may forget its tokens."""
+
+    key: AttemptKey
+
+
+class Drain(Addressed, frozen=True, kw_only=True, tag="drain"):
+    """Asks the worker to take no new work, finish what runs, and leave."""
+
+
+ToWorker = Hello | Ping | Ask | Cancel | Ended | Drain
+
+# worker -> gateway ------------------------------------------------------------------------------------------------
+
+
+class Welcome(Addressed, frozen=True, kw_only=True, tag="welcome"):
+    """Answers a Hello; work may begin if the versions agree."""
+
+    version: int = VERSION
+
+
+class Pong(Addressed, frozen=True, kw_only=True, tag="pong"):
+    """Answers a Ping: how many steps were done, when the engine's round is overdue, and how far the jobs were taken.
+
+    What is on the stream with a higher ticket than `taken` waits its turn. Everything else was answered by `Started`
+    before this left, or is lost.
+    """
+
+    number: int
+    steps: int  # since the worker's start
+    step_due_ms: float  # remaining ms, negative once it is overdue; 0: the engine has nothing to do
+    taken: Ticket = NO_TICKET
+
+
+class Started(Addressed, frozen=True, kw_only=True, tag="started"):
+    """A worker has taken the job for these samples from its stream."""
+
+    request: Name
+    attempt: int
+    samples: tuple[int, ...]
+
+
+class Way(Struct, frozen=True, array_like=True):
+    """Says how KV passes from one worker to another."""
+
+    transport: Transport
+    sealed: bool = False
+    codec: Codec = "none"
+
+
+class Stages(Struct, frozen=True, array_like=True):
+    """Says what a sequence's way has taken so far, for people, in ms, bytes and tokens; 0 for what it did not come to.
+
+    `exposed_ms` is what the handoff adds: from the end of the prompt's computation until all KV had landed. Each side
+    measures its part, up to Commit's leaving and from its arrival on, so one crossing of the network is not in it.
+    """
+
+    queue_ms: float = 0.0  # from the gateway's adding the job until the prompt had its blocks
+    prefill_ms: float = 0.0  # from then to the first token
+    handoff_ms: float = 0.0  # from the Open's arrival until all KV had landed
+    handoff_bytes: int = 0  # that landed
+    cached_tokens: int = 0  # of the prompt, whose KV was found
+    grant_ms: float = 0.0  # from Open to Grant
+    send_ms: float = 0.0  # time with payloads ready to leave, or under way, before Commit left
+    land_ms: float = 0.0  # from Commit's arrival until all KV had landed
+    exposed_ms: float = 0.0
+    way: Way | None = None  # None while nothing was moved
+
+
+class Emitted(Struct, frozen=True, array_like=True):
+    """Carries new tokens of one sequence: output indices `index`, `index` + 1, … The end rides with the last."""
+
+    key: AttemptKey
+    index: int
+    token_ids: list[int]
+    finish: Finish | None = None  # how the last token ended the sequence, if it did
+    stages: Stages | None = None
+    scores: Scores | None = None  # of these tokens, if the request wants them
+    prompt_scores: Scores | None = None  # of the prompt's tokens but the first: with output index 0 of a request
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for scores that are not of these tokens."""
+        if self.scores is not None and len(self.scores) != len(self.token_ids):
+            raise ValueError(f"{len(self.scores)} scores of {len(self.token_ids)} tokens")
+
+
+class Tokens(Addressed, frozen=True, kw_only=True, tag="tokens"):
+    """Carries all tokens of one step for one gateway."""
+
+    emitted: list[Emitted]
+
+
+HANDING_OFF = "handing off"
+"""A prefill worker answers this state when its work is done, and the decode worker has not accepted the sequence yet.
+
+Until then the decode worker may not even know of it.
+"""
+
+HANDED_OFF = "handed off"
+"""A prefill worker answers this state when the sequence is the decode worker's now."""
+
+LANDING = "landing"
+"""A decode worker answers this state while the sequence's KV is on its way."""
+
+GRAMMAR_FAILED = "grammar_failed"
+"""Why an attempt failed: its grammar could not be followed any further."""
+NOTHING_ALLOWED = "nothing_allowed"
+"""An attempt fails for this reason when the client's own parameters together forbid every token."""
+
+NO_ROOM = "grant_deadline"
+"""An attempt fails for this reason when a decode worker has long not answered the question for room: nobody failed."""
+
+NO_ADAPTER = "no_adapter"
+"""An attempt fails for this reason when a worker lacks the adapter of its prompt; another may have it."""
+
+DRAINING = "draining"
+"""An attempt fails for this reason when a worker was told to stop: somebody has planned it, and nobody has failed."""
+
+CROWDED = "crowded"
+"""A decode worker refuses an Open for this reason while too many wait for room: it may be repeated later."""
+
+SILENT = "sender_silent"
+"""A decode worker ends a handoff for this reason when no message of its prefill worker has come for long."""
+
+
+class Alive(Addressed, frozen=True, kw_only=True, tag="alive"):
+    """Answers an Ask when there is nothing new: the sequence is known, and in this state."""
+
+    key: AttemptKey
+    state: Name
+
+
+class Failed(Addressed, frozen=True, kw_only=True, tag="failed"):
+    """This attempt has failed. `reason` is a stable word (`cancelled`, `unknown`, `deadline`, …)."""
+
+    key: AttemptKey
+    reason: Name
+    message: str = ""  # for people
+    retryable: bool = False  # another attempt may do better
+
+
+FromWorker = Welcome | Pong | Started | Tokens | Alive | Failed
+
+decode_to_worker: MessageDecoder[ToWorker] = MessageDecoder(ToWorker, "gateway to worker")
+decode_from_worker: MessageDecoder[FromWorker] = MessageDecoder(FromWorker, "worker to gateway")

@@ -1,0 +1,61 @@
+"""Defines the jobs that gateways put on Redis. Times in them are absolute seconds of the Redis server's clock."""
+
+from msgspec import Struct
+
+from core.ids import AttemptKey, Name
+from core.messages.sampling import Limits, Sampling
+from core.messages.wire import MessageDecoder
+
+
+class Prompt(Struct, frozen=True, array_like=True):
+    """Holds the tokens that samples begin with, and what goes with them wherever they go: job, handoff, sequence.
+
+    `token_ids` is the client's prompt followed by what earlier attempts have emitted. (A deadline is not in here: it is
+    absolute in a job, and a remainder in a message between workers.)
+    """
+
+    token_ids: list[int]
+    prompt_tokens: int  # how many of `token_ids` are the client's
+    salt: Name = ""  # the tenant's: KV is reused among requests of one salt only
+    priority: int = 0  # the higher the number, the earlier a sequence gives way when KV blocks run out
+    adapter: Name = ""  # digest of the adapter that computes them (`core/adapters.py`); empty: the model alone
+
+    @property
+    def emitted(self) -> int:
+        """Counts the tokens that earlier attempts have emitted; also the output index of the next one."""
+        return len(self.token_ids) - self.prompt_tokens
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """Tells a worker everything about a request; nobody has to ask back."""
+
+    request: Name
+    attempt: int
+    sender: Name  # the gateway's epoch; answers go there
+    receiver: Name  # the worker's epoch
+    prompt: Prompt
+    sampling: Sampling
+    limits: Limits
+    deadline: float  # Redis server time, s
+    queued_at: float  # when the gateway added the job: Redis server time, s
+    samples: tuple[int, ...] = (0,)  # which share the prompt; more than one only while nothing was emitted
+
+    def attempts(self) -> list[AttemptKey]:
+        """Names this attempt at each of the samples."""
+        return [AttemptKey(self.request, sample, self.attempt) for sample in self.samples]
+
+
+class PrefillJob(Job, frozen=True, kw_only=True, tag="prefill"):
+    """Asks a prefill worker to compute the prompt, sample one token, and hand over to the named decode worker."""
+
+    decode_epoch: str
+    decode_address: str
+
+
+class DecodeJob(Job, frozen=True, kw_only=True, tag="decode"):
+    """Asks a decode worker to compute the prompt itself, beside its running batch: the short path."""
+
+
+AnyJob = PrefillJob | DecodeJob
+
+decode_job: MessageDecoder[AnyJob] = MessageDecoder(AnyJob, "gateway to queue")

@@ -1,0 +1,35 @@
+"""Bundles what a process makes its bound sockets from: a context, the deployment's secret and keys, a gatekeeper."""
+
+from dataclasses import dataclass, field
+
+import zmq.asyncio
+
+from core.network.curve_keys import CurveKeys
+from core.network.gatekeeper import Gatekeeper
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Holds the sockets' context of one life of a worker. It is made inside a running event loop."""
+
+    context: zmq.asyncio.Context
+    secret: bytes = field(repr=False)
+    keys: CurveKeys
+    gatekeeper: Gatekeeper
+
+    @classmethod
+    def of(cls, secret: bytes) -> "Network":
+        """Makes one with a context of its own. Raises `BatonError` where ZeroMQ has no CURVE."""
+        keys = CurveKeys.of(secret)
+        context = zmq.asyncio.Context(io_threads=1)
+        return cls(context, secret, keys, Gatekeeper(context, keys))
+
+    async def close(self) -> None:
+        """Closes the context, after all sockets but the gatekeeper's are closed."""
+        await self.gatekeeper.close()
+        self.context.term()
+
+    async def destroy(self) -> None:
+        """Closes the context and the sockets that are still open."""
+        await self.gatekeeper.close()
+        self.context.destroy(0)

@@ -1,0 +1,181 @@
+"""Serves what can be asked without a prompt: models, readiness, versions, load, figures, the page."""
+
+import platform
+from typing import Any
+
+from msgspec import Struct, structs
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from core.adapters import HeldAdapter
+from core.messages.wire import VERSION as PROTOCOL
+from core.redis.records import WorkerRecord
+from core.version import BATON
+from gateway.errors import no_model
+from gateway.http.endpoint import Endpoint
+from gateway.http.routes.page import page
+from gateway.http.serving import Serving, reply
+from gateway.reports.metrics import CONTENT_TYPE
+from gateway.service import Gateway
+
+
+class Permission(Struct, frozen=True):
+    """Says what vLLM's clients may ask to see of a model: here everybody may sample, and nobody may train."""
+
+    id: str
+    created: int  # s since 1970
+    object: str = "model_permission"
+    allow_create_engine: bool = False
+    allow_sampling: bool = True
+    allow_logprobs: bool = True
+    allow_search_indices: bool = False
+    allow_view: bool = True
+    allow_fine_tuning: bool = False
+    organization: str = "*"
+    group: str | None = None
+    is_blocking: bool = False
+
+
+class Model(Struct, frozen=True):
+    """Describes a model, as vLLM does."""
+
+    id: str
+    created: int  # s since 1970
+    root: str  # what it was loaded from: a hub id, or the name of a directory
+    max_model_len: int | None  # prompt + answer in tokens; null: no limit is known
+    permission: list[Permission]
+    object: str = "model"
+    owned_by: str = "baton"
+    parent: str | None = None  # of an adapter the model
+
+
+class Models(Struct, frozen=True):
+    """Lists the models."""
+
+    data: list[Model]
+    object: str = "list"
+
+
+class Health(Struct, frozen=True):
+    """Says whether a request would be served, and how far the start has come."""
+
+    status: str  # `ok` or `unavailable`
+    stage: str
+    percent: float
+
+
+class Version(Struct, frozen=True):
+    """Names the version of the server."""
+
+    version: str
+
+
+class Load(Struct, frozen=True):
+    """Counts the answers in progress."""
+
+    server_load: int
+
+
+class GatewayFacts(Struct, frozen=True):
+    """Describes the gateway that was asked: no secret, no address, no path."""
+
+    model: str
+    max_model_len: int | None
+    started_at: float  # s since 1970
+    versions: dict[str, str]
+    settings: dict[str, int | float | bool | str]
+
+
+class Stats(Struct, frozen=True):
+    """Tells what the gateway and the workers say of themselves."""
+
+    gateway: GatewayFacts
+    workers: list[WorkerRecord]
+
+
+class Nothing(Struct, frozen=True):
+    """Says that the gateway is there."""
+
+
+def endpoints(serving: Serving) -> list[Endpoint]:
+    """Returns the endpoints."""
+    gateway = serving.gateway
+
+    def adapters() -> dict[str, HeldAdapter]:
+        named = gateway.workers.adapters()
+        return {name: named[name] for name in sorted(named) if name != gateway.model}
+
+    async def models(request: Request) -> Response:
+        return reply(Models([_model(gateway), *(_adapter(gateway, held) for held in adapters().values())]))
+
+    async def model(request: Request) -> Response:
+        name = request.path_params["model"]
+        if name == gateway.model:
+            return reply(_model(gateway))
+        found = adapters()
+        if name not in found:
+            raise no_model(name, gateway.model, found)
+        return reply(_adapter(gateway, found[name]))
+
+    async def health(request: Request) -> Response:
+        stage, percent = gateway.readiness()
+        ready = stage == "ready"
+        state = Health("ok" if ready else "unavailable", stage, percent)
+        return reply(state, 200 if ready else 503, {} if ready else {"retry-after": "1"})
+
+    async def ping(request: Request) -> Response:
+        return reply(Nothing())
+
+    async def version(request: Request) -> Response:
+        return reply(Version(BATON))
+
+    async def load(request: Request) -> Response:
+        return reply(Load(gateway.in_progress()))
+
+    async def stats(request: Request) -> Response:
+        return reply(Stats(_facts(gateway), await gateway.stats()))
+
+    async def metrics(request: Request) -> Response:
+        return Response(gateway.metrics.page(), media_type=CONTENT_TYPE)
+
+    async def index(request: Request) -> Response:
+        return HTMLResponse(page(gateway.model, gateway.readiness()[0], str(request.base_url).rstrip("/")))
+
+    return [
+        Endpoint("GET", "/v1/models", models, "Lists the model and its adapters.", answer=Models),
+        Endpoint("GET", "/v1/models/{model:path}", model, "Describes the model, or an adapter.", answer=Model),
+        Endpoint(
+            "GET", "/health", health, "Says whether a request would be served.", answer=Health, others={503: Health}
+        ),
+        Endpoint("GET", "/ready", health, "Says the same.", answer=Health, others={503: Health}),
+        Endpoint("GET", "/ping", ping, "Answers as soon as the gateway does.", answer=Nothing),
+        Endpoint("POST", "/ping", ping, "Answers as soon as the gateway does.", answer=Nothing),
+        Endpoint("GET", "/version", version, "Names the version.", answer=Version),
+        Endpoint("GET", "/load", load, "Counts the answers in progress.", answer=Load),
+        Endpoint("GET", "/stats", stats, "Tells what gateway and workers say of themselves.", answer=Stats),
+        Endpoint("GET", "/metrics", metrics, "Gives figures for Prometheus.", media=CONTENT_TYPE),
+        Endpoint("GET", "/", index, "Shows a page with links.", media="text/html; charset=utf-8", shown=False),
+    ]
+
+
+def _context(gateway: Gateway) -> int | None:
+    front = gateway.admission
+    return (front.context() or None) if front is not None else None
+
+
+def _model(gateway: Gateway) -> Model:
+    permission = Permission(f"modelperm-{gateway.model}", gateway.created)
+    return Model(gateway.model, gateway.created, gateway.root, _context(gateway), [permission])
+
+
+def _adapter(gateway: Gateway, held: HeldAdapter) -> Model:
+    return structs.replace(_model(gateway), id=held.name, root=held.root, parent=gateway.model)
+
+
+def _facts(gateway: Gateway) -> GatewayFacts:
+    """Returns only settings that cannot be secrets: numbers, switches, and what has a fixed set of words."""
+    config: dict[str, Any] = structs.asdict(gateway.config)
+    words = ("log_level", "spelled_tokens")
+    settings = {name: value for name, value in config.items() if isinstance(value, int | float) or name in words}
+    versions = {"baton": BATON, "protocol": str(PROTOCOL), "python": platform.python_version()}
+    return GatewayFacts(gateway.model, _context(gateway), float(gateway.created), versions, settings)

@@ -1,0 +1,138 @@
+"""Gives a chat's answer OpenAI's shape, whole and in chunks."""
+
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from core.messages.sampling import Finish
+from core.scores import Scores
+from gateway.openai.answers.best import best
+from gateway.openai.answers.logprobs import Scored, of_chat
+from gateway.openai.answers.parts import Answers, ended
+from gateway.openai.answers.replies import COMMENT, Answer
+from gateway.openai.answers.thoughts import Thoughts
+from gateway.openai.bodies.schemas import ChatRequest
+from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
+from gateway.requests.request import Request
+from gateway.requests.stream import Delta
+from gateway.text.token_bytes import TokenBytes
+
+
+class ChatShape:
+    """Shapes the answer to one chat. `thought_end` is the token behind a model's thoughts, if there is one."""
+
+    def __init__(
+        self, model: str, body: ChatRequest, requests: Sequence[Request], tokens: TokenBytes, thought_end: int | None
+    ) -> None:
+        kind = "chat.completion.chunk" if body.stream else "chat.completion"
+        self._answers = Answers("chatcmpl", kind, model, body, requests, tokens)
+        self._wanted = body.n or 1
+        self._made = len(requests[0].streams)
+        self._top = (body.top_logprobs or 0) if body.logprobs else None
+        self._legacy = body.functions is not None
+        self._all = self._answers.wants_all or self._top is not None
+        self._thoughts = Thoughts(thought_end, self._answers.choices)
+        self._begun: set[int] = set()
+        self._called: set[int] = set()
+
+    async def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> AsyncIterator[bytes]:
+        """Yields the role first, then what has come, and in the end the reason of the end."""
+        answers = self._answers
+        if choice not in self._begun:
+            self._begun.add(choice)
+            prompt = {"prompt_token_ids": answers.prompt_ids(choice)} if answers.wants_ids else None
+            yield answers.chunk(_choice(choice, {"role": "assistant", "content": ""}), prompt)
+        self._thoughts.add(choice, parts, delta.token_ids)
+        said = self._delta(choice, parts) if parts else {}
+        if said or (self._all and delta.token_ids):
+            one = _choice(choice, said or {"content": ""})
+            if self._all:
+                one["logprobs"] = await self._logprobs(delta.token_ids, delta.scores)
+                one |= answers.ids(delta.token_ids)
+            yield answers.chunk(one)
+        if delta.finish is not None:
+            reason = self._reason(delta.finish, choice in self._called)
+            yield answers.finish(_choice(choice, {}), delta, reason, last)
+
+    def alive(self) -> bytes:
+        """Returns a comment."""
+        return COMMENT
+
+    async def end(self) -> AsyncIterator[bytes]:
+        """Yields the usage if wanted, and the end."""
+        yield self._answers.last(self._thoughts.total())
+
+    async def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """Returns the whole answer."""
+        choices = []
+        for number, answer in enumerate(answers):
+            self._thoughts.add(number, answer.parts, answer.token_ids)
+        for index, (_, answer) in enumerate(best(answers, self._made, self._wanted)):
+            choice = {
+                "index": index,
+                "message": self._message(answer),
+                "logprobs": await self._logprobs(answer.token_ids, answer.scores),
+                **ended(answer),
+                **self._answers.ids(answer.token_ids),
+            }
+            if answer.finish is not None:
+                choice["finish_reason"] = self._reason(answer.finish, bool(answer.calls))
+            choices.append(choice)
+        prompt = {"prompt_token_ids": self._answers.prompt_ids(0)} if self._answers.wants_ids else {}
+        return self._answers.whole(choices, self._thoughts.total()) | prompt | await self._answers.prompt_logprobs(0)
+
+    def _message(self, answer: Answer) -> dict[str, Any]:
+        calls, thought = answer.calls, answer.reasoning
+        content = answer.content or (None if calls else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if thought:
+            message |= {"reasoning_content": thought, "reasoning": thought}
+        called = [{"name": call.name, "arguments": call.arguments} for call in calls]
+        if called and self._legacy:
+            message["function_call"] = called[0]
+        elif called:
+            message["tool_calls"] = [{"id": _call_id(), "type": "function", "function": one} for one in called]
+        return message
+
+    def _delta(self, choice: int, parts: Sequence[Part]) -> dict[str, Any]:
+        """Returns what is new of a choice. Each call is in there once, with all that is new of it."""
+        if len(parts) == 1 and isinstance(parts[0], Content):  # as most often
+            return {"content": parts[0].text}
+        delta: dict[str, Any] = {}
+        calls: dict[int, dict[str, Any]] = {}
+        for part in parts:
+            match part:
+                case Content(text):
+                    delta["content"] = delta.get("content", "") + text
+                case Reasoning(text):
+                    delta["reasoning_content"] = delta["reasoning"] = delta.get("reasoning", "") + text
+                case CallBegins(call, name):
+                    function = {"name": name, "arguments": ""}
+                    calls[call] = {"index": call, "id": _call_id(), "type": "function", "function": function}
+                    self._called.add(choice)
+                case CallArguments(call, text):
+                    function = calls.setdefault(call, {"index": call, "function": {"arguments": ""}})["function"]
+                    function["arguments"] += text
+        if calls and not self._legacy:
+            delta["tool_calls"] = list(calls.values())
+        elif 0 in calls:
+            delta["function_call"] = calls[0]["function"]
+        return delta
+
+    def _reason(self, finish: Finish, called: bool) -> str:
+        if finish != "stop" or not called:
+            return finish
+        return "function_call" if self._legacy else "tool_calls"
+
+    async def _logprobs(self, token_ids: Sequence[int], scores: Scores | None) -> dict[str, Any] | None:
+        if self._top is None or scores is None:
+            return None
+        return await of_chat(Scored(token_ids, scores), self._top, self._answers.names)
+
+
+def _choice(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+
+def _call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"

@@ -1,0 +1,110 @@
+"""Gives completions OpenAI's shape, whole and in chunks, with their prompts where the client wants an echo."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from core.scores import Scores
+from gateway.openai.answers.best import best
+from gateway.openai.answers.logprobs import CompletionLogprobs, Scored
+from gateway.openai.answers.parts import Answers, ended
+from gateway.openai.answers.replies import COMMENT, Answer
+from gateway.openai.bodies.schemas import CompletionRequest
+from gateway.output.parts import Content, Part
+from gateway.requests.request import Request
+from gateway.requests.stream import Delta
+from gateway.text.tokenizer import ModelTokenizer
+
+
+class CompletionShape:
+    """Shapes the answers to the prompts of one body."""
+
+    def __init__(
+        self, model: str, body: CompletionRequest, requests: Sequence[Request], tokenizer: ModelTokenizer
+    ) -> None:
+        self._only_echo = body.only_echo()
+        made = not self._only_echo
+        self._answers = Answers("cmpl", "text_completion", model, body, requests, tokenizer.bytes_of, made)
+        self._tokenizer = tokenizer
+        self._skips_special = body.skip_special_tokens is not False
+        self._prompts = body.prompts() if body.echo else None
+        self._wanted = body.n or 1
+        self._made = len(requests[0].streams)
+        self._top = body.logprobs
+        self._all = self._answers.wants_all or self._top is not None
+        self._logprobs: dict[int, CompletionLogprobs] = {}  # of choices that have begun
+
+    async def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> AsyncIterator[bytes]:
+        """Yields the prompt if wanted, then what has come, and in the end the reason of the end."""
+        answers = self._answers
+        if choice not in self._logprobs:
+            text, logprobs = await self._begin(choice)
+            if self._prompts is not None or answers.wants_ids:
+                prompt = {"prompt_token_ids": answers.prompt_ids(choice)} if answers.wants_ids else {}
+                for piece in answers.pieces(_choice(choice, text, logprobs) | prompt):
+                    yield piece
+        text = "" if self._only_echo else _text(parts)
+        if text or (self._all and delta.token_ids and not self._only_echo):
+            logprobs = await self._scored(choice, delta.token_ids, delta.scores)
+            yield answers.chunk(_choice(choice, text, logprobs) | answers.ids(delta.token_ids))
+        if delta.finish is not None:
+            reason = "length" if self._only_echo else delta.finish
+            yield answers.finish(_choice(choice, "", None), delta, reason, last)
+
+    def alive(self) -> bytes:
+        """Returns a comment."""
+        return COMMENT
+
+    async def end(self) -> AsyncIterator[bytes]:
+        """Yields the usage if wanted, and the end."""
+        yield self._answers.last()
+
+    async def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """Returns the whole answer."""
+        choices = []
+        for index, (number, answer) in enumerate(best(answers, self._made, self._wanted)):
+            text, logprobs = await self._begin(number)
+            if not self._only_echo:
+                text += answer.content
+                logprobs = _joined(logprobs, await self._scored(number, answer.token_ids, answer.scores))
+            choice = {"index": index, "text": text, "logprobs": logprobs, **ended(answer)}
+            if self._only_echo:
+                choice["finish_reason"] = "length"
+            if self._answers.wants_ids:
+                choice["token_ids"] = [] if self._only_echo else answer.token_ids
+                choice["prompt_token_ids"] = self._answers.prompt_ids(number)
+            choices.append(choice | await self._answers.prompt_logprobs(number))
+        return self._answers.whole(choices)
+
+    async def _begin(self, choice: int) -> tuple[str, dict[str, Any] | None]:
+        """Begins a choice. Returns its prompt's text and scores, which are empty where the client wants no echo."""
+        logprobs = self._logprobs[choice] = CompletionLogprobs(self._top or 0, self._answers.names, self._is_shown)
+        if self._prompts is None:
+            return "", None
+        prompt = self._prompts[choice // self._made]
+        text = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
+        if self._top is None:
+            return text, None
+        return text, await logprobs.of(self._answers.prompt_scored(choice), self._answers.prompt_ids(choice)[0])
+
+    async def _scored(self, choice: int, token_ids: Sequence[int], scores: Scores | None) -> dict[str, Any] | None:
+        if self._top is None or scores is None:
+            return None
+        return await self._logprobs[choice].of(Scored(token_ids, scores))
+
+    def _is_shown(self, token: int) -> bool:
+        return not self._skips_special or self._tokenizer.piece(token) is not None
+
+
+def _text(parts: Sequence[Part]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, Content))
+
+
+def _choice(index: int, text: str, logprobs: dict[str, Any] | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
+
+
+def _joined(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Returns the scores of a prompt followed by those of its answer."""
+    if one is None or other is None:
+        return one or other
+    return {name: one[name] + other[name] for name in one}

@@ -1,0 +1,145 @@
+"""Holds what all of OpenAI's answers have: a head, the usage, figures, and the scores that clients ask for."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.openai.answers.json_pieces import json_pieces
+from gateway.openai.answers.logprobs import Scored, TokenNames, of_prompt
+from gateway.openai.answers.replies import DONE, Answer, event
+from gateway.openai.bodies.schemas import SamplingFields, StreamOptions
+from gateway.requests.request import Request
+from gateway.requests.stream import Delta, Stream
+from gateway.text.token_bytes import TokenBytes
+
+NO_OPTIONS = StreamOptions()
+END = b"\n\n"  # of an event
+
+encode = msgspec.json.Encoder().encode
+
+
+class Answers:
+    """Describes one answer. Its choices are the samples of `requests`, of which there is one for each prompt, in order.
+
+    `kind` is the answer's `object`. `made` is False where no tokens were asked for, and one was made all the same.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        model: str,
+        body: SamplingFields,
+        requests: Sequence[Request],
+        tokens: TokenBytes,
+        made: bool = True,
+    ) -> None:
+        self._head = {
+            "id": f"{name}-{requests[0].id}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": None,
+        }
+        self._requests = requests
+        self._streams: list[Stream] = []
+        self._request_of: list[Request] = []  # of each choice
+        for request in requests:
+            self._streams += request.streams
+            self._request_of += [request] * len(request.streams)
+        self._prompt_top = body.prompt_logprobs
+        self._made = made
+        options = body.stream_options or NO_OPTIONS
+        self._include_usage = bool(options.include_usage)
+        self._continuous = bool(options.continuous_usage_stats)
+        # What all chunks have in front of their choice and behind it, as JSON already.
+        self._front = b"data: " + encode(self._head)[:-1] + b',"choices":['
+        self._rest = (b'],"usage":null}' if self._include_usage else b"]}") + END
+        self.names = TokenNames(tokens, bool(body.return_tokens_as_token_ids))
+        self.wants_ids = bool(body.return_token_ids)
+        self.wants_all = self.wants_ids or self._continuous  # a token without text gives a chunk too
+        self.choices = len(self._streams)
+
+    def chunk(self, choice: dict[str, Any], more: dict[str, Any] | None = None) -> bytes:
+        """Returns the event of a chunk with this choice, and `more` fields beside it."""
+        return self._front + encode(choice) + self._behind(choice, more)
+
+    def pieces(self, choice: dict[str, Any]) -> Iterator[bytes]:
+        """Yields the event of a chunk that may be large, because its choice has the scores of a prompt."""
+        yield self._front
+        yield from json_pieces(choice)
+        yield self._behind(choice, None)
+
+    def _behind(self, choice: dict[str, Any], more: dict[str, Any] | None) -> bytes:
+        """Returns what a chunk has behind its choice, as JSON."""
+        if self._continuous:
+            more = {"usage": self._usage_so_far(choice["index"]), **(more or {})}
+        elif more is not None and self._include_usage:
+            more = {"usage": None, **more}
+        return self._rest if more is None else b"]," + encode(more)[1:] + END
+
+    def finish(self, choice: dict[str, Any], delta: Delta, reason: str, last: bool) -> bytes:
+        """Returns the last chunk of a choice. That of a stream carries figures for `vllm bench serve`."""
+        choice |= {"finish_reason": reason, "stop_reason": delta.stop_reason}
+        return self.chunk(choice, {"metrics": self._metrics()} if last and not self._include_usage else None)
+
+    def last(self, thoughts: int | None = None) -> bytes:
+        """Returns the end of a stream, behind a chunk with the usage if the client wants it."""
+        if not self._include_usage:
+            return DONE
+        usage = {**self._head, "choices": [], "usage": self._usage(thoughts), "metrics": self._metrics()}
+        return event(usage) + DONE
+
+    def whole(self, choices: list[dict[str, Any]], thoughts: int | None = None) -> dict[str, Any]:
+        """Returns the whole answer with these choices."""
+        return {**self._head, "choices": choices, "usage": self._usage(thoughts), "metrics": self._metrics()}
+
+    def ids(self, token_ids: Sequence[int]) -> dict[str, Any]:
+        """Returns a choice's field `token_ids` if the client wants it."""
+        return {"token_ids": token_ids} if self.wants_ids else {}
+
+    def prompt_ids(self, choice: int) -> list[int]:
+        """Returns the token ids of a choice's prompt."""
+        return self._request_of[choice].samples[0].prompt.token_ids
+
+    def prompt_scored(self, choice: int) -> Scored:
+        """Returns the tokens of a choice's prompt with their scores: all but the first."""
+        return Scored(self.prompt_ids(choice)[1:], self._request_of[choice].prompt_scores)
+
+    async def prompt_logprobs(self, choice: int) -> dict[str, Any]:
+        """Returns the field `prompt_logprobs` if the client wants it."""
+        if self._prompt_top is None:
+            return {}
+        return {"prompt_logprobs": await of_prompt(self.prompt_scored(choice), self._prompt_top, self.names)}
+
+    def _usage(self, thoughts: int | None) -> dict[str, Any]:
+        """Counts tokens: those of each prompt once, however many samples it has, and those of all choices."""
+        prompt = sum(len(request.samples[0].prompt.token_ids) for request in self._requests)
+        output = sum(len(stream.sample.tokens) for stream in self._streams) if self._made else 0
+        cached = sum(max(sample.stages.cached_tokens for sample in request.samples) for request in self._requests)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": output,
+            "total_tokens": prompt + output,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        } | ({} if thoughts is None else {"completion_tokens_details": {"reasoning_tokens": thoughts}})
+
+    def _usage_so_far(self, choice: int) -> dict[str, Any]:
+        """Counts the tokens of one choice and its prompt."""
+        sample = self._streams[choice].sample
+        prompt, output = len(sample.prompt.token_ids), len(sample.tokens) if self._made else 0
+        return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+
+    def _metrics(self) -> dict[str, float]:
+        now = time.monotonic()
+        return {
+            "queue_time_ms": round(max(stream.sample.stages.queue_ms for stream in self._streams), 3),
+            "time_to_first_token_ms": round(min(stream.timings(now).ttft_ms for stream in self._streams), 3),
+        }
+
+
+def ended(answer: Answer) -> dict[str, Any]:
+    """Returns how a whole answer ended."""
+    return {"finish_reason": answer.finish, "stop_reason": answer.stop_reason}

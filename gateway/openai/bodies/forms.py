@@ -1,0 +1,47 @@
+"""Finds what form a body asks of its answer. There are several fields for it, OpenAI's and vLLM's; one may be used."""
+
+from gateway.errors import conflict
+from gateway.grammar.forms import Form
+from gateway.openai.bodies.formats import Choices, JSONObjectFormat, JSONSchema, JSONSchemaFormat, StructuredOutputs
+from gateway.openai.bodies.schemas import SamplingFields
+
+
+def form_of(body: SamplingFields) -> Form | None:
+    """Returns the form that is asked for, or None. Raises `APIError` for more than one."""
+    forms = _response_format(body) + _structured(body.structured_outputs or StructuredOutputs()) + _guided(body)
+    if len(forms) > 1:
+        message = f"{forms[1].param}: the form of the answer is said by {forms[0].param} already; give one of them"
+        raise conflict(message, forms[1].param)
+    return forms[0] if forms else None
+
+
+def _response_format(body: SamplingFields) -> list[Form]:
+    match body.response_format:
+        case JSONObjectFormat():
+            return [Form("json_object")]
+        case JSONSchemaFormat(named):
+            return [Form("json_schema", named.schema, "response_format.json_schema.schema")]
+        case _:
+            return []
+
+
+def _structured(asked: StructuredOutputs) -> list[Form]:
+    forms = [Form("json_object", param="structured_outputs.json_object")] if asked.json_object else []
+    return forms + _given("structured_outputs.", asked.json, asked.regex, asked.choice, asked.grammar)
+
+
+def _guided(body: SamplingFields) -> list[Form]:
+    return _given("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
+
+
+def _given(
+    prefix: str, json: JSONSchema | str | None, regex: str | None, choice: Choices | None, grammar: str | None
+) -> list[Form]:
+    """Returns what of vLLM's forms is given; `prefix` is what the names of their fields begin with."""
+    forms = [
+        None if json is None else Form("json_schema", json, f"{prefix}json"),
+        None if regex is None else Form("regex", regex, f"{prefix}regex"),
+        None if choice is None else Form("choice", choice, f"{prefix}choice"),
+        None if grammar is None else Form("grammar", grammar, f"{prefix}grammar"),
+    ]
+    return [form for form in forms if form is not None]

@@ -1,0 +1,125 @@
+"""Parses the bodies of requests, and says of a bad one in a sentence what is wrong with which field."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from gateway.errors import APIError, invalid
+from gateway.openai.bodies.messages import MESSAGES, PARTS
+from gateway.openai.bodies.nesting import NESTING, is_too_deep
+from gateway.openai.bodies.parameters import CHAT, COMPLETION, implemented
+from gateway.openai.bodies.schemas import PROMPTS, ChatRequest, CompletionRequest
+
+Body = TypeVar("Body")
+WHOLE = float(1 << 53)  # up to which a float has each integer
+
+
+def _number(written: str) -> float:
+    """Returns a number that JSON writes with a fraction of zero, or an exponent, as the integer that it is."""
+    number = float(written)
+    if math.isinf(number):
+        raise ValueError("out of range")
+    return int(number) if number.is_integer() and abs(number) <= WHOLE else number
+
+
+_decoder = msgspec.json.Decoder(float_hook=_number)
+
+
+def parse_chat(body: bytes) -> ChatRequest:
+    """Returns the body of a chat. Raises `APIError` for whatever is wrong with it."""
+    return chat_request(json_object(body))
+
+
+def parse_completion(body: bytes) -> CompletionRequest:
+    """Returns the body of a completion. Raises `APIError` for whatever is wrong with it."""
+    fields = implemented(json_object(body), COMPLETION)
+    prompt = fields.get("prompt")
+    if isinstance(prompt, list) and len(prompt) > PROMPTS and not isinstance(prompt[0], int):
+        raise invalid(f"prompt: {len(prompt)} prompts are more than {PROMPTS}", "prompt")
+    return converted(fields, CompletionRequest)
+
+
+def chat_request(given: Mapping[str, Any]) -> ChatRequest:
+    """Returns a chat that is there as plain data. Raises `APIError` for whatever is wrong with it."""
+    fields = implemented(given, CHAT)
+    check_messages(fields.get("messages"))
+    return converted(fields, ChatRequest)
+
+
+def check_messages(messages: Any) -> None:
+    """Raises `APIError` for what is wrong with messages and types cannot say. What is no list of them is let pass."""
+    if not isinstance(messages, list):
+        return
+    if len(messages) > MESSAGES:
+        raise invalid(f"messages: {len(messages)} messages are more than {MESSAGES}", "messages")
+    for number, message in enumerate(messages):
+        if isinstance(message, dict):
+            _check_message(message, f"messages[{number}]")
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """Returns a body as plain data. Raises `APIError` if it is no JSON object in UTF-8."""
+    try:
+        body.decode()
+        found = _decoder.decode(body)
+    except UnicodeDecodeError as error:
+        raise invalid(f"the body is not UTF-8: byte {error.start} cannot be decoded", code="invalid_encoding") from None
+    except msgspec.ValidationError:
+        raise invalid("the body has a number that is out of range", code="invalid_value") from None
+    except msgspec.DecodeError as error:
+        raise invalid(f"the body is not JSON: {error}", code="invalid_json") from None
+    except RecursionError:
+        raise invalid("the body is nested too deeply", code="invalid_json") from None
+    if not isinstance(found, dict):
+        raise invalid("the body is not a JSON object", code="invalid_json")
+    if is_too_deep(found):
+        raise invalid(f"the body is nested more than {NESTING} levels deep", code="nested_too_deeply")
+    return found
+
+
+def converted(fields: Mapping[str, Any], kind: type[Body]) -> Body:
+    """Returns plain data as a struct. Raises `APIError` with the name of the field that does not fit."""
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from None
+
+
+def _check_message(message: Mapping[str, Any], where: str) -> None:
+    """Raises `APIError` for what types cannot say: content that is missing, and parts that are not text."""
+    content = message.get("content")
+    if content is None and message.get("role") != "assistant":
+        if "content" in message:
+            raise invalid(
+                f"{where}.content is null, and only an assistant's may be", f"{where}.content", "invalid_type"
+            )
+        raise invalid(f"{where}.content is missing", f"{where}.content", "missing_required_parameter")
+    for number, part in enumerate(content if isinstance(content, list) else ()):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind not in PARTS:
+            name = f"{where}.content[{number}].type"
+            raise invalid(f"{name}: parts of the type {kind[:64]!r} are not supported, only text is", name)
+
+
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTALL)
+
+
+def _refusal(error: str) -> APIError:
+    """Returns msgspec's sentence as an error, with the field's name in front and as `param`."""
+    place = _PLACE.match(error)
+    assert place is not None
+    what, path = place["what"], (place["path"] or "").lstrip(".")
+    for pattern, sentence, code in (
+        (_UNKNOWN, "{} is not a parameter", "unknown_parameter"),
+        (_MISSING, "{} is missing", "missing_required_parameter"),
+    ):
+        if found := pattern.match(what):
+            name = f"{path}.{found['name']}" if path else found["name"]
+            return invalid(sentence.format(name), name, code)
+    code = "invalid_type" if " got " in what else "invalid_value"
+    return invalid(f"{path}: {what[0].lower()}{what[1:]}" if path else what, path or None, code)

@@ -1,0 +1,156 @@
+"""Defines the bodies of /v1/chat/completions and /v1/completions: strict types, and every limit in its type."""
+
+from typing import Annotated, Literal, cast
+
+from msgspec import Meta, Struct
+
+from core.scores import MOST_TOP
+from gateway.errors import conflict, invalid
+from gateway.openai.bodies.formats import Choices, GrammarText, JSONSchema, ResponseFormat, StructuredOutputs
+from gateway.openai.bodies.messages import Messages
+from gateway.openai.bodies.tools import TOOLS, Function, FunctionChoice, Tool, ToolChoice
+
+STOPS = 16  # stop strings that a request may have
+STOP_IDS = 128  # token ids that end an answer
+BIASES = 1024  # tokens whose logits a request may change
+BAD_WORDS = 128
+ALLOWED = 16384  # token ids to which a request may restrict its answer
+PROMPTS = 128  # that one completion request may have
+LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1  # priorities that a request may have
+
+TEMPLATE_OPTIONS = frozenset(
+    {
+        "enable_thinking",
+        "thinking",
+        "thinking_mode",
+        "thinking_budget",
+        "reasoning_budget",
+        "reasoning_effort",
+        "reasoning_strategy",
+        "clear_thinking",
+        "preserve_thinking",
+        "model_identity",
+        "date_string",
+        "tools_in_user_message",
+    }
+)
+"""What clients may tell a chat template: names that templates ask for, and that none of them uses for its own ends."""
+
+StopText = Annotated[str, Meta(min_length=1, max_length=256)]
+Label = Annotated[str, Meta(max_length=512)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Top = Annotated[int, Meta(ge=0, le=MOST_TOP)]
+Biases = Annotated[
+    dict[str, Annotated[float, Meta(ge=-100, le=100)]],
+    Meta(max_length=BIASES, extra_json_schema={"propertyNames": {"pattern": "^[0-9]{1,10}$"}}),
+]
+KeywordText = Annotated[str, Meta(max_length=1024)]
+TemplateOptions = Annotated[
+    dict[str, bool | int | float | KeywordText | None],
+    Meta(extra_json_schema={"propertyNames": {"enum": sorted(TEMPLATE_OPTIONS)}}),
+]
+
+
+class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """Says what a stream contains beside the answer."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # the usage so far, in every chunk
+    include_obfuscation: Literal[False] | None = None
+
+
+class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Holds the parameters that both kinds of completion have."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None  # 0 only beside `echo`
+    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
+    logit_bias: Biases | None = None
+    allowed_token_ids: Annotated[list[int], Meta(min_length=1, max_length=ALLOWED)] | None = None
+    bad_words: Annotated[list[StopText], Meta(max_length=BAD_WORDS)] | None = None
+    seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=STOPS)] | None = None
+    stop_token_ids: Annotated[list[int], Meta(max_length=STOP_IDS)] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    n: Annotated[int, Meta(ge=1)] | None = None
+    best_of: Annotated[int, Meta(ge=1)] | None = None
+    prompt_logprobs: Top | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: JSONSchema | str | None = None
+    guided_regex: GrammarText | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: GrammarText | None = None
+    priority: Annotated[int, Meta(ge=LOWEST, le=HIGHEST)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    # Labels, which change nothing here.
+    user: Label | None = None
+    safety_identifier: Label | None = None
+    prompt_cache_key: Label | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
+    store: bool | None = None
+    metadata: Annotated[dict[str, Label], Meta(max_length=16)] | None = None
+
+    def stops(self) -> tuple[str, ...]:
+        """Returns the stop strings."""
+        if isinstance(self.stop, str):
+            return (self.stop,)
+        return tuple(self.stop or ())
+
+    def limit(self) -> int | None:
+        """Returns the limit of output tokens, under either of its names, or None. Raises `APIError` if they differ."""
+        both = {value for value in (self.max_tokens, self.max_completion_tokens) if value is not None}
+        if len(both) > 1:
+            raise conflict("max_tokens and max_completion_tokens differ; give one of them", "max_completion_tokens")
+        return both.pop() if both else None
+
+
+class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Holds the body of /v1/chat/completions. Other interfaces' bodies are translated into it."""
+
+    messages: Messages
+    tools: Annotated[list[Tool], Meta(max_length=TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Annotated[list[Function], Meta(max_length=TOOLS)] | None = None
+    function_call: FunctionChoice | None = None
+    logprobs: bool | None = None
+    top_logprobs: Top | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    chat_template_kwargs: TemplateOptions | None = None
+
+
+class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Holds the body of /v1/completions. A prompt is text or token ids; of a list, each prompt has `n` choices."""
+
+    prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+    suffix: str | None = None
+    echo: bool | None = None
+    logprobs: Top | None = None
+
+    def only_echo(self) -> bool:
+        """Tells whether only the prompt is wanted, with its scores: no token behind it."""
+        return bool(self.echo) and self.max_tokens == 0
+
+    def prompts(self) -> list[str | list[int]]:
+        """Returns its prompts, each as text or as token ids. Raises `APIError` for a list that mixes them."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        kinds = set(map(type, self.prompt))
+        if len(kinds) > 1:
+            raise invalid("prompt: a list holds only texts, only token ids, or only lists of token ids", "prompt")
+        return [cast(list[int], self.prompt)] if int in kinds else cast(list[str | list[int]], self.prompt)

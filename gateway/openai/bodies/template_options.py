@@ -1,0 +1,23 @@
+"""Settles what a chat template is told beside messages and tools: how the model shall think, mostly."""
+
+from typing import Any
+
+from gateway.errors import invalid
+from gateway.openai.bodies.schemas import TEMPLATE_OPTIONS, ChatRequest
+
+
+def template_options(body: ChatRequest) -> dict[str, Any]:
+    """Returns the options of a chat's template. Raises `APIError` for names that are not in `TEMPLATE_OPTIONS`."""
+    given = body.chat_template_kwargs or {}
+    unknown = next((name for name in given if name not in TEMPLATE_OPTIONS), None)
+    if unknown is not None:
+        name = f"chat_template_kwargs.{unknown[:64]}"
+        raise invalid(
+            f"{name} is not supported; these are: {', '.join(sorted(TEMPLATE_OPTIONS))}", name, "unsupported_parameter"
+        )
+    if body.reasoning_effort is None:
+        return dict(given)
+    effort: dict[str, Any] = {"reasoning_effort": body.reasoning_effort}
+    if body.reasoning_effort == "none":
+        effort |= {"enable_thinking": False, "thinking": False}
+    return effort | given

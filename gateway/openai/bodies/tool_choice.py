@@ -1,0 +1,49 @@
+"""Settles which tools an answer may call, of OpenAI's two ways of saying so: tools, and functions before them."""
+
+from gateway.errors import APIError, conflict, invalid
+from gateway.openai.bodies.schemas import ChatRequest
+from gateway.openai.bodies.tools import Function, FunctionName, NamedTool
+from gateway.output.tools import Tool, ToolUse
+
+
+def functions_of(body: ChatRequest) -> list[Function]:
+    """Returns the functions that a chat describes, in either way. Raises `APIError` for both, and for equal names."""
+    if body.tools and body.functions:
+        raise conflict("functions: the tools are said by tools already; give one of them", "functions")
+    functions = [tool.function for tool in body.tools or ()] or list(body.functions or ())
+    names = [function.name for function in functions]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        where = "tools" if body.tools else "functions"
+        raise conflict(f"{where}: two have the name {twice!r}", where)
+    return functions
+
+
+def tool_use_of(body: ChatRequest) -> ToolUse | None:
+    """Returns what the answer may call, and whether it has to; None: nothing. Raises `APIError`."""
+    functions = functions_of(body)
+    legacy = body.functions is not None or body.function_call is not None
+    choice, param = (body.function_call, "function_call") if legacy else (body.tool_choice, "tool_choice")
+    if choice == "none" or (not functions and choice in (None, "auto")):
+        return None
+    if not functions:
+        raise conflict(f"{param}: there are no tools to choose from", param)
+    tools = tuple(Tool(one.name, one.parameters, bool(one.strict)) for one in functions)
+    parallel = body.parallel_tool_calls is not False and not legacy
+    match choice:
+        case None | "auto":
+            return ToolUse(tools, must=False, parallel=parallel)
+        case "required":
+            return ToolUse(tools, must=True, parallel=parallel)
+        case NamedTool(function=FunctionName(name)) | FunctionName(name):
+            chosen = tuple(tool for tool in tools if tool.name == name)
+            if not chosen:
+                raise conflict(f"{param}: there is no tool with the name {name!r}", param)
+            return ToolUse(chosen, must=True, parallel=False)
+    raise AssertionError(f"no such choice: {choice}")
+
+
+def no_tools(body: ChatRequest, model: str) -> APIError:
+    """Returns the refusal of tools that a model's template does not know."""
+    param = "tools" if body.tools else "functions"
+    return invalid(f"{param}: the chat template of {model} takes no tools", param, "no_tool_template")

@@ -1,0 +1,25 @@
+"""Joins messages that follow each other into one turn: other APIs give it in pieces, chat templates want it whole."""
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from gateway.openai.bodies.messages import Message, TextPart
+
+
+def joined(messages: Sequence[Message]) -> Message:
+    """Returns one message that says what all of these say, in time in proportion to them; there is at least one."""
+    if len(messages) == 1:
+        return messages[0]
+    contents = [one.content for one in messages if one.content is not None]
+    thoughts = [one.reasoning_content for one in messages if one.reasoning_content]
+    return structs.replace(
+        messages[0],
+        content=contents[0] if len(contents) == 1 else [part for one in contents for part in _parts(one)] or None,
+        tool_calls=[call for one in messages for call in one.tool_calls or ()] or None,
+        reasoning_content="\n".join(thoughts) or None,
+    )
+
+
+def _parts(content: str | list[TextPart]) -> list[TextPart]:
+    return [TextPart(type="text", text=content)] if isinstance(content, str) else content

@@ -1,0 +1,171 @@
+"""Joins attention over parts of the keys, so that few queries of a long sequence can fill a device.
+
+    o = sum_i w_i o_i / sum_i w_i                                 w_i = 2^(l_i - max_j l_j)
+
+of parts with attention o_i and log-sum-exp l_i, base 2, of their scores (Dao et al., "Flash-Decoding for long-context
+inference", 2023, https://pytorch.org/blog/flash-decoding/).
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.attention.attention_tiles import LOWEST
+from kernels.sizes import power_of_two
+
+MAX_SPLITS, FEW_SPLITS = 64, 8
+"""The kernel that joins parts is compiled twice, for up to so many."""
+SHORTEST_PART = 512
+"""Positions. With fewer, the start of a part's program and its result are no longer small beside its keys."""
+
+
+def split_count(programs: int, room: int, longest: int) -> int:
+    """Returns how many parts to split sequences in, so that `programs` become as many as the device has `room` for.
+
+    Sequences have up to `longest` tokens.
+    """
+    return max(1, min(room // programs, longest // SHORTEST_PART, MAX_SPLITS))
+
+
+def parts_of(output: Tensor, splits: int) -> tuple[Tensor, Tensor]:
+    """Allocates memory for the parts of `output` `[tokens, heads, dim]`.
+
+    Returns their attention `[splits, tokens, heads, dim]` and log-sum-exps `[splits, tokens, heads]`, both fp32.
+    """
+    if splits == 1:
+        return output, output  # the only part is the result, and its log-sum-exp is not kept
+    parts = output.new_empty((splits, *output.shape), dtype=torch.float32)
+    return parts, output.new_empty(parts.shape[:-1], dtype=torch.float32)
+
+
+@triton.jit
+def store_part(
+    parts: tl.tensor,
+    sums: tl.tensor,
+    place: tl.tensor,  # [ROWS] which rows of all parts these are
+    kept: tl.tensor,  # [ROWS] whether they are any: others pad the tile
+    weighted: tl.tensor,  # [ROWS, PADDED], as attend_tiles returns it
+    highest: tl.tensor,  # [ROWS]
+    total: tl.tensor,  # [ROWS]
+    DIM: tl.constexpr,
+    SPLIT: tl.constexpr,
+) -> None:
+    """Finishes the softmax of a tile's rows. A row that saw no key is zero, and has no share when parts are joined."""
+    PADDED: tl.constexpr = weighted.shape[1]
+    dims = tl.arange(0, PADDED)[None, :]
+    # A row that saw a key has a total of at least 1: the share of its highest score.
+    filled = tl.maximum(total, 1.0)
+    found = (weighted / filled[:, None]).to(parts.dtype.element_ty)
+    tl.store(parts + place[:, None] * DIM + dims, found, mask=kept[:, None] & (dims < DIM))
+    if SPLIT:
+        tl.store(sums + place, tl.where(total > 0.0, highest + tl.log2(filled), float("-inf")), mask=kept)
+
+
+def join_parts(parts: Tensor, sums: Tensor, output: Tensor) -> None:
+    """Joins what `parts_of` gave into `output`. What a part without a share has left in `parts` is not read.
+
+    Args:
+        parts: `[splits, tokens, heads, dim]` fp32, each part's attention.
+        sums: `[splits, tokens, heads]` fp32, log-sum-exps of their scores, base 2; -infinity: the part has no share.
+        output: `[tokens, heads, dim]`, contiguous; it is written.
+
+    Example: parts `[8, 2, 32, 128]`, sums `[8, 2, 32]`, output `[2, 32, 128]`.
+    """
+    splits, tokens, heads, dim = parts.shape
+    _join[(tokens * heads,)](
+        parts,
+        sums,
+        output,
+        splits,
+        # Two kernels, not one for each number of splits: the next would be compiled while a request waits.
+        SPLITS=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS,
+        DIM=dim,
+        PADDED=power_of_two(dim),
+        num_warps=_warps(dim),
+    )
+
+
+def _warps(dim: int) -> int:
+    """Returns how many warps hold `MAX_SPLITS` parts of a row in their registers."""
+    return 4 if dim <= 256 else 16
+
+
+@triton.jit(do_not_specialize=["splits"])
+def _join(
+    parts: tl.tensor,
+    sums: tl.tensor,
+    output: tl.tensor,
+    splits: tl.tensor,
+    SPLITS: tl.constexpr,
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, SPLITS)
+    place = part * tl.num_programs(0).to(tl.int64) + row
+    _store_joined(parts, sums, place, part < splits, output + row * DIM, DIM, PADDED)
+
+
+@triton.jit
+def _store_joined(
+    parts: tl.tensor,
+    sums: tl.tensor,
+    place: tl.tensor,  # [SPLITS] which rows of all parts are to be joined
+    kept: tl.tensor,  # [SPLITS] whether they are any
+    target: tl.tensor,  # where the result's first value goes
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+) -> None:
+    """Joins parts of one row, and stores it."""
+    dims = tl.arange(0, PADDED)
+    summed = tl.load(sums + place, mask=kept, other=float("-inf"))
+    shares = tl.exp2(summed - tl.maximum(tl.max(summed, 0), LOWEST))
+    inside = (shares > 0.0)[:, None] & (dims < DIM)[None, :]
+    found = tl.load(parts + place[:, None] * DIM + dims[None, :], mask=inside, other=0.0)
+    joined = tl.sum(found * shares[:, None], 0) / tl.maximum(tl.sum(shares, 0), 1.0)
+    tl.store(target + dims, joined.to(target.dtype.element_ty), mask=dims < DIM)
+
+
+def join_pieces(parts: Tensor, sums: Tensor, starts: Tensor, output: Tensor) -> None:
+    """Joins the pieces of those sequences that were cut into several; the others' results are in `output` already.
+
+    Args:
+        parts: `[pieces, heads, dim]` fp32, each piece's attention.
+        sums: `[pieces, heads]` fp32, log-sum-exps of their scores, base 2; -infinity: the piece has no share.
+        starts: `[works + 1]` int32, the first piece of each sequence; at most `MAX_SPLITS` each.
+        output: `[works, heads, dim]`, contiguous; rows of sequences of several pieces are written.
+
+    Example: parts `[9, 32, 128]`, sums `[9, 32]`, starts `[0, 1, 9]`, output `[2, 32, 128]`: the second is joined.
+    """
+    works, heads, dim = output.shape
+    _join_pieces[(heads, works)](
+        parts,
+        sums,
+        starts,
+        output,
+        PIECES=MAX_SPLITS,
+        DIM=dim,
+        PADDED=power_of_two(dim),
+        num_warps=_warps(dim),
+    )
+
+
+@triton.jit(do_not_specialize_on_alignment=["starts"])
+def _join_pieces(
+    parts: tl.tensor,
+    sums: tl.tensor,
+    starts: tl.tensor,
+    output: tl.tensor,
+    PIECES: tl.constexpr,
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+) -> None:
+    head, heads = tl.program_id(0), tl.num_programs(0)
+    work = tl.program_id(1).to(tl.int64)
+    begin, end = tl.load(starts + work), tl.load(starts + work + 1)
+    if end - begin == 1:
+        return
+    piece = begin + tl.arange(0, PIECES)
+    place = piece.to(tl.int64) * heads + head
+    _store_joined(parts, sums, place, piece < end, output + (work * heads + head) * DIM, DIM, PADDED)

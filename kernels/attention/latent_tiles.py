@@ -1,0 +1,169 @@
+"""Holds what the two kernels of latent attention share: online softmax over tiles of latent vectors, and checks.
+
+    s_j = scale (q c_j + r k_j)                    o = sum_j softmax(s)_j c_j
+
+of a query's part q for latent vectors c_j and its part r for rotated keys k_j. It is attention of many heads to one
+vector of each token, `[c | k]`, whose first part is its value as well: multi-head latent attention in its absorbed form
+(DeepSeek-V2, 2024, https://arxiv.org/abs/2405.04434, section 2.1). A tile of vectors is read once, for both products of
+all rows of a tile of queries. The steps of the softmax are those of attention_tiles.py.
+
+One layer of the pool is `[blocks, 1, block, latent + rope]`.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.attention.attention_tiles import LOG2_E
+from kernels.device import is_hopper
+from kernels.sizes import power_of_two, tile_count
+from kernels.tuning import Config, tuned
+
+LEAST, MOST_LATENT, MOST_ROPE = 16, 512, 128
+"""Numbers of either part of a tile: the tensor cores take no fewer, and registers hold no more sums of many rows."""
+GROUPED = Config({"ROWS": 64, "TILE": 32}, warps=8, stages=2)
+WITHOUT_GROUPS = Config({"ROWS": 16, "TILE": 32}, warps=4, stages=2)
+SINGLE = Config({"ROWS": 16, "TILE": 16}, warps=8, stages=2)
+"""The defaults: on Hopper, elsewhere or where heads are few, and for fp32. Blackwell's larger tiles spill registers."""
+CONFIGS = (
+    GROUPED,
+    Config({"ROWS": 64, "TILE": 64}, warps=8, stages=2),
+    Config({"ROWS": 32, "TILE": 32}, warps=8, stages=2),
+    Config({"ROWS": 16, "TILE": 64}, warps=4, stages=2),
+    WITHOUT_GROUPS,
+    SINGLE,
+)
+
+
+def unsupported(dtype: torch.dtype, latent: int, rope: int, block: int) -> str:
+    """Says in one sentence why vectors of so many numbers cannot be attended to; empty: they can."""
+    if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"latent attention supports fp32, fp16 and bf16, not {str(dtype).removeprefix('torch.')}"
+    if latent > MOST_LATENT or rope > MOST_ROPE:
+        return f"latent attention supports up to {MOST_LATENT} + {MOST_ROPE} numbers, not {latent} + {rope}"
+    if block < 8 or block % 8:
+        return f"attention supports block sizes that are multiples of 8, not {block}"
+    return ""
+
+
+def programs_of(heads: int) -> int:
+    """Returns for how many programs one piece of a sequence counts: each fills a processor by half, or more."""
+    return 2 * tile_count(heads, GROUPED.tiles["ROWS"])
+
+
+class Shape(NamedTuple):
+    """Holds what a layer of the pool and its queries decide of a launch."""
+
+    dtype: torch.dtype
+    heads: int
+    latent: int
+    rope: int
+    block: int
+
+    def config(self, kernel: str, device: torch.device) -> Config:
+        """Returns the config that was measured for this shape on the device, or a default."""
+        default = GROUPED if is_hopper(device) and self.heads > WITHOUT_GROUPS.tiles["ROWS"] else WITHOUT_GROUPS
+        name = f"{str(self.dtype).removeprefix('torch.')},heads={self.heads},latent={self.latent}"
+        return tuned(kernel, name, device, SINGLE if self.dtype == torch.float32 else default)
+
+    def options(self, config: Config, scale: float, *, split: bool) -> dict[str, float]:
+        """Returns the keyword arguments that either kernel is launched with."""
+        return {
+            "SCALE": scale * LOG2_E,
+            "HEADS": self.heads,
+            "LATENT": self.latent,
+            "ROPE": self.rope,
+            "LATENT_TILE": max(LEAST, power_of_two(self.latent)),
+            "ROPE_TILE": max(LEAST, power_of_two(self.rope)),
+            "BLOCK": self.block,
+            "SPLIT": split,
+            "STAGES": config.stages,
+            **config.options(),
+        }
+
+
+def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Tensor, latent: int) -> Shape:
+    """Checks the arguments that both kernels take, as their wrappers describe them, and returns their shape."""
+    _, heads, width = queries.shape
+    _, vectors, block, pool_width = pool.shape
+    assert vectors == 1 and pool_width == width and pool.is_contiguous() and pool.dtype == queries.dtype
+    assert not unsupported(pool.dtype, latent, width - latent, block)
+    assert queries.is_contiguous()
+    assert block_tables.stride(1) == 1 and len(block_tables) == len(kv_lengths) and kv_lengths.is_contiguous()
+    assert block_tables.dtype == kv_lengths.dtype == torch.int32
+    return Shape(pool.dtype, heads, latent, width - latent, block)
+
+
+@triton.jit
+def load_queries(
+    queries: tl.tensor,
+    row: tl.tensor,  # [ROWS] rows of all queries' heads
+    kept: tl.tensor,  # [ROWS] whether they are any: others pad the tile
+    LATENT: tl.constexpr,
+    ROPE: tl.constexpr,
+    LATENT_TILE: tl.constexpr,
+    ROPE_TILE: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Returns both parts of queries, `[ROWS, LATENT_TILE]` and `[ROWS, ROPE_TILE]`, zero where there are none."""
+    here = queries + (row * (LATENT + ROPE))[:, None]
+    latent = tl.arange(0, LATENT_TILE)[None, :]
+    rope = tl.arange(0, ROPE_TILE)[None, :]
+    first = tl.load(here + latent, mask=kept[:, None] & (latent < LATENT), other=0.0)
+    second = tl.load(here + LATENT + rope, mask=kept[:, None] & (rope < ROPE), other=0.0)
+    return first, second
+
+
+@triton.jit
+def attend_latents(
+    first_part: tl.tensor,  # [ROWS, LATENT_TILE]
+    second_part: tl.tensor,  # [ROWS, ROPE_TILE]
+    weighted: tl.tensor,  # [ROWS, LATENT_TILE] fp32
+    highest: tl.tensor,  # [ROWS] fp32
+    total: tl.tensor,  # [ROWS] fp32
+    first: tl.tensor,  # the first position, a multiple of TILE
+    end: tl.tensor,  # one past the last
+    at: tl.tensor,  # [ROWS] positions of the queries, which see up to there
+    pool: tl.tensor,
+    block_stride: tl.tensor,
+    table: tl.tensor,  # the sequence's blocks
+    SCALE: tl.constexpr,
+    LATENT: tl.constexpr,
+    ROPE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Takes the positions first … end - 1 into (weighted, highest, total), and returns those."""
+    LATENT_TILE: tl.constexpr = first_part.shape[1]
+    ROPE_TILE: tl.constexpr = second_part.shape[1]
+    latent = tl.arange(0, LATENT_TILE)[None, :]
+    rope = tl.arange(0, ROPE_TILE)[None, :]
+    lanes = tl.arange(0, TILE)
+    # Looked up one tile ahead, as in attention_tiles.py.
+    blocks = tl.load(table + (first + lanes).to(tl.uint32) // BLOCK, mask=first + lanes < end, other=0)
+    for start in tl.range(first, end, TILE, num_stages=STAGES):
+        positions = start + lanes
+        # 64 bits: a pool can have more than 2^31 elements.
+        rows = blocks.to(tl.int64) * block_stride + positions.to(tl.uint32) % BLOCK * (LATENT + ROPE)
+        here = pool + rows[:, None]
+        there = (positions < end)[:, None]
+        vectors = tl.load(here + latent, mask=there & (latent < LATENT), other=0.0)
+        keys = tl.load(here + LATENT + rope, mask=there & (rope < ROPE), other=0.0)
+        ahead = positions + TILE
+        blocks = tl.load(table + ahead.to(tl.uint32) // BLOCK, mask=ahead < end, other=0)
+
+        scores = tl.dot(first_part, tl.trans(vectors), input_precision="ieee")
+        scores = tl.dot(second_part, tl.trans(keys), scores, input_precision="ieee")
+        scores = tl.where(positions[None, :] <= at[:, None], scores, float("-inf"))
+
+        risen = tl.maximum(highest, tl.max(scores, 1) * SCALE)
+        fading = tl.exp2(highest - risen)
+        shares = tl.exp2(scores * SCALE - risen[:, None])
+        highest = risen
+        total = total * fading + tl.sum(shares, 1)
+        weighted = weighted * fading[:, None]
+        weighted = tl.dot(shares.to(vectors.dtype), vectors, weighted, input_precision="ieee")
+    return weighted, highest, total

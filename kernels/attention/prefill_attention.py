@@ -1,0 +1,301 @@
+"""Computes causal attention of many queries over paged keys and values: ragged batches in one launch.
+
+    softmax(scale q k^T + mask) v
+
+tiled as in FlashAttention-2 (Dao, 2023, https://arxiv.org/abs/2307.08691; the steps are in attention_tiles.py). A tile
+of queries holds all heads that share a KV head, for which keys and values are loaded once. Only tiles of keys that are
+crossed by the diagonal, or by the edge of a sliding window, are masked; what no query sees is never loaded.
+
+Works differ in length, so tiles are numbered through the flat batch: tile t is of the last work w with
+query_start[w] // QUERIES + w <= t. That leaves each work as many tiles as it can need, and the host needs no table.
+They start from the end: the last tiles of a prompt see most keys, and light ones are left to fill the gaps.
+
+A few queries behind a long prefix that was cached make few tiles: then the keys are split too (attention_parts.py).
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.attention.attention_parts import MAX_SPLITS, join_parts, parts_of, split_count, store_part
+from kernels.attention.attention_tiles import PLAIN, Defaults, Scoring, attend_tiles, begin_rows, checked, result_of
+from kernels.device import multiplies_by_groups, processors
+from kernels.quantized.kv_bytes import views_of
+from kernels.sizes import power_of_two
+from kernels.tuning import Config
+
+DEFAULTS = Defaults(
+    usual=Config({"ROWS": 128, "TILE": 64}, warps=8, stages=3),
+    wide=Config({"ROWS": 128, "TILE": 32}, warps=8, stages=3),
+    single=Config({"ROWS": 32, "TILE": 16}, warps=8, stages=2),
+)
+WITHOUT_GROUPS = Defaults(
+    usual=Config({"ROWS": 128, "TILE": 32}, warps=8, stages=3),
+    wide=Config({"ROWS": 64, "TILE": 32}, warps=8, stages=2),
+    single=DEFAULTS.single,
+)
+"""On devices whose products take their operands from registers: larger tiles would spill them, and those of wide heads
+need more than the 99 KiB of shared memory that sm_86, 89 and 120 have."""
+CANDIDATES = (
+    DEFAULTS.usual,
+    Config({"ROWS": 128, "TILE": 128}, warps=8, stages=2),
+    Config({"ROWS": 64, "TILE": 64}, warps=4, stages=3),
+    Config({"ROWS": 64, "TILE": 128}, warps=4, stages=2),
+    DEFAULTS.wide,
+    WITHOUT_GROUPS.wide,
+    DEFAULTS.single,
+)
+
+SEARCHED = tl.constexpr(256)
+"""Works that a program looks through at once."""
+FULL = 64
+"""Rows that the tensor cores multiply at their full rate; four warps do."""
+
+
+def prefill_attention(
+    queries: Tensor,
+    pool: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    kv_lengths: Tensor,
+    *,
+    longest: int,
+    scoring: Scoring = PLAIN,
+    sinks: Tensor | None = None,
+    splits: int | None = None,
+    output: Tensor | None = None,
+    config: Config | None = None,
+) -> Tensor:
+    """Attends with each query to the tokens of its work that are stored up to its position.
+
+    Query i of work w stands at position kv_lengths[w] - queries of w + i.
+
+    Args:
+        queries: `[tokens, heads, dim]` in the pool's format, where that is not quantized; rows may be strided.
+        pool: one layer, `[blocks, kv_heads, 2, block, dim]`, or `[blocks, kv_heads, 2, bytes]`, contiguous.
+        block_tables: `[works, width]` int32, the blocks of each work's sequence in order.
+        query_start: `[works + 1]` int32, the rows of work w are query_start[w] … query_start[w + 1] - 1.
+        kv_lengths: `[works]` int32, stored tokens of each sequence, this step's among them.
+        longest: a bound of the queries of one work: if none fills a tile, tiles get smaller.
+        scoring: the scale and the soft cap of scores, and the window of positions that a query sees.
+        sinks: `[heads]` fp32, a score for each head of a key whose value is 0; None: there is no such key.
+        splits: equal parts that the keys of each tile are cut into; by default as many as the device has processors
+            for, if sequences are as long as the tables are wide.
+        output: where the result goes, as it is returned; by default it is allocated.
+
+    Returns `[tokens, heads, dim]`, contiguous; zeros for a work of length 0, undefined from query_start[works] on.
+
+    Example: 5 new tokens behind 32 stored ones, and a prompt of 3; 32 query heads on 8 KV heads of 128 values: queries
+    `[8, 32, 128]`, pool `[100, 8, 2, 16, 128]`, block_tables `[[4, 9, 7], [2, 0, 0]]`, query_start `[0, 5, 8]`,
+    kv_lengths `[37, 3]`, longest 5.
+    """
+    shape = checked(queries, pool, block_tables, kv_lengths, sinks)
+    tokens, works = len(queries), len(kv_lengths)
+    assert query_start.shape == (works + 1,) and query_start.is_contiguous() and query_start.dtype == torch.int32
+    output = result_of(queries, output)
+    if not tokens:
+        return output
+
+    defaults = DEFAULTS if multiplies_by_groups(queries.device) else WITHOUT_GROUPS
+    config = config or shape.config("prefill_attention", queries.device, defaults)
+    rows = min(config.tiles["ROWS"], max(FULL, power_of_two(longest * shape.shared)))
+    warps = max(4, config.warps * rows // config.tiles["ROWS"])
+    tile = rows // shape.shared
+    tiles = tokens // tile + works
+    if splits is None:
+        stored = block_tables.shape[1] * shape.block
+        seen = min(stored, tile + scoring.window) if scoring.window else stored
+        splits = split_count(shape.kv_heads * tiles, processors(queries.device), seen)
+    assert 1 <= splits <= MAX_SPLITS
+    options = shape.options(config, scoring, sinks=sinks is not None, split=splits > 1)
+    options |= {"ROWS": rows, "num_warps": warps}
+    parts, sums = parts_of(output, splits)
+    memory, scales = views_of(pool)
+    _attend[(shape.kv_heads, tiles, splits)](
+        queries,
+        memory,
+        scales,
+        block_tables,
+        query_start,
+        kv_lengths,
+        parts,
+        sums,
+        tokens,
+        queries.stride(0),
+        pool.stride(0),
+        block_tables.stride(0),
+        works,
+        scoring.window,
+        queries if sinks is None else sinks,
+        **options,
+    )
+    if splits > 1:
+        join_parts(parts, sums, output)
+    return output
+
+
+# What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.
+@triton.jit(
+    do_not_specialize=["tokens", "table_stride", "works", "window"],
+    do_not_specialize_on_alignment=["block_tables", "query_start", "kv_lengths"],
+)
+def _attend(
+    queries: tl.tensor,
+    pool: tl.tensor,
+    scales: tl.tensor,
+    block_tables: tl.tensor,
+    query_start: tl.tensor,
+    kv_lengths: tl.tensor,
+    parts: tl.tensor,
+    sums: tl.tensor,
+    tokens: tl.tensor,
+    query_stride: tl.tensor,
+    block_stride: tl.tensor,
+    table_stride: tl.tensor,
+    works: tl.tensor,
+    window: tl.tensor,
+    sinks: tl.tensor,
+    SCALE: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    SINKS: tl.constexpr,
+    SHARED: tl.constexpr,
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FORM: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    SPLIT: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
+    QUERIES: tl.constexpr = ROWS // SHARED
+    SIDE: tl.constexpr = BLOCK * DIM if FORM == 0 else BLOCK * (DIM + 2)
+    head = tl.program_id(0)  # of the KV heads: neighbours share the sequence, and its KV lies beside theirs
+    heads = tl.num_programs(0) * SHARED
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)
+    work = work_of(tile, query_start, works, 1, QUERIES)
+    begin = tl.load(query_start + work)
+    count = tl.load(query_start + work + 1) - begin
+    first = (tile - begin // QUERIES - work) * QUERIES
+    if first >= count:
+        return
+
+    length = tl.load(kv_lengths + work)
+    row = tl.arange(0, ROWS)
+    query = first + row // SHARED
+    kept = (query < count) & (row < QUERIES * SHARED)
+    token = (begin + query).to(tl.int64)
+    own = head * SHARED + row % SHARED  # of the query heads
+    dims = tl.arange(0, PADDED)[None, :]
+    inside = kept[:, None] & (dims < DIM)
+    loaded = tl.load(queries + (token * query_stride + own * DIM)[:, None] + dims, mask=inside, other=0.0)
+
+    # Positions of the tile's first and last query. The first sees all before `common`, and so do those behind it.
+    low = length - count + first
+    high = tl.minimum(low + QUERIES, length) - 1
+    common = tl.maximum(low + 1, 0) // TILE * TILE
+    left, start = 0, 0
+    if WINDOWED:
+        # The first query sees nothing before `left`, the last all from `start` on.
+        left = tl.maximum(low - window + 1, 0) // TILE * TILE
+        start = tl.cdiv(tl.maximum(high - window + 1, 0), TILE) * TILE
+    end = high + 1
+    if SPLIT:
+        each = tl.cdiv(tl.cdiv(end - left, TILE), tl.num_programs(2)) * TILE
+        left += tl.program_id(2) * each
+        end = tl.minimum(left + each, end)
+
+    at = length - count + query
+    keys = pool + head * 2 * SIDE
+    key_scales = scales + (head * 2 * SIDE + BLOCK * DIM) // 2
+    table = block_tables + work.to(tl.int64) * table_stride
+    weighted, highest, total = begin_rows(sinks, own, kept, tl.program_id(2) == 0, PADDED, SINKS)
+    whole = tl.maximum(left, start)
+    # In three spans: what the window's edge crosses, what all queries see, and what the diagonal crosses.
+    for span in tl.static_range(0 if WINDOWED else 1, 3):
+        if span == 0:
+            begin_span, end_span = left, tl.minimum(start, end)
+        elif span == 1:
+            begin_span, end_span = whole, tl.minimum(common, end)
+        else:
+            begin_span, end_span = tl.maximum(whole, common), end
+        weighted, highest, total = attend_tiles(
+            loaded,
+            weighted,
+            highest,
+            total,
+            begin_span,
+            end_span,
+            at,
+            window,
+            keys,
+            key_scales,
+            block_stride,
+            table,
+            SCALE=SCALE,
+            SOFTCAP=SOFTCAP,
+            DIM=DIM,
+            BLOCK=BLOCK,
+            FORM=FORM,
+            TILE=TILE,
+            STAGES=STAGES,
+            MASKED=span != 1,
+            WINDOWED=WINDOWED,
+            TENSOR_CORES=True,
+        )
+    place = (tl.program_id(2) * tokens + token) * heads + own
+    store_part(parts, sums, place, kept, weighted, highest, total, DIM, SPLIT)
+
+
+@triton.jit
+def work_of(
+    tile: tl.tensor, query_start: tl.tensor, works: tl.tensor, EACH: tl.constexpr, ROWS: tl.constexpr
+) -> tl.tensor:
+    """Finds the work that a tile of so many rows belongs to, each query being `EACH`: see the head of this file."""
+    found = 0
+    for first in range(0, works, SEARCHED):
+        work = first + tl.arange(0, SEARCHED)
+        first_tile = tl.load(query_start + work, mask=work < works, other=0) * EACH // ROWS + work
+        found += tl.sum(((work < works) & (first_tile <= tile)).to(tl.int32))
+    return found - 1
+
+
+def reference(
+    queries: Tensor,
+    pool: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    kv_lengths: Tensor,
+    *,
+    scoring: Scoring = PLAIN,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Computes the same by torch's operators, one work after the other, in the queries' precision."""
+    _, heads, dim = queries.shape
+    kv_heads = pool.shape[1]
+    output = torch.zeros_like(queries, memory_format=torch.contiguous_format)
+    starts = query_start.tolist()
+    for work, length in enumerate(kv_lengths.tolist()):
+        first, end = starts[work], starts[work + 1]
+        if not length or first == end:
+            continue
+        blocks = block_tables[work, : -(-length // pool.shape[3])].long()
+        stored = pool[blocks].permute(2, 1, 0, 3, 4).flatten(2, 3)[:, :, :length]  # [2, kv_heads, length, dim]
+        keys, values = stored.repeat_interleave(heads // kv_heads, 1)
+        scores = torch.einsum("qhd,hkd->hqk", queries[first:end], keys)
+        scores *= dim**-0.5 if scoring.scale is None else scoring.scale
+        if scoring.softcap:
+            scores = (scores / scoring.softcap).tanh() * scoring.softcap
+        at = torch.arange(length - (end - first), length, device=queries.device)[:, None]
+        key = torch.arange(length, device=queries.device)
+        window = scoring.window
+        hidden = (key > at) | (key <= at - window) if window else key > at
+        scores = scores.masked_fill(hidden, float("-inf"))
+        if sinks is not None:
+            more = sinks.to(scores.dtype)[:, None, None].expand(-1, end - first, 1)
+            scores = torch.cat((scores, more), -1)
+        shares = scores.softmax(-1)[..., :length]
+        output[first:end] = torch.einsum("hqk,hkd->qhd", shares, values)
+    return output

@@ -1,0 +1,241 @@
+"""Multiplies tokens by the weights of the experts that they use, all experts in one launch.
+
+    gated[p]  = activation(x[t] G_e^T + b, x[t] U_e^T + b)                pair p = t * used + i, expert e = chosen[t, i]
+    given[p]  = shares[p] (gated[p] D_e^T + b)
+    output[t] = sum_i given[t * used + i]
+
+(Megablocks: Gale et al., 2022, https://arxiv.org/abs/2211.15841.) Pairs come as tiles of one expert each
+(sort_by_expert.py); a tile times some columns of that expert's weights is a program. Rows are read from where their
+token is, and written where their pair is, so nothing is gathered or scattered in passes of their own. Tiles of nobody
+end at once. Each token's sum goes over its experts in order: the same input gives the same bits.
+
+Few rows to an expert: its weights are what takes time, and each is read by one program. Many rows: neighbouring
+programs take up to `GROUP` tiles of the same columns, so that the weights come from the cache for all but the first.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.gate import Activation, activate
+from kernels.moe.sort_by_expert import Tiles
+from kernels.sizes import tile_count
+from kernels.tuning import Config, tuned
+
+FEW, SOME, MANY = 16, 64, 128
+"""Rows of a tile: as few as tensor cores take, as few as they multiply at their full rate, and more."""
+
+CONFIGS = (
+    Config({"TILE": 32, "DEPTH": 128, "GROUP": 1}, warps=4, stages=4),
+    Config({"TILE": 64, "DEPTH": 64, "GROUP": 8}, warps=4, stages=3),
+    Config({"TILE": 64, "DEPTH": 64, "GROUP": 8}, warps=8, stages=3),
+    Config({"TILE": 64, "DEPTH": 128, "GROUP": 1}, warps=4, stages=3),
+    Config({"TILE": 32, "DEPTH": 256, "GROUP": 1}, warps=4, stages=3),
+    Config({"TILE": 128, "DEPTH": 64, "GROUP": 8}, warps=8, stages=3),
+    Config({"TILE": 32, "DEPTH": 32, "GROUP": 4}, warps=8, stages=2),
+)
+"""The first three are the defaults of few, some and many rows, the one before the last that of a second product of many
+rows, which has one sum where the first has two, and the last is that of fp32."""
+SUM_TILE = 1024
+
+
+class Expert(NamedTuple):
+    """Holds one product of all experts of a layer."""
+
+    weight: Tensor  # [experts, out, in]
+    bias: Tensor | None  # [experts, out]
+
+
+def unsupported(dtype: torch.dtype) -> str:
+    """Says in one sentence why experts in such a format cannot be computed; empty: they can."""
+    if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"experts are supported in fp32, fp16 and bf16, not {str(dtype).removeprefix('torch.')}"
+    return ""
+
+
+def rows_for(pairs: int, experts: int, dtype: torch.dtype) -> int:
+    """Returns how many rows a tile should have: about as many as an expert gets."""
+    if pairs <= FEW // 2 * experts:
+        return FEW
+    return SOME if pairs <= SOME * experts or dtype == torch.float32 else MANY
+
+
+def row_counts(dtype: torch.dtype) -> tuple[int, ...]:
+    """Lists what `rows_for` may return."""
+    return (FEW, SOME) if dtype == torch.float32 else (FEW, SOME, MANY)
+
+
+def gate_up(
+    x: Tensor, product: Expert, tiles: Tiles, used: int, activation: Activation, *, config: Config | None = None
+) -> Tensor:
+    """Computes what is between an expert's two products, for each pair.
+
+    Args:
+        x: `[tokens, hidden]` in the weights' format, contiguous.
+        product: gate and up, one below the other, `[experts, 2 x intermediate, hidden]`.
+        tiles: the pairs, sorted.
+        used: experts of a token.
+        activation: of the gate and up.
+
+    Returns `[tokens x used, intermediate]`, in the order of pairs.
+    """
+    width = product.weight.shape[1] // 2
+    gated = x.new_empty((len(x) * used, width))
+    _launch(x, product, None, tiles, gated, used, activation, config)
+    return gated
+
+
+def down(gated: Tensor, product: Expert, tiles: Tiles, shares: Tensor, *, config: Config | None = None) -> Tensor:
+    """Multiplies each pair's row by its expert's weights, and by its share.
+
+    Args:
+        gated: `[pairs, intermediate]` as `gate_up` returns it.
+        product: `[experts, hidden, intermediate]`.
+        tiles: the pairs, sorted.
+        shares: `[tokens, used]` fp32, contiguous.
+
+    Returns `[pairs, hidden]`, in the order of pairs.
+    """
+    assert shares.numel() == len(gated) and shares.dtype == torch.float32 and shares.is_contiguous()
+    given = gated.new_empty((len(gated), product.weight.shape[1]))
+    _launch(gated, product, shares, tiles, given, 1, "silu", config)
+    return given
+
+
+def summed(given: Tensor, used: int) -> Tensor:
+    """Adds up `[tokens x used, hidden]` over each token's experts, in fp32; returns `[tokens, hidden]`."""
+    tokens, width = len(given) // used, given.shape[1]
+    output = given.new_empty((tokens, width))
+    if tokens:
+        _sum_used[(tokens, tile_count(width, SUM_TILE))](given, output, WIDTH=width, USED=used, TILE=SUM_TILE)
+    return output
+
+
+def _launch(
+    x: Tensor,
+    product: Expert,
+    shares: Tensor | None,
+    tiles: Tiles,
+    output: Tensor,
+    used: int,
+    activation: Activation,
+    config: Config | None,
+) -> None:
+    weight, bias = product
+    _, outputs, inputs = weight.shape
+    assert x.shape[1] == inputs and x.is_contiguous() and weight.is_contiguous() and x.dtype == weight.dtype
+    assert bias is None or (bias.shape == weight.shape[:2] and bias.is_contiguous())
+    assert not unsupported(x.dtype)
+    width = output.shape[1]
+    name = f"{str(x.dtype).removeprefix('torch.')},rows={tiles.rows},inputs={inputs},outputs={outputs}"
+    kernel = "experts" if tiles.rows == FEW else "experts_prefill"
+    config = config or tuned(kernel, name, x.device, _default(x.dtype, tiles.rows, gated=shares is None))
+    options = config.options()
+    count = len(tiles.owners)
+    if not count:
+        return
+    _multiply[(count * tile_count(width, options["TILE"]),)](
+        x,
+        weight,
+        x if bias is None else bias,
+        x if shares is None else shares,
+        tiles.pairs,
+        tiles.owners,
+        output,
+        USED=used,
+        INPUTS=inputs,
+        WIDTH=width,
+        ROWS=tiles.rows,
+        BIAS=bias is not None,
+        GATED=shares is None,
+        ACTIVATION=activation,
+        **options,
+    )
+
+
+def _default(dtype: torch.dtype, rows: int, *, gated: bool) -> Config:
+    if dtype == torch.float32:
+        return CONFIGS[-1]
+    return CONFIGS[(FEW, SOME, MANY).index(rows) if gated or rows < MANY else -2]
+
+
+@triton.jit
+def _multiply(
+    x: tl.tensor,
+    weights: tl.tensor,
+    bias: tl.tensor,
+    shares: tl.tensor,
+    pairs: tl.tensor,
+    owners: tl.tensor,
+    output: tl.tensor,
+    USED: tl.constexpr,
+    INPUTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    BIAS: tl.constexpr,
+    GATED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+) -> None:
+    COLUMNS: tl.constexpr = (WIDTH + TILE - 1) // TILE
+    OUTPUTS: tl.constexpr = 2 * WIDTH if GATED else WIDTH
+    program = tl.program_id(0)
+    # In groups of tiles; in a group the columns of all its tiles, then the next columns.
+    first_tile = program // (GROUP * COLUMNS) * GROUP
+    group = tl.minimum(tl.num_programs(0) // COLUMNS - first_tile, GROUP)
+    place = program % (GROUP * COLUMNS)
+    tile = first_tile + place % group
+    owner = tl.load(owners + tile).to(tl.int64)
+    if owner < 0:
+        return
+
+    pair = tl.load(pairs + tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    kept = pair >= 0
+    row = tl.where(kept, pair, 0) // USED  # the rows that fill a tile are any, and are not stored
+    column = place // group * TILE + tl.arange(0, TILE)
+    inside = column < WIDTH
+    depth = tl.arange(0, DEPTH)
+    # Columns behind the last are the first: they are there, and not stored either.
+    mine = weights + owner * (OUTPUTS * INPUTS) + (tl.where(inside, column, 0) * INPUTS)[None, :] + depth[:, None]
+    here = x + (row * INPUTS)[:, None] + depth[None, :]
+    gate = tl.zeros([ROWS, TILE], tl.float32)
+    up = tl.zeros([ROWS, TILE], tl.float32)
+    for start in range(0, INPUTS, DEPTH):
+        if INPUTS % DEPTH == 0:
+            values = tl.load(here + start)
+            factors = tl.load(mine + start)
+        else:
+            values = tl.load(here + start, mask=(start + depth < INPUTS)[None, :], other=0.0)
+            factors = tl.load(mine + start, mask=(start + depth < INPUTS)[:, None], other=0.0)
+        gate = tl.dot(values, factors, gate, input_precision="ieee")
+        if GATED:
+            if INPUTS % DEPTH == 0:
+                factors = tl.load(mine + (WIDTH * INPUTS + start))
+            else:
+                factors = tl.load(mine + (WIDTH * INPUTS + start), mask=(start + depth < INPUTS)[:, None], other=0.0)
+            up = tl.dot(values, factors, up, input_precision="ieee")
+    if BIAS:
+        added = bias + owner * OUTPUTS + column
+        gate += tl.load(added, mask=inside, other=0.0).to(tl.float32)[None, :]
+        if GATED:
+            up += tl.load(added + WIDTH, mask=inside, other=0.0).to(tl.float32)[None, :]
+    found = activate(gate, up, ACTIVATION) if GATED else gate * tl.load(shares + pair, mask=kept, other=0.0)[:, None]
+    target = output + (pair * WIDTH)[:, None] + column[None, :]
+    tl.store(target, found.to(output.dtype.element_ty), mask=kept[:, None] & inside[None, :])
+
+
+@triton.jit
+def _sum_used(given: tl.tensor, output: tl.tensor, WIDTH: tl.constexpr, USED: tl.constexpr, TILE: tl.constexpr) -> None:
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = column < WIDTH
+    here = given + token * (USED * WIDTH) + column
+    total = tl.zeros([TILE], tl.float32)
+    for turn in tl.static_range(USED):
+        total += tl.load(here + turn * WIDTH, mask=inside, other=0.0).to(tl.float32)
+    tl.store(output + token * WIDTH + column, total.to(output.dtype.element_ty), mask=inside)

@@ -1,0 +1,91 @@
+"""Computes a mixture of experts: sorts pairs of tokens and experts, and multiplies them, by four launches.
+
+    output[t] = sum_i shares[t, i] expert_{chosen[t, i]}(x[t])              expert_e(x) = D_e activation(G_e x, U_e x)
+
+(Shazeer et al., "Outrageously Large Neural Networks", 2017, https://arxiv.org/abs/1701.06538.) The sizes of all that is
+launched follow from the number of tokens alone. So the host waits for nothing, and a recorded step serves every choice.
+"""
+
+import torch
+from torch import Tensor
+
+from kernels.gate import Activation
+from kernels.gate import reference as gated
+from kernels.moe.expert_products import CONFIGS, Expert, down, gate_up, rows_for, summed, unsupported
+from kernels.moe.sort_by_expert import sort_by_expert
+from kernels.quantized import expert_products as packed_products
+from kernels.quantized.expert_products import PackedExpert
+from kernels.tuning import Config
+
+__all__ = ["CANDIDATES", "Expert", "experts", "reference", "unsupported"]
+
+CANDIDATES = CONFIGS
+
+
+def experts(
+    x: Tensor,
+    chosen: Tensor,
+    shares: Tensor,
+    first: Expert | PackedExpert,
+    second: Expert | PackedExpert,
+    activation: Activation,
+    *,
+    rows: int | None = None,
+    config: Config | None = None,
+) -> Tensor:
+    """Computes what each token's experts give together.
+
+    Args:
+        x: `[tokens, hidden]` fp32, bf16 or fp16, contiguous.
+        chosen: `[tokens, used]` int32, the experts of each token, contiguous.
+        shares: `[tokens, used]` fp32, what each expert's output is multiplied by, contiguous.
+        first: gate and up, one below the other, `[experts, 2 x intermediate, hidden]` in the format of `x`, or packed.
+        second: `[experts, hidden, intermediate]`, the same.
+        activation: of gate and up.
+        rows: of a tile; by default what suits the number of pairs.
+        config: of both products, which are packed then, or neither is.
+
+    Returns `[tokens, hidden]` in the format of `x`.
+
+    Example: 32 tokens that use 8 of 128 experts: x `[32, 2048]`, chosen and shares `[32, 8]`, first
+    `[128, 1536, 2048]`, second `[128, 2048, 768]`.
+    """
+    count, used = experts_of(first), chosen.shape[1]
+    assert shares.shape == chosen.shape == (len(x), used) and experts_of(second) == count
+    tiles = sort_by_expert(chosen, count, rows or rows_for(chosen.numel(), count, x.dtype))
+    if isinstance(first, PackedExpert):
+        between = packed_products.gate_up(x, first, tiles, used, activation, config=config)
+    else:
+        between = gate_up(x, first, tiles, used, activation, config=config)
+    if isinstance(second, PackedExpert):
+        given = packed_products.down(between, second, tiles, shares, config=config)
+    else:
+        given = down(between, second, tiles, shares, config=config)
+    return summed(given, used)
+
+
+def experts_of(product: Expert | PackedExpert) -> int:
+    """Returns how many experts there are."""
+    return len(product.weight.codes if isinstance(product, PackedExpert) else product.weight)
+
+
+def reference(
+    x: Tensor, chosen: Tensor, shares: Tensor, first: Expert, second: Expert, activation: Activation
+) -> Tensor:
+    """Computes the same by torch's operators, one expert after the other, in the precision of `x`.
+
+    Weights may be in another format: all of them may be too large for that of `x`.
+    """
+    total = torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
+    for expert in range(len(first.weight)):
+        token, turn = (chosen == expert).nonzero(as_tuple=True)
+        if not len(token):
+            continue
+        given = _product(gated(_product(x[token], first, expert), activation), second, expert)
+        total.index_add_(0, token, given.to(total.dtype) * shares[token, turn, None])
+    return total.to(x.dtype)
+
+
+def _product(x: Tensor, product: Expert, expert: int) -> Tensor:
+    multiplied = x @ product.weight[expert].to(x.dtype).T
+    return multiplied if product.bias is None else multiplied + product.bias[expert].to(x.dtype)

@@ -1,0 +1,63 @@
+"""Every pair is in one row, in a tile of its expert's, in order; whatever is chosen, there are tiles enough."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.moe.sort_by_expert import CANDIDATES, NOBODY, Tiles, most_tiles, reference, sort_by_expert
+from kernels.tuning import Config
+from tests.kernels.poison import poisoned
+
+
+def drawn(tokens: int, used: int, experts: int, device: torch.device) -> Tensor:
+    if not tokens:
+        return torch.empty((0, used), dtype=torch.int32, device=device)
+    return torch.stack([torch.randperm(experts)[:used] for _ in range(tokens)]).int().to(device)
+
+
+def check(chosen: Tensor, experts: int, rows: int, config: Config | None = None) -> Tiles:
+    with poisoned():
+        found = sort_by_expert(chosen, experts, rows, config=config)
+    expected = reference(chosen, experts, rows)
+    assert torch.equal(found.owners, expected.owners)
+    needed = int((found.owners != NOBODY).sum()) * rows
+    assert torch.equal(found.pairs[:needed], expected.pairs[:needed])
+    assert expected.pairs.sort().values[-chosen.numel() or needed :].tolist() == [*range(chosen.numel())]
+    return found
+
+
+@pytest.mark.parametrize("rows", [16, 64])
+@pytest.mark.parametrize(
+    ("tokens", "used", "experts"), [(1, 4, 60), (1, 1, 1), (7, 3, 7), (300, 4, 10), (33, 2, 33), (0, 2, 4)]
+)
+def test_pairs_are_in_tiles_of_their_experts(
+    tokens: int, used: int, experts: int, rows: int, device: torch.device
+) -> None:
+    check(drawn(tokens, used, experts, device), experts, rows)
+
+
+@pytest.mark.parametrize("expert", [0, 5, 30])
+def test_all_pairs_on_one_expert(expert: int, device: torch.device) -> None:
+    found = check(torch.full((40, 1), expert, dtype=torch.int32, device=device), 31, 16)
+    assert found.owners[:3].tolist() == [expert] * 3 and (found.owners[3:] == NOBODY).all()
+
+
+def test_more_tiles_than_are_written_at_once(device: torch.device) -> None:
+    chosen = torch.arange(50, dtype=torch.int32, device=device)[:, None]
+    check(chosen, 50, 16, Config({"CHUNK": 16}, warps=1))
+    check(torch.zeros_like(chosen), 3, 2, Config({"CHUNK": 16}, warps=1))
+
+
+@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
+    check(drawn(300, 6, 20, device), 20, 16, config)
+
+
+def test_there_are_as_many_tiles_as_the_worst_choice_takes() -> None:
+    for pairs, experts, rows in ((8, 128, 16), (1, 4, 64), (65536, 128, 128), (100, 3, 16)):
+        full = min(experts, pairs)
+        worst = [1] * full  # one pair each, and the rest wherever a tile would be full
+        worst[0] += (pairs - full) // rows * rows
+        worst[-1] += (pairs - full) % rows
+        assert sum(-(-each // rows) for each in worst) <= most_tiles(pairs, experts, rows)
+        assert most_tiles(pairs, experts, rows) <= pairs // rows + full
