@@ -1,6 +1,8 @@
 """Defines the jobs that gateways put on Redis. Times in them are absolute seconds of the Redis server's clock."""
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from core.ids import AttemptKey, Name
 from core.messages.sampling import Limits, Sampling
@@ -18,6 +20,8 @@ class Prompt(Struct, frozen=True, array_like=True):
     prompt_tokens: int  # how many of `token_ids` are the client's
     salt: Name = ""  # the tenant's: KV is reused among requests of one salt only
     priority: int = 0  # the higher the number, the earlier a sequence gives way when KV blocks run out
+    tenant: Name = ""  # whom its tokens are counted to where several wait; empty: nobody in particular
+    weight: Annotated[float, Meta(gt=0, le=1e6)] = 1.0  # of the tenant's share among those of others
     adapter: Name = ""  # digest of the adapter that computes them (`core/adapters.py`); empty: the model alone
 
     @property
@@ -38,6 +42,7 @@ class Job(Struct, frozen=True, kw_only=True):
     limits: Limits
     deadline: float  # Redis server time, s
     queued_at: float  # when the gateway added the job: Redis server time, s
+    due: float = 0.0  # by when the first token is wanted: Redis server time, s; 0: there is no objective
     samples: tuple[int, ...] = (0,)  # which share the prompt; more than one only while nothing was emitted
 
     def attempts(self) -> list[AttemptKey]:
