@@ -20,9 +20,9 @@ class Prompt(Struct, frozen=True, array_like=True):
     prompt_tokens: int  # how many of `token_ids` are the client's
     salt: Name = ""  # the tenant's: KV is reused among requests of one salt only
     priority: int = 0  # the higher the number, the earlier a sequence gives way when KV blocks run out
+    adapter: Name = ""  # digest of the adapter that computes them (`core/adapters.py`); empty: the model alone
     tenant: Name = ""  # whom its tokens are counted to where several wait; empty: nobody in particular
     weight: Annotated[float, Meta(gt=0, le=1e6)] = 1.0  # of the tenant's share among those of others
-    adapter: Name = ""  # digest of the adapter that computes them (`core/adapters.py`); empty: the model alone
 
     @property
     def emitted(self) -> int:
