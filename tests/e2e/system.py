@@ -99,12 +99,15 @@ class System:
             self._serve("dashboard", "dashboard", [*shared, "--port", "0", "--gateway", self.gateway_url])
             self.dashboard_url = self.address("dashboard")
 
-    def start_worker(self, name: str) -> None:
-        """Starts `prefill-N` or `decode-N` as the others of its role were: a new one, or one that a test has killed."""
+    def start_worker(self, name: str, *more: str) -> None:
+        """Starts `prefill-N` or `decode-N` as the others of its role were: a new one, or one that a test has killed.
+
+        It has `more` options than they have.
+        """
         self._processes = [process for process in self._processes if process.pid not in self.killed]
         (self.directory / f"{name}.status").unlink(missing_ok=True)
         role = name.partition("-")[0]
-        self.workers[name] = self._serve(name, self._modules[role], [*self._serving, *self._options[role]])
+        self.workers[name] = self._serve(name, self._modules[role], [*self._serving, *self._options[role], *more])
 
     def start_redis(self) -> None:
         """Starts the server, and waits until it answers: at the start, and where a test has ended it."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from core.config import EngineConfig
 from core.errors import ConfigError, ModelError
+from engine.backends.native import build as compiling
 from engine.model.formats.registry import format_of, open_checkpoint
 from engine.plan import Plan, PromptRows, Work
 from engine.start import sizing
@@ -21,6 +22,9 @@ from tests.engine.test_golden import BACKENDS, make_engine, make_executor
 from tests.reference import SAFETY, build_model, golden, load_reference, logprobs, make_prompts
 
 NEW_TOKENS = 6
+AVX2 = ["-march=x86-64-v3"] if "avx2" in compiling.processor().split() else []
+"""Compiled for AVX2 alone. On a processor of another kind (arm) this cannot run: there `-march=native` is all there is,
+and every test takes it."""
 
 
 @torch.inference_mode()
@@ -64,6 +68,23 @@ def test_tokens_and_logits_are_those_of_the_numbers(case: str, made: Callable[[s
         executor.launch(Plan(0, [Work(1, 0, prompt, tables, GREEDY, prompt_rows=PromptRows(0, prompt[1:], 0))]))
         found = torch.tensor([told.logprob for told in executor.collect().prompt_scores[0]], dtype=torch.float64)
         assert (found - scores).abs().max() <= bound, backend
+
+
+@pytest.mark.parametrize("target", AVX2)
+def test_operators_for_avx2_give_the_tokens(
+    target: str, made: Callable[[str], tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Computes with operators as they are compiled for laptops, chosen as a user would: by the environment."""
+    monkeypatch.setenv(compiling.SETTING, target)
+    usual = compiling.build(compiling.NATIVE)
+    assert compiling.build() != usual
+    for case in ("compressed-tensors", "gptq, 8 bits, experts", "fp8, blocks, latent"):
+        directory, twin = made(case)
+        expected = golden(twin, make_prompts([1, 16, 33], 320), NEW_TOKENS)
+        for model in (directory, twin):
+            executor = make_executor(model, cpu_backend="native")
+            running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
+            assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected], model
 
 
 def test_a_start_says_what_is_held_and_counts_weights_by_form(
