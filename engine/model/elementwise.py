@@ -6,6 +6,7 @@ from torch import Tensor
 
 from engine.model.attention import TakenStep
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
+from engine.model.linear import Linear
 from engine.model.rope import Rope
 
 Angles = tuple[Tensor, Tensor]
@@ -15,7 +16,9 @@ Angles = tuple[Tensor, Tensor]
 class Elementwise(Protocol[TakenStep]):
     """Adds, norms, rotates and gates.
 
-    Norms are root mean square norms over the last axis (https://arxiv.org/abs/1910.07467), in fp32 inside.
+    Norms are root mean square norms over the last axis (https://arxiv.org/abs/1910.07467), in fp32 inside. A norm or a
+    gate and the linear layer that takes it are one operator as well: in which form numbers pass between the two is the
+    backend's own affair.
     """
 
     def add_norm(self, hidden: Tensor, change: Tensor | None, weight: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -24,6 +27,13 @@ class Elementwise(Protocol[TakenStep]):
         The `weight` is fp32 `[hidden]`; without one the sum is returned twice.
         """
         ...
+
+    def norm_and_multiply(
+        self, hidden: Tensor, change: Tensor | None, weight: Tensor | None, linear: Linear
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the sum that `add_norm` returns, and what `linear` gives of its norm, `[rows, out]`."""
+        hidden, normed = self.add_norm(hidden, change, weight)
+        return hidden, linear(normed)
 
     def angles(self, positions: Tensor, rope: Rope) -> Angles:
         """Returns the rotations of int64 `positions` `[tokens]`; called once for a step and each of the model's."""
@@ -69,6 +79,10 @@ class Elementwise(Protocol[TakenStep]):
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
         """Returns `activation` of the first half, the gate, and the second: `[rows, width]` of `[rows, 2 x width]`."""
         ...
+
+    def gate_and_multiply(self, gate_up: Tensor, activation: Activation, linear: Linear) -> Tensor:
+        """Returns what `linear` gives of what `gate` returns, `[rows, out]`."""
+        return linear(self.gate(gate_up, activation))
 
     def route(self, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
         """Chooses each token's experts by fp32 `logits` `[tokens, experts]`, and says what weight each gets.

@@ -14,13 +14,13 @@ from torch.nn import functional
 from core.process.status import Progress
 from engine.model.attention import Step, TakenStep
 from engine.model.batch import Batch
-from engine.model.config import Activation, ExpertsMLP, LatentAttention, ModelConfig, heads_of
+from engine.model.config import ExpertsMLP, LatentAttention, ModelConfig, heads_of
 from engine.model.dense import DenseWeights
 from engine.model.elementwise import Angles, Elementwise
 from engine.model.experts import ExpertsWeights
 from engine.model.families.family import Names
 from engine.model.latent import LatentWeights
-from engine.model.layer import Layer, load_layer
+from engine.model.layer import HeadWeights, Layer, load_layer
 from engine.model.linear import AnyLinear, Linear, LinearFactory
 from engine.model.model import Stored
 
@@ -117,9 +117,10 @@ class OperatorLayers(Generic[Step]):
         change: Tensor | None = None
         for index, layer in enumerate(self._layers):
             rope = layer.config.attention.rope
-            hidden, normed = between.add_norm(hidden, change, layer.attention_norm)
+            first = _first_of(layer.attention)
+            hidden, product = between.norm_and_multiply(hidden, change, layer.attention_norm, first)
             turns = None if rope is None else angles[rope]
-            queries = self._store(layer, index, normed, turns, step)
+            queries = self._store(layer, index, product, turns, step)
             stored(index)
             last = index == len(self._layers) - 1
             if last and not len(batch.logit_rows):
@@ -128,19 +129,19 @@ class OperatorLayers(Generic[Step]):
             if last and len(batch.logit_rows) < len(hidden):  # else it is every row, in order
                 hidden, attended = hidden[batch.logit_rows], attended[batch.logit_rows]
             change = self._post(layer.attention.output(attended), layer.attention_post_norm)
-            hidden, normed = between.add_norm(hidden, change, layer.mlp_norm)
-            change = self._post(self._mlp(layer, normed), layer.mlp_post_norm)
+            hidden, change = self._mlp(layer, hidden, change)
+            change = self._post(change, layer.mlp_post_norm)
         return between.add_norm(hidden, change, self._norm)[1]
 
-    def _mlp(self, layer: Layer[Linear], x: Tensor) -> Tensor:
-        mlp, weights = layer.config.mlp, layer.mlp
+    def _mlp(self, layer: Layer[Linear], hidden: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns `hidden + change`, and what the MLP makes of its norm."""
+        mlp, weights, between = layer.config.mlp, layer.mlp, self._between
         if isinstance(weights, DenseWeights):
-            return self._dense(weights, mlp.activation, x)
+            hidden, gate_up = between.norm_and_multiply(hidden, change, layer.mlp_norm, weights.gate_up)
+            return hidden, between.gate_and_multiply(gate_up, mlp.activation, weights.down)
         assert isinstance(mlp, ExpertsMLP)
-        return self._experts(weights, mlp, x)
-
-    def _dense(self, weights: DenseWeights[Linear], activation: Activation, x: Tensor) -> Tensor:
-        return weights.down(self._between.gate(weights.gate_up(x), activation))
+        hidden, normed = between.add_norm(hidden, change, layer.mlp_norm)
+        return hidden, self._experts(weights, mlp, normed)
 
     def _experts(self, weights: ExpertsWeights[Linear], mlp: ExpertsMLP, x: Tensor) -> Tensor:
         exact = x.float()
@@ -148,20 +149,21 @@ class OperatorLayers(Generic[Step]):
         change = weights.experts(x, *self._between.route(logits, mlp, weights.correction))
         if weights.shared is None:
             return change
-        shared = self._dense(weights.shared, mlp.activation, x)
+        gate_up = weights.shared.gate_up(x)
+        shared = self._between.gate_and_multiply(gate_up, mlp.activation, weights.shared.down)
         if weights.shared_gate is not None:
             shared = shared * torch.sigmoid(functional.linear(exact, weights.shared_gate)).to(x.dtype)
         return change + shared
 
-    def _store(self, layer: Layer[Linear], index: int, normed: Tensor, angles: Angles | None, step: Step) -> Tensor:
-        """Stores a layer's KV. Returns its queries, or what latent attention makes them of."""
+    def _store(self, layer: Layer[Linear], index: int, product: Tensor, angles: Angles | None, step: Step) -> Tensor:
+        """Stores a layer's KV, of its first `product`. Returns its queries, or what latent attention makes them of."""
         weights, attention = layer.attention, layer.config.attention
         if isinstance(weights, LatentWeights):
             assert isinstance(attention, LatentAttention) and angles is not None
             norms = weights.query_norm, weights.norm
-            return self._between.store_latents(weights.down(normed), angles, *norms, step, index, attention)
+            return self._between.store_latents(product, angles, *norms, step, index, attention)
         attention = heads_of(layer.config)
-        heads = weights.query_key_value(normed).view(len(normed), -1, attention.head_dim)
+        heads = product.view(len(product), -1, attention.head_dim)
         return self._between.rotate_and_store(heads, angles, weights.query_key_norm, step, index, attention)
 
     def _attend(self, layer: Layer[Linear], index: int, queries: Tensor, angles: Angles | None, step: Step) -> Tensor:
@@ -175,3 +177,8 @@ class OperatorLayers(Generic[Step]):
 
     def _post(self, change: Tensor, norm: Tensor | None) -> Tensor:
         return change if norm is None else self._between.add_norm(change, None, norm)[1]
+
+
+def _first_of(attention: HeadWeights[Linear] | LatentWeights[Linear]) -> Linear:
+    """Returns the linear layer that attention begins with."""
+    return attention.down if isinstance(attention, LatentWeights) else attention.query_key_value

@@ -9,14 +9,14 @@ from torch.nn import functional
 from engine.backends.reference.routing import route
 from engine.model.attention import AttentionStep
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
-from engine.model.elementwise import Angles
+from engine.model.elementwise import Angles, Elementwise
 from engine.model.rope import Rope, Rotary, rotate_
 
 ALPHA, MOST = 1.702, 7.0
 """gpt-oss's activation: how steep its sigmoid is, and how large what enters it may be."""
 
 
-class ReferenceElementwise:
+class ReferenceElementwise(Elementwise[AttentionStep]):
     """See `engine.model.elementwise.Elementwise`. Heads are rotated in place; attention stores them."""
 
     def __init__(self, ropes: Sequence[Rope], eps: float, device: torch.device, dtype: torch.dtype) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.backends.triton.attention import TritonAttentionStep
 from engine.backends.triton.experts import routing_of
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
-from engine.model.elementwise import Angles
+from engine.model.elementwise import Angles, Elementwise
 from engine.model.rope import Rope
 from kernels.gate import gate
 from kernels.moe.route import route
@@ -24,7 +24,7 @@ from kernels.rotate_queries import rotate_queries
 from kernels.store_latents import store_latents
 
 
-class TritonElementwise:
+class TritonElementwise(Elementwise[TritonAttentionStep]):
     """See `engine.model.elementwise.Elementwise`."""
 
     def __init__(self, tables: Mapping[Rope, Tensor], eps: float) -> None:

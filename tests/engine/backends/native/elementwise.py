@@ -13,11 +13,11 @@ from engine.backends.native.experts import router_arguments
 from engine.backends.native.library import ACTIVATIONS, FORMATS, NORMS, Heads, Rotation
 from engine.model.attention import AttentionStep
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
-from engine.model.elementwise import Angles
+from engine.model.elementwise import Angles, Elementwise
 from engine.model.rope import Rope, inverse_frequencies
 
 
-class NativeElementwise:
+class NativeElementwise(Elementwise[AttentionStep]):
     """See `engine.model.elementwise.Elementwise`."""
 
     def __init__(self, native: ctypes.CDLL, ropes: Sequence[Rope], dtype: torch.dtype, eps: float) -> None:
