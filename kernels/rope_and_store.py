@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.quantized.kv_bytes import FORMS, INFINITE, block_of, bytes_of, scale_of, views_of
+from kernels.quantized.kv_bytes import FORMS, block_of, bytes_of, largest_of, scale_of, views_of
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
@@ -224,9 +224,9 @@ def _rope_and_store(
     if FORM > 0:
         # Numbers are those that another pool would keep: rounded to the format of the heads.
         numbers_first, numbers_second = stored_first.to(tl.float32), stored_second.to(tl.float32)
-        highest = tl.maximum(_largest(numbers_first), _largest(numbers_second))
+        highest = tl.maximum(largest_of(numbers_first, 1), largest_of(numbers_second, 1))
         if TURNED < DIM:
-            highest = tl.maximum(highest, _largest(rest.to(tl.float32)))
+            highest = tl.maximum(highest, largest_of(rest.to(tl.float32), 1))
         scale = scale_of(highest, FORM)[:, None]
         tl.store(scales + (vector + BLOCK * DIM) // 2 + offset, scale, mask=kept & there)
         stored_first, stored_second = bytes_of(numbers_first, scale, FORM), bytes_of(numbers_second, scale, FORM)
@@ -236,13 +236,6 @@ def _rope_and_store(
     tl.store(place + HALF + pair, stored_second, mask=inside & kept)
     if TURNED < DIM:
         tl.store(place + other, rest, mask=passing & kept)
-
-
-@triton.jit
-def _largest(numbers: tl.tensor) -> tl.tensor:
-    """Returns the largest magnitude of each row; infinite where a number is not finite: a maximum may pass over NaN."""
-    sizes = tl.abs(numbers)
-    return tl.max(tl.where(sizes < INFINITE, sizes, INFINITE), 1)
 
 
 def reference(

@@ -4,7 +4,8 @@
 
 of what a product has given for each token, `[query part | c | k]` (DeepSeek-V2, https://arxiv.org/abs/2405.04434,
 section 2.1). Where queries come from a latent vector of their own, that is normed as well. fp32 inside, rounded once. A
-program takes one token's pair of c and k, or its queries' vector.
+program takes one token's pair of c and k, or its queries' vector. A quantized pool (quantized/kv_bytes.py) keeps what
+another would, in bytes, with a scale for c and one for k.
 """
 
 import torch
@@ -12,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.quantized.kv_bytes import FORMS, block_of, bytes_of, largest_of, scale_of, views_of
 from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
 
@@ -48,7 +50,8 @@ def store_latents(
         cos_sin: `[longest, rope]` fp32, the cosines of the rope / 2 pairs, then their sines.
         weight: `[latent]`, of the norm.
         query_weight: `[first]`, of the queries' norm; None: their part is not looked at.
-        pool: one layer, `[blocks, 1, block, latent + rope]` in the format of `down`, contiguous; it is written.
+        pool: one layer, `[blocks, 1, block, latent + rope]` in the format of `down`, or `[blocks, 1, bytes]`,
+            contiguous; it is written.
         eps: what either norm adds to the mean square.
 
     Returns what queries come from, `[tokens, first]`: normed, or as it is, a part of `down`.
@@ -57,11 +60,13 @@ def store_latents(
     `[1536]`, pool `[100, 1, 16, 576]`.
     """
     tokens, width = down.shape
-    _, vectors, block, stored = pool.shape
     latent, rope = len(weight), cos_sin.shape[1]
-    first = width - stored
-    assert vectors == 1 and stored == latent + rope and first >= 0 and rope % 2 == 0
-    assert pool.dtype == down.dtype and pool.is_contiguous() and down.is_contiguous()
+    first = width - latent - rope
+    form = FORMS.get(pool.dtype, 0)
+    block = block_of(pool, latent, rope) if form else pool.shape[2]
+    assert pool.shape[1] == 1 and first >= 0 and rope % 2 == 0
+    assert form or (pool.shape[3] == latent + rope and pool.dtype == down.dtype)
+    assert pool.is_contiguous() and down.is_contiguous()
     assert positions.shape == slots.shape == (tokens,) and positions.dtype == slots.dtype == torch.int64
     assert cos_sin.dtype == torch.float32 and cos_sin.is_contiguous() and weight.is_contiguous()
     queries = down[:, :first]
@@ -71,6 +76,10 @@ def store_latents(
     if tokens:
         shape = f"{str(down.dtype).removeprefix('torch.')},latent={latent},first={first}"
         config = config or tuned("store_latents", shape, down.device, CANDIDATES[0])
+        options = config.options()
+        if form:
+            options["enable_fp_fusion"] = False  # as in rope_and_store.py
+        memory, scales = views_of(pool)
         _store_latents[(tokens, 1 if query_weight is None else 2)](
             down,
             positions,
@@ -78,7 +87,8 @@ def store_latents(
             cos_sin,
             weight,
             weight if query_weight is None else query_weight,
-            pool,
+            memory,
+            scales,
             queries,
             eps,
             FIRST=first,
@@ -88,7 +98,8 @@ def store_latents(
             LATENT_TILE=power_of_two(latent),
             PAIRS=power_of_two(rope // 2),
             BLOCK=block,
-            **config.options(),
+            FORM=form,
+            **options,
         )
     return queries
 
@@ -104,6 +115,7 @@ def _store_latents(
     weight: tl.tensor,
     query_weight: tl.tensor,
     pool: tl.tensor,
+    scales: tl.tensor,
     queries: tl.tensor,
     eps: tl.tensor,
     FIRST: tl.constexpr,
@@ -113,9 +125,12 @@ def _store_latents(
     LATENT_TILE: tl.constexpr,
     PAIRS: tl.constexpr,
     BLOCK: tl.constexpr,
+    FORM: tl.constexpr,
 ) -> None:
+    WIDTH: tl.constexpr = LATENT + ROPE
+    SIDE: tl.constexpr = BLOCK * WIDTH if FORM == 0 else BLOCK * (WIDTH + 4)  # what a block has
     token = tl.program_id(0).to(tl.int64)
-    here = down + token * (FIRST + LATENT + ROPE)
+    here = down + token * (FIRST + WIDTH)
     if tl.program_id(1) == 1:
         number = tl.arange(0, FIRST_TILE)
         normed = _normed(here, query_weight, number, eps, FIRST)
@@ -124,10 +139,11 @@ def _store_latents(
     slot = tl.load(slots + token)
     if slot < 0:
         return
-    place = pool + slot // BLOCK * (BLOCK * (LATENT + ROPE)) + slot % BLOCK * (LATENT + ROPE)
+    block, offset = slot // BLOCK * SIDE, slot % BLOCK
+    place = pool + block + offset * WIDTH
     number = tl.arange(0, LATENT_TILE)
-    normed = _normed(here + FIRST, weight, number, eps, LATENT)
-    tl.store(place + number, normed.to(pool.dtype.element_ty), mask=number < LATENT)
+    # Numbers are rounded to the format of `down`; bytes are made of these.
+    normed = _normed(here + FIRST, weight, number, eps, LATENT).to(down.dtype.element_ty)
     pair = tl.arange(0, PAIRS)
     inside = pair < ROPE // 2
     angle = cos_sin + tl.load(positions + token) * ROPE + pair
@@ -135,9 +151,21 @@ def _store_latents(
     sin = tl.load(angle + ROPE // 2, mask=inside, other=0.0)
     first = tl.load(here + FIRST + LATENT + pair, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(here + FIRST + LATENT + ROPE // 2 + pair, mask=inside, other=0.0).to(tl.float32)
+    first, second = first * cos - second * sin, second * cos + first * sin
+    first, second = first.to(down.dtype.element_ty), second.to(down.dtype.element_ty)
+    if FORM > 0:
+        numbers, numbers_first, numbers_second = normed.to(tl.float32), first.to(tl.float32), second.to(tl.float32)
+        scale = scale_of(largest_of(numbers, 0), FORM)
+        key_scale = scale_of(tl.maximum(largest_of(numbers_first, 0), largest_of(numbers_second, 0)), FORM)
+        own = scales + (block + BLOCK * WIDTH) // 2 + offset
+        tl.store(own, scale)
+        tl.store(own + BLOCK, key_scale)
+        normed = bytes_of(numbers, scale, FORM)
+        first, second = bytes_of(numbers_first, key_scale, FORM), bytes_of(numbers_second, key_scale, FORM)
+    tl.store(place + number, normed, mask=number < LATENT)
     target = place + LATENT + pair
-    tl.store(target, (first * cos - second * sin).to(pool.dtype.element_ty), mask=inside)
-    tl.store(target + ROPE // 2, (second * cos + first * sin).to(pool.dtype.element_ty), mask=inside)
+    tl.store(target, first, mask=inside)
+    tl.store(target + ROPE // 2, second, mask=inside)
 
 
 @triton.jit

@@ -80,7 +80,7 @@ def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, mode
         except subprocess.CalledProcessError as error:
             why = f"Triton cannot start: {compiler_problem(error)}; torch's operators need neither"
             raise ConfigError(setting, value, why) from None
-    why = backend.unsupported(model, dtype, config.block_size, config.kv_dtype)
+    why = backend.unsupported(model, dtype, config.block_size)
     if why:
         raise ConfigError(setting, value, f"{why}; torch's operators support it")
     return backend.TritonBackend(device, dtype)

@@ -19,6 +19,7 @@ from kernels.attention.attention_parts import join_pieces, store_part
 from kernels.attention.attention_tiles import LOWEST
 from kernels.attention.decode_pieces import Pieces
 from kernels.attention.latent_tiles import CONFIGS, attend_latents, checked, load_queries
+from kernels.quantized.kv_bytes import views_of
 from kernels.sizes import tile_count
 from kernels.tuning import Config
 
@@ -44,8 +45,9 @@ def latent_decode_attention(
     The device reads lengths and pieces, so a captured graph serves any.
 
     Args:
-        queries: `[works, heads, latent + rope]` in the pool's format, contiguous, absorbed.
-        pool: one layer, `[blocks, 1, block, latent + rope]`, contiguous.
+        queries: `[works, heads, latent + rope]` in the pool's format, where that is not quantized, contiguous,
+            absorbed.
+        pool: one layer, `[blocks, 1, block, latent + rope]`, or `[blocks, 1, bytes]`, contiguous.
         block_tables: `[works, width]` int32, the blocks of each sequence in order.
         kv_lengths: `[works]` int32, stored tokens of each sequence; 0 for padding.
         latent: numbers of a latent vector.
@@ -73,9 +75,11 @@ def latent_decode_attention(
         count = len(owners)
         parts = queries.new_empty((count, heads, latent), dtype=torch.float32)
         sums = parts.new_empty(parts.shape[:-1])
+    memory, scales = views_of(pool)
     _attend_piece[(tile_count(heads, config.tiles["ROWS"]), count)](
         queries,
-        pool,
+        memory,
+        scales,
         block_tables,
         kv_lengths,
         owners,
@@ -100,6 +104,7 @@ def latent_decode_attention(
 def _attend_piece(
     queries: tl.tensor,
     pool: tl.tensor,
+    scales: tl.tensor,
     block_tables: tl.tensor,
     kv_lengths: tl.tensor,
     owners: tl.tensor,
@@ -116,6 +121,7 @@ def _attend_piece(
     LATENT_TILE: tl.constexpr,
     ROPE_TILE: tl.constexpr,
     BLOCK: tl.constexpr,
+    FORM: tl.constexpr,
     SPLIT: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
@@ -147,12 +153,14 @@ def _attend_piece(
         end,
         tl.full([ROWS], length - 1, tl.int32),
         pool,
+        scales,
         block_stride,
         block_tables + work * table_stride,
         SCALE=SCALE,
         LATENT=LATENT,
         ROPE=ROPE,
         BLOCK=BLOCK,
+        FORM=FORM,
         TILE=TILE,
         STAGES=STAGES,
     )

@@ -18,6 +18,7 @@ from kernels.attention.attention_tiles import LOWEST
 from kernels.attention.latent_tiles import CONFIGS, attend_latents, checked, load_queries
 from kernels.attention.prefill_attention import work_of
 from kernels.device import processors
+from kernels.quantized.kv_bytes import views_of
 from kernels.tuning import Config
 
 __all__ = ["CANDIDATES", "latent_prefill_attention", "reference", "result_of"]
@@ -43,8 +44,9 @@ def latent_prefill_attention(
     Query i of work w stands at position kv_lengths[w] - queries of w + i.
 
     Args:
-        queries: `[tokens, heads, latent + rope]` in the pool's format, contiguous, absorbed.
-        pool: one layer, `[blocks, 1, block, latent + rope]`, contiguous.
+        queries: `[tokens, heads, latent + rope]` in the pool's format, where that is not quantized, contiguous,
+            absorbed.
+        pool: one layer, `[blocks, 1, block, latent + rope]`, or `[blocks, 1, bytes]`, contiguous.
         block_tables: `[works, width]` int32, the blocks of each work's sequence in order.
         query_start: `[works + 1]` int32, the rows of work w are query_start[w] … query_start[w + 1] - 1.
         kv_lengths: `[works]` int32, stored tokens of each sequence, this step's among them.
@@ -72,9 +74,11 @@ def latent_prefill_attention(
         splits = split_count(tiles, processors(queries.device), block_tables.shape[1] * shape.block)
     assert 1 <= splits <= MAX_SPLITS
     parts, sums = parts_of(output, splits)
+    memory, scales = views_of(pool)
     _attend_latents[(tiles, splits)](
         queries,
-        pool,
+        memory,
+        scales,
         block_tables,
         query_start,
         kv_lengths,
@@ -108,6 +112,7 @@ def result_of(queries: Tensor, latent: int, output: Tensor | None) -> Tensor:
 def _attend_latents(
     queries: tl.tensor,
     pool: tl.tensor,
+    scales: tl.tensor,
     block_tables: tl.tensor,
     query_start: tl.tensor,
     kv_lengths: tl.tensor,
@@ -124,6 +129,7 @@ def _attend_latents(
     LATENT_TILE: tl.constexpr,
     ROPE_TILE: tl.constexpr,
     BLOCK: tl.constexpr,
+    FORM: tl.constexpr,
     SPLIT: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
@@ -164,12 +170,14 @@ def _attend_latents(
         end,
         at,
         pool,
+        scales,
         block_stride,
         table,
         SCALE=SCALE,
         LATENT=LATENT,
         ROPE=ROPE,
         BLOCK=BLOCK,
+        FORM=FORM,
         TILE=TILE,
         STAGES=STAGES,
     )

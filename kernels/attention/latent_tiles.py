@@ -7,7 +7,9 @@ vector of each token, `[c | k]`, whose first part is its value as well: multi-he
 (DeepSeek-V2, 2024, https://arxiv.org/abs/2405.04434, section 2.1). A tile of vectors is read once, for both products of
 all rows of a tile of queries. The steps of the softmax are those of attention_tiles.py.
 
-One layer of the pool is `[blocks, 1, block, latent + rope]`.
+One layer of the pool is `[blocks, 1, block, latent + rope]`, or bytes with two scales for each token
+(quantized/kv_bytes.py): the scale of c multiplies its part of the score, and the share that its product takes; that of
+k multiplies the other part.
 """
 
 from typing import NamedTuple
@@ -19,6 +21,7 @@ from torch import Tensor
 
 from kernels.attention.attention_tiles import LOG2_E
 from kernels.device import is_hopper
+from kernels.quantized.kv_bytes import FORMS, block_of, numbers_of, scales_at
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
@@ -57,11 +60,12 @@ def programs_of(heads: int) -> int:
 class Shape(NamedTuple):
     """Holds what a layer of the pool and its queries decide of a launch."""
 
-    dtype: torch.dtype
+    dtype: torch.dtype  # of queries, and of vectors as they are multiplied
     heads: int
     latent: int
     rope: int
     block: int
+    form: int = 0  # of the pool's bytes; 0: it has numbers in `dtype`
 
     def config(self, kernel: str, device: torch.device) -> Config:
         """Returns the config that was measured for this shape on the device, or a default."""
@@ -79,6 +83,7 @@ class Shape(NamedTuple):
             "LATENT_TILE": max(LEAST, power_of_two(self.latent)),
             "ROPE_TILE": max(LEAST, power_of_two(self.rope)),
             "BLOCK": self.block,
+            "FORM": self.form,
             "SPLIT": split,
             "STAGES": config.stages,
             **config.options(),
@@ -88,13 +93,15 @@ class Shape(NamedTuple):
 def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Tensor, latent: int) -> Shape:
     """Checks the arguments that both kernels take, as their wrappers describe them, and returns their shape."""
     _, heads, width = queries.shape
-    _, vectors, block, pool_width = pool.shape
-    assert vectors == 1 and pool_width == width and pool.is_contiguous() and pool.dtype == queries.dtype
-    assert not unsupported(pool.dtype, latent, width - latent, block)
+    form = FORMS.get(pool.dtype, 0)
+    block = block_of(pool, latent, width - latent) if form else pool.shape[2]
+    assert pool.shape[1] == 1 and pool.is_contiguous()
+    assert form or (pool.shape[3] == width and pool.dtype == queries.dtype)
+    assert not unsupported(queries.dtype, latent, width - latent, block)
     assert queries.is_contiguous()
     assert block_tables.stride(1) == 1 and len(block_tables) == len(kv_lengths) and kv_lengths.is_contiguous()
     assert block_tables.dtype == kv_lengths.dtype == torch.int32
-    return Shape(pool.dtype, heads, latent, width - latent, block)
+    return Shape(queries.dtype, heads, latent, width - latent, block, form)
 
 
 @triton.jit
@@ -127,12 +134,14 @@ def attend_latents(
     end: tl.tensor,  # one past the last
     at: tl.tensor,  # [ROWS] positions of the queries, which see up to there
     pool: tl.tensor,
+    scales: tl.tensor,
     block_stride: tl.tensor,
     table: tl.tensor,  # the sequence's blocks
     SCALE: tl.constexpr,
     LATENT: tl.constexpr,
     ROPE: tl.constexpr,
     BLOCK: tl.constexpr,
+    FORM: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
@@ -152,11 +161,20 @@ def attend_latents(
         there = (positions < end)[:, None]
         vectors = tl.load(here + latent, mask=there & (latent < LATENT), other=0.0)
         keys = tl.load(here + LATENT + rope, mask=there & (rope < ROPE), other=0.0)
+        if FORM > 0:
+            place = scales + blocks.to(tl.int64) * (block_stride // 2) + positions.to(tl.uint32) % BLOCK
+            vector_scales = scales_at(place + BLOCK * (LATENT + ROPE) // 2, positions < end, FORM)
+            key_scales = scales_at(place + BLOCK * (LATENT + ROPE) // 2 + BLOCK, positions < end, FORM)
+            vectors, keys = numbers_of(vectors, first_part, FORM), numbers_of(keys, first_part, FORM)
         ahead = positions + TILE
         blocks = tl.load(table + ahead.to(tl.uint32) // BLOCK, mask=ahead < end, other=0)
 
         scores = tl.dot(first_part, tl.trans(vectors), input_precision="ieee")
-        scores = tl.dot(second_part, tl.trans(keys), scores, input_precision="ieee")
+        if FORM > 0:
+            scores *= vector_scales[None, :]
+            scores += tl.dot(second_part, tl.trans(keys), input_precision="ieee") * key_scales[None, :]
+        else:
+            scores = tl.dot(second_part, tl.trans(keys), scores, input_precision="ieee")
         scores = tl.where(positions[None, :] <= at[:, None], scores, float("-inf"))
 
         risen = tl.maximum(highest, tl.max(scores, 1) * SCALE)
@@ -165,5 +183,10 @@ def attend_latents(
         highest = risen
         total = total * fading + tl.sum(shares, 1)
         weighted = weighted * fading[:, None]
+        if FORM > 0:
+            if vectors.dtype == tl.float16:  # which has no room for small shares of small scales
+                vectors = (vectors.to(tl.float32) * vector_scales[:, None]).to(vectors.dtype)
+            else:
+                shares *= vector_scales[None, :]
         weighted = tl.dot(shares.to(vectors.dtype), vectors, weighted, input_precision="ieee")
     return weighted, highest, total

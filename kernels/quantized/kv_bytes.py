@@ -1,8 +1,10 @@
 """Makes numbers of the bytes of a quantized KV pool, and bytes and scales of numbers, in registers.
 
 A layer is `[blocks, kv_heads, 2, bytes]`, int8 or fp8 (e4m3): of a key or a value of a block, `[block, dim]` bytes, and
-behind them bf16 scales `[block]`. x' = q scale; scale = bf16(max |x| / 127), or / 448 for fp8, and q is the nearest to
-x / scale, ties to even. Of a vector that is not finite the scale is NaN and all q are 0.
+behind them bf16 scales `[block]`. Of latent vectors it is `[blocks, 1, bytes]`: `[block, latent + rope]` bytes, and
+behind them scales `[2, block]`, those of the latent parts and those of the rotated keys. x' = q scale; scale =
+bf16(max |x| / 127), or / 448 for fp8, and q is the nearest to x / scale, ties to even. Of a part that is not finite the
+scale is NaN and all q are 0.
 
 e4m3 is read and written by its bits, on every device alike: sm_80 has no instructions for it. As fp16 the bits of one,
 seven to the left, mean 2^-8 of the number, which is made up for in the scale (`unit_of`).
@@ -24,10 +26,10 @@ INFINITE = tl.constexpr(float("inf"))
 NAN = tl.constexpr(float("nan"))
 
 
-def block_of(pool: Tensor, dim: int) -> int:
-    """Returns the tokens of a block of a quantized layer `[…, bytes]` with vectors of `dim` numbers."""
-    block, rest = divmod(pool.shape[-1], dim + SCALE_BYTES)
-    assert not rest, "a layer of another head size"
+def block_of(pool: Tensor, *parts: int) -> int:
+    """Returns the tokens of a block of a quantized layer `[…, bytes]` with vectors of parts of so many numbers."""
+    block, rest = divmod(pool.shape[-1], sum(parts) + SCALE_BYTES * len(parts))
+    assert not rest, "a layer with vectors of another size"
     return block
 
 
@@ -79,22 +81,35 @@ def bytes_of(numbers: tl.tensor, scale: tl.tensor, FORM: tl.constexpr) -> tl.ten
     return (found | ((bits >> 24) & 0x80)).to(tl.uint8)
 
 
-def reference_packed(pool: Tensor, form: torch.dtype) -> Tensor:
-    """Returns a layer `[…, block, dim]` of numbers as one of bytes, `[…, bytes]`, by torch's operators."""
-    numbers = pool.float()
-    highest = numbers.abs().amax(-1)
-    largest = torch.full_like(highest, 127.0 if form == torch.int8 else 448.0)
-    scale = (highest / largest).clamp(min=2.0**-126).bfloat16()
-    scale = torch.where(highest.isfinite(), scale, float("nan"))
-    scaled = numbers * (1 / scale.float())[..., None]
-    scaled = torch.where(scaled.isfinite(), scaled, 0.0)
-    values = (scaled.round() if form == torch.int8 else scaled).to(form).view(torch.uint8)
-    return torch.cat((values.flatten(-2), scale.contiguous().view(torch.uint8)), -1).view(form)
+@triton.jit
+def largest_of(numbers: tl.tensor, AXIS: tl.constexpr) -> tl.tensor:
+    """Returns the largest magnitudes; infinite where a number is not finite: a maximum may pass over NaN."""
+    sizes = tl.abs(numbers)
+    return tl.max(tl.where(sizes < INFINITE, sizes, INFINITE), AXIS)
 
 
-def reference_numbers(layer: Tensor, dim: int) -> Tensor:
-    """Returns what a layer of bytes means, fp32 `[…, block, dim]`, by torch's operators."""
-    block = block_of(layer, dim)
-    scale = layer.view(torch.uint8)[..., block * dim :].contiguous().view(torch.bfloat16).float()
-    numbers: Tensor = layer[..., : block * dim].float().unflatten(-1, (block, dim))
-    return numbers * scale[..., None]
+def reference_packed(pool: Tensor, form: torch.dtype, *parts: int) -> Tensor:
+    """Returns a layer `[…, block, width]` of numbers as one of bytes, `[…, bytes]`, by torch's operators.
+
+    `parts` are numbers of a vector that share a scale; by default all do.
+    """
+    values, scales = [], []
+    for numbers in pool.float().split(parts or pool.shape[-1], -1):
+        highest = numbers.abs().amax(-1)
+        largest = torch.full_like(highest, 127.0 if form == torch.int8 else 448.0)
+        scale = (highest / largest).clamp(min=2.0**-126).bfloat16()
+        scales.append(torch.where(highest.isfinite(), scale, float("nan")))
+        scaled = numbers * (1 / scales[-1].float())[..., None]
+        scaled = torch.where(scaled.isfinite(), scaled, 0.0)
+        values.append((scaled.round() if form == torch.int8 else scaled).to(form).view(torch.uint8))
+    behind = torch.stack(scales, -2).view(torch.uint8)  # [..., parts, 2 block]
+    return torch.cat((torch.cat(values, -1).flatten(-2), behind.flatten(-2)), -1).view(form)
+
+
+def reference_numbers(layer: Tensor, *parts: int) -> Tensor:
+    """Returns what a layer of bytes means, fp32 `[…, block, width]`, by torch's operators."""
+    block, width = block_of(layer, *parts), sum(parts)
+    scales = layer.view(torch.uint8)[..., block * width :].contiguous().view(torch.bfloat16).float()
+    numbers = layer[..., : block * width].float().unflatten(-1, (block, width)).split(parts, -1)
+    behind = scales.unflatten(-1, (len(parts), block)).unbind(-2)
+    return torch.cat([part * scale[..., None] for part, scale in zip(numbers, behind, strict=True)], -1)

@@ -31,8 +31,12 @@ def quantize(vectors: Tensor, form: KVForm, parts: Sequence[int]) -> tuple[Tenso
 
 def dequantize(values: Tensor, scales: Tensor, form: KVForm, parts: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Returns the numbers `[…, width]`, rounded once to `dtype`, that values and scales as above stand for."""
-    spread = scales.float().repeat_interleave(torch.tensor(parts, device=scales.device), -1, output_size=sum(parts))
-    return (values.view(DTYPES[form]).float() * spread).to(dtype)
+    numbers = values.view(DTYPES[form]).split(list(parts), -1)
+    found = [
+        (part.float() * scale[..., None].float()).to(dtype)
+        for part, scale in zip(numbers, scales.unbind(-1), strict=True)
+    ]
+    return found[0] if len(found) == 1 else torch.cat(found, -1)
 
 
 def rounded(vectors: Tensor, form: KVForm, parts: Sequence[int]) -> Tensor:

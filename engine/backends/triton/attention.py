@@ -82,7 +82,7 @@ class TritonAttention:
         self._layers = [
             layer.unflatten(1, (-1, 2)) if isinstance(attention, HeadAttention) else layer
             for layer, attention in zip(layers, attentions, strict=True)
-        ]  # [blocks, kv_heads, 2, block, head_dim], or … bytes], or [blocks, 1, block, latent + rope]
+        ]  # [blocks, kv_heads, 2, block, head_dim], or [blocks, 1, block, latent + rope]; or … bytes]
         self._attentions = attentions
         self._group_of_layer = groups_of_layers(attentions)
         self.groups = max(self._group_of_layer) + 1
@@ -169,7 +169,8 @@ class TritonAttention:
         starts: Tensor,
         ways: Sequence[Pieces | None],
     ) -> None:
-        queries = pool.new_zeros((1, attention.heads, pool.shape[-1]))
+        width = attention.latent_rank + attention.rope_dim
+        queries = torch.zeros((1, attention.heads, width), dtype=self._dtype, device=self.device)
         latent, scale = attention.latent_rank, attention.scale
         decode = partial(latent_decode_attention, queries, pool, tables.blocks, tables.kv_lengths)
         prefill = partial(latent_prefill_attention, queries, pool, tables.blocks, starts, tables.kv_lengths)

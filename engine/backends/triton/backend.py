@@ -9,7 +9,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from core.config import KVDtype
 from core.kv.spec import blocks_for
 from core.process.status import Progress
 from engine.backends.base import Backend, OnLayer
@@ -77,10 +76,8 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         return written
 
 
-def unsupported(config: TextModel, dtype: torch.dtype, block: int, kv_dtype: KVDtype = "auto") -> str:
+def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
     """Says why the kernels cannot run such a model, in one sentence; empty: they can."""
-    if kv_dtype != "auto" and any(isinstance(layer.attention, LatentAttention) for layer in config.layers):
-        return f"Triton's kernels have no latent vectors with KV in {kv_dtype}"
     layers = (_unsupported_layer(layer, dtype, block) for layer in dict.fromkeys(config.layers))
     return (
         next(filter(None, layers), "")

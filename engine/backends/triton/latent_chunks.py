@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.backends.reference.kv_rows import rows_of
 from engine.model.config import LatentAttention
 from engine.model.latent import expands
 from engine.model.linear import LatentProducts
@@ -40,18 +41,19 @@ def attend_expanded(
 ) -> None:
     """Writes `output` `[tokens, heads, value]` of rotated `queries` `[tokens, heads, nope + rope]`, work after work.
 
-    `pool` is a layer, `[blocks, 1, block, latent + rope]`, and `block_tables` are int32 `[works, width]`.
+    `pool` is a layer, `[blocks, 1, block, latent + rope]` or `[blocks, 1, bytes]`, and `block_tables` are int32
+    `[works, width]`.
     """
-    block, begin = pool.shape[2], 0
+    stored, begin = rows_of(pool, attention, queries.dtype), 0
     for table, (count, keys) in zip(block_tables, works, strict=True):
-        vectors = pool.index_select(0, table[: -(-keys // block)]).flatten(0, 2)[:keys]
+        vectors = stored.take(table[: -(-keys // stored.block)]).view(-1, stored.width)[:keys]
         rows = slice(begin, begin + count)
         begin += count
         mask = None
         if keys > count:
             at = torch.arange(keys - count, keys, device=pool.device)
             mask = torch.arange(keys, device=pool.device) <= at[:, None]
-        together = max(1, BUILT // (keys * pool.element_size() * (queries.shape[2] + attention.value_dim)))
+        together = max(1, BUILT // (keys * queries.element_size() * (queries.shape[2] + attention.value_dim)))
         for head in range(0, attention.heads, together):
             heads = slice(head, min(head + together, attention.heads))
             own, values = products.expanded(vectors, heads)  # [heads, keys, …]
