@@ -39,7 +39,13 @@ OPERATORS = (
 ADJUSTING = ("sampling/penalize", "sampling/token_mask", "sampling/forbid_tokens", "sampling/token_scores")
 MIXTURES = ("moe/route", "moe/sort_by_expert", "moe/experts")
 ADAPTERS = ("lora",)
-QUANTIZED = ("quantized/product", "quantized/kv_bytes", "quantized/numbers", "quantized/expert_products")
+QUANTIZED = (
+    "quantized/product",
+    "quantized/kv_bytes",
+    "quantized/latent_bytes",
+    "quantized/numbers",
+    "quantized/expert_products",
+)
 LATENTS = (
     "store_latents",
     "rotate_queries",
