@@ -37,6 +37,21 @@ def auto_config(directory: Path, *, trust_remote_code: bool = False) -> Any:
         raise ModelError(f"{directory.name}: config.json is not valid: {sentence_of(error)}") from error
 
 
+def raw_config(directory: Path) -> dict[str, Any]:
+    """Reads config.json, with what hf_quant_config.json says of quantization where that says nothing of it.
+
+    NVIDIA's Model Optimizer writes such a file, and wrote nothing else until version 0.29. Raises `ModelError`.
+    """
+    raw, beside = read_json(directory / "config.json"), directory / "hf_quant_config.json"
+    if quantization_of(raw, directory.name) is None and beside.is_file():
+        found = read_json(beside).get("quantization")
+        if not isinstance(found, dict):
+            raise ModelError(f"{beside} does not say how the weights are quantized")
+        scheme = found.get("kv_cache_quant_algo")
+        raw["quantization_config"] = {"quant_method": "modelopt", "kv_cache_scheme": scheme} | found
+    return raw
+
+
 def quantization_of(raw: dict[str, Any], name: str) -> dict[str, Any] | None:
     """Returns what a config.json says of quantized weights; None: it says nothing. Raises `ModelError` for no object.
 

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from core.errors import ConfigError, ModelError
 from engine.model.config import LayerConfig, ModelConfig
-from engine.model.config_files import auto_config, eos_of, read_json
+from engine.model.config_files import auto_config, eos_of, raw_config
 from engine.model.families.family import Fields
 from engine.model.families.registry import SUPPORTED, family_of
 from engine.model.formats.registry import format_of
@@ -19,7 +19,7 @@ def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
 
     Raises `ModelError` for what is missing, broken or not supported, by name, and `ConfigError` for a longer limit.
     """
-    raw = read_json(directory / "config.json")
+    raw = raw_config(directory)
     architecture = _architecture(raw)
     family = family_of(architecture)
     format_of(raw, directory.name)  # refuses what is unknown before anything is loaded

@@ -14,7 +14,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from core.errors import ConfigError, ModelError
 from engine.model.config import AttentionLayer, TextModel
-from engine.model.config_files import auto_config, eos_of, read_json, refuse_quantized
+from engine.model.config_files import auto_config, eos_of, raw_config, refuse_quantized
 
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 """Kinds of `layer_types` whose state is keys and values; the others keep states that blocks of tokens do not hold."""
@@ -59,7 +59,7 @@ def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: b
     Raises `ModelError` for models whose state is not keys and values of attention, that read more than text, or whose
     code is not transformers' and not trusted; `ConfigError` for a limit that is missing, or longer than the model's.
     """
-    name, raw = directory.name, read_json(directory / "config.json")
+    name, raw = directory.name, raw_config(directory)
     if "auto_map" in raw and raw.get("model_type") not in CONFIG_MAPPING_NAMES and not trust_remote_code:
         raise ModelError(
             f"{name}: its code is its own (auto_map in config.json), and only --trust-remote-code has it run here"

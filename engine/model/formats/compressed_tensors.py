@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.errors import ModelError
-from engine.model.formats.fields import COLUMN, bits_of, fields_of, group_of, pattern, shown, sizes_of, word
+from engine.model.formats.fields import COLUMN, bits_of, fields_of, group_of, pattern, shown, sizes_of, spellings, word
 from engine.model.formats.floats import LEFT_OUT, is_numbers
 from engine.model.formats.format import Plain, StoredTensors
 from engine.model.formats.packings import FORMATS, Scheme
@@ -37,7 +37,8 @@ class Group:
 
     def names(self, layer: str) -> bool:
         """Tells whether one of the targets is this layer."""
-        return any(layer == each if isinstance(each, str) else each.match(layer) for each in self.targets)
+        names = spellings(layer)
+        return any(each in names if isinstance(each, str) else any(map(each.match, names)) for each in self.targets)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,15 @@ from engine.model.quantized import Quantized
 
 KIND = "F8_E4M3"
 NUMBERS = {"F32", "BF16", "F16"}
-LEFT_OUT = (".input_scale", ".activation_scale", ".k_scale", ".v_scale", ".q_scale", ".output_scale")
+LEFT_OUT = (
+    ".input_scale",
+    ".input_scale_ub",
+    ".activation_scale",
+    ".k_scale",
+    ".v_scale",
+    ".q_scale",
+    ".output_scale",
+)
 """Ends of the names of scales for activations and KV, which are in the model's own format here."""
 
 Block = tuple[int, int]

@@ -1,7 +1,7 @@
 """Reads checkpoints in fp8: DeepSeek's blocks of 128 x 128, and weights with one scale, or one for each output.
 
 A layer's `weight` is e4m3, and multiplied by its scale, called `weight_scale_inv` (DeepSeek, and transformers) or
-`weight_scale` (vLLM, Model Optimizer). DeepSeek-AI 2024 (https://arxiv.org/abs/2412.19437), section 3.3.
+`weight_scale` (vLLM, FBGEMM). DeepSeek-AI 2024 (https://arxiv.org/abs/2412.19437), section 3.3.
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,6 @@ def read_fp8(given: dict[str, Any], model: str) -> Fp8:
     return Fp8(model, None if found is None else sizes_of(found, model, "weight_block_size"))
 
 
-def read_modelopt(given: dict[str, Any], model: str) -> Fp8:
-    """See `ReadFormat`: of what NVIDIA's Model Optimizer writes, fp8 with one scale for a weight."""
-    word(given.get("quant_algo"), model, "modelopt's quant_algo", ("FP8",))
+def read_fbgemm_fp8(given: dict[str, Any], model: str) -> Fp8:
+    """See `ReadFormat`: of what transformers writes with FBGEMM, each output has a scale."""
     return Fp8(model, None)

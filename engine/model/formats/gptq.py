@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from core.errors import ModelError
-from engine.model.formats.fields import bits_of, fields_of, group_of, pattern, shown, word
+from engine.model.formats.fields import bits_of, fields_of, group_of, pattern, shown, spellings, word
 from engine.model.formats.format import Plain, StoredTensors
 from engine.model.formats.integers import FORMS, group_in, integers, order_in, refuse_indivisible, unpacked
 from engine.model.quantized import Form, Weight
@@ -75,7 +75,8 @@ class Gptq(Plain):
 
     def packing_of(self, name: str) -> Packing:
         """Returns how the layer `name` is packed."""
-        return next((packing for names, packing in self.others if names.match(name)), self.packing)
+        called = spellings(name)
+        return next((packing for names, packing in self.others if any(map(names.match, called))), self.packing)
 
     def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
         """See `WeightFormat`."""

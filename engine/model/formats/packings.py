@@ -7,18 +7,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from engine.model.families.mxfp4 import BLOCK, VALUES
-from engine.model.families.mxfp4 import unpacked as unpacked_mxfp4
 from engine.model.formats.fields import COLUMN
 from engine.model.formats.floats import Block, by_block, fp8
 from engine.model.formats.format import StoredTensors
-from engine.model.formats.integers import FORMS, integers, order_in, refuse_indivisible, unpacked
+from engine.model.formats.integers import FORMS, integers, order_in, unpacked
+from engine.model.formats.micro import fine_scales, mxfp4, mxfp8, nvfp4
 from engine.model.quantized import Form, Quantized
 
 Strategy = Literal["tensor", "channel", "group", "block"]
 BY_ALL: dict[str, Strategy] = {"tensor": "tensor", "channel": "channel", "group": "group"}
 BY_BLOCK: dict[str, Strategy] = {"tensor": "tensor", "channel": "channel", "block": "block"}
-NVFP4_GROUP = 16
 
 
 @dataclass(frozen=True)
@@ -98,27 +96,19 @@ def read_bytes(stored: StoredTensors, model: str, name: str, shape: tuple[int, i
 
 
 def read_nvfp4(stored: StoredTensors, model: str, name: str, shape: tuple[int, int], scheme: Scheme) -> Quantized:
-    """Reads uint8 `weight_packed` `[out, in / 2]`, fp4 (e2m1) with a scale in fp8 for every 16, and one for all.
-
-    Twice an fp4 number is an integer, so it becomes int8, of groups that int4 does not have.
-    """
-    outputs, inputs = shape
-    refuse_indivisible(model, name, "inputs", inputs, NVFP4_GROUP)
-    found = stored.packed(f"{name}.weight_packed", (outputs, inputs // 2), "U8")
-    fine = stored.packed(f"{name}.weight_scale", (outputs, inputs // NVFP4_GROUP), "F8_E4M3")
-    coarse = stored.tensor(f"{name}.weight_global_scale", (1,))
-    codes = torch.stack((found & 15, found >> 4), -1).flatten(1)
-    twice = torch.tensor([int(2 * value) for value in VALUES], dtype=torch.int8)
-    return Quantized("int8", twice[codes.int()], fine.float() / coarse.float() / 2, NVFP4_GROUP)
+    """Reads NVFP4, divided by `weight_global_scale`."""
+    fine, coarse = fine_scales(stored, model, name, shape), stored.tensor(f"{name}.weight_global_scale", (1,))
+    return nvfp4(stored, f"{name}.weight_packed", shape, fine / coarse.float())
 
 
 def read_mxfp4(stored: StoredTensors, model: str, name: str, shape: tuple[int, int], scheme: Scheme) -> Quantized:
-    """Reads uint8 `weight_packed` `[out, in / 2]`, MXFP4 with uint8 scales for every 32."""
-    outputs, inputs = shape
-    refuse_indivisible(model, name, "inputs", inputs, BLOCK)
-    found = stored.packed(f"{name}.weight_packed", (outputs, inputs // 2), "U8")
-    scales = stored.packed(f"{name}.weight_scale", (outputs, inputs // BLOCK), "U8")
-    return unpacked_mxfp4(found.unflatten(1, (-1, BLOCK // 2)), scales)
+    """Reads MXFP4."""
+    return mxfp4(stored, model, name, shape)
+
+
+def read_mxfp8(stored: StoredTensors, model: str, name: str, shape: tuple[int, int], scheme: Scheme) -> Quantized:
+    """Reads MXFP8."""
+    return mxfp8(stored, model, name, shape)
 
 
 FORMATS = {
@@ -128,4 +118,5 @@ FORMATS = {
     "naive-quantized": Packing(read_bytes, ("int", "float"), (8,), {**BY_ALL, **BY_BLOCK}),
     "nvfp4-pack-quantized": Packing(read_nvfp4, ("float",), (4,), {"tensor_group": "group"}),
     "mxfp4-pack-quantized": Packing(read_mxfp4, ("float",), (4,), {"group": "group"}),
+    "mxfp8-quantized": Packing(read_mxfp8, ("float",), (8,), {"group": "group"}),
 }

@@ -7,14 +7,16 @@ from typing import Any
 
 from core.errors import ModelError
 from core.gguf.unpacking import PLACES
-from engine.model.config_files import quantization_of, read_json
+from engine.model.config_files import quantization_of, raw_config
+from engine.model.formats.auto_round import read_auto_round
 from engine.model.formats.awq import read_awq
 from engine.model.formats.by_family import ByFamily
 from engine.model.formats.compressed_tensors import read_compressed_tensors
 from engine.model.formats.fields import shown
 from engine.model.formats.format import Plain, WeightFormat
-from engine.model.formats.fp8 import read_fp8, read_modelopt
+from engine.model.formats.fp8 import read_fbgemm_fp8, read_fp8
 from engine.model.formats.gptq import read_gptq
+from engine.model.formats.modelopt import read_modelopt
 from engine.model.gguf.checkpoint import open_gguf
 from engine.model.weights import Checkpoint
 
@@ -28,7 +30,10 @@ FORMATS: dict[str, ReadFormat] = {
     "gptq": read_gptq,
     "compressed-tensors": read_compressed_tensors,
     "fp8": read_fp8,
+    "fbgemm_fp8": read_fbgemm_fp8,
     "modelopt": read_modelopt,
+    "modelopt_fp4": read_modelopt,
+    "auto-round": read_auto_round,
     "mxfp4": lambda given, name: ByFamily(),
 }
 """By `quant_method`."""
@@ -41,7 +46,7 @@ def format_of(raw: dict[str, Any], name: str) -> WeightFormat:
     given = quantization_of(raw, name)
     if given is None:
         return Plain()
-    method = shown(given.get("quant_method", "unknown"))
+    method = shown(given.get("quant_method", "modelopt" if "quant_algo" in given else "unknown"))
     if method not in FORMATS:
         others = ", ".join(("fp32", "bf16", "fp16", *FORMATS))
         advice = f"{ADVICE[method]}; " if method in ADVICE else ""
@@ -53,7 +58,7 @@ def open_checkpoint(directory: Path) -> Checkpoint:
     """Opens the weights in a model's directory, in the format that its config names. Raises `ModelError`."""
     if (directory / PLACES).is_file():
         return open_gguf(directory)
-    raw, name = read_json(directory / "config.json"), directory.name
+    raw, name = raw_config(directory), directory.name
     if (quantization_of(raw, name) or {}).get("kv_cache_scheme"):
         LOG.info("%s: its kv_cache_scheme is not heeded: KV is stored as the settings say", name)
     return Checkpoint(directory, format_of(raw, name))

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from tests.engine.model.formats.library import compress
-from tests.engine.model.formats.writers import Written, awq, fp8, gptq, rewrite
+from tests.engine.model.formats.writers import Written, awq, fp8, gptq, nvfp4, rewrite
 from tests.variants import VARIANTS
 
 FP8 = {"num_bits": 8, "type": "float"}
@@ -38,6 +38,30 @@ WRITTEN: dict[str, Case] = {
         "deepseek-v3",
         {"quant_method": "fp8", "weight_block_size": [128, 128]},
         lambda name, weight: fp8(weight, (128, 128)),
+    ),
+    "modelopt, nvfp4": (
+        "qwen3",
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
+        lambda name, weight: nvfp4(weight) if "mlp" in name else fp8(weight, None, "weight_scale"),
+    ),
+    "auto-round": (
+        "mistral",
+        {
+            "quant_method": "auto-round",
+            "packing_format": "auto_round:auto_gptq",
+            "bits": 4,
+            "group_size": 32,
+            "sym": True,
+            "data_type": "int",
+            "extra_config": {".*v_proj.*": {"bits": 8}, "model.layers.0.mlp.up_proj": {"group_size": 64}},
+        },
+        lambda name, weight: gptq(
+            weight,
+            8 if "v_proj" in name else 4,
+            64 if name == "model.layers.0.mlp.up_proj" else 32,
+            version=1,
+            symmetric=True,
+        ),
     ),
     "fp8": ("glm4", {"quant_method": "fp8"}, lambda name, weight: fp8(weight, None, "weight_scale")),
 }

@@ -36,6 +36,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fp8 by blocks": ("float-quantized", FP8 | {"strategy": "block", "block_structure": [32, 128]}),
     "fp8 naively": ("naive-quantized", FP8),
     "nvfp4": ("nvfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}),
+    "mxfp8": (
+        "mxfp8-quantized",
+        {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"},
+    ),
     "mxfp4": ("mxfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}),
 }
 
@@ -162,7 +166,7 @@ def test_a_layer_that_no_target_names_is_named(tmp_path: Path) -> None:
             {"format": "marlin-24"},
             "m: compressed-tensors' format marlin-24 is not supported; supported: pack-quantized",
         ),
-        ({"format": "mxfp8-quantized"}, "m: compressed-tensors' format mxfp8-quantized is not supported"),
+        ({"format": "mxfp6-pack-quantized"}, "m: compressed-tensors' format mxfp6-pack-quantized is not supported"),
         ({"format": "dense"}, "m: compressed-tensors' format dense is not supported"),
         ({"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config .* with the format sparse-24-bitmask"),
         ({"transform_config": {"config_groups": {"u": {}}}}, "m: compressed-tensors with a transform_config is not"),

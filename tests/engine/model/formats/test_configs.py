@@ -20,7 +20,17 @@ BASES: tuple[dict[str, Any], ...] = (
     {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "backend": None},
     {"quant_method": "gptq", "bits": 4, "group_size": 32, "dynamic": {"a": {"bits": 8}}, "pack_dtype": "int32"},
     {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3", "scale_fmt": None},
-    {"quant_method": "modelopt", "quant_algo": "FP8"},
+    {"quant_method": "modelopt", "quant_algo": "FP8", "quantized_layers": {"a": {"quant_algo": "FP8"}}},
+    {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]},
+    {
+        "quant_method": "auto-round",
+        "packing_format": "auto_round:auto_gptq",
+        "bits": 4,
+        "group_size": 32,
+        "data_type": "int",
+        "act_bits": 16,
+        "extra_config": {"a": {"bits": 8}},
+    },
     {
         "quant_method": "compressed-tensors",
         "format": "pack-quantized",

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from core.errors import ModelError
-from engine.model.formats.fp8 import read_fp8, read_modelopt
+from engine.model.formats.fp8 import read_fp8
 from tests.engine.backends.native.measures import random
 from tests.engine.model.formats.stored import NAME, checkpoint, read
 from tests.engine.model.formats.writers import fp8
 
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
 WHOLE = {"quant_method": "fp8", "activation_scheme": "static"}
+FBGEMM = {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]}
 SHAPE = (200, 300)
 """Of two blocks by three, of which the last ones are shorter."""
 
@@ -27,19 +28,19 @@ def test_blocks_share_a_scale(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["weight_scale", "weight_scale_inv"])
-@pytest.mark.parametrize("config", [WHOLE, {"quant_method": "modelopt", "quant_algo": "FP8"}])
-def test_one_scale_is_for_all_of_a_weight(config: dict[str, Any], name: str, tmp_path: Path) -> None:
+def test_one_scale_is_for_all_of_a_weight(name: str, tmp_path: Path) -> None:
     tensors, expected = fp8(random(*SHAPE, seed=1), None, name)
-    found = read(tmp_path, config, tensors | {"input_scale": torch.ones(())}, SHAPE)
+    found = read(tmp_path, WHOLE, tensors | {"input_scale": torch.ones(())}, SHAPE)
     assert found.group == SHAPE[1] and torch.equal(found.dequantized(), expected)
-    assert torch.equal(read(tmp_path, config, tensors | {name: tensors[name].view(1)}, SHAPE).dequantized(), expected)
+    assert torch.equal(read(tmp_path, WHOLE, tensors | {name: tensors[name].view(1)}, SHAPE).dequantized(), expected)
 
 
-def test_a_scale_for_each_output(tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", [WHOLE, FBGEMM])
+def test_a_scale_for_each_output(config: dict[str, Any], tmp_path: Path) -> None:
     tensors, expected = fp8(random(*SHAPE, seed=1), (1, SHAPE[1]), "weight_scale")
     for shape in ((200, 1), (200,)):
-        scales = tensors["weight_scale"].view(shape)
-        assert torch.equal(read(tmp_path, WHOLE, tensors | {"weight_scale": scales}, SHAPE).dequantized(), expected)
+        scaled = tensors | {"weight_scale": tensors["weight_scale"].view(shape), "input_scale_ub": torch.ones(1)}
+        assert torch.equal(read(tmp_path, config, scaled, SHAPE).dequantized(), expected)
 
 
 def test_layers_that_are_left_out_are_numbers(tmp_path: Path) -> None:
@@ -80,5 +81,3 @@ def test_what_is_not_supported_is_named() -> None:
     ):
         with pytest.raises(ModelError, match=words):
             read_fp8(BLOCKS | change, "m")
-    with pytest.raises(ModelError, match="m: modelopt's quant_algo NVFP4 is not supported; supported: FP8"):
-        read_modelopt({"quant_algo": "NVFP4"}, "m")

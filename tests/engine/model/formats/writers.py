@@ -16,6 +16,8 @@ from torch import Tensor
 LINEAR = re.compile(r".*(_proj|_proj_with_mqa|experts\.\d+\.w\d)$")
 """Names of the layers that such libraries quantize; heads, embeddings and routers they leave out."""
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+"""The magnitudes of fp4 (e2m1); the fourth bit is the sign."""
 
 Written = tuple[dict[str, Tensor], Tensor]
 """A layer's tensors by the ends of their names, and the weight fp32 `[out, in]` that they mean."""
@@ -127,3 +129,26 @@ def fp8(weight: Tensor, block: tuple[int, int] | None, name: str = "weight_scale
     spread = scales.repeat_interleave(rows, 0).repeat_interleave(columns, 1)[: len(weight), : weight.shape[1]]
     values = (weight / spread).to(torch.float8_e4m3fn)
     return {"weight": values, name: scales if block else scales.view(())}, values.float() * spread
+
+
+def nvfp4(weight: Tensor) -> Written:
+    """Writes a layer as `NVFP4QTensor.quantize` of Model Optimizer does (modelopt/torch/quantization/qtensor)."""
+    groups = weight.unflatten(1, (-1, 16))
+    coarse = weight.abs().max() / (448 * 6)
+    fine = (groups.abs().amax(2) / 6 / coarse).to(torch.float8_e4m3fn)
+    scales = fine.float() * coarse
+    codes = (groups / scales[..., None]).abs().unsqueeze(-1).sub(FP4).abs().argmin(-1)
+    means = FP4[codes] * groups.sign() * scales[..., None]
+    codes = (codes + 8 * (groups < 0)).flatten(1).to(torch.uint8)
+    packed = codes[:, ::2] | codes[:, 1::2] << 4
+    tensors = {"weight": packed, "weight_scale": fine, "weight_scale_2": coarse, "input_scale": torch.tensor(0.25)}
+    return tensors, means.flatten(1)
+
+
+def mxfp8(weight: Tensor) -> Written:
+    """Writes a layer as `MXFP8QTensor.quantize` of Model Optimizer does: powers of two that no number overflows."""
+    groups = weight.unflatten(1, (-1, 32))
+    powers = (groups.abs().amax(2) / 448).log2().ceil().clamp(-127, 127)
+    values = (groups / powers.exp2()[..., None]).to(torch.float8_e4m3fn)
+    tensors = {"weight": values.flatten(1), "weight_scale": (powers + 127).to(torch.uint8)}
+    return tensors, (values.float() * powers.exp2()[..., None]).flatten(1)

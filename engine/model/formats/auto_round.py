@@ -1,0 +1,72 @@
+"""Reads AutoRound checkpoints, whose packing is GPTQ's or AWQ's and named in the config.
+
+`auto_gptq` stores zero points less one, `auto_round` and `gptqmodel` as they are. `extra_config` says of single layers,
+or of those that match a pattern, what differs; what has 16 bits or more is numbers. See
+github.com/intel/auto-round, auto_round/export/export_to_autoround/export.py. Cheng et al. 2023
+(https://arxiv.org/abs/2309.05516).
+"""
+
+import re
+from typing import Any
+
+from core.errors import ModelError
+from engine.model.formats.awq import Awq
+from engine.model.formats.fields import bits_of, fields_of, group_of, pattern, shown, whole, word
+from engine.model.formats.gptq import BITS, Gptq, Packing
+
+AWQ = ("auto_round:auto_awq", "auto_round:awq")
+GPTQ = {
+    "auto_round:auto_gptq": 1,
+    "auto_round:gptq": 1,
+    "auto_gptq": 1,
+    "auto": 1,
+    "auto_round": 2,
+    "auto_round:gptqmodel": 2,
+}
+"""The version of GPTQ that each packing is: how zero points are stored."""
+NUMBERS = 16
+"""Bits of a weight that is not quantized."""
+NOT_NAMES = frozenset("^$|()[]?+*\\")
+"""Characters by which a pattern is known; a name has none of them."""
+
+
+def read_auto_round(given: dict[str, Any], model: str) -> Gptq | Awq:
+    """See `ReadFormat`."""
+    packed = word(given.get("packing_format") or "auto", model, "auto-round's packing_format", (*GPTQ, *AWQ))
+    extra = fields_of(given, model, "extra_config")
+    changes = {name: fields_of(extra, model, name) for name in extra}
+    changes = {name: change for name, change in changes.items() if not _is_numbers(change, model)}
+    changes = dict(sorted(changes.items(), key=lambda each: _is_pattern(each[0])))  # a layer's own name decides
+    if packed not in AWQ:
+        others = tuple((_names(name, model), _packing(given | change, model)) for name, change in changes.items())
+        return Gptq(model, GPTQ[packed], _packing(given, model), others)
+    packing = _packing(given, model)
+    for name, change in changes.items():
+        if _packing(given | change, model) != packing or packing.bits != 4:
+            raise ModelError(
+                f"{model}: auto-round in AWQ's packing with other bits or groups for {shown(name)} is not supported"
+            )
+    bits_of(given, model, packed, (4,), "bits")
+    return Awq(model, packing.group)
+
+
+def _is_numbers(change: dict[str, Any], model: str) -> bool:
+    return change.get("bits") is not None and whole(change, model, "bits") >= NUMBERS
+
+
+def _packing(given: dict[str, Any], model: str) -> Packing:
+    word(given.get("data_type") or "int", model, "auto-round's data_type", ("int",))
+    acts = whole(given, model, "act_bits", default=NUMBERS)
+    if acts < NUMBERS:
+        raise ModelError(f"{model}: auto-round with act_bits {acts} is not supported; supported: weights alone")
+    bits = bits_of(given, model, "auto-round", BITS, "bits")
+    return Packing(bits, group_of(given, model, "group_size", default=128), by_activation=False)
+
+
+def _names(name: str, model: str) -> re.Pattern[str]:
+    """Makes a pattern, which `match` takes, of a layer's name or of one that is looked for anywhere in it."""
+    return pattern(f".*(?:{name})" if _is_pattern(name) else re.escape(name) + "$", model)
+
+
+def _is_pattern(name: str) -> bool:
+    return not NOT_NAMES.isdisjoint(name)

@@ -1,0 +1,56 @@
+"""Reads weights in 4 or 8 bits of floating point whose groups are small: NVFP4 by 16, MXFP4 and MXFP8 by 32.
+
+MX scales are powers of two in a byte, 2 ** (byte - 127) (E8M0). See the Open Compute Project's Microscaling Formats,
+version 1.0, and NVIDIA's description of NVFP4, whose scales are e4m3 with one more for the whole weight.
+"""
+
+import torch
+from torch import Tensor
+
+from engine.model.families.mxfp4 import BLOCK, VALUES
+from engine.model.families.mxfp4 import unpacked as unpacked_mxfp4
+from engine.model.formats.floats import KIND
+from engine.model.formats.format import StoredTensors
+from engine.model.formats.integers import refuse_indivisible
+from engine.model.quantized import Quantized
+
+NVFP4_GROUP = 16
+POWERS = "U8"
+"""How safetensors calls what bytes of two fp4 numbers, and powers of two, are stored as."""
+
+
+def fine_scales(stored: StoredTensors, model: str, name: str, shape: tuple[int, int]) -> Tensor:
+    """Returns NVFP4's `weight_scale` fp32 `[out, in / 16]`, stored as e4m3, of the weight `[out, in]` of a layer."""
+    outputs, inputs = shape
+    refuse_indivisible(model, name, "inputs", inputs, NVFP4_GROUP)
+    return stored.packed(f"{name}.weight_scale", (outputs, inputs // NVFP4_GROUP), KIND).float()
+
+
+def nvfp4(stored: StoredTensors, name: str, shape: tuple[int, int], scales: Tensor) -> Quantized:
+    """Reads the tensor `name`, uint8 `[out, in / 2]`, fp4 (e2m1) with fp32 `scales` `[out, in / 16]`.
+
+    Twice an fp4 number is an integer, so it becomes int8, of groups that int4 does not have.
+    """
+    outputs, inputs = shape
+    found = stored.packed(name, (outputs, inputs // 2), "U8")
+    codes = torch.stack((found & 15, found >> 4), -1).flatten(1)
+    twice = torch.tensor([int(2 * value) for value in VALUES], dtype=torch.int8)
+    return Quantized("int8", twice[codes.int()], scales / 2, NVFP4_GROUP)
+
+
+def mxfp4(stored: StoredTensors, model: str, name: str, shape: tuple[int, int]) -> Quantized:
+    """Reads uint8 `weight_packed` `[out, in / 2]`, fp4 (e2m1) with a power of two for every 32."""
+    outputs, inputs = shape
+    refuse_indivisible(model, name, "inputs", inputs, BLOCK)
+    found = stored.packed(f"{name}.weight_packed", (outputs, inputs // 2), "U8")
+    scales = stored.packed(f"{name}.weight_scale", (outputs, inputs // BLOCK), POWERS)
+    return unpacked_mxfp4(found.unflatten(1, (-1, BLOCK // 2)), scales)
+
+
+def mxfp8(stored: StoredTensors, model: str, name: str, shape: tuple[int, int]) -> Quantized:
+    """Reads `weight` `[out, in]` in e4m3, with a power of two for every 32."""
+    outputs, inputs = shape
+    refuse_indivisible(model, name, "inputs", inputs, BLOCK)
+    values = stored.packed(f"{name}.weight", shape, KIND)
+    scales = stored.packed(f"{name}.weight_scale", (outputs, inputs // BLOCK), POWERS)
+    return Quantized("fp8", values, torch.ldexp(torch.ones(scales.shape), scales.int() - 127), BLOCK)

@@ -1,0 +1,76 @@
+"""Reads what NVIDIA's Model Optimizer exports: fp8 with a scale for a weight, an output or a block, NVFP4, and MXFP8.
+
+A layer's `weight` is e4m3, or uint8 `[out, in / 2]` of NVFP4, whose `weight_scale` e4m3 `[out, in / 16]` is multiplied
+by `weight_scale_2`, one number. What a layer has is seen in what is stored of it. See
+github.com/NVIDIA/TensorRT-Model-Optimizer, modelopt/torch/export/quant_utils.py.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from engine.model.formats.fields import fields_of, word
+from engine.model.formats.floats import KIND, LEFT_OUT, fp8, is_numbers
+from engine.model.formats.format import Plain, StoredTensors
+from engine.model.formats.micro import POWERS, fine_scales, mxfp8, nvfp4
+from engine.model.quantized import Form, Weight
+
+MIXED = "MIXED_PRECISION"
+SERVED = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4", "W4A8_NVFP4_FP8", "MXFP8", MIXED)
+SCALES = (".weight_scale", ".weight_scale_2")
+BLOCK = 128
+"""Outputs, and inputs, that share a scale of `FP8_PB_WO`."""
+
+
+@dataclass(frozen=True)
+class Modelopt(Plain):
+    """Reads layers that are stored quantized; others are numbers."""
+
+    model: str  # its name, for errors
+
+    def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
+        """See `WeightFormat`."""
+        if is_numbers(stored, name):
+            return super().weight(stored, name, shape)
+        if stored.kind(f"{name}.weight") == "U8":
+            one = stored.shape(f"{name}.weight_scale_2") == (1,)
+            coarse = stored.tensor(f"{name}.weight_scale_2", (1,) if one else ())
+            fine = fine_scales(stored, self.model, name, shape)
+            return nvfp4(stored, f"{name}.weight", shape, fine * coarse.float())
+        if stored.kind(f"{name}.weight_scale") == POWERS:
+            return mxfp8(stored, self.model, name, shape)
+        scales = [size for size in stored.shape(f"{name}.weight_scale") if size != 1]
+        block = shape if not scales else (1, shape[1]) if scales == [shape[0]] else (BLOCK, BLOCK)
+        return fp8(stored, self.model, name, shape, "weight_scale", block)
+
+    def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
+        """See `WeightFormat`."""
+        if name.endswith((*SCALES, *LEFT_OUT)):
+            return None, 0
+        if kind == "U8":
+            return "int8", 2
+        return "fp8" if kind == KIND else None, 1
+
+    def may_stay(self, stored: StoredTensors, name: str) -> bool:
+        """See `WeightFormat`: activations and KV are not quantized as it says."""
+        return name.endswith(LEFT_OUT)
+
+    def settings(self) -> bytes:
+        """See `WeightFormat`: all is in the tensors."""
+        return b"modelopt"
+
+
+def read_modelopt(given: dict[str, Any], model: str) -> Modelopt:
+    """See `ReadFormat`."""
+    algorithm = given.get("quant_algo")
+    if algorithm is not None:  # else only KV is quantized
+        word(_upper(algorithm), model, "modelopt's quant_algo", SERVED)
+    layers = fields_of(given, model, "quantized_layers")
+    for name in layers:
+        word(
+            _upper(fields_of(layers, model, name).get("quant_algo")), model, f"modelopt's quant_algo of {name}", SERVED
+        )
+    return Modelopt(model)
+
+
+def _upper(algorithm: Any) -> Any:
+    return algorithm.upper() if isinstance(algorithm, str) else algorithm
