@@ -11,6 +11,7 @@
 #include "attention_step.h"
 #include "attention_bf16.h"
 #include "attention_fp32.h"
+#include "attention_wide.h"
 #include "kv_bytes.h"
 
 struct call {
@@ -29,6 +30,9 @@ struct scratch {
         struct fp32_scratch fp32;
 #if defined HAS_BF16
         struct bf16_scratch bf16;
+#endif
+#if defined HAS_WIDE
+        struct wide_scratch wide;
 #endif
     };
 };
@@ -153,9 +157,18 @@ static void take_queries(
             take_bf16_query(step, query, row, &own->bf16);
             continue;
         }
+#else
+        if (is_wide(step)) {
+            take_wide_query(step, query, row, &own->wide);
+            continue;
+        }
 #endif
         take_fp32_query(step, query, call->manner->scale, row, &own->fp32);
     }
+#if defined HAS_WIDE
+    if (is_wide(step))
+        take_wide_queries(step, rows, &own->wide);
+#endif
 }
 
 /* What a step's tiles are when they are prepared: numbers of a quantized pool are made for the products that there are. */
@@ -193,6 +206,12 @@ static void prepare(const struct attention *step, const char *const *blocks, str
 {
     const long block = step->block, first = seen.first / block, last = (seen.end - 1) / block;
     for (long i = first; i <= last; i++) {
+#if defined HAS_WIDE
+        if (is_wide(step)) {
+            prepare_wide(step, blocks[i], i * block, blocks[i + 1], &own->wide);
+            continue;
+        }
+#endif
         const char *next = i < last || step->vectors == 1 ? blocks[i + 1] : blocks[first] + value_place(step);
 #if defined HAS_BF16
         if (step->format == BF16) {
@@ -215,6 +234,11 @@ static void attend_group(
 #if defined HAS_BF16
     if (step->format == BF16) {
         attend_bf16(step, manner, sight, first, rows, &own->bf16, target);
+        return;
+    }
+#else
+    if (is_wide(step)) {
+        attend_wide(step, manner, blocks, sight, first, rows, &own->wide, target);
         return;
     }
 #endif

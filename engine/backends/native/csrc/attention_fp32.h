@@ -1,5 +1,5 @@
-/* A tile of positions for a group of rows in fp32 arithmetic: for fp32 pools, and for bf16 where the processor has no
-   products of bf16. */
+/* A tile of positions for a group of rows in fp32 arithmetic: for fp32 pools, and, where the processor has no products of
+   bf16, for quantized ones and those whose values are no whole vectors. */
 
 #ifndef ATTENTION_FP32_H
 #define ATTENTION_FP32_H

@@ -29,7 +29,10 @@ static void soften(float *scores, long from, long end, long low, long high, floa
         memset(scores + from, 0, (end - from) * sizeof *scores);
         return;
     }
-    for (long t = from; t < end; t += LANES) {
+    const long whole = most(from, least(end, low <= from ? high / LANES * LANES : from));
+    for (long t = from; t < whole; t += LANES)
+        best = larger(load(FP32, scores, t), best);
+    for (long t = whole; t < end; t += LANES) {
         const ivec position = lane + (int32_t)t;
         const ivec seen = (position >= (int32_t)low) & (position < (int32_t)high);
         const vec masked = chosen(seen, load(FP32, scores, t), all(-INFINITY));

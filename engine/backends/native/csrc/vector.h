@@ -48,11 +48,23 @@ INLINE vec fused(vec a, vec b, vec c)
 #endif
 }
 
+/* sum += a b, in the register where the sum is: GCC 12 moves it to another one, and has none left for 6 x 2 of them. */
+INLINE void add_fused(vec a, vec b, vec *sum)
+{
+#if LANES == 8 && defined __AVX2__ && defined __FMA__
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(*sum) : "x"(a), "x"(b));
+#else
+    *sum = fused(a, b, *sum);
+#endif
+}
+
 /* mask ? a : b, for a mask of 0 and -1. */
 INLINE vec chosen(ivec mask, vec a, vec b)
 {
 #if defined __AVX512F__
     return _mm512_mask_mov_ps(b, _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask), a);
+#elif defined __AVX2__
+    return __builtin_ia32_blendvps256(b, a, (vec)mask);
 #else
     return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
 #endif
@@ -79,6 +91,8 @@ INLINE vec larger(vec a, vec b)
 {
 #if defined __AVX512F__
     return _mm512_max_ps(a, b);
+#elif defined __AVX2__
+    return __builtin_ia32_maxps256(a, b);
 #else
     return chosen(a > b, a, b);
 #endif
@@ -120,7 +134,10 @@ INLINE float largest_of(vec v)
 INLINE vec widened(hvec bits)
 {
 #if defined __AVX512F__
-    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)bits), 16); /* GCC 12 makes two halves of it */
+    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)bits), 16); /* GCC 12 makes two halves of it … */
+#elif LANES == 8 && defined __AVX2__ && !defined __clang__
+    typedef short words __attribute__((vector_size(16)));
+    return (vec)((uvec)__builtin_ia32_pmovzxwd256((words)bits) << 16); /* … and of this */
 #else
     return (vec)(__builtin_convertvector(bits, uvec) << 16);
 #endif
@@ -135,7 +152,15 @@ INLINE hvec narrowed(vec v)
     uvec bits = (uvec)v;
     uvec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     uvec nan = (uvec)(v != v);
-    return __builtin_convertvector((nan & 0x7fc0) | (~nan & rounded), hvec);
+    uvec whole = (nan & 0x7fc0) | (~nan & rounded);
+#if LANES == 8 && defined __AVX2__ && !defined __clang__
+    typedef int half __attribute__((vector_size(16)));
+    half halves[2];
+    memcpy(halves, &whole, sizeof whole);
+    return (hvec)__builtin_ia32_packusdw128(halves[0], halves[1]);
+#else
+    return __builtin_convertvector(whole, hvec);
+#endif
 #endif
 }
 

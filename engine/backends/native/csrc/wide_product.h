@@ -12,37 +12,13 @@
 #define WIDE_PRODUCT_H
 
 #include "product_bf16.h"
-#include "transpose.h"
+#include "strips.h"
 
 /* Floats that `rows` rows of `inputs` take, and what the last strip's stores write beyond it. */
 INLINE long wide_room(long rows, long inputs) { return rows * rounded_up(inputs, 2) + LANES * LANES; }
 
 #if !defined HAS_BF16_PRODUCT
 #define HAS_WIDE_PRODUCT
-
-INLINE long strips_of(long rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
-/* The first row of a strip: all are about as high, since of 8 rows, strips of 6 and 2 would leave units idle. */
-INLINE long first_of(long strip, long rows) { return rows * strip / strips_of(rows); }
-
-/* Up to TILE_ROWS rows of x, bf16 and `stride` elements apart, as fp32 [depth rounded up to 2][rows]; what is missing
-   is 0. */
-INLINE void take_strip(const uint16_t *x, long stride, long rows, long depth, float *to)
-{
-    for (long k = 0; k < depth; k += LANES) {
-        const long left = depth - k, count = rounded_up(least(left, LANES), 2);
-        vec square[LANES];
-#pragma GCC unroll 16
-        for (long row = 0; row < LANES; row++)
-            square[row] = row < rows ? load_first(BF16, x + row * stride, k, left) : (vec){0};
-        if (rows == 1) {
-            store(FP32, to, k, square[0]);
-            continue;
-        }
-        transpose(square);
-        for (long i = 0; i < count; i++) /* each begins behind the rows of the one before, and writes over the rest */
-            store(FP32, to, (k + i) * rows, square[i]);
-    }
-}
 
 /* Rows of x in strips: the one that begins with row `first` is where `first` x depth, rounded up to 2, ends. */
 static void take_wide(const char *x, long stride, long rows, long depth, float *to)
@@ -51,16 +27,6 @@ static void take_wide(const char *x, long stride, long rows, long depth, float *
         const long first = first_of(strip, rows), count = first_of(strip + 1, rows) - first;
         take_strip((const uint16_t *)x + first * stride, stride, count, depth, to + first * rounded_up(depth, 2));
     }
-}
-
-/* sum += a b, in the register where the sum is: GCC 12 moves it to another one, and has none left for 6 x 2 of them. */
-INLINE void add_fused(vec a, vec b, vec *sum)
-{
-#if LANES == 8 && defined __AVX2__ && defined __FMA__
-    __asm__("vfmadd231ps %2, %1, %0" : "+x"(*sum) : "x"(a), "x"(b));
-#else
-    *sum = fused(a, b, *sum);
-#endif
 }
 
 /* Memory that is asked for in the time of the products: `bytes` with every step of the depth, not above a panel's. */

@@ -1,0 +1,38 @@
+/* A few rows of bf16 as they are multiplied by what is widened in registers: fp32, those of an input beside each other. */
+
+#ifndef STRIPS_H
+#define STRIPS_H
+
+#include "product.h"
+#include "transpose.h"
+
+INLINE long strips_of(long rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
+/* The first row of a strip, or the end of the last one. Where 4 rows would be left, or 2, or 1, the strip before gives
+   them one: 5 and 3 keep the units busier than 6 and 2, or twice 4, whose sums are as few as hide a product's latency. */
+INLINE long first_of(long strip, long rows)
+{
+    const long left = rows % TILE_ROWS, given = strip == strips_of(rows) - 1 && (left == 1 || left == 2 || left == 4);
+    return least(rows, most(0, strip * TILE_ROWS - given));
+}
+
+/* Up to TILE_ROWS rows of x, bf16 and `stride` elements apart, as fp32 [depth rounded up to 2][rows]; what is missing
+   is 0. */
+INLINE void take_strip(const uint16_t *x, long stride, long rows, long depth, float *to)
+{
+    for (long k = 0; k < depth; k += LANES) {
+        const long left = depth - k, count = rounded_up(least(left, LANES), 2);
+        vec square[LANES];
+#pragma GCC unroll 16
+        for (long row = 0; row < LANES; row++)
+            square[row] = row < rows ? load_first(BF16, x + row * stride, k, left) : (vec){0};
+        if (rows == 1) {
+            store(FP32, to, k, square[0]);
+            continue;
+        }
+        transpose(square);
+        for (long i = 0; i < count; i++) /* each begins behind the rows of the one before, and writes over the rest */
+            store(FP32, to, (k + i) * rows, square[i]);
+    }
+}
+
+#endif
