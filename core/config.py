@@ -80,6 +80,22 @@ TTFTLimit = Annotated[float, Meta(gt=0, description="milliseconds in which a goo
 TPOTLimit = Annotated[float, Meta(gt=0, description="milliseconds that a good request's other tokens take on average")]
 
 
+APIKeys = Annotated[
+    tuple[str, ...],
+    Meta(
+        description="file of API keys, made by `baton key`; may be repeated. Without one everybody may ask, with one "
+        "every path but /health, /ready and /ping needs a key"
+    ),
+]
+Slo = Annotated[
+    str,
+    Meta(
+        description="objective of requests for which neither their key nor their headers say another, such as "
+        "ttft=2s,tpot=100ms; empty: none"
+    ),
+]
+
+
 class StoreConfig(Struct, frozen=True, kw_only=True):
     """Says where queue state lives, and which secret seals it."""
 
@@ -318,6 +334,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     reasoning_parser: ReasoningParser = "auto"
     lora_root: LoRARoot = ""
     allow_lora_loading: AllowLoRALoading = False
+    api_keys: APIKeys = ()
+    slo: Slo = ""
     slo_ttft_ms: TTFTLimit = 2000.0
     slo_tpot_ms: TPOTLimit = 100.0
 

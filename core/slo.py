@@ -1,8 +1,16 @@
 """Computes latency figures of a request, and whether it is good. Definitions as in `docs/design.md`, Words."""
 
+import math
+import re
 from collections.abc import Sequence
 
 from msgspec import Struct
+
+from core.errors import ConfigError
+
+LONGEST_MS = 3_600_000.0  # ms of the most patient objective
+_PART = re.compile(r"(ttft|tpot)=(\d{1,9}(?:\.\d{1,6})?)(ms|s)")
+_FORM = "expected ttft=2s,tpot=100ms, or one of the two, each from 1ms to 3600s"
 
 
 class Timings(Struct, frozen=True):
@@ -30,6 +38,51 @@ class SLO(Struct, frozen=True):
     def met(self, ttft_ms: float, tpot_ms: float) -> bool:
         """Tells whether both figures are within their limits."""
         return ttft_ms <= self.ttft_ms and tpot_ms <= self.tpot_ms
+
+
+class Objective(Struct, frozen=True):
+    """Holds what somebody wants of a request's times, in milliseconds; None where they want nothing."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+
+    def __bool__(self) -> bool:
+        """Tells whether anything is wanted."""
+        return self != NO_OBJECTIVE
+
+    def over(self, other: "Objective") -> "Objective":
+        """Returns this objective, with what it leaves open as `other` has it."""
+        return Objective(
+            other.ttft_ms if self.ttft_ms is None else self.ttft_ms,
+            other.tpot_ms if self.tpot_ms is None else self.tpot_ms,
+        )
+
+    def limits(self, usual: SLO) -> SLO:
+        """Returns what a good request has to meet: this, or what is `usual` where nothing is wanted."""
+        if not self:
+            return usual
+        return SLO(
+            math.inf if self.ttft_ms is None else self.ttft_ms,
+            math.inf if self.tpot_ms is None else self.tpot_ms,
+        )
+
+
+NO_OBJECTIVE = Objective()
+
+
+def parse_objective(text: str, key: str = "--slo") -> Objective:
+    """Reads `ttft=2s,tpot=100ms`, or a part of it; an empty text wants nothing. Raises `ConfigError` that names `key`.
+
+    Example: parse_objective("tpot=50ms") == Objective(None, 50.0)
+    """
+    found: dict[str, float] = {}
+    for part in text.replace(" ", "").split(",") if text.strip() else ():
+        match = _PART.fullmatch(part)
+        milliseconds = float(match[2]) * (1000 if match[3] == "s" else 1) if match else 0.0
+        if match is None or match[1] in found or not 1 <= milliseconds <= LONGEST_MS:
+            raise ConfigError(key, text, _FORM)
+        found[match[1]] = milliseconds
+    return Objective(found.get("ttft"), found.get("tpot"))
 
 
 def percentile(values: Sequence[float], share: float) -> float:

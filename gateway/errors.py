@@ -68,6 +68,8 @@ class APIError(BatonError):
         if self.retry_after is not None:
             milliseconds = f"{max(1, round(1000 * self.retry_after))}"  # the official clients read this one first
             return {"retry-after": f"{max(1, round(self.retry_after))}", "retry-after-ms": milliseconds}
+        if self.status == 401:
+            return {"www-authenticate": "Bearer"}
         return {"x-should-retry": "false"} if self.status >= 500 else {}
 
 

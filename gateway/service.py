@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from core.config import GatewayConfig
 from core.errors import ModelError, StoreUnavailable
 from core.ids import SampleKey, new_epoch, request_ids
+from core.keys.key_ring import LOOK_SECONDS, KeyRing
 from core.network.curve_keys import CurveKeys
 from core.network.sealing import Sealer, Signer, load_secret
 from core.process.status import StatusFile
@@ -18,9 +19,11 @@ from core.redis.registry import PURPOSE as RECORDS
 from core.redis.registry import listed
 from core.redis.store import ServerClock, check, connect
 from core.redis.stored import TenantStore
+from core.slo import parse_objective
 from gateway.adapters import AdapterLoading
 from gateway.errors import unavailable
 from gateway.grammar.checks import GrammarChecks
+from gateway.keys.callers import Callers
 from gateway.openai.admission import Admission
 from gateway.reports.metrics import Metrics
 from gateway.reports.publisher import Publisher
@@ -44,7 +47,7 @@ log = logging.getLogger("baton.gateway")
 class Gateway:
     """Serves one gateway life. Its parts are made here, each from those before it, inside a running event loop.
 
-    Raises `ConfigError` for a bad secret file or Redis URL.
+    Raises `ConfigError` for a bad secret file, file of keys, objective or Redis URL.
     """
 
     def __init__(self, config: GatewayConfig, url: str, status: StatusFile) -> None:
@@ -56,6 +59,8 @@ class Gateway:
         self._status = status
         self._epoch = new_epoch()
         self._ids: Iterator[str] = request_ids(self._epoch)
+        self._keys = KeyRing(config.api_keys) if config.api_keys else None
+        self.callers = Callers(self._keys, parse_objective(config.slo))
         self._store = connect(config.store.redis)
         self._clock = ServerClock()
         secret = load_secret(config.store.secret_file)
@@ -112,6 +117,7 @@ class Gateway:
             self.requests.run(),
             self._publisher.run(self._record),
             self._status.beat(),
+            *([_refreshed(self._keys)] if self._keys is not None else []),
         )
         for work in running:
             self._tasks.start(work)
@@ -217,6 +223,13 @@ class Gateway:
             requests=list(self.requests.records()),
             adapters=sorted(self.requests.adapters()),
         )
+
+
+async def _refreshed(keys: KeyRing) -> None:
+    """Reads files of keys again when they change, until cancelled."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.to_thread(keys.refresh)
 
 
 def _own_name(model: str) -> str:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from launcher.chat import chat
+from launcher.key import key
 from launcher.run_tests import run_tests
 from launcher.up import up
 
@@ -12,6 +13,7 @@ Baton serves large language models with prefill and decode split into two servic
 
   ./baton up      start everything on this host, and stop it with Ctrl-C
   ./baton chat    talk to the running instance
+  ./baton key     make, list and revoke the keys that clients need
   ./baton test    run ruff, mypy and the tests; further arguments go to pytest
 
 Examples:
@@ -24,7 +26,7 @@ Examples:
 
 `./baton COMMAND --help` lists a command's options.
 """
-COMMANDS = {"up": up, "chat": chat, "test": run_tests}
+COMMANDS = {"up": up, "chat": chat, "key": key, "test": run_tests}
 
 
 def main(arguments: Sequence[str]) -> int:

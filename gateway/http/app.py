@@ -38,7 +38,7 @@ def make_app(gateway: Gateway) -> ASGIApp:
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        path = request.url.path
+        path = request.scope["path"]  # and not what its Host makes of it
         if error.status_code == 404 and (what := absent(path)) is not None:
             return serving.refuse(request, not_offered(path, what))
         refusal = serving.refuse(request, of_status(error.status_code, path, request.method))
@@ -55,7 +55,10 @@ def make_app(gateway: Gateway) -> ASGIApp:
         openapi_url=None,  # ours describes msgspec's types
         redirect_slashes=False,
     )
-    return Surface(app, gateway.new_id, CrossOrigin(gateway.config.allow_origins), lambda scope: taken(routes, scope))
+    cross_origin = CrossOrigin(gateway.config.allow_origins)
+    return Surface(
+        app, gateway.new_id, cross_origin, lambda scope: taken(routes, scope), gateway.callers, serving.refuse
+    )
 
 
 def taken(routes: list[Route], scope: Scope) -> list[str]:

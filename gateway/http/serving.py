@@ -14,6 +14,7 @@ from gateway.http.disconnect import ClientGone, until_gone
 from gateway.http.pieced_answer import PiecedAnswer
 from gateway.http.sse import EventStream, openai_end
 from gateway.http.timing import server_timing
+from gateway.keys.caller import Caller
 from gateway.openai.admission import FEW_VALUES
 from gateway.openai.admitted import Admitted
 from gateway.openai.answers.json_pieces import json_pieces
@@ -94,15 +95,16 @@ class Serving:
     def refuse(self, request: Request, error: APIError) -> Response:
         """Answers with an error, in the shape of the API that was asked."""
         self._report(request, error)
-        return reply(error.body_for(request.url.path, self.id_of(request)), error.status, error.headers())
+        return reply(error.body_for(request.scope["path"], self.id_of(request)), error.status, error.headers())
 
     def _report(self, request: Request, error: APIError) -> None:
         self.gateway.refusals.report(error, self.id_of(request))
 
 
-def authorization(request: Request) -> str:
-    """Returns what says whose request this is, or an empty text."""
-    return request.headers.get("authorization", "")
+def caller(request: Request) -> Caller:
+    """Returns who has sent a request."""
+    found: Caller = request.state.caller
+    return found
 
 
 def reply(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

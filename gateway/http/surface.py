@@ -1,22 +1,27 @@
-"""Does what is the same for every path: ids, HEAD and OPTIONS, and what browsers need to be told."""
+"""Does what is the same for every path: ids, who asks, HEAD and OPTIONS, and what browsers need to be told."""
 
 import logging
 import re
 from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import is_anthropic
+from gateway.errors import APIError, is_anthropic
 from gateway.http.cross_origin import CrossOrigin, allow, is_preflight
+from gateway.keys.callers import Callers
 
 _OWN_ID = re.compile(r"[!-~]{1,128}")  # what a client may call its request: printable, and short
 log = logging.getLogger("baton.gateway")
 
 
 class Surface:
-    """Stands around the application. `methods` tells which methods a path takes."""
+    """Stands around the application, which nobody reaches but a caller that `callers` lets in.
+
+    `methods` tells which methods a path takes, and `refuse` makes the answer to others.
+    """
 
     def __init__(
         self,
@@ -24,11 +29,15 @@ class Surface:
         new_id: Callable[[], str],
         cross_origin: CrossOrigin,
         methods: Callable[[Scope], Sequence[str]],
+        callers: Callers,
+        refuse: Callable[[Request, APIError], Response],
     ) -> None:
         self._app = app
         self._new_id = new_id
         self._cross_origin = cross_origin
         self._methods = methods
+        self._callers = callers
+        self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, as ASGI calls an application."""
@@ -46,13 +55,18 @@ class Surface:
                 MutableHeaders(scope=message).update(headers)
             await send(message)
 
+        if scope["method"] == "OPTIONS" and is_preflight(asked):  # browsers send no key with it
+            preflight = Response(status_code=204, headers=self._cross_origin.preflight(path, asked))
+            await preflight(scope, receive, send_on)
+            return
+        try:
+            scope["state"]["caller"] = self._callers.of(path, asked)
+        except APIError as error:
+            await self._refuse(Request(scope), error)(scope, receive, send_on)
+            return
         match scope["method"]:
             case "HEAD":  # the server in front of this leaves the body out
                 await self._app({**scope, "method": "GET"}, receive, send_on)
-            case "OPTIONS" if is_preflight(asked):
-                await Response(status_code=204, headers=self._cross_origin.preflight(path, asked))(
-                    scope, receive, send_on
-                )
             case "OPTIONS" if methods := self._methods(scope):
                 await Response(status_code=204, headers=allow(methods))(scope, receive, send_on)
             case _:

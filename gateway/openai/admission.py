@@ -15,6 +15,7 @@ from core.messages.job import Prompt
 from core.messages.sampling import Sampling, TokenIds
 from gateway.errors import APIError, conflict, invalid, no_model
 from gateway.grammar.checks import GrammarChecks
+from gateway.keys.caller import ANYBODY, Caller
 from gateway.openai.admitted import Admitted
 from gateway.openai.bodies.constraints import TOOL, Constraints
 from gateway.openai.bodies.forms import form_of
@@ -87,8 +88,8 @@ class Admission:
         """Returns how many values a body with token ids may have: those of all prompts, and a few more."""
         return min(VALUES, PROMPTS * self.context() + FEW_VALUES) if self.context() else VALUES
 
-    async def chat(self, body: ChatRequest, authorization: str = "", cuts: bool = False) -> Admitted:
-        """Returns what a chat asks for; `authorization` is the header's value, or empty. Raises `APIError`.
+    async def chat(self, body: ChatRequest, caller: Caller = ANYBODY, cuts: bool = False) -> Admitted:
+        """Returns what a chat asks for. Raises `APIError`.
 
         With `cuts`, a limit of tokens that the context has no room for is cut down to that room, and not refused.
         """
@@ -101,7 +102,7 @@ class Admission:
             grammar = await self._constraints.grammar(form, use, tail)
             sampling = sampling_of(body, self.tokenizer, await self._bad_words(body), grammar)
             markers = self._format.markers(use)
-            admitted = self._admit(body, prompt, "messages", None, sampling, authorization, markers)
+            admitted = self._admit(body, prompt, "messages", None, sampling, caller, markers)
             if use is None and self._format.thinking is None:
                 return Admitted([admitted], PlainText)
             return Admitted([admitted], partial(self._format.parser, tail, use))
@@ -128,8 +129,8 @@ class Admission:
 
         return await self.tokenized(tokenized, size, "messages")
 
-    async def completion(self, body: CompletionRequest, authorization: str = "") -> Admitted:
-        """Returns all its prompts; `authorization` is the header's value, or empty. Raises `APIError`."""
+    async def completion(self, body: CompletionRequest, caller: Caller = ANYBODY) -> Admitted:
+        """Returns all its prompts. Raises `APIError`."""
         prompts = body.prompts()
         with self.room(body, len(prompts)):
             form, most = form_of(body), self._most()
@@ -150,7 +151,7 @@ class Admission:
             grammar = await self._constraints.grammar(form)
             sampling = sampling_of(body, self.tokenizer, await self._bad_words(body), grammar)
             default = 1 if body.only_echo() else COMPLETION_TOKENS
-            admitted = [self._admit(body, ids, "prompt", default, sampling, authorization) for ids in tokens]
+            admitted = [self._admit(body, ids, "prompt", default, sampling, caller) for ids in tokens]
             return Admitted(admitted, PlainText)
 
     async def tokenized(self, work: Callable[[], T], size: int, param: str) -> T:
@@ -264,7 +265,7 @@ class Admission:
         param: str,
         default: int | None,
         sampling: Sampling,
-        authorization: str,
+        caller: Caller,
         markers: Collection[str] = (),
     ) -> AdmittedPrompt:
         context = self.context() or len(prompt) + (1 << 20)
@@ -280,9 +281,16 @@ class Admission:
             name = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
             raise _overflow(context, f"{param} has {len(prompt)} and {name} asks for {limit}", name)
         check_prompt(sampling, len(prompt))
-        salt = self._tenants.salt(authorization, body.cache_salt or "")
         return AdmittedPrompt(
-            prompt=Prompt(prompt, len(prompt), salt, body.priority or 0, self._adapter(body)),
+            prompt=Prompt(
+                prompt,
+                len(prompt),
+                salt=self._tenants.salt(caller, body.cache_salt or ""),
+                priority=caller.allowed(body.priority),
+                adapter=self._adapter(body),
+                tenant=caller.tenant or self._tenants.salt(caller),
+                weight=caller.weight,
+            ),
             sampling=sampling,
             limits=limits_of(body, self.tokenizer, limit or min(default or room, room), sampling.grammar),
             stops=body.stops(),
@@ -290,6 +298,7 @@ class Admission:
             stop_ids=tuple(body.stop_token_ids or ()),
             markers=self.tokenizer.special_texts() if body.skip_special_tokens is False else tuple(markers),
             with_stop=bool(body.include_stop_str_in_output),
+            objective=caller.objective,
         )
 
 

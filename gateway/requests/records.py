@@ -46,8 +46,10 @@ def request_record(request: Request, since: float, lines: Mapping[str, Sequence[
     )
 
 
-def finished_record(request: Request, model: str, slo: SLO, now: float, ended_at: float) -> FinishedRecord:
+def finished_record(request: Request, model: str, usual: SLO, now: float, ended_at: float) -> FinishedRecord:
     """Describes a request whose samples have all ended; `now` is local time, `ended_at` the same in the server's, s.
+
+    It is good by its own objective, or by what is `usual` where it has none.
 
     It has failed if any sample has, and was cancelled if any was. Its workers are those of the first sample.
     """
@@ -56,6 +58,7 @@ def finished_record(request: Request, model: str, slo: SLO, now: float, ended_at
     reasons = [sample.reason for sample in samples if sample.state is state]
     timings = [stream.timings(now) for stream in request.streams]
     seen = [one for one in timings if one.output_tokens] or timings
+    slo = samples[0].admitted.objective.limits(usual)
     stages = reduce(merged, (sample.stages for sample in samples))
     return FinishedRecord(
         request=request.id,

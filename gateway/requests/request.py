@@ -60,6 +60,9 @@ class Request:
         samples = tuple(sample.key.sample for sample in trying)
         deadline = trying[0].deadline + ahead
         job = trying[0].job(samples, gateway, decode_address, deadline, self.queued_at + ahead)
+        wanted = trying[0].admitted.objective.ttft_ms
+        if wanted is not None:
+            job = structs.replace(job, due=self.received + wanted / 1000 + ahead)
         if job.sampling.prompt_logprobs is None or (self.prompt_scores is None and not trying[0].tokens):
             return job
         return structs.replace(job, sampling=structs.replace(job.sampling, prompt_logprobs=None))  # they have come

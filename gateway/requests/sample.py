@@ -16,6 +16,7 @@ from core.messages.gateway import DRAINING, HANDED_OFF, Alive, Emitted, Failed, 
 from core.messages.job import DecodeJob, PrefillJob, Prompt
 from core.messages.sampling import Limits, Sampling
 from core.scores import Scores
+from core.slo import NO_OBJECTIVE, Objective
 from gateway.requests.attempt import Attempt
 from gateway.requests.delivery import Delivery, Fresh
 from gateway.workers.router import Route
@@ -86,6 +87,7 @@ class AdmittedPrompt(Struct, frozen=True):
     stop_ids: tuple[int, ...] = ()  # the client's own of `limits.stop_token_ids`: it is told which one ended an answer
     markers: tuple[str, ...] = ()  # special tokens that are written out, which are left away otherwise
     with_stop: bool = False  # what ended the answer is part of its text
+    objective: Objective = NO_OBJECTIVE  # what is wanted of its times, from its receipt on
 
 
 class Sample:

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 
 from core.network.sealing import derive_key
+from gateway.keys.caller import Caller
 
 PURPOSE = "tenant salts"
 DIGITS = 32  # hexadecimal digits of a salt
@@ -19,15 +20,16 @@ class Tenants:
     def __init__(self, secret: bytes) -> None:
         self._key = derive_key(secret, PURPOSE)
 
-    def salt(self, authorization: str, cache_salt: str) -> str:
-        """Returns 32 hex digits for a bearer token, a salt of the client's own, or both; "" where there is neither.
+    def salt(self, caller: Caller, cache_salt: str = "") -> str:
+        """Returns 32 hex digits for a caller, a salt of the client's own, or both; "" where there is neither.
 
-        `authorization` is the value of the header of this name.
+        All keys of a tenant give one salt. No unchecked token gives a tenant's, whatever it says.
         """
-        scheme, _, token = authorization.strip().partition(" ")
-        token = token.strip() if scheme.lower() == "bearer" else ""
-        if not token and not cache_salt:
+        whose = caller.tenant or caller.token
+        if not whose and not cache_salt:
             return ""
         # The length in front keeps apart what only the whole of both has in common.
-        said = b"%d:%s%s" % (len(token.encode()), token.encode(), cache_salt.encode())
+        said = b"%d:%s%s" % (len(whose.encode()), whose.encode(), cache_salt.encode())
+        if caller.tenant:
+            said = b"tenant " + said
         return hmac.new(self._key, said, hashlib.sha256).hexdigest()[:DIGITS]

@@ -10,6 +10,7 @@ from core.errors import StoreUnavailable
 from core.redis.store import Outage
 from core.redis.stored import TenantStore
 from gateway.errors import APIError, invalid, unavailable
+from gateway.keys.caller import Caller
 from gateway.requests.tenant import Tenants
 from gateway.responses.events import ItemList, ResponseAnswer
 from gateway.responses.items import InputText, Item, MessageItem, OutputText
@@ -40,7 +41,7 @@ class Conversation(Struct, frozen=True):
 
 
 class Conversations:
-    """Keeps conversations. Tenants are told apart by the token in the header `authorization`, which may be empty."""
+    """Keeps conversations. What one tenant has kept, no other finds."""
 
     def __init__(self, store: TenantStore, tenants: Tenants, now: Callable[[], float]) -> None:
         """`now` returns the Redis server's time, s."""
@@ -54,23 +55,23 @@ class Conversations:
         """Tells whether anything is kept."""
         return self._store.keeps
 
-    async def keep(self, authorization: str, said: list[Item], response: ResponseAnswer) -> bool:
+    async def keep(self, caller: Caller, said: list[Item], response: ResponseAnswer) -> bool:
         """Keeps a response behind what was said. Returns False where it cannot be kept: the answer is good anyway."""
         body = msgspec.json.encode(Conversation(response, [*said, *response.output]))
         if len(body) > self._store.largest:
             return False
         try:
-            kept = await self._store.put(self._tenant(authorization), response.id, body, self._now())
+            kept = await self._store.put(self._tenants.salt(caller), response.id, body, self._now())
         except StoreUnavailable as error:
             self._outage.begins(error)
             return False
         self._outage.ends()
         return kept
 
-    async def get(self, authorization: str, id: str) -> Conversation:
+    async def get(self, caller: Caller, id: str) -> Conversation:
         """Returns what was kept. Raises `APIError`: 404 if there is nothing for this tenant, 503 without Redis."""
         try:
-            body = await self._store.get(self._tenant(authorization), id)
+            body = await self._store.get(self._tenants.salt(caller), id)
         except StoreUnavailable:
             raise _away() from None
         try:
@@ -80,7 +81,7 @@ class Conversations:
             log.warning("a stored response is of another version, and taken for missing")
         raise APIError(404, f"there is no stored response {id[:256]!r}", param="response_id", code="not_found")
 
-    async def previous(self, authorization: str, id: str | None) -> list[Item]:
+    async def previous(self, caller: Caller, id: str | None) -> list[Item]:
         """Returns what was said up to a response, that included; nothing without an id. Raises `APIError`."""
         if id is None:
             return []
@@ -89,24 +90,21 @@ class Conversations:
             message = f"{name} is not supported: this server stores no responses (--store-ttl, --store-bytes)"
             raise invalid(message, name, "unsupported_parameter")
         try:
-            return (await self.get(authorization, id)).items
+            return (await self.get(caller, id)).items
         except APIError as error:
             if error.status != 404:
                 raise
         message = f"{name}: there is no stored response {id!r}; send the whole conversation as input"
         raise invalid(message, name, "previous_response_not_found")
 
-    async def delete(self, authorization: str, id: str) -> None:
+    async def delete(self, caller: Caller, id: str) -> None:
         """Removes what was kept. Raises `APIError` as `get` does."""
         try:
-            found = await self._store.delete(self._tenant(authorization), id)
+            found = await self._store.delete(self._tenants.salt(caller), id)
         except StoreUnavailable:
             raise _away() from None
         if not found:
             raise APIError(404, f"there is no stored response {id[:256]!r}", param="response_id", code="not_found")
-
-    def _tenant(self, authorization: str) -> str:
-        return self._tenants.salt(authorization, "")
 
 
 def _away() -> APIError:

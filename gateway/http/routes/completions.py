@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.http.endpoint import Endpoint
-from gateway.http.serving import Serving, authorization
+from gateway.http.serving import Serving, caller
 from gateway.openai.answers.answer_types import ChatChunk, ChatCompletion, Completion, CompletionChunk
 from gateway.openai.answers.chat_shape import ChatShape
 from gateway.openai.answers.completion_shape import CompletionShape
@@ -24,7 +24,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         received = time.monotonic()
         body = await serving.read(request, parse_chat)
         front = gateway.front()
-        admitted = await front.chat(body, authorization(request))
+        admitted = await front.chat(body, caller(request))
 
         def shape(requests: list[Open]) -> ChatShape:
             return ChatShape(body.model or gateway.model, body, requests, front.tokenizer.bytes_of, front.thought_end)
@@ -35,7 +35,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         received = time.monotonic()
         body = await serving.read(request, parse_completion, ids=True)
         front = gateway.front()
-        admitted = await front.completion(body, authorization(request))
+        admitted = await front.completion(body, caller(request))
 
         def shape(requests: list[Open]) -> CompletionShape:
             return CompletionShape(body.model or gateway.model, body, requests, front.tokenizer)

@@ -13,7 +13,7 @@ from gateway.anthropic.shaper import MessageShaper, failure
 from gateway.anthropic.translation import NAMES, chat_of
 from gateway.errors import named
 from gateway.http.endpoint import Endpoint
-from gateway.http.serving import Serving, authorization, reply
+from gateway.http.serving import Serving, caller, reply
 from gateway.openai.bodies.schemas import ChatRequest
 from gateway.openai.tokens import MOST
 from gateway.requests.request import Request as Open
@@ -27,7 +27,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         received = time.monotonic()
         body, chat = await serving.read(request, _message)
         with named(NAMES):
-            admitted = await gateway.front().chat(chat, _whose(request), cuts=True)
+            admitted = await gateway.front().chat(chat, caller(request), cuts=True)
 
         def shape(requests: list[Open]) -> MessageShaper:
             return MessageShaper(body.model or gateway.model, body, requests[0])
@@ -58,9 +58,3 @@ def _message(written: bytes) -> tuple[MessagesRequest, ChatRequest]:
 def _counted(written: bytes) -> ChatRequest:
     with named(NAMES):
         return chat_of(parse_count(written))
-
-
-def _whose(request: Request) -> str:
-    """Returns what says whose request this is, as a bearer token; Anthropic's clients have a header for keys."""
-    key = request.headers.get("x-api-key", "")
-    return authorization(request) or (f"Bearer {key}" if key else "")

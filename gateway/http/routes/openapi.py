@@ -23,8 +23,9 @@ _LEFT_OUT = {"MessageItem": "type"}
 """Fields by component that the server fills in before the types see them: OpenAI's clients leave them out."""
 
 _ABOUT = (
-    "Serves one model, and adapters of it. The key of `Authorization: Bearer` (or of `x-api-key`) is not checked: it "
-    "says whose KV cache may be used. Errors are in one envelope; below /v1/messages in Anthropic's."
+    "Serves one model, and adapters of it. The key of `Authorization: Bearer` (or of `x-api-key`) says whose KV cache "
+    "may be used, and is checked where the server has a file of keys. Errors are in one envelope; below /v1/messages "
+    "in Anthropic's."
 )
 
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from gateway.errors import APIError, invalid, named
 from gateway.http.endpoint import Endpoint
-from gateway.http.serving import Serving, authorization, reply
+from gateway.http.serving import Serving, caller, reply
 from gateway.openai.tokens import MOST
 from gateway.requests.request import Request as Open
 from gateway.responses.bodies import parse_response
@@ -30,7 +30,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     async def create(request: Request) -> Response:
         received = time.monotonic()
         body = await serving.read(request, parse_response)
-        front, whose = gateway.front(), authorization(request)
+        front, whose = gateway.front(), caller(request)
         said = [*await conversations.previous(whose, body.previous_response_id), *items_of(body)]
         with named(NAMES):
             chat = await front.tokenized(partial(chat_of, body, said), ITEM * len(said), "input")
@@ -52,7 +52,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     async def count(request: Request) -> Response:
         body = await serving.read(request, parse_response)
         front = gateway.front()
-        said = [*await conversations.previous(authorization(request), body.previous_response_id), *items_of(body)]
+        said = [*await conversations.previous(caller(request), body.previous_response_id), *items_of(body)]
         with named(NAMES):
             chat = await front.tokenized(partial(chat_of, body, said), ITEM * len(said), "input")
             with front.room(chat, 1):
@@ -62,16 +62,16 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     async def retrieve(request: Request) -> Response:
         if request.query_params.get("stream", "false") != "false":
             raise invalid("stream is not supported here: a stored response is given whole", "stream")
-        found = await conversations.get(authorization(request), request.path_params["id"])
+        found = await conversations.get(caller(request), request.path_params["id"])
         return reply(found.response)
 
     async def delete(request: Request) -> Response:
         id = request.path_params["id"]
-        await conversations.delete(authorization(request), id)
+        await conversations.delete(caller(request), id)
         return reply(Deleted(id=id))
 
     async def cancel(request: Request) -> Response:
-        await conversations.get(authorization(request), request.path_params["id"])
+        await conversations.get(caller(request), request.path_params["id"])
         message = "this response is done; one in progress is cancelled by closing its connection"
         raise invalid(message, "response_id", "not_cancellable")
 
@@ -82,7 +82,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
             raise invalid(f"limit: {limit[:64]!r} is no number from 1 to {LISTED}", "limit")
         if order not in ("asc", "desc"):
             raise invalid(f"order: {order[:64]!r} is neither 'asc' nor 'desc'", "order")
-        found = await conversations.get(authorization(request), request.path_params["id"])
+        found = await conversations.get(caller(request), request.path_params["id"])
         return reply(found.listed(int(limit), order == "desc", query.get("after")))
 
     path, one = "/v1/responses", "/v1/responses/{id}"

@@ -402,7 +402,7 @@ async def test_nothing_begins_behind_a_shutdown(serve: Serve) -> None:
     running = await serve("prefill", "decode", drain_seconds=0.01)
     front = running.gateway.front()
     await running.gateway.drain()
-    admitted = await front.chat(_question(), "")
+    admitted = await front.chat(_question())
     with pytest.raises(APIError, match="shutting down"):
         await running.gateway.open(admitted.prompts, running.gateway.new_id(), time.monotonic(), True)
 

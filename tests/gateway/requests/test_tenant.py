@@ -7,6 +7,8 @@ from itertools import combinations
 import pytest
 
 from core.messages.wire import encode
+from gateway.keys.caller import Caller
+from gateway.keys.callers import offered
 from gateway.requests.tenant import Tenants
 from tests.gateway.running import Running
 
@@ -14,23 +16,34 @@ SECRET = b"a secret of the tests, long enough"
 TOKEN = "sk-very-private-0123456789"
 
 
+def salt(authorization: str, cache_salt: str, secret: bytes = SECRET) -> str:
+    return Tenants(secret).salt(Caller(token=offered({"authorization": authorization})), cache_salt)
+
+
 def test_one_tenant_one_salt() -> None:
-    salt = Tenants(SECRET).salt(f"Bearer {TOKEN}", "")
-    assert re.fullmatch("[0-9a-f]{32}", salt)
-    assert salt == Tenants(SECRET).salt(f"bearer   {TOKEN} ", "")
-    assert salt != Tenants(SECRET + b"!").salt(f"Bearer {TOKEN}", ""), "another deployment"
+    one = salt(f"Bearer {TOKEN}", "")
+    assert re.fullmatch("[0-9a-f]{32}", one)
+    assert one == salt(f"bearer   {TOKEN} ", "")
+    assert one != salt(f"Bearer {TOKEN}", "", SECRET + b"!"), "another deployment"
+
+
+def test_keys_of_a_tenant_share_a_salt_and_no_token_can_have_it() -> None:
+    acme = Tenants(SECRET).salt(Caller(key="a", tenant="acme"))
+    assert acme == Tenants(SECRET).salt(Caller(key="b", tenant="acme", weight=2.0)) != ""
+    others = [Caller(tenant="acme2"), *(Caller(token=name) for name in ("acme", "tenant acme", "tenant 4:acme"))]
+    assert acme not in [Tenants(SECRET).salt(caller) for caller in others]
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer ", "Basic dTpw", TOKEN])
 def test_nobody_has_no_salt(authorization: str) -> None:
-    assert Tenants(SECRET).salt(authorization, "") == ""
+    assert salt(authorization, "") == ""
 
 
 def test_what_differs_has_different_salts() -> None:
     tokens = [("Bearer a", ""), ("Bearer b", ""), ("Bearer ab", ""), ("Bearer é", "")]
     salts = [("", "ab"), ("", "1:a"), ("", "b"), ("Bearer a", "b"), ("Bearer a", "é")]
     said = tokens + salts
-    for one, other in combinations([Tenants(SECRET).salt(*pair) for pair in said], 2):
+    for one, other in combinations([salt(*pair) for pair in said], 2):
         assert one and other and one != other
 
 

@@ -1,0 +1,87 @@
+"""Finds out who asks, from the headers of a request and nothing else: before its body is read."""
+
+import re
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from core.keys.api_key import KeyRecord
+from core.keys.key_ring import KeyRing
+from core.slo import LONGEST_MS, Objective, parse_objective
+from gateway.errors import APIError, invalid
+from gateway.keys.caller import Caller, Limits
+
+OPEN = frozenset({"/health", "/ready", "/ping"})  # every other path needs a key, those that there are not among them
+OPERATORS = frozenset({"/metrics", "/stats", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+_MILLISECONDS = re.compile(r"\d{1,9}(\.\d{1,6})?", re.ASCII)
+
+
+class Callers:
+    """Tells callers by their keys, or, where there is no file of keys, by what they call themselves."""
+
+    def __init__(self, keys: KeyRing | None, usual: Objective) -> None:
+        """`usual` is the objective of requests for which nobody says another."""
+        self._keys = keys
+        self._usual = usual
+
+    def of(self, path: str, headers: Mapping[str, str]) -> Caller:
+        """Returns who asks for a path, as the router sees it. Raises `APIError`: 401, 403, or 400 for a bad header."""
+        caller = self._identified(path, offered(headers))
+        return structs.replace(caller, objective=wanted(headers, caller.objective).over(self._usual))
+
+    def _identified(self, path: str, offered: str) -> Caller:
+        if self._keys is None:
+            return Caller(token=offered)
+        if path in OPEN:
+            return Caller(operator=False)
+        if not offered:
+            message = "this server needs an API key, as Authorization: Bearer KEY or as x-api-key: KEY"
+            raise APIError(401, message, code="missing_api_key")
+        record = self._keys.find(offered)
+        if record is None:
+            raise APIError(401, "this API key is not valid here, or is not any more", code="invalid_api_key")
+        if path in OPERATORS and not record.operator:
+            raise APIError(403, f"{path} needs an operator's API key", code="operator_key_required")
+        return _caller(record)
+
+
+def offered(headers: Mapping[str, str]) -> str:
+    """Returns the key that a request has: a bearer token, or what Anthropic's clients send; empty for none."""
+    scheme, _, token = headers.get("authorization", "").strip().partition(" ")
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    return bearer or headers.get("x-api-key", "").strip()
+
+
+def wanted(headers: Mapping[str, str], of_key: Objective) -> Objective:
+    """Returns what a request wants of its times: what its headers say, and where they say nothing, its key.
+
+    Whoever wants a first token sooner is served sooner, at the cost of others: so a request may want less than its
+    key's objective, and no more. Raises `APIError` (400) for a header that says what it cannot.
+    """
+    ttft = _milliseconds(headers, "x-slo-ttft-ms", of_key.ttft_ms)
+    tpot = _milliseconds(headers, "x-slo-tpot-ms", of_key.tpot_ms)
+    return Objective(ttft, tpot).over(of_key)
+
+
+def _milliseconds(headers: Mapping[str, str], name: str, least: float | None) -> float | None:
+    text = headers.get(name)
+    if text is None:
+        return None
+    value = float(text) if _MILLISECONDS.fullmatch(text.strip()) else 0.0
+    if not 1 <= value <= LONGEST_MS:
+        raise invalid(f"{name}: {text[:64]!r} is no number of milliseconds from 1 to {LONGEST_MS:.0f}", name)
+    if least is not None and value < least:
+        raise invalid(f"{name}: {value:g} is less than {least:g}, the objective of this key", name)
+    return value
+
+
+def _caller(record: KeyRecord) -> Caller:
+    return Caller(
+        key=record.id,
+        tenant=record.owner,
+        operator=record.operator,
+        priority=record.priority,
+        weight=record.weight,
+        objective=parse_objective(record.slo),
+        limits=Limits(record.requests_per_minute, record.tokens_per_minute, record.concurrency),
+    )
