@@ -19,6 +19,7 @@ CPUBackend = Literal["auto", "native", "torch", "triton"]
 CUDABackend = Literal["auto", "triton", "torch"]
 ModelImpl = Literal["auto", "native", "transformers"]
 Quantization = Literal["none", "int8", "int4", "fp8"]
+Activations = Literal["auto", "8bit", "16bit"]
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 Codec = Literal["none", "fp8", "int8"]
 KVDtype = Literal["auto", "fp8", "int8"]
@@ -146,6 +147,14 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             "bits each, the head in int8. What is quantized in a checkpoint stays as it is"
         ),
     ] = "none"
+    activations: Annotated[
+        Activations,
+        Meta(
+            description="on a GPU, what more than 128 tokens at once become before they meet weights of 8 bits: 16bit: "
+            "what they are; 8bit: int8 or fp8 as the weights, with a scale for each token: faster, and lossy; auto: "
+            "8bit where the checkpoint was made for it"
+        ),
+    ] = "auto"
     kv_dtype: Annotated[
         KVDtype,
         Meta(

@@ -84,18 +84,36 @@ def _rms_norm(
     TILE: tl.constexpr,
     ADD: tl.constexpr,
 ) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, TILE)
+    found = norm_row(hidden, change, weight, row, eps, WIDTH, TILE, ADD)
+    tl.store(normed + row * WIDTH + column, found, mask=column < WIDTH)
+
+
+@triton.jit
+def norm_row(
+    hidden: tl.tensor,
+    change: tl.tensor,
+    weight: tl.tensor,
+    row: tl.tensor,
+    eps: tl.tensor,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+    ADD: tl.constexpr,
+) -> tl.tensor:
+    """Norms a row, whose number is int64: returns `[TILE]` in its format, 0 behind its end."""
     column = tl.arange(0, TILE)
     inside = column < WIDTH
-    here = tl.program_id(0).to(tl.int64) * WIDTH + column
+    here = row * WIDTH + column
     scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    row = tl.load(hidden + here, mask=inside, other=0.0)
+    found = tl.load(hidden + here, mask=inside, other=0.0)
     if ADD:
-        added = row.to(tl.float32) + tl.load(change + here, mask=inside, other=0.0).to(tl.float32)
-        row = added.to(row.dtype)
-        tl.store(hidden + here, row, mask=inside)
-    wide = row.to(tl.float32)
+        added = found.to(tl.float32) + tl.load(change + here, mask=inside, other=0.0).to(tl.float32)
+        found = added.to(found.dtype)
+        tl.store(hidden + here, found, mask=inside)
+    wide = found.to(tl.float32)
     inverse = tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
-    tl.store(normed + here, (wide * inverse * scale).to(row.dtype), mask=inside)
+    return (wide * inverse * scale).to(found.dtype)
 
 
 def reference(hidden: Tensor, weight: Tensor, eps: float, change: Tensor | None = None) -> Tensor:

@@ -21,7 +21,7 @@ from engine.backends.native.library import load
 from engine.backends.native.linear import prove
 from engine.backends.reference.backend import ReferenceBackend
 from engine.device import compiler_problem, older_than_ampere
-from engine.model.config import TextModel
+from engine.model.config import ModelConfig, TextModel
 
 LOG = logging.getLogger(__name__)
 
@@ -46,6 +46,10 @@ def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model
     Raises `ConfigError` where a backend was asked for by name and cannot be.
     """
     wanted = config.cpu_backend if device.type == "cpu" else config.cuda_backend
+    ours = device.type == "cuda" or wanted == "triton"
+    if config.activations == "8bit" and not (ours and isinstance(model, ModelConfig)):
+        why = "only Triton's kernels, on a GPU, meet weights of 8 bits so, in models of our own families"
+        raise ConfigError("activations", "8bit", f"{why}; leave it auto")
     old = older_than_ampere(device)
     if old and wanted == "triton":
         raise ConfigError("cuda_backend", wanted, f"{old} is older than Triton's kernels, which need sm_80; use auto")
@@ -83,7 +87,7 @@ def _triton(config: EngineConfig, device: torch.device, dtype: torch.dtype, mode
     why = backend.unsupported(model, dtype, config.block_size)
     if why:
         raise ConfigError(setting, value, f"{why}; torch's operators support it")
-    return backend.TritonBackend(device, dtype)
+    return backend.TritonBackend(device, dtype, config.activations)
 
 
 def _native(config: EngineConfig, dtype: torch.dtype, model: TextModel) -> ctypes.CDLL | None:

@@ -33,6 +33,7 @@ class Quantized:
     offsets: Tensor | None = None  # fp32 [out, groups]; None: 0
     table: tuple[float, ...] = ()  # what each of the `CODES` codes of int4 stands for; empty: for itself
     order: Tensor | None = None  # int64 [in]; None: inputs are in their order
+    meets_bytes: bool = False  # the checkpoint was made for inputs in int8, or fp8, as the values are
 
     def __post_init__(self) -> None:
         outputs, inputs = self.values.shape

@@ -72,7 +72,13 @@ def bytes_of(numbers: tl.tensor, scale: tl.tensor, FORM: tl.constexpr) -> tl.ten
     scaled = tl.where(tl.abs(scaled) < INFINITE, scaled, 0.0)  # NaN is not less
     if FORM == INT8:
         return ((scaled + ROUND) - ROUND).to(tl.int32).to(tl.uint8)
-    bits = scaled.to(tl.uint32, bitcast=True)
+    return e4m3(scaled)
+
+
+@triton.jit
+def e4m3(numbers: tl.tensor) -> tl.tensor:
+    """Rounds fp32 of at most 448, but for what rounds to it, to the nearest e4m3, ties to even: uint8."""
+    bits = numbers.to(tl.uint32, bitcast=True)
     magnitude = bits & 0x7FFFFFFF
     # Below 2^-6 numbers are multiples of 2^-9: those that 2^14 has in its last bits.
     small = (magnitude.to(tl.float32, bitcast=True) + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000

@@ -5,7 +5,8 @@
 A *run* is 32 bytes: of one output the codes of 32 neighbouring inputs, or of 64 where a code has 4 bits: then byte j
 has input j in its lower half and input j + 32 in its upper one, so that both halves are tiles of a matrix as they are.
 Runs of all outputs lie side by side, `[runs, out, 32]`, and so do the scales of a group: a tile of outputs is one piece
-of memory. Codes are such that a few operations on bits make numbers of them (`steps.py`).
+of memory. Codes are such that a few operations on bits make numbers of them (`steps.py`); those of 8 bits are int8 or
+e4m3 as devices multiply it (`row_product.py`).
 """
 
 from collections.abc import Sequence
@@ -25,8 +26,8 @@ FEWEST = {"int4": 32, "fp4": 32, "int8": 16, "fp8": 16}
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FP4 = (*E2M1, *(-value for value in E2M1))
 """What the codes of fp4 stand for: the highest bit is the sign (OCP Microscaling Formats 1.0, section 5.3.3)."""
-SIGN, LOWEST = 0x80, 8
-"""What is added to int8, so that bytes are not negative, and the code of int4 that stands for 0."""
+LOWEST = 8
+"""The code of int4 that stands for 0."""
 ONE_GROUP = 1 << 30
 NAN = 0x7F
 """The code of fp8 that is no number, but for its sign."""
@@ -162,8 +163,6 @@ def _codes(values: Tensor, kind: Kind) -> Tensor:
     if per_run > RUN:
         halves = codes.view(outputs, runs, 2, RUN)
         codes = halves[:, :, 0] | halves[:, :, 1] << 4
-    elif kind == "int8":
-        codes = codes ^ SIGN
     return codes.view(outputs, runs, RUN).transpose(0, 1)
 
 
@@ -197,7 +196,7 @@ def reference(packed: Packed) -> Tensor:
         case "fp4":
             values = torch.tensor(FP4, dtype=torch.float64, device=codes.device)[codes.int()]
         case "int8":
-            values = codes.double() - SIGN
+            values = codes.contiguous().view(torch.int8).double()
         case "fp8":
             values = codes.contiguous().view(torch.float8_e4m3fn).double()
     groups = torch.arange(packed.inputs, device=codes.device) // packed.group

@@ -14,7 +14,7 @@ import triton.language as tl
 
 RUN = tl.constexpr(32)
 INT4, INT8 = tl.constexpr(8388608.0 + 8), tl.constexpr(8388608.0 + 128)
-"""2^23, whose last digit is 1, and the code of 0."""
+"""2^23, whose last digit is 1, and the code of 0: of int8, once its sign is turned around."""
 FP8, FP4 = tl.constexpr(2.0**120), tl.constexpr(2.0**126)
 """Powers between the exponents of fp32 and those of a format with a smaller range."""
 
@@ -32,7 +32,7 @@ def numbers(codes: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
     if KIND == "int4":
         return (bits | 0x4B000000).to(tl.float32, bitcast=True) - INT4
     elif KIND == "int8":
-        return (bits | 0x4B000000).to(tl.float32, bitcast=True) - INT8
+        return (bits ^ 0x4B000080).to(tl.float32, bitcast=True) - INT8
     elif KIND == "fp8":  # sign, 4 bits of exponent, 3 of mantissa: the shift copies the sign into the exponent's head
         return (((bits << 24) >> 4) & -0x78000001).to(tl.float32, bitcast=True) * FP8
     else:  # sign, 2 bits of exponent, 1 of mantissa

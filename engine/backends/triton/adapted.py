@@ -35,6 +35,11 @@ class TritonAdapted(AdaptedLinear):
         adapt(x, y, step.on_device, self._table, self._adapting.widest)
         return y
 
+    @property
+    def current(self) -> Linear:
+        """Returns what computes the same in this step: the layer without adapters, in a step that has none."""
+        return self if self._adapting.step is not None else self._linear
+
     def put(self, slot: int, change: LowRank | None) -> None:
         super().put(slot, change)
         words = np.zeros((1 + PARTS, WORDS), np.int64)

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from core.config import Activations
 from core.kv.spec import blocks_for
 from core.process.status import Progress
 from engine.backends.base import Backend, OnLayer
@@ -39,9 +40,9 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
 
     name = "triton"
 
-    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, device: torch.device, dtype: torch.dtype, activations: Activations = "auto") -> None:
         super().__init__(device, dtype)
-        self.linears: TritonLinears = TritonLinears(device, dtype)
+        self.linears: TritonLinears = TritonLinears(device, dtype, activations)
         self.adjuster = TritonAdjuster()
         self.sampler = TritonSampler()
         self.scorer = TritonScorer()

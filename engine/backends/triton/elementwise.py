@@ -1,5 +1,7 @@
 """Adds, norms, rotates and gates between a layer's matrix products, by one Triton kernel each.
 
+Rows that a linear layer takes quantized are so from the norm or the gate before it.
+
 With attention a layer is five launches and four matrix products, six and four where attention may be cut: two norms,
 one rotation, one gate, and attention's kernel, behind which a second one joins the parts. A step of decodes and chunks
 launches attention for either.
@@ -11,13 +13,19 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from engine.backends.triton.adapted import TritonAdapted
 from engine.backends.triton.attention import TritonAttentionStep
 from engine.backends.triton.experts import routing_of
+from engine.backends.triton.quantized import PackedLinear
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
 from engine.model.elementwise import Angles, Elementwise
+from engine.model.linear import Linear
 from engine.model.rope import Rope
 from kernels.gate import gate
 from kernels.moe.route import route
+from kernels.quantized.gate_rows import gate_rows
+from kernels.quantized.norm_rows import norm_rows
+from kernels.quantized.rows import RowForm
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_and_store import rope_and_store
 from kernels.rotate_queries import rotate_queries
@@ -39,6 +47,15 @@ class TritonElementwise(Elementwise[TritonAttentionStep]):
         if change is None:
             return hidden, rms_norm(hidden, weight, self._eps)
         return hidden, add_rms_norm(hidden, change, weight, self._eps)  # the sum is made in place
+
+    def norm_and_multiply(
+        self, hidden: Tensor, change: Tensor | None, weight: Tensor | None, linear: Linear
+    ) -> tuple[Tensor, Tensor]:
+        packed, form = _quantizing(linear, len(hidden))
+        if packed is None or form is None or weight is None:
+            return super().norm_and_multiply(hidden, change, weight, linear)
+        rows = norm_rows(hidden, change, weight, self._eps, form)
+        return hidden, packed.multiply(rows, hidden.new_empty((len(hidden), packed.outputs)))
 
     def angles(self, positions: Tensor, rope: Rope) -> Angles:
         return positions, self._tables[rope]
@@ -87,5 +104,19 @@ class TritonElementwise(Elementwise[TritonAttentionStep]):
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
         return gate(gate_up, activation)
 
+    def gate_and_multiply(self, gate_up: Tensor, activation: Activation, linear: Linear) -> Tensor:
+        packed, form = _quantizing(linear, len(gate_up))
+        if packed is None or form is None:
+            return super().gate_and_multiply(gate_up, activation, linear)
+        rows = gate_rows(gate_up, activation, form)
+        return packed.multiply(rows, gate_up.new_empty((len(gate_up), packed.outputs)))
+
     def route(self, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
         return route(logits, routing_of(mlp), correction)
+
+
+def _quantizing(linear: Linear, rows: int) -> tuple[PackedLinear | None, RowForm | None]:
+    """Returns the layer, and to what so many rows are quantized for it, if they are."""
+    if isinstance(linear, TritonAdapted):
+        linear = linear.current
+    return (linear, linear.form_of(rows)) if isinstance(linear, PackedLinear) else (None, None)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from core.config import Activations
 from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.triton.adapted import TritonAdapted
 from engine.backends.triton.experts import TritonExperts
@@ -25,8 +26,9 @@ class TritonLinears(ReferenceLinears):
 
     forms: frozenset[Form] = frozenset({"int4", "int8", "fp8"})
 
-    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, device: torch.device, dtype: torch.dtype, activations: Activations = "auto") -> None:
         super().__init__(device, dtype)
+        self._activations = activations
         self.adapts = False  # whether adapters can change a layer
         self._mixtures: dict[tuple[object, ...], TritonExperts] = {}  # one of each kind
         self._packed: dict[tuple[object, ...], PackedLinear | SideBySide] = {}  # the same
@@ -43,7 +45,7 @@ class TritonLinears(ReferenceLinears):
         return TritonAdapted(linear, adapting, self._device)
 
     def _quantized(self, weights: Sequence[Weight], bias: Tensor | None) -> Linear:
-        linear = make_linear(weights, bias, self._device, self._dtype)
+        linear = make_linear(weights, bias, self._device, self._dtype, self._activations)
         self._packed[linear.variant] = linear
         return linear
 

@@ -1,5 +1,8 @@
 """Multiplies by quantized weights on a GPU: they stay packed, and become numbers in a kernel's registers.
 
+Where rows are to be quantized as well, and there are many, bytes are multiplied by bytes. Fewer rows stay what they
+are: by an H100's data sheet, a product of up to some 150 takes as long as to read the weights, whatever the rows are.
+
 Importing this module loads Triton.
 """
 
@@ -11,11 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from core.config import Activations
 from engine.model.linear import stacked
 from engine.model.quantized import Quantized, Weight
 from kernels.quantized.numbers import numbers
 from kernels.quantized.packed import Coded, Packed, pack, unsupported
-from kernels.quantized.product import ROWS, product
+from kernels.quantized.product import CUT, ROWS, product
+from kernels.quantized.row_product import row_form, row_product
+from kernels.quantized.rows import RowForm, Rows, quantize_rows
 
 LOG = logging.getLogger(__name__)
 MANY = 1024
@@ -27,17 +33,30 @@ _told: set[str] = set()
 class PackedLinear:
     """Multiplies by packed weights of one kind."""
 
-    def __init__(self, weight: Packed, order: Tensor | None, bias: Tensor | None) -> None:
-        self._weight, self._order, self._bias = weight, order, bias
+    def __init__(self, weight: Packed, order: Tensor | None, bias: Tensor | None, form: RowForm | None = None) -> None:
+        """With a `form`, many rows are quantized to it."""
+        self._weight, self._order, self._bias, self._form = weight, order, bias, form
         self.outputs = weight.outputs
 
     def __call__(self, x: Tensor, output: Tensor | None = None) -> Tensor:
         """Returns `[rows, out]`, or writes it to `output`, whose rows may be parts of wider ones."""
         x = x.contiguous() if self._order is None else x.index_select(1, self._order)
+        form = self.form_of(len(x))
+        if form is not None:
+            y = x.new_empty((len(x), self.outputs)) if output is None else output
+            return self.multiply(quantize_rows(x, form), y)
         if len(x) < MANY:
             return product(x, self._weight, self._bias, output)
         y = functional.linear(x, numbers(self._weight, x.dtype), self._bias)
         return y if output is None else output.copy_(y)
+
+    def form_of(self, rows: int) -> RowForm | None:
+        """Returns to what so many rows are quantized; None: they are not."""
+        return self._form if rows > CUT else None
+
+    def multiply(self, rows: Rows, output: Tensor) -> Tensor:
+        """Writes `[rows, out]` of rows that are quantized already to `output`, and returns it."""
+        return row_product(rows, self._weight, self._bias, output)
 
     @property
     def inputs(self) -> int:
@@ -49,7 +68,8 @@ class PackedLinear:
         """Returns what the kernels are compiled for: of layers with equal ones one has to be warmed up."""
         weight = self._weight
         formats = [tensor.dtype for tensor in weight.tensors()]
-        return weight.kind, weight.group, weight.inputs, weight.outputs, *formats, self._bias is None
+        sizes = weight.group, weight.inputs, weight.outputs
+        return weight.kind, *sizes, *formats, self._bias is None, self._form
 
     def held(self) -> list[Tensor]:
         """Returns codes, scales, offsets, the order of inputs and the bias."""
@@ -109,12 +129,17 @@ def warm_up(linear: PackedLinear | SideBySide, device: torch.device, dtype: torc
 
 
 def make_linear(
-    weights: Sequence[Weight], bias: Tensor | None, device: torch.device, dtype: torch.dtype
+    weights: Sequence[Weight],
+    bias: Tensor | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    activations: Activations = "auto",
 ) -> PackedLinear | SideBySide:
     """Makes one layer of weights `[out, in]`, at least one of which the kernels take.
 
     Neighbours of one kind, one group and one order of inputs are packed together. Those that no kernel takes, and those
-    of numbers, are numbers in `dtype`.
+    of numbers, are numbers in `dtype`. As `activations` says, many rows are quantized for the others; by `auto` they
+    are where the checkpoint was made for it, and never in fp32, in which a model gives what its numbers give.
     """
     parts: list[PackedLinear | NumbersLinear] = []
     begin = 0
@@ -125,9 +150,15 @@ def make_linear(
         begin = end
         codes = [coded(weight) for weight in together if packs(weight)]
         if codes:
-            order = together[0].order if isinstance(together[0], Quantized) else None
-            packed = pack(codes, device)
-            parts.append(PackedLinear(packed, None if order is None else order.to(device), own))
+            first = together[0]
+            assert isinstance(first, Quantized)
+            packed, order = pack(codes, device), None if first.order is None else first.order.to(device)
+            asked = activations == "8bit" or (activations == "auto" and first.meets_bytes and dtype != torch.float32)
+            form = row_form(packed, device) if asked and order is None else None
+            if asked:
+                met = "as they are" if form is None else f"as {form.kind}, with scales of their own"
+                _tell(f"more than {CUT} tokens at once meet {packed.kind} weights {met}")
+            parts.append(PackedLinear(packed, order, own, form))
         else:
             parts.append(NumbersLinear(stacked(together, device, dtype), own))
     only = parts[0]
@@ -145,10 +176,15 @@ def packs(weight: Weight) -> bool:
     if not isinstance(weight, Quantized):
         return False
     why = unsupported(coded(weight))
-    if why and why not in _told:
-        _told.add(why)
-        LOG.info("weights are multiplied as the numbers that they stand for, in the memory of those: %s", why)
+    if why:
+        _tell(f"weights are multiplied as the numbers that they stand for, in the memory of those: {why}")
     return not why
+
+
+def _tell(what: str) -> None:
+    if what not in _told:
+        _told.add(what)
+        LOG.info(what)
 
 
 def _fusing(weight: Weight) -> tuple[object, ...]:
@@ -156,4 +192,4 @@ def _fusing(weight: Weight) -> tuple[object, ...]:
     if not isinstance(weight, Quantized) or not packs(weight):
         return ()
     order = b"" if weight.order is None else weight.order.cpu().numpy().tobytes()
-    return coded(weight).kind, coded(weight).group, order
+    return coded(weight).kind, coded(weight).group, order, weight.meets_bytes

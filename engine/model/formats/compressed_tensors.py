@@ -2,8 +2,9 @@
 
 The config has groups of layers. A group's `targets` are names, patterns behind `re:`, or `Linear`, which is all; names
 come before that. Its `weights` say bits, type and what shares a scale, its format how they are packed. See
-github.com/vllm-project/compressed-tensors: quantization/quant_args.py, compressors/. Activations are not quantized as
-it says, whatever that is.
+github.com/vllm-project/compressed-tensors: quantization/quant_args.py, compressors/. Of `input_activations` it is noted
+whether they are 8 bits of the weights' type, around 0; a backend that quantizes them gives each token scales of its
+own, which are as fine as any that the config may ask for, or finer.
 """
 
 import re
@@ -104,10 +105,11 @@ def _group(groups: dict[str, Any], model: str, key: str, whole: Any) -> Group:
     if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
         raise ModelError(f"{model}: quantization_config says targets {shown(targets)}, which are no names")
     named = (pattern(each.removeprefix("re:"), model) if each.startswith("re:") else each for each in targets)
-    return Group(tuple(named), _scheme(found["weights"], model, found.get("format") or whole))
+    inputs = fields_of(found, model, "input_activations")
+    return Group(tuple(named), _scheme(found["weights"], inputs, model, found.get("format") or whole))
 
 
-def _scheme(weights: dict[str, Any], model: str, packing: Any) -> Scheme:
+def _scheme(weights: dict[str, Any], inputs: dict[str, Any], model: str, packing: Any) -> Scheme:
     found = FORMATS[word(packing, model, "compressed-tensors' format", FORMATS)]
     kind = word(str(weights.get("type") or "int").lower(), model, f"{packing} of type", found.types)
     bits = bits_of(weights, model, str(packing), found.bits, "num_bits")
@@ -123,8 +125,22 @@ def _scheme(weights: dict[str, Any], model: str, packing: Any) -> Scheme:
     if strategy == "block":
         block = sizes_of(weights.get("block_structure"), model, "block_structure")
     return Scheme(
-        str(packing), kind, bits, strategy, size, symmetric=symmetric, by_activation=by_activation, block=block
+        str(packing),
+        kind,
+        bits,
+        strategy,
+        size,
+        symmetric=symmetric,
+        by_activation=by_activation,
+        block=block,
+        meets_bytes=_meets_bytes(inputs, kind),
     )
+
+
+def _meets_bytes(inputs: dict[str, Any], kind: str) -> bool:
+    """Tells whether what is said of inputs is 8 bits around 0, of the same kind as the weights."""
+    same = str(inputs.get("type") or "int").lower() == kind
+    return bool(inputs) and inputs.get("num_bits", 8) == 8 and same and bool(inputs.get("symmetric", True))
 
 
 def _strategy(weights: dict[str, Any]) -> str:

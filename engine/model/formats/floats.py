@@ -30,13 +30,22 @@ def is_numbers(stored: StoredTensors, name: str) -> bool:
     return stored.kind(f"{name}.weight") in NUMBERS
 
 
-def fp8(stored: StoredTensors, model: str, name: str, shape: tuple[int, int], scale: str, block: Block) -> Quantized:
+def fp8(
+    stored: StoredTensors,
+    model: str,
+    name: str,
+    shape: tuple[int, int],
+    scale: str,
+    block: Block,
+    meets_bytes: bool,
+) -> Quantized:
     """Reads the weight of the layer `name` whose `scale`, in a float format, is for blocks of this size.
 
     Raises `ModelError` where a tensor is missing, or there are other numbers of blocks.
     """
     values = stored.packed(f"{name}.weight", shape, KIND)
-    return Quantized("fp8", values, by_block(stored, model, f"{name}.{scale}", shape, block), min(block[1], shape[1]))
+    scales = by_block(stored, model, f"{name}.{scale}", shape, block)
+    return Quantized("fp8", values, scales, min(block[1], shape[1]), meets_bytes=meets_bytes)
 
 
 def by_block(

@@ -1,7 +1,8 @@
 """Reads checkpoints in fp8: DeepSeek's blocks of 128 x 128, and weights with one scale, or one for each output.
 
 A layer's `weight` is e4m3, and multiplied by its scale, called `weight_scale_inv` (DeepSeek, and transformers) or
-`weight_scale` (vLLM, FBGEMM). DeepSeek-AI 2024 (https://arxiv.org/abs/2412.19437), section 3.3.
+`weight_scale` (vLLM, FBGEMM). DeepSeek-AI 2024 (https://arxiv.org/abs/2412.19437), section 3.3. All of them are made
+for inputs in fp8. A static scale of those, one for all tokens, is not read: a token's own is finer.
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Fp8(Plain):
         if block is None:
             one = all(size == 1 for size in stored.shape(f"{name}.{scale}"))
             block = shape if one else (1, shape[1])
-        return fp8(stored, self.model, name, shape, scale, block)
+        return fp8(stored, self.model, name, shape, scale, block, meets_bytes=True)
 
     def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
         """See `WeightFormat`."""

@@ -31,6 +31,7 @@ class Scheme:
     symmetric: bool = True  # there are no zero points
     by_activation: bool = False  # a group's inputs lie anywhere
     block: Block | None = None
+    meets_bytes: bool = False  # inputs are to be quantized as the weights are, to 8 bits around 0
 
     def blocks(self, shape: tuple[int, int]) -> Block:
         """Returns the outputs and inputs of a weight `[out, in]` that share a scale."""
@@ -87,12 +88,12 @@ def read_bytes(stored: StoredTensors, model: str, name: str, shape: tuple[int, i
     """Reads `weight` `[out, in]` in int8 or fp8."""
     block = scheme.blocks(shape)
     if scheme.type == "float":
-        return fp8(stored, model, name, shape, "weight_scale", block)
+        return fp8(stored, model, name, shape, "weight_scale", block, scheme.meets_bytes)
     values = stored.packed(f"{name}.weight", shape, "I8")
     scales, offsets = by_block(stored, model, f"{name}.weight_scale", shape, block), None
     if not scheme.symmetric:
         offsets = -by_block(stored, model, f"{name}.weight_zero_point", shape, block, "I8") * scales
-    return Quantized("int8", values, scales, min(block[1], shape[1]), offsets)
+    return Quantized("int8", values, scales, min(block[1], shape[1]), offsets, meets_bytes=scheme.meets_bytes)
 
 
 def read_nvfp4(stored: StoredTensors, model: str, name: str, shape: tuple[int, int], scheme: Scheme) -> Quantized:

@@ -1,0 +1,72 @@
+"""Gates rows as `kernels/gate.py` does, and quantizes what comes of it: one launch, and half of the bytes.
+
+    rows = quantized(activation(first half) * second half)
+
+What is gated is rounded to the format of its halves before it is quantized: the bits are those of two launches. A
+program takes a whole row, where the gate alone takes a part of one: there are many rows.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.gate import Activation, activate, gate
+from kernels.quantized.rows import CANDIDATES, RowForm, Rows, config_for, quantize_rows, room, store_row, unsupported
+from kernels.sizes import power_of_two
+from kernels.tuning import Config
+
+__all__ = ["CANDIDATES", "gate_rows", "reference"]
+
+
+def gate_rows(gate_up: Tensor, activation: Activation, form: RowForm, *, config: Config | None = None) -> Rows:
+    """Multiplies the activation of the first half of each row by its second half, and quantizes the product.
+
+    Takes `gate_up` `[rows, 2 x width]` in fp32, bf16 or fp16, contiguous.
+
+    Example: gate_up `[256, 28672]` gives values `[256, 14336]` and scales `[1, 256]`.
+    """
+    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    assert gate_up.shape == (rows, 2 * width) and gate_up.is_contiguous() and not unsupported(width)
+    found = room(rows, width, form, gate_up.device)
+    options = config_for("gate_rows", gate_up, form, width, config).options()
+    _gate_rows[(rows,)](
+        gate_up,
+        found.values.view(torch.uint8),
+        found.scales,
+        rows,
+        WIDTH=width,
+        TILE=power_of_two(width),
+        ACTIVATION=activation,
+        GROUP=form.group,
+        KIND=form.kind,
+        **options,
+    )
+    return found
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _gate_rows(
+    gate_up: tl.tensor,
+    values: tl.tensor,
+    scales: tl.tensor,
+    rows: tl.tensor,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    GROUP: tl.constexpr,
+    KIND: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, TILE)
+    inside = column < WIDTH
+    here = gate_up + row * (2 * WIDTH) + column
+    first = tl.load(here, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(here + WIDTH, mask=inside, other=0.0).to(tl.float32)
+    found = activate(first, second, ACTIVATION).to(gate_up.dtype.element_ty).to(tl.float32)
+    store_row(found, values, scales, row, rows, WIDTH, TILE, GROUP, KIND)
+
+
+def reference(gate_up: Tensor, activation: Activation, form: RowForm) -> Rows:
+    """Computes the same by two launches."""
+    return quantize_rows(gate(gate_up, activation), form)

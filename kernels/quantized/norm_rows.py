@@ -1,0 +1,78 @@
+"""Norms rows as `kernels/rms_norm.py` does, and quantizes what comes of it: one launch, and half of the bytes.
+
+    hidden = hidden + change
+    rows = quantized(hidden / sqrt(mean(hidden^2) + eps) * weight)
+
+The norm is rounded to the format of `hidden` before it is quantized: the bits are those of two launches.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.quantized.rows import CANDIDATES, RowForm, Rows, config_for, quantize_rows, room, store_row
+from kernels.rms_norm import WIDEST, norm_row, rms_norm
+from kernels.sizes import power_of_two
+from kernels.tuning import Config
+
+__all__ = ["CANDIDATES", "norm_rows", "reference"]
+
+
+def norm_rows(
+    hidden: Tensor, change: Tensor | None, weight: Tensor, eps: float, form: RowForm, *, config: Config | None = None
+) -> Rows:
+    """Norms each row of `hidden`, behind the addition of a `change` in place, if any, and quantizes it.
+
+    `hidden` and `change` are `[rows, width]` in fp32, bf16 or fp16, contiguous; the weight is `[width]`.
+
+    Example: hidden and change `[256, 4096]`, weight `[4096]`, int8: values `[256, 4096]`, scales `[1, 256]`.
+    """
+    rows, width = hidden.shape
+    assert hidden.is_contiguous() and width <= WIDEST and weight.shape == (width,) and weight.is_contiguous()
+    assert change is None or (change.shape == hidden.shape and change.dtype == hidden.dtype and change.is_contiguous())
+    found = room(rows, width, form, hidden.device)
+    options = config_for("norm_rows", hidden, form, width, config).options()
+    _norm_rows[(rows,)](
+        hidden,
+        hidden if change is None else change,
+        weight,
+        found.values.view(torch.uint8),
+        found.scales,
+        rows,
+        eps,
+        WIDTH=width,
+        TILE=power_of_two(width),
+        ADD=change is not None,
+        GROUP=form.group,
+        KIND=form.kind,
+        **options,
+    )
+    return found
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _norm_rows(
+    hidden: tl.tensor,
+    change: tl.tensor,
+    weight: tl.tensor,
+    values: tl.tensor,
+    scales: tl.tensor,
+    rows: tl.tensor,
+    eps: tl.tensor,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+    ADD: tl.constexpr,
+    GROUP: tl.constexpr,
+    KIND: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    found = norm_row(hidden, change, weight, row, eps, WIDTH, TILE, ADD).to(tl.float32)
+    store_row(found, values, scales, row, rows, WIDTH, TILE, GROUP, KIND)
+
+
+def reference(hidden: Tensor, change: Tensor | None, weight: Tensor, eps: float, form: RowForm) -> Rows:
+    """Computes the same by two launches."""
+    if change is not None:
+        hidden += change
+    return quantize_rows(rms_norm(hidden, weight, eps), form)

@@ -1,0 +1,190 @@
+"""Multiplies quantized rows by packed weights of 8 bits: y = x W^T + b, for many rows.
+
+    y[r, o] = sum_g row_scales[g, r] scales[g, o] sum_i x[r, i] v[o, i] + b[o]    over the inputs i of group g
+
+Products are those of bytes, of which tensor cores do twice as many as of numbers of 16 bits; of int8 a group's sum is
+exact. A group is all inputs, or rows and weights share groups of as many. fp8 needs a device that multiplies it
+(sm_89). Hopper keeps but some 14 digits of a sum of fp8 products (DeepSeek-AI, 2024, https://arxiv.org/abs/2412.19437,
+section 3.3.2): so such a sum goes to a total in fp32 after each step of up to 128 inputs. On Blackwell in data centers
+rows that meet int8 stay as they are: Triton 3.7 multiplies int8 there by Ampere's instructions, at half of the rate at
+which the device multiplies bf16 by its own.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.device import converts_fp8, is_hopper, multiplies_by_groups
+from kernels.quantized.packed import Packed
+from kernels.quantized.packed import reference as unpacked
+from kernels.quantized.product import AT_ONCE
+from kernels.quantized.product import unsupported as unsupported_format
+from kernels.quantized.rows import DTYPES, RowForm, Rows, dequantized
+from kernels.quantized.rows import unsupported as unsupported_width
+from kernels.quantized.steps import RUN
+from kernels.sizes import tile_count
+from kernels.tuning import Config, tuned
+
+CANDIDATES = (
+    Config({"ROWS": 128, "TILE": 128, "RUNS": 4}, warps=8, stages=4),
+    Config({"ROWS": 128, "TILE": 128, "RUNS": 2}, warps=8, stages=4),
+    Config({"ROWS": 128, "TILE": 256, "RUNS": 4}, warps=8, stages=3),
+    Config({"ROWS": 128, "TILE": 128, "RUNS": 4}, warps=8, stages=3),
+    Config({"ROWS": 64, "TILE": 128, "RUNS": 4}, warps=4, stages=3),
+)
+"""The first is the default of devices whose products take operands from shared memory, the second that of others. The
+last is that of groups on Blackwell in data centers: their sums leave a memory of their own after each step."""
+FEWEST = 32
+"""Inputs of a group at least: a product of bytes takes so many."""
+
+
+def row_form(weight: Packed, device: torch.device) -> RowForm | None:
+    """Returns how rows have to be quantized for a weight; None: they are not, by the weight or by the device."""
+    kind, group = weight.kind, weight.even_group
+    if kind != "int8" and kind != "fp8":
+        return None
+    if not (converts_fp8(device) if kind == "fp8" else is_hopper(device) or not multiplies_by_groups(device)):
+        return None
+    if weight.offsets is not None or group < FEWEST or group & (group - 1) or unsupported_width(weight.inputs):
+        return None
+    return RowForm(kind, group)
+
+
+def row_product(
+    rows: Rows,
+    weight: Packed,
+    bias: Tensor | None,
+    output: Tensor,
+    *,
+    config: Config | None = None,
+) -> Tensor:
+    """Multiplies quantized rows by a packed weight.
+
+    Args:
+        rows: `[rows, in]`, quantized as `row_form` says.
+        weight: packed, `[out, in]`.
+        bias: `[out]`, contiguous, in fp32, bf16 or fp16.
+        output: `[rows, out]` in one of these, to write to, whose rows are contiguous.
+        config: tiles, warps and stages; by default what was measured.
+
+    Returns the output.
+
+    Example: values `[512, 4096]` int8, weight int8 `[6144, 4096]`: output `[512, 6144]`.
+    """
+    (count, inputs), outputs = rows.values.shape, weight.outputs
+    assert inputs == weight.inputs and rows.values.is_contiguous() and rows.scales.is_contiguous()
+    assert rows.form == row_form(weight, rows.values.device) and weight.codes.dim() == 3
+    assert output.shape == (count, outputs) and output.stride(1) == 1 and not unsupported_format(output.dtype)
+    assert bias is None or (bias.shape == (outputs,) and bias.is_contiguous())
+    if not count:
+        return output
+    options = (config or _config(weight, output)).options()
+    runs = len(weight.codes)
+    in_runs = weight.runs_of_step(options.pop("RUNS"))
+    _multiply[(tile_count(outputs, options["TILE"]) * tile_count(count, options["ROWS"]),)](
+        rows.values,
+        rows.scales,
+        weight.codes.view(DTYPES[rows.form.kind]),
+        weight.scales,
+        rows.scales if bias is None else bias,
+        output,
+        count,
+        inputs,
+        outputs,
+        runs,
+        output.stride(0),
+        KIND=rows.form.kind,
+        GROUP=rows.form.group,
+        GROUPED=len(weight.scales) > 1,
+        EVEN=inputs % (in_runs * weight.in_run) == 0,
+        BIAS=bias is not None,
+        RUNS=in_runs,
+        AT_ONCE=AT_ONCE,
+        **options,
+    )
+    return output
+
+
+def _config(weight: Packed, output: Tensor) -> Config:
+    default = CANDIDATES[0 if multiplies_by_groups(output.device) else 1]
+    if not weight.by_output and multiplies_by_groups(output.device) and not is_hopper(output.device):
+        default = CANDIDATES[-1]
+    shape = f"{str(output.dtype).removeprefix('torch.')},{weight.name},inputs={weight.inputs},outputs={weight.outputs}"
+    return tuned("quantized_row_product", shape, output.device, default)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _multiply(
+    x: tl.tensor,
+    row_scales: tl.tensor,
+    codes: tl.tensor,
+    scales: tl.tensor,
+    bias: tl.tensor,
+    y: tl.tensor,
+    rows: tl.tensor,
+    inputs: tl.tensor,
+    outputs: tl.tensor,
+    runs: tl.tensor,
+    stride: tl.tensor,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUPED: tl.constexpr,
+    EVEN: tl.constexpr,
+    BIAS: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    RUNS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+) -> None:
+    STEP: tl.constexpr = RUNS * RUN
+    SUM: tl.constexpr = tl.int32 if KIND == "int8" and not GROUPED else tl.float32
+    columns = tl.cdiv(outputs, TILE)
+    width = tl.zeros([], tl.int64) + outputs
+    program = tl.program_id(0)
+    # In groups of tiles of rows; in a group the outputs of all its tiles, then the next outputs.
+    first_tile = program // (AT_ONCE * columns) * AT_ONCE
+    together = tl.minimum(tl.cdiv(rows, ROWS) - first_tile, AT_ONCE)
+    place = program % (AT_ONCE * columns)
+    row = (first_tile + place % together) * ROWS + tl.arange(0, ROWS)
+    kept = row < rows
+    output = place // together * TILE + tl.arange(0, TILE)
+    inside = output < outputs
+    # Rows and outputs behind the last are the first: they are there, and not stored.
+    own, mine = tl.where(kept, row, 0), tl.where(inside, output, 0)
+
+    byte = tl.arange(0, STEP)
+    values = x + (own.to(tl.int64) * inputs)[:, None] + byte[None, :]
+    begin = codes + (byte // RUN * (width * RUN) + byte % RUN)[:, None] + (mine * RUN)[None, :]
+    total = tl.zeros([ROWS, TILE], SUM)
+    for step in range(tl.cdiv(runs, RUNS)):
+        here = begin + step * RUNS * (width * RUN)
+        if EVEN:
+            left, right = tl.load(values + step * STEP), tl.load(here)
+        else:
+            there = step * STEP + byte < inputs
+            left = tl.load(values + step * STEP, mask=there[None, :], other=0.0)
+            right = tl.load(here, mask=there[:, None], other=0.0)
+        if GROUPED:
+            group = (step * STEP) // GROUP
+            row_scale = tl.load(row_scales + group * rows.to(tl.int64) + own)
+            scale = tl.load(scales + group * width + mine).to(tl.float32)
+            total += tl.dot(left, right).to(tl.float32) * (row_scale[:, None] * scale[None, :])
+        elif KIND == "int8":
+            total = tl.dot(left, right, total, out_dtype=tl.int32)
+        else:
+            total = tl.dot(left, right, total, max_num_imprecise_acc=STEP)
+
+    found = total.to(tl.float32)
+    if not GROUPED:
+        found *= tl.load(row_scales + own)[:, None] * tl.load(scales + mine).to(tl.float32)[None, :]
+    if BIAS:
+        found += tl.load(bias + mine).to(tl.float32)[None, :]
+    target = y + row.to(tl.int64)[:, None] * stride + output[None, :]
+    tl.store(target, found.to(y.dtype.element_ty), mask=kept[:, None] & inside[None, :])
+
+
+def reference(rows: Rows, weight: Packed, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Computes the same by torch's operators, in fp64."""
+    y = dequantized(rows) @ unpacked(weight).t()
+    return (y if bias is None else y + bias.double()).to(dtype)

@@ -1,0 +1,166 @@
+"""Quantizes rows to int8 or fp8 (e4m3), so that they multiply weights of 8 bits as those are.
+
+    scales[g, r] = max |x[r, i]| / most    over the inputs i of group g; most = 127 of int8, 448 of fp8
+    values[r, i] = x[r, i] / scales[g, r], rounded to the nearest
+
+A row's largest value so keeps its size: nothing is clipped. A group is all inputs, or 128 of them where weights have
+scales for so many (DeepSeek-AI, 2024, https://arxiv.org/abs/2412.19437, section 3.3). Rows, and groups, whose largest
+value is below 2^-100 have the scale of that. Those that are not finite have a scale that is not, either.
+
+A program takes one row and keeps it in registers. `store_row` is what `norm_rows.py` and `gate_rows.py` end with.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.quantized.kv_bytes import ROUND, e4m3
+from kernels.sizes import power_of_two, tile_count
+from kernels.tuning import Config, tuned
+
+RowKind = Literal["int8", "fp8"]
+DTYPES: dict[RowKind, torch.dtype] = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+MOST: dict[RowKind, float] = {"int8": 127.0, "fp8": 448.0}
+WIDEST = 1 << 15
+"""Values of a row that the registers of 16 warps hold."""
+LEAST = 2.0**-100
+CANDIDATES = (Config({}, warps=8), Config({}, warps=4), Config({}, warps=16))
+"""The first is the default of rows of up to `NARROW` values, the last that of longer ones."""
+NARROW = 8192
+LEAST_BITS, INFINITE, MAGNITUDE = tl.constexpr(0x0D800000), tl.constexpr(0x7F800000), tl.constexpr(0x7FFFFFFF)
+"""The bits of 2^-100 and of infinity in fp32, and those that are not the sign."""
+
+
+class RowForm(NamedTuple):
+    """Says how rows are quantized."""
+
+    kind: RowKind
+    group: int  # inputs that share a row's scale: a power of two, or more than there are
+
+    def groups(self, inputs: int) -> int:
+        """Returns how many scales a row has."""
+        return tile_count(inputs, self.group)
+
+    @property
+    def name(self) -> str:
+        """Returns what configs are measured for."""
+        return f"{self.kind},group={self.group if self.group <= WIDEST else 'all'}"
+
+
+class Rows(NamedTuple):
+    """Holds quantized rows."""
+
+    values: Tensor  # [rows, in], int8 or float8_e4m3fn
+    scales: Tensor  # fp32 [groups, rows]
+    form: RowForm
+
+
+def unsupported(width: int) -> str:
+    """Says in one sentence why rows of so many values cannot be quantized; empty: they can."""
+    return f"rows of up to {WIDEST} values are quantized, not of {width}" if width > WIDEST else ""
+
+
+def room(rows: int, width: int, form: RowForm, device: torch.device) -> Rows:
+    """Makes room for quantized rows."""
+    values = torch.empty((rows, width), dtype=DTYPES[form.kind], device=device)
+    return Rows(values, torch.empty((form.groups(width), rows), device=device), form)
+
+
+def config_for(kernel: str, x: Tensor, form: RowForm, width: int, config: Config | None) -> Config:
+    """Returns how a kernel that quantizes rows of so many values is launched."""
+    shape = f"{str(x.dtype).removeprefix('torch.')},{form.name},width={width}"
+    return config or tuned(kernel, shape, x.device, CANDIDATES[0 if width <= NARROW else -1])
+
+
+def quantize_rows(x: Tensor, form: RowForm, *, config: Config | None = None) -> Rows:
+    """Quantizes rows `[rows, in]`, contiguous, of fp32, bf16 or fp16.
+
+    Example: x `[256, 4096]` in groups of 128 gives values `[256, 4096]` and scales `[32, 256]`.
+    """
+    rows, width = x.shape
+    found = room(rows, width, form, x.device)
+    assert x.is_contiguous() and not unsupported(width)
+    options = config_for("quantize_rows", x, form, width, config).options()
+    _quantize[(rows,)](
+        x,
+        found.values.view(torch.uint8),
+        found.scales,
+        rows,
+        WIDTH=width,
+        TILE=power_of_two(width),
+        GROUP=form.group,
+        KIND=form.kind,
+        **options,
+    )
+    return found
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _quantize(
+    x: tl.tensor,
+    values: tl.tensor,
+    scales: tl.tensor,
+    rows: tl.tensor,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+    GROUP: tl.constexpr,
+    KIND: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, TILE)
+    found = tl.load(x + row * WIDTH + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    store_row(found, values, scales, row, rows, WIDTH, TILE, GROUP, KIND)
+
+
+@triton.jit
+def store_row(
+    x: tl.tensor,
+    values: tl.tensor,
+    scales: tl.tensor,
+    row: tl.tensor,
+    rows: tl.tensor,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+    GROUP: tl.constexpr,
+    KIND: tl.constexpr,
+) -> None:
+    """Quantizes and stores a row `[TILE]` of fp32 that is 0 behind its `WIDTH` values; `row` is its number, int64.
+
+    `values` are bytes. The lowest byte of what `ROUND` was added to is that of an integer.
+    """
+    IN_GROUP: tl.constexpr = TILE if GROUP > TILE else GROUP
+    GROUPS: tl.constexpr = TILE // IN_GROUP
+    MOST: tl.constexpr = 127.0 if KIND == "int8" else 448.0
+    parts = tl.reshape(x, [GROUPS, IN_GROUP])
+    # Bits of magnitudes have their order, and those of what is no number come last.
+    bits = tl.max(parts.to(tl.int32, bitcast=True) & MAGNITUDE, 1)
+    largest = tl.maximum(bits, LEAST_BITS).to(tl.float32, bitcast=True)
+    parts = tl.where((bits < INFINITE)[:, None], parts, 0.0) * (MOST / largest)[:, None]
+    found = (parts + ROUND).to(tl.int32, bitcast=True).to(tl.uint8) if KIND == "int8" else e4m3(parts)
+    group, inside = tl.arange(0, GROUPS), tl.arange(0, IN_GROUP)
+    column = group[:, None] * IN_GROUP + inside[None, :]
+    tl.store(values + row * WIDTH + column, found, mask=column < WIDTH)
+    tl.store(scales + group * rows.to(tl.int64) + row, largest / MOST, mask=group * IN_GROUP < WIDTH)
+
+
+def reference(x: Tensor, form: RowForm) -> Rows:
+    """Computes the same by torch's operators, in fp32 or what is wider; of finite rows."""
+    rows, width = x.shape
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    groups = form.groups(width)
+    size = min(form.group, width)
+    parts = torch.nn.functional.pad(wide, (0, groups * size - width)).view(rows, groups, size)
+    scales = parts.abs().amax(2).clamp(min=LEAST) / MOST[form.kind]
+    scaled = (parts / scales[:, :, None]).flatten(1)[:, :width]
+    values = scaled.round() if form.kind == "int8" else scaled
+    return Rows(values.to(DTYPES[form.kind]), scales.t().contiguous(), form)
+
+
+def dequantized(rows: Rows) -> Tensor:
+    """Returns the fp64 numbers `[rows, in]` that quantized rows stand for."""
+    size = min(rows.form.group, rows.values.shape[1])
+    scales = rows.scales.t().double().repeat_interleave(size, 1)
+    return rows.values.double() * scales[:, : rows.values.shape[1]]

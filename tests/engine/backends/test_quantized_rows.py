@@ -1,0 +1,224 @@
+"""Many tokens meet weights of 8 bits as bytes on the GPU's path: with fewer launches, and what emulation gives."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from core.config import Activations, Quantization
+from core.errors import ConfigError
+from engine.backends.reference.linear import ReferenceLinears
+from engine.backends.triton import quantized
+from engine.backends.triton.elementwise import TritonElementwise
+from engine.backends.triton.linear import TritonLinears
+from engine.backends.triton.quantized import PackedLinear
+from engine.executor import Executor
+from engine.model.adapted import Adapting, StepAdapters
+from engine.model.linear import Linear
+from engine.model.quantization import to_fp8, to_int4, to_int8
+from engine.model.quantized import Quantized, Weight, dequantized
+from engine.plan import Plan, Work
+from kernels.quantized import rows as kernel
+from kernels.quantized.product import CUT
+from kernels.quantized.rows import RowForm, RowKind
+from launcher.gpus import visible_gpus
+from tests.engine.drive import GREEDY
+from tests.engine.specializations import specializations
+from tests.engine.test_golden import make_executor
+from tests.reference import build_model, make_prompts
+from tests.variants import VARIANTS
+
+DEVICE = torch.device("cuda" if visible_gpus() else "cpu")
+INPUTS, OUTPUTS, MANY = 64, 48, CUT + 7
+EPS = 1e-5
+ALL = 1 << 30
+
+
+def weight_of(form: RowKind, group: int = INPUTS) -> Quantized:
+    """Draws a weight `[OUTPUTS, INPUTS]` that a checkpoint was made for bytes with."""
+    make = to_int8 if form == "int8" else to_fp8
+    parts = [make(part) for part in torch.randn(OUTPUTS, INPUTS).split(group, 1)]
+    scales = torch.cat([part.scales for part in parts], 1)
+    return Quantized(form, torch.cat([part.values for part in parts], 1), scales, group, meets_bytes=True)
+
+
+def rounded(x: Tensor, form: RowForm) -> Tensor:
+    """Returns what rows stand for once they are quantized."""
+    return kernel.dequantized(kernel.reference(x, form))
+
+
+def layer_of(
+    weights: Sequence[Weight], activations: Activations = "8bit", adapting: Adapting | None = None
+) -> tuple[Linear, TritonElementwise]:
+    linears = TritonLinears(DEVICE, torch.float32, activations)
+    return linears.fused(weights, torch.ones(OUTPUTS * len(weights), device=DEVICE), adapting), TritonElementwise(
+        {}, EPS
+    )
+
+
+@pytest.mark.parametrize("form", ["int8", "fp8"])
+@pytest.mark.parametrize("group", [INPUTS, 32])
+def test_many_rows_are_quantized_and_few_are_not(form: RowKind, group: int) -> None:
+    """In fp32: sums of 64 products, each wrong by some units, of magnitudes up to 8 sqrt(64) or so."""
+    weight = weight_of(form, group)
+    x, numbers = torch.randn(MANY, INPUTS, device=DEVICE), weight.dequantized().to(DEVICE).double()
+    layer, _ = layer_of([weight])
+    row_form = RowForm(form, group if group < INPUTS else ALL)
+    expected = rounded(x, row_form) @ numbers.t() + 1
+    torch.testing.assert_close(layer(x).double(), expected, rtol=0, atol=1e-4)
+    exactly = x.double() @ numbers.t() + 1
+    assert (expected - exactly).abs().max() > 1e-2, "what is rounded shows"
+    torch.testing.assert_close(layer(x[:CUT])[:9].double(), exactly[:9], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["int8", "fp8"])
+@pytest.mark.parametrize("rows", [5, MANY])
+def test_what_stands_before_a_layer_gives_it_the_same(form: RowKind, rows: int) -> None:
+    """Of the same bits, in one launch less; so do layers that adapters may change, in a step without any."""
+    weights = [weight_of(form), weight_of(form)]
+    hidden, change = (torch.randn(rows, INPUTS, device=DEVICE) for _ in range(2))
+    norm, gate_up = torch.randn(INPUTS, device=DEVICE), torch.randn(rows, 2 * INPUTS, device=DEVICE)
+    for adapting in (None, Adapting(slots=1, max_rank=4)):
+        layer, between = layer_of(weights, adapting=adapting)
+        total, normed = between.add_norm(hidden.clone(), change, norm)
+        gated = layer(between.gate(gate_up, "silu"))
+        with specializations(run=True) as launched:
+            found_total, found = between.norm_and_multiply(hidden.clone(), change, norm, layer)
+            found_gated = between.gate_and_multiply(gate_up, "silu", layer)
+        assert found_total.equal(total) and found.equal(layer(normed)) and found_gated.equal(gated)
+        assert any("_norm_rows" in str(each) for each in launched) == (rows == MANY)
+        assert any("_gate_rows" in str(each) for each in launched) == (rows == MANY)
+        assert not any("_quantize" in str(each) for each in launched)
+
+
+def test_adapters_meet_rows_that_are_not_rounded() -> None:
+    """A step with adapters norms, then multiplies, for both take the same rows."""
+    adapting = Adapting(slots=1, max_rank=4)
+    layer, between = layer_of([weight_of("int8")], adapting=adapting)
+    hidden, norm = torch.randn(MANY, INPUTS, device=DEVICE), torch.randn(INPUTS, device=DEVICE)
+    slots = torch.zeros(MANY, dtype=torch.int64)
+    slots[3] = 1
+    adapting.begin(StepAdapters.of(slots.numpy(), slots.numpy()[:0].astype("int64")))
+    with specializations(run=True) as launched:
+        between.norm_and_multiply(hidden, None, norm, layer)
+    assert any("_quantize" in str(each) for each in launched)
+
+
+@pytest.mark.parametrize(
+    ("activations", "dtype", "made_for_it", "expected"),
+    [
+        ("auto", torch.float16, True, True),
+        ("auto", torch.float16, False, False),
+        ("auto", torch.float32, True, False),
+        ("8bit", torch.float32, False, True),
+        ("16bit", torch.float16, True, False),
+    ],
+)
+def test_who_decides(activations: Activations, dtype: torch.dtype, made_for_it: bool, expected: bool) -> None:
+    weight = replace(weight_of("int8"), meets_bytes=made_for_it)
+    layer = TritonLinears(DEVICE, dtype, activations).fused([weight], None)
+    assert isinstance(layer, PackedLinear)
+    assert (layer.form_of(MANY) is not None) == expected and layer.form_of(CUT) is None
+
+
+def test_the_log_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    quantized._told.clear()
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            layer_of([weight_of("fp8")])
+        layer_of([to_int4(torch.randn(OUTPUTS, INPUTS))])
+    assert [record.getMessage() for record in caplog.records] == [
+        "more than 128 tokens at once meet fp8 weights as fp8, with scales of their own",
+        "more than 128 tokens at once meet int4 weights as they are",
+    ]
+
+
+class Emulated:
+    """Rounds many rows as the kernels do, and multiplies by the numbers that weights stand for."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, form: RowKind, wrong: float = 1.0) -> None:
+        self._weight, self._bias, self._form = weight * wrong, bias, RowForm(form, ALL)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = rounded(x, self._form).float() if len(x) > CUT else x
+        return torch.nn.functional.linear(x, self._weight, self._bias)
+
+    def held(self) -> list[Tensor]:
+        return [self._weight]
+
+
+def logits_of(executor: Executor, text: list[int]) -> Tensor:
+    """Returns the logits of the last token of a text that is computed in one step."""
+    rows: list[Tensor] = []
+    inner = executor.engine.model.logits
+
+    def logits(hidden: Tensor) -> Tensor:
+        rows.append(inner(hidden).clone())
+        return rows[-1].clone()
+
+    executor.engine.model.logits = logits  # type: ignore[method-assign]
+    blocks = list(range(1, 2 + len(text) // 16))
+    executor.launch(Plan(0, [Work(0, 0, text, (blocks,), GREEDY)]))
+    executor.collect()
+    return rows[-1].double()
+
+
+@pytest.mark.parametrize("quantization", ["int8", "fp8"])
+def test_logits_are_those_of_emulation(
+    quantization: Quantization, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Emulation differs in the order of fp32 sums. So a value ends on the other side of a rounding's middle with a
+    chance of about 2^-22, its error, over 2^-7, the distance of two, and then differs by twice what rounding it costs
+    in the root mean square or so. Of all values that is 1% of what rounding costs; a tenth is allowed, for there are
+    but few flips, and a single one may come early. That both differ from exact logits by that cost shows that they
+    round, and do so alike."""
+    config = VARIANTS["llama"]()
+    directory = build_model(tmp_path / "model", config)
+    (text,) = make_prompts([MANY], config.vocab_size)
+    settings = dict(quantization=quantization, max_batch_tokens=256, decode_graphs="off")
+    found = {}
+    for activations in ("8bit", "16bit"):
+        executor = make_executor(
+            directory, device=DEVICE.type, **{f"{DEVICE.type}_backend": "triton"}, activations=activations, **settings
+        )
+        found[activations] = logits_of(executor, text)
+
+    def emulate(
+        self: ReferenceLinears, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None
+    ) -> Linear:
+        numbers = torch.cat([dequantized(weight) for weight in weights]).to(DEVICE)
+        return Emulated(numbers, bias, "int8" if quantization == "int8" else "fp8")
+
+    monkeypatch.setattr(ReferenceLinears, "fused", emulate)
+    executor = make_executor(directory, device=DEVICE.type, **{f"{DEVICE.type}_backend": "torch"}, **settings)
+    emulated = logits_of(executor, text)
+    cost = (found["16bit"] - emulated).norm()
+    assert cost > 1e-3 * emulated.norm()
+    assert (found["8bit"] - emulated).norm() <= 0.1 * cost
+
+
+def test_other_backends_refuse_it_by_name(tmp_path: Path) -> None:
+    directory = build_model(tmp_path / "model", VARIANTS["llama"]())
+    with pytest.raises(
+        ConfigError, match="activations: '8bit': only Triton's kernels, on a GPU, meet weights of 8 bits"
+    ):
+        make_executor(directory, cpu_backend="torch", activations="8bit")
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("form", ["int8", "fp8"])
+def test_steps_launch_what_the_start_has_compiled(form: RowKind) -> None:
+    """Of products; norms and gates are compiled by the steps that a start profiles."""
+    linears = TritonLinears(torch.device("cpu"), torch.float16)
+    layers = [linears.fused([weight_of(form, group)], None) for group in (INPUTS, 32)]
+    with specializations(run=False) as found:
+        linears.warm_up()
+        at_start = set(found)
+        for layer in layers:
+            for rows in (1, 16, 100, 128, 129, 160, 500, 1024, 2001):
+                layer(torch.zeros(rows, INPUTS, dtype=torch.float16))
+        assert sorted(found - at_start) == []
