@@ -40,7 +40,8 @@ class Modelopt(Plain):
             return mxfp8(stored, self.model, name, shape)
         scales = [size for size in stored.shape(f"{name}.weight_scale") if size != 1]
         block = shape if not scales else (1, shape[1]) if scales == [shape[0]] else (BLOCK, BLOCK)
-        return fp8(stored, self.model, name, shape, "weight_scale", block)
+        is_weight_only = block == (BLOCK, BLOCK)  # the others' inputs are in fp8 as well
+        return fp8(stored, self.model, name, shape, "weight_scale", block, meets_bytes=not is_weight_only)
 
     def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
         """See `WeightFormat`."""

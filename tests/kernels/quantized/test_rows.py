@@ -42,10 +42,8 @@ def check(found: Rows, x: Tensor) -> None:
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("width", [1, 31, 200, 512])
 def test_every_number_is_the_nearest(form: RowForm, width: int, device: torch.device, dtype: torch.dtype) -> None:
-    x = (
-        torch.randn(5, width, device=device, dtype=dtype)
-        * torch.logspace(-3, 2, 5, device=device, dtype=dtype)[:, None]
-    )
+    sizes = torch.logspace(-3, 2, 5, device=device, dtype=dtype)
+    x = torch.randn(5, width, device=device, dtype=dtype) * sizes[:, None]
     with poisoned():
         found = quantize_rows(x, form)
     check(found, x)

@@ -113,6 +113,27 @@ def test_layers_that_are_left_out_are_numbers(tmp_path: Path) -> None:
     assert isinstance(found, Tensor) and torch.equal(found, weight)
 
 
+@pytest.mark.parametrize(
+    ("case", "inputs", "expected"),
+    [
+        ("int8 bytes by outputs", {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}, True),
+        ("int8 bytes by outputs", {"num_bits": 8, "type": "int", "dynamic": True} | ASYMMETRIC, False),
+        ("int8 bytes by outputs", {"num_bits": 8, "type": "float", "dynamic": True}, False),
+        ("int8 bytes in one", {"num_bits": 4, "type": "int", "dynamic": True}, False),
+        ("int8 bytes in one", None, False),
+        ("fp8 by outputs", {"num_bits": 8, "type": "float", "dynamic": False}, True),
+        ("fp8 by blocks", None, False),
+        ("int8 by groups", {"num_bits": 8, "type": "int", "dynamic": True}, False),
+    ],
+)
+def test_who_was_made_for_inputs_in_bytes(
+    case: str, inputs: dict[str, Any] | None, expected: bool, tmp_path: Path
+) -> None:
+    config, tensors, _ = written(*CASES[case])
+    config["config_groups"]["group_0"]["input_activations"] = inputs
+    assert read(tmp_path, config, tensors, SHAPE).meets_bytes == expected
+
+
 def test_scales_of_activations_and_kv_may_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config, tensors, expected = written(*CASES["int8 bytes in one"])
     caplog.set_level("INFO")

@@ -25,13 +25,14 @@ def test_blocks_share_a_scale(tmp_path: Path) -> None:
     assert tensors["weight_scale_inv"].shape == (2, 3) and len(tensors["weight_scale_inv"].unique()) == 6
     found = read(tmp_path, BLOCKS, tensors, SHAPE)
     assert found.form == "fp8" and found.group == 128 and torch.equal(found.dequantized(), expected)
+    assert found.meets_bytes
 
 
 @pytest.mark.parametrize("name", ["weight_scale", "weight_scale_inv"])
 def test_one_scale_is_for_all_of_a_weight(name: str, tmp_path: Path) -> None:
     tensors, expected = fp8(random(*SHAPE, seed=1), None, name)
     found = read(tmp_path, WHOLE, tensors | {"input_scale": torch.ones(())}, SHAPE)
-    assert found.group == SHAPE[1] and torch.equal(found.dequantized(), expected)
+    assert found.group == SHAPE[1] and torch.equal(found.dequantized(), expected) and found.meets_bytes
     assert torch.equal(read(tmp_path, WHOLE, tensors | {name: tensors[name].view(1)}, SHAPE).dequantized(), expected)
 
 

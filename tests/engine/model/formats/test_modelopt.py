@@ -43,6 +43,7 @@ def test_a_weight_is_what_was_written(way: str, tmp_path: Path) -> None:
     found = read(tmp_path, CONFIG, tensors, SHAPE)
     assert (found.form, found.group) == (form, group)
     assert torch.equal(found.dequantized(), expected)
+    assert found.meets_bytes == (way in ("fp8", "fp8 by outputs")), "FP8_PB_WO is of weights only"
 
 
 def test_the_lower_bits_of_a_byte_are_the_first_number(tmp_path: Path) -> None:
