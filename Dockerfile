@@ -23,7 +23,7 @@ RUN pip install --no-deps -c constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_
 COPY . .
 RUN python -m compileall -q . \
     && useradd --create-home --uid 1000 baton \
-    && install -d -o baton /home/baton/.cache /home/baton/.cache/huggingface
+    && install -d -o baton /home/baton/.cache /home/baton/.cache/huggingface /home/baton/.cache/baton
 USER baton
 ENV HOME=/home/baton \
     GOMP_SPINCOUNT=10000 \

@@ -29,6 +29,7 @@ from core.kv.spec import blocks_for
 from core.messages.job import Prompt
 from core.messages.sampling import Limits as Ends
 from core.messages.sampling import Sampling
+from engine.backends.choice import serves_natively
 from engine.device import choose_device, choose_dtype, dtype_name
 from engine.executor import Executor
 from engine.model.config import heads_of
@@ -108,13 +109,6 @@ class Shaped:
         """Loads the engine, whose random weights may be quantized. Raises `BatonError` as loading an engine does."""
         self.shape, self.sizes = shape, SIZES[shape]
         self.device = choose_device(device)
-        self.dtype = choose_dtype(dtype, self.device)
-        # Measured first: once the pool has taken what memory there is, nothing as large can be copied.
-        self.limits: Limits = limits_of(self.device, self.dtype)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(self.device)  # or the pool would leave room for what was copied
-        open_weights = partial(RandomWeights, device=self.device, dtype=self.dtype)
         with TemporaryDirectory() as directory:
             write_config(Path(directory), shape)
             self.config = EngineConfig(
@@ -126,7 +120,15 @@ class Shaped:
                 max_sequences=max(self.sizes.batches),
                 quantization=quantization,
             )
+            self.dtype = choose_dtype(dtype, self.device, widened=serves_natively(self.config))
+            # Measured first: once the pool has taken what memory there is, nothing as large can be copied.
+            self.limits: Limits = limits_of(self.device, self.dtype)
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats(self.device)  # or the pool would leave room for what was copied
+            open_weights = partial(RandomWeights, device=self.device, dtype=self.dtype)
             self.executor = Executor(load_engine(self.config, quiet, open_weights))
+        assert self.executor.engine.backend.dtype == self.dtype, "its limits would be another format's"
         self.work: Work = work_of(self.executor.engine.model_config, self.dtype, quantization)
         with torch.inference_mode():
             for layer in self.executor.engine.pool.layers:

@@ -16,7 +16,7 @@ def sentencepiece(given: Metadata, vocabulary: Vocabulary) -> Parts:
         raise ModelError(f"{given.name}: {len(vocabulary.words)} tokens have {len(scores)} scores")
     ids, unknown = vocabulary.ids(), vocabulary.of_kinds(UNKNOWN)
     merged = {vocabulary.words[token]: scores[token] for token in vocabulary.of_kinds(NORMAL, USER_DEFINED)}
-    prefixed = given.header.metadata.get("tokenizer.ggml.add_space_prefix", True)
+    prefixed = spaced(given)
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     words: dict[str, Any] = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     first = [{"type": "Prepend", "prepend": SPACE}] if prefixed else []
@@ -29,6 +29,11 @@ def sentencepiece(given: Metadata, vocabulary: Vocabulary) -> Parts:
         decoder={"type": "Sequence", "decoders": [words, {"type": "ByteFallback"}, {"type": "Fuse"}, *last]},
         begins=True,
     )
+
+
+def spaced(given: Metadata) -> bool:
+    """Tells whether a text begins with a space that it does not have."""
+    return bool(given.header.metadata.get("tokenizer.ggml.add_space_prefix", True))
 
 
 def _merges(ids: dict[str, int], scores: dict[str, float]) -> list[tuple[str, str]]:

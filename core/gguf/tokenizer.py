@@ -6,8 +6,8 @@ from typing import Any
 from core.errors import ModelError
 from core.gguf.byte_pairs import byte_pairs
 from core.gguf.config import Metadata
-from core.gguf.sentencepiece import sentencepiece
-from core.gguf.vocabulary import CONTROL, USER_DEFINED, Vocabulary
+from core.gguf.sentencepiece import sentencepiece, spaced
+from core.gguf.vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
 
 PREFIX = "tokenizer.ggml."
 NAMED = {
@@ -37,6 +37,9 @@ END_TEXTS = frozenset(
     )
 )
 """Tokens that end an answer wherever they are special, as in llama.cpp: files often name but one of theirs."""
+PHI3 = re.compile(r"phi[-_ ]?3", re.IGNORECASE)
+KEEP_SPACES = frozenset(("<unk>", "<s>", "<|endoftext|>"))
+"""Tokens of Phi-3 that leave the white space behind them as it is."""
 SAMPLING = {"temperature": "temp", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p"}
 TEMPLATE_NAME = re.compile(r"tokenizer\.chat_template\.([A-Za-z0-9_-]{1,64})")
 KINDS = {"gpt2": byte_pairs, "llama": sentencepiece}
@@ -56,7 +59,9 @@ def tokenizer_of(given: Metadata) -> dict[str, Any]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [_added(vocabulary, token) for token in vocabulary.of_kinds(CONTROL, USER_DEFINED)],
+        "added_tokens": [
+            _added(given, vocabulary, token) for token in vocabulary.of_kinds(UNKNOWN, CONTROL, USER_DEFINED)
+        ],
         "normalizer": parts.normalizer,
         "pre_tokenizer": parts.pre_tokenizer,
         "post_processor": _around(given, vocabulary, begins, ends),
@@ -112,10 +117,30 @@ def _named(given: Metadata, words: list[str], key: str) -> str | None:
     return words[token]
 
 
-def _added(vocabulary: Vocabulary, token: int) -> dict[str, Any]:
-    sides = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    special = vocabulary.kinds[token] == CONTROL
-    return {"id": token, "content": vocabulary.words[token], "special": special} | sides
+def _added(given: Metadata, vocabulary: Vocabulary, token: int) -> dict[str, Any]:
+    """Describes a token that texts have as it is.
+
+    Runs of spaces, which Gemma has, are looked for where spaces are marks already: a mark in a text is one as well.
+    """
+    word, special = vocabulary.words[token], vocabulary.kinds[token] != USER_DEFINED
+    marks = given.header.metadata.get(f"{PREFIX}model") == "llama" and not spaced(given)
+    marked = marks and not special and not word.strip(" ")
+    strips = word not in KEEP_SPACES and _strips_spaces(given)
+    return {
+        "id": token,
+        "content": word,
+        "special": special,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": strips,
+        "normalized": marked,
+    }
+
+
+def _strips_spaces(given: Metadata) -> bool:
+    """Tells whether tokens take the white space behind them: Phi-3's, which llama.cpp, too, knows by its name only."""
+    names = (given.header.metadata.get(f"general.{key}") for key in ("name", "basename"))
+    return any(isinstance(name, str) and PHI3.search(name) for name in names)
 
 
 def _around(given: Metadata, vocabulary: Vocabulary, begins: bool, ends: bool) -> dict[str, Any] | None:

@@ -1,24 +1,28 @@
 """Writes what a GGUF file says of its model as the files of a directory in Hugging Face's format, once per file.
 
 So gateways, workers and the launcher read such a model as any other. The weights stay where they are: `gguf.json`
-names their files. The directory is below `$XDG_CACHE_HOME/baton/gguf`, or `~/.cache/baton/gguf`.
+names their files. The directory is below `$XDG_CACHE_HOME/baton/gguf`, or `~/.cache/baton/gguf`, which is kept within
+bounds (`cache.py`).
 """
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 from core.errors import ModelError
+from core.gguf import cache
 from core.gguf.config import Metadata, config_of
 from core.gguf.header import Header, read_header
 from core.gguf.tokenizer import generation_config_of, templates_of, tokenizer_config_of, tokenizer_of
 
 PLACES = "gguf.json"
 """Names the files of the weights."""
+TRIES = 10
+"""How often a directory is made that somebody else may remove before it is held."""
 SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -29,16 +33,22 @@ def unpacked(path: Path) -> Path:
     """
     paths = shards_of(path.absolute())  # not resolved: in the hub's cache names are links to what has none
     whole = SHARD.fullmatch(paths[0].name)
-    target = _cache() / _key(paths) / (whole[1] if whole else paths[0].stem)
-    if (target / PLACES).is_file():
+    place = cache.root()
+    target = place / _key(paths) / (whole[1] if whole else paths[0].stem)
+    if (target / PLACES).is_file() and cache.hold(target.parent):
         return target
-    files = _files(paths)
-    files[PLACES] = json.dumps({"files": [str(each) for each in paths]})
+    files = _files(paths) | {PLACES: json.dumps({"files": [str(each) for each in paths]})}
     try:
-        _write(target, files)
+        for _ in range(TRIES):
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if cache.hold(target.parent):  # from here on nobody removes it
+                _write(target, files)
+                cache.trim(place)
+                return target
+            time.sleep(0.01)
     except OSError as error:
-        raise ModelError(f"{path.name}: {target.parent.parent} cannot be written: {error.strerror}") from None
-    return target
+        raise ModelError(f"{path.name}: {place} cannot be written: {error.strerror}") from None
+    raise ModelError(f"{path.name}: {target} is removed again and again by others")
 
 
 def shards_of(path: Path) -> list[Path]:
@@ -86,7 +96,6 @@ def _files(paths: list[Path]) -> dict[str, str]:
 
 def _write(target: Path, files: dict[str, str]) -> None:
     """Makes a directory at once: nobody sees a part of it, and who comes second finds the first one's."""
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     made = Path(tempfile.mkdtemp(dir=target.parent))
     try:
         for name, text in files.items():
@@ -99,10 +108,6 @@ def _write(target: Path, files: dict[str, str]) -> None:
                 raise
     finally:
         shutil.rmtree(made, ignore_errors=True)
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton" / "gguf"
 
 
 def _key(paths: list[Path]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from core.config import EngineConfig
 from launcher.is_ready import is_ready
 from launcher.options import ROOT
 
@@ -46,6 +47,26 @@ def test_workers_reserve_a_gpu_and_can_be_scaled(composed: Any) -> None:
         assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", 1, ["gpu"])
         assert "ports" not in worker
         assert "container_name" not in worker
+
+
+def test_what_is_compiled_and_unpacked_is_kept(composed: Any) -> None:
+    """A directory that the image does not make for its user would be root's."""
+    for name in (*WORKERS, "gateway"):
+        mounted = composed["services"][name]["volumes"]
+        pairs = [each.split(":")[:2] if isinstance(each, str) else [each["source"], each["target"]] for each in mounted]
+        assert ["cache", "/home/baton/.cache/baton"] in pairs
+    made = next(line for line in (ROOT / "Dockerfile").read_text().splitlines() if "install -d -o baton" in line)
+    assert "/home/baton/.cache/baton" in made.split() and "cache" in composed["volumes"]
+
+
+@pytest.mark.parametrize("option", ["quantization", "kv_dtype"])
+def test_workers_take_the_forms_of_weights_and_kv_from_the_environment(option: str, composed: Any) -> None:
+    """The options are ones that a worker has, and the defaults are its own."""
+    variable = f"BATON_{option.upper()}"
+    for name in WORKERS:
+        worker = composed["services"][name]
+        assert f'--{option.replace("_", "-")} "$${variable}"' in worker["command"]
+        assert worker["environment"][variable] == getattr(EngineConfig(model="m"), option)
 
 
 def test_redis_keeps_its_data_and_publishes_no_port(composed: Any) -> None:

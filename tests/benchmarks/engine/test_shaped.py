@@ -58,6 +58,15 @@ def test_quantized_weights_have_a_lower_floor(engine: Shaped) -> None:
     assert engine.work.bytes == 4 * (layers + head) and small.work.bytes == layers * 4.5 / 8 + head
 
 
+@pytest.mark.parametrize("avx2", [True, False])
+def test_its_own_format_is_the_engines(avx2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands for processors that do not multiply bf16: with AVX2 native operators widen it."""
+    monkeypatch.setattr("engine.device.cpu_multiplies_bf16", lambda: False)
+    monkeypatch.setattr("engine.device.cpu_has_avx2", lambda: avx2)
+    found = Shaped("tiny", "cpu", "auto")
+    assert found.dtype == found.executor.engine.backend.dtype == (torch.bfloat16 if avx2 else torch.float32)
+
+
 def test_a_batch_that_does_not_fit_is_left_out(engine: Shaped) -> None:
     assert engine.decode(engine.executor.engine.pool.counts[0] // (SIZES["tiny"].contexts[-1] // 16) + 1) is None
 

@@ -1,12 +1,14 @@
 """Quantized GGUF files give the tokens of transformers on the numbers that their blocks stand for."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import gguf
 import pytest
 
-from core.errors import ModelError
+from core.errors import ModelError, OptionError
+from core.gguf.unpacking import unpacked
 from tests.engine.drive import run, start
 from tests.engine.test_golden import BACKENDS, make_engine, make_executor
 from tests.gguf_files import dequantized, write_gguf
@@ -45,3 +47,16 @@ def test_transformers_own_code_does_not_read_gguf(tmp_path: Path, monkeypatch: p
     sentence = r"^--model-impl: 'transformers': small is a GGUF file, which only our own code reads$"
     with pytest.raises(ModelError, match=sentence):
         make_engine(file, model_impl="transformers")
+
+
+@pytest.mark.parametrize("whose", ["auto", "native"])
+def test_an_option_that_ours_lacks_is_told_as_it_is(
+    whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file says such a thing today, so the config that was made of one does; transformers would find no weights."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = write_gguf(build_model(tmp_path / "original", VARIANTS["llama"]()), tmp_path / "small.gguf", "llama")
+    config = unpacked(file) / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"hidden_act": "relu"}))
+    with pytest.raises(OptionError, match=r"^small: activation relu is not supported; supported: [^;]*$"):
+        make_engine(file, model_impl=whose)
