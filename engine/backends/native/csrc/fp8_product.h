@@ -108,8 +108,10 @@ static void multiply_fp8(
     float part[2][TILE_ROWS * PANEL] __attribute__((aligned(64)));
     const long inputs = rounded_up(layer->inputs, 2), strips = strips_of(rows);
     const struct asked nothing = {panel, 0};
-    memset(sums, 0, rows * PANEL * sizeof *sums);
-    memset(odd, 0, rows * PANEL * sizeof *odd);
+    if (layer->group) {
+        memset(sums, 0, rows * PANEL * sizeof *sums);
+        memset(odd, 0, rows * PANEL * sizeof *odd);
+    }
     for (long begin = 0; begin < inputs; begin += block.depth) {
         take_fp8(layer, panel, begin, &block);
         const long depth = least(block.depth, inputs - begin);
@@ -118,12 +120,11 @@ static void multiply_fp8(
             const float *own = x + row * inputs + begin * count;
             const char *words = (const char *)block.words;
             if (layer->group) {
-                memset(part, 0, sizeof part);
-                add_wide(count, own, words, depth, nothing, part[0], part[1]);
+                add_wide(count, own, words, depth, 1, nothing, part[0], part[1]);
                 join_halves(count, part[0], part[1]);
                 add_scaled(part[0], block.scales, count, 0, sums + row * PANEL);
             } else {
-                add_wide(count, own, words, depth, nothing, sums + row * PANEL, odd + row * PANEL);
+                add_wide(count, own, words, depth, !begin, nothing, sums + row * PANEL, odd + row * PANEL);
             }
         }
     }

@@ -187,8 +187,6 @@ static void multiply_widening(const struct part *part, struct scratch *own)
     const long inputs = rounded_up(layer->inputs, 2), rows = part->end - part->first, strips = strips_of(rows);
     finish_all(&own->finish); /* of another layer's sums, which these replace */
     take_rows(part, own);
-    memset(own->sums, 0, rows * PANEL * sizeof *own->sums);
-    memset(own->odd, 0, rows * PANEL * sizeof *own->odd);
     for (long begin = 0; begin < inputs; begin += WIDE_DEPTH_BLOCK) {
         const long depth = least(inputs - begin, WIDE_DEPTH_BLOCK), ahead = begin * PANEL * 2 + WIDE_AHEAD;
         const char *block = part->panel + begin * PANEL * 2;
@@ -198,9 +196,14 @@ static void multiply_widening(const struct part *part, struct scratch *own)
             const long row = first_of(strip, rows), count = first_of(strip + 1, rows) - row;
             const struct asked asked = {next + strip * depth * PANEL * 2 / strips, PANEL * 4 / strips};
             add_wide(
-                count, own->strips + row * inputs + begin * count, block, depth, asked, own->sums + row * PANEL,
-                own->odd + row * PANEL);
+                count, own->strips + row * inputs + begin * count, block, depth, begin == 0, asked,
+                own->sums + row * PANEL, own->odd + row * PANEL);
         }
+    }
+    if (!layer->scales && !layer->bias && part->output + PANEL <= layer->outputs) {
+        uint16_t *y = (uint16_t *)part->y + part->first * part->y_stride + part->output;
+        finish_halves(rows, own->sums, own->odd, y, part->y_stride);
+        return;
     }
     join_halves(rows, own->sums, own->odd);
     own->finish = (struct finish){layer, own->sums, part->output, part->first, part->end, part->y, 1, part->y_stride};

@@ -45,10 +45,11 @@ INLINE void ask_next(struct asked *asked)
 
 #define BOTH_ROWS 3 /* up to so many have registers for both halves at once */
 
-/* Adds x panel, of pairs of bf16 [depth / 2][PANEL][2], to sums[half] of the halves from `first` to `last`. */
+/* Adds x panel, of pairs of bf16 [depth / 2][PANEL][2], to sums[half] of the halves from `first` to `last`: to 0, with
+   `fresh`. */
 INLINE void add_wide_rows(
-    const int rows, const int first, const int last, const float *x, const char *panel, long depth, struct asked asked,
-    float *const sums[2])
+    const int rows, const int first, const int last, const float *x, const char *panel, long depth, int fresh,
+    struct asked asked, float *const sums[2])
 {
     vec sum[2][TILE_ROWS][TILE_VECTORS];
 #pragma GCC unroll 2
@@ -57,7 +58,7 @@ INLINE void add_wide_rows(
         for (int row = 0; row < rows; row++)
 #pragma GCC unroll 4
             for (int v = 0; v < TILE_VECTORS; v++)
-                sum[half][row][v] = load(FP32, sums[half] + row * PANEL, v * LANES);
+                sum[half][row][v] = fresh ? (vec){0} : load(FP32, sums[half] + row * PANEL, v * LANES);
     for (long k = 0; k < depth; k += 2, panel += PANEL * 4) {
         ask_next(&asked);
 #pragma GCC unroll 2
@@ -89,12 +90,12 @@ INLINE void add_wide_rows(
 
 /* Adds the product of a strip that `take_wide` made, from a step of its depth on, with as many steps of a panel. */
 static __attribute__((noinline)) void add_wide(
-    long rows, const float *x, const char *panel, long depth, struct asked asked, float *even, float *odd)
+    long rows, const float *x, const char *panel, long depth, int fresh, struct asked asked, float *even, float *odd)
 {
     float *const sums[2] = {even, odd};
-#define BOTH(ROWS) add_wide_rows(ROWS, 0, 1, x, panel, depth, asked, sums)
-#define EVEN(ROWS) add_wide_rows(ROWS, 0, 0, x, panel, depth, asked, sums)
-#define ODD(ROWS) add_wide_rows(ROWS, 1, 1, x, panel, depth, asked, sums)
+#define BOTH(ROWS) add_wide_rows(ROWS, 0, 1, x, panel, depth, fresh, asked, sums)
+#define EVEN(ROWS) add_wide_rows(ROWS, 0, 0, x, panel, depth, fresh, asked, sums)
+#define ODD(ROWS) add_wide_rows(ROWS, 1, 1, x, panel, depth, fresh, asked, sums)
     switch (rows) {
     case 1: BOTH(1); return;
     case 2: BOTH(2); return;
@@ -107,6 +108,15 @@ static __attribute__((noinline)) void add_wide(
 #undef BOTH
 #undef EVEN
 #undef ODD
+}
+
+/* y = even + odd, for `rows` rows of sums that are nothing but rounded. */
+INLINE void finish_halves(long rows, const float *even, const float *odd, uint16_t *y, long y_stride)
+{
+    for (long row = 0; row < rows; row++, even += PANEL, odd += PANEL, y += y_stride)
+#pragma GCC unroll 4
+        for (long v = 0; v < TILE_VECTORS; v++)
+            store(BF16, y, v * LANES, load(FP32, even, v * LANES) + load(FP32, odd, v * LANES));
 }
 
 /* even += odd, for `rows` rows of sums. */
