@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from engine.backends.native.huge_pages import HugePages
 from engine.backends.native.library import FORMATS, QUANTIZED_FORMATS, LinearArguments
 from engine.model.linear import stacked
 from engine.model.quantized import Quantized, Weight, dequantized
@@ -22,6 +23,8 @@ SPAN = 32
 """Whole numbers of a table are at most so far apart: 16 bits hold eight products of them with int8."""
 MIDDLE = 8
 """The code of int4 that stands for zero where a checkpoint's numbers lie around it."""
+
+_PAGES = HugePages()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,7 @@ def _pack(
     native: ctypes.CDLL, arguments: LinearArguments, values: Tensor, scales: Tensor | None, offsets: Tensor | None
 ) -> Tensor:
     values = values.contiguous()
-    room = torch.empty(native.baton_packed_bytes(arguments), dtype=torch.uint8)
+    room = _PAGES.empty(native.baton_packed_bytes(arguments))
     groups = [None if each is None else each.contiguous() for each in (scales, offsets)]
     pointers = [None if each is None else each.data_ptr() for each in groups]
     native.baton_pack(arguments, values.data_ptr(), *pointers, room.data_ptr())

@@ -1,0 +1,48 @@
+"""Gives packed weights memory in huge pages: a decode step reads all of them, and would wait for their translations.
+
+A model's weights may be smaller than such a page each, so several share a mapping.
+"""
+
+import mmap
+from contextlib import suppress
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+MAPPING = 32 << 20
+"""Bytes that are mapped at once; what is larger than half of it has a mapping of its own."""
+LINE = 64
+"""Weights begin at a line of the caches."""
+
+
+class HugePages:
+    """Hands memory out, and takes none back: a mapping ends with the last tensor that lies in it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._mapping: mmap.mmap | None = None
+        self._taken = 0
+
+    def empty(self, size: int) -> Tensor:
+        """Returns `[size]` uint8 that nothing else uses; it begins at a line, and costs no memory before it is used."""
+        if size > MAPPING // 2:
+            return _tensor(_map(size), 0, size)
+        with self._lock:
+            if self._mapping is None or self._taken + size > MAPPING:
+                self._mapping, self._taken = _map(MAPPING), 0
+            begin, self._taken = self._taken, self._taken + -(-size // LINE) * LINE
+            return _tensor(self._mapping, begin, size)
+
+
+def _tensor(mapping: mmap.mmap, begin: int, size: int) -> Tensor:
+    return torch.frombuffer(mapping, dtype=torch.uint8)[begin : begin + size]
+
+
+def _map(size: int) -> mmap.mmap:
+    """Maps private memory; what is shared, mmap's default, seldom gets huge pages."""
+    mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel that was built without them
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+    return mapping
