@@ -92,8 +92,8 @@ class Outbound:
 
     def links(self) -> list[KVLink]:
         """Lists the links that have a channel."""
-        ways = [(peer, link.side.way()) for peer, link in self._links.items()]
-        return [KVLink(peer, way.transport, way.sealed, way.codec) for peer, way in ways if way is not None]
+        ways = [(peer, link.side.way(), link.bytes_per_second) for peer, link in self._links.items()]
+        return [KVLink(peer, way.transport, way.sealed, way.codec, rate) for peer, way, rate in ways if way is not None]
 
     async def run(self) -> None:
         """Waits until a task of a link dies, and raises its exception."""
@@ -140,6 +140,8 @@ class Outbound:
         match event:
             case Closed(outcome="accepted"):
                 self._outcomes.accepted(event.times)
+                if (link := self._handoffs.get(event.handoff)) is not None:
+                    link.passed(event.bytes, event.times.send_ms / 1000)
             case Closed():
                 self._outcomes.given_up(event.reason)
             case Unpinned():

@@ -29,6 +29,7 @@ from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.joining import Joining
 
 COMPUTING = 0.0005  # seconds between looks at blocks that a device is still computing
+LASTING = 0.9  # what a handoff still weighs in the link's rate when the next has passed
 LOOK = 0.005  # seconds between looks at frames that keep a closed handoff pinned
 LAST_LOOK = 1.0  # seconds after which the frames of a closed socket are taken for done
 FORGOTTEN = frozenset({"ended", "gap", "incomplete", "sender_silent", "unjoined"})
@@ -62,6 +63,9 @@ class OutboundLink:
         self._asked: float | None = None  # since when (s) a Join is unanswered
         self._views: tuple[Layer, list[memoryview]] | None = None  # a payload that the channel did not take yet
         self.lost_for = ""  # why the peer was given up
+        self._sent = self._sending = (
+            0.0  # bytes and seconds of the handoffs that have passed, older ones with less weight
+        )
         self._memory = memory
         self._clock = clock
         self._report = report
@@ -89,6 +93,16 @@ class OutboundLink:
             return
         self._carry_out(self.side.handle(event, self._clock()))
         self._wake.set()
+
+    def passed(self, size: int, seconds: float) -> None:
+        """Counts a handoff of so many bytes that has passed; some of them were to be sent, or under way, so long."""
+        self._sent = LASTING * self._sent + size
+        self._sending = LASTING * self._sending + seconds
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Returns what went through while something was to be sent; 0 while nothing has."""
+        return self._sent / self._sending if self._sending else 0.0
 
     def lose(self, reason: str) -> None:
         """Gives a dead peer up: closes the socket, then every handoff. `_pump` goes on until no frame is read."""

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from core.errors import CapacityError, MessageError
 from core.ids import AttemptKey, SampleKey
 from core.kv.spec import blocks_for
@@ -268,7 +270,10 @@ class PrefillPolicy:
     def load(self) -> Load:
         """Counts what this worker holds and has done."""
         load = self._scheduler.load()
-        waiting = load.waiting + sum(len(line) for line in self._lines.values())
+        in_lines = [len(group.job.prompt.token_ids) for line in self._lines.values() for group in line]
+        waiting = load.waiting + len(in_lines)
+        if in_lines:
+            load = structs.replace(load, backlog=load.backlog.and_prompts(in_lines))
         quarantined = self._blocks.quarantined_count
         held = HeldBlocks(pinned=self._blocks.pinned_count - quarantined, quarantined=quarantined)
         return load.with_counts(waiting, self._counts["handoffs"], self._counts["bytes"], held)

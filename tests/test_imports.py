@@ -51,10 +51,10 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "keys": {"errors", "slo"},
         "kv": {"config", "errors"},
         "process": {"errors"},
-        "messages": {"config", "errors", "ids", "scores", "kv"},
+        "messages": {"config", "costs", "errors", "ids", "scores", "kv"},
         "model_location": {"errors", "gguf", "process"},
         "network": {"errors", "process"},
-        "redis": {"config", "errors", "ids", "adapters", "messages", "network"},
+        "redis": {"config", "costs", "errors", "ids", "adapters", "messages", "network"},
     },
     "engine": {
         "plan": set(),

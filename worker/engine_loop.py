@@ -13,6 +13,8 @@ from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.progress import Progress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
+from worker.engine_status import Passed
+from worker.events import Submit
 from worker.life import Life
 
 IDLE_WAIT = 1.0  # s that an idle loop waits at most before it looks at deadlines again; an event ends it at once
@@ -84,6 +86,8 @@ class EngineLoop(Generic[E]):
         self._leave_at: float | None = None  # server time, s, at which a worker that drains gives up
         self._idle = True
         self._checked = False  # the blocks were checked since the last step
+        self._received = Passed()  # prompts of jobs
+        self._fresh = False  # events have come that the load does not show yet
         self.error = ""  # why the loop ended, unless it was asked to
 
     def run(self) -> None:
@@ -102,6 +106,8 @@ class EngineLoop(Generic[E]):
                     status.enters("moving blocks")
                     self._executor.move(moves)  # before bytes land in blocks that were given to others
                 self._policy.admitted(self._scheduler.take_admitted(), now)
+                if self._fresh and plan is not None:
+                    self._show()  # the step may take long
                 if plan is not None:
                     self._life.busy.enter(self._useful_threads(sum(len(work.token_ids) for work in plan.works)))
                     status.enters("launching a step")
@@ -118,13 +124,17 @@ class EngineLoop(Generic[E]):
                     now = self._life.clock.now()
                     self._policy.progressed(self._scheduler.apply(result, now), now)
                 self._idle = plan is None and not collected  # what was collected may have made room for another plan
-                status.load = self._policy.load()
+                self._show()
         except DeviceError as error:
             self.error = str(error)
         status.enters("leaving")
         self._policy.leave("engine" if self.error else DRAINING)
-        status.load = self._policy.load()
+        self._show()
         status.rests()
+
+    def _show(self) -> None:
+        """Shows the I/O thread what is here now."""
+        self._life.status.shows(self._policy.load(), self._received)
 
     def _plan(self, now: float) -> Plan | None:
         """Returns the next step, or None. A worker that leaves plans nothing, and so collects what is under way."""
@@ -149,6 +159,9 @@ class EngineLoop(Generic[E]):
             log.debug("idle after %d steps: all blocks are accounted for", self._scheduler.load().steps)
         for event in events:
             self._policy.receive(event, self._life.clock.now())
+            if isinstance(event, Submit):
+                self._received = self._received.and_prompt(len(event.job.prompt.token_ids))
+        self._fresh = bool(events)
 
     def _stop(self) -> None:
         """Begins the drain, once; an error may come at any time, and ends it."""

@@ -3,6 +3,10 @@
 import time
 from typing import NamedTuple
 
+from msgspec import structs
+
+from core.costs.backlog import Backlog
+from core.costs.steps import pairs_of
 from core.redis.records import Load
 
 PATIENCE = 10.0  # a round is overdue after this multiple of the usual time …
@@ -18,8 +22,30 @@ class Activity(NamedTuple):
     since: float
 
 
+class Passed(NamedTuple):
+    """Counts the prompts that have passed a place, since the start."""
+
+    prompts: int = 0
+    tokens: int = 0
+    pairs: float = 0.0  # of such a token and one that it attends to
+
+    def and_prompt(self, tokens: int) -> "Passed":
+        """Returns the same with one more prompt."""
+        return Passed(self.prompts + 1, self.tokens + tokens, self.pairs + pairs_of(0, tokens))
+
+
+class Shown(NamedTuple):
+    """Holds what the engine thread has shown at one moment."""
+
+    load: Load
+    received: Passed  # prompts that are in the load, or were
+    at: float  # s, of time.monotonic
+
+
 class EngineStatus:
     """Tells load, whether the worker drains, and what the engine thread does. Written by the engine thread only.
+
+    But for `posted`, which is the I/O thread's: prompts on their way to the engine are part of what is before it.
 
     A round is all that the engine thread does between two looks at its inbox, where it may wait as long as it likes:
     events, plan, moves, launch, and the step that it collects, also where another one is in flight.
@@ -27,13 +53,35 @@ class EngineStatus:
 
     def __init__(self, longest: float = 0.0) -> None:
         """Begins at rest. `longest`: s that the largest step should take, as far as the start has measured it."""
-        self.load = Load()
+        self._shown = Shown(Load(), Passed(), time.monotonic())
+        self.posted = Passed()  # prompts that the I/O thread has posted
         self.draining = False
         self.activity: Activity | None = None  # None while it waits for events
         self._longest = longest
         self._usual = 0.1  # s that a round with a step takes, as a moving average
         self._rounds = 0
         self._stepped = False  # this round has collected a step
+
+    @property
+    def load(self) -> Load:
+        """Returns what the worker holds, and has done, as it was last shown."""
+        return self._shown.load
+
+    def shows(self, load: Load, received: Passed) -> None:
+        """Takes what the worker holds now, when it has received these of the prompts that were posted."""
+        self._shown = Shown(load, received, time.monotonic())
+
+    def backlog(self) -> Backlog:
+        """Returns what is before the engine now: as it was last shown, and what was posted since."""
+        (load, received, at), posted = self._shown, self.posted
+        backlog = load.backlog
+        return structs.replace(
+            backlog,
+            prompts=backlog.prompts + posted.prompts - received.prompts,
+            tokens=backlog.tokens + posted.tokens - received.tokens,
+            pairs=backlog.pairs + posted.pairs - received.pairs,
+            age_ms=(time.monotonic() - at) * 1000,
+        )
 
     def begins(self, doing: str) -> None:
         """Notes that a round begins."""

@@ -124,6 +124,7 @@ class GatewayConnections:
                     steps=status.load.steps,
                     step_due_ms=status.round_due_ms(),
                     taken=self.taken,
+                    backlog=status.backlog(),
                 )
                 await self._say(gateway, pong)
             case Ask(key=key, next_index=next_index):

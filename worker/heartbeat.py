@@ -62,7 +62,7 @@ class Heartbeat:
         await self._jobs.refresh()
         counts = self._transfer.counts()
         dropped = self._jobs.dropped + self._connections.dropped + sum(counts.dropped.values())
-        load = structs.replace(life.status.load, dropped=dropped, handoff=counts)
+        load = structs.replace(life.status.load, dropped=dropped, handoff=counts, backlog=life.status.backlog())
         record = structs.replace(
             self._record,
             draining=life.status.draining,

@@ -50,6 +50,7 @@ class Intake:
             for job in map(self._taken_over, taken):
                 wanted = self._connections.take(job)
                 if wanted:
+                    status.posted = status.posted.and_prompt(len(job.prompt.token_ids))
                     self._life.inbox.post(Submit(structs.replace(job, samples=tuple(key.sample for key in wanted))))
                 await self._connections.started(job)
             self._connections.taken = self._jobs.taken  # once a gateway hears this, it has heard every Started

@@ -18,7 +18,10 @@ from msgspec import structs
 
 from core.adapters import parse_sources
 from core.config import EngineConfig, Quantization, WorkerConfig
-from core.costs import useful_threads, worth_bringing_back
+from core.costs.fit import StepFit
+from core.costs.rates import worth_bringing_back
+from core.costs.steps import StepCosts
+from core.costs.threads import useful_threads
 from core.errors import BatonError
 from core.grammars import read_tokenizer
 from core.ids import new_epoch
@@ -43,7 +46,7 @@ from worker.adapters import Adapters, AdapterSigners, NoAdapters
 from worker.busy_page import BusyPage
 from worker.cores import available_cores
 from worker.engine_loop import EngineLoop
-from worker.engine_status import EngineStatus
+from worker.engine_status import EngineStatus, Passed
 from worker.io_thread import IOThread
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
@@ -102,7 +105,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     threads = partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize)
     loop = EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth)
 
-    life.status.load = policy.load()
+    life.status.shows(policy.load(), Passed())
     io = IOThread(life, _record(name, life, engine), secret, make_transfer, engine.backend.device)
     io.start()
     if not io.ready.wait(READY_SECONDS) or io.error:
@@ -168,6 +171,17 @@ def _scheduler(
         max_in_flight=engine.launch_depth,
         chunking=Chunking(step_seconds, engine.rates.prompt_tokens_per_second),
         readiness=preparation,
+        fit=StepFit(_costs(engine, step_seconds)),
+    )
+
+
+def _costs(engine: LoadedEngine, step_seconds: float) -> StepCosts:
+    """Returns what steps cost as far as the start has measured it; `step_seconds`: that those with decodes aim at."""
+    rate = engine.rates.prompt_tokens_per_second
+    return StepCosts(
+        prompt_token=1 / rate if rate else 0.0,
+        most_tokens=engine.step_tokens,
+        target=step_seconds if step_seconds < inf else 0.0,
     )
 
 

@@ -25,7 +25,7 @@ from core.network.sockets import try_send
 from core.redis.records import HandoffCounts, KVLink, Load, WorkerRecord
 from core.redis.store import ServerClock
 from worker.busy_page import BusyPage
-from worker.engine_status import EngineStatus
+from worker.engine_status import EngineStatus, Passed
 from worker.events import Emit, Submit
 from worker.io_thread import IOThread
 from worker.life import Life
@@ -91,7 +91,7 @@ def main() -> int:
         signal.signal(number, lambda *_: inbox.stop())
     busy = BusyPage("", 1, lambda threads: None)
     life = Life(config, new_epoch(), ServerClock(), EngineStatus(), inbox, Outbox(BEHIND), busy)
-    life.status.load = Load(blocks_total=1 << 20)
+    life.status.shows(Load(blocks_total=1 << 20), Passed())
 
     def make_transfer(network: Network, tell: Any) -> NoTransfer:
         return NoTransfer()

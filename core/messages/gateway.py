@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from core.config import Codec, Transport
+from core.costs.backlog import Backlog
 from core.ids import NO_TICKET, AttemptKey, Name, Ticket
 from core.messages.sampling import Finish
 from core.messages.wire import VERSION, Addressed, MessageDecoder
@@ -58,7 +59,7 @@ class Welcome(Addressed, frozen=True, kw_only=True, tag="welcome"):
 
 
 class Pong(Addressed, frozen=True, kw_only=True, tag="pong"):
-    """Answers a Ping: how many steps were done, when the engine's round is overdue, and how far the jobs were taken.
+    """Answers a Ping: how many steps were done, when the engine's round is overdue, what it has taken, and room.
 
     What is on the stream with a higher ticket than `taken` waits its turn. Everything else was answered by `Started`
     before this left, or is lost.
@@ -68,6 +69,7 @@ class Pong(Addressed, frozen=True, kw_only=True, tag="pong"):
     steps: int  # since the worker's start
     step_due_ms: float  # remaining ms, negative once it is overdue; 0: the engine has nothing to do
     taken: Ticket = NO_TICKET
+    backlog: Backlog = Backlog()  # jobs up to `taken` are in it
 
 
 class Started(Addressed, frozen=True, kw_only=True, tag="started"):

@@ -9,6 +9,8 @@ from msgspec import Struct, structs
 
 from core.adapters import HeldAdapter
 from core.config import Codec, Quantization, Transport
+from core.costs.backlog import Backlog
+from core.costs.steps import StepCosts
 
 Role = Literal["prefill", "decode"]
 Outcome = Literal["finished", "failed", "cancelled"]
@@ -85,10 +87,19 @@ class Load(Struct, frozen=True):
     handoff: HandoffCounts = HandoffCounts()
     held: HeldBlocks = HeldBlocks()
     step_tokens: StepTokens = StepTokens()
+    backlog: Backlog = Backlog()
+    costs: StepCosts = StepCosts()
 
     def with_counts(self, waiting: int, handoffs: int, handoff_bytes: int, held: HeldBlocks) -> "Load":
         """Returns the same with what only the worker's role knows."""
-        return structs.replace(self, waiting=waiting, handoffs=handoffs, handoff_bytes=handoff_bytes, held=held)
+        return structs.replace(
+            self,
+            waiting=waiting,
+            handoffs=handoffs,
+            handoff_bytes=handoff_bytes,
+            held=held,
+            backlog=structs.replace(self.backlog, reserved_blocks=held.reserved),
+        )
 
 
 class KVLink(Struct, frozen=True):
@@ -98,6 +109,7 @@ class KVLink(Struct, frozen=True):
     transport: Transport
     sealed: bool
     codec: Codec
+    bytes_per_second: float = 0.0  # that went through, while something was to be sent; 0: not measured
 
 
 class Memory(Struct, frozen=True):

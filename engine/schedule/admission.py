@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Counts
 from operator import attrgetter
 
+from core.costs.steps import pairs_of
 from core.errors import CapacityError
 from core.redis.records import KVCounts
 from engine.blocks.finding import Found
@@ -48,6 +49,30 @@ class InOrder:
         del self._sequences[place]
 
 
+class Queue(InOrder):
+    """Keeps those who wait for blocks, and knows what they will compute, as far as it was known when they came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = 0
+        self.pairs = 0.0  # of such a token and one that it attends to
+
+    def insert(self, sequence: Sequence) -> None:
+        """Puts a sequence at its place, `to_compute` tokens of which will be computed."""
+        super().insert(sequence)
+        self._count(sequence, 1)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Takes a sequence out; it must be in, and need as much as when it came."""
+        super().remove(sequence)
+        self._count(sequence, -1)
+
+    def _count(self, sequence: Sequence, sign: int) -> None:
+        tokens = sequence.to_compute
+        self.tokens += sign * tokens
+        self.pairs += sign * pairs_of(len(sequence.tokens) - tokens, tokens)
+
+
 class Admission:
     """Keeps the queue, and admits its head where enough blocks stay free."""
 
@@ -56,7 +81,7 @@ class Admission:
 
         `max_model_len`: tokens of a sequence, its prompt included.
         """
-        self.queue = InOrder()
+        self.queue = Queue()
         self._blocks = blocks
         self._growth_reserve = growth_reserve
         self._max_model_len = max_model_len

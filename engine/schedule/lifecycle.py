@@ -32,8 +32,11 @@ class Lifecycle:
         self._readiness = readiness
         self._arrivals = 0
 
-    def enter(self, members: list[Sequence]) -> None:
-        """Gives new sequences their ids, in order; the first waits for blocks, the others for its first token."""
+    def enter(self, members: list[Sequence], step: int) -> None:
+        """Gives new sequences their ids, in order; the first waits for blocks, the others for its first token.
+
+        `step` is the next one that is planned.
+        """
         for each in members:
             self._arrivals += 1
             each.id = self._arrivals
@@ -43,6 +46,8 @@ class Lifecycle:
         stem.branches = members[1:]
         for branch in stem.branches:
             branch.stem, branch.state = stem, SequenceState.BRANCH
+        if not stem.landing:
+            stem.to_compute = len(stem.tokens) - self._admission.find(stem, step).tokens
         self._admission.queue.insert(stem)
         self.next_deadline = min(self.next_deadline, stem.deadline)
 
@@ -110,6 +115,7 @@ class Lifecycle:
         sequence.lost_blocks = self._blocks.whole_blocks(sequence.computed)
         self.free(sequence)
         sequence.planned = sequence.computed = 0
+        sequence.to_compute = len(sequence.tokens)  # at most: some of its blocks may still be here
         sequence.preemptions += 1
         self.preemptions += 1
         self._admission.queue.insert(sequence)

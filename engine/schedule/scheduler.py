@@ -16,6 +16,9 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Counts
 from typing import NamedTuple
 
+from core.costs.backlog import Backlog
+from core.costs.fit import StepFit
+from core.costs.steps import StepWork, pairs_of
 from core.errors import CapacityError, IllegalMove
 from core.messages.sampling import Limits, Sampling
 from core.redis.records import STEP_SIZES, Load, StepTokens
@@ -29,14 +32,16 @@ from engine.schedule.progress import CONSTRAINTS, GRAMMAR, NON_FINITE, NONE_LEFT
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
 
+USUAL = 0.1
+"""The newest step's weight in what a step usually takes."""
+
 
 class Launched(NamedTuple):
     """Keeps a step that is under way."""
 
     plan: Plan
     members: list[Sequence]  # of each work its sequence
-    decodes: int  # the first works, which decode; the others compute chunks of prompts
-    prompt_tokens: int  # tokens of all chunks, and those beyond one of works that decode
+    work: StepWork  # its prompt tokens are those of all chunks, and those beyond one of works that decode
     planned_at: float  # s
 
 
@@ -54,13 +59,15 @@ class Scheduler:
         max_in_flight: int = 1,
         chunking: Chunking | None = None,
         readiness: Readiness | None = None,
+        fit: StepFit | None = None,
     ) -> None:
         """Plans over the blocks of `blocks`, of which `growth_reserve` of each group stay free for those who run.
 
         `max_batch_tokens`: tokens of a step. `max_sequences`: sequences that run or land at once, but never more than
         `max_batch_tokens`: each gets a token in every step. `max_model_len`: tokens of a sequence. `max_in_flight`:
         steps that may be launched and not collected, 1 or 2. `chunking`: how prompts are cut beside decodes; None: into
-        all that is left of `max_batch_tokens`. `readiness`: prepares sequences that have a grammar.
+        all that is left of `max_batch_tokens`. `readiness`: prepares sequences that have a grammar. `fit`: learns what
+        steps cost.
         """
         assert max_in_flight in (1, 2), "a PENDING token comes from the step before, not from an older one"
         self._blocks = blocks
@@ -73,6 +80,10 @@ class Scheduler:
         self._acceptance = Acceptance(self._lifecycle)
         self._running, self._landing = self._lifecycle.running, self._lifecycle.landing
         self._chunking = chunking or Chunking()
+        self._fit = fit or StepFit()
+        self._prompts: list[Sequence] = []  # that were being computed when a step was last planned
+        self._decoding = StepWork()  # what decoded then
+        self._usual = 0.0  # s that a step takes, as a moving average
         self._launched: deque[Launched] = deque()
         self._applied_at = 0.0  # s, the newest result
         self._admitted: list[Sequence] = []  # for the next `take_admitted`
@@ -96,7 +107,7 @@ class Scheduler:
             raise CapacityError(f"{len(members)} samples of a prompt, but {self._max_sequences} sequences run at once")
         for each in members:
             self._admission.set_lengths(each)
-        self._lifecycle.enter(members)
+        self._lifecycle.enter(members, self._planned_steps + 1)
         self._may_be_sampled(sequence)  # its grammar is prepared while it waits
 
     def take_admitted(self) -> list[Sequence]:
@@ -170,6 +181,27 @@ class Scheduler:
             preemptions=self._lifecycle.preemptions,
             kv=self._lifecycle.kv_counts(),
             step_tokens=StepTokens(tuple(self._step_sizes), self._prompt_tokens + self._acceptance.output_tokens),
+            backlog=self._backlog(),
+            costs=self._fit.costs,
+        )
+
+    def _backlog(self) -> Backlog:
+        """Counts what is still to be computed of the prompts here, and what decodes."""
+        queue, main = self._admission.queue, self._blocks.groups[self._blocks.main]
+        left = [
+            (each.admitted_length - each.computed, each.computed)
+            for each in self._prompts
+            if each.state is SequenceState.RUNNING and each.computed < each.admitted_length
+        ]
+        decoding = self._decoding if len(self._running) else StepWork()
+        return Backlog(
+            prompts=len(queue) + len(left),
+            tokens=queue.tokens + sum(tokens for tokens, _ in left),
+            pairs=queue.pairs + sum(pairs_of(start, tokens) for tokens, start in left),
+            sequences=decoding.sequences,
+            context=decoding.context,
+            free_blocks=main.available,
+            step_ms=self._usual * 1000,
         )
 
     # a step ---------------------------------------------------------------------------------------------------------
@@ -185,11 +217,14 @@ class Scheduler:
         if len(self._launched) >= self._max_in_flight or not self._grow():
             return None
         decodes, prompts = self._ready()
+        self._prompts = prompts
         room = self._max_batch_tokens - len(decodes)
         if decodes:
             room = self._chunking.room(room)
         works, left = self._decodes(decodes, room)
         more = room - left
+        context = sum([work.start + len(work.token_ids) for work in works])
+        self._decoding = StepWork(sequences=len(decodes), context=context)
         chunks = self._chunks(prompts, left, now)
         works += chunks
         if not works:
@@ -198,8 +233,14 @@ class Scheduler:
         plan = Plan(self._planned_steps, works)
         live = self._lifecycle.live
         members = [live[work.sequence] for work in works]
-        prompt_tokens = more + sum(len(work.token_ids) for work in chunks)
-        self._launched.append(Launched(plan, members, len(decodes), prompt_tokens, now))
+        self._prompts = list(dict.fromkeys([*prompts, *members[len(decodes) :]]))
+        work = StepWork(
+            prompt_tokens=more + sum([len(chunk.token_ids) for chunk in chunks]),
+            pairs=sum([pairs_of(chunk.start, len(chunk.token_ids)) for chunk in chunks]),
+            sequences=len(decodes),
+            context=context,
+        )
+        self._launched.append(Launched(plan, members, work, now))
         return plan
 
     def apply(self, result: StepResult, now: float) -> list[Progress]:
@@ -212,7 +253,10 @@ class Scheduler:
             raise IllegalMove(f"result of step {result.step} is not that of the oldest launched step")
         step = self._launched.popleft()
         # It began when it was planned, or when the step before was done.
-        self._chunking.learn(step.prompt_tokens, step.decodes, now - max(step.planned_at, self._applied_at))
+        seconds = now - max(step.planned_at, self._applied_at)
+        self._chunking.learn(step.work.prompt_tokens, step.work.sequences, seconds)
+        self._fit.learn(step.work, seconds)
+        self._usual += USUAL * (seconds - self._usual) if self._steps else seconds
         self._applied_at = now
         self._steps += 1
         before = self._prompt_tokens + self._acceptance.output_tokens

@@ -77,6 +77,7 @@ class Sequence:
     abandoned: bool = field(default=False, init=False)  # released, but it goes on until its branches have begun
     preemptions: int = field(default=0, init=False)  # how often it was preempted
     lost_blocks: int = field(default=0, init=False)  # full blocks whose KV was there when it was last preempted
+    to_compute: int = field(default=0, init=False)  # tokens whose KV was not here when it was last queued
     cached_tokens: int = field(default=0, init=False)  # tokens whose KV was found here at its first admission
     held_blocks: tuple[int, ...] = field(default=(), init=False)  # by KV group, its leading blocks that were found here
     prompt_scores: list[Scores] = field(default_factory=list, init=False)  # in order, not passed on yet

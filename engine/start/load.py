@@ -10,7 +10,7 @@ import torch
 from msgspec import structs
 
 from core.config import EngineConfig
-from core.costs import Rates
+from core.costs.rates import Rates
 from core.errors import ConfigError, ModelError, OptionError
 from core.gguf.unpacking import PLACES
 from core.kv.spec import KVSpec

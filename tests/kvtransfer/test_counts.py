@@ -14,9 +14,13 @@ def test_both_sides_name_the_way_and_their_part_of_the_time(way: Way) -> None:
             both.run(1, [9, 3, 4, 5])
             await both.unpinned(1)
             sealed = way == {"kv_transport": "tcp"}
-            links = [KVLink(peer, way["kv_transport"], sealed, "none") for peer in (DECODE, PREFILL)]
-            assert [*both.outbound.links(), *both.inbound.links()] == links
             (closed,), (landed,) = both.of(Closed), both.of(Landed)
+            rate = closed.bytes / (closed.times.send_ms / 1000)  # which only the sender knows
+            links = [
+                KVLink(peer, way["kv_transport"], sealed, "none", speed)
+                for peer, speed in ((DECODE, rate), (PREFILL, 0.0))
+            ]
+            assert [*both.outbound.links(), *both.inbound.links()] == links
             told = landed.commit.stages
             assert (told.way.transport, told.way.sealed) == (way["kv_transport"], sealed)
             assert 0 < told.exposed_ms < closed.times.exposed_ms <= closed.ms, "Accepted is later than Commit"

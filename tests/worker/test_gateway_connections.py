@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from core.costs.backlog import Backlog
+from core.costs.steps import pairs_of
 from core.ids import AttemptKey
 from core.messages.gateway import (
     HANDED_OFF,
@@ -25,9 +28,10 @@ from core.messages.gateway import (
 )
 from core.messages.wire import VERSION
 from core.network.sockets import dealer
+from core.redis.records import Load
 from tests.network import KEYS
 from tests.worker.gateway_end import GATEWAY, SECONDS, WORKER, Landings, Setting, life
-from worker.engine_status import Activity
+from worker.engine_status import Activity, Passed
 from worker.events import Emit, Failure, Kill
 from worker.gateway_connections import BATCH, MOST, GatewayConnections
 
@@ -55,6 +59,18 @@ async def test_nothing_is_done_before_hello_or_for_another_life(setting: Setting
     await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=2))
     pong = await setting.receive()
     assert isinstance(pong, Pong) and pong.number == 2 and pong.step_due_ms == 0.0
+
+
+async def test_a_pong_tells_what_is_before_the_engine_and_on_its_way_there(setting: Setting) -> None:
+    status = setting.life.status
+    status.posted = Passed().and_prompt(10).and_prompt(20)
+    status.shows(Load(backlog=Backlog(prompts=2, tokens=30, sequences=5, free_blocks=7)), Passed().and_prompt(10))
+    await setting.hello()
+    await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=1))
+    pong = await setting.receive()
+    assert isinstance(pong, Pong) and 0 < pong.backlog.age_ms < SECONDS * 1000
+    told = Backlog(prompts=3, tokens=50, pairs=pairs_of(0, 20), sequences=5, free_blocks=7)
+    assert structs.replace(pong.backlog, age_ms=0.0) == told
 
 
 async def test_a_gateway_of_another_version_learns_ours_and_is_not_heard(setting: Setting) -> None:

@@ -15,6 +15,7 @@ from core.redis.queue import PURPOSE, JobQueue, add_job
 from core.redis.records import Load
 from core.redis.store import Store, connect
 from tests.worker.gateway_end import GATEWAY, WORKER, Setting
+from worker.engine_status import Passed
 from worker.events import Submit
 from worker.intake import Intake
 
@@ -62,11 +63,11 @@ async def test_a_gateway_learns_which_jobs_are_taken_and_which_are_in_line(setti
     jobs = JobQueue(store, SEALER, WORKER)
     await jobs.open()
     status = setting.life.status
-    status.load = Load(waiting=AHEAD)  # which the engine has not begun
+    status.shows(Load(waiting=AHEAD), Passed())  # which the engine has not begun
     intake = asyncio.create_task(Intake(setting.life, jobs, setting.connections).run())
     tickets = [await add_job(store, SEALER, job(number)) for number in range(5)]
     assert (await pong(setting)).taken < tickets[0], "all are in line"
-    status.load = Load()
+    status.shows(Load(), Passed())
     said = [await setting.receive() for _ in tickets]
     assert [one.request for one in said if isinstance(one, Started)] == [f"gateway-{n}" for n in range(5)]
     while (heard := await pong(setting)).taken < tickets[4]:

@@ -1,0 +1,51 @@
+"""Tells what a worker has before it, and predicts when a prompt that comes now has its first token."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct, structs
+
+from core.costs.steps import StepCosts, pairs_of
+
+
+class Backlog(Struct, frozen=True):
+    """Holds what a worker has taken and not done yet, and its room, as they were `age_ms` milliseconds ago."""
+
+    prompts: int = 0  # that are not computed to their end
+    tokens: int = 0  # of these prompts that are still to be computed
+    pairs: float = 0.0  # of such a token and one that it attends to
+    sequences: int = 0  # that decode
+    context: int = 0  # tokens of those
+    free_blocks: int = 0  # that may be taken, in the KV group that has fewest
+    reserved_blocks: int = 0  # taken for KV that is on its way here
+    step_ms: float = 0.0  # what a step takes, as a moving average
+    age_ms: float = 0.0
+
+    def and_prompt(self, tokens: int, start: int) -> "Backlog":
+        """Returns the same with one more prompt, of which `tokens` tokens behind `start` are to be computed."""
+        return structs.replace(
+            self, prompts=self.prompts + 1, tokens=self.tokens + tokens, pairs=self.pairs + pairs_of(start, tokens)
+        )
+
+    def and_prompts(self, lengths: Sequence[int]) -> "Backlog":
+        """Returns the same with prompts of which nothing is known but their tokens."""
+        return structs.replace(
+            self,
+            prompts=self.prompts + len(lengths),
+            tokens=self.tokens + sum(lengths),
+            pairs=self.pairs + sum([pairs_of(0, tokens) for tokens in lengths]),
+        )
+
+    def seconds(self, costs: StepCosts) -> float:
+        """Predicts the seconds that its prompts take from when it was made, computed beside what decodes."""
+        return costs.prompt_seconds(self.tokens, self.pairs, self.sequences, self.context)
+
+
+def first_token_seconds(costs: StepCosts, backlog: Backlog, tokens: int, start: int, elapsed: float = 0.0) -> float:
+    """Predicts the seconds until a prompt has its first token that comes behind `backlog`, in order of arrival.
+
+    `tokens` of it, behind `start` others, are to be computed. `elapsed`: seconds since the backlog was reported, of
+    which the worker has used all for what it had.
+    """
+    own = costs.prompt_seconds(tokens, pairs_of(start, tokens), backlog.sequences, backlog.context)
+    all_of_it = backlog.and_prompt(tokens, start).seconds(costs)
+    return max(own, all_of_it - backlog.age_ms / 1000 - elapsed)

@@ -1,0 +1,84 @@
+"""Predictions of steps: each part of the work costs what it costs, and prompts take as many steps as have room."""
+
+from math import inf
+
+import pytest
+
+from core.costs.backlog import Backlog, first_token_seconds
+from core.costs.steps import LEAST_CHUNK, StepCosts, StepWork, pairs_of, transfer_seconds
+
+COSTS = StepCosts(step=1.0, prompt_token=0.1, pair=0.001, sequence=0.5, context_token=0.01)
+BOUNDED = StepCosts(step=1.0, prompt_token=0.1, sequence=0.5, context_token=0.01, most_tokens=100, target=5.0)
+
+
+def test_pairs_count_each_token_and_all_that_it_attends_to() -> None:
+    for start, tokens in ((0, 1), (0, 7), (5, 1), (5, 4)):
+        assert pairs_of(start, tokens) == sum(start + n + 1 for n in range(tokens))
+    assert pairs_of(3, 10) == pairs_of(3, 4) + pairs_of(7, 6)
+
+
+@pytest.mark.parametrize(
+    ("work", "seconds"),
+    [
+        (StepWork(), 1.0),
+        (StepWork(prompt_tokens=10), 2.0),
+        (StepWork(prompt_tokens=10, pairs=1000), 3.0),
+        (StepWork(sequences=4, context=100), 4.0),
+        (StepWork(10, 1000, 4, 100), 6.0),
+    ],
+)
+def test_a_step_takes_the_sum_of_its_parts(work: StepWork, seconds: float) -> None:
+    assert COSTS.seconds(work) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "context", "chunk"),
+    [
+        (0, 0, 100),  # nobody decodes: as much as a step holds
+        (2, 100, 20),  # 5 s less 1 + 1 + 1 leave 2 s
+        (2, 0, 30),
+        (8, 1000, LEAST_CHUNK),  # slow already: prompts get on all the same
+    ],
+)
+def test_a_chunk_is_what_the_target_leaves(sequences: int, context: int, chunk: int) -> None:
+    assert BOUNDED.chunk(sequences, context) == chunk
+    assert COSTS.chunk(sequences, context) > 1 << 20  # without bounds
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sequences", "context", "seconds"),
+    [
+        (0, 0, 0, 0.0),
+        (100, 0, 0, 11.0),  # one step
+        (101, 0, 0, 12.1),  # two
+        (60, 2, 100, 6.0 + 3 * 3.0),  # three chunks of 20, beside decodes of 3 s
+    ],
+)
+def test_a_prompt_takes_as_many_steps_as_have_room(tokens: int, sequences: int, context: int, seconds: float) -> None:
+    assert BOUNDED.prompt_seconds(tokens, pairs_of(0, tokens), sequences, context) == pytest.approx(seconds)
+
+
+def test_the_first_token_comes_behind_what_waits() -> None:
+    idle, busy = Backlog(), Backlog(prompts=2, tokens=100)
+    assert first_token_seconds(BOUNDED, idle, 50, 0) == pytest.approx(6.0)
+    assert first_token_seconds(BOUNDED, busy, 50, 0) == pytest.approx(17.0)  # 150 tokens in two steps
+    assert first_token_seconds(BOUNDED, busy, 50, 0, elapsed=4.0) == pytest.approx(13.0)
+    assert first_token_seconds(BOUNDED, Backlog(prompts=2, tokens=100, age_ms=3000), 50, 0, 1.0) == pytest.approx(13.0)
+    assert first_token_seconds(BOUNDED, busy, 50, 0, elapsed=60.0) == pytest.approx(6.0), "it is done with the others"
+
+
+def test_attention_makes_long_contexts_cost_more() -> None:
+    assert first_token_seconds(COSTS, Backlog(), 10, 1000) - first_token_seconds(COSTS, Backlog(), 10, 0) == (
+        pytest.approx(10 * 1000 * COSTS.pair)
+    )
+
+
+def test_bytes_take_time_by_the_links_rate() -> None:
+    assert transfer_seconds(100, 50.0) == 2.0
+    assert transfer_seconds(0, 0.0) == 0.0
+    assert transfer_seconds(1, 0.0) == inf
+
+
+def test_prompts_are_added_to_a_backlog() -> None:
+    assert Backlog(1, 10, 5.0).and_prompts([4, 6]) == Backlog(3, 20, 5.0 + pairs_of(0, 4) + pairs_of(0, 6))
+    assert Backlog(1, 10, 5.0).and_prompt(6, 4) == Backlog(2, 16, 5.0 + pairs_of(4, 6))
