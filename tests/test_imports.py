@@ -177,6 +177,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "constrained": {"processes", "random_model"},
         "wrapped": {"limits", "processes", "random_model"},
         "stress": {"processes"},
+        "front": {"processes"},
     },
 }
 

@@ -1,0 +1,123 @@
+"""Measures the front beside another checkout of it: `python -m benchmarks.front [tokens|streams|idle|gateways]`.
+
+Workers are simulated: real sockets, queue and ledger, tokens that cost nothing. The client only counts. Times are of
+one host's clock; what a gateway costs is its processor time, all threads. With `--baseline` a checkout of other code
+takes turns with this one, in the same run: its gateway, its ledger, its messages.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+from benchmarks.front.measures import Delivered, added, delivered
+from benchmarks.front.system import APIS, Shape
+from benchmarks.processes.children import exit_status
+from benchmarks.processes.python_path import ROOT
+from launcher.stages import Stages
+
+PARTS = ("tokens", "streams", "idle", "gateways")
+
+
+def main() -> int:
+    """Prints a table for each part."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.front", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=PARTS, metavar="PART", help=f"{', '.join(PARTS)}; none: all")
+    parser.add_argument("--baseline", type=Path, help="directory of another checkout, measured in turns with this one")
+    parser.add_argument("--api", choices=list(APIS), default="chat")
+    parser.add_argument("--rounds", type=int, default=3, help="turns, of which the median counts")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    parser.add_argument("--streams", type=int, default=256, help="of `tokens` and `gateways`")
+    parser.add_argument("--rate", type=float, default=10.0, help="tokens/s of each stream")
+    options = parser.parse_args()
+    sides = {"this code": ROOT} | ({"baseline": options.baseline.resolve()} if options.baseline else {})
+    parts = [part for part in PARTS if part in (options.parts or PARTS)]
+
+    def work(stages: Stages) -> None:
+        for part in parts:
+            for line in _PARTS[part](options, sides):
+                print(line, flush=True)
+
+    return exit_status(work)
+
+
+def tokens(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
+    """Measures what a token costs."""
+    shape = Shape(pause=1 / options.rate)
+    title = f"{options.streams} streams ({options.api}) at {options.rate:g} tokens/s"
+    return _table(title, options, sides, lambda one: _streamed(one, options, options.streams, shape))
+
+
+def streams(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
+    """Measures how late tokens come to many streams: of four workers, whose steps are not at the same time."""
+    shape = Shape(workers=4, pause=0.1)
+    title = f"1000 streams ({options.api}) at 10 tokens/s, four workers"
+    return _table(title, options, sides, lambda one: delivered(one, options.api, 1000, 10, options.seconds, shape))
+
+
+def idle(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
+    """Measures what a first token waits where nobody else is there."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(options.rounds):
+        for name, checkout in sides.items():
+            found[name].append(added(checkout, options.api, 200))
+    head = f"time to the first token ({options.api}) where workers answer at once, p50 of 200, ms"
+    return [head, *(f"  {name:12} {median(all):.2f}" for name, all in found.items()), ""]
+
+
+def gateways(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
+    """Measures what a token costs where two gateways share the port, against one."""
+    found: dict[str, list[Delivered]] = {"one": [], "two": []}
+    for _ in range(options.rounds):
+        for name, count in (("one", 1), ("two", 2)):
+            shape = Shape(gateways=count, pause=1 / options.rate)
+            found[name].append(_streamed(sides["this code"], options, options.streams, shape))
+    lines = _lines(f"{options.streams} streams ({options.api}) over one gateway or two", found)
+    share = _rate(found["two"]) / _rate(found["one"])
+    return [*lines, f"  tokens per core-second of two against one: {share:.2f}", ""]
+
+
+def _streamed(checkout: Path, options: argparse.Namespace, count: int, shape: Shape) -> Delivered:
+    return delivered(checkout, options.api, count, options.rate, options.seconds, shape)
+
+
+def _table(
+    title: str, options: argparse.Namespace, sides: dict[str, Path], measure: Callable[[Path], Delivered]
+) -> list[str]:
+    found: dict[str, list[Delivered]] = {name: [] for name in sides}
+    for _ in range(options.rounds):
+        for name, checkout in sides.items():
+            found[name].append(measure(checkout))
+    lines = _lines(title, found)
+    if "baseline" in found:
+        lines.append(
+            f"  tokens per core-second against the baseline: {_rate(found['this code']) / _rate(found['baseline']):.2f}"
+        )
+    return [*lines, ""]
+
+
+def _lines(title: str, found: dict[str, list[Delivered]]) -> list[str]:
+    head = f"  {'':12}{'tokens/core-s':>14}{'cores':>8}{'tokens/event':>14}{'p50 ms':>9}{'p99 ms':>9}{'missing':>9}"
+    return [title, head, *(_line(name, all) for name, all in found.items())]
+
+
+def _line(name: str, found: Sequence[Delivered]) -> str:
+    def middle(of: Callable[[Delivered], float]) -> float:
+        return median(map(of, found))
+
+    return (
+        f"  {name:12}{_rate(found):>14.0f}{middle(lambda one: one.core):>8.2f}"
+        f"{middle(lambda one: one.tokens_per_event):>14.2f}{middle(lambda one: one.delay_p50_ms):>9.1f}"
+        f"{middle(lambda one: one.delay_p99_ms):>9.1f}{max(one.missing for one in found):>9}"
+    )
+
+
+def _rate(found: Sequence[Delivered]) -> float:
+    return median(one.tokens_per_core_second for one in found)
+
+
+_PARTS = {"tokens": tokens, "streams": streams, "idle": idle, "gateways": gateways}
+
+if __name__ == "__main__":
+    sys.exit(main())

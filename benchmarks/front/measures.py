@@ -1,0 +1,77 @@
+"""Measures one thing each of a running front: what a token costs, how late it comes, what a first token waits."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from msgspec import Struct
+
+from benchmarks.front.client import Seen
+from benchmarks.front.system import Shape, front
+from core.errors import BatonError
+from core.slo import percentile
+
+WARM_SECONDS = 2.0  # s that streams run before the gateway's time is taken
+
+
+class Delivered(Struct, frozen=True):
+    """Holds what a run delivered, and what it cost the gateways."""
+
+    streams: int
+    tokens_per_core_second: float  # in a window in which all streams ran
+    core: float  # cores that the gateways used in that window
+    tokens_per_event: float  # over the whole run
+    delay_p50_ms: float  # from a token's making to its receipt, over the whole run
+    delay_p99_ms: float
+    missing: int  # tokens that were made for streams and did not come
+
+
+def delivered(checkout: Path, api: str, streams: int, rate: float, seconds: float, shape: Shape) -> Delivered:
+    """Streams at `rate` tokens/s each, for `seconds` s once all have begun."""
+    tokens = int(rate * (WARM_SECONDS + seconds + streams / 400 + 6))  # streams are begun meanwhile
+    with front(checkout, shape) as system:
+        with system.client(api, streams, tokens) as (_, saw):
+            time.sleep(WARM_SECONDS)
+            began, spent = time.monotonic(), system.processor_seconds()
+            time.sleep(seconds)
+            ended, spent = time.monotonic(), system.processor_seconds() - spent
+            seen = saw()
+        made = system.stop_workers()
+    counted = sum(_until(one, ended) - _until(one, began) for one in seen)
+    late = delays(seen, made)
+    return Delivered(
+        streams=streams,
+        tokens_per_core_second=counted / spent,
+        core=spent / (ended - began),
+        tokens_per_event=sum(one.tokens[-1] for one in seen if one.tokens) / sum(len(one.times) for one in seen),
+        delay_p50_ms=1000 * percentile(late, 0.5),
+        delay_p99_ms=1000 * percentile(late, 0.99),
+        missing=sum(tokens - (one.tokens[-1] if one.tokens else 0) for one in seen),
+    )
+
+
+def added(checkout: Path, api: str, requests: int) -> float:
+    """Returns the median time to the first token, ms, one request at a time, where workers answer at once."""
+    with front(checkout, Shape(pause=0.0)) as system, system.client(api, requests, 1, together=1) as (_, saw):
+        seen = saw()
+    waits = [one.times[0] - one.asked for one in seen if one.times]
+    if len(waits) < requests:
+        raise BatonError(f"{requests - len(waits)} of {requests} requests had no answer")
+    return 1000 * median(waits[requests // 10 :])  # the first ones find nothing warm
+
+
+def delays(seen: Sequence[Seen], made: Mapping[str, Sequence[float]]) -> list[float]:
+    """Returns how long after its making each token was received, s."""
+    found = []
+    for one in seen:
+        begins, before = made[one.request], 0
+        for at, count in zip(one.times, one.tokens, strict=True):
+            found += [at - begins[index] for index in range(before, count)]
+            before = count
+    return found
+
+
+def _until(seen: Seen, end: float) -> int:
+    """Counts the tokens that had come by then."""
+    return max((count for at, count in zip(seen.times, seen.tokens, strict=True) if at <= end), default=0)

@@ -1,0 +1,215 @@
+"""Answers as a decode worker does, over the real queue, sockets and ledger, with an engine that makes tokens up.
+
+`benchmarks.front` starts it with the modules of the checkout that is measured, so it imports no other module of its own
+room. Each sequence gets one token a step. On SIGTERM it writes when each token of each request was made.
+"""
+
+import argparse
+import asyncio
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+import zmq.asyncio
+
+from core.ids import AttemptKey, new_epoch
+from core.messages.gateway import (
+    Alive,
+    Ask,
+    Cancel,
+    Emitted,
+    Ended,
+    Failed,
+    FromWorker,
+    Hello,
+    Ping,
+    Pong,
+    Stages,
+    Started,
+    Tokens,
+    Welcome,
+    decode_to_worker,
+)
+from core.messages.job import AnyJob
+from core.messages.wire import encode
+from core.network.curve_keys import CurveKeys
+from core.network.gatekeeper import Gatekeeper
+from core.network.sealing import Sealer, Signer, load_secret
+from core.network.sockets import send_now, token_router
+from core.redis.queue import PURPOSE, JobQueue
+from core.redis.records import Load, WorkerRecord
+from core.redis.registry import PURPOSE as RECORDS
+from core.redis.registry import publish
+from core.redis.store import connect
+from worker.ledger import Ledger, Verdict
+
+HOST = "127.0.0.1"
+MOST = 256  # tokens in one message, as a worker's
+RETRY = 0.002  # s after which a gateway is tried again whose queue was full
+BEAT = 1.0  # s
+WAIT_MS = 500  # ms that one look for jobs waits
+
+
+class Worker:
+    """Serves one life of a worker whose steps begin `phase` s after whole multiples of `pause` s."""
+
+    def __init__(self, redis: str, secret: bytes, model: str, token: int, pause: float, phase: float) -> None:
+        self._epoch = new_epoch()
+        self._token, self._pause, self._phase = token, pause, phase
+        keys = CurveKeys.of(secret)
+        self._context = zmq.asyncio.Context()
+        self._gatekeeper = Gatekeeper(self._context, keys)
+        self._socket, address = token_router(self._context, HOST, keys)
+        self._store = connect(redis)
+        self._signer = Signer(secret, RECORDS)
+        self._queue = JobQueue(self._store, Sealer(secret, PURPOSE), self._epoch)
+        self._ledger = Ledger()
+        self._gateways: dict[str, bytes] = {}
+        self._running: dict[AttemptKey, tuple[int, int]] = {}  # next output index, and the end
+        self._waiting: set[str] = set()  # gateways whose queue was full
+        self.made: dict[str, list[float]] = {}  # when each token was made, monotonic s, by request
+        self._record = WorkerRecord(
+            epoch=self._epoch,
+            role="decode",
+            address=address,
+            handoff_address="tcp://127.0.0.1:1",
+            model=model,
+            fingerprint="f" * 32,
+            content="c" * 32,
+            block_tokens=16,
+            max_model_len=1 << 20,
+            device="none",
+            dtype="fp32",
+            started_at=time.time(),
+            load=Load(blocks_total=1 << 20),
+        )
+
+    async def run(self) -> None:
+        """Serves until cancelled."""
+        await self._queue.open()
+        await asyncio.gather(self._beat(), self._take(), self._listen(), self._step())
+
+    async def _beat(self) -> None:
+        while True:
+            await publish(self._store, self._signer, self._record, time.time())
+            await self._queue.refresh()
+            await asyncio.sleep(BEAT)
+
+    async def _take(self) -> None:
+        while True:
+            for job in await self._queue.take(64, WAIT_MS):
+                self._begin(job)
+            self._taken = self._queue.taken
+
+    def _begin(self, job: AnyJob) -> None:
+        self._say(job.sender, Started, request=job.request, attempt=job.attempt, samples=job.samples)
+        for key in job.attempts():
+            verdict, _ = self._ledger.begin(key, job.sender, job.prompt.emitted, job.deadline)
+            if verdict is Verdict.NEW:
+                self._running[key] = (job.prompt.emitted, job.limits.max_tokens)
+                self.made[key.request] = []
+                if self._pause <= 0:
+                    self._advance()  # a worker that has nothing else to do answers at once
+
+    async def _listen(self) -> None:
+        while True:
+            identity, data = await self._socket.recv_multipart()
+            message = decode_to_worker(data)
+            match message:
+                case Hello():
+                    self._gateways[message.sender] = identity
+                    self._say(message.sender, Welcome)
+                case Ping(number=number):
+                    self._say(message.sender, Pong, number=number, steps=0, step_due_ms=0.0, taken=self._queue.taken)
+                case Cancel(key=key):
+                    living = self._ledger.cancel(key, time.time())
+                    self._running.pop(key, None)
+                    self._say(message.sender, Failed, key=key, reason="cancelled" if living else "unknown")
+                case Ask():
+                    self._asked(message)
+                case Ended(key=key):
+                    self._ledger.acknowledged(key)
+
+    def _asked(self, message: Ask) -> None:
+        entry = self._ledger.ask(message.key, message.next_index)
+        if entry is None:
+            self._say(message.sender, Failed, key=message.key, reason="unknown", retryable=True)
+        elif entry.owed():
+            self._send(message.sender)
+        else:
+            self._say(message.sender, Alive, key=message.key, state="running")
+
+    async def _step(self) -> None:
+        while self._pause <= 0:
+            await asyncio.sleep(1.0)  # sequences end where they begin
+        while True:
+            now = time.monotonic()
+            due = ((now - self._phase) // self._pause + 1) * self._pause + self._phase
+            await asyncio.sleep(max(0.0, due - now))
+            self._advance()
+
+    def _advance(self) -> None:
+        """Gives every sequence a token, or all of its tokens at once where there are no steps."""
+        now = time.monotonic()
+        count = 1 if self._pause > 0 else 1 << 30
+        for key, (index, end) in list(self._running.items()):
+            until = min(index + count, end)
+            stages = Stages(queue_ms=1.5, prefill_ms=2.5) if index == 0 else None
+            finish: Any = "length" if until == end else None
+            self._ledger.emit(Emitted(key, index, [self._token] * (until - index), finish, stages))
+            self.made[key.request] += [now] * (until - index)
+            if finish is None:
+                self._running[key] = (until, end)
+            else:
+                del self._running[key]
+        for gateway in list(self._ledger.gateways()):
+            self._send(gateway)
+
+    def _send(self, gateway: str) -> None:
+        """Sends what a gateway is owed, and tries again soon where its queue is full."""
+        self._waiting.discard(gateway)
+        while emitted := self._ledger.owed(gateway, MOST):
+            if not self._say(gateway, Tokens, emitted=emitted):
+                if gateway not in self._waiting:
+                    self._waiting.add(gateway)
+                    asyncio.get_running_loop().call_later(RETRY, self._send, gateway)
+                return
+            self._ledger.sent(emitted)
+
+    def _say(self, gateway: str, kind: type[FromWorker], **fields: Any) -> bool:
+        if gateway not in self._gateways:
+            return False
+        message = kind(sender=self._epoch, receiver=gateway, **fields)
+        return send_now(self._socket, [self._gateways[gateway], encode(message)])
+
+
+async def serve(options: argparse.Namespace) -> None:
+    """Serves until SIGTERM, and writes what was made when."""
+    secret = load_secret(str(options.secret_file))
+    worker = Worker(options.redis, secret, options.model, options.token, options.pause, options.phase)
+    running = asyncio.ensure_future(worker.run())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    try:
+        await running
+    except asyncio.CancelledError:
+        options.made.write_bytes(msgspec.msgpack.encode(worker.made))
+
+
+def main() -> None:
+    """Parses what `benchmarks.front.system` gives."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--redis", required=True)
+    parser.add_argument("--secret-file", type=Path, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--token", type=int, required=True, help="id of the token that every answer consists of")
+    parser.add_argument("--pause", type=float, required=True, help="s between steps; 0: answers come at once, whole")
+    parser.add_argument("--phase", type=float, default=0.0, help="s by which the steps are shifted")
+    parser.add_argument("--made", type=Path, required=True, help="file for when each token was made")
+    uvloop.run(serve(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Starts what is measured: Redis, simulated workers and gateways, all of one checkout of the project."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import redis
+
+from benchmarks.front.client import Seen
+from benchmarks.processes.children import child, end, last_line
+from core.errors import BatonError
+from core.network.listening import http_url
+from core.network.sealing import new_secret
+from core.redis.store import connect_blocking
+from launcher.deployment import environment
+from launcher.options import DEMO_MODEL
+from launcher.preflight import check_port
+from launcher.redis_server import redis_service
+
+HERE = Path(__file__).parent
+HOST = "127.0.0.1"
+START_SECONDS = 120.0
+LOOK_SECONDS = 0.05
+WORD, TOKEN = " garden", 821  # a token of the demonstration model whose text nothing else in an answer has
+CHAT: Mapping[str, Any] = {"messages": [{"role": "user", "content": "Hello!"}]}
+APIS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {**CHAT, "ignore_eos": True}),
+    "completions": ("/v1/completions", {"prompt": "Hello!", "ignore_eos": True}),
+    "responses": ("/v1/responses", {"input": "Hello!", "store": False}),
+    "anthropic": ("/v1/messages", CHAT),
+}
+"""What each API is asked: a path, and a body but for the stream and its length."""
+_USABLE = re.compile(r"^baton:worker_usable\{.*\} 1\.0$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Describes the workers and gateways of a measurement."""
+
+    workers: int = 1
+    gateways: int = 1
+    pause: float = 0.1  # s between a worker's steps; 0: it answers at once
+
+
+@dataclass(frozen=True)
+class Front:
+    """Holds a running system."""
+
+    port: int
+    gateways: Sequence[subprocess.Popen[str]]
+    directory: Path
+    stop_workers: Callable[[], dict[str, list[float]]]  # returns when each token was made, monotonic s, by request
+
+    def processor_seconds(self) -> float:
+        """Returns the processor time of the gateways so far, s: of all their threads."""
+        return sum(thread_seconds(one.pid) for one in self.gateways)
+
+    @contextmanager
+    def client(
+        self, api: str, streams: int, tokens: int, together: int = 0
+    ) -> Iterator[tuple[subprocess.Popen[str], Callable[[], list[Seen]]]]:
+        """Starts a client, and gives its process and what returns what it saw. `together`: streams at once; 0: all."""
+        path, wish = APIS[api]
+        limit = "max_output_tokens" if api == "responses" else "max_tokens"
+        body = json.dumps({**wish, "model": "demo", "stream": True, limit: tokens, "temperature": 0})
+        seen = self.directory / "seen"
+        command = [sys.executable, str(HERE / "client.py"), "--port", str(self.port), "--path", path, "--body", body]
+        command += ["--streams", str(streams), "--together", str(together or streams)]
+        command += ["--word", WORD, "--seen", str(seen)]
+        errors = self.directory / "client.log"
+
+        def saw() -> list[Seen]:
+            said(process, "ended", errors)
+            if process.wait(START_SECONDS):
+                raise BatonError(f"the client failed: {last_line(errors)}")
+            return msgspec.msgpack.decode(seen.read_bytes(), type=list[Seen])
+
+        with child(command, errors, piped=True) as process:
+            said(process, "begun", errors)
+            yield process, saw
+
+
+def said(process: subprocess.Popen[str], word: str, errors: Path) -> None:
+    """Waits until a process says a word. Raises `BatonError` if it ends before."""
+    assert process.stdout is not None
+    if process.stdout.readline().strip() != word:
+        raise BatonError(f"a process did not come to say {word!r}: {last_line(errors)}")
+
+
+@contextmanager
+def front(checkout: Path, shape: Shape) -> Iterator[Front]:
+    """Starts a system with the modules of `checkout`, and ends it on exit. Raises `BatonError` if it does not start."""
+    with tempfile.TemporaryDirectory(prefix="baton-front-") as name, ExitStack() as stack:
+        directory = Path(name)
+        # Without a safe path, `python -m` would find the modules of the directory that we were started in.
+        settings = environment(os.environ, checkout, directory) | {"PYTHONSAFEPATH": "1"}
+        secret = directory / "secret"
+        secret.touch(mode=0o600)
+        secret.write_text(new_secret())
+        server, url = redis_service(directory)
+        stack.enter_context(child(server.command, directory / "redis.log", settings=settings))
+        store = connect_blocking(url)
+        stack.callback(store.close)
+        wait(lambda: answers(store.ping), "Redis")
+        shared = ["--redis", url, "--secret-file", str(secret), "--model", str(DEMO_MODEL)]
+        port = check_port("--port", HOST, 0)
+        words = [sys.executable, "-m", "gateway", *shared, "--port", str(port), "--host", HOST]
+        words += ["--max-requests", "100000", "--model-name", "demo"]
+        if shape.gateways > 1:
+            words += ["--share-port"]
+        gateways = [
+            stack.enter_context(child(words, directory / f"gateway-{number}.log", settings=settings))
+            for number in range(shape.gateways)
+        ]
+        workers = []
+        for number in range(shape.workers):
+            phase = shape.pause * number / shape.workers
+            command = [sys.executable, str(HERE / "simulated_worker.py"), *shared, "--token", str(TOKEN)]
+            command += ["--pause", str(shape.pause), "--phase", str(phase), "--made", str(directory / f"made-{number}")]
+            log = directory / f"worker-{number}.log"
+            workers.append(stack.enter_context(child(command, log, settings=settings)))
+        wait(lambda: usable(port, shape), f"{shape.workers} workers, as the gateway sees them", directory)
+
+        def stop_workers() -> dict[str, list[float]]:
+            made: dict[str, list[float]] = {}
+            for number, process in enumerate(workers):
+                end(process)
+                made |= msgspec.msgpack.decode((directory / f"made-{number}").read_bytes(), type=dict[str, list[float]])
+            return made
+
+        yield Front(port, gateways, directory, stop_workers)
+
+
+def usable(port: int, shape: Shape) -> bool:
+    """Tells whether all workers are usable: to each gateway, since every new connection may be another one's."""
+    try:
+        for _ in range(8 * (shape.gateways - 1) + 1):
+            page = httpx.get(f"{http_url(HOST, port)}/metrics", timeout=START_SECONDS).text
+            if len(_USABLE.findall(page)) < shape.workers:
+                return False
+    except httpx.HTTPError:
+        return False
+    return True
+
+
+def thread_seconds(pid: int) -> float:
+    """Returns the processor time of a process's threads so far, s, to the nanosecond (`schedstat` of proc(5))."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        total += int((task / "schedstat").read_text().split()[0])
+    return total / 1e9
+
+
+def answers(ask: Callable[[], object]) -> bool:
+    """Tells whether Redis answers already."""
+    try:
+        ask()
+    except redis.RedisError:
+        return False
+    return True
+
+
+def wait(condition: Callable[[], bool], what: str, directory: Path | None = None) -> None:
+    """Waits until something is there. Raises `BatonError` with what the gateway said last if it never is."""
+    deadline = time.monotonic() + START_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            last = f": {last_line(directory / 'gateway-0.log')}" if directory is not None else ""
+            raise BatonError(f"{what} does not become ready{last}")
+        time.sleep(LOOK_SECONDS)
