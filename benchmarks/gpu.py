@@ -1,6 +1,6 @@
 """Runs what only a GPU can show, on a machine that is lent for minutes: tests, tables, tuning, engines.
 
-    python -m benchmarks.gpu --out DIR [--part 1|2] [--only STAGE …] [--again STAGE …] [--minutes 9.5] [--list]
+    python -m benchmarks.gpu --out DIR [--part 1|2|3] [--only STAGE …] [--again STAGE …] [--minutes 9.5] [--list]
 
 `python benchmarks/gpu.py` is the same. Nothing is installed: `docs/operations.md` says which packages have to be there.
 The stages (`benchmarks/gpu_hour/stages.py`) run one after the other, each in a process of its own and within its time;
@@ -25,11 +25,11 @@ if not __package__:  # as a script, which finds the files beside it and not the 
 
 from benchmarks.gpu_hour.results import WIDE, closing, load, save  # noqa: E402
 from benchmarks.gpu_hour.running import Outcome, run  # noqa: E402
-from benchmarks.gpu_hour.stages import PART_ONE, PART_TWO, STAGES, Stage  # noqa: E402
+from benchmarks.gpu_hour.stages import PART_ONE, PART_THREE, PART_TWO, STAGES, Stage  # noqa: E402
 
 TUNED = ROOT / "kernels" / "tuned.json"
 MINUTES = 9.5
-PARTS = {"1": PART_ONE, "2": PART_TWO}
+PARTS = {"1": PART_ONE, "2": PART_TWO, "3": PART_THREE}
 
 
 def to_run(stages: Sequence[Stage], outcomes: Mapping[str, Outcome], again: Sequence[str] = ()) -> list[Stage]:

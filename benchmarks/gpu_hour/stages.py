@@ -1,7 +1,8 @@
-"""Lists the stages of a first hour with a GPU, in the order in which they tell most: two parts of ten minutes each.
+"""Lists the stages of a first hour with a GPU, in the order in which they tell most: three parts of ten minutes each.
 
 Part one: does it start, is it right, and where does the time go. Part two: what two processes do with one GPU, who
-reads where he should not, and what tuning brings. Limits are what a stage may take at most, on an H100 with a cold
+reads where he should not, and what tuning brings. Part three: all architectures, and kernels that not every model
+needs, quantized weights, rows and KV among them. Limits are what a stage may take at most, on an H100 with a cold
 compiler cache; those of a part add up to one call's time.
 """
 
@@ -34,18 +35,15 @@ OPERATORS = (
     "triton_backend",
     "quantized_triton",
     "packed_experts",
+    "quantized_rows",
 )
 """Tests of what the engine makes of the kernels: they take a GPU where there is one."""
 ADJUSTING = ("sampling/penalize", "sampling/token_mask", "sampling/forbid_tokens", "sampling/token_scores")
 MIXTURES = ("moe/route", "moe/sort_by_expert", "moe/experts")
 ADAPTERS = ("lora",)
-QUANTIZED = (
-    "quantized/product",
-    "quantized/kv_bytes",
-    "quantized/latent_bytes",
-    "quantized/numbers",
-    "quantized/expert_products",
-)
+QUANTIZED = ("quantized/product", "quantized/numbers", "quantized/expert_products")
+QUANTIZED_ROWS = ("quantized/rows", "quantized/norm_rows", "quantized/gate_rows", "quantized/row_product")
+QUANTIZED_KV = ("quantized/kv_bytes", "quantized/latent_bytes")
 LATENTS = (
     "store_latents",
     "rotate_queries",
@@ -122,24 +120,21 @@ PART_TWO = (
         75,
         programs=("compute-sanitizer",),
     ),
-    Stage("tune", ("-m", "benchmarks.kernels", "--tune", "--seconds", "55"), 75),
+    Stage("tune", ("-m", "benchmarks.kernels", "--tune", "--seconds", "75"), 95),
     Stage(
         "table",
-        ("-m", "benchmarks.kernels", "--seconds", "65", "--json", "{work}/result.json"),
-        80,
+        ("-m", "benchmarks.kernels", "--seconds", "75", "--json", "{work}/result.json"),
+        90,
         result="result.json",
     ),
     _engine(f"{LARGE}-tuned", LARGE, 75),
     _engine(SMALL, SMALL, 45),
-    _pytest(
-        "operators",
-        65,
-        *(f"tests/engine/backends/test_{name}.py" for name in OPERATORS),
-        *(_kernel_test(name) for name in (*ADJUSTING, *MIXTURES, *ADAPTERS, *LATENTS, *QUANTIZED)),
-    ),
+    _pytest("operators", 85, *(f"tests/engine/backends/test_{name}.py" for name in OPERATORS)),
+)
+PART_THREE = (
     _pytest(
         "architectures",
-        50,
+        200,
         *(
             "-m",
             "gpu",
@@ -151,5 +146,15 @@ PART_TWO = (
             "tests/benchmarks/engine/test_idle.py",
         ),
     ),
+    _pytest("quantized-weights", 100, *map(_kernel_test, QUANTIZED)),
+    _pytest("quantized-rows", 80, *map(_kernel_test, QUANTIZED_ROWS)),
+    _pytest(
+        "quantized-kv",
+        80,
+        *map(_kernel_test, QUANTIZED_KV),
+        "tests/engine/test_quantized_kv.py::test_triton_gives_the_tokens_too",
+    ),
+    _pytest("latents", 50, *map(_kernel_test, LATENTS)),
+    _pytest("features", 60, *map(_kernel_test, (*ADJUSTING, *MIXTURES, *ADAPTERS))),
 )
-STAGES = (*PART_ONE, *PART_TWO)
+STAGES = (*PART_ONE, *PART_TWO, *PART_THREE)

@@ -14,7 +14,7 @@ from benchmarks.gpu import main, to_run
 from benchmarks.gpu_hour import packages, results, running, small_kernels, versions
 from benchmarks.gpu_hour.results import closing
 from benchmarks.gpu_hour.running import Outcome
-from benchmarks.gpu_hour.stages import PART_ONE, PART_TWO, ROOT, STAGES, Stage
+from benchmarks.gpu_hour.stages import PART_ONE, PART_THREE, PART_TWO, ROOT, STAGES, Stage
 from tests.waiting import alive, wait_until
 
 TABLE = "print('| a | b |'); print('| --- | --- |'); print('| 1 | 2 |'); print('done')"
@@ -188,8 +188,9 @@ def test_configs_that_were_measured_on_a_machine_that_is_gone_come_back(
 
 
 def test_a_part_fits_into_one_call() -> None:
-    for part in (PART_ONE, PART_TWO):
+    for part in (PART_ONE, PART_TWO, PART_THREE):
         assert sum(stage.limit_s for stage in part) <= 60 * gpu.MINUTES
+    assert gpu.PARTS == {"1": PART_ONE, "2": PART_TWO, "3": PART_THREE}
     assert len({stage.name for stage in STAGES}) == len(STAGES)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from engine.model.kv_layout import quantized_layer
+from launcher.gpus import visible_gpus
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_executor
 from tests.reference import Golden, build_model, golden, make_prompts
@@ -15,6 +16,7 @@ from tests.variants import VARIANTS
 LENGTHS = [1, 7, 16, 33, 64, 97]
 NEW_TOKENS = 8
 BACKENDS = ("native", "torch")
+DEVICE = "cuda" if visible_gpus() else "cpu"
 TIE = 0.02
 """Two correct programs may round a number of a key to different sides of a tie: fp32's own error decides. Logits, whose
 standard deviation is 1.1 here, were seen to move by up to 0.01 then. Where the two best are closer, a text ends."""
@@ -69,14 +71,13 @@ def test_a_scale_of_another_token_is_noticed(form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("variant", "form"), [("llama", "int8"), ("deepseek-v3", "fp8")])
 def test_triton_gives_the_tokens_too(variant: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a prompt in chunks, then decodes, in the interpreter: of latent vectors one chunk in either form."""
+    """Runs a prompt in chunks, then decodes: of latent vectors one chunk in either form."""
     monkeypatch.setattr("engine.backends.triton.latent_chunks.LEAST", 10)
     directory = build_model(tmp_path / "model", VARIANTS[variant]())
     all_of_them = golden(directory, make_prompts([20] * 6, 320), 3, load=load_rounding(form), safety=0.0)
     expected = next(each for each in all_of_them if certain(each) == each.tokens)
-    executor = make_executor(
-        directory, cpu_backend="triton", kv_dtype=form, max_batch_tokens=16, max_sequences=2, max_model_len=64
-    )
+    settings = {"device": DEVICE, f"{DEVICE}_backend": "triton", "kv_dtype": form}
+    executor = make_executor(directory, **settings, max_batch_tokens=16, max_sequences=2, max_model_len=64)
     found = run(executor, start(executor, [expected.prompt], 3), 3, chunk=11)
     assert found == [expected.tokens]
 
