@@ -1,5 +1,6 @@
 """Makes errors as clients see them: the right status, a stable code, and the shape of the API that was asked."""
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -67,7 +68,7 @@ class APIError(BatonError):
         """Returns headers that tell clients when a retry can help, and where it cannot."""
         if self.retry_after is not None:
             milliseconds = f"{max(1, round(1000 * self.retry_after))}"  # the official clients read this one first
-            return {"retry-after": f"{max(1, round(self.retry_after))}", "retry-after-ms": milliseconds}
+            return {"retry-after": f"{max(1, math.ceil(self.retry_after))}", "retry-after-ms": milliseconds}
         if self.status == 401:
             return {"www-authenticate": "Bearer"}
         return {"x-should-retry": "false"} if self.status >= 500 else {}

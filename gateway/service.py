@@ -14,6 +14,7 @@ from core.network.sealing import Sealer, Signer, load_secret
 from core.process.status import StatusFile
 from core.process.tasks import Tasks
 from core.redis.queue import PURPOSE
+from core.redis.rates import RateStore
 from core.redis.records import GatewayRecord, WorkerRecord
 from core.redis.registry import PURPOSE as RECORDS
 from core.redis.registry import listed
@@ -24,6 +25,7 @@ from gateway.adapters import AdapterLoading
 from gateway.errors import unavailable
 from gateway.grammar.checks import GrammarChecks
 from gateway.keys.callers import Callers
+from gateway.keys.limiter import Limiter
 from gateway.openai.admission import Admission
 from gateway.reports.metrics import Metrics
 from gateway.reports.publisher import Publisher
@@ -63,6 +65,7 @@ class Gateway:
         self.callers = Callers(self._keys, parse_objective(config.slo))
         self._store = connect(config.store.redis)
         self._clock = ServerClock()
+        self.limiter = Limiter(RateStore(self._store), self._clock.server_now)
         secret = load_secret(config.store.secret_file)
         self._tenants = Tenants(secret)
         self.workers = WorkerDirectory()
@@ -116,6 +119,7 @@ class Gateway:
             self.discovery.run(),
             self.requests.run(),
             self._publisher.run(self._record),
+            self.limiter.run(),
             self._status.beat(),
             *([_refreshed(self._keys)] if self._keys is not None else []),
         )
@@ -154,16 +158,17 @@ class Gateway:
 
         The first one's request has the id, the others have new ones.
         """
-        if self._drained:
-            raise unavailable("the server is shutting down", "shutting_down")
         requests: list[Request] = []
         try:
+            if self._drained:
+                raise unavailable("the server is shutting down", "shutting_down")
             for number, prompt in enumerate(prompts):
                 name = self.new_id() if number else id
                 requests.append(self._request(prompt, name, received, streaming))
                 await self.requests.open(requests[-1])
         except BaseException:
             self.leave(requests)
+            self.limiter.settle(id, 0)
             raise
         return requests
 
@@ -171,6 +176,8 @@ class Gateway:
         """Ends these requests: their client is gone, or has everything."""
         for request in requests:
             self.requests.leave(request)
+        if requests:
+            self.limiter.settle(requests[0].id, sum(request.used for request in requests))
 
     async def stats(self) -> list[WorkerRecord]:
         """Returns what the workers say of themselves, in the order of their start. Raises `APIError` without Redis."""
@@ -199,6 +206,7 @@ class Gateway:
     async def close(self) -> None:
         """Ends everything."""
         await self._tasks.close()
+        await self.limiter.flush()
         if self.admission is not None:
             await self.admission.close()
             await self._publisher.close(self._record())

@@ -9,8 +9,11 @@ from core.errors import ConfigError
 
 SEALED = frozenset({"/stats", "/metrics"})  # operators' figures are no business of a page
 METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
-HEADERS = "authorization, content-type, x-api-key, x-request-id"  # where a browser does not say which it will send
-EXPOSED = "x-request-id, request-id, retry-after, retry-after-ms, x-should-retry, server-timing"
+HEADERS = "authorization, content-type, x-api-key, x-request-id, x-slo-ttft-ms, x-slo-tpot-ms"  # if it does not say
+_LIMITS = (f"x-ratelimit-{name}-{what}" for what in ("requests", "tokens") for name in ("limit", "remaining", "reset"))
+EXPOSED = ", ".join(
+    ("x-request-id", "request-id", "retry-after", "retry-after-ms", "x-should-retry", "server-timing", *_LIMITS)
+)
 MAX_AGE = "600"  # s for which a browser need not ask again
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+|null", re.IGNORECASE)
 _NAMES = re.compile(r"[\w!#$%&'*+.^`|~,\- ]{1,2048}", re.ASCII)  # names of headers

@@ -45,6 +45,7 @@ class Serving:
         Raises `APIError`, also while nobody can take the request.
         """
         gateway = self.gateway
+        gateway.limiter.check(caller(request))
         values = gateway.front().values() if ids else FEW_VALUES
         return await parsed(parse, await read_body(request, gateway.config.max_body, values, self._room))
 
@@ -58,7 +59,9 @@ class Serving:
         end: Callable[[APIError], bytes] = openai_end,
     ) -> Response:
         """Answers what was admitted, at once or with events, in the shape that `shape` makes. Raises `APIError`."""
-        open = await self.gateway.open(admitted.prompts, self.id_of(request), received, streaming)
+        id, tokens = self.id_of(request), sum(prompt.reserved for prompt in admitted.prompts)
+        request.state.told.update(await self.gateway.limiter.admit(caller(request), id, tokens))
+        open = await self.gateway.open(admitted.prompts, id, received, streaming)
         streams = [stream for one in open for stream in one.streams]
         parsers = [admitted.parser() for _ in streams]
         if streaming:

@@ -50,9 +50,11 @@ class Surface:
         if is_anthropic(path):
             headers["request-id"] = id
 
+        told: dict[str, str] = scope["state"].setdefault("told", {})  # what whoever answers has to tell beside it
+
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(headers)
+                MutableHeaders(scope=message).update({**told, **headers})
             await send(message)
 
         if scope["method"] == "OPTIONS" and is_preflight(asked):  # browsers send no key with it

@@ -40,6 +40,7 @@ FEW_VALUES = 1 << 16  # … which are no token ids, such as the parts of message
 AT_ONCE = 2  # prompts that are tokenized at once, of the long ones and of the others
 RENDER_SECONDS = 10.0  # s in which a long prompt has to be rendered and tokenized
 ARGUMENT_VALUES = 8192  # that the arguments of all earlier calls may have
+UNBOUNDED = 512  # tokens that are counted for an answer beforehand if nobody has bounded it
 TAIL = 32  # tokens of a prompt in which it shows whether thinking has begun
 
 T = TypeVar("T")
@@ -299,6 +300,7 @@ class Admission:
             markers=self.tokenizer.special_texts() if body.skip_special_tokens is False else tuple(markers),
             with_stop=bool(body.include_stop_str_in_output),
             objective=caller.objective,
+            reserved=len(prompt) + samples_of(body) * (limit or min(default or room, room, UNBOUNDED)),
         )
 
 

@@ -7,7 +7,7 @@ from msgspec import structs
 from core.messages.job import AnyJob
 from core.scores import Scores
 from gateway.requests.attempt import Attempt
-from gateway.requests.sample import Sample
+from gateway.requests.sample import Sample, State
 from gateway.requests.stream import Stream
 from gateway.workers.router import Route
 
@@ -28,6 +28,14 @@ class Request:
     def ended(self) -> bool:
         """Returns whether every sample has had its end."""
         return all(sample.ended for sample in self.samples)
+
+    @property
+    def used(self) -> int:
+        """Counts the tokens of prompt and answers so far. One that failed before its first token has used none."""
+        output = sum(len(sample.tokens) for sample in self.samples)
+        if not output and all(sample.state is State.FAILED for sample in self.samples):
+            return 0
+        return self.samples[0].prompt.prompt_tokens + output
 
     @property
     def prompt_scores(self) -> Scores | None:

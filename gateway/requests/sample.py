@@ -88,6 +88,7 @@ class AdmittedPrompt(Struct, frozen=True):
     markers: tuple[str, ...] = ()  # special tokens that are written out, which are left away otherwise
     with_stop: bool = False  # what ended the answer is part of its text
     objective: Objective = NO_OBJECTIVE  # what is wanted of its times, from its receipt on
+    reserved: int = 0  # tokens of prompt and answers that are counted for its caller until they are known
 
 
 class Sample:

@@ -1,0 +1,144 @@
+"""Holds callers to the limits of their keys, over all gateways: counts before a request begins, corrects at its end.
+
+A request is counted with the tokens that it may use. What it has not used is given back at its end, and what it used
+beyond (an answer that nobody had bounded) is added then. While a refusal is fresh, others of the same key are refused
+without asking Redis, so that a flood costs neither Redis nor those within the limit.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from core.errors import StoreUnavailable
+from core.redis.rates import LEASE, Amounts, Change, RateStore, tick_of
+from core.redis.store import Outage
+from gateway.errors import APIError, unavailable
+from gateway.keys.caller import Caller
+from gateway.keys.remaining import LimitReached, Remaining
+
+FRESH = 0.1  # s for which a refusal stands for those that come behind it
+CHANGES = 65536  # corrections that wait to be sent; of more the oldest are dropped, for their minute is over soon
+AT_ONCE = 512  # corrections of one trip
+log = logging.getLogger("baton.gateway")
+
+
+class _Open(Struct, frozen=True):
+    """Holds what was counted for a request in progress."""
+
+    caller: Caller
+    tick: int
+    tokens: int
+
+
+class _Refusal(Struct, frozen=True):
+    """Remembers why a request was refused, and for how long that holds for others of its key."""
+
+    error: LimitReached
+    at: float  # server time, s
+    until: float  # server time, s
+    tokens: int  # a request of fewer may be within the limit
+
+
+class Limiter:
+    """Counts the requests of callers that have limits; others cost nothing here. `now` is the Redis server's time."""
+
+    def __init__(self, rates: RateStore, now: Callable[[], float]) -> None:
+        self._rates = rates
+        self._now = now
+        self._open: dict[str, _Open] = {}  # by the id of the request
+        self._refused: dict[str, _Refusal] = {}  # by the id of the key
+        self._changes: deque[Change] = deque(maxlen=CHANGES)
+        self._news = asyncio.Event()
+        self._outage = Outage(log, "what requests have not used of their limits is not given back")
+
+    def check(self, caller: Caller) -> None:
+        """Refuses what is known to be beyond a limit, before its body is read. Raises `APIError` (429)."""
+        if caller.limits:
+            self._still_refused(caller, 0)
+
+    async def admit(self, caller: Caller, request: str, tokens: int) -> Mapping[str, str]:
+        """Counts a request that may use so many tokens, and returns headers that tell what is left of the limits.
+
+        Raises `APIError`: 429 beyond a limit, 400 for more tokens than a minute has, 503 without Redis.
+        """
+        limits = caller.limits
+        if not limits:
+            return {}
+        most = limits.tokens_per_minute
+        if most and tokens > most:
+            message = f"prompt and answer may have {tokens} tokens, and this key may use {most} per minute"
+            raise APIError(400, message, code="more_than_a_minute")
+        self._still_refused(caller, tokens)
+        amounts = Amounts(
+            1 if limits.requests_per_minute else None, tokens if most else None, 1 if limits.concurrency else None
+        )
+        now = self._now()
+        try:
+            counted = await self._rates.add(caller.key, request, amounts, now)
+        except StoreUnavailable:
+            message = "the limits of this key cannot be counted, because Redis is away"
+            raise unavailable(message, "limits_unavailable", 2.0) from None
+        remaining = Remaining.of(limits, counted, now)
+        error = remaining.refusal(tokens)
+        if error is None:
+            self._open[request] = _Open(caller, tick_of(now), tokens)
+            return remaining.headers()
+        self._change(Change(caller.key, request, tick_of(now), -(amounts.requests or 0), -(amounts.tokens or 0), True))
+        of_tokens = bool(most) and remaining.tokens.used > most
+        self._refused[caller.key] = _Refusal(
+            error, now, now + min(FRESH, error.retry_after or 0.0), tokens if of_tokens else 0
+        )
+        raise error
+
+    def settle(self, request: str, used: int) -> None:
+        """Ends a request that has used so many tokens. One that is not in progress changes nothing."""
+        if (open := self._open.pop(request, None)) is None:
+            return
+        limits = open.caller.limits
+        more = used - open.tokens if limits.tokens_per_minute else 0
+        if more or limits.concurrency:
+            tick = open.tick if more < 0 else tick_of(self._now())
+            self._change(Change(open.caller.key, request, tick, 0, more, bool(limits.concurrency)))
+
+    async def run(self) -> None:
+        """Sends corrections to Redis as they come, and renews leases in time, until cancelled."""
+        due = self._now()
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, due - self._now())):
+                    await self._news.wait()
+            except TimeoutError:
+                due = self._now() + LEASE / 3
+                await self.flush(renew=True)
+            else:
+                await self.flush()
+
+    async def flush(self, renew: bool = False) -> None:
+        """Sends all corrections. What does not arrive is forgotten: a minute later it would change nothing."""
+        self._news.clear()
+        leases = [(one.caller.key, id) for id, one in self._open.items() if one.caller.limits.concurrency and renew]
+        try:
+            while self._changes or leases:
+                changes = [self._changes.popleft() for _ in range(min(AT_ONCE, len(self._changes)))]
+                await self._rates.settle(changes, leases, self._now())
+                leases = []
+                self._outage.ends()
+        except StoreUnavailable as error:
+            self._outage.begins(error)
+
+    def _change(self, change: Change) -> None:
+        self._changes.append(change)
+        self._news.set()
+
+    def _still_refused(self, caller: Caller, tokens: int) -> None:
+        refusal = self._refused.get(caller.key)
+        if refusal is None:
+            return
+        now, error = self._now(), refusal.error
+        if now >= refusal.until:
+            del self._refused[caller.key]
+        elif tokens >= refusal.tokens:
+            raise LimitReached(error.message, max(0.001, (error.retry_after or 0) + refusal.at - now), error.told)

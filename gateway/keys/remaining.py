@@ -1,0 +1,75 @@
+"""Says what is left of a key's limits, in headers as OpenAI sends them, and in a sentence where nothing is. Pure."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from core.redis.rates import Counted
+from gateway.errors import APIError
+from gateway.keys.caller import Limits
+from gateway.keys.window import Window
+
+SLOT_SECONDS = 1.0  # s after which one of the requests in progress may have ended
+
+
+class LimitReached(APIError):
+    """Refuses a request that is beyond a limit of its key, and tells what is left of each."""
+
+    def __init__(self, message: str, retry_after: float, told: Mapping[str, str]) -> None:
+        super().__init__(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=retry_after)
+        self.told = told
+
+    def headers(self) -> Mapping[str, str]:
+        """Returns when to come back, and what is left."""
+        return {**super().headers(), **self.told}
+
+
+class Remaining(Struct, frozen=True):
+    """Holds what a key has used when a request is counted, the request's own among it."""
+
+    limits: Limits
+    requests: Window
+    tokens: Window
+    leases: int
+
+    @staticmethod
+    def of(limits: Limits, counted: Counted, now: float) -> "Remaining":
+        """Looks at counts at a moment of the server's time, s."""
+        return Remaining(limits, Window(counted.requests, now), Window(counted.tokens, now), counted.leases)
+
+    def headers(self) -> dict[str, str]:
+        """Returns `x-ratelimit-*` of what is limited by the minute; `reset` is when all of it is there again."""
+        told = {}
+        bounds = (("requests", self.limits.requests_per_minute), ("tokens", self.limits.tokens_per_minute))
+        for (what, most), window in zip(bounds, (self.requests, self.tokens), strict=True):
+            if most:
+                told[f"x-ratelimit-limit-{what}"] = f"{most}"
+                told[f"x-ratelimit-remaining-{what}"] = f"{max(0, most - window.used)}"
+                told[f"x-ratelimit-reset-{what}"] = duration(window.empty())
+        return told
+
+    def refusal(self, tokens: int) -> LimitReached | None:
+        """Returns why a request that may use so many tokens is beyond a limit; None if it is not."""
+        limits, told = self.limits, self.headers()
+        if limits.concurrency and self.leases > limits.concurrency:
+            message = f"this key may have {limits.concurrency} requests in progress, and has them"
+            return LimitReached(message, SLOT_SECONDS, told)
+        if limits.requests_per_minute and self.requests.used > limits.requests_per_minute:
+            wait = self.requests.wait(limits.requests_per_minute)
+            message = f"this key may send {limits.requests_per_minute} requests per minute, and has sent them"
+            return LimitReached(f"{message}; the next one fits in {duration(wait)}", wait, told)
+        if limits.tokens_per_minute and self.tokens.used > limits.tokens_per_minute:
+            wait = self.tokens.wait(limits.tokens_per_minute)
+            used = max(0, self.tokens.used - tokens)
+            message = f"this key may use {limits.tokens_per_minute} tokens per minute and has used {used}"
+            return LimitReached(f"{message}; {tokens} more fit in {duration(wait)}", wait, told)
+        return None
+
+
+def duration(seconds: float) -> str:
+    """Writes a time as OpenAI does: `17ms`, `8.64s`, `1m0.5s`."""
+    milliseconds = round(1000 * seconds)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms"
+    minutes, rest = divmod(milliseconds, 60_000)
+    return (f"{minutes}m" if minutes else "") + f"{rest / 1000:g}s"

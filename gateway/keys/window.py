@@ -1,0 +1,33 @@
+"""Says how much of a limit is left, from counts by tick, and when more will be. Pure: time is an argument."""
+
+from collections.abc import Mapping
+
+from core.redis.rates import TICK, TICKS
+
+WINDOW = TICK * TICKS  # s
+
+
+class Window:
+    """Looks at the last minute of some counts. A tick counts for as long as any of it is in there."""
+
+    def __init__(self, counts: Mapping[int, int], now: float) -> None:
+        self._now = now
+        self._counts = sorted((tick, count) for tick, count in counts.items() if self._leaves(tick) > 0 and count)
+        self.used = max(0, sum(count for _, count in self._counts))
+
+    def wait(self, fits: int) -> float:
+        """Returns the s until no more than `fits` are used, if nothing is added meanwhile; 0: now."""
+        used, wait = self.used, 0.0
+        for tick, count in self._counts:
+            if used <= fits:
+                break
+            used, wait = used - count, self._leaves(tick)
+        return wait
+
+    def empty(self) -> float:
+        """Returns the s until nothing is used any more."""
+        return self._leaves(self._counts[-1][0]) if self._counts else 0.0
+
+    def _leaves(self, tick: int) -> float:
+        """Returns the s after which a tick counts no more."""
+        return (tick + 1) * TICK + WINDOW - self._now
