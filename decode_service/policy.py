@@ -114,12 +114,12 @@ class DecodePolicy:
         if not self._adapters.has(opened.prompt.adapter):
             self._tell_io(RoomRefused(handoff, NO_ADAPTER, "the decode worker lacks the request's adapter", True))
             return
-        deadline = now + opened.remaining_ms / 1000
+        deadline, due = now + opened.remaining_ms / 1000, now + opened.due_ms / 1000
         try:
             check_tokens(opened.prompt.token_ids, self._vocab_size)
             sent = opened.form.block_tokens
             members = [
-                Sequence(key, opened.gateway, opened.prompt, deadline, landing=True, sent_block_tokens=sent)
+                Sequence(key, opened.gateway, opened.prompt, deadline, landing=True, due=due, sent_block_tokens=sent)
                 for key in keys
             ]
             self._add(SequenceGroup(members, handoff, now))

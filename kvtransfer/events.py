@@ -33,6 +33,7 @@ class OpenHandoff(Struct, frozen=True):
     job: PrefillJob
     samples: tuple[int, ...]  # of the job's samples those that still live
     deadline: float  # s, of the local clock
+    due: float  # s, of the local clock: when its first token is wanted
     blocks: Tables  # of the prompt; those of a window follow, if they are not all taken yet
 
 

@@ -7,7 +7,6 @@ wait in a line of their own, and prompts for others pass them.
 """
 
 import logging
-from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from core.messages.job import AnyJob, PrefillJob
 from core.redis.records import HeldBlocks, Load
 from core.scores import Scores
 from engine.plan import Plan
+from engine.schedule.line import Line
 from engine.schedule.progress import Progress, may_do_better, reason_of
 from engine.schedule.sequence import Sequence, SequenceState
 from kvtransfer.events import AbortHandoff, BlocksTaken, Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
@@ -73,7 +73,8 @@ class PrefillPolicy:
         share = parts.life.config.transfer.waiting_share
         self._shares = [max(1, int(share * pool.total)) for pool in parts.blocks.groups]  # blocks of each KV group
         self._held: dict[str, list[int]] = {}  # blocks of each KV group that are on their way, by decode worker
-        self._lines: dict[str, deque[SequenceGroup]] = {}  # groups that wait for their decode worker's share
+        self._lines: dict[str, Line] = {}  # by decode worker, the stems of groups that wait for room in its share
+        self._waiting: dict[Sequence, SequenceGroup] = {}  # those groups, by their stems
         self._counts = {"handoffs": 0, "bytes": 0}  # that decode workers have accepted
 
     # receive --------------------------------------------------------------------------------------------------------
@@ -106,7 +107,8 @@ class PrefillPolicy:
             self._refuse(job, "malformed", str(error), retryable=False)
             return
         self._by_key |= dict.fromkeys(group.living, group)
-        self._lines.setdefault(job.decode_epoch, deque()).append(group)
+        self._waiting[group.stem] = group
+        self._lines.setdefault(job.decode_epoch, Line()).insert(group.stem)
         self._advance(job.decode_epoch)
 
     def _refuse(self, job: AnyJob, reason: str, message: str, *, retryable: bool) -> None:
@@ -114,11 +116,13 @@ class PrefillPolicy:
             self._tell_io(Fail(key, Failure(reason, message, retryable)))
 
     def _advance(self, peer: str) -> None:
-        """Gives the scheduler the groups at the head of a decode worker's line, while its share has room."""
-        line = self._lines[peer]
-        while line and self._fits(line[0]):
-            self._add(line.popleft())
-        if not line:
+        """Gives the scheduler the groups whose turn it is in a decode worker's line, while its share has room."""
+        line, now = self._lines[peer], self._clock.now()
+        while len(line) and self._fits(self._waiting[stem := line.first(now)]):
+            line.charge(stem, len(stem.tokens))
+            line.remove(stem)
+            self._add(self._waiting.pop(stem))
+        if not len(line):
             del self._lines[peer]
 
     def _fits(self, group: SequenceGroup) -> bool:
@@ -182,8 +186,8 @@ class PrefillPolicy:
             blocks = tuple([self._pin(group, number) for number in range(len(self._groups))])
             group.opened = True
             samples = tuple(key.sample for key in group.living)
-            deadline = self._clock.local(group.job.deadline)
-            self._tell_io(OpenHandoff(stem.id, group.job, samples, deadline, blocks))
+            deadline, due = self._clock.local(group.job.deadline), self._clock.local(stem.due)
+            self._tell_io(OpenHandoff(stem.id, group.job, samples, deadline, due, blocks))
 
     def _pin(self, group: SequenceGroup, number: int) -> list[int]:
         """Keeps the blocks of a KV group that will move, and returns its table; [] while not all of them are taken."""
@@ -311,8 +315,8 @@ class PrefillPolicy:
             self._held[peer] = [own - need for own, need in zip(self._held[peer], self._need(group), strict=True)]
             if not any(self._held[peer]):
                 del self._held[peer]
-        elif group in self._lines[peer]:
-            self._lines[peer].remove(group)
+        elif self._waiting.pop(group.stem, None) is not None:
+            self._lines[peer].remove(group.stem)
         else:
             return  # it could never fit
         if peer in self._lines:

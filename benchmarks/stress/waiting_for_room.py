@@ -72,7 +72,7 @@ def _opened(number: int, tokens: int) -> OpenHandoff:
         decode_epoch=DECODE,
         decode_address="",
     )
-    return OpenHandoff(number, job, (0,), 1e9, ())
+    return OpenHandoff(number, job, (0,), 1e9, 1e9, ())
 
 
 def rows(most: int, tokens: int) -> Iterator[str]:

@@ -168,7 +168,7 @@ class Near:
         )
         self._done[number] = asyncio.Event()
         now, blocks = time.monotonic(), list(range(1, 1 + count))
-        self.outbound.handle(OpenHandoff(number, job, job.samples, now + SECONDS, (blocks,)))
+        self.outbound.handle(OpenHandoff(number, job, job.samples, now + SECONDS, now, (blocks,)))
         for layer in range(LAYERS):
             self.outbound.handle(LayerReady(number, 0, layer, count))
         self.outbound.handle(CommitHandoff(number, [Branch(0, [1])], Stages(), now))

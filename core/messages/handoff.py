@@ -46,6 +46,7 @@ class Open(Handoff, frozen=True, kw_only=True, tag="open"):
     gateway: Name  # its epoch
     prompt: Prompt
     remaining_ms: float  # until the request's deadline
+    due_ms: float  # until its first token is due; negative: it is late
     fingerprint: Name  # of the sender's pool
     form: WireForm  # of the blocks that will come
     version: int = VERSION

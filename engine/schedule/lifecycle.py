@@ -9,8 +9,10 @@ from itertools import chain
 from msgspec import structs
 
 from core.redis.records import KVCounts
+from engine.blocks.finding import Found
 from engine.blocks.manager import BlockManager
-from engine.schedule.admission import Admission, InOrder
+from engine.schedule.admission import Admission
+from engine.schedule.line import InOrder
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.shared_landings import SharedLandings
@@ -19,7 +21,10 @@ from engine.schedule.shared_landings import SharedLandings
 class Lifecycle:
     """Keeps sequences by state, and carries out each move between states."""
 
-    def __init__(self, blocks: BlockManager, admission: Admission, readiness: Readiness | None) -> None:
+    def __init__(
+        self, blocks: BlockManager, admission: Admission, readiness: Readiness | None, max_sequences: int
+    ) -> None:
+        """Begins with nobody. `max_sequences`: sequences that run or land at once."""
         self.live: dict[int, Sequence] = {}  # by id: all sequences that have not ended
         self.running = InOrder()
         self.landing = InOrder()
@@ -30,7 +35,9 @@ class Lifecycle:
         self._blocks = blocks
         self._admission = admission
         self._readiness = readiness
+        self._max_sequences = max_sequences
         self._arrivals = 0
+        self._admitted: list[Sequence] = []  # for the next `take_admitted`
 
     def enter(self, members: list[Sequence], step: int) -> None:
         """Gives new sequences their ids, in order; the first waits for blocks, the others for its first token.
@@ -48,7 +55,7 @@ class Lifecycle:
             branch.stem, branch.state = stem, SequenceState.BRANCH
         if not stem.landing:
             stem.to_compute = len(stem.tokens) - self._admission.find(stem, step).tokens
-        self._admission.queue.insert(stem)
+        self._admission.line.insert(stem)
         self.next_deadline = min(self.next_deadline, stem.deadline)
 
     def occupied(self) -> int:
@@ -57,20 +64,50 @@ class Lifecycle:
 
     def waiting(self) -> int:
         """Counts the sequences that wait for blocks, or for somebody else's landing."""
-        return len(self._admission.queue) + len(self._shared_landings)
+        return len(self._admission.line) + len(self._shared_landings)
 
-    def awaits_landing(self, sequence: Sequence, held: int) -> bool:
-        """Lets the head of the queue leave it, to wait for another sequence's landing, if that is worth it.
+    def admit_head(self, now: float, step: int) -> Sequence | None:
+        """Admits the head of the line if it fits; `step` is being planned."""
+        line = self._admission.line
+        if len(line) and self.occupied() >= self._max_sequences:
+            return None  # whoever comes first; a look into the cache would cost each step the length of its prompt
+        while len(line):
+            sequence = line.first(now)
+            found = self._admission.find(sequence, step)
+            if not (sequence.landing and self._shared_landings.wait(sequence, found.whole_blocks)):
+                return sequence if self._take_blocks(sequence, found, now) else None
+            line.remove(sequence)  # it waits for another one's landing instead
+        return None
 
-        `held` whole blocks of it are here. Returns whether it waits.
-        """
-        if not self._shared_landings.wait(sequence, held):
+    def admit(self, sequence: Sequence, now: float, step: int) -> bool:
+        """Admits one that is in line, though not at its head, if it fits."""
+        return self._take_blocks(sequence, self._admission.find(sequence, step), now)
+
+    def surely_fits(self, sequence: Sequence) -> bool:
+        """Tells whether one that is in line would be admitted now, even if nothing of it were in the cache."""
+        others = self.occupied()
+        room = others + 1 + len(sequence.branches) <= self._max_sequences
+        return room and self._admission.surely_fits(sequence, others > 0)
+
+    def take_admitted(self) -> list[Sequence]:
+        """Returns those that got their first blocks since the last call."""
+        admitted, self._admitted = self._admitted, []
+        return [sequence for sequence in admitted if sequence.state is not SequenceState.ENDED]
+
+    def _take_blocks(self, sequence: Sequence, found: Found, now: float) -> bool:
+        others = self.occupied()
+        if others + 1 + len(sequence.branches) > self._max_sequences:
             return False
-        self._admission.queue.remove(sequence)
+        if not self._admission.admit(sequence, found, others > 0):
+            return False
+        if not sequence.preemptions:
+            sequence.admitted_at = now
+            self._admitted.append(sequence)
+        self._start(sequence)
         return True
 
-    def start(self, sequence: Sequence) -> None:
-        """Lets a sequence that has got its blocks, and left the queue, land or run."""
+    def _start(self, sequence: Sequence) -> None:
+        """Lets a sequence that has got its blocks, and left the line, land or run."""
         if sequence.landing:
             sequence.move(SequenceState.LANDING)
             self.landing.insert(sequence)
@@ -118,7 +155,7 @@ class Lifecycle:
         sequence.to_compute = len(sequence.tokens)  # at most: some of its blocks may still be here
         sequence.preemptions += 1
         self.preemptions += 1
-        self._admission.queue.insert(sequence)
+        self._admission.line.insert(sequence)
 
     def register(self, sequence: Sequence, upto: int, step: int | None = None) -> None:
         """Lets others find the KV of the first `upto` tokens.
@@ -175,7 +212,7 @@ class Lifecycle:
         if sequence in self._shared_landings:
             self._shared_landings.leave(sequence)
         elif sequence.state is SequenceState.WAITING:
-            self._admission.queue.remove(sequence)
+            self._admission.line.remove(sequence)
         elif sequence.state is SequenceState.RUNNING:
             self.running.remove(sequence)
         elif sequence.state is SequenceState.LANDING:
@@ -189,7 +226,7 @@ class Lifecycle:
     def _landing_over(self, sequence: Sequence) -> None:
         self.landing.remove(sequence)
         for each in self._shared_landings.conclude(sequence):
-            self._admission.queue.insert(each)
+            self._admission.line.insert(each)
 
     def free(self, sequence: Sequence) -> None:
         """Gives a sequence's blocks back, unless a launched step still writes to them; the cache keeps what is full."""
@@ -227,7 +264,7 @@ class Lifecycle:
         self._blocks.check_invariants(each.blocks for each in [*self.live.values(), *ended.values()] if each.blocks)
         by_state = {state: [each.id for each in self.live.values() if each.state is state] for state in SequenceState}
         queued = [each for each in self.live.values() if each not in self._shared_landings]
-        assert [each.id for each in self._admission.queue] == sorted(
+        assert sorted(each.id for each in self._admission.line) == sorted(
             each.id for each in queued if each.state is SequenceState.WAITING
         )
         assert self.waiting() == len(by_state[SequenceState.WAITING]), "a sequence waits that nobody knows of"

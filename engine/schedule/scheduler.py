@@ -1,9 +1,9 @@
 """Plans what the next step computes: every step admits, grows, finishes and, under pressure, preempts.
 
 Tokens are planned, not phases: a chunk of a prompt and a decode step are the same thing with other lengths. Running
-sequences get their next token first, so that TPOT holds, then prompts get chunks of what is left of the step, in order
-of arrival. Continuous batching after Orca (Yu et al., OSDI 2022); chunks beside decodes after Sarathi-Serve (Agrawal et
-al., OSDI 2024); preemption by recomputing after vLLM (Kwon et al., SOSP 2023).
+sequences get their next token first, so that TPOT holds, then prompts get chunks of what is left of the step, the most
+urgent first (`engine/schedule/line.py`). Continuous batching after Orca (Yu et al., OSDI 2022); chunks beside decodes
+after Sarathi-Serve (Agrawal et al., OSDI 2024); preemption by recomputing after vLLM (Kwon et al., SOSP 2023).
 
 No wait is circular. What prefills has all its blocks and waits for nobody. What lands has all its blocks before a byte
 moves. What decodes waits for blocks only, and the oldest of them is never preempted. Landing and parked sequences hold
@@ -31,6 +31,7 @@ from engine.schedule.lifecycle import Lifecycle, released
 from engine.schedule.progress import CONSTRAINTS, GRAMMAR, NON_FINITE, NONE_LEFT, Progress
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
+from engine.schedule.turns import SHORTER, Turns
 
 USUAL = 0.1
 """The newest step's weight in what a step usually takes."""
@@ -59,6 +60,7 @@ class Scheduler:
         max_in_flight: int = 1,
         chunking: Chunking | None = None,
         readiness: Readiness | None = None,
+        shorter: float = SHORTER,
         fit: StepFit | None = None,
     ) -> None:
         """Plans over the blocks of `blocks`, of which `growth_reserve` of each group stay free for those who run.
@@ -66,8 +68,8 @@ class Scheduler:
         `max_batch_tokens`: tokens of a step. `max_sequences`: sequences that run or land at once, but never more than
         `max_batch_tokens`: each gets a token in every step. `max_model_len`: tokens of a sequence. `max_in_flight`:
         steps that may be launched and not collected, 1 or 2. `chunking`: how prompts are cut beside decodes; None: into
-        all that is left of `max_batch_tokens`. `readiness`: prepares sequences that have a grammar. `fit`: learns what
-        steps cost.
+        all that is left of `max_batch_tokens`. `readiness`: prepares sequences that have a grammar. `shorter`: share of
+        a step's tokens that a long prompt leaves to shorter ones, while there are any. `fit`: learns what steps cost.
         """
         assert max_in_flight in (1, 2), "a PENDING token comes from the step before, not from an older one"
         self._blocks = blocks
@@ -76,7 +78,8 @@ class Scheduler:
         self._max_sequences = min(max_sequences, max_batch_tokens)
         self._max_in_flight = max_in_flight
         self._readiness = readiness
-        self._lifecycle = Lifecycle(blocks, self._admission, readiness)
+        self._lifecycle = Lifecycle(blocks, self._admission, readiness, self._max_sequences)
+        self._turns = Turns(self._admission.line, self._lifecycle, shorter)
         self._acceptance = Acceptance(self._lifecycle)
         self._running, self._landing = self._lifecycle.running, self._lifecycle.landing
         self._chunking = chunking or Chunking()
@@ -86,7 +89,6 @@ class Scheduler:
         self._usual = 0.0  # s that a step takes, as a moving average
         self._launched: deque[Launched] = deque()
         self._applied_at = 0.0  # s, the newest result
-        self._admitted: list[Sequence] = []  # for the next `take_admitted`
         self._planned_steps = 0
         self._steps = 0
         self._prompt_tokens = 0
@@ -112,8 +114,7 @@ class Scheduler:
 
     def take_admitted(self) -> list[Sequence]:
         """Returns those that got their first blocks since the last call: time to Open a handoff, or to Grant one."""
-        admitted, self._admitted = self._admitted, []
-        return [sequence for sequence in admitted if sequence.state is not SequenceState.ENDED]
+        return self._lifecycle.take_admitted()
 
     def take_moves(self) -> list[BlockMove]:
         """Returns what the last plan needs to be done to the blocks' bytes, before anything else touches the pool."""
@@ -187,7 +188,7 @@ class Scheduler:
 
     def _backlog(self) -> Backlog:
         """Counts what is still to be computed of the prompts here, and what decodes."""
-        queue, main = self._admission.queue, self._blocks.groups[self._blocks.main]
+        line, main = self._admission.line, self._blocks.groups[self._blocks.main]
         left = [
             (each.admitted_length - each.computed, each.computed)
             for each in self._prompts
@@ -195,9 +196,9 @@ class Scheduler:
         ]
         decoding = self._decoding if len(self._running) else StepWork()
         return Backlog(
-            prompts=len(queue) + len(left),
-            tokens=queue.tokens + sum(tokens for tokens, _ in left),
-            pairs=queue.pairs + sum(pairs_of(start, tokens) for tokens, start in left),
+            prompts=len(line) + len(left),
+            tokens=line.tokens + sum(tokens for tokens, _ in left),
+            pairs=line.pairs + sum(pairs_of(start, tokens) for tokens, start in left),
             sequences=decoding.sequences,
             context=decoding.context,
             free_blocks=main.available,
@@ -363,23 +364,19 @@ class Scheduler:
         return works, room
 
     def _chunks(self, prompts: list[Sequence], room: int, now: float) -> list[Work]:
-        """Cuts chunks of `room` tokens at most, first from `prompts`, then from those that are admitted."""
+        """Cuts chunks of `room` tokens at most, of prompts in progress and of those that are admitted for it.
+
+        They come one by one: each may share what the ones before it compute in this very step.
+        """
         works: list[Work] = []
-        for sequence in prompts:
-            if room == 0:
-                break
-            works.append(self._work(sequence, self._chunk(sequence, room)))
-            room -= len(works[-1].token_ids)
-        # One by one: each may share what the one before it computes in this very step.
-        while (admitted := self._admit(now, room)) is not None:
-            if not admitted.landing and (count := self._chunk(admitted, room)):
-                works.append(self._work(admitted, count))
-                room -= count
+        for sequence, most in self._turns.take(prompts, room, now, self._planned_steps + 1):
+            if count := self._chunk(sequence, most):
+                works.append(self._work(sequence, count))
         return works
 
     def _chunk(self, sequence: Sequence, room: int) -> int:
         """Counts the tokens of a prompt that are computed next; the last one waits for the sequence's grammar."""
-        left = sequence.length - sequence.planned
+        left = sequence.left
         room = min(room, sequence.capacity - sequence.planned)
         return min(room, left if room < left or self._may_be_sampled(sequence) else left - 1)
 
@@ -397,29 +394,6 @@ class Scheduler:
         """
         candidates = [sequence for sequence in self._running if not sequence.hand_off]
         return max(candidates[1:], key=_gives_way, default=None)
-
-    def _admit(self, now: float, room: int) -> Sequence | None:
-        """Admits the head of the queue if it fits; all but landings need room in this step too."""
-        queue = self._admission.queue
-        others = self._lifecycle.occupied() if len(queue) else 0
-        if others >= self._max_sequences:
-            return None  # whoever comes first; a look into the cache would cost each step the length of its prompt
-        while len(queue) and (room > 0 or queue.first.landing):
-            sequence = queue.first
-            found = self._admission.find(sequence, self._planned_steps + 1)
-            if not (sequence.landing and self._lifecycle.awaits_landing(sequence, found.whole_blocks)):
-                break
-        else:
-            return None
-        if others + 1 + len(sequence.branches) > self._max_sequences:
-            return None
-        if not self._admission.admit(sequence, found, others > 0):
-            return None
-        if not sequence.preemptions:
-            sequence.admitted_at = now
-            self._admitted.append(sequence)
-        self._lifecycle.start(sequence)
-        return sequence
 
     def _work(self, sequence: Sequence, count: int) -> Work:
         """Plans the next `count` tokens of a sequence; the last of all its tokens is sampled from."""

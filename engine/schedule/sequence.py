@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 
 from core.errors import IllegalMove, MessageError
 from core.ids import AttemptKey
@@ -32,6 +33,7 @@ _MOVES = {
     SequenceState.ENDED: (),
 }
 
+PATIENCE = 30.0  # s after which a first token is due where there is no objective
 _UNKNOWN_SAMPLING = Sampling(seed=0)
 _UNKNOWN_LIMITS = Limits(max_tokens=1)
 
@@ -52,6 +54,7 @@ class Sequence:
     limits: Limits = _UNKNOWN_LIMITS  # the request's, over all attempts
     hand_off: bool = False  # parks after the first token of this attempt, unless that ended it
     landing: bool = False  # its KV is still to arrive; `adopt` makes it False
+    due: float = inf  # s, when its first token is wanted; it is no less wanted afterwards
     sent_block_tokens: int = 0  # tokens of the blocks that it arrives in; 0: as many as ours
 
     tokens: list[int] = field(default_factory=list, init=False)
@@ -95,7 +98,8 @@ class Sequence:
     @classmethod
     def of_job(cls, job: Job, key: AttemptKey, *, hand_off: bool) -> "Sequence":
         """Makes the sequence of one of a job's attempts. Raises `MessageError` as the constructor does."""
-        return cls(key, job.sender, job.prompt, job.deadline, job.sampling, job.limits, hand_off=hand_off)
+        due = job.due or job.queued_at + PATIENCE
+        return cls(key, job.sender, job.prompt, job.deadline, job.sampling, job.limits, hand_off=hand_off, due=due)
 
     @property
     def emitted(self) -> int:
@@ -106,6 +110,11 @@ class Sequence:
     def length(self) -> int:
         """Counts the tokens, those included that steps in flight sample."""
         return len(self.tokens) + self.pending
+
+    @property
+    def left(self) -> int:
+        """Counts the tokens that no step has taken yet."""
+        return self.length - self.planned
 
     @property
     def wants_prompt_scores(self) -> bool:

@@ -351,6 +351,7 @@ class Sender:
             gateway=job.sender,
             prompt=job.prompt,
             remaining_ms=max(0.0, self.opened.deadline - now) * 1000,
+            due_ms=(self.opened.due - now) * 1000,
             fingerprint=self._fingerprint,
             form=self.form,
         )

@@ -28,6 +28,7 @@ def opened(tokens: int = 10, request: str = "r1", **changes: Any) -> Open:
         "attempt": 1,
         "gateway": "gateway",
         "remaining_ms": 5000.0,
+        "due_ms": 300.0,
         "fingerprint": "print",
         "form": WireForm("bytes", 4),
     }

@@ -158,6 +158,7 @@ class DecodeMachine(PolicyMachine):
             salt=request.salt,
             priority=request.priority,
             remaining_ms=time * 1000.0,
+            due_ms=30_000.0,
         )
         key = HandoffKey("prefill", self.count)
         self.handoffs[key] = Handoff(message)

@@ -126,6 +126,7 @@ def test_the_search_finds_token_ids_in_a_message(token_ids: list[int]) -> None:
         gateway="g",
         prompt=Prompt(token_ids, len(token_ids)),
         remaining_ms=1.0,
+        due_ms=0.5,
         fingerprint="",
         form=WireForm("fp32", BLOCK),
     )

@@ -100,6 +100,7 @@ class Mutator:
             "version": VERSION,
             "salt": "",
             "remaining_ms": 500.0,
+            "due_ms": 300.0,
         }
         frames = [encode(self._struct(kind, known, odd))]
         if kind.__struct_config__.tag == "layer":

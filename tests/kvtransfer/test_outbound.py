@@ -36,7 +36,7 @@ def opened(address: str) -> OpenHandoff:
         decode_epoch="decode",
         decode_address=address,
     )
-    return OpenHandoff(7, job, (0,), time.monotonic() + 5, ([1, 2, 3],))
+    return OpenHandoff(7, job, (0,), time.monotonic() + 5, time.monotonic() + 1, ([1, 2, 3],))
 
 
 def test_an_open_says_what_the_job_says() -> None:

@@ -97,7 +97,7 @@ def opened(
         "decode_epoch": DECODE,
         "decode_address": "tcp://127.0.0.1:1",
     }
-    return OpenHandoff(handoff, PrefillJob(**(fields | job)), samples, deadline, blocks)
+    return OpenHandoff(handoff, PrefillJob(**(fields | job)), samples, deadline, deadline, blocks)
 
 
 def opening(**changes: Any) -> Open:
@@ -111,6 +111,7 @@ def opening(**changes: Any) -> Open:
         "gateway": "g",
         "prompt": prompt(),
         "remaining_ms": 60_000.0,
+        "due_ms": 300.0,
         "fingerprint": SPEC.fingerprint(),
         "form": SPEC.form(),
     }

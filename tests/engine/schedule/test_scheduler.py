@@ -142,6 +142,43 @@ def test_decodes_come_first_and_chunks_take_what_is_left() -> None:
     assert step(engine) == [(1, 4, 1), (2, 3, 1), (3, 1, 6)]
 
 
+def test_a_long_prompt_leaves_a_share_of_the_steps_to_shorter_ones() -> None:
+    engine, long = scheduler(batch=8), job(40, hand_off=True)
+    engine.add(long)
+    assert step(engine) == [(1, 0, 8)]
+    added(engine, job(6, hand_off=True), job(3, hand_off=True), job(50, hand_off=True))
+    assert step(engine) == [(1, 8, 4), (3, 0, 3), (2, 0, 1)], "the shortest comes first, and nobody longer"
+    assert step(engine) == [(1, 12, 4), (2, 1, 4)]
+    assert step(engine) == [(2, 5, 1), (1, 16, 7)], "it leaves no more than they take"
+    assert step(engine) == [(1, 23, 8)], "nobody longer passes"
+
+
+def test_a_shorter_prompt_does_not_pass_one_that_waits_for_blocks() -> None:
+    engine = scheduler(20, batch=8)
+    added(engine, job(60, hand_off=True))
+    step(engine)
+    added(engine, job(40, hand_off=True), job(4, hand_off=True))  # 15 of 20 blocks are taken, 10 and 1 wanted
+    assert step(engine) == [(1, 8, 8)]
+
+
+def test_the_most_urgent_prompt_is_computed_first() -> None:
+    engine, calm, urgent = scheduler(batch=8), job(60, hand_off=True), job(20, hand_off=True)
+    calm.due, urgent.due = 40.0, 3.0
+    engine.add(calm)
+    assert step(engine) == [(1, 0, 8)]
+    engine.add(urgent)
+    assert [step(engine) for _ in range(3)] == [[(2, 0, 8)], [(2, 8, 8)], [(2, 16, 4), (1, 8, 4)]]
+
+
+def test_a_more_urgent_prompt_without_room_holds_nobody_up() -> None:
+    engine, calm, urgent = scheduler(10, batch=8), job(30, hand_off=True), job(30, hand_off=True)
+    calm.due, urgent.due = 40.0, 3.0
+    added(engine, calm)
+    step(engine)
+    added(engine, urgent)  # 8 of 10 blocks are taken
+    assert step(engine) == [(1, 8, 8)]
+
+
 def test_no_more_sequences_run_than_a_step_has_tokens() -> None:
     engine = scheduler(batch=2, sequences=8)
     added(engine, job(1), job(1), job(1))

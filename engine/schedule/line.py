@@ -1,0 +1,219 @@
+"""Orders those who wait for blocks: tenants take turns by their shares, and each tenant's are in order of urgency.
+
+Who was preempted comes before everybody else, in order of arrival. Then tenants share by weight: a deficit round-robin
+over tokens (Shreedhar and Varghese, "Efficient fair queuing using deficit round robin", SIGCOMM 1995), so that a
+tenant's burst makes that tenant wait. Within a tenant the order is
+
+    urgency = when the first token is due + seconds for each unit of priority
+
+an absolute time, so that whoever waits grows more urgent beside those who come later, and nobody waits for ever.
+Without an objective a first token is due half a minute after its job was queued. One that is late already has lost its
+objective; it goes behind those that are due within `LATE`, and so costs nobody theirs.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from itertools import count
+from math import ceil, inf
+from operator import attrgetter, itemgetter
+from typing import NamedTuple
+
+from core.costs.steps import pairs_of
+from engine.schedule.sequence import Sequence
+
+LATE = 30.0  # s
+PRIORITY = 1.0  # s for each unit of priority …
+MOST_PRIORITY = 60.0  # … and for all of them at most
+QUANTUM = 512  # tokens that a tenant of weight 1 is given in a round
+
+number = attrgetter("id")
+
+
+class InOrder:
+    """Keeps sequences in the order in which their engine got them."""
+
+    def __init__(self) -> None:
+        self._sequences: list[Sequence] = []
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._sequences)
+
+    @property
+    def first(self) -> Sequence:
+        """Returns the earliest; there must be one."""
+        return self._sequences[0]
+
+    def insert(self, sequence: Sequence) -> None:
+        """Puts a sequence at its place."""
+        insort(self._sequences, sequence, key=number)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Takes a sequence out; it must be in."""
+        place = bisect_left(self._sequences, sequence.id, key=number)
+        assert self._sequences[place] is sequence
+        del self._sequences[place]
+
+
+def urgency(sequence: Sequence, now: float) -> float:
+    """Returns a time in s, lower for the more urgent; `now` is on the clock of the sequence's deadline."""
+    due = sequence.due + LATE * (sequence.due < now)
+    return due + max(-MOST_PRIORITY, min(MOST_PRIORITY, PRIORITY * sequence.prompt.priority))
+
+
+class Place(NamedTuple):
+    """Says where one stands among those of its tenant: the lower, the earlier."""
+
+    urgency: float  # s
+    arrival: int  # the engine's number, or that of its coming where it has none yet
+
+
+class Tenant:
+    """Keeps those of one tenant who wait, and what it may still take in its turn."""
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight  # as the last one that came had it
+        self.deficit = 0.0  # tokens
+        self._coming = count(1)
+        self._places: dict[Sequence, Place] = {}
+        self._waiting: list[tuple[Place, Sequence]] = []  # in order
+        self._by_length: list[tuple[int, int, Sequence]] = []  # a heap; some have left
+        self._by_due: list[tuple[float, int, Sequence]] = []  # a heap of those who are not late; some have left
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return (sequence for _, sequence in self._waiting)
+
+    def insert(self, sequence: Sequence) -> None:
+        """Puts a sequence at its place; it is not late before somebody looks."""
+        arrival = sequence.id or next(self._coming)
+        self._put(sequence, Place(urgency(sequence, -inf), arrival))
+        heappush(self._by_due, (sequence.due, arrival, sequence))
+        heappush(self._by_length, (_cost(sequence), arrival, sequence))
+
+    def remove(self, sequence: Sequence) -> None:
+        """Takes a sequence out; it must be in."""
+        self._take(sequence)
+        if len(self._by_length) + len(self._by_due) > 4 * len(self._waiting) + 32:
+            self._by_length = [each for each in self._by_length if each[2] in self._places]
+            self._by_due = [each for each in self._by_due if each[2] in self._places]
+            heapify(self._by_length)
+            heapify(self._by_due)
+
+    def first(self, now: float) -> Sequence:
+        """Returns the most urgent; there must be one."""
+        while self._by_due and self._by_due[0][0] < now:
+            _, _, late = heappop(self._by_due)
+            if late in self._places:
+                self._put(late, Place(urgency(late, now), self._take(late).arrival))
+        return self._waiting[0][1]
+
+    def shortest(self) -> Sequence:
+        """Returns the one with the fewest tokens to compute; there must be one."""
+        while self._by_length[0][2] not in self._places:
+            heappop(self._by_length)
+        return self._by_length[0][2]
+
+    def _put(self, sequence: Sequence, place: Place) -> None:
+        self._places[sequence] = place
+        insort(self._waiting, (place, sequence))
+
+    def _take(self, sequence: Sequence) -> Place:
+        place = self._places.pop(sequence)
+        at = bisect_left(self._waiting, place, key=itemgetter(0))
+        assert self._waiting[at][1] is sequence
+        del self._waiting[at]
+        return place
+
+
+class Line:
+    """Keeps those who wait for blocks. `now` is on the clock of their deadlines."""
+
+    def __init__(self) -> None:
+        self.tokens = 0  # that will be computed for those in line, as far as it was known when they came
+        self.pairs = 0.0  # of such a token and one that it attends to
+        self._preempted = InOrder()
+        self._tenants: dict[str, Tenant] = {}  # in the order of their turns; the first one's turn it is
+
+    def __len__(self) -> int:
+        return len(self._preempted) + sum(len(tenant) for tenant in self._tenants.values())
+
+    def __iter__(self) -> Iterator[Sequence]:
+        yield from self._preempted
+        for tenant in self._tenants.values():
+            yield from tenant
+
+    def insert(self, sequence: Sequence) -> None:
+        """Puts a sequence in line, `to_compute` tokens of which will be computed."""
+        self._count(sequence, 1)
+        if sequence.preemptions:
+            self._preempted.insert(sequence)
+            return
+        prompt = sequence.prompt
+        tenant = self._tenants.get(prompt.tenant)
+        if tenant is None:
+            tenant = self._tenants[prompt.tenant] = Tenant(prompt.weight)
+        tenant.weight = prompt.weight
+        tenant.insert(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Takes a sequence out; it must be in, and need as much as when it came."""
+        self._count(sequence, -1)
+        if sequence.preemptions:
+            self._preempted.remove(sequence)
+            return
+        name = sequence.prompt.tenant
+        self._tenants[name].remove(sequence)
+        if not len(self._tenants[name]):
+            del self._tenants[name]
+
+    def charge(self, sequence: Sequence, tokens: int) -> None:
+        """Counts `tokens` that are computed for one that is still in line to its tenant."""
+        if not sequence.preemptions:
+            self._tenants[sequence.prompt.tenant].deficit -= tokens
+
+    def first(self, now: float) -> Sequence:
+        """Returns whose turn it is; there must be somebody."""
+        return self._preempted.first if len(self._preempted) else self._turn(now).first(now)
+
+    def shortest(self, now: float) -> Sequence | None:
+        """Returns the shortest of the tenant whose turn it is; None: somebody else has to come first."""
+        return None if len(self._preempted) or not self._tenants else self._turn(now).shortest()
+
+    def _count(self, sequence: Sequence, sign: int) -> None:
+        tokens = sequence.to_compute
+        self.tokens += sign * tokens
+        self.pairs += sign * pairs_of(len(sequence.tokens) - tokens, tokens)
+
+    def _turn(self, now: float) -> Tenant:
+        """Returns the tenant whose turn it is, after as many rounds as it takes until one of them has saved enough."""
+        tenants = list(self._tenants.values())
+        turn = tenants[0]
+        if len(tenants) == 1:
+            turn.deficit = 0.0  # what nobody else wanted is no debt
+            return turn
+        if turn.deficit >= _cost(turn.first(now)):
+            return turn
+        # The one whose turn it was comes last in each round. Rounds in which nobody saves enough are skipped.
+        order = [*tenants[1:], turn]
+        rounds = [
+            max(1, ceil((_cost(each.first(now)) - each.deficit) / (QUANTUM * each.weight))) for each in order
+        ]
+        last = min(rounds)
+        place = rounds.index(last)
+        for at, each in enumerate(order):
+            each.deficit += (last if at <= place else last - 1) * QUANTUM * each.weight
+        names = list(self._tenants)
+        names = [*names[1:], names[0]]
+        self._tenants = {name: self._tenants[name] for name in [*names[place:], *names[:place]]}
+        return order[place]
+
+
+def _cost(sequence: Sequence) -> int:
+    """Returns the tokens that are counted to a tenant: those that will be computed, or all where nobody has looked."""
+    return sequence.to_compute or len(sequence.tokens)
