@@ -201,9 +201,7 @@ class Line:
             return turn
         # The one whose turn it was comes last in each round. Rounds in which nobody saves enough are skipped.
         order = [*tenants[1:], turn]
-        rounds = [
-            max(1, ceil((_cost(each.first(now)) - each.deficit) / (QUANTUM * each.weight))) for each in order
-        ]
+        rounds = [max(1, ceil((_cost(each.first(now)) - each.deficit) / (QUANTUM * each.weight))) for each in order]
         last = min(rounds)
         place = rounds.index(last)
         for at, each in enumerate(order):
