@@ -24,6 +24,7 @@ if importlib.util.find_spec("triton") is None:
 
 from benchmarks.kernels.block_copy import Encode
 from benchmarks.kernels.case import Size
+from benchmarks.kernels.quantized.row_product import RowProduct
 from benchmarks.kernels.rows import MODULES, Wanted, rows
 from benchmarks.simulated.compile_only import SHARED, VERSION, CompileOnly, compiling
 from kernels.block_copy import unsupported
@@ -53,9 +54,14 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def launched_on(sm: int, wanted: Wanted) -> bool:
-    """Tells whether a model launches this row on such a GPU: where there is no fp8, PyTorch's operators encode it."""
+    """Tells whether a model launches this row on such a GPU: where there is no fp8, PyTorch's operators encode it.
+
+    Nor are rows quantized for a product that the device does not do, or slowly.
+    """
     shape = wanted.shape
     with assumed(*divmod(sm, 10)):
+        if isinstance(shape, RowProduct):
+            return shape.runs_on(META)
         return not isinstance(shape, Encode) or not unsupported(shape.block, shape.heads.dim, shape.code, META)
 
 

@@ -14,7 +14,8 @@ from benchmarks.kernels.case import Limit, Rows, Shape, Size
 from benchmarks.kernels.moe import experts, experts_prefill, route, sort_by_expert
 from benchmarks.kernels.quantized import experts as quantized_experts
 from benchmarks.kernels.quantized import experts_prefill as quantized_experts_prefill
-from benchmarks.kernels.quantized import numbers, product, product_prefill
+from benchmarks.kernels.quantized import gate_rows, norm_rows, numbers, product, product_prefill, row_product
+from benchmarks.kernels.quantized import rows as quantized_rows
 from benchmarks.kernels.sampling import forbid_tokens, penalize, sample, score_floor, token_mask, token_scores
 
 MODULES: dict[str, Rows] = {
@@ -34,6 +35,10 @@ MODULES: dict[str, Rows] = {
     "quantized_product": product,
     "quantized_product_prefill": product_prefill,
     "quantized_numbers": numbers,
+    "quantized_row_product": row_product,
+    "quantized_rows": quantized_rows,
+    "quantized_norm_rows": norm_rows,
+    "quantized_gate_rows": gate_rows,
     "quantized_experts": quantized_experts,
     "quantized_experts_prefill": quantized_experts_prefill,
     "lora": lora,

@@ -12,11 +12,11 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gate import Activation, activate, gate
-from kernels.quantized.rows import CANDIDATES, RowForm, Rows, config_for, quantize_rows, room, store_row, unsupported
-from kernels.sizes import power_of_two
+from kernels.quantized.rows import CANDIDATES as OF_ROWS
+from kernels.quantized.rows import RowForm, Rows, config_for, quantize_rows, room, store_row, tile_of, unsupported
 from kernels.tuning import Config
 
-__all__ = ["CANDIDATES", "gate_rows", "reference"]
+CANDIDATES = OF_ROWS
 
 
 def gate_rows(gate_up: Tensor, activation: Activation, form: RowForm, *, config: Config | None = None) -> Rows:
@@ -29,14 +29,14 @@ def gate_rows(gate_up: Tensor, activation: Activation, form: RowForm, *, config:
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     assert gate_up.shape == (rows, 2 * width) and gate_up.is_contiguous() and not unsupported(width)
     found = room(rows, width, form, gate_up.device)
-    options = config_for("gate_rows", gate_up, form, width, config).options()
+    options = config_for("quantized_gate_rows", gate_up, form, width, config).options()
     _gate_rows[(rows,)](
         gate_up,
         found.values.view(torch.uint8),
         found.scales,
         rows,
         WIDTH=width,
-        TILE=power_of_two(width),
+        TILE=tile_of(width),
         ACTIVATION=activation,
         GROUP=form.group,
         KIND=form.kind,

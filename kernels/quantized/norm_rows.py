@@ -11,12 +11,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.quantized.rows import CANDIDATES, RowForm, Rows, config_for, quantize_rows, room, store_row
+from kernels.quantized.rows import CANDIDATES as OF_ROWS
+from kernels.quantized.rows import RowForm, Rows, config_for, quantize_rows, room, store_row, tile_of
 from kernels.rms_norm import WIDEST, norm_row, rms_norm
-from kernels.sizes import power_of_two
 from kernels.tuning import Config
 
-__all__ = ["CANDIDATES", "norm_rows", "reference"]
+CANDIDATES = OF_ROWS
 
 
 def norm_rows(
@@ -32,7 +32,7 @@ def norm_rows(
     assert hidden.is_contiguous() and width <= WIDEST and weight.shape == (width,) and weight.is_contiguous()
     assert change is None or (change.shape == hidden.shape and change.dtype == hidden.dtype and change.is_contiguous())
     found = room(rows, width, form, hidden.device)
-    options = config_for("norm_rows", hidden, form, width, config).options()
+    options = config_for("quantized_norm_rows", hidden, form, width, config).options()
     _norm_rows[(rows,)](
         hidden,
         hidden if change is None else change,
@@ -42,7 +42,7 @@ def norm_rows(
         rows,
         eps,
         WIDTH=width,
-        TILE=power_of_two(width),
+        TILE=tile_of(width),
         ADD=change is not None,
         GROUP=form.group,
         KIND=form.kind,

@@ -72,8 +72,8 @@ def row_product(
 
     Example: values `[512, 4096]` int8, weight int8 `[6144, 4096]`: output `[512, 6144]`.
     """
-    (count, inputs), outputs = rows.values.shape, weight.outputs
-    assert inputs == weight.inputs and rows.values.is_contiguous() and rows.scales.is_contiguous()
+    count, outputs = len(rows.values), weight.outputs
+    assert rows.inputs == weight.inputs and rows.values.is_contiguous() and rows.scales.is_contiguous()
     assert rows.form == row_form(weight, rows.values.device) and weight.codes.dim() == 3
     assert output.shape == (count, outputs) and output.stride(1) == 1 and not unsupported_format(output.dtype)
     assert bias is None or (bias.shape == (outputs,) and bias.is_contiguous())
@@ -90,14 +90,13 @@ def row_product(
         rows.scales if bias is None else bias,
         output,
         count,
-        inputs,
         outputs,
         runs,
         output.stride(0),
         KIND=rows.form.kind,
         GROUP=rows.form.group,
         GROUPED=len(weight.scales) > 1,
-        EVEN=inputs % (in_runs * weight.in_run) == 0,
+        EVEN=runs % in_runs == 0,
         BIAS=bias is not None,
         RUNS=in_runs,
         AT_ONCE=AT_ONCE,
@@ -123,7 +122,6 @@ def _multiply(
     bias: tl.tensor,
     y: tl.tensor,
     rows: tl.tensor,
-    inputs: tl.tensor,
     outputs: tl.tensor,
     runs: tl.tensor,
     stride: tl.tensor,
@@ -154,7 +152,7 @@ def _multiply(
     own, mine = tl.where(kept, row, 0), tl.where(inside, output, 0)
 
     byte = tl.arange(0, STEP)
-    values = x + (own.to(tl.int64) * inputs)[:, None] + byte[None, :]
+    values = x + (own.to(tl.int64) * (runs * RUN))[:, None] + byte[None, :]
     begin = codes + (byte // RUN * (width * RUN) + byte % RUN)[:, None] + (mine * RUN)[None, :]
     total = tl.zeros([ROWS, TILE], SUM)
     for step in range(tl.cdiv(runs, RUNS)):
@@ -162,7 +160,7 @@ def _multiply(
         if EVEN:
             left, right = tl.load(values + step * STEP), tl.load(here)
         else:
-            there = step * STEP + byte < inputs
+            there = step * RUNS + byte // RUN < runs
             left = tl.load(values + step * STEP, mask=there[None, :], other=0.0)
             right = tl.load(here, mask=there[:, None], other=0.0)
         if GROUPED:

@@ -7,6 +7,8 @@ A row's largest value so keeps its size: nothing is clipped. A group is all inpu
 scales for so many (DeepSeek-AI, 2024, https://arxiv.org/abs/2412.19437, section 3.3). Rows, and groups, whose largest
 value is below 2^-100 have the scale of that. Those that are not finite have a scale that is not, either.
 
+Behind its end a row has zeros up to a multiple of 32 values, as packed weights have codes: so it begins at one, too.
+
 A program takes one row and keeps it in registers. `store_row` is what `norm_rows.py` and `gate_rows.py` end with.
 """
 
@@ -16,8 +18,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
 from kernels.quantized.kv_bytes import ROUND, e4m3
+from kernels.quantized.packed import RUN
+from kernels.quantized.steps import RUN as SPAN
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
@@ -53,9 +58,10 @@ class RowForm(NamedTuple):
 class Rows(NamedTuple):
     """Holds quantized rows."""
 
-    values: Tensor  # [rows, in], int8 or float8_e4m3fn
+    values: Tensor  # [rows, in up to a multiple of 32], int8 or float8_e4m3fn
     scales: Tensor  # fp32 [groups, rows]
     form: RowForm
+    inputs: int
 
 
 def unsupported(width: int) -> str:
@@ -65,8 +71,13 @@ def unsupported(width: int) -> str:
 
 def room(rows: int, width: int, form: RowForm, device: torch.device) -> Rows:
     """Makes room for quantized rows."""
-    values = torch.empty((rows, width), dtype=DTYPES[form.kind], device=device)
-    return Rows(values, torch.empty((form.groups(width), rows), device=device), form)
+    values = torch.empty((rows, tile_count(width, RUN) * RUN), dtype=DTYPES[form.kind], device=device)
+    return Rows(values, torch.empty((form.groups(width), rows), device=device), form, width)
+
+
+def tile_of(width: int) -> int:
+    """Returns of how many values the tile of a row is."""
+    return max(RUN, power_of_two(width))
 
 
 def config_for(kernel: str, x: Tensor, form: RowForm, width: int, config: Config | None) -> Config:
@@ -78,19 +89,19 @@ def config_for(kernel: str, x: Tensor, form: RowForm, width: int, config: Config
 def quantize_rows(x: Tensor, form: RowForm, *, config: Config | None = None) -> Rows:
     """Quantizes rows `[rows, in]`, contiguous, of fp32, bf16 or fp16.
 
-    Example: x `[256, 4096]` in groups of 128 gives values `[256, 4096]` and scales `[32, 256]`.
+    Example: x `[256, 1000]` in groups of 128 gives values `[256, 1024]` and scales `[8, 256]`.
     """
     rows, width = x.shape
     found = room(rows, width, form, x.device)
     assert x.is_contiguous() and not unsupported(width)
-    options = config_for("quantize_rows", x, form, width, config).options()
+    options = config_for("quantized_rows", x, form, width, config).options()
     _quantize[(rows,)](
         x,
         found.values.view(torch.uint8),
         found.scales,
         rows,
         WIDTH=width,
-        TILE=power_of_two(width),
+        TILE=tile_of(width),
         GROUP=form.group,
         KIND=form.kind,
         **options,
@@ -133,6 +144,7 @@ def store_row(
     """
     IN_GROUP: tl.constexpr = TILE if GROUP > TILE else GROUP
     GROUPS: tl.constexpr = TILE // IN_GROUP
+    ALL: tl.constexpr = (WIDTH + SPAN - 1) // SPAN * SPAN
     MOST: tl.constexpr = 127.0 if KIND == "int8" else 448.0
     parts = tl.reshape(x, [GROUPS, IN_GROUP])
     # Bits of magnitudes have their order, and those of what is no number come last.
@@ -142,7 +154,7 @@ def store_row(
     found = (parts + ROUND).to(tl.int32, bitcast=True).to(tl.uint8) if KIND == "int8" else e4m3(parts)
     group, inside = tl.arange(0, GROUPS), tl.arange(0, IN_GROUP)
     column = group[:, None] * IN_GROUP + inside[None, :]
-    tl.store(values + row * WIDTH + column, found, mask=column < WIDTH)
+    tl.store(values + row * ALL + column, found, mask=column < ALL)
     tl.store(scales + group * rows.to(tl.int64) + row, largest / MOST, mask=group * IN_GROUP < WIDTH)
 
 
@@ -152,15 +164,16 @@ def reference(x: Tensor, form: RowForm) -> Rows:
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     groups = form.groups(width)
     size = min(form.group, width)
-    parts = torch.nn.functional.pad(wide, (0, groups * size - width)).view(rows, groups, size)
+    parts = functional.pad(wide, (0, groups * size - width)).view(rows, groups, size)
     scales = parts.abs().amax(2).clamp(min=LEAST) / MOST[form.kind]
     scaled = (parts / scales[:, :, None]).flatten(1)[:, :width]
     values = scaled.round() if form.kind == "int8" else scaled
-    return Rows(values.to(DTYPES[form.kind]), scales.t().contiguous(), form)
+    padded = functional.pad(values, (0, -width % RUN))
+    return Rows(padded.to(DTYPES[form.kind]), scales.t().contiguous(), form, width)
 
 
 def dequantized(rows: Rows) -> Tensor:
     """Returns the fp64 numbers `[rows, in]` that quantized rows stand for."""
-    size = min(rows.form.group, rows.values.shape[1])
+    size, width = min(rows.form.group, rows.inputs), rows.inputs
     scales = rows.scales.t().double().repeat_interleave(size, 1)
-    return rows.values.double() * scales[:, : rows.values.shape[1]]
+    return rows.values[:, :width].double() * scales[:, :width]
