@@ -16,11 +16,7 @@
 #if LANES == 8 ? defined __AVXVNNI__ : defined __AVX512VNNI__
 #define HAS_VNNI
 #endif
-#if LANES == 8
-#define INT8_ROWS 4 /* of a tile, of 16 registers or 32 */
-#else
-#define INT8_ROWS 6
-#endif
+#define INT8_ROWS 3 /* of a tile: whole sums and scaled ones in registers */
 #endif
 #define UNIT 32 /* inputs, of a row of x in int8, that share a scale; half of it in odd groups */
 

@@ -7,7 +7,7 @@
 #include "product_int8.h"
 
 #define UNITS_TOGETHER 8
-#define QUANTIZED_AHEAD 8192 /* bytes: how far before its use a panel of INT4 is asked for; half of it of INT8 */
+#define QUANTIZED_AHEAD 8192 /* bytes: how far before its use a panel is asked for */
 
 #if defined HAS_INT8_PRODUCT
 
@@ -46,50 +46,82 @@ INLINE void unpack_codes(const char *from, long depth, const uint8_t *table, uin
         }
 }
 
-/* Asks for memory that follows, in this panel or in what is read after it. */
-INLINE void ask_ahead(const struct quantized_part *part, const char *from, long bytes)
+/* What lies QUANTIZED_AHEAD bytes further, in this panel or in what is read after it. */
+INLINE const char *ahead_of(const struct quantized_part *part, const char *from)
 {
-    const long ahead = part->layer->weights == INT4 ? QUANTIZED_AHEAD : QUANTIZED_AHEAD / 2;
-    const long left = part->panel + quantized_panel_bytes(part->layer) - from - ahead;
-    const char *next = left > 0 || !part->after ? from + ahead : part->after - left;
-    for (long line = 0; line < bytes; line += 64)
-        __builtin_prefetch(next + line, 0, 2);
+    const long left = part->panel + quantized_panel_bytes(part->layer) - from - QUANTIZED_AHEAD;
+    return left > 0 || !part->after ? from + QUANTIZED_AHEAD : part->after - left;
 }
 
-/* Describes the units from input `begin` on, and unpacks those that have to be. Returns how many there are. */
-static long take_units(const struct quantized_part *part, long begin, const uint8_t *table, struct unit_room *room, struct unit *units)
+INLINE void ask_for(const char *from, long bytes)
+{
+    for (long line = 0; line < bytes; line += 64)
+        __builtin_prefetch(from + line, 0, 2);
+}
+
+/* A place in a panel: of a unit, and of its group. */
+struct place {
+    const char *codes, *scales; /* of its group's: behind its codes */
+    long input, inside;         /* of the depth; so many are left in the group */
+};
+
+INLINE void enter_group(const struct linear *layer, const char *codes, struct place *place)
+{
+    place->inside = least(group_of(layer), whole_units(layer) - place->input);
+    place->codes = codes;
+    place->scales = codes + codes_bytes(layer, place->inside);
+}
+
+/* Describes up to UNITS_TOGETHER units from a place on, and moves it behind them. Without `room` they are read as they
+   lie; else what has to be is unpacked. Returns how many there are. */
+static long take_units(
+    const struct quantized_part *part, const struct unit_kind *kind, struct place *place, struct unit_room *room,
+    struct unit *units)
 {
     const struct linear *layer = part->layer;
-    const long depth = whole_units(layer), group = group_of(layer), unit = unit_of(layer);
+    const long depth = whole_units(layer), unit_bytes = codes_bytes(layer, kind->depth), bytes = scales_bytes(layer);
     long count = 0;
-    for (long k = begin; k < depth && count < UNITS_TOGETHER; k += unit, count++) {
-        const char *own = part->panel + k / group * group_bytes(layer), *codes = own + codes_bytes(layer, k % group);
-        const char *scales = own + codes_bytes(layer, least(group, depth - k / group * group));
+    for (; place->input < depth && count < UNITS_TOGETHER; count++) {
         struct unit *to = units + count;
-        *to = (struct unit){.depth = unit, .zero = code_zero(layer), .has_sign = 0};
-#if !defined HAS_VNNI
-        to->has_sign = layer->weights == INT8;
-#endif
-        to->scales = room->scales + count * PANEL;
-        if (layer->offsets)
-            to->offsets = room->offsets + count * PANEL;
-        for (long column = 0; column < PANEL; column += LANES) {
-            store(FP32, room->scales, count * PANEL + column, layer->group ? load_half(scales, column) : all(1));
-            if (layer->offsets)
-                store(FP32, room->offsets, count * PANEL + column, load_half(scales + PANEL * 2, column));
+        *to = (struct unit){
+            (const uint8_t *)place->codes, place->scales, place->scales + PANEL * 2, ahead_of(part, place->codes)};
+        ask_for(ahead_of(part, place->scales), place->inside == kind->depth ? bytes : 0);
+        if (room) {
+            ask_for(to->ahead, unit_bytes);
+            to->scales = (const char *)(room->scales + count * PANEL);
+            to->offsets = (const char *)(room->offsets + count * PANEL);
+            for (long column = 0; kind->has_scales && column < PANEL; column += LANES) {
+                store(FP32, room->scales, count * PANEL + column, load_half(place->scales, column));
+                if (kind->has_offsets)
+                    store(FP32, room->offsets, count * PANEL + column, load_half(place->scales + PANEL * 2, column));
+            }
+            if (layer->weights == INT4) {
+                uint8_t *own_codes = room->codes + count * kind->depth * PANEL;
+                to->codes = own_codes;
+                if (kind->table)
+                    unpack_codes(place->codes, kind->depth, kind->table, own_codes);
+                else
+                    unpack_codes(place->codes, kind->depth, 0, own_codes);
+            }
         }
-        ask_ahead(part, codes, codes_bytes(layer, unit));
-        to->codes = (const uint8_t *)codes;
-        if (layer->weights == INT4) {
-            uint8_t *own_codes = room->codes + count * unit * PANEL;
-            to->codes = own_codes;
-            if (table)
-                unpack_codes(codes, unit, table, own_codes);
-            else
-                unpack_codes(codes, unit, 0, own_codes);
-        }
+        place->input += kind->depth;
+        place->inside -= kind->depth;
+        place->codes += unit_bytes;
+        if (!place->inside)
+            enter_group(layer, place->codes + bytes, place);
     }
     return count;
+}
+
+INLINE struct unit_kind kind_of(const struct linear *layer, const uint8_t *table)
+{
+    struct unit_kind kind = {.depth = unit_of(layer), .zero = code_zero(layer), .table = layer->table ? table : 0};
+    kind.has_scales = layer->group != 0;
+    kind.has_offsets = layer->offsets != 0;
+#if !defined HAS_VNNI
+    kind.has_sign = layer->weights == INT8;
+#endif
+    return kind;
 }
 
 /* From a row and a unit on. */
@@ -104,30 +136,43 @@ INLINE struct unit_rows rows_from(struct unit_rows x, long row, long unit, long 
 static void multiply_quantized(const struct quantized_part *part, struct unit_room *room, float *sums)
 {
     const struct linear *layer = part->layer;
-    const long depth = whole_units(layer), unit = unit_of(layer), rows = part->end - part->first;
+    const long depth = whole_units(layer), rows = part->end - part->first;
     uint8_t table[16];
-    for (int code = 0; code < 16; code++)
-        table[code] = layer->table ? layer->table[code] : 0;
+    struct unit_kind kind = kind_of(layer, table), in_place = kind;
+    struct place place = {0};
+    enter_group(layer, part->panel, &place);
+    for (int code = 0; kind.table && code < 16; code++)
+        table[code] = layer->table[code];
+    in_place.in_place = 1;
+    in_place.has_halves = layer->weights == INT4;
+    const units_adder *adders = rows <= INT8_ROWS ? adders_of(&in_place) : 0;
+    if (adders) {
+        kind = in_place;
+        room = 0;
+    } else {
+        adders = adders_of(&kind);
+    }
     memset(sums, 0, rows * PANEL * sizeof *sums);
 #if defined INT8_STRIP
     if (amx_allowed && rows >= INT8_STRIP)
-        shape_int8_tiles(unit);
+        shape_int8_tiles(kind.depth);
 #endif
-    for (long begin = 0; begin < depth; begin += UNITS_TOGETHER * unit) {
+    while (place.input < depth) {
         struct unit units[UNITS_TOGETHER];
-        const long count = take_units(part, begin, layer->table ? table : 0, room, units);
+        const long begin = place.input, count = take_units(part, &kind, &place, room, units);
         const char *x = part->x + part->first * part->stride;
-        const struct unit_rows all_rows = {x + begin, part->stride, (const struct factor *)(x + depth) + begin / unit};
+        const struct unit_rows all_rows = {
+            x + begin, part->stride, (const struct factor *)(x + depth) + begin / kind.depth};
         long row = 0;
 #if defined INT8_STRIP
         for (; amx_allowed && row + INT8_STRIP <= rows; row += INT8_STRIP)
             for (long i = 0; i < count; i++)
-                add_unit_strip(units + i, rows_from(all_rows, row, i, unit), sums + row * PANEL);
+                add_unit_strip(&kind, units + i, rows_from(all_rows, row, i, kind.depth), sums + row * PANEL);
 #endif
         const long left = rows - row, strips = rounded_up(left, INT8_ROWS) / INT8_ROWS, begin_row = row;
         for (long strip = 0; strip < strips; strip++) { /* of nearly equal size: few rows take as long as some more */
             const long first = begin_row + left * strip / strips, end = begin_row + left * (strip + 1) / strips;
-            adder_of(units, end - first)(units, count, rows_from(all_rows, first, 0, unit), sums + first * PANEL);
+            adders[end - first](&kind, units, count, rows_from(all_rows, first, 0, kind.depth), sums + first * PANEL);
         }
     }
 }
