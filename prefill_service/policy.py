@@ -119,7 +119,7 @@ class PrefillPolicy:
         """Gives the scheduler the groups whose turn it is in a decode worker's line, while its share has room."""
         line, now = self._lines[peer], self._clock.now()
         while len(line) and self._fits(self._waiting[stem := line.first(now)]):
-            line.charge(stem, len(stem.tokens))
+            line.shares.charge(stem.prompt.tenant, len(stem.tokens))
             line.remove(stem)
             self._add(self._waiting.pop(stem))
         if not len(line):

@@ -167,6 +167,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "serve_peers": {"processes", "load", "peers"},
         "transfer": {"limits", "processes"},
         "exposed": {"limits", "processes"},
+        "order": set(),
         "quality": set(),
         "kv_quality": {"quality"},
         "steps": set(),

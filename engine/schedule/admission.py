@@ -83,7 +83,6 @@ class Admission:
         if not sequence.preemptions:
             sequence.cached_tokens, sequence.held_blocks = found.tokens, found.held
         self._count(sequence, found, returning)
-        self.line.charge(sequence, len(tokens) - found.tokens)
         self.line.remove(sequence)
         return True
 

@@ -9,7 +9,6 @@ from itertools import chain
 from msgspec import structs
 
 from core.redis.records import KVCounts
-from engine.blocks.finding import Found
 from engine.blocks.manager import BlockManager
 from engine.schedule.admission import Admission
 from engine.schedule.line import InOrder
@@ -66,22 +65,25 @@ class Lifecycle:
         """Counts the sequences that wait for blocks, or for somebody else's landing."""
         return len(self._admission.line) + len(self._shared_landings)
 
-    def admit_head(self, now: float, step: int) -> Sequence | None:
-        """Admits the head of the line if it fits; `step` is being planned."""
-        line = self._admission.line
-        if len(line) and self.occupied() >= self._max_sequences:
-            return None  # whoever comes first; a look into the cache would cost each step the length of its prompt
-        while len(line):
-            sequence = line.first(now)
-            found = self._admission.find(sequence, step)
-            if not (sequence.landing and self._shared_landings.wait(sequence, found.whole_blocks)):
-                return sequence if self._take_blocks(sequence, found, now) else None
-            line.remove(sequence)  # it waits for another one's landing instead
-        return None
-
     def admit(self, sequence: Sequence, now: float, step: int) -> bool:
-        """Admits one that is in line, though not at its head, if it fits."""
-        return self._take_blocks(sequence, self._admission.find(sequence, step), now)
+        """Admits one that is in line, if it fits; `step` is being planned.
+
+        One whose KV would land may leave the line instead, to wait for another's landing that brings most of it.
+        """
+        others = self.occupied()
+        if others + 1 + len(sequence.branches) > self._max_sequences:
+            return False  # before a look into the cache, which would cost each step the length of its prompt
+        found = self._admission.find(sequence, step)
+        if sequence.landing and self._shared_landings.wait(sequence, found.whole_blocks):
+            self._admission.line.remove(sequence)
+            return True
+        if not self._admission.admit(sequence, found, others > 0):
+            return False
+        if not sequence.preemptions:
+            sequence.admitted_at = now
+            self._admitted.append(sequence)
+        self._start(sequence)
+        return True
 
     def surely_fits(self, sequence: Sequence) -> bool:
         """Tells whether one that is in line would be admitted now, even if nothing of it were in the cache."""
@@ -93,18 +95,6 @@ class Lifecycle:
         """Returns those that got their first blocks since the last call."""
         admitted, self._admitted = self._admitted, []
         return [sequence for sequence in admitted if sequence.state is not SequenceState.ENDED]
-
-    def _take_blocks(self, sequence: Sequence, found: Found, now: float) -> bool:
-        others = self.occupied()
-        if others + 1 + len(sequence.branches) > self._max_sequences:
-            return False
-        if not self._admission.admit(sequence, found, others > 0):
-            return False
-        if not sequence.preemptions:
-            sequence.admitted_at = now
-            self._admitted.append(sequence)
-        self._start(sequence)
-        return True
 
     def _start(self, sequence: Sequence) -> None:
         """Lets a sequence that has got its blocks, and left the line, land or run."""

@@ -1,8 +1,7 @@
 """Orders those who wait for blocks: tenants take turns by their shares, and each tenant's are in order of urgency.
 
-Who was preempted comes before everybody else, in order of arrival. Then tenants share by weight: a deficit round-robin
-over tokens (Shreedhar and Varghese, "Efficient fair queuing using deficit round robin", SIGCOMM 1995), so that a
-tenant's burst makes that tenant wait. Within a tenant the order is
+Who was preempted comes before everybody else, in order of arrival. Then tenants take turns (`shares.py`). Within a
+tenant the order is
 
     urgency = when the first token is due + seconds for each unit of priority
 
@@ -15,17 +14,17 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
-from math import ceil, inf
+from math import inf
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from core.costs.steps import pairs_of
 from engine.schedule.sequence import Sequence
+from engine.schedule.shares import Shares
 
 LATE = 30.0  # s
 PRIORITY = 1.0  # s for each unit of priority …
 MOST_PRIORITY = 60.0  # … and for all of them at most
-QUANTUM = 512  # tokens that a tenant of weight 1 is given in a round
 
 number = attrgetter("id")
 
@@ -72,11 +71,10 @@ class Place(NamedTuple):
 
 
 class Tenant:
-    """Keeps those of one tenant who wait, and what it may still take in its turn."""
+    """Keeps those of one tenant who wait."""
 
-    def __init__(self, weight: float) -> None:
-        self.weight = weight  # as the last one that came had it
-        self.deficit = 0.0  # tokens
+    def __init__(self) -> None:
+        self.weight = 1.0  # as the last one that came had it
         self._coming = count(1)
         self._places: dict[Sequence, Place] = {}
         self._waiting: list[tuple[Place, Sequence]] = []  # in order
@@ -94,7 +92,7 @@ class Tenant:
         arrival = sequence.id or next(self._coming)
         self._put(sequence, Place(urgency(sequence, -inf), arrival))
         heappush(self._by_due, (sequence.due, arrival, sequence))
-        heappush(self._by_length, (_cost(sequence), arrival, sequence))
+        heappush(self._by_length, (sequence.to_compute, arrival, sequence))
 
     def remove(self, sequence: Sequence) -> None:
         """Takes a sequence out; it must be in."""
@@ -135,10 +133,11 @@ class Line:
     """Keeps those who wait for blocks. `now` is on the clock of their deadlines."""
 
     def __init__(self) -> None:
+        self.shares = Shares()
         self.tokens = 0  # that will be computed for those in line, as far as it was known when they came
         self.pairs = 0.0  # of such a token and one that it attends to
         self._preempted = InOrder()
-        self._tenants: dict[str, Tenant] = {}  # in the order of their turns; the first one's turn it is
+        self._tenants: dict[str, Tenant] = {}
 
     def __len__(self) -> int:
         return len(self._preempted) + sum(len(tenant) for tenant in self._tenants.values())
@@ -155,9 +154,7 @@ class Line:
             self._preempted.insert(sequence)
             return
         prompt = sequence.prompt
-        tenant = self._tenants.get(prompt.tenant)
-        if tenant is None:
-            tenant = self._tenants[prompt.tenant] = Tenant(prompt.weight)
+        tenant = self._tenants.setdefault(prompt.tenant, Tenant())
         tenant.weight = prompt.weight
         tenant.insert(sequence)
 
@@ -172,46 +169,30 @@ class Line:
         if not len(self._tenants[name]):
             del self._tenants[name]
 
-    def charge(self, sequence: Sequence, tokens: int) -> None:
-        """Counts `tokens` that are computed for one that is still in line to its tenant."""
-        if not sequence.preemptions:
-            self._tenants[sequence.prompt.tenant].deficit -= tokens
+    @property
+    def preempted(self) -> Sequence | None:
+        """Returns who comes before everybody else, if there is somebody."""
+        return self._preempted.first if len(self._preempted) else None
+
+    def weights(self) -> dict[str, float]:
+        """Returns the tenants that have somebody in line who was never preempted, and their weights."""
+        return {name: tenant.weight for name, tenant in self._tenants.items()}
+
+    def head(self, tenant: str, now: float) -> Sequence | None:
+        """Returns the most urgent of a tenant, without those who were preempted."""
+        return self._tenants[tenant].first(now) if tenant in self._tenants else None
+
+    def shortest(self, tenant: str) -> Sequence | None:
+        """Returns the one of a tenant with the fewest tokens to compute, without those who were preempted."""
+        return self._tenants[tenant].shortest() if tenant in self._tenants else None
 
     def first(self, now: float) -> Sequence:
         """Returns whose turn it is; there must be somebody."""
-        return self._preempted.first if len(self._preempted) else self._turn(now).first(now)
-
-    def shortest(self, now: float) -> Sequence | None:
-        """Returns the shortest of the tenant whose turn it is; None: somebody else has to come first."""
-        return None if len(self._preempted) or not self._tenants else self._turn(now).shortest()
+        if len(self._preempted):
+            return self._preempted.first
+        return self._tenants[self.shares.turn(self.weights())].first(now)
 
     def _count(self, sequence: Sequence, sign: int) -> None:
         tokens = sequence.to_compute
         self.tokens += sign * tokens
         self.pairs += sign * pairs_of(len(sequence.tokens) - tokens, tokens)
-
-    def _turn(self, now: float) -> Tenant:
-        """Returns the tenant whose turn it is, after as many rounds as it takes until one of them has saved enough."""
-        tenants = list(self._tenants.values())
-        turn = tenants[0]
-        if len(tenants) == 1:
-            turn.deficit = 0.0  # what nobody else wanted is no debt
-            return turn
-        if turn.deficit >= _cost(turn.first(now)):
-            return turn
-        # The one whose turn it was comes last in each round. Rounds in which nobody saves enough are skipped.
-        order = [*tenants[1:], turn]
-        rounds = [max(1, ceil((_cost(each.first(now)) - each.deficit) / (QUANTUM * each.weight))) for each in order]
-        last = min(rounds)
-        place = rounds.index(last)
-        for at, each in enumerate(order):
-            each.deficit += (last if at <= place else last - 1) * QUANTUM * each.weight
-        names = list(self._tenants)
-        names = [*names[1:], names[0]]
-        self._tenants = {name: self._tenants[name] for name in [*names[place:], *names[:place]]}
-        return order[place]
-
-
-def _cost(sequence: Sequence) -> int:
-    """Returns the tokens that are counted to a tenant: those that will be computed, or all where nobody has looked."""
-    return sequence.to_compute or len(sequence.tokens)

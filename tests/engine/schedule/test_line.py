@@ -11,8 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from core.ids import AttemptKey
 from core.messages.job import Prompt
-from engine.schedule.line import LATE, MOST_PRIORITY, QUANTUM, Line, urgency
+from engine.schedule.line import LATE, MOST_PRIORITY, Line, urgency
 from engine.schedule.sequence import Sequence
+from engine.schedule.shares import QUANTUM
 
 NUMBERS = count(1)
 
@@ -29,7 +30,7 @@ def waiting(
     """Makes a sequence with an id of its own."""
     prompt = Prompt([1] * tokens, tokens, "", priority, "", tenant, weight)
     made = Sequence(AttemptKey(f"r-{next(NUMBERS)}", 0, 1), "gateway", prompt, inf, due=due)
-    made.id, made.preemptions = next(NUMBERS), preemptions
+    made.id, made.preemptions, made.to_compute = next(NUMBERS), preemptions, tokens
     return made
 
 
@@ -38,7 +39,7 @@ def served(line: Line, now: float = 0.0) -> list[Sequence]:
     order = []
     while len(line):
         order.append(line.first(now))
-        line.charge(order[-1], len(order[-1].tokens))
+        line.shares.charge(order[-1].prompt.tenant, len(order[-1].tokens))
         line.remove(order[-1])
     return order
 
@@ -90,7 +91,7 @@ def test_a_tenant_that_was_alone_owes_nothing() -> None:
         line.insert(waiting(1000, tenant="a"))
     for _ in range(40):
         first = line.first(0.0)
-        line.charge(first, 1000)
+        line.shares.charge("a", 1000)
         line.remove(first)
     for _ in range(10):
         line.insert(waiting(1000, tenant="b"))
@@ -107,7 +108,7 @@ def test_tenants_share_by_weight() -> None:
     while all(any(each.prompt.tenant == tenant for each in line) for tenant in weights):
         first = line.first(0.0)
         taken[first.prompt.tenant] += len(first.tokens)
-        line.charge(first, len(first.tokens))
+        line.shares.charge(first.prompt.tenant, len(first.tokens))
         line.remove(first)
     shares = [taken[tenant] / weight for tenant, weight in weights.items()]
     assert max(shares) - min(shares) <= 2 * (QUANTUM + 3000 / 0.5)
@@ -122,7 +123,7 @@ def test_what_was_found_in_the_cache_is_not_charged() -> None:
     tenants = []
     for _ in range(21):
         tenants.append(line.first(0.0).prompt.tenant)
-        line.charge(line.first(0.0), 500 if tenants[-1] == "a" else 1000)
+        line.shares.charge(tenants[-1], 500 if tenants[-1] == "a" else 1000)
         line.remove(line.first(0.0))
     assert 12 <= tenants.count("a") <= 15
 
@@ -135,7 +136,7 @@ def test_a_tenant_is_in_order_of_urgency_at_any_time(come: list[tuple[int, float
     line = Line()
     for tokens, due, priority in come:
         line.insert(waiting(tokens, due=due, priority=priority))
-    shortest = line.shortest(now)
+    shortest = line.shortest("")
     assert shortest is not None and len(shortest.tokens) == min(tokens for tokens, _, _ in come)
     order = served(line, now)
     assert order == sorted(order, key=lambda each: (urgency(each, now), each.id))
@@ -190,7 +191,7 @@ class Fairness(RuleBasedStateMachine):
         if key not in self.since:
             self.since = {key: dict.fromkeys(tenants, 0.0)}
         self.since[key][first.prompt.tenant] += len(first.tokens) / WEIGHTS[first.prompt.tenant]
-        self.line.charge(first, len(first.tokens))
+        self.line.shares.charge(first.prompt.tenant, len(first.tokens))
         self.line.remove(first)
 
     @precondition(lambda self: len(self.line) > 0)

@@ -60,13 +60,14 @@ def job(
     stop: int | None = None,
     salt: str | None = None,
     priority: int = 0,
+    tenant: str = "",
 ) -> Sequence:
     """Of a tenant of its own, who shares no KV, unless `salt` says whose it is."""
     tokens = list(range(100, 100 + length))
     return Sequence(
         AttemptKey(f"r-{length}", 0, 1),
         "gateway",
-        Prompt(tokens, length, f"{next(TENANTS)}" if salt is None else salt, priority),
+        Prompt(tokens, length, f"{next(TENANTS)}" if salt is None else salt, priority, tenant=tenant),
         deadline=50.0,
         sampling=GREEDY,
         limits=Limits(max_tokens, () if stop is None else (stop,)),
@@ -177,6 +178,33 @@ def test_a_more_urgent_prompt_without_room_holds_nobody_up() -> None:
     step(engine)
     added(engine, urgent)  # 8 of 10 blocks are taken
     assert step(engine) == [(1, 8, 8)]
+
+
+def test_who_has_found_no_room_is_not_passed_by_another_tenant() -> None:
+    engine, first = scheduler(20, batch=64), job(40, 4, hand_off=True, tenant="a")
+    large = job(60, hand_off=True, tenant="b")
+    added(engine, first)
+    step(engine)  # 10 of 20 blocks are taken
+    added(engine, large)
+    assert engine.plan(1.0) is None
+    small = [job(4, hand_off=True, tenant=tenant) for tenant in "abc" * 5]
+    added(engine, *small)
+    assert engine.plan(1.0) is None
+    engine.release(first)
+    plan = planned(engine)
+    assert plan.works[0].sequence == large.id and len(plan.works) > 1
+
+
+def test_a_tenants_prompt_in_progress_is_not_passed_by_anothers_burst() -> None:
+    engine, long = scheduler(5000, batch=512, sequences=500, longest=5000), job(4096, hand_off=True, tenant="quiet")
+    engine.add(long)
+    step(engine)
+    for _ in range(40):
+        added(engine, *[job(256, hand_off=True, tenant="flood") for _ in range(3)])
+        step(engine)
+        if long.planned == 4096:
+            return
+    raise AssertionError("it had to have half of the steps")
 
 
 def test_no_more_sequences_run_than_a_step_has_tokens() -> None:

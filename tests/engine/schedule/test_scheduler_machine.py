@@ -45,6 +45,8 @@ class DrawnJob:
     deadline: int
     salt: str
     priority: int
+    tenant: str
+    due: int
     logprobs: int | None
     prompt_logprobs: int | None
     grammar: bool
@@ -98,6 +100,8 @@ DRAWN_JOBS = st.builds(
     deadline=st.integers(1, 60),
     salt=st.sampled_from(["", "", "other"]),
     priority=st.integers(0, 1),
+    tenant=st.sampled_from(["", "", "a", "bb"]),
+    due=st.integers(-5, 30),
     logprobs=st.sampled_from([None, 0, 2]),
     prompt_logprobs=st.sampled_from([None, None, 0, 1]),
     grammar=st.sampled_from([False, False, True]),
@@ -174,8 +178,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         members = []
         for sample in range(job.sample, job.sample + 1 + job.branches):
             key = AttemptKey(f"r-{len(self.all)}", sample, 1)
-            text = Prompt(list(tokens), prompt, job.salt, job.priority)
-            each = Sequence(key, "gateway", text, self.now + job.deadline)
+            text = Prompt(list(tokens), prompt, job.salt, job.priority, tenant=job.tenant, weight=1 + len(job.tenant))
+            each = Sequence(key, "gateway", text, self.now + job.deadline, due=self.now + job.due)
             each.hand_off, each.landing = kind == "hand_off", kind == "landing"
             if kind != "landing":
                 each.sampling, each.limits = sampling, limits

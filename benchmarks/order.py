@@ -1,0 +1,150 @@
+"""Compares orders in which a prefill worker computes prompts, on one trace: `python -m benchmarks.order [--load 0.9]`.
+
+The scheduler, its line and its blocks are the real ones; steps take what `core/costs` says that a worker's do, on a
+simulated clock. One prompt in ten is long. *First come* computes prompts in order of arrival, *shortest first* by their
+length, *ours* by tenants, urgency and shares. In the second table a tenant floods, and another sends what it always
+does: that one's TTFT, over what it is when the first sends only its share.
+"""
+
+import argparse
+import random
+from collections.abc import Iterable
+from math import inf
+from typing import NamedTuple
+
+from core.costs.steps import StepCosts, StepWork, pairs_of
+from core.ids import AttemptKey
+from core.kv.spec import KVGroup, KVSpec
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
+from core.slo import percentile
+from engine.blocks.manager import BlockManager
+from engine.plan import Plan, StepResult
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence import Sequence, SequenceState
+from engine.schedule.turns import SHORTER
+
+COSTS = StepCosts(step=0.004, prompt_token=1e-4, pair=1e-8)
+"""A worker that computes some 9,000 tokens a second."""
+STEP_TOKENS = 512
+SHORT, LONG = (32, 512), (4096, 16384)  # tokens, evenly drawn
+LONG_SHARE = 0.1
+OBJECTIVE = 2.0  # s until the first token
+POLICIES = ("first come", "shortest first", "ours")
+SPEC = KVSpec((KVGroup("full", (0,), 16, 1),), "", "")
+
+
+class Arrival(NamedTuple):
+    """Describes a prompt of the trace."""
+
+    at: float  # s
+    tokens: int
+    tenant: str
+
+
+class Served(NamedTuple):
+    """Says when a prompt had its first token."""
+
+    arrival: Arrival
+    ttft: float  # s
+
+
+def trace(draw: random.Random, seconds: float, rate: float, tenant: str) -> list[Arrival]:
+    """Draws Poisson arrivals of `rate` prompts a second."""
+    arrivals, at = [], 0.0
+    while (at := at + draw.expovariate(rate)) < seconds:
+        tokens = draw.randint(*(LONG if draw.random() < LONG_SHARE else SHORT))
+        arrivals.append(Arrival(at, tokens, tenant))
+    return arrivals
+
+
+def serve(arrivals: Iterable[Arrival], policy: str) -> list[Served]:
+    """Runs a prefill worker's scheduler over a trace until everybody has had its first token."""
+    coming = sorted(arrivals, reverse=True)
+    scheduler = Scheduler(
+        BlockManager(SPEC, [1 << 16]),
+        max_batch_tokens=STEP_TOKENS,
+        max_sequences=256,
+        max_model_len=1 << 20,
+        shorter=SHORTER if policy == "ours" else 0.0,
+    )
+    here: dict[Sequence, Arrival] = {}
+    served: list[Served] = []
+    now = 0.0
+    while coming or here:
+        while coming and coming[-1].at <= now:
+            arrival = coming.pop()
+            sequence = _sequence(arrival, len(served) + len(here), policy)
+            here[sequence] = arrival
+            scheduler.add(sequence)
+        plan = scheduler.plan(now)
+        scheduler.take_moves()
+        if plan is None:
+            now = coming[-1].at
+            continue
+        now += COSTS.seconds(_work(plan))
+        result = StepResult(plan.step, [[1] if work.sampling is not None else [] for work in plan.works])
+        for progress in scheduler.apply(result, now):
+            arrival = here.pop(progress.sequence)
+            served.append(Served(arrival, now - arrival.at))
+            assert progress.sequence.state is SequenceState.PARKED
+            scheduler.release(progress.sequence)
+    return served
+
+
+def _sequence(arrival: Arrival, number: int, policy: str) -> Sequence:
+    """Makes a prompt that shares nothing with others."""
+    tenant = arrival.tenant if policy == "ours" else ""
+    prompt = Prompt([1] * arrival.tokens, arrival.tokens, salt=str(number), tenant=tenant)
+    due = {"first come": inf, "shortest first": 1e9 + arrival.tokens, "ours": arrival.at + OBJECTIVE}[policy]
+    key = AttemptKey(str(number), 0, 1)
+    return Sequence(key, "benchmark", prompt, inf, Sampling(seed=0), Limits(max_tokens=9), hand_off=True, due=due)
+
+
+def _work(plan: Plan) -> StepWork:
+    tokens = sum(len(work.token_ids) for work in plan.works)
+    return StepWork(tokens, sum(pairs_of(work.start, len(work.token_ids)) for work in plan.works))
+
+
+def _row(name: str, served: list[Served]) -> str:
+    """Shows TTFT of short and long prompts, and how many met the objective."""
+    cells = []
+    for lengths in (SHORT, LONG):
+        times = [each.ttft for each in served if lengths[0] <= each.arrival.tokens <= lengths[1]]
+        cells += [f"{percentile(times, share):.2f}" for share in (0.5, 0.95)]
+        cells.append(f"{max(times):.1f}")
+    good = sum(each.ttft <= OBJECTIVE for each in served) / len(served)
+    return f"| {name} | {' | '.join(cells)} | {good:.0%} |"
+
+
+def main() -> int:
+    """Prints two tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.order", description=__doc__)
+    parser.add_argument("--load", type=float, default=0.9, help="of what the worker can compute")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of the trace, on its own clock")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    mean = LONG_SHARE * sum(LONG) / 2 + (1 - LONG_SHARE) * sum(SHORT) / 2
+    full = 1 / (COSTS.seconds(StepWork(STEP_TOKENS, pairs_of(4096, STEP_TOKENS))) / STEP_TOKENS * mean)  # prompts/s
+    arrivals = trace(random.Random(given.seed), given.seconds, given.load * full, "")
+    print(f"{len(arrivals)} prompts in {given.seconds:g} s, {given.load:.0%} of a worker; TTFT in s")
+    print("| order | short p50 | p95 | worst | long p50 | p95 | worst | within 2 s |\n" + "| --- " * 8 + "|")
+    for policy in POLICIES:
+        print(_row(policy, serve(arrivals, policy)), flush=True)
+    draw = random.Random(given.seed)
+    quiet = trace(draw, given.seconds, 0.25 * full, "quiet")
+    share = trace(draw, given.seconds, 0.5 * full, "flood")
+    flood = trace(draw, given.seconds, 2.0 * full, "flood")
+    print("\na tenant that floods with twice what the worker can compute; p95 of the other's TTFT in s")
+    print("| order | beside its share | beside the flood | ratio |\n" + "| --- " * 4 + "|")
+    for policy in POLICIES:
+        beside = [
+            percentile([each.ttft for each in serve([*quiet, *other], policy) if each.arrival.tenant == "quiet"], 0.95)
+            for other in (share, flood)
+        ]
+        print(f"| {policy} | {beside[0]:.2f} | {beside[1]:.2f} | {beside[1] / beside[0]:.2f} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
