@@ -34,45 +34,65 @@ INLINE __m512i bf16_of_fp8(__m512i codes)
     found = _mm512_mask_mov_epi16(found, is_nan, _mm512_set1_epi16(0x7fc0));
     return _mm512_ternarylogic_epi32(found, codes, _mm512_set1_epi16((short)0x8000), 0xf8); /* found | codes & sign */
 }
-
-typedef __m512i bytes;
-#define SHUFFLED(CODES, FROM) _mm512_shuffle_epi8(CODES, _mm512_broadcast_i32x4(FROM))
-#else
-INLINE __m256i bf16_of_fp8(__m256i codes)
-{
-    const __m256i low = _mm256_broadcastsi128_si256(_mm_setr_epi8( /* bytes of 0 … 7 times 2^-9: low ones, high ones */
-        0, 0, (char)0x80, (char)0xc0, 0, 0x20, 0x40, 0x60, 0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c));
-    const __m256i size = _mm256_and_si256(codes, _mm256_set1_epi16(0x7f00));
-    const __m256i normal = _mm256_add_epi16(_mm256_srli_epi16(size, 4), _mm256_set1_epi16(120 << 7));
-    const __m256i is_low = _mm256_cmpgt_epi16(_mm256_set1_epi16(0x0800), size);
-    const __m256i is_nan = _mm256_cmpeq_epi16(size, _mm256_set1_epi16(0x7f00));
-    const __m256i places = _mm256_or_si256(_mm256_srli_epi16(size, 8), _mm256_add_epi16(size, _mm256_set1_epi16(0x0800)));
-    __m256i found = _mm256_blendv_epi8(normal, _mm256_shuffle_epi8(low, places), is_low);
-    found = _mm256_or_si256(found, _mm256_and_si256(is_nan, _mm256_set1_epi16(0x7fc0)));
-    return _mm256_or_si256(found, _mm256_and_si256(codes, _mm256_set1_epi16((short)0x8000)));
-}
-
-typedef __m256i bytes;
-#define SHUFFLED(CODES, FROM) _mm256_shuffle_epi8(CODES, _mm256_broadcastsi128_si256(FROM))
 #endif
 
+#define FP8_AHEAD 8192 /* bytes: how far before their use codes are asked for */
+
 /* `depth` inputs of a panel, a multiple of 4, as bf16 [depth / 2][PANEL][2]. */
+#if defined __AVX512BW__
 static void widen_fp8(const char *codes, long depth, uint16_t *words)
 {
     const __m128i first = _mm_setr_epi32(0x01800080, 0x05800480, 0x09800880, 0x0d800c80); /* 0x80: becomes 0 */
     const __m128i second = _mm_add_epi8(first, _mm_set1_epi32(0x02000200));
     for (long k = 0; k < depth; k += 4)
-        for (long column = 0; column < PANEL; column += LANES, codes += sizeof(bytes)) {
-            bytes group, pairs;
-            memcpy(&group, codes, sizeof group);
-            __builtin_prefetch(codes + FP8_DEPTH_BLOCK * PANEL, 0, 2);
+        for (long column = 0; column < PANEL; column += LANES, codes += sizeof(__m512i)) {
+            const __m512i group = _mm512_loadu_si512(codes);
+            _mm_prefetch(codes + FP8_AHEAD, _MM_HINT_T1);
             uint16_t *to = words + k * PANEL + column * 2;
-            pairs = bf16_of_fp8(SHUFFLED(group, first));
-            memcpy(to, &pairs, sizeof pairs);
-            pairs = bf16_of_fp8(SHUFFLED(group, second));
-            memcpy(to + 2 * PANEL, &pairs, sizeof pairs);
+            _mm512_storeu_si512(to, bf16_of_fp8(_mm512_shuffle_epi8(group, _mm512_broadcast_i32x4(first))));
+            _mm512_storeu_si512(to + 2 * PANEL, bf16_of_fp8(_mm512_shuffle_epi8(group, _mm512_broadcast_i32x4(second))));
         }
 }
+#else
+/* Four inputs of LANES outputs as bf16: of the first two [LANES][2], of the others the same. The low and the high bytes of
+   numbers are made apart, so that a vector has 32 of them. */
+INLINE void pairs_of_fp8(const char *codes, __m256i pairs[2])
+{
+    const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+    const __m256i low_table = _mm256_broadcastsi128_si256( /* 0 … 7 times 2^-9 */
+        _mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x20, 0x40, 0x60, 0, 0, 0, 0, 0, 0, 0, 0));
+    const __m256i high_table = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c, 0, 0, 0, 0, 0, 0, 0, 0));
+    const __m256i sign = _mm256_set1_epi8((char)0x80);
+    __m256i group;
+    memcpy(&group, codes, sizeof group);
+    _mm_prefetch(codes + FP8_AHEAD, _MM_HINT_T1);
+    group = _mm256_shuffle_epi8(group, order);
+    const __m256i size = _mm256_andnot_si256(sign, group);
+    const __m256i is_low = _mm256_cmpgt_epi8(_mm256_set1_epi8(8), size);
+    const __m256i is_nan = _mm256_cmpeq_epi8(size, _mm256_set1_epi8(0x7f));
+    const __m256i fraction = _mm256_and_si256(_mm256_slli_epi16(size, 4), _mm256_set1_epi8((char)0xf0));
+    const __m256i exponent = _mm256_add_epi8(
+        _mm256_and_si256(_mm256_srli_epi16(size, 4), _mm256_set1_epi8(7)), _mm256_set1_epi8(0x3c));
+    const __m256i low = _mm256_blendv_epi8(fraction, _mm256_shuffle_epi8(low_table, size), is_low);
+    __m256i high = _mm256_blendv_epi8(exponent, _mm256_shuffle_epi8(high_table, size), is_low);
+    high = _mm256_or_si256(_mm256_or_si256(high, is_nan), _mm256_and_si256(group, sign));
+    pairs[0] = _mm256_unpacklo_epi8(low, high);
+    pairs[1] = _mm256_unpackhi_epi8(low, high);
+}
+
+static void widen_fp8(const char *codes, long depth, uint16_t *words)
+{
+    for (long k = 0; k < depth; k += 4)
+        for (long column = 0; column < PANEL; column += LANES, codes += sizeof(__m256i)) {
+            __m256i pairs[2];
+            pairs_of_fp8(codes, pairs);
+            uint16_t *to = words + k * PANEL + column * 2;
+            memcpy(to, pairs, sizeof *pairs);
+            memcpy(to + 2 * PANEL, pairs + 1, sizeof *pairs);
+        }
+}
+#endif
 
 /* sums += scales x part, or 0 with `fresh` in place of the sums; both are [rows, PANEL]. */
 INLINE void add_scaled(const float *part, const float *scales, long rows, int fresh, float *sums)
@@ -83,28 +103,99 @@ INLINE void add_scaled(const float *part, const float *scales, long rows, int fr
     }
 }
 
-/* A block of a panel's depth as bf16, and the scales of its group. */
+/* A block of a panel's depth, and the scales of its group. */
 struct fp8_block {
-    uint16_t words[FP8_DEPTH_BLOCK * PANEL];
+    const char *codes;
     long depth;
     const float *scales;
-} __attribute__((aligned(64)));
+};
 
-static void take_fp8(const struct linear *layer, const char *panel, long begin, struct fp8_block *to)
+INLINE struct fp8_block fp8_block_at(const struct linear *layer, const char *panel, long begin)
 {
     const long group = group_of(layer), inside = least(group, whole_units(layer) - begin / group * group);
     const char *own = panel + begin / group * group_bytes(layer);
-    to->scales = (const float *)(own + codes_bytes(layer, inside));
-    to->depth = least(FP8_DEPTH_BLOCK, inside - begin % group);
-    widen_fp8(own + codes_bytes(layer, begin % group), to->depth, to->words);
+    return (struct fp8_block){
+        own + codes_bytes(layer, begin % group), least(FP8_DEPTH_BLOCK, inside - begin % group),
+        (const float *)(own + codes_bytes(layer, inside))};
 }
 
 #if defined HAS_WIDE_PRODUCT
+#if LANES == 8
+#define FEW_FP8_ROWS 2
+/* Four inputs of LANES outputs as fp32, none of them NaN: exponent and fraction move to their places, and the exponent's
+   zero follows. */
+INLINE void numbers_of_fp8(const char *codes, vec numbers[4])
+{
+    uvec group;
+    memcpy(&group, codes, sizeof group);
+    _mm_prefetch(codes + FP8_AHEAD, _MM_HINT_T1);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        numbers[i] = (vec)(((ivec)(group << (24 - 8 * i)) >> 4) & (int32_t)0x87f00000) * 0x1p120f;
+}
+
+static int has_nan(const char *codes, long bytes)
+{
+    const __m256i sign = _mm256_set1_epi8((char)0x80);
+    __m256i found = _mm256_setzero_si256();
+    for (long at = 0; at < bytes; at += sizeof found) {
+        const __m256i group = _mm256_or_si256(_mm256_loadu_si256((const __m256i *)(codes + at)), sign);
+        found = _mm256_or_si256(found, _mm256_cmpeq_epi8(group, _mm256_set1_epi8((char)0xff)));
+    }
+    return _mm256_movemask_epi8(found) != 0;
+}
+
+/* As `add_wide_rows` for both halves, of codes that become numbers in registers: for so few rows a detour over memory
+   would take longer than their products. */
+INLINE void add_fp8_rows(
+    const int rows, const float *x, const char *codes, long depth, int fresh, float *even, float *odd)
+{
+    float *const sums[2] = {even, odd};
+    vec sum[2][FEW_FP8_ROWS][TILE_VECTORS];
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++)
+#pragma GCC unroll 2
+        for (int row = 0; row < rows; row++)
+#pragma GCC unroll 2
+            for (int v = 0; v < TILE_VECTORS; v++)
+                sum[half][row][v] = fresh ? (vec){0} : load(FP32, sums[half] + row * PANEL, v * LANES);
+    for (long k = 0; k < depth; k += 4, codes += 4 * PANEL) {
+#pragma GCC unroll 2
+        for (int v = 0; v < TILE_VECTORS; v++) {
+            vec numbers[4];
+            numbers_of_fp8(codes + v * 4 * LANES, numbers);
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++)
+#pragma GCC unroll 2
+                for (int row = 0; row < rows; row++)
+                    add_fused(all(x[(k + i) * rows + row]), numbers[i], &sum[i % 2][row][v]);
+        }
+    }
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++)
+#pragma GCC unroll 2
+        for (int row = 0; row < rows; row++)
+#pragma GCC unroll 2
+            for (int v = 0; v < TILE_VECTORS; v++)
+                store(FP32, sums[half] + row * PANEL, v * LANES, sum[half][row][v]);
+}
+
+static __attribute__((noinline)) void add_few_fp8(
+    long rows, const float *x, const char *codes, long depth, int fresh, float *even, float *odd)
+{
+    if (rows == 1)
+        add_fp8_rows(1, x, codes, depth, fresh, even, odd);
+    else
+        add_fp8_rows(FEW_FP8_ROWS, x, codes, depth, fresh, even, odd);
+}
+#endif
+
 /* sums [rows, PANEL] = strips of x times a panel; of an output's scale nothing yet. */
 static void multiply_fp8(
     const struct linear *layer, const float *x, long rows, const char *panel, float *sums, float *odd)
 {
     struct fp8_block block;
+    uint16_t words[FP8_DEPTH_BLOCK * PANEL] __attribute__((aligned(64)));
     float part[2][TILE_ROWS * PANEL] __attribute__((aligned(64)));
     const long inputs = rounded_up(layer->inputs, 2), strips = strips_of(rows);
     const struct asked nothing = {panel, 0};
@@ -113,18 +204,32 @@ static void multiply_fp8(
         memset(odd, 0, rows * PANEL * sizeof *odd);
     }
     for (long begin = 0; begin < inputs; begin += block.depth) {
-        take_fp8(layer, panel, begin, &block);
+        block = fp8_block_at(layer, panel, begin);
         const long depth = least(block.depth, inputs - begin);
+#if defined FEW_FP8_ROWS
+        if (rows <= FEW_FP8_ROWS && depth % 4 == 0 && !has_nan(block.codes, depth * PANEL)) {
+            const int grouped = layer->group != 0;
+            const float *own = x + begin * rows;
+            add_few_fp8(
+                rows, own, block.codes, depth, grouped || !begin, grouped ? part[0] : sums, grouped ? part[1] : odd);
+            if (grouped) {
+                join_halves(rows, part[0], part[1]);
+                add_scaled(part[0], block.scales, rows, 0, sums);
+            }
+            continue;
+        }
+#endif
+        widen_fp8(block.codes, block.depth, words);
         for (long strip = 0; strip < strips; strip++) {
             const long row = first_of(strip, rows), count = first_of(strip + 1, rows) - row;
             const float *own = x + row * inputs + begin * count;
-            const char *words = (const char *)block.words;
             if (layer->group) {
-                add_wide(count, own, words, depth, 1, nothing, part[0], part[1]);
+                add_wide(count, own, (const char *)words, depth, 1, nothing, part[0], part[1]);
                 join_halves(count, part[0], part[1]);
                 add_scaled(part[0], block.scales, count, 0, sums + row * PANEL);
             } else {
-                add_wide(count, own, words, depth, !begin, nothing, sums + row * PANEL, odd + row * PANEL);
+                add_wide(
+                    count, own, (const char *)words, depth, !begin, nothing, sums + row * PANEL, odd + row * PANEL);
             }
         }
     }
@@ -137,10 +242,12 @@ static void multiply_fp8(
     float *sums)
 {
     struct fp8_block block;
+    uint16_t words[FP8_DEPTH_BLOCK * PANEL] __attribute__((aligned(64)));
     uint16_t last[STRIP * FP8_DEPTH_BLOCK] __attribute__((aligned(64)));
     float part[STRIP * PANEL] __attribute__((aligned(64)));
     for (long begin = 0; begin < layer->inputs; begin += block.depth) {
-        take_fp8(layer, panel, begin, &block);
+        block = fp8_block_at(layer, panel, begin);
+        widen_fp8(block.codes, block.depth, words);
         const long there = least(block.depth, layer->inputs - begin);
         for (long row = 0; row < rows; row += STRIP) {
             const long count = least(rows - row, STRIP);
@@ -154,7 +261,7 @@ static void multiply_fp8(
                 own_x = last;
                 stride = block.depth;
             }
-            add_strip(own_x, stride, count, block.words, block.depth, layer->group || !begin, beside, own_sums);
+            add_strip(own_x, stride, count, words, block.depth, layer->group || !begin, beside, own_sums);
             if (layer->group)
                 add_scaled(part, block.scales, count, begin == 0, sums + row * PANEL);
         }
