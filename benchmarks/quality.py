@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from core.config import EngineConfig, KVDtype, Quantization
+from core.config import Activations, EngineConfig, KVDtype, Quantization
 from core.errors import BatonError, ModelError
 from core.model_location import locate
 from demo_model import animals, stories, sums
@@ -177,6 +177,7 @@ def measure(given: argparse.Namespace, texts: list[list[int]]) -> None:
             max_model_len=PIECE,
             kv_memory=given.kv_memory,
             quantization=quantization,
+            activations=given.activations if quantization in ("int8", "fp8") else "auto",
             kv_dtype=kv,
         )
         return Executor(load_engine(config, quiet))
@@ -219,6 +220,12 @@ def main() -> int:
     kinds = get_args(KVDtype)
     parser.add_argument(
         "--kv-dtype", nargs="+", default=kinds, choices=kinds, metavar="FORM", help="of KV: some of them"
+    )
+    parser.add_argument(
+        "--activations",
+        default="auto",
+        choices=get_args(Activations),
+        help="8bit: on a GPU, texts meet int8 and fp8 weights as bytes",
     )
     parser.add_argument("--kv-memory", type=int, default=64 << 20, help="bytes for the KV of a text of 512 tokens")
     given = parser.parse_args()

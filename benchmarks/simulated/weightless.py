@@ -12,7 +12,7 @@ import torch
 from benchmarks.models.random_weights import RandomWeights
 from benchmarks.models.shapes import write_config
 from benchmarks.processes.in_process import quiet
-from core.config import Quantization
+from core.config import Activations, Quantization
 from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine
 from engine.kv.pool import KVPool
@@ -60,11 +60,12 @@ def engine_of(
     longest: int,
     dtype: torch.dtype = torch.bfloat16,
     quantization: Quantization = "none",
+    activations: Activations = "auto",
 ) -> Engine:
     """Makes the same of the config in a directory."""
     config = read_config(directory, longest)
     weights = RandomWeights(directory, META, dtype)
-    backend = TritonBackend(META, dtype)
+    backend = TritonBackend(META, dtype, activations)
     with torch.inference_mode():
         make = LinearFactory(weights, backend.linears, META, dtype, quantization=quantization)
         model: Transformer[Any] = Transformer(config, names_of(config), make, backend.layers, quiet)

@@ -205,6 +205,27 @@ def test_experts_latent_attention_and_quantized_weights_can_be_recorded(
     assert not unknown, f"{unknown}"
 
 
+def test_rows_in_bytes_cost_one_launch_a_layer(tmp_path: Path, looked_at_nowhere: None) -> None:
+    """That of what attention gives: norms and gates quantize what they give."""
+    config = VARIANTS["llama"]()
+    config.update({"num_hidden_layers": 2})
+    config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
+    config.save_pretrained(tmp_path)
+    engine = engine_of(tmp_path, 100, 136, 256, quantization="int8", activations="8bit")
+    lint = recorded(engine, 136)
+    lint.check()
+    found = Counter(name for name, *_ in lint.launches if name.startswith("_"))
+    a_layer = {
+        "_norm_rows": 2,
+        "_rope_and_store": 1,
+        "_attend_part": 1,
+        "_quantize": 1,
+        "_gate_rows": 1,
+        "_multiply": 4,
+    }
+    assert found == Counter({name: 2 * count for name, count in a_layer.items()}) + Counter(["_rms_norm"])
+
+
 WRONG: dict[str, tuple[Callable[[Tensor], object], str]] = {
     "a value": (lambda here: here.sum().item(), "the host asks the device for a value"),
     "a copy": (lambda here: torch.zeros(4).to(META) + here, "a tensor on the host"),
