@@ -97,6 +97,13 @@ Slo = Annotated[
 ]
 
 
+TLSCert = Annotated[
+    str,
+    Meta(description="file with the certificate (PEM, its chain behind it) for HTTPS, TLS 1.2 or newer; empty: HTTP"),
+]
+TLSKey = Annotated[str, Meta(description="file with the certificate's key (PEM, without a password)")]
+
+
 class StoreConfig(Struct, frozen=True, kw_only=True):
     """Says where queue state lives, and which secret seals it."""
 
@@ -344,6 +351,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     lora_root: LoRARoot = ""
     allow_lora_loading: AllowLoRALoading = False
     api_keys: APIKeys = ()
+    tls_cert: TLSCert = ""
+    tls_key: TLSKey = ""
     slo: Slo = ""
     slo_ttft_ms: TTFTLimit = 2000.0
     slo_tpot_ms: TPOTLimit = 100.0

@@ -13,6 +13,7 @@ from core.cli import parse_or_exit
 from core.config import GatewayConfig
 from core.errors import BatonError
 from core.network.listening import listen, url_of
+from core.network.tls import Certificate, certificate
 from core.process.descriptors import raise_limit
 from core.process.status import StatusFile
 from core.process.tasks import child
@@ -25,10 +26,12 @@ SWITCH_SECONDS = 0.0005  # s after which a thread that runs Python lets the even
 log = logging.getLogger("baton.gateway")
 
 
-async def serve(config: GatewayConfig, listener: socket.socket, status: StatusFile) -> None:
+async def serve(
+    config: GatewayConfig, listener: socket.socket, status: StatusFile, tls: Certificate | None = None
+) -> None:
     """Serves until a signal comes. Raises `BatonError` if the start fails."""
-    gateway = Gateway(config, url_of(listener), status)
-    server = Server(gateway)
+    gateway = Gateway(config, url_of(listener, tls is not None), status)
+    server = Server(gateway, tls)
     serving = child(server.serve([listener]))
     running = child(_run(gateway))
     try:
@@ -75,8 +78,9 @@ def main() -> int:
     keep_large_buffers_apart()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
+        tls = certificate(config.tls_cert, config.tls_key)
         listener = listen(config.host, config.port)
-        uvloop.run(serve(config, listener, status))
+        uvloop.run(serve(config, listener, status, tls))
     except BatonError as error:
         status.failed(str(error))
         print(f"error: {error}", file=sys.stderr)

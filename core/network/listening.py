@@ -32,13 +32,13 @@ def listen(host: str, port: int, option: str = "--port") -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, tls: bool = False) -> str:
     """Returns the URL under which a client on this host finds a listener."""
     host, port = listener.getsockname()[:2]
-    return http_url(host, port)
+    return http_url(host, port, tls)
 
 
-def http_url(host: str, port: int) -> str:
+def http_url(host: str, port: int, tls: bool = False) -> str:
     """Returns the URL of a server on this host that listens on `host`, for clients on this host."""
     address = ANY_ADDRESS.get(host, host)
-    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+    return f"http{'s' * tls}://" + (f"[{address}]:{port}" if ":" in address else f"{address}:{port}")

@@ -6,7 +6,7 @@ What uvicorn lacks, and is here:
 - what is no HTTP is answered in the shape of every other error;
 - an answer that comes before the end of its request reaches the client: the rest is read and dropped, within bounds,
   because closing a socket with unread bytes sends a reset, which destroys what the client has not read;
-- a client that has closed its half of the connection gets its answer;
+- a client that has closed its half of the connection gets its answer (but over TLS, which has no halves);
 - HTTP/1.0 gets an answer that ends with the connection, and no chunks.
 """
 
@@ -112,6 +112,8 @@ class Connection(HttpToolsProtocol):
         if cycle.more_body:
             self._refuse(APIError(400, "the body is incomplete", code="body_incomplete"))
             return False
+        if self.transport.get_extra_info("sslcontext") is not None:
+            return False  # TLS has no halves: its client is gone
         cycle.keep_alive = False
         self._probe(0)
         return True

@@ -1,4 +1,4 @@
-"""Runs uvicorn with our protocol, our signals, and an end in bounded time."""
+"""Runs uvicorn with our protocol, our signals, our TLS, and an end in bounded time."""
 
 import asyncio
 import contextlib
@@ -6,13 +6,16 @@ import signal
 import socket
 from collections.abc import Iterator
 from functools import partial
+from typing import cast
 
 import uvicorn
 
 from core.network.listening import BACKLOG
+from core.network.tls import HANDSHAKE_SECONDS, Certificate
+from core.process.tasks import Tasks
 from gateway.errors import APIError
 from gateway.http.app import make_app
-from gateway.http.protocol import ServerConfig
+from gateway.http.protocol import Connection, ServerConfig
 from gateway.service import Gateway
 
 KEEP_ALIVE = 75  # s that an idle connection is kept
@@ -29,7 +32,7 @@ def _refused(gateway: Gateway, error: APIError) -> str:
 class Server(uvicorn.Server):
     """Serves a gateway. On SIGTERM or SIGINT it awaits its `drain`, closes its connections and returns."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, tls: Certificate | None = None) -> None:
         config = ServerConfig(
             make_app(gateway),
             gateway.config.max_connections,
@@ -44,15 +47,39 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._gateway = gateway
+        self._tls = tls
+        self._tasks = Tasks("the server")
 
     def stop(self) -> None:
         """Begins the end, as a signal does."""
         self.should_exit = True
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to serve on these sockets: with TLS, each connection has to shake hands within a time of ours."""
+        await super().startup([])
+        context = self._tls.context if self._tls is not None else None
+        for listener in sockets or ():
+            server = await asyncio.get_running_loop().create_server(
+                self._connection,
+                sock=listener,
+                ssl=context,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if context is not None else None,
+                backlog=self.config.backlog,
+            )
+            self.servers.append(server)
+        if self._tls is not None:
+            self._tasks.start(self._tls.follow())
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends open answers first, then connections."""
         await self._gateway.drain()
         await super().shutdown(sockets)
+        await self._tasks.close()
+
+    def _connection(self) -> asyncio.Protocol:
+        """Makes what speaks HTTP on a new connection."""
+        settings = cast(ServerConfig, self.config)
+        return Connection(settings, server_state=self.server_state, app_state=self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

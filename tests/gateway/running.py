@@ -14,6 +14,7 @@ import openai
 from core.config import GatewayConfig, StoreConfig
 from core.messages.job import AnyJob
 from core.network.listening import listen, url_of
+from core.network.tls import certificate
 from core.process.status import StatusFile
 from core.redis.records import FinishedRecord, Role
 from core.redis.registry import FINISHED
@@ -120,10 +121,11 @@ async def serving(redis: str, model: Path, secret_file: Path) -> AsyncIterator[C
             store = StoreConfig(redis=redis, secret_file=str(secret_file))
             config = GatewayConfig(model=str(at), store=store, port=0, **settings)
             listener = listen(config.host, config.port)
-            gateway = Gateway(config, url_of(listener), StatusFile(""))
-            server = Server(gateway)
+            tls = certificate(config.tls_cert, config.tls_key)
+            gateway = Gateway(config, url_of(listener, tls is not None), StatusFile(""))
+            server = Server(gateway, tls)
             task = asyncio.create_task(server.serve([listener]))
-            running = Running(gateway, url_of(listener), redis, at, secret_file.read_bytes())
+            running = Running(gateway, url_of(listener, tls is not None), redis, at, secret_file.read_bytes())
 
             async def end() -> None:
                 await running.client.aclose()
