@@ -8,7 +8,7 @@
 
 #include "prepared.h"
 
-#define LIGHT_ROWS 8 /* so few take no longer than one: a panel comes from memory meanwhile */
+#define ROW_TIME 16 /* bytes that come from memory in the time in which a row is multiplied by an input of a panel */
 
 INLINE long panels_of(const struct linear *layer) { return rounded_up(layer->outputs, PANEL) / PANEL; }
 
@@ -77,8 +77,11 @@ static long strip_floats(const struct product *products, long count)
     return floats;
 }
 
-/* What a block of rows times a panel costs, in no unit of its own. */
-INLINE long cost_of(const struct linear *layer, long rows) { return most(rows, LIGHT_ROWS) * layer->inputs; }
+/* What a block of rows times a panel costs, in bytes that could be read meanwhile: few rows take as long as the panel. */
+INLINE long cost_of(const struct linear *layer, long rows)
+{
+    return most(rows * layer->inputs * ROW_TIME, panel_bytes(layer));
+}
 
 static long total_cost(const struct product *products, long count)
 {
@@ -128,20 +131,27 @@ void baton_products(const struct product *given, long given_count, const struct 
     struct product after[count_parts(next, next_count) + 1];
     const long after_count = add_parts(next, next_count, after), after_total = total_cost(after, after_count);
     const long floats = strip_floats(own.products, own.count);
+    const int little = own.bytes && is_little(&own);
     if (total) {
 #pragma omp parallel
         {
             const long thread = omp_get_thread_num(), threads = omp_get_num_threads();
             struct scratch scratch;
             float strips[floats] __attribute__((aligned(64)));
-            prepare_share(&own, thread, threads);
+            char room[little ? own.bytes : 1] __attribute__((aligned(64)));
+            struct product alone[little ? own.count : 1];
+            const struct product *products = little ? alone : own.products;
+            if (little)
+                prepare_alone(&own, room, alone);
+            else
+                prepare_share(&own, thread, threads);
             const char *then = multiply_share(after, after_count, after_total * thread / threads, after_total, 0, 0);
-            if (own.preparation_count) {
+            if (own.preparation_count && !little) {
 #pragma omp barrier
             }
             begin_parts(&scratch, strips);
             multiply_share(
-                own.products, own.count, total * thread / threads, total * (thread + 1) / threads, then, &scratch);
+                products, own.count, total * thread / threads, total * (thread + 1) / threads, then, &scratch);
             end_parts(&scratch);
         }
     }

@@ -8,6 +8,9 @@
 
 #include "panel_product.h"
 
+#define LITTLE_BYTES 8192 /* of prepared rows: so few are made by each thread sooner than all have waited for each other */
+#define STRETCH 512       /* inputs of a row that a thread prepares at once */
+
 /* Rows of x in the form that `layer` takes: in int8, or with their columns in its order. */
 struct preparation {
     const struct linear *layer;
@@ -123,29 +126,50 @@ static void free_prepared(struct prepared *own)
     free(own->products);
 }
 
-static void prepare_row(const struct preparation *own, long row)
+/* Prepares a row's inputs from `begin` to `end`, both whole units or the row's end. */
+static void prepare_row(const struct preparation *own, long row, long begin, long end, char *to)
 {
     const struct linear *layer = own->layer;
     const long size = layer->format == FP32 ? 4 : 2;
     const char *x = own->x + row * own->x_stride * size;
-    char *to = own->to + row * own->row_bytes;
+    to += row * own->row_bytes;
 #if defined HAS_INT8_PRODUCT
     if (takes_int8(layer)) {
-        quantize_row(layer, x, to);
+        quantize_row(layer, x, begin, least(end, whole_units(layer)), to);
         return;
     }
 #endif
-    for (long i = 0; i < layer->inputs; i++)
+    for (long i = begin; i < least(end, layer->inputs); i++)
         memcpy(to + i * size, x + layer->order[i] * size, size);
 }
 
-/* Prepares the share of a thread. */
+/* Prepares the share of a thread: stretches of rows, since one row should not wait for one thread. */
 static void prepare_share(const struct prepared *own, long thread, long threads)
 {
     for (long i = 0; i < own->preparation_count; i++) {
         const struct preparation *each = own->preparations + i;
-        for (long row = each->rows * thread / threads; row < each->rows * (thread + 1) / threads; row++)
-            prepare_row(each, row);
+        const long stretches = rounded_up(each->layer->inputs, STRETCH) / STRETCH, all = each->rows * stretches;
+        for (long at = all * thread / threads; at < all * (thread + 1) / threads; at++) {
+            const long begin = at % stretches * STRETCH;
+            prepare_row(each, at / stretches, begin, begin + STRETCH, each->to);
+        }
+    }
+}
+
+INLINE int is_little(const struct prepared *own) { return own->bytes <= LITTLE_BYTES; }
+
+/* Prepares all in a thread's own `room` of as many bytes, and makes `products` that have x from there. */
+static void prepare_alone(const struct prepared *own, char *room, struct product *products)
+{
+    for (long i = 0; i < own->preparation_count; i++) {
+        const struct preparation *each = own->preparations + i;
+        for (long row = 0; row < each->rows; row++)
+            prepare_row(each, row, 0, each->row_bytes, room + (each->to - own->room));
+    }
+    for (long i = 0; i < own->count; i++) {
+        products[i] = own->products[i];
+        if (products[i].rows && is_prepared(products[i].layer))
+            products[i].x = room + (products[i].x - own->room);
     }
 }
 

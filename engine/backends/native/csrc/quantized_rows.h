@@ -92,12 +92,13 @@ INLINE void quantize_units(
     }
 }
 
-static void quantize_row(const struct linear *layer, const char *x, char *row)
+/* Quantizes inputs of a row from `begin` to `end`, in whole units. */
+static void quantize_row(const struct linear *layer, const char *x, long begin, long end, char *row)
 {
     if (unit_of(layer) == UNIT)
-        quantize_units(layer, (const uint16_t *)x, 0, whole_units(layer), UNIT, row);
+        quantize_units(layer, (const uint16_t *)x, begin, end, UNIT, row);
     else
-        quantize_units(layer, (const uint16_t *)x, 0, whole_units(layer), UNIT / 2, row);
+        quantize_units(layer, (const uint16_t *)x, begin, end, UNIT / 2, row);
 }
 
 #endif

@@ -1,6 +1,7 @@
 """Quantized weights in the native linear layer, against what they stand for."""
 
 import ctypes
+from dataclasses import replace
 
 import pytest
 import torch
@@ -73,6 +74,35 @@ def test_parts_of_different_forms_lie_side_by_side(level: ctypes.CDLL, dtype: to
     found = NativeLinear(level, given, offset, dtype)(x).split([len(each) for each in given], 1)
     for part, each, own in zip(given, found, offset.split([len(each) for each in given]), strict=True):
         assert torch.equal(each, NativeLinear(level, part, own.contiguous(), dtype)(x))
+
+
+@pytest.mark.parametrize("rows", [1, 4, 37])
+def test_threads_that_share_parts_of_different_forms_change_nothing(level: ctypes.CDLL, rows: int) -> None:
+    """Compares to the bit, one part's panels having several times the bytes of another's; x is long and short."""
+    before = torch.get_num_threads()
+    try:
+        for inputs in (96, 9000):
+            kinds = ("int4 by 64, ordered", "int8 by output", "int4 by 32", "fp8 by 128")
+            parts: list[Weight] = [quantized_weight(150, inputs, seed=i, **KINDS[kind]) for i, kind in enumerate(kinds)]
+            layer = NativeLinear(level, [*parts, random(70, inputs, seed=9)], None, torch.bfloat16)
+            x, found = random(rows, inputs, seed=8, dtype=torch.bfloat16), []
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                found.append(layer(x))
+            assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", ["int4 by 32", "int8 by output", "int8 by 128 with offsets"])
+def test_in_bf16_a_scale_that_is_not_a_number_spoils_its_output_only(level: ctypes.CDLL, kind: str) -> None:
+    whole = quantized_weight(70, 256, **KINDS[kind])
+    scales, x = whole.scales.clone(), random(9, 256, seed=3, dtype=torch.bfloat16)
+    scales[65, -1] = torch.nan
+    found = NativeLinear(level, replace(whole, scales=scales), None, torch.bfloat16)(x)
+    expected = NativeLinear(level, whole, None, torch.bfloat16)(x)
+    spoiled = torch.arange(70) == 65
+    assert found[:, spoiled].isnan().all() and torch.equal(found[:, ~spoiled], expected[:, ~spoiled])
 
 
 FP8 = [kind for kind in KINDS if kind.startswith("fp8")]
