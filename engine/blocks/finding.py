@@ -23,6 +23,11 @@ class Found(NamedTuple):
         """Counts the blocks of it that come back from the host tier."""
         return sum(node.block is None for hit in self.hits for node in hit.nodes)
 
+    def since(self, step: int) -> int:
+        """Returns the oldest step of what a sequence that begins with this is computed from; `step`: its own first."""
+        nodes = [node for hit in self.hits for node in (*hit.nodes, hit.partial) if node is not None]
+        return min([step, *(node.since for node in nodes)])
+
     @property
     def partial(self) -> bool:
         """Says whether it ends inside a block, which is copied."""

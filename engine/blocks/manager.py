@@ -196,10 +196,12 @@ class BlockManager:
         known: list[int],
         upto: int,
         step: int,
+        since: int,
         replace: bool,
     ) -> None:
         """Tells the cache that from `step` on `tables` hold the KV of the first `upto` of `tokens`.
 
+        It is computed from KV of steps from `since` on.
         `known` is updated in place: for each group, how many leading blocks of the table the cache knows. With
         `replace` a table's own block may be exchanged for another of the same text: nothing under way may refer to it.
         """
@@ -207,7 +209,7 @@ class BlockManager:
             full = upto // group.block_tokens
             if known[number] < full:
                 keys.cover(tokens, upto)
-                known[number] = group.register(table, keys, known[number], full, step, replace)
+                known[number] = group.register(table, keys, known[number], full, step, since, replace)
 
     def known(self, found: Found, tokens: int, sent: int = 0) -> list[int]:
         """Counts, for each group, the leading blocks that are `found` and need not be registered.
@@ -227,10 +229,21 @@ class BlockManager:
         """Counts the blocks that `tokens` tokens fill, in every group."""
         return min(tokens // group.block_tokens for group in self.groups)
 
-    def invalidate(self, tables: Tables, position: int) -> None:
-        """Takes the KV from `position` on out of the cache, because it is not what it should be."""
+    def since(self, tables: Tables, step: int) -> int:
+        """Returns the oldest step of what `tables` are computed from, as far as the cache knows; at most `step`."""
+        groups = zip(self.groups, tables, strict=True)
+        return min([step, *(oldest for group, table in groups for oldest in group.since(table))])
+
+    def invalidate(self, tables: Tables, position: int, since: int) -> None:
+        """Takes the KV from `position` on, and what is computed from it, out of the cache: it is not what it should be.
+
+        No step before `since` has stored, or read, any of it. Where there are windows, a block's place does not tell
+        what it was computed from, since blocks between may be gone; but its step does: the same one, or a later.
+        """
         for group, table in zip(self.groups, tables, strict=True):
             group.invalidate(table, position // group.block_tokens)
+            if self.has_windows:
+                group.forget_since(since)
 
     def take_moves(self) -> list[BlockMove]:
         """Returns what was asked of the bytes since the last call, in order."""

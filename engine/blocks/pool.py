@@ -74,6 +74,7 @@ class BlockPool:
         self._sequence_references = [0] * block_count
         self._io_references = [0] * block_count
         self._nodes: dict[int, Node] = {}  # by block: those that the cache knows
+        self._sources: dict[int, Node] = {}  # by used block: what its first tokens were copied from
         self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._free_slots = list(range(slots))
         self._kept: OrderedDict[Node, None] = OrderedDict()  # in the host tier, least recently used first
@@ -164,6 +165,7 @@ class BlockPool:
         self.extend(table, blocks_for(tokens, self.block_tokens) - first)
         if partial is not None:
             target = table[len(hit.nodes)]
+            self._sources[target] = partial
             if source is None:
                 assert partial.slot is not None
                 self._emit("in", partial.slot, target)
@@ -231,9 +233,12 @@ class BlockPool:
 
     # what the cache knows -------------------------------------------------------------------------------------------
 
-    def register(self, table: list[int], keys: BlockKeys, done: int, upto: int, step: int, replace: bool) -> int:
+    def register(
+        self, table: list[int], keys: BlockKeys, done: int, upto: int, step: int, since: int, replace: bool
+    ) -> int:
         """Tells the cache that blocks `done` … `upto` - 1 of `table` hold, from `step` on, the text of `keys`.
 
+        They are computed from KV of steps from `since` on.
         Returns how many leading blocks of the table the cache knows. Where it knows another block of the same text,
         that one takes the place of the table's own with `replace` (no step under way may refer to it), unless a fork or
         I/O has the own one too: they would hold the blocks behind it, but not the one that these would be found by.
@@ -247,7 +252,7 @@ class BlockPool:
                 break  # a collision
             if node.block is None:
                 self._leave_slot(node)
-                node.block, node.step = own, step
+                node.block, node.step, node.since = own, step, since
                 self._nodes[own] = node
             elif node.block != own:
                 if not replace or self._sequence_references[own] > 1 or self._io_references[own]:
@@ -259,10 +264,24 @@ class BlockPool:
             done += 1
         return done
 
+    def since(self, table: Sequence[int]) -> Iterator[int]:
+        """Yields the oldest steps of what the blocks of a table are computed from, of those that the cache knows."""
+        return (self._nodes[block].since for block in table if block in self._nodes)
+
     def invalidate(self, table: Sequence[int], first: int) -> None:
-        """Takes blocks `first`, … of the table out of the cache: they do not hold the KV that they should."""
+        """Takes blocks `first`, … of the table out of the cache: they do not hold the KV that they should.
+
+        What goes on from them goes too, and what was copied into them; not what others have copied, who fail in turn.
+        """
         for block in table[first:]:
-            if (node := self._nodes.get(block)) is not None:
+            for node in (self._sources.get(block), self._nodes.get(block)):
+                if node is not None and self.cache.find(node.key) is node:
+                    self._forget(node)
+
+    def forget_since(self, since: int) -> None:
+        """Takes all that a step from `since` on has stored out of the cache."""
+        for node in [node for node in self.cache if node.step >= since]:
+            if self.cache.find(node.key) is node:
                 self._forget(node)
 
     # inside ---------------------------------------------------------------------------------------------------------
@@ -287,6 +306,7 @@ class BlockPool:
                 self.quarantined += bool(reads) and not sequences
             if sequences or reads:
                 continue
+            self._sources.pop(block, None)
             if block in self._nodes:
                 self._idle[block] = None
             else:
@@ -327,7 +347,7 @@ class BlockPool:
         assert node.slot is not None
         self._emit("in", node.slot, block)
         self._free_slots.append(node.slot)
-        node.slot, node.block, node.step = None, block, 0
+        node.slot, node.block = None, block
         self._nodes[block] = node
         self.returned += 1
 

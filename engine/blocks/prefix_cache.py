@@ -17,7 +17,7 @@ by_tokens = attrgetter("tokens")
 class Node:
     """Stands for one full block of text whose KV is here; a root stands for a tenant, and has no text."""
 
-    __slots__ = ("block", "children", "key", "parent", "slot", "step", "tokens")
+    __slots__ = ("block", "children", "key", "parent", "since", "slot", "step", "tokens")
 
     def __init__(self, key: bytes, tokens: bytes, parent: "Node | None") -> None:
         self.key = key
@@ -26,7 +26,8 @@ class Node:
         self.children: list[Node] = []  # in order of their tokens
         self.block: int | None = None  # of the pool, that holds its KV; None: the KV is in a slot
         self.slot: int | None = None  # of the host tier
-        self.step = 0  # the planned step that computes its KV
+        self.step = 0  # the planned step that computes its KV; never less than that of what it is computed from
+        self.since = 0  # the oldest step of what it is computed from
 
 
 class PrefixCache:

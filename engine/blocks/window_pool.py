@@ -202,10 +202,13 @@ class WindowPool(BlockPool):
 
     # what the cache knows -------------------------------------------------------------------------------------------
 
-    def register(self, table: list[int], keys: BlockKeys, done: int, upto: int, step: int, replace: bool) -> int:
+    def register(
+        self, table: list[int], keys: BlockKeys, done: int, upto: int, step: int, since: int, replace: bool
+    ) -> int:
         """Tells the cache that blocks `done` … `upto` - 1 of `table` hold, from `step` on, the text of `keys`.
 
-        A text that it knows already in another block stays where it is. Returns `upto`.
+        They are computed from KV of steps from `since` on. A text that it knows already in another block stays where it
+        is. Returns `upto`.
         """
         for at in range(done, upto):
             block, key = table[at], keys.keys[at]
@@ -213,16 +216,8 @@ class WindowPool(BlockPool):
                 continue
             before = self.cache.root(keys.keys[at - 1] if at else keys.root)
             node = self._nodes[block] = self.cache.insert(before, key, keys.packed[at])
-            node.block, node.step = block, step
+            node.block, node.step, node.since = block, step, since
         return max(done, upto)
-
-    def invalidate(self, table: Sequence[int], first: int) -> None:
-        """Forgets all texts: what was computed with a block that does not hold what it should is not told by its place.
-
-        That happens when a model's numbers are not finite, and costs no more than to compute anew.
-        """
-        for node in list(self.cache):
-            self._forget(node)
 
     # inside ---------------------------------------------------------------------------------------------------------
 

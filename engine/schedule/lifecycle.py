@@ -35,6 +35,7 @@ class Lifecycle:
         self._admission = admission
         self._readiness = readiness
         self._max_sequences = max_sequences
+        self.collected = 0  # the newest step that was collected
         self._arrivals = 0
         self._admitted: list[Sequence] = []  # for the next `take_admitted`
 
@@ -79,6 +80,8 @@ class Lifecycle:
             return True
         if not self._admission.admit(sequence, found, others > 0):
             return False
+        # What lands is registered by the newest step that is collected by then.
+        sequence.since = found.since(self.collected if sequence.landing else step)
         if not sequence.preemptions:
             sequence.admitted_at = now
             self._admitted.append(sequence)
@@ -155,7 +158,14 @@ class Lifecycle:
         Without a step it is computed already, and nothing under way refers to it.
         """
         self._blocks.register(
-            sequence.blocks, sequence.chains, sequence.tokens, sequence.known, upto, step or 0, replace=step is None
+            sequence.blocks,
+            sequence.chains,
+            sequence.tokens,
+            sequence.known,
+            upto,
+            self.collected if step is None else step,
+            sequence.since,
+            replace=step is None,
         )
         sequence.register_at = self._blocks.next_full(sequence.known, upto)
 
@@ -170,19 +180,22 @@ class Lifecycle:
             branch.planned = branch.computed = stem.computed
             branch.admitted_length, branch.admitted_at = stem.admitted_length, stem.admitted_at
             branch.forked = stem.forked = True
+            branch.since = stem.since
             branch.stem = None
             self._forks += 1
             self.run(branch)
         stem.branches = []
 
-    def invalidate(self, sequence: Sequence, start: int) -> None:
-        """Takes out of the cache what a failed step that began at `start` has stored: who finds it would fail too.
+    def invalidate(self, sequence: Sequence, start: int, step: int) -> None:
+        """Takes out of the cache what a failed `step` has stored from `start` on: who finds it would fail too.
 
         Logits that are finite prove the KV of all tokens before them. Of a prompt that has none yet nothing is proven,
         not even what was found in the cache: whoever computed it may have been released before its first token.
         """
-        sound = start if start >= sequence.admitted_length else 0
-        self._blocks.invalidate(sequence.blocks, sound)
+        proven = start >= sequence.admitted_length
+        sound = start if proven else 0
+        since = step if proven else self._blocks.since(sequence.blocks, sequence.since)
+        self._blocks.invalidate(sequence.blocks, sound, since)
         sequence.computed = min(sequence.computed, sound)
 
     def release(self, sequence: Sequence) -> None:

@@ -144,6 +144,7 @@ class Scheduler:
             each.sampling = sampling
         sequence.planned = sequence.computed = sequence.admitted_length
         self._lifecycle.register(sequence, sequence.computed)
+        sequence.since = self._blocks.since(sequence.blocks, sequence.since)  # some may be another's now
         self._lifecycle.run(sequence)
         self._lifecycle.begin_branches(sequence, [each for each in members if each is not sequence])
         if sequence.abandoned:
@@ -253,6 +254,7 @@ class Scheduler:
         if not self._launched or self._launched[0].plan.step != result.step:
             raise IllegalMove(f"result of step {result.step} is not that of the oldest launched step")
         step = self._launched.popleft()
+        self._lifecycle.collected = result.step
         # It began when it was planned, or when the step before was done.
         seconds = now - max(step.planned_at, self._applied_at)
         self._chunking.learn(step.work.prompt_tokens, step.work.sequences, seconds)
@@ -271,7 +273,7 @@ class Scheduler:
         for index, (work, sequence, tokens) in enumerate(shares):
             sequence.in_flight -= 1
             if failed.get(index) == NON_FINITE:
-                self._lifecycle.invalidate(sequence, work.start)
+                self._lifecycle.invalidate(sequence, work.start, result.step)
             if sequence.state is SequenceState.ENDED:
                 self._lifecycle.free(sequence)
                 continue

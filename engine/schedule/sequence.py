@@ -73,6 +73,7 @@ class Sequence:
     pending: int = field(default=0, init=False)  # tokens that steps in flight sample
     in_flight: int = field(default=0, init=False)  # launched steps that refer to this sequence
     admitted_length: int = field(default=0, init=False)  # tokens when its blocks were last taken
+    since: int = field(default=0, init=False)  # the oldest planned step of what its KV is computed from
     end_length: int = field(default=0, init=False)  # tokens at which it ends ("length")
     plan_length: int = field(default=0, init=False)  # tokens at which this engine plans nothing more for it
     branches: "list[Sequence]" = field(default_factory=list, init=False)  # wait for its first token

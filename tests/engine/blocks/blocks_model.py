@@ -28,11 +28,12 @@ TENANTS = ("", "other")
 ORDER = """
 compute, preempt, admit, compute, run, free, admit, compute, fork, compute, readmit, adopt, admit, compute, run,
 preempt, admit, compute, hand off, admit, compute, sent, free, readmit, run, compute, fork, compute, adopt, admit, free,
-admit, compute, preempt, admit, abort, compute, sent, compute, admit, compute, fail
+admit, compute, preempt, admit, abort, compute, sent, compute, admit, compute, fail, admit, compute, break, compute
 """
 OPERATIONS = [name.strip() for name in ORDER.split(",")]
 """As often as they are to happen."""
 
+SOUND: frozenset[int] = frozenset()
 LONGEST = 24
 MOST = 4
 """Sequences at once."""
@@ -47,6 +48,9 @@ class Held:
         self.known: list[int] = []
         self.planned = 0  # tokens whose KV is there once the planned step has run
         self.start = 0  # where the planned step, or else the last one, begins to compute
+        self.since = 0  # the oldest step of what it is computed from
+        self.step = 0  # that computed last
+        self.breaks: frozenset[int] = frozenset()  # what is wrong with the KV that its planned step stores
         self.seen = 0  # the first query that is still to come, or that of the planned step
         self.register_at = 0
         self.landing = self.forked = self.preempted = False
@@ -69,6 +73,10 @@ class BlocksModel:
         self.planned: list[Held] = []  # in the step being planned
         self.moves: list[BlockMove] = []  # before it
         self.pool: list[list[list[int]]] = [[[0] * size for _ in range(blocks + 1)] for size in sizes]
+        # what is wrong with each position's KV, and with all that was computed from it
+        self.ills: list[list[list[frozenset[int]]]] = [[[SOUND] * size for _ in range(blocks + 1)] for size in sizes]
+        self.host_ills: list[list[frozenset[int]]] = [[SOUND] * sizes[self.manager.main] for _ in range(slots)]
+        self.copied = SOUND  # of that, what is in blocks that others may have copied
         self.host: list[list[int]] = [[0] * sizes[self.manager.main] for _ in range(slots)]
         self.counts: Counter[str] = Counter()
         self._texts: dict[tuple[int, int], int] = {}  # (text before, token) -> text
@@ -110,6 +118,8 @@ class BlocksModel:
                 return self.adopt(which)
             case "abort":
                 return self.abort(which)
+            case "break":
+                return self.spoil(which)
             case "fail":
                 return self.fail(which, broken=bits % 2 == 0)
         self.run()
@@ -150,7 +160,7 @@ class BlocksModel:
             del held.tokens[length:], held.texts[length:]
             self.counts["no room to grow"] += 1
             return True
-        held.start = held.planned
+        held.start, held.step, held.breaks = held.planned, self.step, SOUND
         held.planned = min(len(held.tokens), held.planned + count, self.manager.capacity(held.tables))
         self.planned.append(held)
         self.counts["compute"] += 1
@@ -167,6 +177,7 @@ class BlocksModel:
         other = Held(list(held.tokens), list(held.texts), tuple(keys.copy() for keys in held.chains))
         other.tables, other.known = self.manager.fork(held.tables), list(held.known)
         other.planned, other.start, other.register_at = held.planned, held.start, held.register_at
+        other.since, other.step = held.since, held.step
         other.seen = held.seen
         held.forked = other.forked = True
         self.held.append(other)
@@ -226,6 +237,7 @@ class BlocksModel:
         held.start, held.seen, held.landing = held.planned, held.planned, False
         before = [list(table) for table in held.tables]
         self._register(held, held.planned, self.step - 1, replace=True)
+        held.since = self.manager.since(held.tables, held.since)
         self.counts["adopt"] += 1
         self.counts["exchange"] += [list(table) for table in held.tables] != before
         return True
@@ -238,13 +250,28 @@ class BlocksModel:
             self.counts["abort"] += 1
         return held is not None
 
+    def spoil(self, which: int) -> bool:
+        """What a sequence's planned step stores will not be what it should, nor what is computed from it."""
+        held = self._one(which, lambda each: each in self.planned)
+        if held is not None:
+            self._broken -= 1
+            held.breaks = frozenset({self._broken})
+            self.counts["break"] += 1
+        return held is not None
+
     def fail(self, which: int, broken: bool) -> bool:
-        """A sequence's last step has failed: what it stored is not to be found, and may be of no text."""
+        """A sequence's last step has failed: what it stored is not to be found, and may be of no text.
+
+        Where it has read what is ill already, nothing of it is proven. Of what was wrong nothing is to be found.
+        """
         held = self._one(which, lambda each: not each.landing and each.planned > each.start)
         if held is None:
             return False
         self.run()
-        first = held.start
+        proven = not self._ills(held, held.start)
+        first = held.start if proven else 0
+        since = held.step if proven else self.manager.since(held.tables, held.since)
+        wrong = self._ills(held, held.planned)
         tables = [each.tables for each in (*self.held, *self.io) if each is not held]
         for group, size in enumerate(self.sizes):
             shared = {block for each in tables for block in each[group]}
@@ -252,7 +279,14 @@ class BlocksModel:
                 for position in range(first, held.planned):
                     self._broken -= 1
                     self.pool[group][held.tables[group][position // size]][position % size] = self._broken
-        self.manager.invalidate(held.tables, first)
+        before = sum(node.step < since for pool in self.manager.groups for node in pool.cache)
+        self.manager.invalidate(held.tables, first, since)
+        self.counts["prompt failed" if not proven else "ill"] += bool(wrong)
+        self.counts["kept"] += before > 0 and any(node for pool in self.manager.groups for node in pool.cache)
+        for group, pool in enumerate(self.manager.groups):
+            passed = SOUND if self.manager.has_windows else self.copied
+            for node in pool.cache:
+                assert not self._ills_of(group, node) & wrong - passed, "what was computed from broken KV is found"
         held.planned = first
         self._end(held, "fail")
         return True
@@ -354,6 +388,7 @@ class BlocksModel:
         held.tables, held.known = tables, list(found.held)
         held.planned = held.start = found.tokens
         held.seen = len(held.tokens) if held.landing else held.planned
+        held.since = found.since(self.step - 1 if held.landing else self.step)
         held.register_at = self.manager.next_full(held.known)
         self.held.append(held)
         self.counts["readmit" if held.preempted else "land" if held.landing else "admit"] += 1
@@ -382,7 +417,7 @@ class BlocksModel:
         return True
 
     def _register(self, held: Held, upto: int, step: int, replace: bool) -> None:
-        self.manager.register(held.tables, held.chains, held.tokens, held.known, upto, step, replace)
+        self.manager.register(held.tables, held.chains, held.tokens, held.known, upto, step, held.since, replace)
         held.register_at = self.manager.next_full(held.known, upto)
         stopped = any(known < upto // size for known, size in zip(held.known, self.sizes, strict=True))
         self.counts["duplicate"] += stopped and not replace
@@ -416,15 +451,35 @@ class BlocksModel:
         for move in moves:
             pool = self.pool[move.group]
             assert move.group == self.manager.main or move.kind == "copy"
-            source = self.host if move.kind == "in" else pool
-            target = self.host if move.kind == "out" else pool
-            target[move.target] = list(source[move.source])
+            ills = self.ills[move.group]
+            places = {"in": (self.host, self.host_ills), "copy": (pool, ills), "out": (pool, ills)}[move.kind]
+            targets = (self.host, self.host_ills) if move.kind == "out" else (pool, ills)
+            targets[0][move.target] = list(places[0][move.source])
+            targets[1][move.target] = list(places[1][move.source])
+            if move.kind == "copy":
+                self.copied = self.copied.union(*ills[move.target])
             self.counts[f"move: {move.kind}"] += 1
 
     def _store(self, held: Held) -> None:
+        ills = SOUND if held.landing else held.breaks | self._ills(held, held.start)
         for (group, size), position in product(enumerate(self.sizes), range(held.start, held.planned)):
             if not (held.landing and position // size < max(held.known[group], self._first(group, held.planned))):
                 self.pool[group][held.tables[group][position // size]][position % size] = held.texts[position]
+                self.ills[group][held.tables[group][position // size]][position % size] = ills
+
+    def _ills(self, held: Held, position: int) -> frozenset[int]:
+        """What is wrong with the KV before a position, as far as the last step has seen it."""
+        found = set(SOUND)
+        for group, size in enumerate(self.sizes):
+            for at in range(self._first(group, held.start) * size, position):
+                found |= self.ills[group][held.tables[group][at // size]][at % size]
+        return frozenset(found)
+
+    def _ills_of(self, group: int, node: Node) -> frozenset[int]:
+        if node.block is not None:
+            return SOUND.union(*self.ills[group][node.block])
+        assert node.slot is not None
+        return SOUND.union(*self.host_ills[node.slot])
 
     def _first(self, group: int, position: int) -> int:
         return self.groups[group].first_needed(position)

@@ -144,7 +144,7 @@ class Text:
 
     def register(self, step: int = 1, *, replace: bool = False) -> None:
         """All of it is computed, in step `step`."""
-        self.blocks.register(self.tables, self.chains, self.tokens, self.known, len(self.tokens), step, replace)
+        self.blocks.register(self.tables, self.chains, self.tokens, self.known, len(self.tokens), step, step, replace)
 
     def end(self) -> None:
         """As at the end of a sequence."""

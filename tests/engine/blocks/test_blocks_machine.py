@@ -78,7 +78,7 @@ def random_examples(first: int, count: int) -> Counter[str]:
 def test_everything_that_the_manager_can_do_happens() -> None:
     happened = random_examples(0, EXAMPLES)
     names = {*OPERATIONS, "land", "hit", "partial hit", "whole hit", "hit in this step", "hit in the host tier"}
-    names |= {"duplicate", "exchange", "no room to begin", "no room to grow"}
+    names |= {"ill", "prompt failed", "kept", "duplicate", "exchange", "no room to begin", "no room to grow"}
     names |= {"evicted", "copied", "spilled", "returned"}  # the manager's own counters
     assert names <= {name for name, times in happened.items() if times}
 

@@ -141,7 +141,7 @@ def test_texts_of_one_key_never_get_each_other_s_blocks(monkeypatch: pytest.Monk
     assert second.known == [0] and not set(first.tables[0]) & set(second.tables[0])
     assert (known(blocks, A[:4]), known(blocks, B[:4])) == (4, 0)
     blocks.check_invariants([first.tables, second.tables])
-    blocks.invalidate(first.tables, 0)
+    blocks.invalidate(first.tables, 0, 0)
     second.register()
     assert (known(blocks, A[:4]), known(blocks, B[:4])) == (0, 4)
 
@@ -271,7 +271,7 @@ def test_what_is_forgotten_takes_along_what_goes_on_from_it() -> None:
     first = Text(blocks, A[:4])
     assert first.begin().tokens == 4  # its first block comes back, its second stays in the tier
     assert known(blocks, A) == 8
-    blocks.invalidate(first.tables, 0)
+    blocks.invalidate(first.tables, 0, 0)
     assert known(blocks, A) == 0
     blocks.free(first.tables)
     blocks.check_invariants([])
