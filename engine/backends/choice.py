@@ -47,9 +47,9 @@ def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model
     """
     wanted = config.cpu_backend if device.type == "cpu" else config.cuda_backend
     ours = device.type == "cuda" or wanted == "triton"
-    if config.activations == "8bit" and not (ours and isinstance(model, ModelConfig)):
-        why = "only Triton's kernels, on a GPU, meet weights of 8 bits so, in models of our own families"
-        raise ConfigError("activations", "8bit", f"{why}; leave it auto")
+    if config.activations != "auto" and not (ours and isinstance(model, ModelConfig)):
+        why = "only Triton's kernels, on a GPU, quantize tokens or not, in models of our own families"
+        raise ConfigError("activations", config.activations, f"{why}; leave it auto")
     old = older_than_ampere(device)
     if old and wanted == "triton":
         raise ConfigError("cuda_backend", wanted, f"{old} is older than Triton's kernels, which need sm_80; use auto")
