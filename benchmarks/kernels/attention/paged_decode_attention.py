@@ -10,6 +10,7 @@ from torch import Tensor
 from benchmarks.kernels.attention.attention_peers import decode_peers
 from benchmarks.kernels.attention.paging import BLOCK, GEMMA, GEMMA_2, GPT_OSS, LLAMA, QWEN, Heads, paged, processors
 from benchmarks.kernels.case import Case, Limit, Size, Target, close, random
+from benchmarks.kernels.quantized.kv import QUANTIZED, KVForm, bytes_of_vector, named
 from kernels.attention.attention_tiles import PLAIN, Scoring
 from kernels.attention.decode_pieces import cut, may_be_cut, pieces_of, room_for_pieces
 from kernels.attention.paged_decode_attention import CANDIDATES, paged_decode_attention, reference
@@ -38,17 +39,19 @@ class Decode:
     flex: bool = False
     softcap: float = 0.0
     sinks: bool = False
+    form: KVForm = "numbers"
 
     def __str__(self) -> str:
         more = [f"window {self.window}"] if self.window else []
         more += [f"soft cap {self.softcap:g}"] if self.softcap else []
         more += ["sinks"] if self.sinks else []
         more += [f"blocks of {self.block}"] if self.block != BLOCK else []
+        more += named(self.form)
         return ", ".join([f"batch {self.batch}, context {self.context}, {self.heads}", *more])
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
         """Makes inputs, as `benchmarks.kernels.case.Shape` says."""
-        kv = paged(self.batch, self.context, self.heads, self.block, device, dtype)
+        kv = paged(self.batch, self.context, self.heads, self.block, device, dtype, self.form)
         queries = random((self.batch, self.heads.queries, self.heads.dim), device, dtype)
         scoring = Scoring(window=self.window, softcap=self.softcap)
         sinks = random((self.heads.queries,), device, torch.float32) if self.sinks else None
@@ -67,15 +70,16 @@ class Decode:
         def check(config: Config | None) -> None:
             few = min(CHECKED, self.batch)
             own = queries[:few].double()
-            expected = reference(own, *kv.exact(few), scoring=scoring, sinks=sinks)
+            expected = reference(own, *kv.exact(few, self.heads.dim), scoring=scoring, sinks=sinks)
             close(run(config)[: len(expected)], expected)
 
-        comparable = scoring == PLAIN and not self.sinks and device.type != "meta"
+        comparable = scoring == PLAIN and self.form == "numbers" and not self.sinks and device.type != "meta"
         seen = min(self.context, self.window or self.context)
+        stored = self.batch * seen * self.heads.keys * bytes_of_vector(self.form, dtype, self.heads.dim)
         return Case(
             run,
             check,
-            bytes=2 * dtype.itemsize * (self.batch * seen * self.heads.keys * self.heads.dim + queries.numel()),
+            bytes=2 * (stored + queries.numel() * dtype.itemsize),
             operations=4 * queries.numel() * seen,
             peers=decode_peers(queries, *kv.contiguous(), self.flex) if comparable else {},
         )
@@ -103,10 +107,16 @@ SHAPES: Mapping[Size, Sequence[Decode]] = {
             Decode(batch, 4096, GPT_OSS, sinks=True),
             Decode(batch, 4096, GPT_OSS, sinks=True, window=128),
         )
+    ]
+    + [
+        Decode(batch, context, heads, form=form)
+        for form in QUANTIZED
+        for heads, batch, context in ((LLAMA, 1, 32768), (LLAMA, 32, 4096), (GPT_OSS, 32, 4096), (GEMMA, 32, 4096))
     ],
     "tiny": [
         Decode(3, 40, Heads(4, 2, 16)),
         Decode(1, 33, Heads(4, 1, 32), window=9, block=8, softcap=9.0, sinks=True),
+        *(Decode(3, 40, Heads(4, 2, 16), form=form) for form in QUANTIZED),
     ],
     "compiled": [
         *(Decode(8, 2048, Heads(8, 2, dim)) for dim in (16, 32, 64, 80, 96, 128, 192, 256)),
@@ -115,5 +125,16 @@ SHAPES: Mapping[Size, Sequence[Decode]] = {
         Decode(8, 2048, LLAMA, window=1024),
         *(Decode(8, 2048, LLAMA, block=block) for block in (8, 32, 64)),
         Decode(256, 2048, Heads(16, 8, 256), softcap=50.0, sinks=True),
+        *(
+            shape
+            for form in QUANTIZED
+            for shape in (
+                *(Decode(8, 2048, Heads(8, 2, dim), form=form) for dim in (64, 80, 128, 256)),
+                Decode(8, 2048, Heads(16, 1, 128), form=form),
+                Decode(8, 2048, Heads(8, 8, 128), form=form),
+                Decode(256, 2048, Heads(16, 8, 256), softcap=50.0, sinks=True, form=form),
+                Decode(8, 2048, GPT_OSS, window=128, sinks=True, form=form),
+            )
+        ),
     ],
 }

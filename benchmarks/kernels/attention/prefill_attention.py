@@ -9,6 +9,7 @@ from torch import Tensor
 from benchmarks.kernels.attention.attention_peers import prefill_peers
 from benchmarks.kernels.attention.paging import BLOCK, GEMMA, GEMMA_2, GPT_OSS, LLAMA, QWEN, Heads, paged
 from benchmarks.kernels.case import Case, Limit, Size, Target, close, random
+from benchmarks.kernels.quantized.kv import QUANTIZED, KVForm, bytes_of_vector, named
 from kernels.attention.attention_tiles import PLAIN, Scoring
 from kernels.attention.prefill_attention import CANDIDATES, prefill_attention, reference
 from kernels.tuning import Config
@@ -37,6 +38,7 @@ class Prefill:
     flex: bool = False
     softcap: float = 0.0
     sinks: bool = False
+    form: KVForm = "numbers"
 
     def __str__(self) -> str:
         what = f"{self.tokens} tokens" + (f" after {self.context - self.tokens}" if self.context > self.tokens else "")
@@ -45,6 +47,7 @@ class Prefill:
         more += [f"soft cap {self.softcap:g}"] if self.softcap else []
         more += ["sinks"] if self.sinks else []
         more += [f"blocks of {self.block}"] if self.block != BLOCK else []
+        more += named(self.form)
         return ", ".join([f"{what}, {self.heads}", *more])
 
     @property
@@ -57,7 +60,7 @@ class Prefill:
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
         """Makes inputs, as `benchmarks.kernels.case.Shape` says."""
-        kv = paged(self.works, self.context, self.heads, self.block, device, dtype)
+        kv = paged(self.works, self.context, self.heads, self.block, device, dtype, self.form)
         rows = self.works * self.tokens
         # As a slice of the fused projection: a row's queries stand before its keys and values.
         fused = random((rows, self.heads.queries + 2 * self.heads.keys, self.heads.dim), device, dtype)
@@ -83,7 +86,7 @@ class Prefill:
         def check(config: Config | None) -> None:
             found = run(config)
             few = min(CHECKED, self.tokens)
-            pool, tables, lengths = kv.exact(1)
+            pool, tables, lengths = kv.exact(1, self.heads.dim)
             for begin in {0, (self.tokens - few) // 2, self.tokens - few}:
                 # Queries in the middle of a prompt are the last of a shorter one.
                 shorter = lengths - (self.tokens - begin - few)
@@ -93,12 +96,13 @@ class Prefill:
                 expected = reference(doubled, pool, tables, counted, shorter, scoring=scoring, sinks=sinks)
                 close(found[own], expected)
 
-        comparable = self.works == 1 and scoring == PLAIN and not self.sinks and device.type != "meta"
-        once = queries.numel() * 2 + 2 * kv.lengths.numel() * self.context * self.heads.keys * self.heads.dim
+        plain = scoring == PLAIN and self.form == "numbers" and not self.sinks
+        comparable = self.works == 1 and plain and device.type != "meta"
+        vectors = 2 * self.works * self.context * self.heads.keys
         return Case(
             run,
             check,
-            bytes=dtype.itemsize * once,
+            bytes=2 * queries.numel() * dtype.itemsize + vectors * bytes_of_vector(self.form, dtype, self.heads.dim),
             operations=4 * self.works * self.heads.queries * self.heads.dim * self.pairs,
             peers=prefill_peers(queries, *kv.contiguous(), self.flex) if comparable else {},
         )
@@ -120,11 +124,17 @@ SHAPES: Mapping[Size, Sequence[Prefill]] = {
         Prefill(8192, 8192, GEMMA_2, softcap=50.0),
         Prefill(8192, 8192, GEMMA, window=1024),
         *(Prefill(8192, 8192, GPT_OSS, sinks=True, window=window) for window in (0, 128)),
+        *(
+            Prefill(tokens, context, heads, form=form)
+            for form in QUANTIZED
+            for tokens, context, heads in ((8192, 8192, LLAMA), (SHORT, 32768, LLAMA), (8192, 8192, GEMMA))
+        ),
     ],
     "tiny": [
         Prefill(20, 20, Heads(4, 2, 16)),
         Prefill(6, 15, Heads(4, 2, 16)),
         Prefill(9, 33, Heads(4, 1, 32), works=2, window=7, block=8, softcap=9.0, sinks=True),
+        *(Prefill(6, 15, Heads(4, 2, 16), form=form) for form in QUANTIZED),
     ],
     "compiled": [
         *(Prefill(512, 512, Heads(8, 2, dim)) for dim in (16, 32, 64, 80, 96, 128, 192, 256)),
@@ -133,5 +143,15 @@ SHAPES: Mapping[Size, Sequence[Prefill]] = {
         Prefill(512, 2048, LLAMA, window=1024),
         *(Prefill(512, 512, LLAMA, block=block) for block in (8, 32, 64)),
         Prefill(512, 512, Heads(16, 8, 256), softcap=50.0, sinks=True, window=128),
+        *(
+            shape
+            for form in QUANTIZED
+            for shape in (
+                *(Prefill(512, 512, Heads(8, 2, dim), form=form) for dim in (64, 80, 128, 256)),
+                *(Prefill(4, 512, Heads(8, 2, dim), form=form) for dim in (128, 256)),
+                Prefill(512, 512, Heads(16, 8, 256), softcap=50.0, sinks=True, window=128, form=form),
+                Prefill(512, 512, GPT_OSS, window=128, sinks=True, form=form),
+            )
+        ),
     ],
 }
