@@ -20,7 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gate import Activation, activate
+from kernels.gate import Activation
+from kernels.moe.pair_tiles import place_of, store_pairs
 from kernels.moe.sort_by_expert import Tiles
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
@@ -182,26 +183,20 @@ def _multiply(
     DEPTH: tl.constexpr,
     GROUP: tl.constexpr,
 ) -> None:
-    COLUMNS: tl.constexpr = (WIDTH + TILE - 1) // TILE
     OUTPUTS: tl.constexpr = 2 * WIDTH if GATED else WIDTH
-    program = tl.program_id(0)
-    # In groups of tiles; in a group the columns of all its tiles, then the next columns.
-    first_tile = program // (GROUP * COLUMNS) * GROUP
-    group = tl.minimum(tl.num_programs(0) // COLUMNS - first_tile, GROUP)
-    place = program % (GROUP * COLUMNS)
-    tile = first_tile + place % group
+    tile, first_column = place_of(WIDTH, TILE, GROUP)
     owner = tl.load(owners + tile).to(tl.int64)
     if owner < 0:
         return
 
     pair = tl.load(pairs + tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    kept = pair >= 0
-    row = tl.where(kept, pair, 0) // USED  # the rows that fill a tile are any, and are not stored
-    column = place // group * TILE + tl.arange(0, TILE)
-    inside = column < WIDTH
+    row = tl.where(pair >= 0, pair, 0) // USED  # the rows that fill a tile are any, and are not stored
+    column = first_column + tl.arange(0, TILE)
     depth = tl.arange(0, DEPTH)
     # Columns behind the last are the first: they are there, and not stored either.
-    mine = weights + owner * (OUTPUTS * INPUTS) + (tl.where(inside, column, 0) * INPUTS)[None, :] + depth[:, None]
+    mine = (
+        weights + owner * (OUTPUTS * INPUTS) + (tl.where(column < WIDTH, column, 0) * INPUTS)[None, :] + depth[:, None]
+    )
     here = x + (row * INPUTS)[:, None] + depth[None, :]
     gate = tl.zeros([ROWS, TILE], tl.float32)
     up = tl.zeros([ROWS, TILE], tl.float32)
@@ -219,14 +214,8 @@ def _multiply(
             else:
                 factors = tl.load(mine + (WIDTH * INPUTS + start), mask=(start + depth < INPUTS)[:, None], other=0.0)
             up = tl.dot(values, factors, up, input_precision="ieee")
-    if BIAS:
-        added = bias + owner * OUTPUTS + column
-        gate += tl.load(added, mask=inside, other=0.0).to(tl.float32)[None, :]
-        if GATED:
-            up += tl.load(added + WIDTH, mask=inside, other=0.0).to(tl.float32)[None, :]
-    found = activate(gate, up, ACTIVATION) if GATED else gate * tl.load(shares + pair, mask=kept, other=0.0)[:, None]
-    target = output + (pair * WIDTH)[:, None] + column[None, :]
-    tl.store(target, found.to(output.dtype.element_ty), mask=kept[:, None] & inside[None, :])
+    bias += owner * OUTPUTS
+    store_pairs(gate, up, bias, shares, output, pair[:, None], column[None, :], WIDTH, BIAS, GATED, ACTIVATION)
 
 
 @triton.jit

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from kernels.gate import Activation
 from kernels.gate import reference as gated
+from kernels.moe import packed_products
 from kernels.moe.expert_products import CONFIGS, Expert, down, gate_up, rows_for, summed, unsupported
+from kernels.moe.packed_products import PackedExpert
 from kernels.moe.sort_by_expert import sort_by_expert
-from kernels.quantized import expert_products as packed_products
-from kernels.quantized.expert_products import PackedExpert
 from kernels.tuning import Config
 
 __all__ = ["CANDIDATES", "Expert", "experts", "reference", "unsupported"]

@@ -11,7 +11,7 @@ from benchmarks.kernels.moe.experts import CHECKED, DEEPSEEK, GPT_OSS, MIXTRAL, 
 from benchmarks.kernels.quantized.weights import BLOCKS, FP8, INT4, INT8, MXFP4, Groups, bytes_of, weights
 from kernels.moe.expert_products import Expert
 from kernels.moe.experts import experts, reference
-from kernels.quantized.expert_products import CONFIGS, PackedExpert
+from kernels.moe.packed_products import CONFIGS, PackedExpert
 from kernels.quantized.packed import one_of
 from kernels.quantized.packed import reference as unpacked
 from kernels.tuning import Config

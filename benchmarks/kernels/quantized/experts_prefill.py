@@ -6,7 +6,7 @@ from benchmarks.kernels.case import Limit, Size
 from benchmarks.kernels.moe.experts import DEEPSEEK, GPT_OSS, MIXTRAL, QWEN_MOE, SMALL
 from benchmarks.kernels.quantized.experts import PackedMixture
 from benchmarks.kernels.quantized.weights import BLOCKS, INT4, INT8, MXFP4
-from kernels.quantized.expert_products import CONFIGS
+from kernels.moe.packed_products import CONFIGS
 
 LIMIT: Limit = "multiply"
 CANDIDATES = CONFIGS

@@ -9,7 +9,7 @@ from torch import Tensor
 from engine.backends.triton.quantized import coded, packs
 from engine.model.quantized import Weight, dequantized
 from kernels.moe.expert_products import Expert
-from kernels.quantized.expert_products import PackedExpert
+from kernels.moe.packed_products import PackedExpert
 from kernels.quantized.numbers import numbers
 from kernels.quantized.packed import Packed, one_of, pack
 

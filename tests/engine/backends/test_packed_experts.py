@@ -16,7 +16,7 @@ from engine.model.families.mxfp4 import unpacked
 from engine.model.quantization import to_fp8, to_int4, to_int8
 from engine.model.quantized import Quantized, Weight
 from kernels.moe.expert_products import Expert
-from kernels.quantized.expert_products import PackedExpert
+from kernels.moe.packed_products import PackedExpert
 from kernels.tuning import Config
 from launcher.gpus import visible_gpus
 from tests.engine.drive import run, start
@@ -103,7 +103,7 @@ def test_tokens_equal_those_of_the_dequantized_model(tmp_path: Path, monkeypatch
     if DEVICE.type == "cpu":
         wide = {"TILE": 512, "RUNS": 4}  # the interpreter takes its time for each tile, whatever its size
         monkeypatch.setattr("kernels.quantized.product.SINGLE", Config(wide))
-        monkeypatch.setattr("kernels.quantized.expert_products.CONFIGS", [Config({**wide, "GROUP": 1})] * 3)
+        monkeypatch.setattr("kernels.moe.packed_products.CONFIGS", [Config({**wide, "GROUP": 1})] * 3)
     config = VARIANTS["gpt-oss"]()
     config.num_hidden_layers, config.layer_types = 1, config.layer_types[:1]
     directory = build_model(tmp_path / "model", config)

@@ -10,7 +10,7 @@ from torch import Tensor
 from kernels.gate import Activation
 from kernels.moe.expert_products import Expert
 from kernels.moe.experts import experts
-from kernels.quantized.expert_products import CONFIGS, PackedExpert
+from kernels.moe.packed_products import CONFIGS, PackedExpert
 from kernels.quantized.packed import Kind, pack, reference
 from kernels.tuning import Config
 from tests.kernels.moe.test_experts import Problem

@@ -1,7 +1,7 @@
 """Multiplies tokens by packed weights of the experts that they use, all experts in one launch.
 
-The formulas, the tiles of pairs and what a program takes are those of `kernels/moe/expert_products.py`; codes become
-numbers in registers, as `steps.py` says, and a tile of weights is the first operand of a product.
+The formulas and what a program takes are those of `expert_products.py`, the tiles are shared (`pair_tiles.py`); codes
+become numbers in registers, as `quantized/steps.py` says, and a tile of weights is the first operand of a product.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gate import Activation, activate
+from kernels.gate import Activation
+from kernels.moe.pair_tiles import place_of, store_pairs
 from kernels.moe.sort_by_expert import Tiles
 from kernels.quantized.packed import Packed
 from kernels.quantized.product import unsupported
@@ -143,25 +144,19 @@ def _multiply(
     TILE: tl.constexpr,
     GROUP: tl.constexpr,
 ) -> None:
-    COLUMNS: tl.constexpr = (WIDTH + TILE - 1) // TILE
     OUTPUTS: tl.constexpr = 2 * WIDTH if GATED else WIDTH
     IN_STEP: tl.constexpr = in_step(KIND, RUNS)
-    program = tl.program_id(0)
-    # In groups of tiles of pairs; in a group the columns of all its tiles, then the next columns.
-    first_tile = program // (GROUP * COLUMNS) * GROUP
-    group = tl.minimum(tl.num_programs(0) // COLUMNS - first_tile, GROUP)
-    place = program % (GROUP * COLUMNS)
-    tile = first_tile + place % group
+    tile, first_column = place_of(WIDTH, TILE, GROUP)
     owner = tl.load(owners + tile).to(tl.int64)
     if owner < 0:
         return
 
     pair = tl.load(pairs + tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    kept = pair >= 0
-    own = x + tl.where(kept, pair, 0) // USED * INPUTS  # the rows that fill a tile are any, and are not stored
-    column = place // group * TILE + tl.arange(0, TILE)
-    inside = column < WIDTH
-    mine = tl.where(inside, column, 0)  # columns behind the last are the first: they are there, and not stored either
+    own = x + tl.where(pair >= 0, pair, 0) // USED * INPUTS  # the rows that fill a tile are any, and are not stored
+    column = first_column + tl.arange(0, TILE)
+    mine = tl.where(
+        column < WIDTH, column, 0
+    )  # columns behind the last are the first: they are there, and not stored either
     codes += owner * (ALL_RUNS * OUTPUTS * 32)
     scales += owner * (GROUPS * OUTPUTS)
     offsets += owner * (GROUPS * OUTPUTS)
@@ -192,11 +187,5 @@ def _multiply(
         gate *= tl.load(scales + mine).to(tl.float32)[:, None]
         if GATED:
             up *= tl.load(scales + mine + WIDTH).to(tl.float32)[:, None]
-    if BIAS:
-        added = bias + owner * OUTPUTS + mine
-        gate += tl.load(added).to(tl.float32)[:, None]
-        if GATED:
-            up += tl.load(added + WIDTH).to(tl.float32)[:, None]
-    found = activate(gate, up, ACTIVATION) if GATED else gate * tl.load(shares + pair, mask=kept, other=0.0)[None, :]
-    target = output + (pair * WIDTH)[None, :] + column[:, None]
-    tl.store(target, found.to(output.dtype.element_ty), mask=kept[None, :] & inside[:, None])
+    bias += owner * OUTPUTS
+    store_pairs(gate, up, bias, shares, output, pair[None, :], column[:, None], WIDTH, BIAS, GATED, ACTIVATION)
