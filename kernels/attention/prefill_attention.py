@@ -98,6 +98,8 @@ def prefill_attention(
         return output
 
     defaults = DEFAULTS if multiplies_by_groups(queries.device) else WITHOUT_GROUPS
+    if shape.form:
+        defaults = defaults._replace(wide=WITHOUT_GROUPS.wide)  # numbers that are made of bytes take registers
     config = config or shape.config("prefill_attention", queries.device, defaults)
     rows = min(config.tiles["ROWS"], max(FULL, power_of_two(longest * shape.shared)))
     warps = max(4, config.warps * rows // config.tiles["ROWS"])
