@@ -102,12 +102,19 @@ TLSCert = Annotated[
     Meta(description="file with the certificate (PEM, its chain behind it) for HTTPS, TLS 1.2 or newer; empty: HTTP"),
 ]
 TLSKey = Annotated[str, Meta(description="file with the certificate's key (PEM, without a password)")]
+RedisURL = Annotated[
+    str,
+    Meta(
+        description="URL of the Redis or Valkey server: redis://, rediss:// (TLS), unix://, redis+sentinel:// or "
+        "redis+cluster://"
+    ),
+]
 
 
 class StoreConfig(Struct, frozen=True, kw_only=True):
     """Says where queue state lives, and which secret seals it."""
 
-    redis: Annotated[str, Meta(description="URL of the Redis or Valkey server")] = "redis://127.0.0.1:6379"
+    redis: RedisURL = "redis://127.0.0.1:6379"
     secret_file: Annotated[
         str, Meta(description="file with the deployment's secret, the same for every service; empty: this user's own")
     ] = ""
@@ -361,7 +368,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
 class DashboardConfig(Struct, frozen=True, kw_only=True):
     """Shows workers and requests on a web page."""
 
-    redis: Annotated[str, Meta(description="URL of the Redis or Valkey server")] = "redis://127.0.0.1:6379"
+    redis: RedisURL = "redis://127.0.0.1:6379"
     gateway: Annotated[str, Meta(description="URL of the gateway, for the Try it box")] = "http://127.0.0.1:8000"
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="HTTP port; 0: chosen by the system")] = 8501

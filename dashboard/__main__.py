@@ -17,7 +17,7 @@ from core.config import DashboardConfig
 from core.errors import ConfigError
 from core.network.listening import listen, url_of
 from core.process.status import StatusFile
-from core.redis.store import connect_blocking
+from core.redis.clients import connect_blocking
 
 SCRIPT = Path(__file__).with_name("app.py")
 GRACE = 1  # s that open pages get at a shutdown

@@ -11,9 +11,9 @@ import redis
 from msgspec import Struct
 
 from core.errors import StoreUnavailable
+from core.redis.clients import connect_blocking, redacted
 from core.redis.records import FinishedRecord, GatewayRecord, Load, Role, StatsSample, WorkerRecord
 from core.redis.registry import FINISHED, KEPT_FINISHED, STATS, TTL_MS, index_key, read_unchecked, record_key
-from core.redis.store import connect_blocking, redacted
 
 FRESH = 0.8  # s that a reading serves all pages
 SILENT_AFTER = 3.0  # s without a heartbeat

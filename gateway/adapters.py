@@ -13,7 +13,8 @@ from core.config import GatewayConfig
 from core.errors import AdapterError, StoreUnavailable
 from core.network.sealing import Signer
 from core.redis.adapter_list import MOST, PURPOSE, change
-from core.redis.store import ServerClock, Store
+from core.redis.clients import Store
+from core.redis.store import ServerClock
 from gateway.errors import APIError, invalid, no_model, unavailable
 from gateway.workers.directory import WorkerDirectory
 

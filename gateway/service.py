@@ -13,12 +13,13 @@ from core.network.curve_keys import CurveKeys
 from core.network.sealing import Sealer, Signer, load_secret
 from core.process.status import StatusFile
 from core.process.tasks import Tasks
+from core.redis.clients import connect
 from core.redis.queue import PURPOSE
 from core.redis.rates import RateStore
 from core.redis.records import GatewayRecord, WorkerRecord
 from core.redis.registry import PURPOSE as RECORDS
 from core.redis.registry import listed
-from core.redis.store import ServerClock, check, connect
+from core.redis.store import ServerClock, check
 from core.redis.stored import TenantStore
 from core.slo import parse_objective
 from gateway.adapters import AdapterLoading

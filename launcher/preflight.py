@@ -4,7 +4,8 @@ import asyncio
 
 from core.errors import StoreUnavailable
 from core.network.listening import listen
-from core.redis.store import check, connect, redacted
+from core.redis.clients import connect, redacted
+from core.redis.store import check
 
 REDIS_PATIENCE = 5.0  # s
 

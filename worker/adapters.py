@@ -23,10 +23,10 @@ from core.errors import AdapterError, ConfigError, StoreUnavailable
 from core.network.sealing import Signer
 from core.redis.adapter_list import PURPOSE as LISTS
 from core.redis.adapter_list import read
+from core.redis.clients import Store
 from core.redis.records import GatewayRecord
 from core.redis.registry import BEAT, listed
 from core.redis.registry import PURPOSE as RECORDS
-from core.redis.store import Store
 
 LEAVE_SECONDS = 3 * BEAT  # s after which every gateway has said whether it still uses an adapter that leaves
 log = logging.getLogger("baton.worker")

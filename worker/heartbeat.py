@@ -7,10 +7,11 @@ from msgspec import structs
 
 from core.errors import StoreUnavailable
 from core.network.sealing import Signer
+from core.redis.clients import Store
 from core.redis.queue import JobQueue
 from core.redis.records import StatsSample, WorkerRecord
 from core.redis.registry import BEAT, add_stats, publish, withdraw
-from core.redis.store import Outage, Store
+from core.redis.store import Outage
 from worker.gateway_connections import GatewayConnections
 from worker.life import Life
 from worker.transfer import Transfer

@@ -17,10 +17,10 @@ from core.network.sockets import token_router
 from core.process.ending import end
 from core.process.status import StatusFile
 from core.process.tasks import Tasks, child
+from core.redis.clients import connect
 from core.redis.queue import PURPOSE, JobQueue
 from core.redis.records import WorkerRecord
 from core.redis.registry import PURPOSE as RECORDS
-from core.redis.store import connect
 from engine.device import use_device
 from worker.adapters import AdapterSigners
 from worker.engine_watch import LOOK_SECONDS, EngineWatch

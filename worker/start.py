@@ -31,9 +31,10 @@ from core.network.sealing import load_secret
 from core.process.descriptors import raise_limit
 from core.process.hub_kernels import notice
 from core.process.status import StatusFile
+from core.redis.clients import connect
 from core.redis.records import Role as RoleName
 from core.redis.records import WorkerRecord
-from core.redis.store import ServerClock, check, connect
+from core.redis.store import ServerClock, check
 from engine.blocks.manager import BlockManager
 from engine.device import device_label, dtype_name
 from engine.executor import Executor

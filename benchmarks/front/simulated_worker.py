@@ -39,11 +39,11 @@ from core.network.curve_keys import CurveKeys
 from core.network.gatekeeper import Gatekeeper
 from core.network.sealing import Sealer, Signer, load_secret
 from core.network.sockets import send_now, token_router
+from core.redis.clients import connect
 from core.redis.queue import PURPOSE, JobQueue
 from core.redis.records import Load, WorkerRecord
 from core.redis.registry import PURPOSE as RECORDS
 from core.redis.registry import publish
-from core.redis.store import connect
 from worker.ledger import Ledger, Verdict
 
 HOST = "127.0.0.1"

@@ -17,9 +17,9 @@ from core.config import EngineOptions, TransferOptions
 from core.errors import BatonError
 from core.network.listening import http_url
 from core.network.sealing import new_secret
+from core.redis.clients import connect_blocking
 from core.redis.records import FinishedRecord, WorkerRecord
 from core.redis.registry import FINISHED, index_key, read_unchecked, record_key
-from core.redis.store import connect_blocking
 from launcher.deployment import Deployment, environment
 from launcher.options import ROOT, UpConfig
 from launcher.preflight import check_port

@@ -34,7 +34,7 @@ from core.errors import GatewayError
 from core.network.listening import http_url
 from core.network.sealing import new_secret
 from core.process.status import read_status
-from core.redis.store import connect_blocking
+from core.redis.clients import connect_blocking
 from launcher.deployment import Deployment, environment, stop_order
 from launcher.options import ROOT, UpConfig
 from launcher.preflight import check_port

@@ -27,7 +27,7 @@ from benchmarks.stress.flood_worker import Sent
 from core.errors import BatonError
 from core.network.listening import http_url
 from core.network.sealing import new_secret
-from core.redis.store import connect_blocking
+from core.redis.clients import connect_blocking
 from launcher.deployment import environment
 from launcher.options import DEMO_MODEL, ROOT
 from launcher.preflight import check_port

@@ -16,8 +16,9 @@ from core.ids import AttemptKey, SampleKey
 from core.messages.job import Prompt
 from core.messages.sampling import Limits, Sampling
 from core.network.sealing import Sealer
+from core.redis.clients import connect
 from core.redis.queue import PURPOSE
-from core.redis.store import ServerClock, connect
+from core.redis.store import ServerClock
 from gateway.requests.attempt import Attempt
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.sample import AdmittedPrompt, Sample

@@ -15,8 +15,9 @@ from msgspec import Struct
 from core.adapters import AdapterSource
 from core.errors import StoreUnavailable
 from core.network.sealing import Signer
+from core.redis.clients import Store
 from core.redis.registry import Published
-from core.redis.store import PREFIX, Store, answered
+from core.redis.store import PREFIX, answered
 
 KEPT_MS = 24 * 3600 * 1000  # ms that a list lives after somebody has read it
 MOST = 1024  # adapters of a list

@@ -15,7 +15,8 @@ from core.ids import LAST_TICKET, NO_TICKET, Ticket
 from core.messages.job import AnyJob, decode_job
 from core.messages.wire import encode
 from core.network.sealing import Sealer
-from core.redis.store import PREFIX, STORE_SECONDS, Store, answered
+from core.redis.clients import Store
+from core.redis.store import PREFIX, STORE_SECONDS, answered
 
 PURPOSE = "job bodies"
 GROUP = "worker"

@@ -13,7 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from core.redis.store import PREFIX, Store, answered
+from core.redis.clients import Store
+from core.redis.store import PREFIX, answered
 
 TICK = 0.5  # s; the window is this much longer than a minute, at most
 TICKS = 120  # of a minute

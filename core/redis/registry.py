@@ -16,8 +16,9 @@ import msgspec
 from msgspec import Struct
 
 from core.network.sealing import Signer
+from core.redis.clients import Store
 from core.redis.records import FinishedRecord, GatewayRecord, StatsSample, WorkerRecord
-from core.redis.store import PREFIX, Store, answered
+from core.redis.store import PREFIX, answered
 
 BEAT = 1.0  # s between heartbeats
 TTL_MS = 5_000  # ms that a record lives
@@ -54,12 +55,12 @@ def kind_of(record: type[WorkerRecord] | type[GatewayRecord]) -> str:
 
 def index_key(kind: str) -> str:
     """Returns the key of the sorted set of epochs by expiry, ms of the server's clock."""
-    return f"{PREFIX}{kind}s"
+    return f"{PREFIX}{{{kind}}}"
 
 
 def record_key(kind: str, epoch: str) -> str:
     """Returns the key of one life's record."""
-    return f"{PREFIX}{kind}:{epoch}"
+    return f"{PREFIX}{{{kind}}}:{epoch}"
 
 
 @answered()

@@ -1,4 +1,4 @@
-"""Connects to Redis: one place for time-outs, retries, and what is said and raised when Redis is away.
+"""Asks Redis: one place for what is said and raised when Redis is away, and for its clock.
 
 Nothing outside `core` catches what the Redis client raises: whatever asks Redis in here raises `StoreUnavailable`.
 """
@@ -8,51 +8,17 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
 
 import redis
-import redis.asyncio
-from redis.backoff import ExponentialBackoff
-from redis.retry import Retry
 
-from core.errors import ConfigError, StoreUnavailable
+from core.errors import StoreUnavailable
+from core.redis.clients import Store, redacted
 from core.redis.clock_offset import ClockOffset
 
 PREFIX = "baton:"
-TIMEOUT = 5.0  # s for any answer, so longer than any blocking read waits
 STORE_SECONDS = 3.0  # s that one question to Redis may take in all, retries included
 SLOW = 0.1  # s; a round trip this long says too little about the server's clock
-CONNECTIONS = 16  # of one client; a burst waits for one of them, for a server accepts only so many at once
 OLDEST = (6, 2)  # the first version with XADD NOMKSTREAM
-
-Store = redis.asyncio.Redis
-
-
-def connect(url: str) -> Store:
-    """Makes an asyncio client. Nothing is sent yet; see `check`. Raises `ConfigError` for a URL of another kind."""
-    try:
-        pool = redis.asyncio.BlockingConnectionPool.from_url(
-            url,
-            max_connections=CONNECTIONS,
-            timeout=TIMEOUT,
-            socket_connect_timeout=TIMEOUT,
-            socket_timeout=TIMEOUT,
-            health_check_interval=15,
-            retry=redis.asyncio.retry.Retry(ExponentialBackoff(cap=0.5, base=0.05), 2),
-        )
-    except ValueError as error:
-        raise ConfigError("--redis", redacted(url), str(error)) from None
-    return redis.asyncio.Redis.from_pool(pool)
-
-
-def connect_blocking(url: str) -> redis.Redis:
-    """Makes a blocking client, for pages and tools. Raises `ConfigError` for a URL of another kind."""
-    try:
-        return redis.Redis.from_url(
-            url, socket_connect_timeout=TIMEOUT, socket_timeout=TIMEOUT, retry=Retry(ExponentialBackoff(0.5, 0.05), 1)
-        )
-    except ValueError as error:
-        raise ConfigError("--redis", redacted(url), str(error)) from None
 
 
 @asynccontextmanager
@@ -96,12 +62,6 @@ async def check(store: Store, url: str) -> None:
     version = str(info.get("redis_version", "0.0"))
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise StoreUnavailable(f"--redis: {redacted(url)!r}: server version {version} is older than 6.2")
-
-
-def redacted(url: str) -> str:
-    """Returns the URL without its password, for people."""
-    parts = urlsplit(url)
-    return url.replace(f":{parts.password}@", ":***@") if parts.password else url
 
 
 class ServerClock:

@@ -16,11 +16,12 @@ from typing import Any
 
 from core.errors import SealError
 from core.network.sealing import Sealer, derive_key
-from core.redis.store import PREFIX, Store, answered
+from core.redis.clients import Store
+from core.redis.store import PREFIX, answered
 
 PURPOSE = "stored bodies"
 NAMES = "names of stored bodies"
-ALL = f"{PREFIX}stored"
+ALL = f"{PREFIX}{{stored}}"
 PIECE = 4096  # bytes that a member of a sorted set stands for
 LARGEST = 1 << 20  # bytes of one body: what is sealed in half a millisecond
 SHARE = 4  # one tenant may keep this part of everything, and one body may be this part of a tenant's

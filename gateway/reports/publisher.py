@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from core.errors import StoreUnavailable
 from core.network.sealing import Signer
+from core.redis.clients import Store
 from core.redis.records import FinishedRecord, GatewayRecord
 from core.redis.registry import BEAT, add_finished, publish, withdraw
-from core.redis.store import ServerClock, Store
+from core.redis.store import ServerClock
 
 WAITING = 10_000  # records of ended requests that wait while Redis is away; the oldest are dropped first
 BATCH = 256  # records that are written at once

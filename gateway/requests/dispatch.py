@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from core.errors import QueueClosed, StoreUnavailable
 from core.ids import AttemptKey, Ticket
 from core.network.sealing import Sealer
+from core.redis.clients import Store
 from core.redis.queue import add_job
-from core.redis.store import ServerClock, Store
+from core.redis.store import ServerClock
 from gateway.errors import unavailable
 from gateway.requests.attempt import Attempt
 from gateway.requests.cancels import Cancels, Target

@@ -13,9 +13,10 @@ from core.kv.spec import QUANTIZED
 from core.network.curve_keys import CurveKeys
 from core.network.sealing import Signer
 from core.process.tasks import Tasks
+from core.redis.clients import Store
 from core.redis.records import WorkerRecord
 from core.redis.registry import listed
-from core.redis.store import Outage, ServerClock, Store
+from core.redis.store import Outage, ServerClock
 from gateway.workers.connection import WorkerConnection, WorkerListener
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.liveness import Health

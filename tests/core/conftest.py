@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from core.redis.store import connect_blocking
+from core.redis.clients import connect_blocking
 from launcher.redis_server import redis_service
 from tests.waiting import wait_until
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from core.network.sealing import Signer
+from core.redis.clients import Store, connect
 from core.redis.records import (
     FinishedRecord,
     GatewayRecord,
@@ -18,7 +19,6 @@ from core.redis.records import (
     WorkerRecord,
 )
 from core.redis.registry import BEAT, PURPOSE, add_finished, add_stats, publish
-from core.redis.store import Store, connect
 
 SIGNER = Signer(b"a secret that the page does not have", PURPOSE)
 GATEWAY = "9f3a6c1be2d04477"

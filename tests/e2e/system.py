@@ -18,9 +18,9 @@ import redis
 from benchmarks.processes.python_path import python_path
 from core.network.sealing import new_secret
 from core.process.status import read_status
+from core.redis.clients import connect_blocking
 from core.redis.records import FinishedRecord, StatsSample, WorkerRecord
 from core.redis.registry import FINISHED, STATS, index_key, read_unchecked, record_key
-from core.redis.store import connect_blocking
 from launcher.deployment import ENVIRONMENT
 from launcher.redis_server import redis_service
 from tests.e2e.forks import ROOT, Forked

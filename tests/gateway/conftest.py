@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from core.redis.store import connect
+from core.redis.clients import connect
 from launcher.redis_server import server_binary
 from tests.gateway.models import HERMES, byte_level
 from tests.gateway.running import Running, serving

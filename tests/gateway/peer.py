@@ -42,11 +42,11 @@ from core.network.gatekeeper import Gatekeeper
 from core.network.sealing import Sealer, Signer
 from core.network.sockets import token_router, try_send
 from core.process.ending import end
+from core.redis.clients import connect
 from core.redis.queue import PURPOSE, JobQueue
 from core.redis.records import KVLink, Load, Role, WorkerRecord
 from core.redis.registry import PURPOSE as RECORDS
 from core.redis.registry import publish
-from core.redis.store import connect
 from tests.scores import scores_of
 
 STEP = 0.004  # s between tokens

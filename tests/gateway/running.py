@@ -16,9 +16,9 @@ from core.messages.job import AnyJob
 from core.network.listening import listen, url_of
 from core.network.tls import certificate
 from core.process.status import StatusFile
+from core.redis.clients import Store, connect
 from core.redis.records import FinishedRecord, Role
 from core.redis.registry import FINISHED
-from core.redis.store import Store, connect
 from gateway.http.server import Server
 from gateway.service import Gateway
 from gateway.text.tokenizer import ModelTokenizer

@@ -10,9 +10,9 @@ import pytest_asyncio
 from core.adapters import AdapterSource, HeldAdapter
 from core.errors import AdapterError, ConfigError
 from core.redis.adapter_list import AdapterList, change
+from core.redis.clients import Store, connect
 from core.redis.records import GatewayRecord
 from core.redis.registry import publish
-from core.redis.store import Store, connect
 from worker import adapters as module
 from worker.adapters import Adapters, AdapterSigners
 

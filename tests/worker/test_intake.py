@@ -11,9 +11,9 @@ from core.messages.gateway import Alive, Ask, Ping, Pong, Started
 from core.messages.job import DecodeJob, Prompt
 from core.messages.sampling import Limits, Sampling
 from core.network.sealing import Sealer
+from core.redis.clients import Store, connect
 from core.redis.queue import PURPOSE, JobQueue, add_job
 from core.redis.records import Load
-from core.redis.store import Store, connect
 from tests.worker.gateway_end import GATEWAY, WORKER, Setting
 from worker.engine_status import Passed
 from worker.events import Submit

@@ -7,7 +7,7 @@ import pytest
 from core.adapters import AdapterSource
 from core.network.sealing import Signer
 from core.redis.adapter_list import AdapterList, change, list_key, read
-from core.redis.store import Store, connect
+from core.redis.clients import Store, connect
 
 SIGNER, OTHER = Signer(b"the deployment's secret", "lists"), Signer(b"another deployment's secret", "lists")
 Sources = tuple[AdapterSource, ...]

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from core.redis.clients import Store, connect
 from core.redis.clock_offset import STEP, SURE_AFTER, ClockOffset
-from core.redis.store import ServerClock, Store, connect
+from core.redis.store import ServerClock
 
 HOUR = 3600.0
 

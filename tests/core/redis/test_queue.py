@@ -9,8 +9,8 @@ from core.errors import QueueClosed
 from core.messages.job import DecodeJob, PrefillJob, Prompt
 from core.messages.sampling import Limits, Sampling
 from core.network.sealing import Sealer
+from core.redis.clients import Store, connect
 from core.redis.queue import GROUP, PURPOSE, TTL_MS, JobQueue, add_job, stream_of
-from core.redis.store import Store, connect
 
 SEALER = Sealer(b"0123456789abcdef", PURPOSE)
 

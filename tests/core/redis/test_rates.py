@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from core.redis.clients import Store, connect
 from core.redis.rates import LEASE, Amounts, Change, RateStore, tick_of
-from core.redis.store import Store, connect
 
 NOW = 1_000_000.25
 KEY = "0123456789ab"

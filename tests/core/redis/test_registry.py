@@ -8,6 +8,7 @@ from msgspec import structs
 
 from core.errors import ConfigError, StoreUnavailable
 from core.network.sealing import Sealer, Signer
+from core.redis.clients import connect, redacted
 from core.redis.queue import JobQueue
 from core.redis.records import FinishedRecord, GatewayRecord, Load, StatsSample, WorkerRecord
 from core.redis.registry import (
@@ -25,7 +26,7 @@ from core.redis.registry import (
     record_key,
     withdraw,
 )
-from core.redis.store import Outage, ServerClock, answered, check, connect, redacted
+from core.redis.store import Outage, ServerClock, answered, check
 from tests.core.redis.test_records import RECORD
 
 SIGNER = Signer(b"the deployment's secret", PURPOSE)

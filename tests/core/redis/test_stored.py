@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from core.errors import StoreUnavailable
-from core.redis.store import Store, connect
+from core.redis.clients import Store, connect
 from core.redis.stored import ALL, PIECE, SHARE, TenantStore
 
 SECRET = b"the deployment's secret"

@@ -14,8 +14,8 @@ from core.messages.gateway import Started
 from core.messages.job import AnyJob
 from core.network.sealing import Sealer
 from core.redis import queue
+from core.redis.clients import Store
 from core.redis.records import Load
-from core.redis.store import Store
 from gateway.errors import APIError
 from gateway.http import sse
 from gateway.openai.bodies.parsing import parse_chat

@@ -15,9 +15,10 @@ from core.ids import AttemptKey
 from core.messages.gateway import Alive
 from core.network.curve_keys import CurveKeys
 from core.network.sealing import Signer
+from core.redis.clients import Store, connect
 from core.redis.records import WorkerRecord
 from core.redis.registry import PURPOSE, publish, record_key
-from core.redis.store import ServerClock, Store, connect
+from core.redis.store import ServerClock
 from gateway.workers.connection import News, WorkerConnection
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.discovery import BURIED_SECONDS, UNREACHED_SECONDS, Discovery
