@@ -38,6 +38,49 @@ INLINE __m512i bf16_of_fp8(__m512i codes)
 
 #define FP8_AHEAD 8192 /* bytes: how far before their use codes are asked for */
 
+#if defined __AVX512VBMI__ && defined __AVX512BW__
+/* Bytes of the 128 numbers without a sign, as bf16: of words 0 … 63 and 64 … 127. */
+INLINE void list_bytes(__m512i low[2], __m512i high[2])
+{
+    __m256i parts[2][4];
+    const ivec lanes = LANE_NUMBERS;
+    const __m512i first = _mm512_or_si512( /* words 0 … 31, each at the top of 16 bits */
+        _mm512_slli_epi32((__m512i)(lanes * 2), 8), _mm512_slli_epi32((__m512i)(lanes * 2 + 1), 24));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const __m512i words = bf16_of_fp8(_mm512_add_epi16(first, _mm512_set1_epi16((short)(i * 32 << 8))));
+        parts[0][i] = _mm512_cvtepi16_epi8(words);
+        parts[1][i] = _mm512_cvtepi16_epi8(_mm512_srli_epi16(words, 8));
+    }
+    for (int i = 0; i < 2; i++) {
+        low[i] = _mm512_inserti64x4(_mm512_castsi256_si512(parts[0][2 * i]), parts[0][2 * i + 1], 1);
+        high[i] = _mm512_inserti64x4(_mm512_castsi256_si512(parts[1][2 * i]), parts[1][2 * i + 1], 1);
+    }
+}
+
+/* `depth` inputs of a panel, a multiple of 4, as bf16 [depth / 2][PANEL][2]: looked up, a byte at a time. */
+static __attribute__((noinline)) void look_up_fp8(const char *codes, long depth, uint16_t *words)
+{
+    const __m512i pairs = _mm512_broadcast_i32x4( /* of four columns: inputs 0 and 1, then 2 and 3 */
+        _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+    __m512i lows[2], highs[2];
+    list_bytes(lows, highs);
+    for (long k = 0; k < depth; k += 4)
+        for (long column = 0; column < PANEL; column += LANES, codes += sizeof(__m512i)) {
+            uint16_t *to = words + k * PANEL + column * 2;
+            _mm_prefetch(codes + FP8_AHEAD, _MM_HINT_T1);
+            const __m512i group = _mm512_shuffle_epi8(_mm512_loadu_si512(codes), pairs);
+            const __m512i low = _mm512_permutex2var_epi8(lows[0], group, lows[1]);
+            const __m512i size = _mm512_permutex2var_epi8(highs[0], group, highs[1]);
+            const __m512i high = _mm512_ternarylogic_epi32(size, group, _mm512_set1_epi8((char)0x80), 0xf8);
+            _mm512_storeu_si512(to, _mm512_unpacklo_epi8(low, high));
+            _mm512_storeu_si512(to + 2 * PANEL, _mm512_unpackhi_epi8(low, high));
+        }
+}
+#define HAS_LOOK_UP
+#define FEW_LOOKED_UP 2 /* rows: more were measured to be slower that way */
+#endif
+
 /* `depth` inputs of a panel, a multiple of 4, as bf16 [depth / 2][PANEL][2]. */
 #if defined __AVX512BW__
 static void widen_fp8(const char *codes, long depth, uint16_t *words)
@@ -93,7 +136,6 @@ static void widen_fp8(const char *codes, long depth, uint16_t *words)
         }
 }
 #endif
-
 /* sums += scales x part, or 0 with `fresh` in place of the sums; both are [rows, PANEL]. */
 INLINE void add_scaled(const float *part, const float *scales, long rows, int fresh, float *sums)
 {
@@ -247,7 +289,12 @@ static void multiply_fp8(
     float part[STRIP * PANEL] __attribute__((aligned(64)));
     for (long begin = 0; begin < layer->inputs; begin += block.depth) {
         block = fp8_block_at(layer, panel, begin);
-        widen_fp8(block.codes, block.depth, words);
+#if defined HAS_LOOK_UP
+        if (rows <= FEW_LOOKED_UP)
+            look_up_fp8(block.codes, block.depth, words);
+        else
+#endif
+            widen_fp8(block.codes, block.depth, words);
         const long there = least(block.depth, layer->inputs - begin);
         for (long row = 0; row < rows; row += STRIP) {
             const long count = least(rows - row, STRIP);

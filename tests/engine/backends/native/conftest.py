@@ -11,7 +11,7 @@ NATIVE = "-march=native"
 LEVELS = {
     "this processor": ("", (NATIVE,)),
     "AVX-512 bf16 without AMX": ("avx512_bf16", (NATIVE, "-mno-amx-tile")),
-    "AVX-512": ("avx512f", (NATIVE, "-mno-amx-tile", "-mno-avx512bf16", "-mno-avx512vnni")),
+    "AVX-512": ("avx512f", (NATIVE, "-mno-amx-tile", "-mno-avx512bf16", "-mno-avx512vnni", "-mno-avx512vbmi")),
     "AVX2": ("avx2", ("-march=x86-64-v3",)),
 }
 """The flag of /proc/cpuinfo that a level needs, and the compiler's options."""
