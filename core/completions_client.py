@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from core.errors import GatewayError
+from core.errors import ConfigError, GatewayError
+from core.network.tls import trusting
 
 SILENCE = 300.0  # s without a byte; the gateway has deadlines of its own
 LARGEST = 1 << 20  # bytes of one line of a stream, or of a whole answer that is no stream
@@ -51,10 +52,13 @@ class EventStream:
 class Endpoint:
     """Asks one endpoint, for any number of threads."""
 
-    def __init__(self, url: str, option: str = "--url", silence: float = SILENCE) -> None:
+    def __init__(
+        self, url: str, option: str = "--url", silence: float = SILENCE, key: str = "", cert: str = ""
+    ) -> None:
         """Takes a URL that may end in `/v1`. Raises `GatewayError` that names `option` if it is none.
 
-        A request fails after `silence` seconds without a byte.
+        A request fails after `silence` seconds without a byte. It has the API key `key`, if there is one; over HTTPS
+        the certificates in the file `cert` are trusted, or those that the system trusts.
         """
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -65,8 +69,15 @@ class Endpoint:
             usable = False
         if not usable:
             raise GatewayError(f"{option}: {url!r}: expected a URL such as http://127.0.0.1:8000")
+        try:
+            verify = trusting(cert, "certificate") if parts.scheme == "https" else True
+        except ConfigError as error:
+            raise GatewayError(str(error)) from None
+        headers = {"authorization": f"Bearer {key}"} if key else {}
         # No settings from the environment: a proxy knows nothing of this host's ports.
-        self._client = httpx.Client(base_url=address, timeout=silence, limits=NO_KEEPING, trust_env=False)
+        self._client = httpx.Client(
+            base_url=address, timeout=silence, limits=NO_KEEPING, trust_env=False, headers=headers, verify=verify
+        )
 
     def model(self) -> str:
         """Returns the name of the first model that is served. Raises `GatewayError`."""

@@ -5,19 +5,24 @@ The socket is bound here, not by Streamlit, so that a port in use is one sentenc
 
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 from streamlit.starlette import App
 
 from core.cli import parse_or_exit
 from core.config import DashboardConfig
 from core.errors import ConfigError
+from core.keys.key_ring import KeyRing
 from core.network.listening import listen, url_of
+from core.network.tls import certificate
 from core.process.status import StatusFile
 from core.redis.clients import connect_blocking
+from dashboard.operators import OperatorsOnly
 
 SCRIPT = Path(__file__).with_name("app.py")
 GRACE = 1  # s that open pages get at a shutdown
@@ -29,23 +34,32 @@ def main() -> int:
     status = StatusFile(config.status_file)
     try:
         connect_blocking(config.redis).close()  # says now that a URL is of another kind; a server that is away may come
+        keys = KeyRing(config.api_keys) if config.api_keys else None
+        tls = certificate(config.tls_cert, config.tls_key)
         listener = listen(config.host, config.port)
     except ConfigError as error:
         status.failed(str(error))
         print(f"error: {error}", file=sys.stderr)
         return 2
     with listener:
-        address = url_of(listener)
-        serve(listener, lambda: status.ready(address))
+        address = url_of(listener, tls is not None)
+        page: ASGIApp = App(SCRIPT)
+        serve(
+            page if keys is None else OperatorsOnly(page, keys),
+            listener,
+            tls.context if tls is not None else None,
+            lambda: status.ready(address),
+        )
     return 0
 
 
-def serve(listener: socket.socket, on_ready: Callable[[], None]) -> None:
+def serve(page: ASGIApp, listener: socket.socket, tls: ssl.SSLContext | None, on_ready: Callable[[], None]) -> None:
     """Serves the page until SIGTERM or SIGINT. `on_ready` is called once, when the page answers."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _already_handled)  # uvicorn repeats the signal after its own clean shutdown
     settings = uvicorn.Config(
-        App(SCRIPT),
+        page,
+        ssl_context_factory=None if tls is None else lambda *_: tls,
         ws="websockets-sansio",
         log_level="warning",
         access_log=False,

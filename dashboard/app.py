@@ -11,6 +11,7 @@ from core.config import DashboardConfig
 from core.errors import StoreUnavailable
 from core.slo import SLO
 from dashboard import charts, markup, try_it
+from dashboard.asking import Gateway
 from dashboard.figures import glance, judge, progress, rates, sharing, timeline
 from dashboard.palette import STAGES
 from dashboard.source import Snapshot, Source
@@ -40,16 +41,17 @@ def page(config: DashboardConfig) -> None:
     st.set_page_config(page_title="Baton", page_icon=str(ICON), layout="wide")
     st.html(STYLE)
     source = open_source(config.redis)
+    gateway = Gateway(config.gateway, config.api_key_file, config.gateway_cert)
     head, *inputs = st.columns([5, 1.3, 1.3, 2], vertical_alignment="bottom")
     with head:
         _header(source)
     _inputs(inputs, source)
-    _numbers(source, config.gateway)
+    _numbers(source, gateway)
     left, right = st.columns([5, 3], gap="large")
     with left:
         _tables(source)
     with right:
-        try_it.show(source, config.gateway)
+        try_it.show(source, gateway)
 
 
 def _inputs(columns: list[st.delta_generator.DeltaGenerator], source: Source) -> None:
@@ -88,7 +90,7 @@ def _header(source: Source) -> None:
 
 
 @st.fragment(run_every=REFRESH)
-def _numbers(source: Source, gateway: str) -> None:
+def _numbers(source: Source, gateway: Gateway) -> None:
     try:
         snapshot = source.read()
     except StoreUnavailable as away:

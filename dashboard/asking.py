@@ -4,9 +4,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from core.completions_client import Chunk, Endpoint
-from core.errors import GatewayError
+from core.errors import ConfigError, GatewayError
+from core.keys.key_file import read_key
 from dashboard.prompts import Prompt
 
 AT_ONCE = 4
@@ -26,15 +28,26 @@ def request_of(response: str) -> str:
     return response.removeprefix("chatcmpl-").removeprefix("cmpl-")
 
 
-def gateway_at(url: str) -> Endpoint:
-    """Makes the client of a gateway. Raises `GatewayError` for what is no URL."""
-    return Endpoint(url, "--gateway", SILENCE)
+class Gateway(NamedTuple):
+    """Says where the gateway is, and what it takes to ask it."""
+
+    url: str
+    key_file: str = ""
+    cert: str = ""
+
+    def endpoint(self) -> Endpoint:
+        """Makes a client of it. Raises `GatewayError` for what is no URL, key or certificate."""
+        try:
+            key = read_key(self.key_file, "--api-key-file")
+        except ConfigError as error:
+            raise GatewayError(str(error)) from None
+        return Endpoint(self.url, "--gateway", SILENCE, key, self.cert)
 
 
 class Question:
     """Asks one question, and holds its answer as far as it has come. One thread writes, pages read."""
 
-    def __init__(self, gateway: str, prompt: Prompt) -> None:
+    def __init__(self, gateway: Gateway, prompt: Prompt) -> None:
         self.prompt = prompt
         self.text = ""
         self.request = ""  # its id in the records, known with the first piece
@@ -45,7 +58,7 @@ class Question:
 
     def _ask(self) -> None:
         try:
-            endpoint = gateway_at(self._gateway)
+            endpoint = self._gateway.endpoint()
             for chunk in stream_chat(endpoint, endpoint.model(), self.prompt):
                 self.request = request_of(chunk.response)
                 self.text += chunk.text
@@ -58,7 +71,7 @@ class Question:
 class Volley:
     """Sends a number of requests, a few at once. Threads count, pages read."""
 
-    def __init__(self, gateway: str, prompts: Sequence[Prompt]) -> None:
+    def __init__(self, gateway: Gateway, prompts: Sequence[Prompt]) -> None:
         self.total = len(prompts)
         self.answered = 0
         self.failed = 0
@@ -74,7 +87,7 @@ class Volley:
 
     def _send(self, prompts: Sequence[Prompt]) -> None:
         try:
-            endpoint = gateway_at(self._gateway)
+            endpoint = self._gateway.endpoint()
             model = endpoint.model()
         except GatewayError as error:
             self.error = str(error)

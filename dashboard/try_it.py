@@ -6,7 +6,7 @@ import streamlit as st
 
 from core.errors import StoreUnavailable
 from dashboard import markup
-from dashboard.asking import Question, Volley
+from dashboard.asking import Gateway, Question, Volley
 from dashboard.prompts import FIRST, TWENTY, Prompt
 from dashboard.source import Source
 
@@ -15,13 +15,13 @@ POLL = 0.3  # s, only while an answer comes
 RECORD_WAIT = 6.0  # s from the answer's end to its record
 
 
-def show(source: Source, gateway: str) -> None:
+def show(source: Source, gateway: Gateway) -> None:
     """Draws the box; it refreshes by itself while something comes."""
     question: Question | None = st.session_state.get("question")
     st.fragment(_box, run_every=POLL if question and not _settled(source, question) else None)(source, gateway)
 
 
-def offer(gateway: str) -> None:
+def offer(gateway: Gateway) -> None:
     """Draws what the page has while nothing was ever asked: a button that sends twenty requests."""
     running: Volley | None = st.session_state.get("volley")
     with st.container(border=True, horizontal=True, vertical_alignment="center"):
@@ -42,11 +42,11 @@ def volley_progress() -> None:
         st.warning(f"{volley.failed} of {volley.total} requests failed: {volley.error}")
 
 
-def _send(gateway: str) -> None:
+def _send(gateway: Gateway) -> None:
     st.session_state["volley"] = Volley(gateway, TWENTY)
 
 
-def _box(source: Source, gateway: str) -> None:
+def _box(source: Source, gateway: Gateway) -> None:
     st.html(markup.title("Try it", "one request and the way it goes"))
     with st.form("try-it", border=False):
         text = st.text_area("Question", FIRST, key="try-text", height=68, max_chars=2000, label_visibility="collapsed")

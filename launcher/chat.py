@@ -9,11 +9,12 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from core.cli import parse
 from core.completions_client import Endpoint
-from core.errors import ConfigError, GatewayError
+from core.errors import BatonError, ConfigError, GatewayError
+from core.keys.key_file import read_key
 from core.slo import Timings
 from launcher.child import die_with
 from launcher.options import ROOT, ChatConfig
-from launcher.state_directory import running
+from launcher.state_directory import Instance, running
 
 with suppress(ImportError):  # some builds of Python lack it
     import readline  # noqa: F401 - gives input() a history and line editing
@@ -35,12 +36,9 @@ def chat(arguments: Sequence[str]) -> int:
         return 2
     with ExitStack() as stack:
         try:
-            url = config.url or _running_url() or _offer(stack)
-            if not url:
-                raise GatewayError("no instance is running; start one with ./baton up, or name one with --url")
-            endpoint = Endpoint(url)
+            endpoint = _endpoint(config, stack)
             return Conversation(endpoint, endpoint.model(), config, sys.stdin.isatty()).run()
-        except (GatewayError, NotStarted) as error:
+        except (BatonError, NotStarted) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
@@ -48,13 +46,25 @@ def chat(arguments: Sequence[str]) -> int:
             return 130
 
 
-def _running_url() -> str:
-    """Finds the newest running instance of this user; empty: there is none."""
+def _endpoint(config: ChatConfig, stack: ExitStack) -> Endpoint:
+    """Finds whom to talk to, with the key and the certificate for it. Raises `BatonError`."""
+    found = None if config.url else _running()
+    url = config.url or (found.url if found is not None else _offer(stack))
+    if not url:
+        raise GatewayError("no instance is running; start one with ./baton up, or name one with --url")
+    key = read_key(config.api_key_file, "--api-key-file") or os.environ.get("BATON_API_KEY", "")
+    if found is not None and not key:
+        key = read_key(found.key_file, "--api-key-file")
+    return Endpoint(url, key=key, cert=config.cert or (found.cert if found is not None else ""))
+
+
+def _running() -> Instance | None:
+    """Finds the newest running instance of this user; None: there is none."""
     found = running()
     if len(found) > 1:
         others = ", ".join(instance.url for instance in found[1:])
         print(f"also running: {others} (--url chooses)", file=sys.stderr)
-    return found[0].url if found else ""
+    return found[0] if found else None
 
 
 def _offer(stack: ExitStack) -> str:

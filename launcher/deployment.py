@@ -31,6 +31,10 @@ ENVIRONMENT = {
 }
 
 
+OWN_KEYS, OWN_KEY = "api-keys.json", "api-key"
+"""Files of the run directory, where keys are needed: the instance's own, for its dashboard and its user's chats."""
+
+
 def environment(inherited: Mapping[str, str], root: Path, run: Path) -> dict[str, str]:
     """Returns what children see: our settings where the user has not decided otherwise, and the packages of `root`.
 
@@ -66,6 +70,7 @@ class Deployment:
         self._config = config
         self._run = run
         self._shared = ["--redis", redis]
+        self._url = http_url(config.host, config.port, bool(config.tls_cert))
         self._serving = ["--model", model, "--secret-file", str(secret), "--log-level", config.log_level]
 
     def workers(self) -> list[Service]:
@@ -100,6 +105,9 @@ class Deployment:
         options += ["--max-model-len", str(config.engine.max_model_len), "--spelled-tokens", config.spelled_tokens]
         options += ["--tool-parser", config.tool_parser, "--reasoning-parser", config.reasoning_parser]
         options += ["--store-ttl", str(config.store_ttl), "--store-bytes", str(config.store_bytes)]
+        options += [*self._tls(), "--slo", config.slo]
+        if config.api_keys:
+            options += self._keys(*config.api_keys, str(self._run / OWN_KEYS))
         if config.model == DEMO_MODEL:
             options += ["--model-name", DEMO_NAME]
         if config.engine.allow_lora_loading:
@@ -107,7 +115,7 @@ class Deployment:
             options += ["--allow-lora-loading", "--lora-root", root]
         service = self._service("gateway", "gateway", *self._serving, *options)
         assert service.status_file is not None
-        accepts = watch_http(f"{http_url(config.host, config.port)}/ready", "waiting for the workers")
+        accepts = watch_http(f"{self._url}/ready", "waiting for the workers")
         watch = watch_both(watch_status_file(service.status_file), accepts)
         return dataclasses.replace(service, watch=watch, beats=True)
 
@@ -115,8 +123,18 @@ class Deployment:
         """Makes the dashboard. It is ready when Streamlit serves its page."""
         config = self._config
         options = ["--host", config.host, "--port", str(config.dashboard_port)]
-        options += ["--gateway", http_url(config.host, config.port)]
+        options += ["--gateway", self._url, *self._tls()]
+        if config.tls_cert:
+            options += ["--gateway-cert", config.tls_cert]
+        if config.api_keys:
+            options += [*self._keys(*config.api_keys), "--api-key-file", str(self._run / OWN_KEY)]
         return self._service("dashboard", "dashboard", *options)
+
+    def _tls(self) -> list[str]:
+        return ["--tls-cert", self._config.tls_cert, "--tls-key", self._config.tls_key]
+
+    def _keys(self, *paths: str) -> list[str]:
+        return [word for path in paths for word in ("--api-keys", path)]
 
     def _service(self, name: str, module: str, *options: str) -> Service:
         status = self._run / f"{name}.status"

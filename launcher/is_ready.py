@@ -14,7 +14,7 @@ PATIENCE = 3.0  # s
 
 def is_ready(place: str) -> bool:
     """Tells whether the service behind a status file or a URL is ready."""
-    if place.startswith("http://"):
+    if place.startswith(("http://", "https://")):
         return answers(place, PATIENCE)
     status = read_status(Path(place))
     return status is not None and status.stage == READY and Path(f"/proc/{status.pid}").exists()

@@ -6,15 +6,19 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from core.config import (
+    APIKeys,
     Count,
     EngineOptions,
     LogLevel,
     Port,
     Positive,
     ReasoningParser,
+    Slo,
     SpelledTokens,
     StoreBytes,
     StoreTTL,
+    TLSCert,
+    TLSKey,
     ToolParser,
     TransferOptions,
 )
@@ -53,6 +57,10 @@ class UpConfig(Struct, frozen=True, kw_only=True):
     secret_file: Annotated[
         str, Meta(description="file with the secret that seals prompts and KV; empty: a new one for this instance")
     ] = ""
+    api_keys: APIKeys = ()
+    tls_cert: TLSCert = ""
+    tls_key: TLSKey = ""
+    slo: Slo = ""
     spelled_tokens: SpelledTokens = "text"
     store_ttl: StoreTTL = 86400.0
     store_bytes: StoreBytes = 256 << 20
@@ -77,5 +85,12 @@ class ChatConfig(Struct, frozen=True, kw_only=True):
     """
 
     url: Annotated[str, Meta(description="endpoint, such as http://127.0.0.1:8000; empty: the running instance")] = ""
+    api_key_file: Annotated[
+        str,
+        Meta(description="file with an API key; empty: that of BATON_API_KEY, or the running instance's own"),
+    ] = ""
+    cert: Annotated[
+        str, Meta(description="file with the certificate to trust at an https URL; empty: those of the system")
+    ] = ""
     max_tokens: Annotated[Positive, Meta(description="longest answer in tokens")] = 512
     temperature: Annotated[float, Meta(ge=0, le=2, description="0: always the likeliest token")] = 0.7

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from core.network.tls import own_probe
 from core.process.status import Status, read_status
 
 PROBE_SECONDS = 1.0
@@ -37,7 +38,12 @@ def watch_status_file(path: Path) -> Watch:
 def answers(url: str, seconds: float = PROBE_SECONDS) -> bool:
     """Tells whether a server of this host answers a GET of `url` with status 200, in time."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=seconds)
+    if parts.scheme == "https":
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            parts.netloc, timeout=seconds, context=own_probe()
+        )
+    else:
+        connection = http.client.HTTPConnection(parts.netloc, timeout=seconds)
     try:
         connection.request("GET", parts.path)
         return connection.getresponse().status == http.client.OK

@@ -20,6 +20,8 @@ class Instance(Struct, frozen=True):
     model: str
     started: float
     log: str
+    key_file: str = ""  # with a key that this user may ask with, where keys are needed
+    cert: str = ""  # to trust, where it is asked by https
 
 
 def state_directory() -> Path:

@@ -11,11 +11,16 @@ from msgspec.structs import replace
 from core.adapters import parse_sources
 from core.cli import parse
 from core.errors import BatonError, ConfigError
+from core.keys.api_key import KeyOptions, make_key
+from core.keys.key_file import change_keys
+from core.keys.key_ring import KeyRing
 from core.kv.spec import refuse_codec_of_bytes
-from core.network.listening import http_url
+from core.network.listening import http_url, is_local
 from core.network.sealing import load_secret, new_secret
+from core.network.tls import certificate
+from core.slo import parse_objective
 from launcher import greeting
-from launcher.deployment import Deployment, environment, stop_order
+from launcher.deployment import OWN_KEY, OWN_KEYS, Deployment, environment, stop_order
 from launcher.gpus import usable_gpus
 from launcher.model_directory import checked
 from launcher.options import DEMO_MODEL, DEMO_NAME, ROOT, UpConfig
@@ -33,6 +38,11 @@ WHOLE_REQUESTS = (
     " time and take turns with them; --prefill 1 splits"
 )
 
+OPEN_TO_ALL = (
+    "--host {host}: whoever reaches this address may ask, and see the dashboard, for no key is needed; --api-keys FILE"
+    " asks for one (./baton key new NAME)"
+)
+
 
 def up(arguments: Sequence[str]) -> int:
     """Runs an instance and returns the exit status: 0 stopped as asked, 1 failed, 2 bad input."""
@@ -45,6 +55,8 @@ def up(arguments: Sequence[str]) -> int:
     log, stages = new_log(), Stages()
     if asked.prefill is None and config.prefill == 0:
         stages.say(WHOLE_REQUESTS)
+    if not config.api_keys and not is_local(config.host):
+        stages.say(OPEN_TO_ALL.format(host=config.host))
     with Signals().installed() as signals, run_directory() as run:
         return _run(config, directory, run, log, stages, signals)
 
@@ -70,10 +82,32 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
     if config.engine.lora_root and not Path(config.engine.lora_root).expanduser().is_dir():
         raise ConfigError("--lora-root", config.engine.lora_root, "is not a directory")
     refuse_codec_of_bytes(config.engine.kv_dtype, config.transfer.kv_codec)
+    KeyRing(config.api_keys)
+    parse_objective(config.slo)
+    certificate(config.tls_cert, config.tls_key)
     if config.redis:
         check_redis(config.redis)
+    config = _placed(config)
     prefill = (0 if len(gpus) == 1 else 1) if config.prefill is None else config.prefill
     return replace(config, port=port, prefill=prefill), directory
+
+
+def _placed(config: UpConfig) -> UpConfig:
+    """Returns the options with whole paths, for services run in another directory."""
+    found = [str(Path(path).absolute()) if path else "" for path in (config.tls_cert, config.tls_key)]
+    keys = tuple(str(Path(path).absolute()) for path in config.api_keys)
+    return replace(config, api_keys=keys, tls_cert=found[0], tls_key=found[1])
+
+
+def _own_key(config: UpConfig, run: Path) -> str:
+    """Makes the instance's own operator's key, which lives as long as its run directory; empty where none is needed."""
+    if not config.api_keys:
+        return ""
+    made = make_key("this-instance", KeyOptions(tenant="baton", operator=True), time.time())
+    change_keys(run / OWN_KEYS, lambda keys: [made.record], create=True)
+    (run / OWN_KEY).touch(mode=0o600)
+    (run / OWN_KEY).write_text(made.text)
+    return made.text
 
 
 def _run(config: UpConfig, directory: Path | None, run: Path, log: Path, stages: Stages, signals: Signals) -> int:
@@ -89,12 +123,14 @@ def _run(config: UpConfig, directory: Path | None, run: Path, log: Path, stages:
             if not redis:
                 service, redis = redis_service(run)
                 supervisor.start([service])
+            key = _own_key(config, run)
             deployment = Deployment(config, run, model, redis, _secret(config, run))
             services = [*deployment.workers(), deployment.gateway()]
             supervisor.start([*services, deployment.dashboard()] if config.dashboard_port else services)
-            url = http_url(config.host, config.port)
-            stages.say(greeting.text(config, url, directory, time.monotonic() - began, log))
-            with record(Instance(url, os.getpid(), model, time.time(), str(log))):
+            url = http_url(config.host, config.port, bool(config.tls_cert))
+            stages.say(greeting.text(config, url, directory, time.monotonic() - began, log, key))
+            own = str(run / OWN_KEY) if key else ""
+            with record(Instance(url, os.getpid(), model, time.time(), str(log), own, config.tls_cert)):
                 supervisor.watch()
         except StopAsked:
             pass

@@ -45,7 +45,6 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "version": set(),
         "adapters": {"errors"},
         "cli": {"errors", "sizes"},
-        "completions_client": {"errors"},
         "gguf": {"errors"},
         "grammars": {"errors"},
         "keys": {"errors", "slo"},
@@ -54,6 +53,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "messages": {"config", "costs", "errors", "ids", "scores", "kv"},
         "model_location": {"errors", "gguf", "process"},
         "network": {"errors", "process"},
+        "completions_client": {"errors", "network"},
         "redis": {"config", "costs", "errors", "ids", "adapters", "messages", "network"},
     },
     "engine": {

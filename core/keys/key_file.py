@@ -50,6 +50,19 @@ def read_keys(path: Path) -> list[KeyRecord]:
     return keys
 
 
+def read_key(path: str, option: str) -> str:
+    """Returns the key that is alone in a file; empty for an empty path. Raises `ConfigError` that names `option`."""
+    if not path:
+        return ""
+    try:
+        text = Path(path).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        raise ConfigError(option, path, "cannot be read") from None
+    if not text or not text.isprintable() or " " in text:
+        raise ConfigError(option, path, "is no file with a key, alone on its line")
+    return text
+
+
 def change_keys(path: Path, changed: Callable[[Sequence[KeyRecord]], list[KeyRecord]], create: bool = False) -> None:
     """Replaces the keys of a file by what `changed` makes of them; what it raises leaves the file as it is.
 

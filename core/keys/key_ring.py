@@ -39,6 +39,10 @@ class KeyRing:
         record = self._known.get(id_of(text), NOBODY)
         return record if fits(text, record) and record is not NOBODY else None
 
+    def known(self, id: str) -> KeyRecord | None:
+        """Returns the record with this public part, for whoever has seen its key before; None if there is none."""
+        return self._known.get(id)
+
     def refresh(self) -> None:
         """Reads again what has changed. A file that is missing or broken now leaves its keys as they were."""
         for path, before in self._marks.items():

@@ -42,3 +42,8 @@ def http_url(host: str, port: int, tls: bool = False) -> str:
     """Returns the URL of a server on this host that listens on `host`, for clients on this host."""
     address = ANY_ADDRESS.get(host, host)
     return f"http{'s' * tls}://" + (f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
+
+
+def is_local(host: str) -> bool:
+    """Tells whether only this host reaches who listens on `host`, an address or a name of a loopback."""
+    return host == "localhost" or host == "::1" or host.startswith("127.")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dashboard.asking import Question, Volley, request_of
+from dashboard.asking import Gateway, Question, Volley, request_of
 from dashboard.prompts import TWENTY, Prompt
 from tests.dashboard.samples import GATEWAY
 from tests.dashboard.stand_in import WORDS, StandIn
@@ -32,7 +32,7 @@ def test_request_of(response: str) -> None:
 
 
 def answered(url: str, text: str) -> Question:
-    question = Question(url, Prompt(text, 50))
+    question = Question(Gateway(url), Prompt(text, 50))
     wait_until(lambda: question.ended_at is not None)
     return question
 
@@ -64,7 +64,7 @@ def test_no_gateway_is_a_sentence(url: str, sentence: str) -> None:
 
 
 def test_a_volley_sends_every_prompt_once(stand_in: StandIn) -> None:
-    volley = Volley(stand_in.url, [*TWENTY, Prompt("refuse", 5)])
+    volley = Volley(Gateway(stand_in.url), [*TWENTY, Prompt("refuse", 5)])
     wait_until(lambda: not volley.running)
     assert (volley.answered, volley.failed, volley.error) == (20, 1, "the prompt is <too> long")
     sent = sorted(body["messages"][0]["content"] for body in stand_in.asked)
@@ -72,6 +72,6 @@ def test_a_volley_sends_every_prompt_once(stand_in: StandIn) -> None:
 
 
 def test_a_volley_without_a_gateway_ends() -> None:
-    volley = Volley(NOBODY, TWENTY)
+    volley = Volley(Gateway(NOBODY), TWENTY)
     wait_until(lambda: not volley.running)
     assert volley.failed == 20 and "cannot be reached" in volley.error

@@ -10,7 +10,8 @@ from msgspec.structs import asdict
 
 from core.cli import parse
 from core.config import DashboardConfig, EngineOptions, GatewayConfig, TransferOptions, WorkerConfig
-from core.network.listening import http_url
+from core.keys.key_file import change_keys
+from core.network.listening import http_url, is_local
 from launcher.deployment import Deployment, environment, stop_order
 from launcher.gpus import Placement, placements, visible_gpus
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
@@ -95,6 +96,61 @@ def test_the_gateway_and_the_dashboard_are_told_everything(deployment: Deploymen
     assert (gateway.store_ttl, gateway.store_bytes) == (12.5, 1 << 20)
     dashboard = parse(DashboardConfig, options(deployment.dashboard()), "dashboard")
     assert (dashboard.host, dashboard.port, dashboard.gateway) == ("0.0.0.0", 1235, "http://127.0.0.1:1234")
+
+
+def test_keys_and_tls_reach_the_gateway_and_the_dashboard(tmp_path: Path) -> None:
+    config = UpConfig(
+        prefill=1, api_keys=("/k/a.json", "/k/b.json"), tls_cert="/t/cert", tls_key="/t/key", slo="ttft=1s", port=5
+    )
+    deployment = Deployment(config, tmp_path, "/m", "unix:///r", tmp_path / "secret")
+    gateway = parse(GatewayConfig, options(deployment.gateway()), "gateway")
+    assert gateway.api_keys == ("/k/a.json", "/k/b.json", str(tmp_path / "api-keys.json"))
+    assert (gateway.tls_cert, gateway.tls_key, gateway.slo) == ("/t/cert", "/t/key", "ttft=1s")
+    dashboard = parse(DashboardConfig, options(deployment.dashboard()), "dashboard")
+    assert dashboard.api_keys == ("/k/a.json", "/k/b.json"), "whose owners may look, and not the instance's own"
+    assert (dashboard.tls_cert, dashboard.tls_key, dashboard.gateway) == ("/t/cert", "/t/key", "https://127.0.0.1:5")
+    assert (dashboard.gateway_cert, dashboard.api_key_file) == ("/t/cert", str(tmp_path / "api-key"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "lines"), [((), 0), (("--host", "0.0.0.0"), 1), (("--host", "0.0.0.0", "--api-keys", "KEYS"), 0)]
+)
+def test_an_open_host_without_keys_is_warned_of_in_one_line(
+    asked: tuple[str, ...], lines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_keys(tmp_path / "keys.json", lambda keys: [], create=True)
+    output = StringIO()
+    monkeypatch.setattr("launcher.up.Stages", lambda: Stages(output))
+    monkeypatch.setattr("launcher.up._run", lambda *given: 0)
+    given = [word.replace("KEYS", str(tmp_path / "keys.json")) for word in asked]
+    assert up([*given, "--port", "0", "--dashboard-port", "0", "--prefill", "1", "--device", "cpu"]) == 0
+    said = output.getvalue().splitlines()
+    assert len(said) == lines and all("--host 0.0.0.0: whoever reaches" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--api-keys", "/nothing/keys"), "error: --api-keys: '/nothing/keys'"),
+        (("--tls-cert", "/nothing/cert"), "error: --tls-cert: '/nothing/cert': it goes with --tls-key"),
+        (("--tls-cert", "/nothing/cert", "--tls-key", "/nothing/key"), "error: --tls-cert: '/nothing/cert'"),
+        (("--slo", "soon"), "error: --slo: 'soon'"),
+    ],
+)
+def test_bad_keys_certificates_and_objectives_stop_before_anything_starts(
+    options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert up([*options, "--port", "0", "--dashboard-port", "0", "--prefill", "1", "--device", "cpu"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(said) and told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
+)
+def test_a_loopback_is_local(host: str, local: bool) -> None:
+    assert is_local(host) == local
 
 
 def test_the_demo_model_has_a_name(tmp_path: Path) -> None:

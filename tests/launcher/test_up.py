@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,10 +17,14 @@ import pytest
 import redis
 
 from core.completions_client import Endpoint
+from core.errors import GatewayError
+from core.keys.api_key import KeyOptions, make_key
+from core.keys.key_file import change_keys
 from core.redis.registry import index_key
 from launcher.is_ready import is_ready
 from launcher.options import DEMO_NAME, ROOT
 from launcher.state_directory import running
+from tests.certificates import make_certificate
 from tests.waiting import alive, children, wait_until
 
 READY_SECONDS = 90.0  # four Pythons that import torch or FastAPI, on two cores that others use
@@ -154,9 +159,37 @@ def test_answers_revives_services_and_leaves_nothing(up: Up, own_directories: Pa
     assert "decode-0  | " in Path(log[1]).read_text()
 
 
-@pytest.mark.parametrize("up", [("--prefill", "0")], indirect=True)
-def test_decode_workers_alone_answer_and_a_killed_launcher_leaves_no_process(up: Up) -> None:
-    assert content(paste(curl_line(up.text()))).strip()
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[tuple[Up, str, Path]]:
+    """An instance without prefill workers that needs keys and speaks HTTPS; a key for it, and its certificate."""
+    cert, its_key = make_certificate(tmp_path / "tls")
+    made = make_key("app", KeyOptions(requests_per_minute=2), time.time())
+    change_keys(tmp_path / "keys.json", lambda keys: [made.record], create=True)
+    options = ("--api-keys", str(tmp_path / "keys.json"), "--tls-cert", str(cert), "--tls-key", str(its_key))
+    instance = Up(tmp_path, "--dashboard-port", "0", "--prefill", "0", *options)
+    try:
+        instance.wait_for("Try it:")
+        yield instance, made.text, cert
+    finally:
+        instance.process.kill()
+        instance.process.wait()
+
+
+def test_keys_and_https_and_a_killed_launcher_leaves_no_process(secured: tuple[Up, str, Path]) -> None:
+    up, key, cert = secured
+    (instance,) = running()
+    line = curl_line(up.text())
+    assert instance.url.startswith("https://") and f"--cacert {cert}" in line
+    assert '-H "Authorization: Bearer $BATON_API_KEY"' in line and f'"model": "{DEMO_NAME}"' in line
+    said = subprocess.run(
+        [sys.executable, "-m", "launcher", "chat"], cwd=ROOT, input="Hello!\n", capture_output=True, text=True
+    )
+    assert (said.returncode, said.stderr) == (0, "") and said.stdout.strip(), "it has the instance's own key"
+    assert Endpoint(instance.url, key=key, cert=str(cert)).model() == DEMO_NAME
+    with pytest.raises(GatewayError, match="needs an API key"):
+        Endpoint(instance.url, cert=str(cert)).model()
+    with pytest.raises(GatewayError, match="cannot be reached"):
+        Endpoint(instance.url, key=key).model()
     pids = up.pids()
     commands = b" ".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids)
     assert b"decode_service" in commands and b"prefill_service" not in commands
