@@ -22,7 +22,7 @@ TOOL = {
 }
 
 
-def text(config: UpConfig, url: str, directory: Path | None, seconds: float, log: Path, key: str) -> str:
+def text(config: UpConfig, url: str, directory: Path | None, seconds: float, log: Path, key: str = "") -> str:
     """Writes the lines below the stages; `seconds` is the time that the start took, `key` the instance's own API key.
 
     That key is not among them: what can be pasted has its user's, from the environment.

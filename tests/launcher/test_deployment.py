@@ -35,6 +35,7 @@ EVERYTHING = UpConfig(
         cpu_backend="torch",
         cuda_backend="torch",
         quantization="int8",
+        activations="8bit",
         kv_dtype="fp8",
         max_model_len=99,
         kv_memory=1 << 20,
