@@ -17,7 +17,7 @@ from core.network.tls import Certificate, certificate
 from core.process.descriptors import raise_limit
 from core.process.status import StatusFile
 from core.process.tasks import child
-from gateway.heap import keep_large_buffers_apart
+from gateway.heap import keep_large_buffers_apart, settle_heap
 from gateway.http.server import Server
 from gateway.service import Gateway
 
@@ -50,6 +50,7 @@ async def serve(
 
 async def _run(gateway: Gateway) -> None:
     await gateway.start()
+    settle_heap()
     await gateway.watch()
 
 

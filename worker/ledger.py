@@ -43,6 +43,7 @@ class Entry:
         "scores",
         "sent",
         "stages",
+        "stages_sent",
         "state",
         "tokens",
     )
@@ -57,6 +58,7 @@ class Entry:
         self.finish: Finish | None = None
         self.failure: Failure | None = None
         self.stages: Stages | None = None
+        self.stages_sent = False  # they are told once, and again to a gateway that asks
         self.end_sent = False
         self.state = "queued"  # what `Alive` says
 
@@ -75,7 +77,8 @@ class Entry:
         scores = self.scores.part(self.sent, self.sent + len(tokens)) if self.scores is not None else None
         prompt_scores = self.prompt_scores if self.sent == 0 else None
         finish = self.finish if whole else None
-        return Emitted(self.key, self.base + self.sent, tokens, finish, self.stages, scores, prompt_scores)
+        stages = None if self.stages_sent else self.stages
+        return Emitted(self.key, self.base + self.sent, tokens, finish, stages, scores, prompt_scores)
 
 
 class Ledger:
@@ -111,7 +114,8 @@ class Ledger:
             entry.scores.replace(first, emitted.scores)
         entry.prompt_scores = entry.prompt_scores or emitted.prompt_scores
         entry.finish = emitted.finish
-        entry.stages = emitted.stages or entry.stages
+        if emitted.stages is not None:
+            entry.stages, entry.stages_sent = emitted.stages, False
         return self._owe(entry)
 
     def fail(self, key: AttemptKey, failure: Failure) -> str | None:
@@ -156,6 +160,7 @@ class Ledger:
             entry = self._entries[each.key.of]
             entry.sent += len(each.token_ids)
             entry.end_sent = each.finish is not None
+            entry.stages_sent = entry.stages_sent or each.stages is not None
             self._settle(entry)
 
     def failure_sent(self, key: AttemptKey) -> None:
@@ -170,7 +175,7 @@ class Ledger:
         if entry is None or entry.key != key:
             return None
         entry.sent = min(max(0, next_index - entry.base), len(entry.tokens))
-        entry.end_sent = False
+        entry.end_sent = entry.stages_sent = False
         if entry.owed():
             self._owe(entry)
         return entry

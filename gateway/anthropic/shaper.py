@@ -38,6 +38,10 @@ class MessageShaper:
         if delta.finish is not None:
             self._finish, self._stop = delta.finish, _sequence(delta.stop_reason)
 
+    def quick(self, choice: int, parts: Sequence[Part], delta: Delta) -> bytes | None:
+        """Returns the events of what has come in the middle of the answer."""
+        return b"".join(map(encoded, self._shape.take(parts))) if self._begun else None
+
     def alive(self) -> bytes:
         """Returns a ping."""
         return encoded(Ping())

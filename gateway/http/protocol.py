@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from gateway.errors import APIError, invalid, unavailable
 from gateway.http.connections import Connections
+from gateway.http.direct import EXTENSION, BodyWriter
 
 HEAD = 64 << 10  # bytes of a request's line and headers, and of what comes between and behind its chunks
 HEAD_SECONDS = 10.0  # s from the connection's beginning, or from a request's first byte, to the end of its headers
@@ -172,6 +173,8 @@ class Connection(HttpToolsProtocol):
         """Returns an application whose answers end as this client needs it."""
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            scope["extensions"] = {EXTENSION: BodyWriter(cycle, chunked=scope["http_version"] != "1.0")}
+
             async def send_on(message: Message) -> None:
                 last = message["type"] == "http.response.body" and not message.get("more_body", False)
                 if cycle.waiting_for_100_continue:

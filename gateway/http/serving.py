@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from gateway.errors import APIError
 from gateway.http.body import BodyRoom, parsed, read_body
+from gateway.http.direct import BodyWriter
 from gateway.http.disconnect import ClientGone, until_gone
 from gateway.http.pieced_answer import PiecedAnswer
 from gateway.http.sse import EventStream, openai_end
@@ -65,7 +66,7 @@ class Serving:
         streams = [stream for one in open for stream in one.streams]
         parsers = [admitted.parser() for _ in streams]
         if streaming:
-            return self.stream(request, open, events(streams, parsers, shape(open)), end)
+            return self.stream(request, open, partial(events, streams, parsers, shape(open)), end)
         return await self.whole(request, open, collect(streams, parsers, shape(open)))
 
     async def whole(self, request: Request, open: list[Open], answer: Coroutine[Any, Any, Any]) -> Response:
@@ -82,7 +83,7 @@ class Serving:
         self,
         request: Request,
         open: list[Open],
-        events: AsyncGenerator[bytes, None],
+        events: Callable[[BodyWriter], AsyncGenerator[bytes, None]],
         end: Callable[[APIError], bytes] = openai_end,
     ) -> Response:
         """Answers with events while they come, and ends what is open. `end` is what a stream ends with that fails."""

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import APIError
+from gateway.http.direct import BodyWriter, body_writer
 from gateway.http.disconnect import ClientGone, until_gone
 from gateway.openai.answers.replies import DONE, event
 
@@ -32,7 +33,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        events: AsyncGenerator[bytes, None],
+        events: Callable[[BodyWriter], AsyncGenerator[bytes, None]],
         headers: Callable[[], Mapping[str, str]],
         refuse: Callable[[APIError], Response],
         end: Callable[[APIError], bytes],
@@ -60,23 +61,28 @@ class EventStream(Response):
             self._leave()
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def write(chunk: bytes) -> None:
-            async with asyncio.timeout(SEND_SECONDS):
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-
+        writer = body_writer(scope)
         started = False
         try:
-            async with aclosing(self._events) as events:
+            async with aclosing(self._events(writer)) as events:
                 async for chunk in events:
                     if not started:
                         started = True
                         self.headers.update(self._late_headers())
                         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                    await write(chunk)
+                    if not writer.write(chunk):
+                        await _until_read(writer)
         except APIError as error:
             if not started:
                 await self._refuse(error)(scope, receive, send)
                 return
             self._broke(error)
-            await write(self._end(error))
+            if not writer.write(self._end(error)):
+                await _until_read(writer)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _until_read(writer: BodyWriter) -> None:
+    """Waits for a client that has much unread. Raises `TimeoutError`."""
+    async with asyncio.timeout(SEND_SECONDS):
+        await writer.read()

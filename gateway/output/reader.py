@@ -256,7 +256,7 @@ class ReadingParser:
             if part is None:
                 break
             parts.append(part)
-        return joined(parts)
+        return joined(parts) if len(parts) > 1 else parts
 
 
 def joined(parts: Sequence[Part]) -> list[Part]:

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from core.redis.records import FinishedRecord, Load
 from gateway.reports.choice_metrics import ChoiceMetrics
 from gateway.reports.engine_metrics import engine_families
+from gateway.reports.gaps import Gaps
 from gateway.reports.handoff_metrics import handoff_families
 from gateway.workers.router import Worker
 
@@ -36,7 +37,9 @@ class Metrics:
             return Counter(name, text, ["model_name", *labels], registry=self._registry)
 
         self._ttft = histogram("vllm:time_to_first_token_seconds", "Receipt to first output token")
-        self._gap = histogram("vllm:inter_token_latency_seconds", "Between two output tokens of a request", _GAPS)
+        gaps = "vllm:inter_token_latency_seconds"
+        self._gaps = Gaps(gaps, "Between two output tokens of a request", _GAPS, model)
+        self._registry.register(self._gaps)
         self._tpot = histogram(
             "vllm:request_time_per_output_token_seconds", "(End to end - TTFT) / (output tokens - 1)", _GAPS
         )
@@ -71,9 +74,9 @@ class Metrics:
         """Counts a request's first output token, so many seconds after its receipt."""
         self._ttft.labels(self._model).observe(seconds)
 
-    def gap(self, seconds: float) -> None:
-        """Counts an output token, so many seconds after the one before."""
-        self._gap.labels(self._model).observe(seconds)
+    def gaps(self, seconds: float, tokens: int) -> None:
+        """Counts output tokens, each so many seconds after the one before."""
+        self._gaps.observe(seconds, tokens)
 
     def retried(self, reason: str) -> None:
         """Counts an attempt that was given up for another."""

@@ -43,6 +43,15 @@ class Delivery:
             finish = self._append(self._early.pop(ready), scores)
         return Fresh(self.tokens[begin:], finish, Scores.joined(scores) if scores else None)
 
+    def take_next(self, emitted: Emitted) -> bool:
+        """Takes what is nothing but the next tokens, as nearly everything is. Returns whether it was."""
+        if emitted.index != len(self.tokens) or self._early or not emitted.token_ids:
+            return False
+        if emitted.finish is not None or emitted.scores is not None or emitted.prompt_scores is not None:
+            return False
+        self.tokens += emitted.token_ids
+        return True
+
     def forget_early(self) -> None:
         """Drops what waits behind a gap: its attempt is over."""
         self._early.clear()

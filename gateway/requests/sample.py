@@ -28,6 +28,7 @@ PLANNED_RETRIES = 16  # attempts that may end for these; further ones count as f
 PLANNED_PAUSE = 0.05  # s before the second retry in a row for these, doubled each time: a worker's record says soon …
 LONGEST_PAUSE = 1.0  # … that it drains, and then it is not chosen any more
 READD_AFTER = 1.0  # s at least until a job that went without Started is added again; doubles each time
+NEWS = 1.0  # s for which it need not be looked at behind news of it; less than every wait below
 ASK_AFTER = 2.0  # s of silence after which the workers are asked
 GAP_AFTER = 0.1  # s that a gap may last before they are asked
 GIVE_UP_AFTER = 10.0  # s without any news, though asked: the attempt has failed
@@ -117,6 +118,11 @@ class Sample:
     def ended(self) -> bool:
         """Returns whether it has had its one end."""
         return self.state in _ENDS
+
+    @property
+    def gap(self) -> bool:
+        """Returns whether tokens are here whose predecessors are not."""
+        return self._delivery.gap
 
     @property
     def prompt_scores(self) -> Scores | None:
@@ -212,6 +218,23 @@ class Sample:
         self._news(now)
         return Fate.NOTHING
 
+    def goes_on(self, sender: str, emitted: Emitted, now: float) -> bool:
+        """Takes the next tokens of a sample that is decoded, which are nothing else. Returns whether they were that.
+
+        Nearly all tokens pass here, so it does no more than it must; everything else is for `emitted`.
+        """
+        attempt = self.attempt
+        if self.state is not State.DECODE or attempt is None or emitted.stages is not None:
+            return False
+        if attempt.number != emitted.key.attempt or sender != attempt.route.decode:
+            return False
+        if not self._delivery.take_next(emitted):
+            return False
+        self.heard = now
+        if self.unknown:
+            self.unknown.clear()
+        return True
+
     def emitted(self, sender: str, emitted: Emitted, now: float) -> Fresh | None:
         """Takes tokens; returns those that are new and in order, or None if they belong to another attempt."""
         if not self._current(sender, emitted.key.attempt):
@@ -248,6 +271,10 @@ class Sample:
 
     # time ---------------------------------------------------------------------------------------------------------
 
+    def runs_well(self, now: float) -> bool:
+        """Returns whether nothing can be due: there was news of it just now, without a gap."""
+        return self.state is State.DECODE and now - self.heard < NEWS and now < self.deadline and not self.gap
+
     def due(self, now: float, in_line: bool = False) -> Due | None:
         """Returns what is due at `now`, if anything. After ADD call the attempt's `add`; ASK is noted here.
 
@@ -266,8 +293,8 @@ class Sample:
             return Due.RETRY
         if not attempt.started:
             return Due.ADD if now - attempt.added >= READD_AFTER * 2 ** (attempt.adds - 1) else None
-        patience = GAP_AFTER if self._delivery.gap else ASK_AFTER
-        if now - self.asked >= patience and (self._delivery.gap or now - self.heard >= patience):
+        patience = GAP_AFTER if self.gap else ASK_AFTER
+        if now - self.asked >= patience and (self.gap or now - self.heard >= patience):
             self.asked = now
             self.unknown.clear()  # a handoff may have passed since the last answers: only those to one question agree
             return Due.ASK
@@ -275,7 +302,10 @@ class Sample:
 
     def _current(self, sender: str, attempt: int) -> bool:
         current = self.attempt
-        return current is not None and current.number == attempt and sender in current.route.workers()
+        if current is None or current.number != attempt:
+            return False
+        route = current.route
+        return sender == route.decode or (sender == route.prefill and sender != "")
 
     def _disowned(self, sender: str) -> Fate:
         """Notes that this worker does not have it; if none of its workers has, it is lost."""

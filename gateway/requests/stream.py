@@ -3,7 +3,7 @@
 Text may come later than its tokens: part of a character, or of a stop string, waits for what follows.
 """
 
-import asyncio
+from collections.abc import Callable
 from typing import NamedTuple
 
 from core.messages.sampling import Finish
@@ -31,7 +31,7 @@ class Delta(NamedTuple):
 
 
 class Stream:
-    """Carries one sample's text. The workers' side calls `take` and `fail`, the client's side `read`.
+    """Carries one sample's text. The workers' side calls `take` and `fail`, the client's side `unread`.
 
     With `bounded`, a client that leaves too much unread is `overrun`.
     """
@@ -47,9 +47,11 @@ class Stream:
         self.sample = sample
         self.received = received  # local clock, s
         self._detokenizer = detokenizer
+        self._push = detokenizer.push
         self._stops = StopStrings(sample.admitted.stops)
         self._bounded = bounded
         self._metrics = metrics
+        self.plain = False  # it has begun, and no text ends it: each token's is passed on as it is
         self._first: float | None = None  # local time of its first token, s
         self._last = received  # local time of its last token, s
         self._text: list[str] = []  # not read by the client yet
@@ -58,9 +60,20 @@ class Stream:
         self._finish: Finish | None = None
         self._stop_reason: int | str | None = None
         self._error: APIError | None = None
-        self._news = asyncio.Event()
+        self._news = False  # there is something that the client's side has not read
+        self._listener: Callable[[], None] | None = None  # of the client's side; it hears of news once, until it reads
 
     # the workers' side ----------------------------------------------------------------------------------------------
+
+    def take_next(self, tokens: list[int], now: float) -> None:
+        """Takes new tokens of a stream that is `plain`."""
+        count = len(tokens)
+        self._metrics.gaps((now - self._last) / count, count)
+        self._last = now
+        for token in tokens:
+            self._text.append(self._push(token))
+        self._tokens += tokens
+        self._tell()
 
     def take(self, fresh: Fresh, now: float) -> tuple[Finish | None, bool]:
         """Takes new tokens. Returns the reason if they end the answer, and whether its worker does not know that yet.
@@ -83,7 +96,7 @@ class Stream:
                 return self._finished("stop"), not (last and fresh.finish)
         self._keep(fresh, len(fresh.tokens))
         if fresh.finish is None:
-            self._news.set()
+            self._tell()
             return None, False
         met = self._say(self._detokenizer.flush(), len(self.sample.tokens))  # it may complete a stop string
         self._text.append(self._stops.flush())
@@ -114,7 +127,7 @@ class Stream:
     def fail(self, error: APIError) -> None:
         """Ends the text with an error: what has come is not the whole answer."""
         self._error = error
-        self._news.set()
+        self._tell()
 
     def overrun(self) -> bool:
         """Returns whether its client has left too much unread."""
@@ -122,31 +135,37 @@ class Stream:
 
     def _finished(self, finish: Finish) -> Finish:
         self._finish = finish
-        self._news.set()
+        self._tell()
         return finish
+
+    def _tell(self) -> None:
+        if not self._news:
+            self._news = True
+            if self._listener is not None:
+                self._listener()
 
     # the client's side ----------------------------------------------------------------------------------------------
 
-    async def read(self, patience: float) -> Delta | None:
-        """Returns what has come, or None if nothing does in `patience` seconds. Raises `APIError` if it has failed."""
-        if not self._news.is_set():
-            try:
-                async with asyncio.timeout(patience):
-                    await self._news.wait()
-            except TimeoutError:
-                return None
-        self._news.clear()
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Has `listener` hear that there is news, at once if there is; None: nobody listens any more."""
+        self._listener = listener
+        if listener is not None and self._news:
+            listener()
+
+    def goes_on(self) -> bool:
+        """Tells whether it has neither ended nor failed."""
+        return self._finish is None and self._error is None
+
+    def unread(self) -> Delta:
+        """Takes what has not been read. Raises `APIError` if it has failed, behind what came before."""
+        self._news = False
         if self._error is not None and not self._tokens:
             raise self._error
-        if self._error is not None:
-            self._news.set()  # the failure is for the next read
-        return self._unread()
-
-    def _unread(self) -> Delta:
-        """Takes what has not been read."""
         text, tokens = "".join(self._text), self._tokens
         scores = Scores.joined(self._scores) if self._scores else None
         self._text, self._tokens, self._scores = [], [], []
+        if self._error is not None:
+            self._tell()  # the failure is for the next read
         return Delta(text, self._finish, tokens, scores, self._stop_reason)
 
     # timings --------------------------------------------------------------------------------------------------------
@@ -167,8 +186,9 @@ class Stream:
     def _clock(self, tokens: int, now: float) -> None:
         if self._first is None:
             self._first = self._last = now
+            self.plain = not self._stops.any
             self._metrics.first_token(now - self.received)
             tokens -= 1
-        for _ in range(tokens):
-            self._metrics.gap((now - self._last) / tokens)
+        if tokens:
+            self._metrics.gaps((now - self._last) / tokens, tokens)
         self._last = now

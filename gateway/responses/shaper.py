@@ -64,6 +64,13 @@ class ResponseShaper:
         if delta.finish is not None:
             self._finish = delta.finish
 
+    def quick(self, choice: int, parts: Sequence[Part], delta: Delta) -> bytes | None:
+        """Returns the events of what has come in the middle of the answer."""
+        if not self._begun or self._top is not None:
+            return None
+        self._thoughts.add(0, parts, delta.token_ids)
+        return b"".join(map(encoded, self._shape.take(parts, ())))
+
     def alive(self) -> bytes:
         """Returns a comment."""
         return COMMENT

@@ -9,6 +9,7 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         assert all(stops), "an empty stop string would end every answer"
         self._stops = tuple(stops)
+        self.any = bool(self._stops)
         self._held = ""
 
     def push(self, text: str) -> tuple[str, str]:

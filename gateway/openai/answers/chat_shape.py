@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 from core.messages.sampling import Finish
@@ -10,6 +11,7 @@ from gateway.openai.answers.best import best
 from gateway.openai.answers.logprobs import Scored, of_chat
 from gateway.openai.answers.parts import Answers, ended
 from gateway.openai.answers.replies import COMMENT, Answer
+from gateway.openai.answers.text_template import TextTemplate
 from gateway.openai.answers.thoughts import Thoughts
 from gateway.openai.bodies.schemas import ChatRequest
 from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
@@ -32,6 +34,7 @@ class ChatShape:
         self._legacy = body.functions is not None
         self._all = self._answers.wants_all or self._top is not None
         self._thoughts = Thoughts(thought_end, self._answers.choices)
+        self._texts = [TextTemplate(partial(self._content, choice)) for choice in range(self._answers.choices)]
         self._begun: set[int] = set()
         self._called: set[int] = set()
 
@@ -53,6 +56,16 @@ class ChatShape:
         if delta.finish is not None:
             reason = self._reason(delta.finish, choice in self._called)
             yield answers.finish(_choice(choice, {}), delta, reason, last)
+
+    def quick(self, choice: int, parts: Sequence[Part], delta: Delta) -> bytes | None:
+        """Returns the event of a text in the middle of the answer, or nothing where there is none."""
+        if self._all or choice not in self._begun or len(parts) > 1:
+            return None
+        part = parts[0] if parts else None
+        if part is not None and not isinstance(part, Content):
+            return None
+        self._thoughts.add(choice, parts, delta.token_ids)
+        return b"" if part is None else self._texts[choice].of(part.text)
 
     def alive(self) -> bytes:
         """Returns a comment."""
@@ -80,6 +93,9 @@ class ChatShape:
             choices.append(choice)
         prompt = {"prompt_token_ids": self._answers.prompt_ids(0)} if self._answers.wants_ids else {}
         return self._answers.whole(choices, self._thoughts.total()) | prompt | await self._answers.prompt_logprobs(0)
+
+    def _content(self, choice: int, text: str) -> bytes:
+        return self._answers.chunk(_choice(choice, {"content": text}))
 
     def _message(self, answer: Answer) -> dict[str, Any]:
         calls, thought = answer.calls, answer.reasoning

@@ -1,6 +1,7 @@
 """Gives completions OpenAI's shape, whole and in chunks, with their prompts where the client wants an echo."""
 
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 from core.scores import Scores
@@ -8,6 +9,7 @@ from gateway.openai.answers.best import best
 from gateway.openai.answers.logprobs import CompletionLogprobs, Scored
 from gateway.openai.answers.parts import Answers, ended
 from gateway.openai.answers.replies import COMMENT, Answer
+from gateway.openai.answers.text_template import TextTemplate
 from gateway.openai.bodies.schemas import CompletionRequest
 from gateway.output.parts import Content, Part
 from gateway.requests.request import Request
@@ -31,6 +33,7 @@ class CompletionShape:
         self._made = len(requests[0].streams)
         self._top = body.logprobs
         self._all = self._answers.wants_all or self._top is not None
+        self._texts = [TextTemplate(partial(self._event, choice)) for choice in range(self._answers.choices)]
         self._logprobs: dict[int, CompletionLogprobs] = {}  # of choices that have begun
 
     async def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> AsyncIterator[bytes]:
@@ -49,6 +52,13 @@ class CompletionShape:
         if delta.finish is not None:
             reason = "length" if self._only_echo else delta.finish
             yield answers.finish(_choice(choice, "", None), delta, reason, last)
+
+    def quick(self, choice: int, parts: Sequence[Part], delta: Delta) -> bytes | None:
+        """Returns the event of a text in the middle of the answer, or nothing where there is none."""
+        if self._all or self._only_echo or choice not in self._logprobs:
+            return None
+        text = _text(parts)
+        return self._texts[choice].of(text) if text else b""
 
     def alive(self) -> bytes:
         """Returns a comment."""
@@ -74,6 +84,9 @@ class CompletionShape:
                 choice["prompt_token_ids"] = self._answers.prompt_ids(number)
             choices.append(choice | await self._answers.prompt_logprobs(number))
         return self._answers.whole(choices)
+
+    def _event(self, choice: int, text: str) -> bytes:
+        return self._answers.chunk(_choice(choice, text, None))
 
     async def _begin(self, choice: int) -> tuple[str, dict[str, Any] | None]:
         """Begins a choice. Returns its prompt's text and scores, which are empty where the client wants no echo."""

@@ -1,16 +1,15 @@
 """Turns streams into answers: everything at once, or events while it comes. A shaper gives them the shape of an API."""
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import closing
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from core.messages.sampling import Finish
-from core.process.tasks import child
 from core.scores import Scores
 from gateway.output.parts import CallArguments, CallBegins, Content, OutputParser, Part, Reasoning
+from gateway.requests.reader import Reader
 from gateway.requests.stream import Delta, Stream
 
 KEEP_ALIVE = 12.0  # s of silence after which a comment keeps proxies from closing the connection
@@ -76,6 +75,13 @@ class Shaper(Protocol):
         """Yields the events for what has come of a choice, often none; `last`: nothing more comes of any choice."""
         ...
 
+    def quick(self, choice: int, parts: Sequence[Part], delta: Delta) -> bytes | None:
+        """Returns what `chunks` would yield, all of it, where that can be made at once; else None, and does nothing.
+
+        It is asked for what is not the end of a choice: nearly all tokens of most answers pass here.
+        """
+        ...
+
     def alive(self) -> bytes:
         """Returns what keeps a silent connection open."""
         ...
@@ -89,33 +95,21 @@ class Shaper(Protocol):
         ...
 
 
+class Way(Protocol):
+    """Is a short way to the client, for what is whole and needs nobody to wait."""
+
+    def open(self) -> bool:
+        """Tells whether something can be written now: the answer has begun, and its client reads."""
+        ...
+
+    def write(self, part: bytes) -> object:
+        """Writes events."""
+        ...
+
+
 def event(data: Mapping[str, Any]) -> bytes:
     """Returns `data` as one server-sent event."""
     return b"data: " + msgspec.json.encode(data) + b"\n\n"
-
-
-async def deltas(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta] | None, None]:
-    """Yields what comes, with the index of its choice, to the end of all; None after a silence. Raises `APIError`."""
-    if len(streams) == 1:  # as most often: no task is needed to wait for it
-        delta = None
-        while delta is None or delta.finish is None:
-            delta = await streams[0].read(KEEP_ALIVE)
-            yield None if delta is None else (0, delta)
-        return
-    reads = {child(stream.read(KEEP_ALIVE)): index for index, stream in enumerate(streams)}
-    try:
-        while reads:
-            done, _ = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
-            for read in done:
-                index = reads.pop(read)
-                delta = read.result()
-                if delta is None or delta.finish is None:
-                    reads[child(streams[index].read(KEEP_ALIVE))] = index
-                yield None if delta is None else (index, delta)
-    finally:
-        for read in reads:
-            read.cancel()
-        await asyncio.gather(*reads, return_exceptions=True)
 
 
 def parsed(parser: OutputParser, delta: Delta) -> Sequence[Part]:
@@ -127,28 +121,54 @@ def parsed(parser: OutputParser, delta: Delta) -> Sequence[Part]:
 async def collect(streams: Sequence[Stream], parsers: Sequence[OutputParser], shaper: Shaper) -> Any:
     """Returns the whole answer. Raises `APIError`."""
     answers = [Answer() for _ in streams]
-    async with aclosing(deltas(streams)) as coming:
-        async for item in coming:
-            if item is not None:
-                index, delta = item
+    open_choices = len(streams)
+    with closing(Reader(streams, KEEP_ALIVE)) as reader:
+        while open_choices:
+            for index in await reader.wait():
+                delta = streams[index].unread()
+                open_choices -= delta.finish is not None
                 answers[index].add(parsed(parsers[index], delta), delta)
     return await shaper.whole(answers)
 
 
 async def events(
-    streams: Sequence[Stream], parsers: Sequence[OutputParser], shaper: Shaper
+    streams: Sequence[Stream], parsers: Sequence[OutputParser], shaper: Shaper, way: Way
 ) -> AsyncGenerator[bytes, None]:
-    """Yields the answer's events while it comes. Raises `APIError`."""
+    """Yields the answer's events while it comes, but for those that could be written at once. Raises `APIError`."""
+
+    def pass_on(index: int) -> bool:
+        stream = streams[index]
+        if not way.open() or not stream.goes_on():
+            return False
+        delta = stream.unread()
+        parts = parsers[index].push(delta.text)
+        made = shaper.quick(index, parts, delta)
+        if made is None:
+            held[index] = (parts, delta)
+            return False
+        if made:
+            way.write(made)
+        return True
+
+    held: dict[int, tuple[Sequence[Part], Delta]] = {}  # what was read, and has to go the long way
     open_choices = len(streams)
-    async with aclosing(deltas(streams)) as coming:
-        async for item in coming:
-            if item is None:
+    with closing(Reader(streams, KEEP_ALIVE, pass_on)) as reader:
+        while open_choices:
+            ready = await reader.wait()
+            if not ready:
                 yield shaper.alive()
-                continue
-            index, delta = item
-            open_choices -= delta.finish is not None
-            parts = parsed(parsers[index], delta)
-            async for chunk in shaper.chunks(index, parts, delta, last=open_choices == 0):
-                yield chunk
+            for index in ready:
+                if index in held:
+                    parts, delta = held.pop(index)
+                else:
+                    delta = streams[index].unread()
+                    parts = parsed(parsers[index], delta)
+                if delta.finish is None and (made := shaper.quick(index, parts, delta)) is not None:
+                    if made:
+                        yield made
+                    continue
+                open_choices -= delta.finish is not None
+                async for chunk in shaper.chunks(index, parts, delta, last=open_choices == 0):
+                    yield chunk
     async for chunk in shaper.end():
         yield chunk

@@ -285,7 +285,7 @@ async def test_a_client_that_does_not_read(serve: Serve, monkeypatch: pytest.Mon
     await running.idle()
     with pytest.raises(Exception, match="too slowly"):
         while True:
-            await unread.read(1.0)
+            unread.unread()
     await until(lambda: running.peer("decode").cancels, "the cancellation")
     assert (await running.finished(1))[0].reason == "client_too_slow"
 

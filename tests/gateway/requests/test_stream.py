@@ -26,38 +26,32 @@ def say(stream: Stream, *tokens: int, finish: Finish | None = None) -> tuple[Fin
     return stream.take(Fresh(list(tokens), finish, scores_of(tokens)), 1.0)
 
 
-async def read(stream: Stream) -> Delta:
-    delta = await stream.read(0.0)
-    assert delta is not None
-    return delta
-
-
-async def test_each_read_has_the_tokens_and_scores_since_the_last() -> None:
+def test_each_read_has_the_tokens_and_scores_since_the_last() -> None:
     stream = stream_of(stops=("bb",))
     say(stream, A)
     say(stream, A, B)
     held_back = Delta("aa", None, [A, A, B], scores_of([A, A, B]))
-    assert await read(stream) == held_back
+    assert stream.unread() == held_back
     say(stream, A, finish="length")
-    assert await read(stream) == Delta("ba", "length", [A], scores_of([A]))
+    assert stream.unread() == Delta("ba", "length", [A], scores_of([A]))
 
 
-async def test_tokens_behind_a_stop_string_count_as_never_made() -> None:
+def test_tokens_behind_a_stop_string_count_as_never_made() -> None:
     stream = stream_of(stops=("bb",))
     say(stream, A, B)
     assert say(stream, B, A, A, finish="length") == ("stop", True)
-    assert await read(stream) == Delta("a", "stop", [A, B, B], scores_of([A, B, B]), "bb")
+    assert stream.unread() == Delta("a", "stop", [A, B, B], scores_of([A, B, B]), "bb")
     assert stream.sample.tokens == [A, B, B]
 
 
 @pytest.mark.parametrize(("token", "reason"), [(C, C), (D, None)])
-async def test_the_token_that_ends_an_answer_is_its_last_without_text(token: int, reason: int | None) -> None:
+def test_the_token_that_ends_an_answer_is_its_last_without_text(token: int, reason: int | None) -> None:
     stream = stream_of(stop_ids=(C,))
     assert say(stream, A, token, finish="stop") == ("stop", False)
-    assert await read(stream) == Delta("a", "stop", [A, token], scores_of([A, token]), reason)
+    assert stream.unread() == Delta("a", "stop", [A, token], scores_of([A, token]), reason)
 
 
-async def test_tokens_without_text_are_read() -> None:
+def test_tokens_without_text_are_read() -> None:
     stream = stream_of(stops=("abc",))
     say(stream, A, B)
-    assert await read(stream) == Delta("", None, [A, B], scores_of([A, B]))
+    assert stream.unread() == Delta("", None, [A, B], scores_of([A, B]))

@@ -1,0 +1,30 @@
+"""Counts the times between tokens as a histogram of Prometheus, cheaply: every token costs one of these."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from prometheus_client.metrics_core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+
+class Gaps(Collector):
+    """Counts gaps by these bounds, s. One thread counts and collects."""
+
+    def __init__(self, name: str, text: str, bounds: Sequence[float], model: str) -> None:
+        self._name, self._text, self._model = name, text, model
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)  # in the last are those beyond all bounds
+        self._sum = 0.0  # s
+
+    def observe(self, seconds: float, times: int) -> None:
+        """Counts `times` gaps of so many seconds each."""
+        self._counts[bisect_left(self._bounds, seconds)] += times
+        self._sum += seconds * times
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """Yields the histogram."""
+        family = HistogramMetricFamily(self._name, self._text, labels=["model_name"])
+        names = [*map(str, map(float, self._bounds)), "+Inf"]
+        family.add_metric([self._model], list(zip(names, accumulate(self._counts), strict=True)), self._sum)
+        yield family
