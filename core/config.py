@@ -330,6 +330,13 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     store: StoreConfig = StoreConfig()
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="HTTP port; 0: chosen by the system")] = 8000
+    gateways: Annotated[
+        Positive, Meta(description="gateway processes on this port; this one only keeps them, if more")
+    ] = 1
+    share_port: Annotated[
+        str,
+        Meta(max_length=64, description="name of the gateways of one user that share the port; empty: it has it alone"),
+    ] = ""
     model_name: Annotated[str, Meta(description="name that clients use; empty: the directory's or the id's own")] = ""
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
     status_file: StatusPath = ""

@@ -20,6 +20,7 @@ from core.process.tasks import child
 from gateway.heap import keep_large_buffers_apart, settle_heap
 from gateway.http.server import Server
 from gateway.service import Gateway
+from gateway.several import BAD_INPUT, run_several
 
 DESCRIPTORS = 512  # that are left for workers, Redis and everything else
 SWITCH_SECONDS = 0.0005  # s after which a thread that runs Python lets the event loop go on; 5 ms by default
@@ -32,13 +33,17 @@ async def serve(
     """Serves until a signal comes. Raises `BatonError` if the start fails."""
     gateway = Gateway(config, url_of(listener, tls is not None), status)
     server = Server(gateway, tls)
-    serving = child(server.serve([listener]))
-    running = child(_run(gateway))
+    started = asyncio.Event()
+    serving = child(_serve(server, listener, started if config.share_port else None))
+    running = child(_run(gateway, started))
     try:
         await asyncio.wait({serving, running}, return_when=asyncio.FIRST_COMPLETED)
         server.stop()
         if running.done():
-            await serving
+            if not started.is_set():
+                serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
             running.result()  # raises what ended it
         serving.result()
     finally:
@@ -48,9 +53,17 @@ async def serve(
         await gateway.close()
 
 
-async def _run(gateway: Gateway) -> None:
+async def _serve(server: Server, listener: socket.socket, after: asyncio.Event | None) -> None:
+    """Serves at once, so that whoever asks hears how far the start is; where others share the port, when it is over."""
+    if after is not None:
+        await after.wait()
+    await server.serve([listener])
+
+
+async def _run(gateway: Gateway, started: asyncio.Event) -> None:
     await gateway.start()
     settle_heap()
+    started.set()
     await gateway.watch()
 
 
@@ -68,11 +81,21 @@ def _affordable(config: GatewayConfig, descriptors: int) -> GatewayConfig:
     return structs.replace(config, max_connections=most)
 
 
+def _several(config: GatewayConfig) -> int:
+    try:
+        return run_several(config, sys.argv[1:])
+    except BatonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
 def main() -> int:
     """Returns exit status 0 after a signal, 2 after a sentence that says what to change."""
     config = parse_or_exit(GatewayConfig, "python -m gateway")
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(stream=sys.stderr, level=config.log_level.upper(), format=form)
+    if config.gateways > 1:
+        return _several(config)
     status = StatusFile(config.status_file)
     status.report("starting")
     config = _affordable(config, raise_limit())
@@ -80,12 +103,12 @@ def main() -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         tls = certificate(config.tls_cert, config.tls_key)
-        listener = listen(config.host, config.port)
+        listener = listen(config.host, config.port, shared=bool(config.share_port))
         uvloop.run(serve(config, listener, status, tls))
     except BatonError as error:
         status.failed(str(error))
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     return 0
 
 

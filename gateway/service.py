@@ -188,6 +188,34 @@ class Gateway:
             raise unavailable("the registry is out of reach", "registry_unavailable", 2.0) from None
         return sorted((record for record, _ in found), key=lambda record: (record.started_at, record.epoch))
 
+    async def siblings(self) -> list[GatewayRecord]:
+        """Returns what the gateways that share this one's port last said of themselves, this one among them.
+
+        It is empty where the port is its own. Raises `APIError` without Redis.
+        """
+        group = self.config.share_port
+        if not group:
+            return []
+        try:
+            found = await listed(self._store, self._signer, GatewayRecord)
+        except StoreUnavailable:
+            raise unavailable("the registry is out of reach", "registry_unavailable", 2.0) from None
+        ours = [record for record, _ in found if record.group == group]
+        return sorted(ours, key=lambda record: (record.started_at, record.epoch))
+
+    async def figures(self) -> str:
+        """Returns the page for Prometheus. Where several gateways share the port, each has its label, `gateway`.
+
+        All figures are then those that were last published, this gateway's too, so that whichever of them is asked,
+        no counter goes back. Raises `APIError` without Redis if there are siblings.
+        """
+        return await self.metrics.page([record.figures for record in await self.siblings()])
+
+    async def all_in_progress(self) -> int:
+        """Counts the answers in progress of all gateways that share the port; of others as they last said."""
+        others = sum(one.in_progress for one in await self.siblings() if one.epoch != self._epoch)
+        return self.in_progress() + others
+
     def in_progress(self) -> int:
         """Counts the answers that were asked for and have not ended, those whose prompts are tokenized among them."""
         return len(self.requests) + (self.admission.admitting if self.admission is not None else 0)
@@ -210,7 +238,7 @@ class Gateway:
         await self.limiter.flush()
         if self.admission is not None:
             await self.admission.close()
-            await self._publisher.close(self._record())
+            await self._publisher.close(await self._record())
         await self.discovery.close()
         await self._store.aclose()
 
@@ -221,8 +249,12 @@ class Gateway:
         fresh = self.admission.tokenizer.detokenizer
         return Request([Stream(sample, fresh(prompt.markers), received, streaming, self.metrics) for sample in samples])
 
-    def _record(self) -> GatewayRecord:
+    async def _record(self) -> GatewayRecord:
+        group = self.config.share_port
         return GatewayRecord(
+            group=group,
+            in_progress=self.in_progress(),
+            figures=await self.metrics.own({"gateway": self._epoch}) if group else "",
             epoch=self._epoch,
             url=self._url,
             model=self.model,

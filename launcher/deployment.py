@@ -10,6 +10,7 @@ from msgspec.structs import asdict, replace
 
 from core.adapters import parse_sources
 from core.cli import option
+from core.ids import new_epoch
 from core.network.listening import http_url
 from launcher.gpus import placements
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
@@ -49,9 +50,14 @@ def worker_names(config: UpConfig) -> list[str]:
     return [f"{role}-{i}" for role, n in (("prefill", config.prefill), ("decode", config.decode)) for i in range(n)]
 
 
+def gateway_names(config: UpConfig) -> list[str]:
+    """Returns the gateways' names: `gateway`, or `gateway-0` and so on where several share the port."""
+    return ["gateway"] if config.gateways == 1 else [f"gateway-{number}" for number in range(config.gateways)]
+
+
 def stop_order(config: UpConfig) -> list[list[str]]:
     """Puts the gateway first, so that no request meets a missing worker, and Redis last: workers sign off there."""
-    return [["gateway"], ["dashboard", *worker_names(config)], ["redis"]]
+    return [gateway_names(config), ["dashboard", *worker_names(config)], ["redis"]]
 
 
 def chosen(options: Struct) -> list[str]:
@@ -98,8 +104,13 @@ class Deployment:
             services.append(dataclasses.replace(service, settings=place.settings, beats=True))
         return services
 
-    def gateway(self) -> Service:
-        """Makes the gateway. It is ready when it accepts requests and knows a worker that can serve them."""
+    def gateways(self) -> list[Service]:
+        """Makes the gateways. One is ready when it accepts requests and knows a worker that can serve them."""
+        names = gateway_names(self._config)
+        shared = ["--share-port", new_epoch()] if len(names) > 1 else []
+        return [self._gateway(name, *shared) for name in names]
+
+    def _gateway(self, name: str, *shared: str) -> Service:
         config = self._config
         options = ["--host", config.host, "--port", str(config.port)]
         options += ["--max-model-len", str(config.engine.max_model_len), "--spelled-tokens", config.spelled_tokens]
@@ -113,7 +124,7 @@ class Deployment:
         if config.engine.allow_lora_loading:
             root = str(Path(config.engine.lora_root).expanduser().resolve())
             options += ["--allow-lora-loading", "--lora-root", root]
-        service = self._service("gateway", "gateway", *self._serving, *options)
+        service = self._service(name, "gateway", *self._serving, *options, *shared)
         assert service.status_file is not None
         accepts = watch_http(f"{self._url}/ready", "waiting for the workers")
         watch = watch_both(watch_status_file(service.status_file), accepts)

@@ -50,6 +50,9 @@ class UpConfig(Struct, frozen=True, kw_only=True):
     ] = "auto"
     host: Annotated[str, Meta(description="address that the endpoint and the dashboard listen on")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="port of the endpoint; 0: chosen by the system")] = 8000
+    gateways: Annotated[
+        int, Meta(ge=1, le=64, description="gateway processes on that port; one serves one core's worth of tokens")
+    ] = 1
     dashboard_port: Annotated[Port, Meta(description="port of the dashboard; 0: no dashboard")] = 8501
     redis: Annotated[
         str, Meta(description="URL of a Redis or Valkey server to use; empty: one is started for this instance")

@@ -125,7 +125,7 @@ def _run(config: UpConfig, directory: Path | None, run: Path, log: Path, stages:
                 supervisor.start([service])
             key = _own_key(config, run)
             deployment = Deployment(config, run, model, redis, _secret(config, run))
-            services = [*deployment.workers(), deployment.gateway()]
+            services = [*deployment.workers(), *deployment.gateways()]
             supervisor.start([*services, deployment.dashboard()] if config.dashboard_port else services)
             url = http_url(config.host, config.port, bool(config.tls_cert))
             stages.say(greeting.text(config, url, directory, time.monotonic() - began, log, key))

@@ -115,6 +115,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "errors": set(),
         "error_types": set(),
         "heap": set(),
+        "several": set(),
         "keys": {"errors"},
         "text": {"errors"},
         "grammar": {"errors"},
@@ -139,7 +140,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
             "responses",
         },
         "http": {"errors", "error_types", "keys", "requests", "openai", "anthropic", "responses", "reports", "service"},
-        "__main__": {"heap", "service", "http"},
+        "__main__": {"heap", "several", "service", "http"},
     },
     "gateway.http": {
         "connections": set(),

@@ -118,7 +118,7 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
         words = [sys.executable, "-m", "gateway", *shared, "--port", str(port), "--host", HOST]
         words += ["--max-requests", "100000", "--model-name", "demo"]
         if shape.gateways > 1:
-            words += ["--share-port"]
+            words += ["--share-port", "front"]
         gateways = [
             stack.enter_context(child(words, directory / f"gateway-{number}.log", settings=settings))
             for number in range(shape.gateways)

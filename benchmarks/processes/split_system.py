@@ -82,7 +82,7 @@ def split_system(
     processes: dict[str, subprocess.Popen[str]] = {}
     with ExitStack() as stack:
         workers = [replace(service, command=(*service.command, *worker)) for service in deployment.workers()]
-        for group in ([server], [*workers, deployment.gateway()]):
+        for group in ([server], [*workers, *deployment.gateways()]):
             for service in group:
                 log = directory / f"{service.name}.log"
                 processes[service.name] = stack.enter_context(

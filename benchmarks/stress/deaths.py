@@ -111,7 +111,7 @@ class Instance:
         for worker in deployment.workers():
             words = [HANGING if word == "decode_service" else word for word in worker.command]
             made.append(dataclasses.replace(worker, command=tuple(words)) if worker.name == CAN_HANG else worker)
-        return [*made, deployment.gateway()]
+        return [*made, *deployment.gateways()]
 
     def harm(self, how: str) -> int:
         """Does it, and returns the id of the process that was harmed."""

@@ -9,8 +9,12 @@ BACKLOG = 2048
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
-def listen(host: str, port: int, option: str = "--port") -> socket.socket:
-    """Makes a listening, non-blocking socket. Raises `ConfigError` that names `--host`, or `option` for the port."""
+def listen(host: str, port: int, option: str = "--port", shared: bool = False) -> socket.socket:
+    """Makes a listening, non-blocking socket. Raises `ConfigError` that names `--host`, or `option` for the port.
+
+    Processes of one user may share a port: the system gives each new connection to one of those that listen. Such a
+    socket is bound, and does not listen yet: nothing comes to a process that cannot answer.
+    """
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -19,8 +23,11 @@ def listen(host: str, port: int, option: str = "--port") -> socket.socket:
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)
+        if not shared:
+            listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:

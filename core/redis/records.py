@@ -174,6 +174,9 @@ class GatewayRecord(Struct, frozen=True):
     slo_tpot_ms: float
     requests: list[RequestRecord] = []
     adapters: list[str] = []  # digests of those that requests in progress use
+    group: str = ""  # name of the gateways that share its port, if it has siblings
+    in_progress: int = 0  # answers
+    figures: str = ""  # … and what it has counted, in Prometheus' text format
 
 
 class FinishedRecord(Struct, frozen=True):

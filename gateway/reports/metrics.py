@@ -1,14 +1,15 @@
 """Counts for Prometheus, under the names that dashboards for LLM serving query, and Baton's own goodput."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from core.redis.records import FinishedRecord, Load
 from gateway.reports.choice_metrics import ChoiceMetrics
 from gateway.reports.engine_metrics import engine_families
+from gateway.reports.exposition import in_turns, merged, pieces
 from gateway.reports.gaps import Gaps
 from gateway.reports.handoff_metrics import handoff_families
 from gateway.workers.router import Worker
@@ -64,7 +65,7 @@ class Metrics:
         self._in_progress = Gauge(in_progress, "Of this gateway", ["model_name"], registry=self._registry)
         for unlabelled in (self._good, self._prompt, self._output, self._dropped, self._in_progress):
             unlabelled.labels(model)
-        self._registry.register(_WorkerFigures(model, workers))
+        self._of_workers = _WorkerFigures(model, workers)
 
     def opened(self) -> None:
         """Counts a request that is in progress from now on."""
@@ -115,9 +116,14 @@ class Metrics:
         if record.output_tokens > 1:
             self._tpot.labels(self._model).observe(record.tpot_ms / 1000)
 
-    def page(self) -> bytes:
-        """Returns all figures in Prometheus' text format."""
-        return generate_latest(self._registry)
+    async def own(self, more: Mapping[str, str]) -> str:
+        """Returns what this gateway has counted in Prometheus' text format, with `more` labels."""
+        return await in_turns(pieces(self._registry, more))
+
+    async def page(self, gateways: Sequence[str] = ()) -> str:
+        """Returns all figures: those that `gateways` have counted, or this one's, and those of the workers."""
+        own = await in_turns(merged(gateways)) if gateways else await self.own({})
+        return own + await in_turns(pieces(self._of_workers, {}))
 
 
 class _WorkerFigures(Collector):

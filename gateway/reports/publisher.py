@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from core.errors import StoreUnavailable
 from core.network.sealing import Signer
@@ -32,13 +32,13 @@ class Publisher:
         """Keeps the record of a request that has ended until it is written."""
         self._ended.append(record)
 
-    async def run(self, current: Callable[[], GatewayRecord]) -> None:
+    async def run(self, current: Callable[[], Awaitable[GatewayRecord]]) -> None:
         """Publishes until cancelled; `current` makes the gateway's own record."""
         beat = 0.0
         while True:
             try:
                 if time.monotonic() - beat >= BEAT:
-                    await publish(self._store, self._signer, current(), self._clock.server_now())
+                    await publish(self._store, self._signer, await current(), self._clock.server_now())
                     beat = time.monotonic()
                 await self.flush()
             except StoreUnavailable as error:

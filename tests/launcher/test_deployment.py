@@ -6,7 +6,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from core.cli import parse
 from core.config import DashboardConfig, EngineOptions, GatewayConfig, TransferOptions, WorkerConfig
@@ -92,7 +92,7 @@ def test_a_directory_is_named_from_everywhere(tmp_path: Path) -> None:
 
 
 def test_the_gateway_and_the_dashboard_are_told_everything(deployment: Deployment) -> None:
-    gateway = parse(GatewayConfig, options(deployment.gateway()), "gateway")
+    gateway = parse(GatewayConfig, options(deployment.gateways()[0]), "gateway")
     assert (gateway.host, gateway.port, gateway.max_model_len, gateway.model_name) == ("0.0.0.0", 1234, 99, "")
     assert (gateway.store_ttl, gateway.store_bytes) == (12.5, 1 << 20)
     dashboard = parse(DashboardConfig, options(deployment.dashboard()), "dashboard")
@@ -156,7 +156,17 @@ def test_a_loopback_is_local(host: str, local: bool) -> None:
 
 def test_the_demo_model_has_a_name(tmp_path: Path) -> None:
     deployment = Deployment(UpConfig(prefill=1), tmp_path, DEMO_MODEL, "unix:///r", tmp_path / "secret")
-    assert parse(GatewayConfig, options(deployment.gateway()), "gateway").model_name == DEMO_NAME
+    assert parse(GatewayConfig, options(deployment.gateways()[0]), "gateway").model_name == DEMO_NAME
+
+
+def test_several_gateways_share_the_port_and_nothing_else(tmp_path: Path) -> None:
+    several = replace(EVERYTHING, gateways=3)
+    gateways = Deployment(several, tmp_path, "/m", "unix:///r", tmp_path / "secret").gateways()
+    assert [one.name for one in gateways] == stop_order(several)[0] == ["gateway-0", "gateway-1", "gateway-2"]
+    told = [parse(GatewayConfig, options(one), "gateway") for one in gateways]
+    assert {one.port for one in told} == {1234}
+    assert len({one.share_port for one in told}) == 1 and told[0].share_port
+    assert len({one.status_file for one in told}) == 3
 
 
 def test_the_gateway_stops_first_and_redis_last() -> None:

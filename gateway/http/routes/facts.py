@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, Response
 
 from core.adapters import HeldAdapter
 from core.messages.wire import VERSION as PROTOCOL
-from core.redis.records import WorkerRecord
+from core.redis.records import GatewayRecord, WorkerRecord
 from core.version import BATON
 from gateway.errors import no_model
 from gateway.http.endpoint import Endpoint
@@ -86,11 +86,20 @@ class GatewayFacts(Struct, frozen=True):
     settings: dict[str, int | float | bool | str]
 
 
+class GatewayLife(Struct, frozen=True):
+    """Describes one of the gateways that share a port."""
+
+    epoch: str
+    started_at: float  # s since 1970
+    in_progress: int  # answers, as it last said
+
+
 class Stats(Struct, frozen=True):
     """Tells what the gateway and the workers say of themselves."""
 
     gateway: GatewayFacts
     workers: list[WorkerRecord]
+    gateways: list[GatewayLife]  # that share this port, the one that was asked among them; empty: it has it alone
 
 
 class Nothing(Struct, frozen=True):
@@ -130,13 +139,14 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         return reply(Version(BATON))
 
     async def load(request: Request) -> Response:
-        return reply(Load(gateway.in_progress()))
+        return reply(Load(await gateway.all_in_progress()))
 
     async def stats(request: Request) -> Response:
-        return reply(Stats(_facts(gateway), await gateway.stats()))
+        found = [_life(record) for record in await gateway.siblings()]
+        return reply(Stats(_facts(gateway), await gateway.stats(), found))
 
     async def metrics(request: Request) -> Response:
-        return Response(gateway.metrics.page(), media_type=CONTENT_TYPE)
+        return Response(await gateway.figures(), media_type=CONTENT_TYPE)
 
     async def index(request: Request) -> Response:
         return HTMLResponse(page(gateway.model, gateway.readiness()[0], str(request.base_url).rstrip("/")))
@@ -156,6 +166,10 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         Endpoint("GET", "/metrics", metrics, "Gives figures for Prometheus.", media=CONTENT_TYPE),
         Endpoint("GET", "/", index, "Shows a page with links.", media="text/html; charset=utf-8", shown=False),
     ]
+
+
+def _life(record: GatewayRecord) -> GatewayLife:
+    return GatewayLife(record.epoch, record.started_at, record.in_progress)
 
 
 def _context(gateway: Gateway) -> int | None:

@@ -1,0 +1,61 @@
+"""Writes figures in Prometheus' text format, in pieces: those of a hundred workers take longer than a loop may wait."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+SAMPLES = 64  # that are written in one piece
+TURN = 0.0005  # s of writing after which others have their turn
+
+
+class _One(Collector):
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
+
+
+def pieces(collector: Collector, more: Mapping[str, str]) -> Iterator[str]:
+    """Yields the text of all figures, with `more` labels on each. It is what `generate_latest` would write."""
+    for metric in collector.collect():
+        created = metric.name + "_created"  # those make a family of their own, which comes last
+        later = [sample for sample in metric.samples if sample.name == created]
+        samples = [sample for sample in metric.samples if sample.name != created]
+        cut = [samples[begin : begin + SAMPLES] for begin in range(0, len(samples), SAMPLES)] or [[]]
+        for number, some in enumerate([*cut, *([later] if later else [])]):
+            part = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+            part.samples = [one._replace(labels={**one.labels, **more}) for one in some] if more else some
+            text = generate_latest(_One(part)).decode()
+            yield text.split("\n", 2)[2] if number else text  # HELP and TYPE stand there once
+
+
+async def in_turns(texts: Iterable[str]) -> str:
+    """Joins texts that are made one after the other, while others have their turns."""
+    found, until = [], time.monotonic() + TURN
+    for text in texts:
+        found.append(text)
+        if time.monotonic() >= until:
+            await asyncio.sleep(0)
+            until = time.monotonic() + TURN
+    return "".join(found)
+
+
+def merged(texts: Iterable[str]) -> Iterator[str]:
+    """Yields what several texts say, each family once with the samples of all."""
+    families: dict[str, list[str]] = {}
+    for text in texts:
+        head, samples = "", list[str]()
+        for line in text.splitlines(keepends=True):
+            if line.startswith("# HELP"):
+                head = line
+            elif line.startswith("# TYPE"):
+                samples = families.setdefault(head + line, [])
+            else:
+                samples.append(line)
+    for head, lines in families.items():
+        yield head + "".join(lines)

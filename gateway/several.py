@@ -1,0 +1,81 @@
+"""Runs several gateways on one port, each a process of its own, for whoever has nobody else to do it: a container.
+
+The system spreads new connections over them. One that ends is started again; a signal ends all of them.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from core.config import GatewayConfig
+from core.ids import new_epoch
+from core.network.listening import listen
+from core.process.tasks import child
+
+BAD_INPUT = 2  # exit status of a gateway that cannot start as it is told
+PAUSES = (1.0, 2.0, 5.0, 15.0)  # s before a gateway is started again, by how often that was done
+MORE_SECONDS = 15.0  # s that a gateway gets to end beyond those that its answers get
+log = logging.getLogger("baton.gateway")
+
+
+def run_several(config: GatewayConfig, arguments: Sequence[str]) -> int:
+    """Returns exit status 0 after a signal, 2 if a gateway cannot start with these arguments. Raises `ConfigError`."""
+    with listen(config.host, config.port, shared=True) as place:  # keeps the port for them, and takes no connection
+        port: int = place.getsockname()[1]
+        return asyncio.run(Several(config, arguments, port).run())
+
+
+class Several:
+    """Keeps the gateways of one port."""
+
+    def __init__(self, config: GatewayConfig, arguments: Sequence[str], port: int) -> None:
+        self._count = config.gateways
+        self._status = config.status_file
+        self._patience = config.drain_seconds + MORE_SECONDS
+        shared = ["--gateways", "1", "--port", str(port), "--share-port", new_epoch()]
+        safe = ["-P"] if sys.flags.safe_path else []  # modules are found as this process has found them
+        self._command = [sys.executable, *safe, "-m", "gateway", *arguments, *shared]
+        self._ending = asyncio.Event()
+        self._bad = False
+
+    async def run(self) -> int:
+        """Starts all, and returns when all have ended."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ending.set)
+        keeping = [child(self._keep(number)) for number in range(self._count)]
+        await asyncio.gather(*keeping)
+        return BAD_INPUT if self._bad else 0
+
+    async def _keep(self, number: int) -> None:
+        """Keeps one gateway, until all are to end."""
+        for tried in range(1 << 30):
+            status = await self._once(number)
+            if status == BAD_INPUT:
+                self._bad = True
+                self._ending.set()
+            if self._ending.is_set():
+                return
+            pause = PAUSES[min(tried, len(PAUSES) - 1)]
+            log.error("gateway %d ended with status %d; it is started again in %g s", number, status, pause)
+            try:
+                await asyncio.wait_for(self._ending.wait(), pause)
+            except TimeoutError:
+                continue
+            return
+
+    async def _once(self, number: int) -> int:
+        """Runs one life of a gateway; returns its exit status."""
+        place = ["--status-file", f"{self._status}.{number}"] if self._status else []
+        process = await asyncio.create_subprocess_exec(*self._command, *place, start_new_session=True)
+        ended, ending = child(process.wait()), child(self._ending.wait())
+        await asyncio.wait({ended, ending}, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if not ended.done():
+            process.terminate()
+            await asyncio.wait({ended}, timeout=self._patience)
+        if not ended.done():
+            process.kill()
+        return await ended

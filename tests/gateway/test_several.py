@@ -1,0 +1,117 @@
+"""Several gateways on one port, as processes: each answers for all, is drained alone, and is started again."""
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from core.network.listening import listen
+from gateway.text.tokenizer import ModelTokenizer
+from tests.gateway.peer import Peer
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 40.0
+BODY = {"prompt": "a", "max_tokens": 5}
+_COUNTED = re.compile(r'^baton:requests_ended_total\{gateway="(.*?)".*outcome="finished"\} (\S+)$', re.MULTILINE)
+
+
+@pytest.fixture
+async def peer(model: Path, redis_url: str, secret_file: Path) -> AsyncIterator[Peer]:
+    """A worker whose answers take five steps."""
+    end, secret = ModelTokenizer(model).stop_ids[0], secret_file.read_bytes()
+    peer = await Peer("decode", redis_url, secret, str(model), lambda *_: [*[40] * 4, end]).start()
+    yield peer
+    await peer.die()
+
+
+async def gets(url: str, path: str, there: Callable[[httpx.Response], bool]) -> httpx.Response:
+    """Asks on new connections until an answer is as wanted."""
+    end, said = time.monotonic() + SECONDS, "nothing"
+    while time.monotonic() < end:
+        try:
+            async with httpx.AsyncClient(base_url=url, timeout=5) as client:
+                answer = await client.get(path)
+            if there(answer):
+                return answer
+            said = answer.text[:400]
+        except httpx.TransportError as error:
+            said = repr(error)
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{path} did not become what was wanted: {said}")
+
+
+def lives(count: int, without: str = "") -> Callable[[httpx.Response], bool]:
+    """Tells of an answer of /stats whether it names so many gateways, and not this one."""
+
+    def told(answer: httpx.Response) -> bool:
+        epochs = [one["epoch"] for one in answer.json()["gateways"]] if answer.status_code == 200 else []
+        return len(epochs) == count and without not in epochs
+
+    return told
+
+
+async def test_two_gateways_are_one_to_their_clients(
+    peer: Peer, model: Path, redis_url: str, secret_file: Path, tmp_path: Path
+) -> None:
+    with listen("127.0.0.1", 0) as listener:
+        port: int = listener.getsockname()[1]
+    options = {"model": model, "redis": redis_url, "secret-file": secret_file, "port": port, "gateways": 2}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "gateway", *words, "--model-name", "m", "--status-file", str(tmp_path / "s")]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        await gets(url, "/stats", lives(2))
+        await gets(url, "/ready", lambda answer: answer.status_code == 200)
+        assert {json.loads((tmp_path / f"s.{number}").read_text())["stage"] for number in (0, 1)} == {"ready"}
+
+        async def ask() -> int:
+            async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+                return (await client.post("/v1/completions", json=BODY)).status_code
+
+        statuses = await asyncio.gather(*(ask() for _ in range(40)))  # some may meet one that knows no worker yet
+        answered = statuses.count(200)
+        assert answered >= 10
+
+        def all_counted(answer: httpx.Response) -> bool:
+            counts = [float(count) for _, count in _COUNTED.findall(answer.text)]
+            return len(counts) == 2 and sum(counts) == answered
+
+        page = await gets(url, "/metrics", all_counted)
+        assert page.text.count("# TYPE baton:requests_ended_total counter") == 1
+        assert page.text.count("baton:worker_usable{") == 1, "workers are told of once"
+
+        killed = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
+        subprocess.run(["kill", "-KILL", killed.stdout.split()[0]], check=True)
+        names = {name for name, _ in _COUNTED.findall(page.text)}
+        new = await gets(url, "/stats", lambda answer: lives(2)(answer) and not names >= _epochs(answer))
+        assert len(names & _epochs(new)) == 1, "the other one went on, and one was started again"
+
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, SECONDS) == 0
+    finally:
+        process.kill()
+        said = process.communicate(timeout=10)[1]
+    assert "Traceback" not in said
+
+
+def _epochs(answer: httpx.Response) -> set[str]:
+    return {one["epoch"] for one in answer.json()["gateways"]}
+
+
+async def test_a_gateway_that_cannot_start_ends_all(model: Path, redis_url: str, tmp_path: Path) -> None:
+    words = ["--model", str(tmp_path / "none"), "--redis", redis_url, "--gateways", "2", "--port", "0"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", *words, cwd=ROOT, stderr=subprocess.PIPE
+    )
+    _, said = await asyncio.wait_for(process.communicate(), SECONDS)
+    assert process.returncode == 2
+    assert b"--model" in said and b"Traceback" not in said
