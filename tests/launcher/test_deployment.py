@@ -104,7 +104,7 @@ def test_keys_and_tls_reach_the_gateway_and_the_dashboard(tmp_path: Path) -> Non
         prefill=1, api_keys=("/k/a.json", "/k/b.json"), tls_cert="/t/cert", tls_key="/t/key", slo="ttft=1s", port=5
     )
     deployment = Deployment(config, tmp_path, "/m", "unix:///r", tmp_path / "secret")
-    gateway = parse(GatewayConfig, options(deployment.gateway()), "gateway")
+    gateway = parse(GatewayConfig, options(deployment.gateways()[0]), "gateway")
     assert gateway.api_keys == ("/k/a.json", "/k/b.json", str(tmp_path / "api-keys.json"))
     assert (gateway.tls_cert, gateway.tls_key, gateway.slo) == ("/t/cert", "/t/key", "ttft=1s")
     dashboard = parse(DashboardConfig, options(deployment.dashboard()), "dashboard")
