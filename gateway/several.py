@@ -5,6 +5,7 @@ The system spreads new connections over them. One that ends is started again; a 
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from core.config import GatewayConfig
 from core.ids import new_epoch
 from core.network.listening import listen
+from core.process.dying import die_with
 from core.process.tasks import child
 
 BAD_INPUT = 2  # exit status of a gateway that cannot start as it is told
@@ -69,7 +71,9 @@ class Several:
     async def _once(self, number: int) -> int:
         """Runs one life of a gateway; returns its exit status."""
         place = ["--status-file", f"{self._status}.{number}"] if self._status else []
-        process = await asyncio.create_subprocess_exec(*self._command, *place, start_new_session=True)
+        process = await asyncio.create_subprocess_exec(
+            *self._command, *place, start_new_session=True, preexec_fn=die_with(os.getpid())
+        )
         ended, ending = child(process.wait()), child(self._ending.wait())
         await asyncio.wait({ended, ending}, return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()

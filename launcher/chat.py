@@ -11,8 +11,8 @@ from core.cli import parse
 from core.completions_client import Endpoint
 from core.errors import BatonError, ConfigError, GatewayError
 from core.keys.key_file import read_key
+from core.process.dying import die_with
 from core.slo import Timings
-from launcher.child import die_with
 from launcher.options import ROOT, ChatConfig
 from launcher.state_directory import Instance, running
 

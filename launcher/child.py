@@ -1,21 +1,19 @@
 """Runs a service as a child that cannot outlive the launcher, and writes its output to the log under its name."""
 
-import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from core.process.dying import die_with
 from launcher.service import Service
 
-PR_SET_PDEATHSIG = 1
 CHUNK = 65536  # bytes; what a pipe holds
 CHUNKS = 16  # per pump, so that one noisy child does not keep the loop
 LONGEST_LINE = 1 << 20  # bytes; a longer line is cut in the log
-LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Child:
@@ -108,14 +106,3 @@ class Child:
             self._last_line = text
         if text.startswith("error: "):
             self._last_error = text.removeprefix("error: ")
-
-
-def die_with(parent: int) -> Callable[[], None]:
-    """Makes what a child runs before its program, so that the kernel kills it when the parent dies (prctl(2))."""
-
-    def prepare() -> None:
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the launcher died before the line above
-            os._exit(1)
-
-    return prepare

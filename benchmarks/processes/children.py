@@ -12,7 +12,7 @@ from types import FrameType
 
 from benchmarks.processes.python_path import python_path
 from core.errors import BatonError, ConfigError, ModelError
-from launcher.child import die_with
+from core.process.dying import die_with
 from launcher.stages import Stages
 
 GRACE_SECONDS = 15.0

@@ -71,7 +71,7 @@ class Server(uvicorn.Server):
             self._tasks.start(self._tls.follow())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends open answers first, then connections. Where others share the port, new connections go to them at once."""
+        """Ends open answers first, then connections; where others share the port, new ones go to them at once."""
         if self._gateway.config.share_port:
             for server in self.servers:
                 server.close()
