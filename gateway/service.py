@@ -76,7 +76,9 @@ class Gateway:
         self.conversations = Conversations(kept, self._tenants, self._clock.server_now)
         self._signer = Signer(secret, RECORDS)
         self._publisher = Publisher(self._store, self._signer, self._clock)
-        dispatch = Dispatch(self._epoch, self._store, Sealer(secret, PURPOSE), self._clock, self.workers)
+        dispatch = Dispatch(
+            config, self._epoch, self._store, Sealer(secret, PURPOSE), self._clock, self.workers, self.metrics
+        )
         self.requests = OpenRequests(config, self.model, self._clock, dispatch, self.metrics, self._publisher)
         self.discovery = Discovery(
             self._store,
@@ -115,6 +117,7 @@ class Gateway:
             self.requests,
             self.workers.context,
             self.workers.adapters,
+            self.workers.block_sizes,
         )
         running = (
             self.discovery.run(),

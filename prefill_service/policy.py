@@ -274,7 +274,7 @@ class PrefillPolicy:
     def load(self) -> Load:
         """Counts what this worker holds and has done."""
         load = self._scheduler.load()
-        in_lines = [len(stem.tokens) for stem in self._waiting]
+        in_lines = [(len(stem.tokens), 0) for stem in self._waiting]
         waiting = load.waiting + len(in_lines)
         if in_lines:
             load = structs.replace(load, backlog=load.backlog.and_prompts(in_lines))

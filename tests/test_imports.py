@@ -124,7 +124,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "adapters": {"errors", "workers"},
         "reports": {"errors", "workers"},
         "requests": {"errors", "keys", "text", "workers", "reports"},
-        "openai": {"errors", "keys", "text", "output", "grammar", "requests"},
+        "openai": {"errors", "workers", "keys", "text", "output", "grammar", "requests"},
         "anthropic": {"errors", "output", "requests", "openai"},
         "responses": {"errors", "keys", "text", "output", "requests", "openai"},
         "service": {

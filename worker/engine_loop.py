@@ -14,7 +14,7 @@ from engine.schedule.progress import Progress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from worker.engine_status import Passed
-from worker.events import Submit
+from worker.events import KeysChanged, Submit
 from worker.life import Life
 
 IDLE_WAIT = 1.0  # s that an idle loop waits at most before it looks at deadlines again; an event ends it at once
@@ -105,6 +105,8 @@ class EngineLoop(Generic[E]):
                 if moves := self._scheduler.take_moves():
                     status.enters("moving blocks")
                     self._executor.move(moves)  # before bytes land in blocks that were given to others
+                if (changed := self._scheduler.take_key_changes()) is not None:
+                    self._life.outbox.post(KeysChanged(*changed))
                 self._policy.admitted(self._scheduler.take_admitted(), now)
                 if self._fresh and plan is not None:
                     self._show()  # the step may take long

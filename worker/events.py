@@ -64,5 +64,12 @@ class Phase(Struct, frozen=True):
     state: str  # as `Alive` says it
 
 
-ToGateway = Begin | Emit | Fail | Phase
+class KeysChanged(Struct, frozen=True):
+    """Full blocks' KV is here from now on, or is not here any more: short keys, joined."""
+
+    kept: bytes
+    lost: bytes
+
+
+ToGateway = Begin | Emit | Fail | Phase | KeysChanged
 """These events concern the gateways; `GatewayConnections` takes them."""

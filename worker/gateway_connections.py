@@ -15,6 +15,7 @@ from core.messages.gateway import (
     HANDED_OFF,
     HANDING_OFF,
     LANDING,
+    NOT_HEARD,
     Alive,
     Ask,
     Cancel,
@@ -23,6 +24,7 @@ from core.messages.gateway import (
     Failed,
     FromWorker,
     Hello,
+    Kept,
     Ping,
     Pong,
     Started,
@@ -36,7 +38,8 @@ from core.messages.wire import VERSION, encode
 from core.network.sockets import try_send
 from core.network.strikes import Strikes
 from kvtransfer.events import CancelAttempt
-from worker.events import Begin, Emit, Fail, Failure, Kill, Phase, ToGateway
+from worker.events import Begin, Emit, Fail, Failure, KeysChanged, Kill, Phase, ToGateway
+from worker.key_log import KeyLog
 from worker.ledger import Ledger, Verdict
 from worker.life import Life
 from worker.transfer import Transfer
@@ -45,6 +48,7 @@ RETRY = 0.01  # s after which a gateway whose queue was full is tried again
 BATCH = 16  # messages handled, or sent, before other tasks have their turn
 MOST = 256  # tokens in one message, so that a gateway handles one in a moment
 WAITING = 1024  # messages that may wait for one gateway's queue, tokens not among them; gateways repeat what is lost
+TELL_KEYS = 0.05  # s between two messages about keys
 PEERS = 1024  # gateways that may be connected
 log = logging.getLogger("baton.worker")
 
@@ -69,6 +73,7 @@ class GatewayConnections:
         self._socket = socket
         self._transfer = transfer
         self._ledger = Ledger()
+        self._keys = KeyLog()  # of the blocks whose KV is here
         self._peers: dict[str, Peer] = {}  # by the gateway's epoch
         self._strangers: dict[str, float] = {}  # gateways that sent jobs but no Hello, and since when, s
         self._retries: set[str] = set()  # gateways that a timer will send to again
@@ -116,7 +121,8 @@ class GatewayConnections:
             return
         peer.heard = time.monotonic()
         match message:
-            case Ping(number=number):
+            case Ping(number=number, keys=keys):
+                self._keys.heard(gateway, keys, peer.heard)
                 status = self._life.status
                 pong = Pong(
                     **self._ends(gateway),
@@ -152,6 +158,7 @@ class GatewayConnections:
         if peer is None or peer.identity != identity:
             self._peers[hello.sender] = peer = Peer(identity)
         peer.heard = time.monotonic()
+        self._keys.heard(hello.sender, NOT_HEARD, peer.heard)
         await self._say(hello.sender, welcome)
         await self._flush(hello.sender)
 
@@ -212,6 +219,8 @@ class GatewayConnections:
                 self._owe({self._ledger.fail(key, failure)})
             case Phase(key=key, state=state):
                 self._ledger.note(key, state)
+            case KeysChanged(kept=kept, lost=lost):
+                self._keys.change(kept, lost)
 
     def _owe(self, gateways: set[str | None]) -> None:
         """Has `send` look at these gateways soon: once, however many events come in between."""
@@ -237,6 +246,21 @@ class GatewayConnections:
             for gateway in owed:
                 await self._flush(gateway)
             await asyncio.sleep(0.01)
+
+    async def tell_keys(self) -> None:
+        """Tells gateways, for ever, which blocks' KV has come and gone: not at once, so that it is few messages."""
+        while True:
+            await asyncio.sleep(TELL_KEYS)
+            for gateway, peer in list(self._peers.items()):
+                await self._tell_keys_to(gateway, peer)
+
+    async def _tell_keys_to(self, gateway: str, peer: Peer) -> None:
+        """Sends a gateway what it has not heard of our keys, as far as its queue has room; tokens go first."""
+        while not peer.waiting and (news := self._keys.owed(gateway)) is not None:
+            if not await try_send(self._socket, [peer.identity, encode(Kept(**self._ends(gateway), news=news))]):
+                return
+            self._keys.sent(gateway, news, time.monotonic())
+            await asyncio.sleep(0)  # while its queue has room, sending never suspends
 
     async def _say(self, gateway: str, message: FromWorker) -> None:
         """Sends one message to a gateway that is connected; where its queue is full, as soon as it is not."""
@@ -315,6 +339,7 @@ class GatewayConnections:
         self._strangers = {gateway: self._strangers.get(gateway, now) for gateway in strangers}
         heard |= self._strangers
         silent = [gateway for gateway, at in heard.items() if at < now - self._life.config.gateway_silence]
+        self._keys.forget(silent)
         for gateway in silent:
             self._peers.pop(gateway, None)
             entries = self._ledger.of_gateway(gateway)

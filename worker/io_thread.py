@@ -122,6 +122,7 @@ class IOThread(threading.Thread):
             network.gatekeeper.tasks.wait(),
             connections.run(),
             connections.send(),
+            connections.tell_keys(),
             Intake(life, jobs, connections).run(),
             transfer.run(),
             heartbeat.run(),

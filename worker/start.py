@@ -35,6 +35,7 @@ from core.redis.clients import connect
 from core.redis.records import Role as RoleName
 from core.redis.records import WorkerRecord
 from core.redis.store import ServerClock, check
+from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager
 from engine.device import device_label, dtype_name
 from engine.executor import Executor
@@ -156,7 +157,7 @@ def _block_manager(config: WorkerConfig, engine: LoadedEngine) -> BlockManager:
         rates=engine.rates,
     )
     ahead = engine.launch_depth * engine.step_tokens
-    return BlockManager(spec, engine.pool.counts, engine.host_slots, worth, ahead)
+    return BlockManager(spec, engine.pool.counts, engine.host_slots, worth, ahead, KeyChanges())
 
 
 def _scheduler(
@@ -178,9 +179,8 @@ def _scheduler(
 
 def _costs(engine: LoadedEngine, step_seconds: float) -> StepCosts:
     """Returns what steps cost as far as the start has measured it; `step_seconds`: that those with decodes aim at."""
-    rate = engine.rates.prompt_tokens_per_second
-    return StepCosts(
-        prompt_token=1 / rate if rate else 0.0,
+    return structs.replace(
+        engine.costs,
         most_tokens=engine.step_tokens,
         target=step_seconds if step_seconds < inf else 0.0,
     )

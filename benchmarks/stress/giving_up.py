@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from core.config import GatewayConfig
 from core.ids import AttemptKey, SampleKey
 from core.messages.job import Prompt
 from core.messages.sampling import Limits, Sampling
@@ -19,11 +20,13 @@ from core.network.sealing import Sealer
 from core.redis.clients import connect
 from core.redis.queue import PURPOSE
 from core.redis.store import ServerClock
+from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import Attempt
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.workers.directory import WorkerDirectory
-from gateway.workers.router import Route
+from gateway.workers.route import Route
+from gateway.workers.worker import Placed
 
 ROUTE = Route("prefill", "decode")
 SECONDS = 600.0  # that a request may take
@@ -41,6 +44,9 @@ class Listener:
         """Counts a cancellation."""
         self.cancelled += 1
 
+    def settles(self, placed: Placed) -> None:
+        """Takes what a worker's figures are kept by; here there are none."""
+
 
 def given_up(streams: int) -> tuple[float, int]:
     """Gives up so many streams; returns the seconds that took, and the cancellations that were sent."""
@@ -49,7 +55,8 @@ def given_up(streams: int) -> tuple[float, int]:
     for listener in listeners:
         workers.add(listener)
     sealer = Sealer(b"0123456789abcdef", PURPOSE)
-    dispatch = Dispatch("gateway", connect("redis://127.0.0.1"), sealer, ServerClock(), workers)
+    config, store, metrics = GatewayConfig(model="m"), connect("redis://127.0.0.1"), Metrics("m", workers)
+    dispatch = Dispatch(config, "gateway", store, sealer, ServerClock(), workers, metrics)
     admitted = AdmittedPrompt(Prompt([1, 2, 3], 3), Sampling(1), Limits(16))
     now = time.monotonic()
     samples = [Sample(SampleKey(f"gateway-{number:x}", 0), admitted, now + SECONDS) for number in range(streams)]

@@ -26,14 +26,18 @@ class Backlog(Struct, frozen=True):
             self, prompts=self.prompts + 1, tokens=self.tokens + tokens, pairs=self.pairs + pairs_of(start, tokens)
         )
 
-    def and_prompts(self, lengths: Sequence[int]) -> "Backlog":
-        """Returns the same with prompts of which nothing is known but their tokens."""
+    def and_prompts(self, prompts: Sequence[tuple[int, int]]) -> "Backlog":
+        """Returns the same with more prompts: for each, tokens to compute, and those before, whose KV is here."""
         return structs.replace(
             self,
-            prompts=self.prompts + len(lengths),
-            tokens=self.tokens + sum(lengths),
-            pairs=self.pairs + sum([pairs_of(0, tokens) for tokens in lengths]),
+            prompts=self.prompts + len(prompts),
+            tokens=self.tokens + sum([tokens for tokens, _ in prompts]),
+            pairs=self.pairs + sum([pairs_of(start, tokens) for tokens, start in prompts]),
         )
+
+    def and_sequences(self, sequences: int, context: int) -> "Backlog":
+        """Returns the same with more sequences that decode, of `context` tokens together."""
+        return structs.replace(self, sequences=self.sequences + sequences, context=self.context + context)
 
     def seconds(self, costs: StepCosts) -> float:
         """Predicts the seconds that its prompts take from when it was made, computed beside what decodes."""

@@ -11,6 +11,8 @@ import struct
 from collections.abc import Sequence
 
 TOKEN_BYTES = 4
+SHORT = 8
+"""Leading bytes of a key by which gateways are told of a block."""
 
 
 def root_key(salt: str, adapter: str = "") -> bytes:

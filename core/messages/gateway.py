@@ -1,13 +1,21 @@
 """Defines the messages between gateways and workers, one union for each way."""
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from core.config import Codec, Transport
 from core.costs.backlog import Backlog
 from core.ids import NO_TICKET, AttemptKey, Name, Ticket
+from core.kv.block_hash import SHORT
 from core.messages.sampling import Finish
 from core.messages.wire import VERSION, Addressed, MessageDecoder
 from core.scores import Scores
+
+NOT_HEARD = -1
+"""A gateway has heard nothing of a worker's keys, or not all of it."""
+KEYS_IN_MESSAGE = 4096
+JoinedKeys = Annotated[bytes, Meta(max_length=KEYS_IN_MESSAGE * SHORT)]
 
 # gateway -> worker ------------------------------------------------------------------------------------------------
 
@@ -22,6 +30,7 @@ class Ping(Addressed, frozen=True, kw_only=True, tag="ping"):
     """Asks whether the worker lives; the I/O thread answers, even while a step runs."""
 
     number: int  # repeated in the Pong
+    keys: int = NOT_HEARD  # number of the change of the worker's keys up to which all was heard
 
 
 class Ask(Addressed, frozen=True, kw_only=True, tag="ask"):
@@ -69,7 +78,32 @@ class Pong(Addressed, frozen=True, kw_only=True, tag="pong"):
     steps: int  # since the worker's start
     step_due_ms: float  # remaining ms, negative once it is overdue; 0: the engine has nothing to do
     taken: Ticket = NO_TICKET
-    backlog: Backlog = Backlog()  # jobs up to `taken` are in it
+    backlog: Backlog | None = None  # jobs up to `taken` are in it; None: it tells nothing
+
+
+class KeyNews(Struct, frozen=True, array_like=True):
+    """Tells which full blocks' KV a worker has: what has changed between two numbered changes, or a piece of all keys.
+
+    Keys are short ones, joined (`core/kv/block_hash.py`).
+    """
+
+    first: int  # the changes behind this one, …
+    upto: int  # … up to this one; of a piece: all keys as of this change
+    kept: JoinedKeys
+    lost: JoinedKeys
+    piece: Annotated[int, Meta(ge=0)] = 0
+    pieces: Annotated[int, Meta(ge=0, le=64)] = 0  # 0: these are changes
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for bytes that are no whole keys, or a piece beyond the last."""
+        if len(self.kept) % SHORT or len(self.lost) % SHORT or (self.pieces and self.piece >= self.pieces):
+            raise ValueError("joined keys of another length, or a piece that there is not")
+
+
+class Kept(Addressed, frozen=True, kw_only=True, tag="kept"):
+    """Tells which KV a worker has come to keep and has lost, so that prompts go where theirs lies."""
+
+    news: KeyNews
 
 
 class Started(Addressed, frozen=True, kw_only=True, tag="started"):
@@ -179,7 +213,7 @@ class Failed(Addressed, frozen=True, kw_only=True, tag="failed"):
     retryable: bool = False  # another attempt may do better
 
 
-FromWorker = Welcome | Pong | Started | Tokens | Alive | Failed
+FromWorker = Welcome | Pong | Kept | Started | Tokens | Alive | Failed
 
 decode_to_worker: MessageDecoder[ToWorker] = MessageDecoder(ToWorker, "gateway to worker")
 decode_from_worker: MessageDecoder[FromWorker] = MessageDecoder(FromWorker, "worker to gateway")

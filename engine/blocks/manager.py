@@ -13,6 +13,7 @@ from core.errors import CapacityError
 from core.kv.block_hash import BlockKeys
 from core.kv.spec import KVSpec
 from engine.blocks.finding import Found, find, find_whole
+from engine.blocks.key_changes import Changed, KeyChanges
 from engine.blocks.pool import NO_HIT, BlockPool, Hit
 from engine.blocks.window_pool import WindowPool
 from engine.plan import BlockMove
@@ -38,6 +39,7 @@ class BlockManager:
         host_slots: int = 0,
         worth_returning: Callable[[int], bool] = _always,
         ahead: int = 1,
+        changes: KeyChanges | None = None,
     ) -> None:
         """Begins with all blocks free, `counts` in each group, of which one is the null block.
 
@@ -45,19 +47,26 @@ class BlockManager:
         cheaper to bring so many blocks back from there than to compute them? `ahead`: tokens of one sequence that steps
         under way compute at most; a group with a window has room for so many behind it. Raises `CapacityError` where
         nothing is left.
+        `changes` hears which texts the main group comes to know, and forgets.
         """
         if min(counts) < 2:
             raise CapacityError(f"a KV pool of {min(counts)} blocks: 2 are the least, because block 0 pads")
         self._moves: list[BlockMove] = []
+        self._changes = changes
         full = [at for at, group in enumerate(spec.groups) if not group.window]
         self.main = full[0] if full else 0
         """The group that stands for all where one has to: the first that keeps all tokens, if there is one."""
         assert full or not host_slots, "what a window gives up does not go to the host tier"
         self.groups = tuple(
-            WindowPool(group, count, ahead, partial(self._emit, at))
+            WindowPool(group, count, ahead, partial(self._emit, at), changes if at == self.main else None)
             if group.window
             else BlockPool(
-                count, group.block_tokens, host_slots * (at == self.main), partial(self._emit, at), worth_returning
+                count,
+                group.block_tokens,
+                host_slots * (at == self.main),
+                partial(self._emit, at),
+                worth_returning,
+                changes if at == self.main else None,
             )
             for at, (group, count) in enumerate(zip(spec.groups, counts, strict=True))
         )
@@ -250,6 +259,10 @@ class BlockManager:
         moves = list(self._moves)
         self._moves.clear()
         return moves
+
+    def take_key_changes(self) -> Changed | None:
+        """Returns which texts the main group has come to know and has forgotten since the last call, if any."""
+        return self._changes.take() if self._changes is not None else None
 
     def check_invariants(self, tables: Iterable[Tables]) -> None:
         """Raises AssertionError unless free + cached + used = all, and `tables`, of all holders, match every count."""

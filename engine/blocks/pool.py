@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 from core.kv.block_hash import TOKEN_BYTES, BlockKeys, pack
 from core.kv.spec import blocks_for
 from engine.blocks.free_runs import FreeRuns
+from engine.blocks.key_changes import KeyChanges
 from engine.blocks.prefix_cache import Node, PrefixCache
 from engine.plan import NULL_BLOCK
 
@@ -56,12 +57,23 @@ NO_HIT = Hit([])
 class BlockPool:
     """Keeps the blocks of one KV group, and the slots of its part of the host tier."""
 
-    def __init__(self, block_count: int, block_tokens: int, slots: int, emit: Emit, worth: WorthReturning) -> None:
-        """Begins with all blocks and slots free. `emit` is given each move that the bytes of blocks have to make."""
+    def __init__(
+        self,
+        block_count: int,
+        block_tokens: int,
+        slots: int,
+        emit: Emit,
+        worth: WorthReturning,
+        changes: KeyChanges | None = None,
+    ) -> None:
+        """Begins with all blocks and slots free. `emit` is given each move that the bytes of blocks have to make.
+
+        `changes` hears which texts' KV is here from now on, and which is not any more.
+        """
         self.block_tokens = block_tokens
         self.total = block_count - 1  # blocks, without the null block
         self.slots = slots
-        self.cache = PrefixCache()
+        self.cache = PrefixCache(changes)
         self.evicted = 0  # blocks that gave way, to the host tier or for good
         self.copied = 0  # blocks that were copied because somebody else needs them as they are
         self.returned = 0  # blocks that came back from the host tier

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from core.kv.block_hash import TOKEN_BYTES, BlockKeys
+from engine.blocks.key_changes import KeyChanges
 
 by_tokens = attrgetter("tokens")
 
@@ -33,7 +34,9 @@ class Node:
 class PrefixCache:
     """Keeps the trees of one KV group. It knows neither references nor room: see `engine.blocks.pool`."""
 
-    def __init__(self) -> None:
+    def __init__(self, changes: KeyChanges | None = None) -> None:
+        """Begins empty. `changes` hears of every key that comes and goes."""
+        self._changes = changes
         self._roots: dict[bytes, Node] = {}
         self._nodes: dict[bytes, Node] = {}
 
@@ -82,6 +85,8 @@ class PrefixCache:
         if parent.parent is None:
             self._roots[parent.key] = parent
         node = self._nodes[key] = Node(key, tokens, parent)
+        if self._changes is not None:
+            self._changes.kept(key)
         insort(parent.children, node, key=by_tokens)
         return node
 
@@ -97,6 +102,8 @@ class PrefixCache:
         removed = [node]
         for each in removed:  # grows while it is walked
             del self._nodes[each.key]
+            if self._changes is not None:
+                self._changes.lost(each.key)
             removed += each.children
         return removed
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from core.kv.block_hash import BlockKeys, pack
 from core.kv.spec import KVGroup, blocks_for
+from engine.blocks.key_changes import KeyChanges
 from engine.blocks.pool import BlockPool, Emit, Hit
 from engine.blocks.prefix_cache import Node
 from engine.plan import NULL_BLOCK
@@ -29,9 +30,11 @@ class WindowPool(BlockPool):
     In its cache every block's parent is a root of its own, which is named by the key of the text before the block.
     """
 
-    def __init__(self, group: KVGroup, block_count: int, ahead: int, emit: Emit) -> None:
+    def __init__(
+        self, group: KVGroup, block_count: int, ahead: int, emit: Emit, changes: KeyChanges | None = None
+    ) -> None:
         """Begins with all blocks free. `ahead`: tokens of one sequence that steps under way compute at most."""
-        super().__init__(block_count, group.block_tokens, 0, emit, lambda blocks: False)
+        super().__init__(block_count, group.block_tokens, 0, emit, lambda blocks: False, changes)
         self._group = group
         self._least = group.most_blocks(1)
         bound = max(self.total, self._least)

@@ -22,6 +22,7 @@ from core.costs.steps import StepWork, pairs_of
 from core.errors import CapacityError, IllegalMove
 from core.messages.sampling import Limits, Sampling
 from core.redis.records import STEP_SIZES, Load, StepTokens
+from engine.blocks.key_changes import Changed
 from engine.blocks.manager import BlockManager
 from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
 from engine.schedule.acceptance import Acceptance
@@ -119,6 +120,10 @@ class Scheduler:
     def take_moves(self) -> list[BlockMove]:
         """Returns what the last plan needs to be done to the blocks' bytes, before anything else touches the pool."""
         return self._blocks.take_moves()
+
+    def take_key_changes(self) -> Changed | None:
+        """Returns which blocks' texts the cache has come to know and has forgotten since the last call."""
+        return self._blocks.take_key_changes()
 
     def adopt(self, sequence: Sequence, emitted: Mapping[int, list[int]], sampling: Sampling, limits: Limits) -> None:
         """Lets a landing sequence whose KV is there, and its branches, go on after what each, by sample, has `emitted`.

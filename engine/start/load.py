@@ -11,6 +11,8 @@ from msgspec import structs
 
 from core.config import EngineConfig
 from core.costs.rates import Rates
+from core.costs.seed import seeded
+from core.costs.steps import StepCosts
 from core.errors import ConfigError, ModelError, OptionError
 from core.gguf.unpacking import PLACES
 from core.kv.spec import KVSpec
@@ -37,7 +39,7 @@ from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
 from engine.start.block_counts import Counts, Texts, bytes_of_counts, longest_in, sequences_in, tokens_in
 from engine.start.loaded_model import LoadedModel
-from engine.start.profiling import host_rate, prompt_rate
+from engine.start.profiling import host_rate, prompt_steps
 from engine.start.sizing import (
     blocks_that_fit,
     host_slots,
@@ -58,6 +60,7 @@ class LoadedEngine(Engine):
     step_tokens: int  # at most
     host_slots: int  # blocks that the host tier holds; 0: there is none
     rates: Rates
+    costs: StepCosts  # of steps, as far as the start has measured them
     memory: Memory
 
 
@@ -73,7 +76,7 @@ def load_engine(
     backend, device, spec, longest = loaded.backend, loaded.backend.device, loaded.spec, loaded.config.max_model_len
     config = structs.replace(config, max_batch_tokens=step_tokens(config, device))
     progress("profiling", 0.0)
-    tokens_per_second = prompt_rate(config, longest, device, len(spec.groups), loaded.with_pool)
+    measured = prompt_steps(config, longest, device, len(spec.groups), loaded.with_pool)
     progress("making the KV pool", 0.0)
     texts = Texts(longest, under_way=backend.launch_depth * config.max_batch_tokens)
     kept = loaded.adapters.reserved_bytes() if loaded.adapters is not None else 0
@@ -85,7 +88,9 @@ def load_engine(
         pool.enter(group, torch.zeros(1, dtype=torch.int64))  # what the first requests will use
     model_config = _shortened(loaded.config, longest_in(spec, texts, counts))
     texts = structs.replace(texts, longest=model_config.max_model_len)
-    rates = Rates(tokens_per_second, host_rate(engine, slots))
+    rates = Rates(measured[-1].tokens / measured[-1].seconds, host_rate(engine, slots))
+    memory = _memory(loaded, counts, texts, tier, rates)
+    model_layers = len(model_config.layers)
     decode_steps = None
     if config.decode_graphs == "on" and loaded.is_ours:
         most = min(config.max_sequences, config.max_batch_tokens)
@@ -105,7 +110,8 @@ def load_engine(
         step_tokens=config.max_batch_tokens,
         host_slots=slots,
         rates=rates,
-        memory=_memory(loaded, counts, texts, tier, rates),
+        costs=seeded(measured, loaded.parameters, memory.weights_bytes, memory.token_bytes, model_layers),
+        memory=memory,
     )
     _log(ready, config)
     return ready

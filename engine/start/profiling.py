@@ -9,6 +9,7 @@ import torch
 from msgspec import structs
 
 from core.config import Codec, EngineConfig
+from core.costs.seed import Measured
 from core.errors import ConfigError, DeviceMemoryError
 from core.kv.spec import Piece, WireForm, blocks_for
 from core.messages.sampling import Sampling
@@ -40,8 +41,10 @@ WithBlocks = Callable[[Sequence[int]], Engine]
 """Makes an engine over a pool of its own with so many blocks of each KV group, which goes when the engine does."""
 
 
-def prompt_rate(config: EngineConfig, longest: int, device: torch.device, groups: int, make: WithBlocks) -> float:
-    """Measures prompt tokens per second, for texts of up to `longest` tokens, on small pools that are dropped.
+def prompt_steps(
+    config: EngineConfig, longest: int, device: torch.device, groups: int, make: WithBlocks
+) -> list[Measured]:
+    """Measures steps of prompts, the largest one last, for texts of up to `longest` tokens, on pools that are dropped.
 
     On CUDA the largest steps run, because what those take is not there for KV. A CPU is asked for no more than it does
     in about a second. Raises `ConfigError` where the largest step does not fit into the device's memory.
@@ -53,15 +56,16 @@ def prompt_rate(config: EngineConfig, longest: int, device: torch.device, groups
             # the kernels that short prompts, samples of all kinds and moved blocks have of their own.
             for sampling in (ALL, FILTERED):
                 seconds(widest_step(config), sampling=sampling)
-            for sampling in (ADJUSTED, PLAIN):
-                seconds([first_step(config, longest)], sampling=sampling)
+            length = first_step(config, longest)
+            seconds([length], sampling=ADJUSTED)
+            first = Measured(length, seconds([length], sampling=PLAIN))
             warm_up(make([3] * groups))
             lengths = largest_step(config, longest)
-            return sum(lengths) / seconds(lengths, sampling=FILTERED)
+            return [first, Measured(sum(lengths), seconds(lengths, sampling=FILTERED))]
         length = first_step(config, longest)
-        rate = length / seconds([length])
-        longer = longer_step(config, longest, rate)
-        return longer / seconds([longer]) if longer > length else rate
+        first = Measured(length, seconds([length]))
+        longer = longer_step(config, longest, length / first.seconds)
+        return [first, Measured(longer, seconds([longer]))] if longer > length else [first]
     except DeviceMemoryError:
         why = f"a step of so many tokens does not fit into the memory of {device} beside the weights"
         raise ConfigError("max_batch_tokens", config.max_batch_tokens, why) from None

@@ -31,9 +31,11 @@ from gateway.requests.tenant import Tenants
 from gateway.text.chat import Chat
 from gateway.text.infill import Infill
 from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
+from gateway.workers.prompt_keys import prompt_keys
 
 COMPLETION_TOKENS = 16  # OpenAI's default limit for completions; chats may fill the context
 INLINE = 1024  # characters that are tokenized on the event loop, in half a millisecond
+HASHED_INLINE = 4096  # tokens whose blocks' keys are computed on the event loop, in a third of a millisecond
 LONG = 65536  # characters from which a prompt waits for its turn among the long ones, not among the others
 VALUES = 1 << 20  # that a body with token ids may have, whatever the context
 FEW_VALUES = 1 << 16  # … which are no token ids, such as the parts of messages: decoded in a millisecond
@@ -50,7 +52,8 @@ class Admission:
     """Checks requests and tokenizes them.
 
     The length of `in_progress` is the number of answers in progress. `workers_context` returns the shortest limit among
-    the workers, in tokens, or 0 while there are none, and `adapters` those that requests may name.
+    the workers, in tokens, or 0 while there are none, `adapters` those that requests may name, and `block_sizes` the
+    tokens of a block of those workers that tell whose KV they have.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Admission:
         in_progress: Sized,
         workers_context: Callable[[], int],
         adapters: Callable[[], Mapping[str, HeldAdapter]],
+        block_sizes: Callable[[], Collection[int]],
     ) -> None:
         self.tokenizer = tokenizer
         self.grammars = grammars
@@ -76,6 +80,7 @@ class Admission:
         self._in_progress = in_progress
         self._workers_context = workers_context
         self._adapters = adapters
+        self._block_sizes = block_sizes
         self._admitting = 0  # answers whose prompts are on their way through here
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tokenizer")
         self._long = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tokenizer of long prompts")
@@ -103,7 +108,7 @@ class Admission:
             grammar = await self._constraints.grammar(form, use, tail)
             sampling = sampling_of(body, self.tokenizer, await self._bad_words(body), grammar)
             markers = self._format.markers(use)
-            admitted = self._admit(body, prompt, "messages", None, sampling, caller, markers)
+            admitted = await self._with_keys(self._admit(body, prompt, "messages", None, sampling, caller, markers))
             if use is None and self._format.thinking is None:
                 return Admitted([admitted], PlainText)
             return Admitted([admitted], partial(self._format.parser, tail, use))
@@ -153,7 +158,7 @@ class Admission:
             sampling = sampling_of(body, self.tokenizer, await self._bad_words(body), grammar)
             default = 1 if body.only_echo() else COMPLETION_TOKENS
             admitted = [self._admit(body, ids, "prompt", default, sampling, caller) for ids in tokens]
-            return Admitted(admitted, PlainText)
+            return Admitted([await self._with_keys(each) for each in admitted], PlainText)
 
     async def tokenized(self, work: Callable[[], T], size: int, param: str) -> T:
         """Does `work` here for short prompts, and for longer ones on a thread within a deadline. Raises `APIError`.
@@ -170,6 +175,17 @@ class Admission:
             raise _too_long(param, self.context(), f"{'' if error.counted else 'at least '}{error.count}") from None
         except TimeoutError:
             raise invalid(f"{param} could not be tokenized within {RENDER_SECONDS:g} s", param, "too_long") from None
+
+    async def _with_keys(self, admitted: AdmittedPrompt) -> AdmittedPrompt:
+        """Returns the same with the keys of the prompt's blocks, if any worker tells which ones it has."""
+        prompt, sizes = admitted.prompt, self._block_sizes()
+        if not sizes:
+            return admitted
+        if len(prompt.token_ids) * len(sizes) <= HASHED_INLINE:
+            return structs.replace(admitted, keys=prompt_keys(prompt, sizes))
+        threads = self._threads if len(prompt.token_ids) <= LONG else self._long
+        keys = await asyncio.get_running_loop().run_in_executor(threads, prompt_keys, prompt, sizes)
+        return structs.replace(admitted, keys=keys)
 
     async def close(self) -> None:
         """Ends its threads, and the processes that check grammars."""

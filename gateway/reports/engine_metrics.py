@@ -7,7 +7,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from core.redis.records import STEP_SIZES, StepTokens
-from gateway.workers.router import Worker
+from gateway.workers.worker import Worker
 
 _BOUNDS = (*(str(float(size)) for size in STEP_SIZES), "+Inf")
 

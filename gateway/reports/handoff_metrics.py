@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from core.redis.records import WorkerRecord
-from gateway.workers.router import Worker
+from gateway.workers.worker import Worker
 
 _Family = GaugeMetricFamily | CounterMetricFamily
 _Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]

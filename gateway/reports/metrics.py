@@ -12,7 +12,8 @@ from gateway.reports.engine_metrics import engine_families
 from gateway.reports.exposition import in_turns, merged, pieces
 from gateway.reports.gaps import Gaps
 from gateway.reports.handoff_metrics import handoff_families
-from gateway.workers.router import Worker
+from gateway.reports.predictions import Predictions
+from gateway.workers.worker import Worker
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Buckets in seconds, of times per request and of times per token.
@@ -30,6 +31,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._model = model
         self.choices = ChoiceMetrics(model, self._registry)
+        self.predictions = Predictions(model, self._registry)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
             return Histogram(name, text, ["model_name"], buckets=buckets, registry=self._registry)
@@ -58,6 +60,7 @@ class Metrics:
         self._ended = counter("baton:requests_ended", "Requests that ended, in any way", "outcome")
         self._good = counter("baton:requests_good", "Finished requests that met their SLO; its rate is the goodput")
         self._bytes = counter("baton:handoff_bytes", "KV bytes that were passed", "transport", "sealed", "codec")
+        self._placed = counter("baton:attempts_placed", "Attempts, by who computes the prompt", "path")
         self._retries = counter("baton:attempts_retried", "Attempts that were followed by another", "reason")
         self._dropped = counter("baton:messages_dropped", "Messages that were stale, unknown or malformed")
         self._refused = counter("baton:requests_refused", "Requests answered with an error", "status", "code")
@@ -78,6 +81,10 @@ class Metrics:
     def gaps(self, seconds: float, tokens: int) -> None:
         """Counts output tokens, each so many seconds after the one before."""
         self._gaps.observe(seconds, tokens)
+
+    def placed(self, path: str) -> None:
+        """Counts an attempt on the path `handoff`, or on the `short` one."""
+        self._placed.labels(self._model, path).inc()
 
     def retried(self, reason: str) -> None:
         """Counts an attempt that was given up for another."""

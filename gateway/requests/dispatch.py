@@ -4,6 +4,9 @@ import asyncio
 import time
 from collections.abc import Collection, Iterable, Sequence
 
+from msgspec import structs
+
+from core.config import GatewayConfig
 from core.errors import QueueClosed, StoreUnavailable
 from core.ids import AttemptKey, Ticket
 from core.network.sealing import Sealer
@@ -11,30 +14,48 @@ from core.redis.clients import Store
 from core.redis.queue import add_job
 from core.redis.store import ServerClock
 from gateway.errors import unavailable
+from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import Attempt
 from gateway.requests.cancels import Cancels, Target
 from gateway.requests.request import Request
 from gateway.requests.sample import Sample
 from gateway.workers.connection import WorkerConnection
 from gateway.workers.directory import WorkerDirectory
-from gateway.workers.router import Route, Router
+from gateway.workers.prompt_keys import PromptKeys, prompt_keys
+from gateway.workers.route import Asked, Choice, Route
+from gateway.workers.router import Router
 
 ROUTE_SECONDS = 30.0  # s that a retry waits for a worker
 ROUTE_EVERY = 0.1  # s between its looks for one
 CANCEL_SECONDS = 30.0  # s past a request's deadline for which its cancellation is repeated; workers forget then
+USUAL_OUTPUT = 128.0  # tokens of an answer, before any has ended
+FRESH = 0.02  # the weight of an answer that has ended in what is usual
+SHORT = 2048  # tokens of which the blocks' keys are computed in some 150 µs, on the event loop
 TRIES = 4  # workers whose stream turned out to be closed, for one attempt
 
 
 class Dispatch:
     """Sends jobs, cancellations and acknowledgements to workers, and counts what each of them has."""
 
-    def __init__(self, epoch: str, store: Store, sealer: Sealer, clock: ServerClock, workers: WorkerDirectory) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        epoch: str,
+        store: Store,
+        sealer: Sealer,
+        clock: ServerClock,
+        workers: WorkerDirectory,
+        metrics: Metrics,
+    ) -> None:
         self._epoch = epoch
         self._store = store
         self._sealer = sealer
         self._clock = clock
         self._workers = workers
-        self._router = Router()
+        self._router = Router(hand_off_always=config.handoff == "always")
+        self._tpot_ms = config.slo_tpot_ms  # ms that those who run may be slowed down to, unless they want less
+        self._usual_output = USUAL_OUTPUT  # tokens of an answer, as a moving average
+        self._metrics = metrics
         self._cancels = Cancels()
 
     # to workers -----------------------------------------------------------------------------------------------------
@@ -49,14 +70,14 @@ class Dispatch:
         until = min(samples[0].deadline, time.monotonic() + ROUTE_SECONDS)
         tries = TRIES
         while samples := [sample for sample in samples if not sample.ended]:
-            tokens = len(samples[0].prompt.token_ids) + len(samples[0].tokens)
             adapter = samples[0].prompt.adapter
-            route = self._router.pick(self._workers, tokens, avoid, adapter)
-            if route is None:
+            choice = self._router.pick(self._workers, self._asked(samples), time.monotonic(), avoid)
+            if choice is None:
                 what = "no worker with this adapter is ready" if adapter else "no worker is ready"
                 tries, problem = 0, unavailable(what, "no_workers", 2.0)
             else:
-                attempt = self._begin(request, samples, route)
+                route = choice.route
+                attempt = self._begin(request, samples, choice)
                 try:
                     await self._add(request, attempt)
                     return
@@ -110,16 +131,30 @@ class Dispatch:
     def handed_off(self, sample: Sample) -> None:
         """Notes that the decode worker has it: it is no load of the prefill worker any more."""
         self._uncount(sample, {sample.route.prefill})
+        if sample.attempt is not None and (worker := self._workers.get(sample.route.decode)) is not None:
+            worker.settles((sample.key.request, sample.attempt.number))
+
+    def first_token(self, request: Request, attempt: Attempt, now: float) -> None:
+        """Compares what was expected of a request's first attempt with when its first token came, once."""
+        if attempt.number == 1 and attempt.predicted is not None:
+            before, measured = attempt.begun - request.received, now - request.received
+            self._metrics.predictions.learn(attempt.predicted, attempt.expected, before, measured)
+            attempt.predicted = None
 
     def give_up(self, sample: Sample) -> None:
         """Ends its attempt, but not the sample; its workers are told, so that they free what they hold."""
         attempt = sample.abandon()
         if attempt is not None:
+            for worker in self._on(attempt.route):
+                worker.settles((sample.key.request, attempt.number))
             self._uncount(sample, sample.counted)
             self._cancel(sample, attempt)
 
     def ended(self, sample: Sample, cancel: bool) -> None:
         """Tells its workers that it is over. Without `cancel` they know, and only wait for the acknowledgement."""
+        if sample.tokens:
+            self._usual_output += FRESH * (len(sample.tokens) - self._usual_output)
+            self._expect_answer(sample)
         self._uncount(sample, sample.counted)
         attempt = sample.attempt
         if attempt is not None and cancel:
@@ -153,12 +188,36 @@ class Dispatch:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _begin(self, request: Request, samples: Sequence[Sample], route: Route) -> Attempt:
+    def _asked(self, samples: Sequence[Sample]) -> Asked:
+        """Says what the router has to know of these samples."""
+        sample = samples[0]
+        admitted, wanted = sample.admitted, sample.admitted.objective.tpot_ms
+        left = admitted.limits.max_tokens - len(sample.tokens)
+        return Asked(
+            tokens=len(sample.prompt.token_ids) + len(sample.tokens),
+            adapter=sample.prompt.adapter,
+            keys=admitted.keys,
+            samples=len(samples),
+            output_tokens=max(1, min(left, round(self._usual_output))),
+            tpot=(self._tpot_ms if wanted is None else min(wanted, self._tpot_ms)) / 1000,
+        )
+
+    def _begin(self, request: Request, samples: Sequence[Sample], choice: Choice) -> Attempt:
+        route = choice.route
         attempt = request.begin(samples, route, time.monotonic())
+        if choice.ttft is not None:
+            attempt.predicted, attempt.expected = choice.ttft, self._metrics.predictions.expected(choice.ttft)
+        self._metrics.placed("handoff" if route.prefill else "short")
+        placed = request.id, attempt.number
         for sample in samples:
             sample.counted = set(route.workers())
         for worker in self._on(route):
             worker.ours += len(samples)
+            if worker.epoch == route.first():
+                worker.computes(placed, choice.tokens, choice.start)
+            else:
+                worker.awaits(placed, choice.tokens + choice.start)
+            self._expect(worker, samples[0].admitted.keys)
         return attempt
 
     async def _add(self, request: Request, attempt: Attempt) -> None:
@@ -169,6 +228,8 @@ class Dispatch:
         job = request.job(attempt, self._epoch, decode.record.handoff_address, ahead)
         ticket = await add_job(self._store, self._sealer, job)
         attempt.add(time.monotonic(), ticket)
+        if (first := self._workers.get(attempt.route.first())) is not None:
+            first.queued((request.id, attempt.number), ticket)
 
     def _cancel(self, sample: Sample, attempt: Attempt) -> None:
         now = time.monotonic()
@@ -177,11 +238,24 @@ class Dispatch:
             key = AttemptKey(sample.key.request, sample.key.sample, attempt.number)
             worker.cancel(self._cancels.add(worker.epoch, key, now, until))
 
+    def _expect(self, worker: WorkerConnection, keys: PromptKeys) -> None:
+        """Takes a prompt's blocks for its worker's already: others that begin alike, or go on from it, come at once."""
+        worker.kept.expects(keys.get(worker.record.block_tokens, ()), time.monotonic())
+
+    def _expect_answer(self, sample: Sample) -> None:
+        """Takes an answer's blocks for its decode worker's: a client may go on from it before that tells of them."""
+        worker = self._workers.get(sample.route.decode)
+        prompt = structs.replace(sample.prompt, token_ids=sample.prompt.token_ids + sample.tokens[:-1])
+        if worker is not None and sample.admitted.keys and len(prompt.token_ids) <= SHORT:
+            self._expect(worker, prompt_keys(prompt, [worker.record.block_tokens]))
+
     def _uncount(self, sample: Sample, workers: set[str]) -> None:
         """Takes the sample out of the load of these workers."""
         for epoch in sample.counted & workers:
             if worker := self._workers.get(epoch):
                 worker.ours -= 1
+                if sample.attempt is not None:
+                    worker.settles((sample.key.request, sample.attempt.number))
         sample.counted = sample.counted - workers
 
     def _on(self, route: Route) -> list[WorkerConnection]:

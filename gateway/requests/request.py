@@ -9,7 +9,7 @@ from core.scores import Scores
 from gateway.requests.attempt import Attempt
 from gateway.requests.sample import Sample, State
 from gateway.requests.stream import Stream
-from gateway.workers.router import Route
+from gateway.workers.route import Route
 
 
 class Request:

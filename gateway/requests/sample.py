@@ -19,7 +19,8 @@ from core.scores import Scores
 from core.slo import NO_OBJECTIVE, Objective
 from gateway.requests.attempt import Attempt
 from gateway.requests.delivery import Delivery, Fresh
-from gateway.workers.router import Route
+from gateway.workers.prompt_keys import PromptKeys
+from gateway.workers.route import Route
 
 RETRIES = 4  # attempts after the first that may fail
 QUEUE_CLOSED = "queue closed"  # why an attempt ends whose job's stream is gone
@@ -87,6 +88,7 @@ class AdmittedPrompt(Struct, frozen=True):
     samples: int = 1  # answers that are wanted
     stop_ids: tuple[int, ...] = ()  # the client's own of `limits.stop_token_ids`: it is told which one ended an answer
     markers: tuple[str, ...] = ()  # special tokens that are written out, which are left away otherwise
+    keys: PromptKeys = {}  # of the prompt's full blocks, by which workers tell whose KV they have
     with_stop: bool = False  # what ended the answer is part of its text
     objective: Objective = NO_OBJECTIVE  # what is wanted of its times, from its receipt on
     reserved: int = 0  # tokens of prompt and answers that are counted for its caller until they are known

@@ -18,6 +18,7 @@ from core.messages.gateway import (
     Ended,
     Failed,
     Hello,
+    Kept,
     Ping,
     Pong,
     Started,
@@ -33,7 +34,7 @@ from core.network.sockets import token_dealer, try_send
 from core.process.tasks import Tasks
 from core.redis.records import WorkerRecord
 from gateway.workers.liveness import Health, Liveness
-from gateway.workers.router import Worker
+from gateway.workers.worker import Worker
 
 OUTBOX = 8192  # messages that may wait to be written; more are dropped: all that matter are repeated
 BATCH = 16  # messages that are read, or written, before other tasks get a turn …
@@ -116,7 +117,8 @@ class WorkerConnection(Worker):
             if not self.welcomed or self.liveness.health is not Health.ALIVE:
                 self._put(Hello(sender=self._gateway, receiver=self.epoch))  # it may have forgotten this gateway
             if self.welcomed:
-                self._put(Ping(sender=self._gateway, receiver=self.epoch, number=number))
+                ends = {"sender": self._gateway, "receiver": self.epoch}
+                self._put(Ping(**ends, number=number, keys=self.kept.heard))
         self.usable = self.welcomed and self.liveness.takes_work
         self.late = self._overdue or self.liveness.health is Health.SUSPECT
 
@@ -176,10 +178,14 @@ class WorkerConnection(Worker):
         match message:
             case Welcome(version=version):
                 self._greeted(version)
-            case Pong(step_due_ms=due, taken=taken):
+            case Pong(step_due_ms=due, taken=taken, backlog=backlog):
                 self.liveness.pong(due)
                 self._overdue = due < 0
                 self.taken = taken
+                if backlog is not None:
+                    self.reports(backlog, taken, now)
+            case Kept(news=news):
+                self.kept.take(news)
             case _:
                 self._listener.received(self, message)
 

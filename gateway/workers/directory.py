@@ -48,6 +48,10 @@ class WorkerDirectory:
         best = sorted(held, key=lambda one: (often[one.name, one.digest], one.digest))
         return {one.name: one for one in best}
 
+    def block_sizes(self) -> set[int]:
+        """Returns the tokens of a block of each worker that tells which blocks' KV it has."""
+        return {worker.record.block_tokens for worker in self if worker.kept.told}
+
     def context(self) -> int:
         """Returns the shortest limit on prompt + answer among the workers, in tokens, or 0 if none has one."""
         limits = [worker.record.max_model_len for worker in self if worker.record.max_model_len]

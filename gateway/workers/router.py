@@ -1,96 +1,115 @@
-"""Chooses the workers of an attempt: the least loaded pair whose KV means the same. Pure."""
+"""Chooses the workers of an attempt among those whose KV means the same: by what it costs, else the least loaded. Pure.
+
+What it costs is predicted (`expected.py`) from what workers say of their steps, of what is before them and of the KV
+that they have. Where one of them has not said what its steps cost, load decides.
+"""
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
 
-from core.kv.spec import blocks_for
-from core.redis.records import WorkerRecord
+from gateway.workers.expected import Computed, Decoded, alone, handed_over, on_decode, on_prefill, overlap, promising
+from gateway.workers.route import Asked, Choice, Route
+from gateway.workers.worker import Worker
 
-
-class Route(NamedTuple):
-    """Names the workers of an attempt by their epochs; `prefill` is empty on the short path."""
-
-    prefill: str
-    decode: str
-
-    def workers(self) -> tuple[str, ...]:
-        """Returns both epochs, or the only one."""
-        return (self.prefill, self.decode) if self.prefill else (self.decode,)
-
-    def first(self) -> str:
-        """Returns the epoch of the worker whose stream the job goes to."""
-        return self.prefill or self.decode
-
-
-class Worker:
-    """Holds what this gateway knows of one worker: its latest record, and the sequences that it was given since."""
-
-    def __init__(self, record: WorkerRecord) -> None:
-        self.record = record
-        self.ours = 0  # sequences of this gateway in progress there
-        self.usable = False  # whether requests may go there
-        self.late = False  # it, or its engine, should have answered by now: requests go there if nobody else is there
-        self._others = record.load.running + record.load.waiting  # sequences of other gateways
-
-    def renew(self, record: WorkerRecord) -> None:
-        """Takes a newer record. What it counts beyond this gateway's own sequences belongs to other gateways."""
-        if record.load != self.record.load:
-            self._others = max(0, record.load.running + record.load.waiting - self.ours)
-        self.record = record
-
-    def load(self) -> int:
-        """Returns the number of sequences there: ours counted exactly, and others' as last reported."""
-        return self.ours + self._others
-
-    def has(self, adapter: str) -> bool:
-        """Returns whether requests with this adapter's digest may go there; the empty one is the model alone."""
-        return not adapter or any(held.digest == adapter for held in self.record.adapters)
-
-    def full(self, tokens: int) -> bool:
-        """Returns whether a sequence of so many tokens would have to wait for KV blocks."""
-        load = self.record.load
-        return blocks_for(tokens, self.record.block_tokens) > load.blocks_total - load.blocks_used
-
-    def kv_use(self) -> float:
-        """Returns the share of its KV blocks that are in use, 0 to 1."""
-        load = self.record.load
-        return load.blocks_used / load.blocks_total if load.blocks_total else 0.0
+MOST = 16
+"""Workers of a role that are looked at closely; of more, those that promise most."""
+ALIKE = 0.05
+"""What costs no more than this share, and `ALIKE_SECONDS`, above the best is as good: see `_wear`."""
+ALIKE_SECONDS = 0.001
 
 
 class Router:
     """Picks routes. Equally loaded workers take turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, hand_off_always: bool = False) -> None:
+        """Begins with anybody's turn. `hand_off_always`: no short path while there is a prefill worker."""
         self._turn = 0
+        self._hand_off_always = hand_off_always
 
-    def pick(
-        self, workers: Iterable[Worker], tokens: int, avoid: Collection[str] = (), adapter: str = ""
-    ) -> Route | None:
-        """Returns a route for a prompt of `tokens` tokens over workers that have its `adapter`, or None without one.
+    def pick(self, workers: Iterable[Worker], asked: Asked, now: float, avoid: Collection[str] = ()) -> Choice | None:
+        """Returns a route over workers that have the prompt's adapter, or None without one; `now` is local time, s.
 
         `avoid` holds epochs that are taken only if nobody else is there, as are those that are late. KV passes only
         between workers whose KV means the same. Where no prefill worker fits, a decode worker takes the whole request;
         without a decode worker there is no route.
         """
-        usable = [worker for worker in workers if worker.usable and not worker.record.draining and worker.has(adapter)]
+        usable = [worker for worker in workers if worker.usable and not worker.record.draining]
+        usable = [worker for worker in usable if worker.has(asked.adapter)]
         prefills = [worker for worker in usable if worker.record.role == "prefill"]
         decodes = [worker for worker in usable if worker.record.role == "decode"]
         fitting = {worker.record.content for worker in prefills} & {worker.record.content for worker in decodes}
         if fitting:
             decodes = [worker for worker in decodes if worker.record.content in fitting]
+            prefills = [worker for worker in prefills if worker.record.content in fitting]
+        else:
+            prefills = []
         if not decodes:
             return None
         self._turn += 1
-        decode = self._least_loaded(decodes, tokens, avoid)
+        if not all(worker.costs.known for worker in (*prefills, *decodes)):
+            return self._by_load(prefills, decodes, asked, avoid)
+        return self._by_cost(prefills, decodes, asked, now, avoid)
+
+    def _by_load(
+        self, prefills: Sequence[Worker], decodes: Sequence[Worker], asked: Asked, avoid: Collection[str]
+    ) -> Choice:
+        decode = self._least_loaded(decodes, asked.tokens, avoid)
         prefills = [worker for worker in prefills if worker.record.content == decode.record.content]
-        prefill = self._least_loaded(prefills, tokens, avoid).record.epoch if prefills else ""
-        return Route(prefill, decode.record.epoch)
+        first = self._least_loaded(prefills, asked.tokens, avoid) if prefills else decode
+        start = min(overlap(first, asked), asked.tokens - 1)
+        route = Route(first.record.epoch if prefills else "", decode.record.epoch)
+        return Choice(route, asked.tokens - start, start)
 
     def _least_loaded(self, workers: Sequence[Worker], tokens: int, avoid: Collection[str]) -> Worker:
         def cost(worker: Worker) -> tuple[bool, bool, bool, int, float]:
             avoided = worker.record.epoch in avoid
             return worker.late, avoided, worker.full(tokens), worker.load(), round(worker.kv_use(), 1)
 
+        return min(self._in_turn(workers), key=cost)
+
+    def _by_cost(
+        self,
+        prefills: Sequence[Worker],
+        decodes: Sequence[Worker],
+        asked: Asked,
+        now: float,
+        avoid: Collection[str],
+    ) -> Choice:
+        firsts = [on_prefill(worker, asked, now) for worker in promising(self._in_turn(prefills), asked, MOST)]
+        seconds = [on_decode(worker, asked, now) for worker in promising(self._in_turn(decodes), asked, MOST)]
+        found: list[tuple[tuple[bool, ...], float, Computed, Decoded]] = []
+        for second in seconds:
+            pairs = [first for first in firsts if first.worker.record.content == second.worker.record.content]
+            for first in pairs:
+                rank = _rank((first.worker, second.worker), asked, avoid)
+                found.append((rank, handed_over(first, second), first, second))
+            short = None if pairs and self._hand_off_always else alone(second, asked)
+            if short is None and not pairs:
+                short = alone(second, asked._replace(tpot=float("inf")))  # nobody else can
+            if short is not None:
+                found.append((_rank((second.worker,), asked, avoid), short[1], short[0], second))
+        best = min(found, key=lambda one: one[:2])
+        alike = [one for one in found if one[0] == best[0] and one[1] <= (1 + ALIKE) * best[1] + ALIKE_SECONDS]
+        _, _, first, second = min(alike, key=_wear)
+        decode = second.worker.record.epoch
+        prefill = "" if first.worker is second.worker else first.worker.record.epoch
+        return Choice(Route(prefill, decode), first.tokens, first.start, first.ttft, second.tpot)
+
+    def _in_turn(self, workers: Sequence[Worker]) -> list[Worker]:
         ordered = sorted(workers, key=lambda worker: worker.record.epoch)
-        shift = self._turn % len(ordered)
-        return min(ordered[shift:] + ordered[:shift], key=cost)
+        shift = self._turn % len(ordered) if ordered else 0
+        return ordered[shift:] + ordered[:shift]
+
+
+def _rank(workers: Sequence[Worker], asked: Asked, avoid: Collection[str]) -> tuple[bool, ...]:
+    """Orders what is only taken if nothing else is there: late workers, then avoided ones, then full ones."""
+    return (
+        any(worker.late for worker in workers),
+        any(worker.record.epoch in avoid for worker in workers),
+        any(worker.full(asked.tokens) for worker in workers),
+    )
+
+
+def _wear(found: tuple[tuple[bool, ...], float, Computed, Decoded]) -> tuple[int, int]:
+    """Orders routes that cost about the same: by what has to be computed and moved anew, then by load."""
+    _, _, first, second = found
+    return first.tokens + second.missing, first.worker.load() + second.worker.load()

@@ -44,6 +44,7 @@ class System:
         worker: Sequence[str] = (),
         decode_only: Sequence[str] = (),
         gateway: Sequence[str] = (),
+        handoff: str = "always",
         dashboard: bool = False,
         decode_module: str = "decode_service",
         environment: dict[str, str] | None = None,
@@ -58,7 +59,7 @@ class System:
         self._counts = {"prefill": prefill, "decode": decode}
         self._modules = {"prefill": "prefill_service", "decode": decode_module}
         self._options = {"prefill": list(worker), "decode": [*worker, *decode_only]}
-        self._gateway, self._dashboard = list(gateway), dashboard
+        self._gateway, self._dashboard = ["--handoff", handoff, *gateway], dashboard
         self._environment = {**ENVIRONMENT, **os.environ, **(environment or {}), "PYTHONPATH": python_path()}
         self._processes: list[subprocess.Popen[bytes] | Forked] = []
         self._log = (directory / "log").open("ab")

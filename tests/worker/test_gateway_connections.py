@@ -68,7 +68,7 @@ async def test_a_pong_tells_what_is_before_the_engine_and_on_its_way_there(setti
     await setting.hello()
     await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=1))
     pong = await setting.receive()
-    assert isinstance(pong, Pong) and 0 < pong.backlog.age_ms < SECONDS * 1000
+    assert isinstance(pong, Pong) and pong.backlog is not None and 0 < pong.backlog.age_ms < SECONDS * 1000
     told = Backlog(prompts=3, tokens=50, pairs=pairs_of(0, 20), sequences=5, free_blocks=7)
     assert structs.replace(pong.backlog, age_ms=0.0) == told
 

@@ -16,6 +16,7 @@ from gateway.http.endpoint import Endpoint
 from gateway.http.routes.page import page
 from gateway.http.serving import Serving, reply
 from gateway.reports.metrics import CONTENT_TYPE
+from gateway.reports.predictions import Predicted
 from gateway.service import Gateway
 
 
@@ -84,6 +85,7 @@ class GatewayFacts(Struct, frozen=True):
     started_at: float  # s since 1970
     versions: dict[str, str]
     settings: dict[str, int | float | bool | str]
+    predicted: Predicted
 
 
 class GatewayLife(Struct, frozen=True):
@@ -192,4 +194,5 @@ def _facts(gateway: Gateway) -> GatewayFacts:
     words = ("log_level", "spelled_tokens")
     settings = {name: value for name, value in config.items() if isinstance(value, int | float) or name in words}
     versions = {"baton": BATON, "protocol": str(PROTOCOL), "python": platform.python_version()}
-    return GatewayFacts(gateway.model, _context(gateway), float(gateway.created), versions, settings)
+    predicted = gateway.metrics.predictions.told()
+    return GatewayFacts(gateway.model, _context(gateway), float(gateway.created), versions, settings, predicted)

@@ -80,5 +80,5 @@ def test_bytes_take_time_by_the_links_rate() -> None:
 
 
 def test_prompts_are_added_to_a_backlog() -> None:
-    assert Backlog(1, 10, 5.0).and_prompts([4, 6]) == Backlog(3, 20, 5.0 + pairs_of(0, 4) + pairs_of(0, 6))
+    assert Backlog(1, 10, 5.0).and_prompts([(4, 0), (6, 0)]) == Backlog(3, 20, 5.0 + pairs_of(0, 4) + pairs_of(0, 6))
     assert Backlog(1, 10, 5.0).and_prompt(6, 4) == Backlog(2, 16, 5.0 + pairs_of(4, 6))

@@ -18,7 +18,7 @@ from engine.kv.host_tier import HostTier
 from engine.kv.pool import KVPool
 from engine.plan import BlockMove, Plan, PromptRows, Work
 from engine.start.load import LoadedEngine
-from engine.start.profiling import host_rate, prompt_rate
+from engine.start.profiling import host_rate, prompt_steps
 from kernels.sampling.sample import sample
 from tests.engine.drive import GREEDY
 from tests.engine.simulated_device import CUDA, simulated_device
@@ -60,7 +60,7 @@ class Start:
         self._loaded = loaded
         self._backend = TritonBackend(CUDA, loaded.backend.dtype)
         config = EngineConfig(model="m", block_size=BLOCK, max_sequences=ROWS, max_batch_tokens=STEP)
-        prompt_rate(config, LONGEST, CUDA, 1, self.engine)
+        prompt_steps(config, LONGEST, CUDA, 1, self.engine)
         tier = HostTier(slots, loaded.pool.spec.groups[0], loaded.backend.device) if slots else None
         engine = self.engine([blocks], tier)
         host_rate(engine, slots)

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import product
 
-from core.kv.block_hash import BlockKeys, root_key
+from core.kv.block_hash import SHORT, BlockKeys, root_key
 from core.kv.spec import KVGroup
 from engine.blocks.finding import Found
+from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager, Chains, Tables
 from engine.blocks.prefix_cache import Node
 from engine.plan import NULL_BLOCK, BlockMove
@@ -65,7 +66,8 @@ class BlocksModel:
         self.sizes = sizes = [group.block_tokens for group in self.groups]
         self.slots = slots = slots if any(not group.window for group in self.groups) else 0
         counts = [blocks + 1] * len(shapes)
-        self.manager = BlockManager(spec(*shapes), counts, slots, lambda count: count >= least, ahead)
+        self.manager = BlockManager(spec(*shapes), counts, slots, lambda count: count >= least, ahead, KeyChanges())
+        self.told: set[bytes] = set()  # short keys that gateways know of, if they heard all changes
         self.step = 1  # the one being planned
         self.held: list[Held] = []
         self.waiting: list[Held] = []  # preempted
@@ -94,6 +96,7 @@ class BlocksModel:
                 break
         self.counts["steps"] += 1
         self.check()
+        self.check_told()
 
     def _act(self, operation: str, which: int, count: int, bits: int) -> bool:
         match operation:
@@ -306,6 +309,16 @@ class BlocksModel:
         self._check_cache()
 
     # what must be true ----------------------------------------------------------------------------------------------
+
+    def check_told(self) -> None:
+        """Whoever hears of every change knows which blocks the cache of the main group has."""
+        changed = self.manager.take_key_changes()
+        if changed is not None:
+            both = (changed.kept, changed.lost)
+            kept, lost = ({keys[at : at + SHORT] for at in range(0, len(keys), SHORT)} for keys in both)
+            assert not kept & lost
+            self.told = (self.told - lost) | kept
+        assert self.told == {node.key[:SHORT] for node in self.manager.groups[self.manager.main].cache}
 
     def check(self) -> None:
         """The manager's own invariants, and its counts."""

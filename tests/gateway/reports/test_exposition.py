@@ -10,7 +10,7 @@ from core.redis.records import WorkerRecord
 from gateway.reports.exposition import merged, pieces
 from gateway.reports.gaps import Gaps
 from gateway.reports.metrics import Metrics
-from gateway.workers.router import Worker
+from gateway.workers.worker import Worker
 
 
 def filled() -> CollectorRegistry:

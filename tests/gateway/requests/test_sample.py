@@ -29,7 +29,7 @@ from gateway.requests.sample import (
     State,
     merged,
 )
-from gateway.workers.router import Route
+from gateway.workers.route import Route
 from tests.scores import scores_of
 
 P, D = "prefill", "decode"

@@ -20,7 +20,7 @@ from gateway.errors import APIError
 from gateway.http import sse
 from gateway.openai.bodies.parsing import parse_chat
 from gateway.requests import dispatch, stream
-from gateway.workers.router import Route
+from gateway.workers.route import Route
 from tests.gateway.running import TEXT, Running, until
 
 Serve = Callable[..., Awaitable[Running]]

@@ -1,9 +1,12 @@
-"""Routes: the least loaded pair that fits together."""
+"""Routes without costs: the least loaded pair that fits together, as where a worker has not measured its steps."""
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 
 from core.redis.records import Load, Role, WorkerRecord
-from gateway.workers.router import Route, Router, Worker
+from gateway.workers.route import Asked, Route
+from gateway.workers.router import Router
+from gateway.workers.worker import Worker
 
 
 def worker(epoch: str, role: Role, load: Load | None = None, fingerprint: str = "f", draining: bool = False) -> Worker:
@@ -29,10 +32,15 @@ def worker(epoch: str, role: Role, load: Load | None = None, fingerprint: str = 
     return found
 
 
+def pick(router: Router, workers: Iterable[Worker], tokens: int, avoid: Collection[str] = ()) -> Route | None:
+    choice = router.pick(workers, Asked(tokens), 0.0, avoid)
+    return choice.route if choice is not None else None
+
+
 def test_equals_take_turns() -> None:
     router = Router()
     workers = [worker("p1", "prefill"), worker("p2", "prefill"), worker("d1", "decode"), worker("d2", "decode")]
-    picked = [router.pick(workers, 10) for _ in range(8)]
+    picked = [pick(router, workers, 10) for _ in range(8)]
     assert Counter(route.prefill for route in picked if route) == {"p1": 4, "p2": 4}
     assert Counter(route.decode for route in picked if route) == {"d1": 4, "d2": 4}
 
@@ -42,7 +50,7 @@ def test_own_assignments_count_at_once() -> None:
     workers = [worker("p", "prefill"), worker("d1", "decode"), worker("d2", "decode"), worker("d3", "decode")]
     by_epoch = {one.record.epoch: one for one in workers}
     for _ in range(30):
-        route = router.pick(workers, 10)
+        route = pick(router, workers, 10)
         assert route is not None
         by_epoch[route.decode].ours += 1
     assert [one.ours for one in workers[1:]] == [10, 10, 10]
@@ -52,9 +60,9 @@ def test_others_load_counts_as_reported() -> None:
     busy = Load(running=5, waiting=3, blocks_total=100)
     workers = [worker("p", "prefill"), worker("d1", "decode", busy), worker("d2", "decode")]
     workers[2].ours = 7
-    assert Router().pick(workers, 10) == Route("p", "d2")
+    assert pick(Router(), workers, 10) == Route("p", "d2")
     workers[2].ours = 9
-    assert Router().pick(workers, 10) == Route("p", "d1")
+    assert pick(Router(), workers, 10) == Route("p", "d1")
 
 
 def test_a_report_does_not_count_ours_twice() -> None:
@@ -70,24 +78,24 @@ def test_a_full_pool_comes_last() -> None:
     full = Load(blocks_total=100, blocks_used=99)
     workers = [worker("p", "prefill"), worker("d1", "decode", full), worker("d2", "decode")]
     workers[2].ours = 50
-    assert Router().pick(workers, 160) == Route("p", "d2")
-    assert Router().pick(workers, 16) == Route("p", "d1")
+    assert pick(Router(), workers, 160) == Route("p", "d2")
+    assert pick(Router(), workers, 16) == Route("p", "d1")
 
 
 def test_who_is_late_is_chosen_if_nobody_else_is_there() -> None:
     workers = [worker("p", "prefill"), worker("d1", "decode"), worker("d2", "decode")]
     workers[1].late = True
     workers[2].ours = 50
-    assert {Router().pick(workers, 10) for _ in range(4)} == {Route("p", "d2")}
-    assert Router().pick(workers[:2], 10) == Route("p", "d1")
+    assert {pick(Router(), workers, 10) for _ in range(4)} == {Route("p", "d2")}
+    assert pick(Router(), workers[:2], 10) == Route("p", "d1")
 
 
 def test_what_is_not_usable_is_skipped() -> None:
     workers = [worker("p", "prefill"), worker("d1", "decode", draining=True), worker("d2", "decode")]
     for _ in range(4):
-        assert Router().pick(workers, 10) == Route("p", "d2")
+        assert pick(Router(), workers, 10) == Route("p", "d2")
     workers[2].usable = False
-    assert Router().pick(workers, 10) is None
+    assert pick(Router(), workers, 10) is None
 
 
 def test_pairs_share_what_their_kv_means() -> None:
@@ -96,21 +104,21 @@ def test_pairs_share_what_their_kv_means() -> None:
         worker("d1", "decode", fingerprint="a"),
         worker("d2", "decode", fingerprint="b"),
     ]
-    assert {Router().pick(workers, 10) for _ in range(4)} == {Route("p1", "d1")}
+    assert {pick(Router(), workers, 10) for _ in range(4)} == {Route("p1", "d1")}
 
 
 def test_without_a_prefill_worker_the_path_is_short() -> None:
-    assert Router().pick([worker("d", "decode")], 10) == Route("", "d")
-    assert Router().pick([worker("p", "prefill", fingerprint="a"), worker("d", "decode")], 10) == Route("", "d")
+    assert pick(Router(), [worker("d", "decode")], 10) == Route("", "d")
+    assert pick(Router(), [worker("p", "prefill", fingerprint="a"), worker("d", "decode")], 10) == Route("", "d")
 
 
 def test_without_a_decode_worker_there_is_no_route() -> None:
-    assert Router().pick([worker("p", "prefill")], 10) is None
-    assert Router().pick([], 10) is None
+    assert pick(Router(), [worker("p", "prefill")], 10) is None
+    assert pick(Router(), [], 10) is None
 
 
 def test_a_retry_avoids_its_old_workers_if_it_can() -> None:
     workers = [worker("p", "prefill"), worker("d1", "decode"), worker("d2", "decode")]
     workers[2].ours = 9
-    assert Router().pick(workers, 10, avoid=("p", "d1")) == Route("p", "d2")
-    assert Router().pick(workers[:2], 10, avoid=("p", "d1")) == Route("p", "d1")
+    assert pick(Router(), workers, 10, avoid=("p", "d1")) == Route("p", "d2")
+    assert pick(Router(), workers[:2], 10, avoid=("p", "d1")) == Route("p", "d1")

@@ -1,0 +1,101 @@
+"""Predicts what a prompt would take on each worker, and on a pair of them, in seconds for everybody whom it concerns.
+
+For the one that asks: until its first token, and of each step of its answer then. For those that decode where it is to
+go: what each of their steps takes longer. And where a decode worker would compute the prompt itself: all of that time,
+for each of those, and at least for one, who may come meanwhile; a part of it where one step has room for all. Pure.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from core.costs.backlog import Backlog, first_token_seconds
+from core.costs.steps import pairs_of, transfer_seconds
+from gateway.workers.route import Asked
+from gateway.workers.worker import Worker
+
+LATER = 0.25
+"""What a second in the course of an answer counts of one before its first token."""
+ONCE = 0.25
+"""What one slower step, within the objective, counts of the time that it takes longer; several count as they are."""
+
+
+class Computed(NamedTuple):
+    """Says what a prompt's computation on a worker comes to."""
+
+    worker: Worker
+    tokens: int  # to compute
+    start: int  # whose KV it has before those
+    ttft: float  # s to the first token
+    seconds: float  # of the computation alone
+
+
+class Decoded(NamedTuple):
+    """Says what an answer's decoding on a worker comes to."""
+
+    worker: Worker
+    backlog: Backlog
+    elapsed: float  # s since that was so
+    missing: int  # the prompt's tokens whose KV it does not have, in whole blocks
+    tpot: float  # s of a step with these samples in it
+    cost: float  # s of all their steps, and of what others' take longer
+
+
+def overlap(worker: Worker, asked: Asked) -> int:
+    """Returns how many leading tokens of the prompt lie on the worker, in whole blocks."""
+    size = worker.record.block_tokens
+    return size * worker.kept.blocks(asked.keys.get(size, ()))
+
+
+def computed(worker: Worker, asked: Asked, backlog: Backlog, elapsed: float) -> Computed:
+    """Predicts the prompt's computation on this worker; its last token is always computed."""
+    start = min(overlap(worker, asked), asked.tokens - 1)
+    tokens = asked.tokens - start
+    ttft = first_token_seconds(worker.costs, backlog, tokens, start, elapsed)
+    return Computed(worker, tokens, start, ttft, worker.costs.prompt_seconds(tokens, pairs_of(start, tokens)))
+
+
+def on_prefill(worker: Worker, asked: Asked, now: float) -> Computed:
+    """Predicts the prompt's computation on a prefill worker."""
+    return computed(worker, asked, *worker.backlog(now))
+
+
+def on_decode(worker: Worker, asked: Asked, now: float) -> Decoded:
+    """Predicts the answer's decoding on a decode worker."""
+    backlog, elapsed = worker.backlog(now)
+    costs, running = worker.costs, backlog.sequences
+    before = costs.decode_seconds(running, backlog.context)
+    tpot = costs.decode_seconds(running + asked.samples, backlog.context + asked.samples * asked.tokens)
+    cost = LATER * asked.output_tokens * (asked.samples * tpot + running * (tpot - before))
+    return Decoded(worker, backlog, elapsed, asked.tokens - overlap(worker, asked), tpot, cost)
+
+
+def handed_over(first: Computed, second: Decoded) -> float:
+    """Predicts the cost of a pair: KV moves while the prompt is computed, and what is left of it delays the answer."""
+    rate = next(
+        (link.bytes_per_second for link in first.worker.record.links if link.peer == second.worker.record.epoch), 0.0
+    )
+    size = second.missing * first.worker.record.memory.token_bytes
+    moving = transfer_seconds(size, rate) if rate else 0.0  # a link that was never used is taken for a fast one
+    return first.ttft + max(0.0, moving - first.seconds) + second.cost
+
+
+def alone(second: Decoded, asked: Asked) -> tuple[Computed, float] | None:
+    """Predicts the short path on a decode worker, and its cost; None where it would slow those who run too much."""
+    worker, backlog = second.worker, second.backlog
+    own = computed(worker, asked, backlog, second.elapsed)
+    costs, running = worker.costs, backlog.sequences
+    chunk = costs.chunk(running, backlog.context)
+    slower = costs.decode_seconds(running, backlog.context) + costs.prompt_token * min(own.tokens, chunk)
+    if running and slower > asked.tpot:
+        return None
+    share = ONCE if own.tokens <= chunk else 1.0
+    return own, own.ttft + share * max(1, running) * own.seconds + second.cost
+
+
+def promising(workers: Sequence[Worker], asked: Asked, most: int) -> list[Worker]:
+    """Returns at most `most` of many workers: half of them by the KV that they have, the others by their load."""
+    if len(workers) <= most:
+        return list(workers)
+    near = sorted(workers, key=lambda worker: -overlap(worker, asked))[: most // 2]
+    free = sorted((worker for worker in workers if worker not in near), key=lambda worker: worker.load())
+    return near + free[: most - len(near)]

@@ -1,0 +1,41 @@
+"""Says what is asked of the router, and what it has chosen."""
+
+from collections.abc import Mapping
+from math import inf
+from typing import NamedTuple
+
+
+class Route(NamedTuple):
+    """Names the workers of an attempt by their epochs; `prefill` is empty on the short path."""
+
+    prefill: str
+    decode: str
+
+    def workers(self) -> tuple[str, ...]:
+        """Returns both epochs, or the only one."""
+        return (self.prefill, self.decode) if self.prefill else (self.decode,)
+
+    def first(self) -> str:
+        """Returns the epoch of the worker whose stream the job goes to."""
+        return self.prefill or self.decode
+
+
+class Asked(NamedTuple):
+    """Says what the router has to know of samples that share a prompt."""
+
+    tokens: int  # of the prompt, with what earlier attempts have emitted
+    adapter: str = ""  # its digest
+    keys: Mapping[int, tuple[int, ...]] = {}  # of the prompt's full blocks, by their size; see `prompt_keys`
+    samples: int = 1
+    output_tokens: int = 128  # of each sample, as far as one can tell
+    tpot: float = inf  # s for each output token that those who run may be slowed down to by the short path
+
+
+class Choice(NamedTuple):
+    """Holds a route, and what is expected of it."""
+
+    route: Route
+    tokens: int  # of the prompt that the first worker has to compute
+    start: int  # tokens before those, whose KV it has
+    ttft: float | None = None  # s from now to the first token; None: nobody knows
+    tpot: float | None = None  # s of a step of the decode worker then, likewise

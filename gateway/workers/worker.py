@@ -1,0 +1,107 @@
+"""Holds what this gateway knows of one worker: its record, its newest figures, what it was sent since, and its KV."""
+
+from typing import NamedTuple
+
+from core.costs.backlog import Backlog
+from core.costs.steps import StepCosts
+from core.ids import NO_TICKET, Ticket
+from core.kv.spec import blocks_for
+from core.redis.records import WorkerRecord
+from gateway.workers.kept_blocks import KeptBlocks
+
+Placed = tuple[str, int]
+"""Names what was sent to a worker: a request's id, and the number of its attempt."""
+
+
+class Sent(NamedTuple):
+    """Describes a prompt that a worker is to compute, and may not know of yet."""
+
+    tokens: int  # that it has to compute
+    start: int  # tokens before those, whose KV it has
+    ticket: Ticket = NO_TICKET  # of its job on the worker's stream; NO_TICKET: it is not there yet
+
+
+class Worker:
+    """Holds what this gateway knows of one worker: its latest record, and the sequences that it was given since."""
+
+    def __init__(self, record: WorkerRecord) -> None:
+        self.record = record
+        self.ours = 0  # sequences of this gateway in progress there
+        self.usable = False  # whether requests may go there
+        self.late = False  # it, or its engine, should have answered by now: requests go there if nobody else is there
+        self.kept = KeptBlocks()  # which blocks' KV it has
+        self._others = record.load.running + record.load.waiting  # sequences of other gateways
+        self._backlog: Backlog | None = None  # as its newest Pong has it
+        self._reported_at = 0.0  # when that came, local time, s
+        self._sent: dict[Placed, Sent] = {}  # prompts that are not part of its backlog yet
+        self._coming: dict[Placed, int] = {}  # tokens of sequences whose KV will be handed over to it
+
+    def renew(self, record: WorkerRecord) -> None:
+        """Takes a newer record. What it counts beyond this gateway's own sequences belongs to other gateways."""
+        if record.load != self.record.load:
+            self._others = max(0, record.load.running + record.load.waiting - self.ours)
+        self.record = record
+
+    def load(self) -> int:
+        """Returns the number of sequences there: ours counted exactly, and others' as last reported."""
+        return self.ours + self._others
+
+    def has(self, adapter: str) -> bool:
+        """Returns whether requests with this adapter's digest may go there; the empty one is the model alone."""
+        return not adapter or any(held.digest == adapter for held in self.record.adapters)
+
+    def full(self, tokens: int) -> bool:
+        """Returns whether a sequence of so many tokens would have to wait for KV blocks."""
+        load = self.record.load
+        free = load.blocks_total - load.blocks_used if self._backlog is None else self._backlog.free_blocks
+        coming = self._coming.values()
+        return sum(blocks_for(each, self.record.block_tokens) for each in (tokens, *coming)) > free
+
+    def kv_use(self) -> float:
+        """Returns the share of its KV blocks that are in use, 0 to 1."""
+        load = self.record.load
+        return load.blocks_used / load.blocks_total if load.blocks_total else 0.0
+
+    # what it has before it ------------------------------------------------------------------------------------------
+
+    @property
+    def costs(self) -> StepCosts:
+        """Returns what its steps cost, as it has last said."""
+        return self.record.load.costs
+
+    def reports(self, backlog: Backlog, taken: Ticket, now: float) -> None:
+        """Takes its newest figures; jobs up to the ticket `taken` are part of them."""
+        self._backlog, self._reported_at = backlog, now
+        self._sent = {
+            placed: sent for placed, sent in self._sent.items() if sent.ticket == NO_TICKET or sent.ticket > taken
+        }
+
+    def computes(self, placed: Placed, tokens: int, start: int) -> None:
+        """Notes that it will be sent a prompt, of which it has to compute `tokens` tokens behind `start`."""
+        self._sent[placed] = Sent(tokens, start)
+
+    def queued(self, placed: Placed, ticket: Ticket) -> None:
+        """Notes the ticket of a prompt that it was sent."""
+        if (sent := self._sent.get(placed)) is not None:
+            self._sent[placed] = sent._replace(ticket=ticket)
+
+    def awaits(self, placed: Placed, tokens: int) -> None:
+        """Notes that a sequence of so many tokens will be handed over to it."""
+        self._coming[placed] = tokens
+
+    def settles(self, placed: Placed) -> None:
+        """Notes that it has what was sent or handed over to it, or never will: its own figures say the rest."""
+        self._sent.pop(placed, None)
+        self._coming.pop(placed, None)
+
+    def backlog(self, now: float) -> tuple[Backlog, float]:
+        """Returns what it has before it, with what this gateway has sent since, and the s since it has said so."""
+        if self._backlog is not None:
+            backlog, elapsed = self._backlog, max(0.0, now - self._reported_at)
+        else:
+            backlog, elapsed = self.record.load.backlog, 0.0
+        if self._sent:
+            backlog = backlog.and_prompts([(sent.tokens, sent.start) for sent in self._sent.values()])
+        if self._coming:
+            backlog = backlog.and_sequences(len(self._coming), sum(self._coming.values()))
+        return backlog, elapsed

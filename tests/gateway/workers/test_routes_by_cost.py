@@ -1,0 +1,220 @@
+"""Routes by cost, as a table: who waits least, who has the KV, what running sequences would lose, what is too old."""
+
+import struct
+from collections import Counter
+from math import inf
+
+import pytest
+
+from core.costs.backlog import Backlog
+from core.costs.steps import StepCosts
+from core.ids import NO_TICKET, Ticket
+from core.messages.gateway import NOT_HEARD, KeyNews
+from core.redis.records import KVLink, Load, Memory, Role, WorkerRecord
+from gateway.workers.route import Asked, Route
+from gateway.workers.router import MOST, Router
+from gateway.workers.worker import Worker
+
+COSTS = StepCosts(
+    step=0.010, prompt_token=0.001, pair=1e-7, sequence=0.001, context_token=1e-6, most_tokens=512, target=0.050
+)
+"""1,000 prompt tokens a second: a prompt of 500 tokens takes half a second, a step of a few sequences some 15 ms."""
+BLOCK = 16
+NOW = 100.0
+
+
+def worker(
+    epoch: str,
+    role: Role,
+    backlog: Backlog | None = None,
+    *,
+    has: int = 0,
+    costs: StepCosts = COSTS,
+    rates: dict[str, float] | None = None,
+    content: str = "c",
+) -> Worker:
+    """`has`: leading blocks of the prompt. `rates`: of its links, bytes per second."""
+    links = [KVLink(peer, "tcp", True, "none", rate) for peer, rate in (rates or {}).items()]
+    record = WorkerRecord(
+        epoch, role, "", "", "m", "f", content, BLOCK, 8192, "cpu", "fp32", 0.0,
+        load=Load(blocks_total=1000, costs=costs), memory=Memory(token_bytes=1000), links=links,
+    )  # fmt: skip
+    found = Worker(record)
+    found.usable = True
+    found.reports(backlog or Backlog(free_blocks=1000), NO_TICKET, NOW)
+    found.kept.take(KeyNews(NOT_HEARD, 1, struct.pack(f"<{has}Q", *range(has)), b"", 0, 1))
+    return found
+
+
+def asked(tokens: int, *, tpot: float = inf, output: int = 20) -> Asked:
+    return Asked(tokens, keys={BLOCK: tuple(range(tokens // BLOCK))}, output_tokens=output, tpot=tpot)
+
+
+def busy(tokens: int = 0, sequences: int = 0, free: int = 1000, age_ms: float = 0.0) -> Backlog:
+    return Backlog(
+        prompts=tokens > 0, tokens=tokens, sequences=sequences, context=100 * sequences, free_blocks=free, age_ms=age_ms
+    )
+
+
+def picked_from(workers: list[Worker], what: Asked, now: float = NOW, avoid: tuple[str, ...] = ()) -> Route:
+    """The pair that is chosen where a decode worker computes no prompts."""
+    choice = Router(hand_off_always=True).pick(workers, what, now, avoid)
+    assert choice is not None
+    return choice.route
+
+
+P: Role = "prefill"
+D: Role = "decode"
+ROWS: dict[str, tuple[list[Worker], Asked, Route]] = {
+    "an idle pair computes and decodes apart": (
+        [worker("p", P), worker("d", D)], asked(500), Route("p", "d"),
+    ),
+    "a long queue is avoided": (
+        [worker("p1", P, busy(2000)), worker("p2", P, busy(300)), worker("d", D, busy(0, 2))], asked(500),
+        Route("p2", "d"),
+    ),
+    "KV is worth as much of a queue as it saves": (
+        [worker("p1", P, busy(300), has=30), worker("p2", P), worker("d", D, busy(0, 2))], asked(500),
+        Route("p1", "d"),
+    ),
+    "… and no more": (
+        [worker("p1", P, busy(600), has=30), worker("p2", P), worker("d", D, busy(0, 2))], asked(500),
+        Route("p2", "d"),
+    ),
+    "a batch that is small is decoded with": (
+        [worker("p", P), worker("d1", D, busy(0, 40)), worker("d2", D, busy(0, 4))], asked(500), Route("p", "d2"),
+    ),
+    "KV on the decode worker need not move": (
+        [worker("p", P, rates={"d1": 1e5, "d2": 1e5}), worker("d1", D, busy(0, 8)),
+         worker("d2", D, busy(0, 9), has=12)],
+        asked(500), Route("p", "d2"),
+    ),
+    "a slow link is avoided": (
+        [worker("p", P, rates={"d1": 1e5, "d2": 1e8}), worker("d1", D, busy(0, 4)), worker("d2", D, busy(0, 5))],
+        asked(500), Route("p", "d2"),
+    ),
+    "a chat's next turn is computed where all but its end lies": (
+        [worker("p", P, has=20), worker("d1", D, busy(0, 1), has=30), worker("d2", D, busy(0, 1))], asked(500),
+        Route("", "d1"),
+    ),
+    "… though others decode there, if it is little": (
+        [worker("p", P, has=20), worker("d1", D, busy(0, 6), has=31), worker("d2", D, busy(0, 6))], asked(500),
+        Route("", "d1"),
+    ),
+    "… but not for what each of many would lose": (
+        [worker("p", P, has=20), worker("d1", D, busy(0, 40), has=30), worker("d2", D, busy(0, 40))], asked(500),
+        Route("p", "d1"),
+    ),
+    "… nor where it slows those who run beyond the objective": (
+        [worker("p", P, has=20), worker("d1", D, busy(0, 1), has=30)], asked(500, tpot=0.020), Route("p", "d1"),
+    ),
+    "… nor where it is full": (
+        [worker("p", P, has=20), worker("d1", D, busy(0, 1, free=31), has=30), worker("d2", D)], asked(500),
+        Route("p", "d2"),
+    ),
+    "a decode worker computes what would wait long": (
+        [worker("p", P, busy(5000)), worker("d", D)], asked(100), Route("", "d"),
+    ),
+    "KV passes only where it means the same": (
+        [worker("p", P, content="a"), worker("q", P, content="b"), worker("d", D, content="a")], asked(100),
+        Route("p", "d"),
+    ),
+    "without a prefill worker nobody's objective counts": (
+        [worker("d1", D, busy(0, 30)), worker("d2", D, busy(0, 20))], asked(500, tpot=0.001), Route("", "d2"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_cheapest_route_is_taken(row: str) -> None:
+    workers, what, route = ROWS[row]
+    for order in (workers, workers[::-1]):
+        choice = Router().pick(order, what, NOW)
+        assert choice is not None and choice.route == route
+
+
+def test_a_choice_says_what_is_to_be_computed_and_when_it_is_there() -> None:
+    workers = [worker("p", P, busy(200), has=30), worker("d", D, busy(0, 4))]
+    choice = Router(hand_off_always=True).pick(workers, asked(500), NOW)
+    assert choice is not None and (choice.tokens, choice.start) == (20, 480)
+    assert choice.ttft == pytest.approx(0.010 + 0.220 + 1e-7 * 20 * 490.5)
+    assert choice.tpot == pytest.approx(0.010 + 5 * 0.001 + 900e-6)
+    whole = Router().pick(workers, asked(480), NOW)
+    assert whole is not None and (whole.tokens, whole.start) == (1, 479), "the last token is always computed"
+
+
+def test_hand_off_always_means_always() -> None:
+    workers = [worker("p", P, busy(5000)), worker("d", D, has=30)]
+    short, pair = (Router(always).pick(workers, asked(500), NOW) for always in (False, True))
+    assert short is not None and short.route == Route("", "d")
+    assert pair is not None and pair.route == Route("p", "d")
+
+
+def test_who_is_late_or_avoided_or_full_is_chosen_if_nobody_else_is_there() -> None:
+    workers = [worker("p1", P), worker("p2", P, busy(3000)), worker("d", D, busy(0, 30))]
+    workers[0].late = True
+    assert picked_from(workers, asked(500)) == Route("p2", "d")
+    workers[0].late = False
+    assert picked_from(workers, asked(500), avoid=("p1",)) == Route("p2", "d")
+    assert picked_from(workers[::2], asked(500), avoid=("p1", "d")) == Route("p1", "d")
+
+
+def test_equals_take_turns_and_what_was_sent_counts_at_once() -> None:
+    router = Router(hand_off_always=True)
+    workers = [worker("p1", P), worker("p2", P), worker("d1", D), worker("d2", D)]
+    by_epoch = {one.record.epoch: one for one in workers}
+    picked: Counter[str] = Counter()
+    for number in range(40):
+        choice = router.pick(workers, asked(500), NOW)
+        assert choice is not None
+        by_epoch[choice.route.prefill].computes((f"r{number}", 1), choice.tokens, choice.start)
+        by_epoch[choice.route.decode].awaits((f"r{number}", 1), 500)
+        picked.update(choice.route.workers())
+    assert set(picked.values()) == {20}
+
+
+def test_what_was_sent_counts_until_the_worker_tells_of_it() -> None:
+    one = worker("p", P)
+    for number, ticket in enumerate((Ticket(5, 0), Ticket(6, 0), NO_TICKET)):
+        one.computes((f"r{number}", 1), 100, 0)
+        one.queued((f"r{number}", 1), ticket)
+    assert one.backlog(NOW)[0].tokens == 300
+    one.reports(busy(100), Ticket(5, 0), NOW + 1)
+    backlog, elapsed = one.backlog(NOW + 1.5)
+    assert (backlog.tokens, elapsed) == (300, 0.5), "100 that it tells of, and the two that it does not"
+    one.settles(("r1", 1))
+    assert one.backlog(NOW + 1)[0].tokens == 200
+
+
+def test_old_figures_are_aged() -> None:
+    """Reported 2 s ago, a queue of 2 s is done; one that was reported just now is not."""
+    workers = [worker("p1", P, busy(2000)), worker("p2", P, busy(1000)), worker("d", D, busy(0, 30))]
+    assert picked_from(workers, asked(500)).prefill == "p2"
+    workers[1].reports(busy(1000), NO_TICKET, NOW + 2)
+    assert picked_from(workers, asked(500), NOW + 2).prefill == "p1"
+
+
+def test_samples_that_are_coming_count_as_running_and_their_blocks_as_taken() -> None:
+    workers = [worker("p", P), worker("d1", D, busy(free=50)), worker("d2", D, busy(0, 3))]
+    assert picked_from(workers, asked(400)).decode == "d1"
+    workers[1].awaits(("r", 1), 500)
+    assert workers[1].full(400) and not workers[1].full(200)
+    assert picked_from(workers, asked(400)).decode == "d2"
+    workers[1].settles(("r", 1))
+    assert not workers[1].full(400)
+
+
+def test_of_many_those_that_promise_most_are_looked_at() -> None:
+    workers = [worker(f"p{n:02}", P, busy(4000)) for n in range(2 * MOST)] + [worker("d", D, busy(0, 30))]
+    workers[7] = worker("p07", P, busy(300), has=30)
+    assert picked_from(workers, asked(500)).prefill == "p07"
+    workers[9].ours, workers[9]._backlog = -1, busy(0)
+    workers[7].kept.take(KeyNews(1, 2, b"", struct.pack("<30Q", *range(30))))
+    assert picked_from(workers, asked(500)).prefill == "p09"
+
+
+def test_unknown_costs_leave_it_to_load() -> None:
+    workers = [worker("p1", P, busy(9000)), worker("p2", P, costs=StepCosts()), worker("d", D)]
+    workers[1].ours = 3
+    choice = Router().pick(workers, asked(500), NOW)
+    assert choice is not None and choice.route == Route("p1", "d") and choice.ttft is None

@@ -1,0 +1,117 @@
+"""Keeps which full blocks' KV this worker has: all keys, the last changes in order, and what each gateway has heard.
+
+Every change has a number. A gateway that has heard all up to one of the last changes gets those behind it, in messages
+that tell of each key only what became of it in the end; any other gets all keys, in pieces, and then goes on from
+there. To hear a change twice is no harm: the last word on every key stays the same. So where a gateway says that it
+has heard less than it was sent, it is sent from there again. Pure: time is an argument.
+"""
+
+from collections.abc import Iterable
+
+from core.kv.block_hash import SHORT
+from core.messages.gateway import KEYS_IN_MESSAGE, NOT_HEARD, KeyNews
+
+MOST_KEYS = 1 << 16
+"""Keys that gateways are told of; when there are more, they are told that the oldest of them are lost."""
+MOST_CHANGES = 1 << 14
+"""Changes that are remembered in order; whoever has heard less of them than that gets all keys."""
+PATIENCE = 1.0
+"""Seconds after which what was sent should have been heard."""
+
+
+class _Follower:
+    """Keeps what one gateway was sent."""
+
+    def __init__(self) -> None:
+        self.at = NOT_HEARD  # it was sent all changes up to this one
+        self.whole: list[KeyNews] = []  # pieces of all keys that it is still to be sent, the next one last
+        self.mark = NOT_HEARD  # a change that it should hear of …
+        self.marked_at = float("-inf")  # … in some time from here on, s
+
+
+class KeyLog:
+    """Takes changes, and gives each gateway what it has to hear next."""
+
+    def __init__(self) -> None:
+        self._keys: dict[bytes, None] = {}  # the oldest first
+        self._changes: list[tuple[bytes, bool]] = []  # the last ones: a key, and whether it is kept
+        self.number = 0  # of the last change
+        self._followers: dict[str, _Follower] = {}
+
+    def change(self, kept: bytes, lost: bytes) -> None:
+        """Takes joined short keys of blocks that this worker has now, and of those that it has not any more."""
+        for key in _keys(lost):
+            if key in self._keys:
+                del self._keys[key]
+                self._note(key, False)
+        for key in _keys(kept):
+            if key in self._keys:
+                continue
+            self._keys[key] = None
+            self._note(key, True)
+            if len(self._keys) > MOST_KEYS:
+                oldest = next(iter(self._keys))
+                del self._keys[oldest]
+                self._note(oldest, False)
+        if len(self._changes) > 2 * MOST_CHANGES:
+            del self._changes[:-MOST_CHANGES]
+
+    def _note(self, key: bytes, kept: bool) -> None:
+        self.number += 1
+        self._changes.append((key, kept))
+
+    def heard(self, gateway: str, upto: int, now: float) -> None:
+        """Takes note of what a gateway says that it has heard; it is sent again what it should have heard long ago."""
+        follower = self._followers.setdefault(gateway, _Follower())
+        if follower.whole:
+            return
+        if upto >= follower.mark:
+            follower.mark, follower.marked_at = follower.at, now
+        elif now >= follower.marked_at + PATIENCE:
+            follower.at = upto if upto <= self.number else NOT_HEARD
+            follower.mark, follower.marked_at = self.number, now
+
+    def forget(self, gateways: Iterable[str]) -> None:
+        """Forgets gateways that are gone."""
+        for gateway in gateways:
+            self._followers.pop(gateway, None)
+
+    def owed(self, gateway: str) -> KeyNews | None:
+        """Returns what a gateway has to hear next, the same until it was sent; None: nothing."""
+        follower = self._followers.get(gateway)
+        if follower is None:
+            return None
+        if not follower.whole and follower.at < self.number - len(self._changes):  # NOT_HEARD is below all
+            follower.whole = self._whole()
+        if follower.whole:
+            return follower.whole[-1]
+        return self._since(follower.at) if follower.at < self.number else None
+
+    def sent(self, gateway: str, news: KeyNews, now: float) -> None:
+        """Notes that a gateway was sent what `owed` has returned."""
+        follower = self._followers[gateway]
+        if follower.whole:
+            follower.whole.pop()
+            follower.mark, follower.marked_at = news.upto, now
+            if follower.whole:
+                return
+        follower.at = news.upto
+
+    def _since(self, at: int) -> KeyNews:
+        """Returns the changes behind number `at`, as many as a message holds."""
+        first = at - (self.number - len(self._changes))
+        part = dict(self._changes[first : first + KEYS_IN_MESSAGE])  # of each key the last word
+        kept = b"".join([key for key, here in part.items() if here])
+        lost = b"".join([key for key, here in part.items() if not here])
+        return KeyNews(at, min(self.number, at + KEYS_IN_MESSAGE), kept, lost)
+
+    def _whole(self) -> list[KeyNews]:
+        """Returns all keys in pieces, the first one last."""
+        keys, size = b"".join(self._keys), KEYS_IN_MESSAGE * SHORT
+        parts = [keys[at : at + size] for at in range(0, len(keys), size)] or [b""]
+        pieces = [KeyNews(NOT_HEARD, self.number, part, b"", at, len(parts)) for at, part in enumerate(parts)]
+        return pieces[::-1]
+
+
+def _keys(joined: bytes) -> list[bytes]:
+    return [joined[at : at + SHORT] for at in range(0, len(joined), SHORT)]
