@@ -2,7 +2,8 @@
 
     scale = max(|x|) / largest,   q = round(x / scale)
 
-for each vector of one block of a layer, such as a KV head's keys: `int8` (largest 127, an error of at most scale / 2)
+for each part of each vector of one block of a layer, such as a KV head's keys, or a latent vector and the rotated key
+behind it, which differ in size and have a scale each: `int8` (largest 127, an error of at most scale / 2)
 or `fp8` (e4m3, largest 448, an error of at most |x| / 16, or scale / 1024 where that is more; Micikevicius et al.,
 "FP8 Formats for Deep Learning", 2022, https://arxiv.org/abs/2209.05433). Rounding is to the nearest, ties to even, and
 a zero has no sign. A scale is never below fp32's least normal number, so zeros stay zeros. What is not finite becomes
@@ -15,6 +16,7 @@ run ahead, which that allows, and writes never do. Programs for different moves 
 Bytes are moved as words of eight: a block of a layer is a multiple of that. The null block must not be written.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -92,37 +94,47 @@ def copy(pool: Tensor, sources: Tensor, targets: Tensor, *, config: Config | Non
     )
 
 
-def encode(layer: Tensor, blocks: Tensor, code: Code, *, config: Config | None = None) -> tuple[Tensor, Tensor]:
-    """Encodes blocks of one layer of a pool with a scale for each block and vector.
+def encode(
+    layer: Tensor, blocks: Tensor, code: Code, parts: Sequence[int] = (), *, config: Config | None = None
+) -> tuple[Tensor, Tensor]:
+    """Encodes blocks of one layer of a pool with a scale for each block, vector and part of it.
 
     Args:
         layer: `[blocks, vectors, block, dim]` fp32, bf16 or fp16, contiguous.
         blocks: `[n]` int64, contiguous.
         code: `fp8` or `int8`.
+        parts: values of a vector, those together that share a scale, `dim` in all; empty: all of them.
 
-    Returns values `[n, vectors, block, dim]` in fp8 (e4m3) or int8, and scales `[n, vectors]` fp32.
+    Returns values `[n, vectors, block, dim]` in fp8 (e4m3) or int8, and scales `[n, vectors, parts]` fp32.
 
-    Example: layer `[1000, 16, 16, 128]`, blocks `[7, 8, 3]`, code `int8` give `[3, 16, 16, 128]` and `[3, 16]`.
+    Example: layer `[1000, 16, 16, 128]`, blocks `[7, 8, 3]`, code `int8` give `[3, 16, 16, 128]` and `[3, 16, 1]`.
     """
     _, vectors, block, dim = layer.shape
     _check(layer, blocks)
-    assert not unsupported(block, dim, code, layer.device)
+    widths = tuple(parts) or (dim,)
+    assert sum(widths) == dim and not unsupported(block, max(widths), code, layer.device)
     dtype, largest = FORMATS[code]
     values = torch.empty((len(blocks), *layer.shape[1:]), dtype=dtype, device=layer.device)
-    scales = torch.empty(values.shape[:-2], dtype=torch.float32, device=layer.device)
+    scales = torch.empty((*values.shape[:-2], len(widths)), dtype=torch.float32, device=layer.device)
     config = config or _measured(code, layer[None])
-    _encode[(len(blocks), vectors)](
-        layer,
-        blocks,
-        values,
-        scales,
-        LARGEST=largest,
-        SIZE=block * dim,
-        TILE=power_of_two(block * dim),
-        enable_fp_fusion=False,  # a fused multiply-add would round once where the reference rounds twice
-        num_warps=config.warps,
-        num_stages=config.stages,
-    )
+    for part, width in enumerate(widths):
+        _encode[(len(blocks), vectors)](
+            layer,
+            blocks,
+            values,
+            scales,
+            LARGEST=largest,
+            BLOCK=block,
+            DIM=dim,
+            FIRST=sum(widths[:part]),
+            WIDTH=width,
+            PART=part,
+            PARTS=len(widths),
+            TILE=power_of_two(block * width),
+            enable_fp_fusion=False,  # a fused multiply-add would round once where the reference rounds twice
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
     return values, scales
 
 
@@ -206,20 +218,27 @@ def _encode(
     values: tl.tensor,
     scales: tl.tensor,
     LARGEST: tl.constexpr,
-    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DIM: tl.constexpr,
+    FIRST: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PART: tl.constexpr,
+    PARTS: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
     index, vector, vectors = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     place = tl.load(blocks + index) * vectors + vector
     target = index * vectors + vector
     element = tl.arange(0, TILE)
-    inside = element < SIZE
-    found = tl.load(layer + place * SIZE + element, mask=inside, other=0.0).to(tl.float32)
+    inside = element < BLOCK * WIDTH
+    if WIDTH != DIM:
+        element = element // WIDTH * DIM + FIRST + element % WIDTH
+    found = tl.load(layer + place * (BLOCK * DIM) + element, mask=inside, other=0.0).to(tl.float32)
     found = tl.where(tl.abs(found) < float("inf"), found, 0.0)
     scale = tl.maximum(tl.div_rn(tl.max(tl.abs(found), 0), LARGEST), LEAST)
     rounded = _rounded(found * tl.div_rn(1.0, scale), LARGEST)
-    tl.store(values + target * SIZE + element, rounded.to(values.dtype.element_ty), mask=inside)
-    tl.store(scales + target, scale)
+    tl.store(values + target * (BLOCK * DIM) + element, rounded.to(values.dtype.element_ty), mask=inside)
+    tl.store(scales + target * PARTS + PART, scale)
 
 
 @triton.jit
@@ -242,10 +261,16 @@ def reference(pool: Tensor, blocks: Tensor) -> Tensor:
     return pool[:, blocks].transpose(0, 1).contiguous()
 
 
-def reference_encode(layer: Tensor, blocks: Tensor, code: Code) -> tuple[Tensor, Tensor]:
+def reference_encode(layer: Tensor, blocks: Tensor, code: Code, parts: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
     """Computes what `encode` gives, by torch's operators."""
+    split = layer[blocks].split(list(parts) or layer.shape[-1], -1)
+    values, scales = zip(*(_reference_part(part, code) for part in split), strict=True)
+    return torch.cat(values, -1), torch.stack(scales, -1)
+
+
+def _reference_part(part: Tensor, code: Code) -> tuple[Tensor, Tensor]:
     dtype, largest = FORMATS[code]
-    found = layer[blocks].float()
+    found = part.float()
     found = torch.where(found.isfinite(), found, 0.0)
     highest = found.abs().amax((-1, -2))
     # By a tensor: on a GPU torch divides by a number by multiplying with its inverse.

@@ -95,9 +95,11 @@ class Encode:
     heads: Heads
     block: int = BLOCK
     target: Target | None = None
+    parts: tuple[int, ...] = ()  # values of a head that share a scale; empty: all of them
 
     def __str__(self) -> str:
         more = f", blocks of {self.block}" if self.block != BLOCK else ""
+        more += f", parts of {' and '.join(map(str, self.parts))}" if self.parts else ""
         return f"encode {self.blocks} blocks as {self.code}{more}, {self.heads}"
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
@@ -107,15 +109,19 @@ class Encode:
         values = self.blocks * layer[0].numel()
 
         def run(config: Config | None) -> tuple[Tensor, Tensor]:
-            return encode(layer, blocks, self.code, config=config)
+            return encode(layer, blocks, self.code, self.parts, config=config)
+
+        def peer() -> tuple[Tensor, Tensor]:
+            return reference_encode(layer, blocks, self.code, self.parts)
 
         def check(config: Config | None) -> None:
-            (found, scales), (expected, expected_scales) = run(config), reference_encode(layer, blocks, self.code)
+            (found, scales), (expected, expected_scales) = run(config), peer()
             assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8)), "other bytes"
             close(scales, expected_scales)
 
-        moved = values * (dtype.itemsize + 1) + SCALE_BYTES * values // (self.block * self.heads.dim)
-        return Case(run, check, bytes=moved, peers={"operators": lambda: reference_encode(layer, blocks, self.code)})
+        scales = values // (self.block * self.heads.dim) * max(1, len(self.parts))
+        moved = values * (dtype.itemsize + 1) + SCALE_BYTES * scales
+        return Case(run, check, bytes=moved, peers={"operators": peer})
 
 
 def made_pool(layers: int, blocks: int, heads: Heads, block: int, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -139,10 +145,12 @@ SHAPES: Mapping[Size, Sequence[Move | Encode]] = {
     "tiny": [
         *(Move(what, 3, 2, Heads(4, 2, 16), block=8) for what in ("gather", "scatter")),
         *(Encode(code, 3, Heads(4, 2, 16), block=8) for code in CODES),
+        Encode("int8", 3, Heads(4, 2, 24), block=8, parts=(20, 4)),
         Move("copy", 3, 2, Heads(4, 2, 16)),
     ],
     "compiled": [
         *(Move(what, 4, 2, Heads(4, 2, dim), block) for what in ("gather", "scatter") for dim, block in ODD),
         *(Encode(code, 4, Heads(4, 2, dim), block) for code in CODES for dim, block in ODD),
+        *(Encode(code, 4, Heads(16, 1, 576), parts=(512, 64)) for code in CODES),  # latent vectors and their keys
     ],
 }

@@ -63,11 +63,11 @@ class KVGroup(Struct, frozen=True):
         return self.block_bytes // (self.block_tokens * self.vectors * VALUE_BYTES[dtype])
 
     def wire_bytes(self, codec: Codec, dtype: str) -> int:
-        """Returns the bytes of a layer's block on its way. With a codec: a byte a value and a scale a vector."""
+        """Returns the bytes of a layer's block on its way. With a codec: a byte a value, a scale a vector's part."""
         if codec == "none":
             return self.block_bytes
         assert dtype not in QUANTIZED, "what is quantized passes as it lies"
-        return self.block_bytes // VALUE_BYTES[dtype] + self.vectors * SCALE_BYTES
+        return self.block_bytes // VALUE_BYTES[dtype] + self.vectors * max(1, len(self.parts)) * SCALE_BYTES
 
 
 class KVSpec(Struct, frozen=True):
@@ -142,9 +142,10 @@ class KVSpec(Struct, frozen=True):
 class WireForm(Struct, frozen=True):
     """Says what a block's bytes are on their way: those of the sender's pool, or what a codec made of them.
 
-    With a codec a block of a layer is its scales, fp32 `[vectors]`, and its values, a byte each,
-    `[vectors, block_tokens, width]`: int8, or fp8 e4m3. value = scale * byte. A quantized pool has none: its blocks
-    travel as they lie (`engine/model/kv_layout.py`).
+    With a codec a block of a layer is its scales, fp32 `[vectors, parts]`, and its values, a byte each,
+    `[vectors, block_tokens, width]`: int8, or fp8 e4m3. value = scale * byte, with the scale of the value's part of its
+    vector (`KVGroup.parts`). A quantized pool has no codec: its blocks travel as they lie
+    (`engine/model/kv_layout.py`).
     """
 
     dtype: str  # number format of the sender's pool

@@ -1,5 +1,6 @@
 """Says how a backend converts KV blocks to the forms they travel in, and where a payload's tokens belong."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,17 +25,18 @@ class Landing:
 class BlockCodec(Protocol):
     """Converts blocks of one layer of a pool, `[blocks, vectors, block, width]` in fp32, bf16 or fp16.
 
+    `parts` are those values of a vector that share a scale, as `KVGroup.parts` has them; empty: all of them do.
     Called by the I/O thread: nothing here starts threads, as only the engine's may.
     """
 
-    def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:
+    def encode(self, layer: Tensor, blocks: Tensor, codec: Codec, parts: Sequence[int] = ()) -> Tensor:
         """Encodes `blocks`, int64 on the layer's device, as uint8 `[blocks, bytes]` in the form of `codec`, not none.
 
         It rounds as `kernels.block_copy` does: to the nearest, ties to even; what is not finite is 0.
         """
         ...
 
-    def decode(self, payload: Tensor, landing: Landing, layer: Tensor) -> None:
+    def decode(self, payload: Tensor, landing: Landing, layer: Tensor, parts: Sequence[int] = ()) -> None:
         """Writes tokens of uint8 `[blocks, bytes]`, on the layer's device, to their places.
 
         Values are rounded to the nearest, ties to even; those that are in the pool's format stay as they are.
@@ -42,10 +44,12 @@ class BlockCodec(Protocol):
         ...
 
 
-def bytes_of(form: WireForm, vectors: int, width: int) -> int:
+def bytes_of(form: WireForm, vectors: int, width: int, parts: Sequence[int] = ()) -> int:
     """Returns the bytes of one block of one layer in a form, which has `width` values for each token and vector."""
     values = vectors * form.block_tokens * width
-    return values * VALUE_BYTES[form.dtype] if form.codec == "none" else vectors * SCALE_BYTES + values
+    if form.codec == "none":
+        return values * VALUE_BYTES[form.dtype]
+    return vectors * max(1, len(parts)) * SCALE_BYTES + values
 
 
 def landing_of(piece: Piece, count: int, block_tokens: int) -> Landing | None:

@@ -32,6 +32,7 @@ class DeviceBytes:
         self._layers: dict[int, Tensor] = {}
         for group, tensor in zip(spec.groups, tensors, strict=True):
             self._layers |= zip(group.layers, tensor, strict=True)
+        self._parts = [group.parts for group in spec.groups]
         self._mover = mover
         self._codec = codec
         self._block_tokens = spec.groups[0].block_tokens
@@ -88,7 +89,7 @@ class DeviceBytes:
             if codec == "none":
                 found = self._mover.gather(self._layers[layer][None], self._index(blocks))
             else:
-                found = self._codec.encode(self._layers[layer], self._index(blocks), codec)
+                found = self._codec.encode(self._layers[layer], self._index(blocks), codec, self._parts[group])
             staging = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
             staging.copy_(found, non_blocking=True)
         self._stream.synchronize()
@@ -113,7 +114,7 @@ class DeviceBytes:
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             self._stream.wait_event(self._moved)
             found = staging.to(self._device, non_blocking=True).view(count, -1)
-            self._codec.decode(found, landing, self._layers[piece.layer])
+            self._codec.decode(found, landing, self._layers[piece.layer], self._parts[piece.group])
             self._landings.landed(piece.group, landing.blocks, self._stream.record_event())
 
     def _wait(self, landed: torch.cuda.Event | None) -> None:

@@ -50,7 +50,8 @@ class HostBytes:
 
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
         if codec != "none":
-            return [view_of(self._codec.encode(self._layers[layer], torch.tensor(blocks, dtype=torch.int64), codec))]
+            index, parts = torch.tensor(blocks, dtype=torch.int64), self._groups[group].parts
+            return [view_of(self._codec.encode(self._layers[layer], index, codec, parts))]
         memory, size = self._memory[layer], self._groups[group].block_bytes
         return [memory[first * size : (last + 1) * size] for first, last in runs(blocks)]
 
@@ -63,4 +64,4 @@ class HostBytes:
         landing = landing_of(piece, count, layer.shape[-2])
         if landing is not None:
             self._aheads[piece.group].reach(max(landing.blocks))
-            self._codec.decode(tensor_over(frame).view(count, -1), landing, layer)
+            self._codec.decode(tensor_over(frame).view(count, -1), landing, layer, self._groups[piece.group].parts)

@@ -222,7 +222,7 @@ class KVPool:
         if form.dtype not in VALUE_BYTES or form.block_tokens < 1 or self.spec.quantized:
             raise MessageError(f"KV of {form.described()} cannot be converted to {self.spec.form().described()}")
         group = self.spec.groups[piece.group]
-        block_bytes = bytes_of(form, group.vectors, group.width(self.spec.dtype))
+        block_bytes = bytes_of(form, group.vectors, group.width(self.spec.dtype), group.parts)
         if not size or size % block_bytes:
             raise MessageError(f"a payload of {size} bytes, which is not in blocks of {block_bytes} bytes")
         self._bytes.convert(piece, size // block_bytes, payload)

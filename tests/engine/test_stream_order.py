@@ -103,7 +103,7 @@ class Worker:
                 self.pool.write(number, layer, own, [bytes(len(own) * group.block_bytes)])
             else:
                 form = WireForm(spec.dtype, group.block_tokens, codec)
-                size = bytes_of(form, group.vectors, group.width(spec.dtype))
+                size = bytes_of(form, group.vectors, group.width(spec.dtype), group.parts)
                 self.pool.convert(Piece(form, number, layer, own, 0, 0), [bytes(size * len(own))])
 
     def copy(self, source: int, target: int) -> None:

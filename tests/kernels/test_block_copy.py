@@ -55,7 +55,7 @@ def only_blocks(pool: Tensor, blocks: Tensor) -> Tensor:
 
 
 def decoded(values: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    return (values.float() * scales[..., None, None]).to(dtype)
+    return (values.float() * scales[..., None]).to(dtype)
 
 
 @pytest.mark.parametrize("shape", POOLS, ids=str)
@@ -92,7 +92,7 @@ def test_no_blocks_are_no_work(device: torch.device, dtype: torch.dtype) -> None
     copy(pool, none, none)
     assert torch.equal(pool, kept)
     values, scales = encode(pool[0], none, "int8")
-    assert values.shape == (0, *pool.shape[2:]) and scales.shape == (0, 4)
+    assert values.shape == (0, *pool.shape[2:]) and scales.shape == (0, 4, 1)
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -112,13 +112,32 @@ def test_codes_are_the_references_to_the_bit(
 
 
 @pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("parts", [(21, 6), (64, 16), (5, 7, 1)], ids=str)
+def test_parts_have_a_scale_each_and_keep_their_places(
+    parts: tuple[int, ...], code: Code, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Each part is what it would be as a vector of its own, though what stands behind is 16 times as large."""
+    layer = made_pool((5, 3, 16, sum(parts)), device, dtype)
+    layer[..., parts[0] :] *= 16
+    blocks = numbers(3, 1, device=device)
+    with poisoned():
+        values, scales = encode(only_blocks(layer[None], blocks)[0], blocks, code, parts)
+    expected, expected_scales = reference_encode(layer, blocks, code, parts)
+    assert torch.equal(scales, expected_scales) and torch.equal(bits(values), bits(expected))
+    assert scales.shape == (2, 3, len(parts))
+    alone = [reference_encode(part, blocks, code) for part in layer.split(parts, -1)]
+    assert torch.equal(bits(values), bits(torch.cat([codes for codes, _ in alone], -1)))
+    assert torch.equal(scales, torch.cat([scale for _, scale in alone], -1))
+
+
+@pytest.mark.parametrize("code", CODES)
 def test_values_come_back_within_half_a_step(code: Code, device: torch.device, dtype: torch.dtype) -> None:
     """Half a step of int8 is scale / 2; of fp8 |x| / 16, or scale / 1024 where its steps are even. Scale and quotient
     are rounded in fp32 (unit u: 4 u of the quotient, at most 448), what comes back to the pool's format."""
     layer = made_pool(POOLS[0], device, dtype)[0]
     values, scales = encode(layer, torch.arange(len(layer), device=device), code)
     exact, found = layer.double(), decoded(values, scales, dtype).double()
-    step = scales.double()[..., None, None]
+    step = scales.double()[..., None]
     half = step / 2 if code == "int8" else torch.maximum(exact.abs() / 16, step / 1024)
     unit = torch.finfo(torch.float32).eps / 2
     rounded = torch.finfo(dtype).eps / 2 * (exact.abs() + half) + torch.finfo(dtype).smallest_normal

@@ -1,6 +1,7 @@
 """Encodes and decodes KV blocks by the native operators of a CPU (`csrc/codec.c`), on the thread that calls."""
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,23 +19,27 @@ class NativeCodec:
     def __init__(self, native: ctypes.CDLL) -> None:
         self._native = native
 
-    def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:
-        pool = _pool(layer)
+    def encode(self, layer: Tensor, blocks: Tensor, codec: Codec, parts: Sequence[int] = ()) -> Tensor:
+        pool = _pool(layer, parts)
         assert blocks.dtype == torch.int64 and blocks.is_contiguous()
-        size = pool.vectors * (SCALE_BYTES + pool.block * pool.width)
+        size = pool.vectors * (pool.part_count * SCALE_BYTES + pool.block * pool.width)
         result = torch.empty((len(blocks), size), dtype=torch.uint8)
         self._native.baton_codec_encode(pool, blocks.data_ptr(), len(blocks), CODEC_FORMATS[codec], result.data_ptr())
         return result
 
-    def decode(self, payload: Tensor, landing: Landing, layer: Tensor) -> None:
+    def decode(self, payload: Tensor, landing: Landing, layer: Tensor, parts: Sequence[int] = ()) -> None:
         assert payload.is_contiguous()
         form, blocks = landing.form, (ctypes.c_int64 * len(landing.blocks))(*landing.blocks)
         source = CODEC_FORMATS[form.dtype if form.codec == "none" else form.codec]
         tokens = landing.first, landing.begin, landing.end
-        self._native.baton_codec_decode(_pool(layer), blocks, source, form.block_tokens, payload.data_ptr(), *tokens)
+        pool = _pool(layer, parts)
+        self._native.baton_codec_decode(pool, blocks, source, form.block_tokens, payload.data_ptr(), *tokens)
 
 
-def _pool(layer: Tensor) -> CodecPool:
+def _pool(layer: Tensor, parts: Sequence[int]) -> CodecPool:
     _, vectors, block, width = layer.shape
     assert layer.is_contiguous() and layer.is_cpu
-    return CodecPool(CODEC_FORMATS[dtype_name(layer.dtype)], vectors, block, width, layer.data_ptr())
+    sizes = tuple(parts) or (width,)
+    assert sum(sizes) == width
+    array = (ctypes.c_int64 * len(sizes))(*sizes)  # the structure keeps it
+    return CodecPool(CODEC_FORMATS[dtype_name(layer.dtype)], vectors, block, width, len(sizes), array, layer.data_ptr())

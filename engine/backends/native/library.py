@@ -63,7 +63,11 @@ class Heads(Structure):
 class CodecPool(Structure):
     """Mirrors `struct codec_pool` in codec.c: one layer of a pool."""
 
-    _fields_ = (*((name, c_int64) for name in ("format", "vectors", "block", "width")), ("layer", c_void_p))
+    _fields_ = (
+        *((name, c_int64) for name in ("format", "vectors", "block", "width", "part_count")),
+        ("parts", POINTER(c_int64)),
+        ("layer", c_void_p),
+    )
 
 
 class LinearArguments(Structure):

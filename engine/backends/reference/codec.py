@@ -5,7 +5,7 @@ pieces that PyTorch works through on the thread that calls, and without the oper
 rounding, and all that take an index.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -27,52 +27,71 @@ class ReferenceCodec:
     """See `engine.kv.codec.BlockCodec`."""
 
     @torch.inference_mode()
-    def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:
-        pool = layer.flatten(2)  # [blocks, vectors, values]
-        _, vectors, size = pool.shape
-        result = torch.empty((len(blocks), vectors * (SCALE_BYTES + size)), dtype=torch.uint8)
+    def encode(self, layer: Tensor, blocks: Tensor, codec: Codec, parts: Sequence[int] = ()) -> Tensor:
+        _, vectors, block_tokens, width = layer.shape
+        size, scale_bytes = block_tokens * width, max(1, len(parts)) * SCALE_BYTES  # of a vector
+        result = torch.empty((len(blocks), vectors * (scale_bytes + size)), dtype=torch.uint8)
         for row, block in zip(result, blocks.tolist(), strict=True):
-            scale_row = row[: vectors * SCALE_BYTES].view(vectors, SCALE_BYTES)
-            value_row = row[vectors * SCALE_BYTES :].view(vectors, size)
-            for part in _parts(vectors, size):
-                scales, values = encoded(pool[block, part], codec)
-                scale_row[part] = scales[:, None].view(torch.uint8)
-                value_row[part] = values.view(torch.uint8)
+            scale_row = row[: vectors * scale_bytes].view(vectors, scale_bytes)
+            value_row = row[vectors * scale_bytes :].view(vectors, block_tokens, width)
+            for some in _some_vectors(vectors, size):
+                scales, values = encoded(layer[block, some], codec, parts)
+                scale_row[some] = scales.view(torch.uint8)
+                value_row[some] = values.view(torch.uint8)
         return result
 
     @torch.inference_mode()
-    def decode(self, payload: Tensor, landing: Landing, layer: Tensor) -> None:
+    def decode(self, payload: Tensor, landing: Landing, layer: Tensor, parts: Sequence[int] = ()) -> None:
         _, vectors, block_tokens, width = layer.shape
-        scales, values = taken_apart(payload, landing, vectors)
+        scales, values = taken_apart(payload, landing, vectors, parts)
         for token, count in _runs(landing, block_tokens):
             source, away = divmod(token - landing.first, landing.form.block_tokens)
             block, there = divmod(token, block_tokens)
             target = layer[landing.blocks[block]]
-            for part in _parts(vectors, count * width):
-                found = values[source, part, away : away + count].view(dtype_of(landing))
+            for some in _some_vectors(vectors, count * width):
+                found = values[source, some, away : away + count].view(dtype_of(landing))
                 if scales is not None:
-                    found = found.float() * scales[source, part].view(torch.float32)[..., None]
-                target[part, there : there + count] = found.to(layer.dtype)
+                    found = scaled(found, scales[source, some].view(torch.float32)[:, None], parts)
+                target[some, there : there + count] = found.to(layer.dtype)
 
 
-def encoded(found: Tensor, codec: Codec) -> tuple[Tensor, Tensor]:
-    """Encodes `[…, vectors, values]` as fp32 scales `[…, vectors]` and values: to the bit as `kernels.block_copy`."""
+def encoded(found: Tensor, codec: Codec, parts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Encodes `[…, vectors, tokens, width]` as fp32 scales `[…, vectors, parts]` and values of the same shape.
+
+    They are to the bit what `kernels.block_copy` makes.
+    """
+    pairs = [_encoded_part(part, codec) for part in found.split(list(parts) or found.shape[-1], -1)]
+    values = torch.cat([values.view(torch.uint8) for _, values in pairs], -1)
+    return torch.stack([scale for scale, _ in pairs], -1), values.view(CODECS[codec][0])
+
+
+def _encoded_part(found: Tensor, codec: Codec) -> tuple[Tensor, Tensor]:
+    """Encodes `[…, tokens, values]` with one scale, fp32 `[…]`."""
     dtype, largest = CODECS[codec]
     found = found.float()
     found = torch.where(found.isfinite(), found, 0.0)
-    highest = found.abs().amax(-1)
+    highest = found.abs().flatten(-2).amax(-1)
     # By a tensor: on a GPU torch divides by a number by multiplying with its inverse.
     scales = (highest / torch.full_like(highest, largest)).clamp(min=torch.finfo(torch.float32).tiny)
-    scaled = found * (1 / scales)[..., None]
-    converted = ((scaled + ROUND) - ROUND if dtype == torch.int8 else scaled).to(dtype)
+    quotients = found * (1 / scales)[..., None, None]
+    converted = ((quotients + ROUND) - ROUND if dtype == torch.int8 else quotients).to(dtype)
     return scales, torch.where(converted.float() == 0, 0.0, converted.float()).to(dtype)  # zeros have no sign
 
 
-def taken_apart(payload: Tensor, landing: Landing, vectors: int) -> tuple[Tensor | None, Tensor]:
-    """Returns the bytes of scales `[blocks, vectors, 4]`, if any, and values `[blocks, vectors, tokens, bytes]`."""
-    scale_bytes = 0 if landing.form.codec == "none" else vectors * SCALE_BYTES
+def scaled(values: Tensor, scales: Tensor, parts: Sequence[int]) -> Tensor:
+    """Multiplies `[…, width]` by the fp32 scales `[…, parts]` of its parts."""
+    split = values.float().split(list(parts) or values.shape[-1], -1)
+    return torch.cat([part * scale[..., None] for part, scale in zip(split, scales.unbind(-1), strict=True)], -1)
+
+
+def taken_apart(payload: Tensor, landing: Landing, vectors: int, parts: Sequence[int]) -> tuple[Tensor | None, Tensor]:
+    """Returns the bytes of scales `[blocks, vectors, 4 parts]`, if any, and of values.
+
+    Those are `[blocks, vectors, tokens, bytes]`.
+    """
+    scale_bytes = 0 if landing.form.codec == "none" else vectors * max(1, len(parts)) * SCALE_BYTES
     values = payload[:, scale_bytes:].unflatten(1, (vectors, landing.form.block_tokens, -1))
-    return payload[:, :scale_bytes].unflatten(1, (vectors, SCALE_BYTES)) if scale_bytes else None, values
+    return payload[:, :scale_bytes].unflatten(1, (vectors, -1)) if scale_bytes else None, values
 
 
 def dtype_of(landing: Landing) -> torch.dtype:
@@ -90,6 +109,6 @@ def _runs(landing: Landing, block_tokens: int) -> Iterator[tuple[int, int]]:
         token += count
 
 
-def _parts(vectors: int, size: int) -> Iterator[slice]:
+def _some_vectors(vectors: int, size: int) -> Iterator[slice]:
     step = max(1, ALONE // size)
     return (slice(begin, begin + step) for begin in range(0, vectors, step))

@@ -1,5 +1,7 @@
 """Encodes KV blocks by a Triton kernel, which reads a block once. What lands is decoded by PyTorch's operators."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -12,10 +14,10 @@ class TritonCodec(DeviceCodec):
     """See `engine.kv.codec.BlockCodec`. What the kernel does not support goes PyTorch's way."""
 
     @torch.inference_mode()
-    def encode(self, layer: Tensor, blocks: Tensor, codec: Codec) -> Tensor:
+    def encode(self, layer: Tensor, blocks: Tensor, codec: Codec, parts: Sequence[int] = ()) -> Tensor:
         assert codec != "none"
-        block, dim = layer.shape[-2:]
-        if block_copy.unsupported(block, dim, codec, layer.device):
-            return super().encode(layer, blocks, codec)
-        values, scales = block_copy.encode(layer, blocks, codec)
-        return wire_form(scales, values.flatten(1))
+        block, widest = layer.shape[-2], max(parts or layer.shape[-1:])
+        if block_copy.unsupported(block, widest, codec, layer.device):
+            return super().encode(layer, blocks, codec, parts)
+        values, scales = block_copy.encode(layer, blocks, codec, parts)
+        return wire_form(scales, values)

@@ -254,7 +254,7 @@ def decoded(layer: Tensor, case: Arrival) -> Tensor:
         return layer[blocks].movedim(2, 1).flatten(0, 1)
     values, scales = reference_encode(layer, blocks, case.codec)
     assert scales is not None
-    return (values.float() * scales[..., None, None]).movedim(2, 1).flatten(0, 1)
+    return (values.float() * scales[..., None]).movedim(2, 1).flatten(0, 1)
 
 
 @pytest.mark.parametrize("block_codec", DECODERS)

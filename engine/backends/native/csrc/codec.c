@@ -1,9 +1,9 @@
 /* KV blocks on their way between pools: what a codec makes of them, and back from any form into any pool.
 
    A block of a layer is, in the pool, [vectors, block, width]: the keys, and the values, of each KV head. On the wire
-   it is the same in the sender's format and block size, or with a codec its scales, fp32 [vectors], and then a byte for
-   each value: scale = max(|x|) / largest, q = round(x / scale), x' = q scale (kernels/block_copy.py has the same
-   formula, engine/backends/reference/codec.py the reference). The I/O thread calls these: they share no work with other threads.
+   it is the same in the sender's format and block size, or with a codec its scales, fp32 [vectors, parts], and then a
+   byte for each value: scale = max(|x|) / largest over a part of a vector, q = round(x / scale), x' = q scale
+   (kernels/block_copy.py has the same formula, engine/backends/reference/codec.py the reference). The I/O thread calls these: they share no work with other threads.
 
    Every conversion is arithmetic on bits, without a branch, which the compiler makes vectors of. Denormal numbers are
    kept, so vector.h's `narrowed` does not serve here. Bytes on the wire may begin anywhere. */
@@ -19,9 +19,10 @@
 enum { FP16 = 2, INT8, FP8 }; /* beside `enum format`; the last two on the wire only */
 enum { SCALE = 4 };           /* bytes */
 
-/* One layer of a pool. */
+/* One layer of a pool. Of each vector's `width` values, the parts, which make up the whole, have a scale each. */
 struct codec_pool {
-    int64_t format, vectors, block, width;
+    int64_t format, vectors, block, width, part_count;
+    const int64_t *parts;
     char *layer;
 };
 
@@ -130,31 +131,38 @@ INLINE uint32_t finite_magnitude(int format, uint32_t bits)
     return either((bits & (sign - 1)) < infinite, bits & (sign - 1), 0);
 }
 
-/* `count` elements of a vector in `format`, as its scale and a byte each. */
-INLINE void encode(int format, int codec, const char *from, long count, char *scale_to, char *to)
+/* What has one scale: in each of `rows`, `stride` elements apart, the first `count`. */
+struct part {
+    long rows, stride, count;
+};
+
+/* A part in `format`, as its scale and a byte for each element. */
+INLINE void encode(int format, int codec, struct part part, const char *from, char *scale_to, char *to)
 {
     uint32_t highest = 0;
-    for (long i = 0; i < count; i++) {
-        const uint32_t magnitude = finite_magnitude(format, element(format, from, i));
-        highest = magnitude > highest ? magnitude : highest;
-    }
+    for (long row = 0; row < part.rows; row++)
+        for (long i = 0; i < part.count; i++) {
+            const uint32_t magnitude = finite_magnitude(format, element(format, from, row * part.stride + i));
+            highest = magnitude > highest ? magnitude : highest;
+        }
     float scale = value_of(format, highest) / (codec == INT8 ? 127.0f : 448.0f);
     scale = scale > FLT_MIN ? scale : FLT_MIN;
     memcpy(scale_to, &scale, SCALE);
     const float inverse = 1.0f / scale;
-    for (long i = 0; i < count; i++) {
-        const uint32_t bits = element(format, from, i);
-        const uint32_t magnitude = finite_magnitude(format, bits);
-        const uint32_t negative = format == FP32 ? bits >> 31 : bits >> 15;
-        const float scaled = value_of(format, magnitude) * inverse;
-        if (codec == INT8) {
-            const int32_t whole = (int32_t)(bits_of(scaled + 8388608.0f) - bits_of(8388608.0f)); /* 2^23's unit is 1 */
-            to[i] = (char)((whole ^ -(int32_t)negative) + (int32_t)negative); /* -whole, if it is negative */
-        } else {
-            const uint32_t rounded = reduced(bits_of(scaled), 20, 120, 0x3c800000, 0x1p-9f); /* 2^-6 and below */
-            to[i] = (char)(rounded | either(rounded != 0, negative << 7, 0));
+    for (long row = 0; row < part.rows; row++, from += part.stride * size_of(format), to += part.stride)
+        for (long i = 0; i < part.count; i++) {
+            const uint32_t bits = element(format, from, i);
+            const uint32_t magnitude = finite_magnitude(format, bits);
+            const uint32_t negative = format == FP32 ? bits >> 31 : bits >> 15;
+            const float scaled = value_of(format, magnitude) * inverse;
+            if (codec == INT8) {
+                const int32_t whole = (int32_t)(bits_of(scaled + 8388608.0f) - bits_of(8388608.0f)); /* 2^23's unit: 1 */
+                to[i] = (char)((whole ^ -(int32_t)negative) + (int32_t)negative); /* -whole, if it is negative */
+            } else {
+                const uint32_t rounded = reduced(bits_of(scaled), 20, 120, 0x3c800000, 0x1p-9f); /* 2^-6 and below */
+                to[i] = (char)(rounded | either(rounded != 0, negative << 7, 0));
+            }
         }
-    }
 }
 
 INLINE void decode(int format, int form, const char *from, float scale, long count, char *to)
@@ -189,26 +197,26 @@ INLINE void decode_any(int format, int form, const char *from, float scale, long
     }
 }
 
-static void encode_into(int format, int codec, const char *from, long count, char *scale, char *to)
+static void encode_into(int format, int codec, struct part part, const char *from, char *scale, char *to)
 {
     switch (format * 2 + (codec == FP8)) {
     case FP32 * 2:
-        encode(FP32, INT8, from, count, scale, to);
+        encode(FP32, INT8, part, from, scale, to);
         break;
     case FP32 * 2 + 1:
-        encode(FP32, FP8, from, count, scale, to);
+        encode(FP32, FP8, part, from, scale, to);
         break;
     case BF16 * 2:
-        encode(BF16, INT8, from, count, scale, to);
+        encode(BF16, INT8, part, from, scale, to);
         break;
     case BF16 * 2 + 1:
-        encode(BF16, FP8, from, count, scale, to);
+        encode(BF16, FP8, part, from, scale, to);
         break;
     case FP16 * 2:
-        encode(FP16, INT8, from, count, scale, to);
+        encode(FP16, INT8, part, from, scale, to);
         break;
     default:
-        encode(FP16, FP8, from, count, scale, to);
+        encode(FP16, FP8, part, from, scale, to);
     }
 }
 
@@ -226,15 +234,28 @@ static void decode_into(int format, int form, const char *from, float scale, lon
     }
 }
 
+/* What has one scale in `tokens` tokens of a vector: where there is one part, one row of all their values. */
+INLINE struct part part_of(const struct codec_pool *pool, long tokens, long part)
+{
+    if (pool->part_count == 1)
+        return (struct part){1, 0, tokens * pool->width};
+    return (struct part){tokens, pool->width, pool->parts[part]};
+}
+
 /* `count` blocks of the pool as `codec` (INT8 or FP8) has them, one behind the other. */
 EXPORT void baton_codec_encode(const struct codec_pool *pool, const int64_t *blocks, long count, int codec, char *to)
 {
-    const long vectors = pool->vectors, values = pool->block * pool->width, bytes = values * size_of(pool->format);
-    for (long i = 0; i < count; i++, to += vectors * (SCALE + values))
-        for (long vector = 0; vector < vectors; vector++)
-            encode_into(
-                pool->format, codec, pool->layer + (blocks[i] * vectors + vector) * bytes, values, to + vector * SCALE,
-                to + vectors * SCALE + vector * values);
+    const long vectors = pool->vectors, values = pool->block * pool->width, size = size_of(pool->format);
+    const long scales = pool->part_count * SCALE;
+    for (long i = 0; i < count; i++, to += vectors * (scales + values))
+        for (long vector = 0; vector < vectors; vector++) {
+            const char *from = pool->layer + (blocks[i] * vectors + vector) * values * size;
+            char *target = to + vectors * scales + vector * values;
+            for (long part = 0, first = 0; part < pool->part_count; first += pool->parts[part++])
+                encode_into(
+                    pool->format, codec, part_of(pool, pool->block, part), from + first * size,
+                    to + vector * scales + part * SCALE, target + first);
+        }
 }
 
 /* Blocks of `from_block` tokens in `form` (a format, or a codec), of which the first begins with token `first` of a
@@ -246,7 +267,8 @@ EXPORT void baton_codec_decode(
 {
     const long vectors = pool->vectors, width = pool->width, block = pool->block;
     const long size = size_of(pool->format), from_size = size_of(form);
-    const long scales = form == INT8 || form == FP8 ? vectors * SCALE : 0;
+    const int coded = form == INT8 || form == FP8;
+    const long vector_scales = coded ? pool->part_count * SCALE : 0, scales = vectors * vector_scales;
     const long from_bytes = scales + vectors * from_block * width * from_size;
     for (long token = begin, count; token < end; token += count) {
         const long away = (token - first) % from_block, there = token % block;
@@ -254,12 +276,21 @@ EXPORT void baton_codec_decode(
         char *target = pool->layer + table[token / block] * vectors * block * width * size;
         count = least(least(from_block - away, block - there), end - token);
         for (long vector = 0; vector < vectors; vector++) {
-            float scale = 1;
-            if (scales)
-                memcpy(&scale, source + vector * SCALE, SCALE);
-            decode_into(
-                pool->format, form, source + scales + (vector * from_block + away) * width * from_size, scale,
-                count * width, target + (vector * block + there) * width * size);
+            const char *values = source + scales + (vector * from_block + away) * width * from_size;
+            char *to = target + (vector * block + there) * width * size;
+            if (!coded) {
+                decode_into(pool->format, form, values, 1, count * width, to);
+                continue;
+            }
+            for (long number = 0, at = 0; number < pool->part_count; at += pool->parts[number++]) {
+                const struct part part = part_of(pool, count, number);
+                float scale;
+                memcpy(&scale, source + vector * vector_scales + number * SCALE, SCALE);
+                for (long row = 0; row < part.rows; row++) {
+                    const long place = row * part.stride + at;
+                    decode_into(pool->format, form, values + place, scale, part.count, to + place * size);
+                }
+            }
         }
     }
 }
