@@ -22,7 +22,7 @@ class Delivered(Struct, frozen=True):
     tokens_per_core_second: float  # in a window in which all streams ran
     core: float  # cores that the gateways used in that window
     tokens_per_event: float  # over the whole run
-    delay_p50_ms: float  # from a token's making to its receipt, over the whole run
+    delay_p50_ms: float  # from a token's making to its receipt, of those that were made in the window
     delay_p99_ms: float
     missing: int  # tokens that were made for streams and did not come
 
@@ -39,7 +39,7 @@ def delivered(checkout: Path, api: str, streams: int, rate: float, seconds: floa
             seen = saw()
         made = system.stop_workers()
     counted = sum(_until(one, ended) - _until(one, began) for one in seen)
-    late = delays(seen, made)
+    late = delays(seen, made, began, ended)
     return Delivered(
         streams=streams,
         tokens_per_core_second=counted / spent,
@@ -61,13 +61,13 @@ def added(checkout: Path, api: str, requests: int) -> float:
     return 1000 * median(waits[requests // 10 :])  # the first ones find nothing warm
 
 
-def delays(seen: Sequence[Seen], made: Mapping[str, Sequence[float]]) -> list[float]:
-    """Returns how long after its making each token was received, s."""
+def delays(seen: Sequence[Seen], made: Mapping[str, Sequence[float]], begin: float, end: float) -> list[float]:
+    """Returns how long after its making each token was received that was made in a window, s."""
     found = []
     for one in seen:
         begins, before = made[one.request], 0
         for at, count in zip(one.times, one.tokens, strict=True):
-            found += [at - begins[index] for index in range(before, count)]
+            found += [at - begins[index] for index in range(before, count) if begin <= begins[index] < end]
             before = count
     return found
 

@@ -30,6 +30,7 @@ from launcher.redis_server import redis_service
 
 HERE = Path(__file__).parent
 HOST = "127.0.0.1"
+WORKER = "simulated_worker.py"
 START_SECONDS = 120.0
 LOOK_SECONDS = 0.05
 WORD, TOKEN = " garden", 821  # a token of the demonstration model whose text nothing else in an answer has
@@ -123,10 +124,11 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
             stack.enter_context(child(words, directory / f"gateway-{number}.log", settings=settings))
             for number in range(shape.gateways)
         ]
+        own = checkout / "benchmarks" / "front" / WORKER  # it imports what that checkout has
         workers = []
         for number in range(shape.workers):
             phase = shape.pause * number / shape.workers
-            command = [sys.executable, str(HERE / "simulated_worker.py"), *shared, "--token", str(TOKEN)]
+            command = [sys.executable, str(own if own.exists() else HERE / WORKER), *shared, "--token", str(TOKEN)]
             command += ["--pause", str(shape.pause), "--phase", str(phase), "--made", str(directory / f"made-{number}")]
             log = directory / f"worker-{number}.log"
             workers.append(stack.enter_context(child(command, log, settings=settings)))
