@@ -133,8 +133,11 @@ class GatewayConnections:
                     backlog=status.backlog(),
                 )
                 await self._say(gateway, pong)
-            case Ask(key=key, next_index=next_index):
-                await self._answer(gateway, key, next_index)
+            case Ask(asked=asked):
+                for number, one in enumerate(asked, 1):
+                    await self._answer(gateway, one.key, one.next_index)
+                    if number % BATCH == 0:
+                        await asyncio.sleep(0)
             case Cancel(key=key):
                 await self._cancel(gateway, key)
             case Ended(key=key):

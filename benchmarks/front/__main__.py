@@ -23,7 +23,7 @@ PARTS = ("tokens", "streams", "idle", "gateways")
 def main() -> int:
     """Prints a table for each part."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.front", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=PARTS, metavar="PART", help=f"{', '.join(PARTS)}; none: all")
+    parser.add_argument("parts", nargs="*", type=_part, metavar="PART", help=f"{', '.join(PARTS)}; none: all")
     parser.add_argument("--baseline", type=Path, help="directory of another checkout, measured in turns with this one")
     parser.add_argument("--api", choices=list(APIS), default="chat")
     parser.add_argument("--rounds", type=int, default=3, help="turns, of which the median counts")
@@ -40,6 +40,12 @@ def main() -> int:
                 print(line, flush=True)
 
     return exit_status(work)
+
+
+def _part(name: str) -> str:
+    if name not in PARTS:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(PARTS)}")
+    return name
 
 
 def tokens(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:

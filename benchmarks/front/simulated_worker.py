@@ -27,6 +27,7 @@ from core.messages.gateway import (
     Hello,
     Ping,
     Pong,
+    Question,
     Stages,
     Started,
     Tokens,
@@ -128,19 +129,20 @@ class Worker:
                     living = self._ledger.cancel(key, time.time())
                     self._running.pop(key, None)
                     self._say(message.sender, Failed, key=key, reason="cancelled" if living else "unknown")
-                case Ask():
-                    self._asked(message)
+                case Ask(asked=asked):
+                    for one in asked:
+                        self._asked(message.sender, one)
                 case Ended(key=key):
                     self._ledger.acknowledged(key)
 
-    def _asked(self, message: Ask) -> None:
-        entry = self._ledger.ask(message.key, message.next_index)
+    def _asked(self, gateway: str, asked: Question) -> None:
+        entry = self._ledger.ask(asked.key, asked.next_index)
         if entry is None:
-            self._say(message.sender, Failed, key=message.key, reason="unknown", retryable=True)
+            self._say(gateway, Failed, key=asked.key, reason="unknown", retryable=True)
         elif entry.owed():
-            self._send(message.sender)
+            self._send(gateway)
         else:
-            self._say(message.sender, Alive, key=message.key, state="running")
+            self._say(gateway, Alive, key=asked.key, state="running")
 
     async def _step(self) -> None:
         while self._pause <= 0:

@@ -33,11 +33,21 @@ class Ping(Addressed, frozen=True, kw_only=True, tag="ping"):
     keys: int = NOT_HEARD  # number of the change of the worker's keys up to which all was heard
 
 
-class Ask(Addressed, frozen=True, kw_only=True, tag="ask"):
-    """Asks, after a gap or a silence, for this attempt's tokens from `next_index`, or how it stands."""
+MOST_ASKED = 256
+"""Attempts that one `Ask` names, at most."""
+
+
+class Question(Struct, frozen=True, array_like=True):
+    """Names an attempt, and the output index from which its tokens are wanted."""
 
     key: AttemptKey
     next_index: int
+
+
+class Ask(Addressed, frozen=True, kw_only=True, tag="ask"):
+    """Asks, after gaps or a silence, for these attempts' tokens, or how they stand. Each of them is answered."""
+
+    asked: Annotated[tuple[Question, ...], Meta(max_length=MOST_ASKED)]
 
 
 class Cancel(Addressed, frozen=True, kw_only=True, tag="cancel"):

@@ -9,6 +9,7 @@ from msgspec import structs
 from core.config import GatewayConfig
 from core.errors import QueueClosed, StoreUnavailable
 from core.ids import AttemptKey, Ticket
+from core.messages.gateway import Question
 from core.network.sealing import Sealer
 from core.redis.clients import Store
 from core.redis.queue import add_job
@@ -120,11 +121,16 @@ class Dispatch:
                 found.setdefault(sample.route.first(), set()).add(sample.attempt.ticket)
         return {worker: sorted(tickets) for worker, tickets in found.items()}
 
-    def ask(self, sample: Sample) -> None:
-        """Asks both workers of its attempt for the tokens behind those that have come."""
-        assert sample.attempt is not None
-        for worker in self._on(sample.attempt.route):
-            worker.ask(sample.attempt_key, len(sample.tokens))
+    def ask(self, samples: Iterable[Sample]) -> None:
+        """Asks both workers of each sample's attempt for the tokens behind those that have come: each worker once."""
+        questions: dict[str, list[Question]] = {}
+        for sample in samples:
+            assert sample.attempt is not None
+            for epoch in sample.attempt.route.workers():
+                questions.setdefault(epoch, []).append(Question(sample.attempt_key, len(sample.tokens)))
+        for epoch, asked in questions.items():
+            if worker := self._workers.get(epoch):
+                worker.ask(asked)
 
     # from workers ---------------------------------------------------------------------------------------------------
 

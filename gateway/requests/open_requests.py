@@ -193,6 +193,7 @@ class OpenRequests:
     def look(self, now: float) -> None:
         """Does everything that is due."""
         self._dispatch.send_cancels(now)
+        silent = []
         for stream in list(self._streams.values()):
             sample = stream.sample
             if sample.runs_well(now):
@@ -209,7 +210,8 @@ class OpenRequests:
                     again = self._add_again(request, sample.attempt)
                     self._tasks.start(self._guarded(again, request.trying(sample.attempt)))
                 case Due.ASK:
-                    self._dispatch.ask(sample)
+                    silent.append(sample)
+        self._dispatch.ask(silent)
 
     # attempts -------------------------------------------------------------------------------------------------------
 

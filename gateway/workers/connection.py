@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 import zmq
@@ -12,6 +13,7 @@ import zmq.asyncio
 from core.errors import MessageError
 from core.ids import NO_TICKET, AttemptKey
 from core.messages.gateway import (
+    MOST_ASKED,
     Alive,
     Ask,
     Cancel,
@@ -21,6 +23,7 @@ from core.messages.gateway import (
     Kept,
     Ping,
     Pong,
+    Question,
     Started,
     Tokens,
     ToWorker,
@@ -122,9 +125,10 @@ class WorkerConnection(Worker):
         self.usable = self.welcomed and self.liveness.takes_work
         self.late = self._overdue or self.liveness.health is Health.SUSPECT
 
-    def ask(self, key: AttemptKey, next_index: int) -> None:
-        """Asks for the tokens from output index `next_index`, or how the sequence stands."""
-        self._put(Ask(sender=self._gateway, receiver=self.epoch, key=key, next_index=next_index))
+    def ask(self, asked: Sequence[Question]) -> None:
+        """Asks for tokens of these attempts, or how they stand."""
+        for begin in range(0, len(asked), MOST_ASKED):
+            self._put(Ask(sender=self._gateway, receiver=self.epoch, asked=tuple(asked[begin : begin + MOST_ASKED])))
 
     def cancel(self, key: AttemptKey) -> None:
         """Says that attempts up to this one are dead."""

@@ -27,6 +27,7 @@ from core.messages.gateway import (
     Hello,
     Ping,
     Pong,
+    Question,
     Stages,
     Started,
     Tokens,
@@ -197,7 +198,8 @@ class Peer:
                     await self._cancelled(message)
                 case Ask():
                     self.asks.append(message)
-                    await self._asked(message)
+                    for one in message.asked:
+                        await self._asked(message.sender, one)
                 case Ended():
                     self.ends.append(message)
                     self.holding.pop(message.key.of, None)
@@ -221,18 +223,18 @@ class Peer:
             ),
         )
 
-    async def _asked(self, message: Ask) -> None:
-        name: dict[str, Any] = {"key": message.key}
-        ends: dict[str, Any] = {"sender": self.epoch, "receiver": message.sender}
-        sequence = self.holding.get(message.key.of)
+    async def _asked(self, gateway: str, asked: Question) -> None:
+        name: dict[str, Any] = {"key": asked.key}
+        ends: dict[str, Any] = {"sender": self.epoch, "receiver": gateway}
+        sequence = self.holding.get(asked.key.of)
         if self.faults.get("deaf_to_ask"):
             return
-        if sequence is None or sequence.job.attempt != message.key.attempt:
-            await self.say(message.sender, Failed(**ends, **name, reason="unknown", retryable=True))
-        elif message.next_index < sequence.sent:
-            await self._emit(sequence, message.next_index, sequence.sent)
+        if sequence is None or sequence.job.attempt != asked.key.attempt:
+            await self.say(gateway, Failed(**ends, **name, reason="unknown", retryable=True))
+        elif asked.next_index < sequence.sent:
+            await self._emit(sequence, asked.next_index, sequence.sent)
         else:
-            await self.say(message.sender, Alive(**ends, **name, state="running"))
+            await self.say(gateway, Alive(**ends, **name, state="running"))
 
     async def _take(self) -> None:
         while True:

@@ -23,6 +23,7 @@ from core.messages.gateway import (
     Hello,
     Ping,
     Pong,
+    Question,
     Tokens,
     Welcome,
 )
@@ -93,22 +94,22 @@ async def test_tokens_before_hello_wait_for_it(setting: Setting) -> None:
 
 async def test_asking_repeats_from_an_index_or_says_how_it_stands(setting: Setting) -> None:
     await setting.hello()
-    await setting.send(Ask(**ends(), key=KEY, next_index=0))
+    await setting.send(Ask(**ends(), asked=(Question(KEY, 0),)))
     unknown = await setting.receive()
     assert isinstance(unknown, Failed) and unknown.reason == "unknown"
     setting.ledger.begin(KEY, GATEWAY, 0, 1e12)
     setting.ledger.note(KEY, "decode")
-    await setting.send(Ask(**ends(), key=KEY, next_index=0))
+    await setting.send(Ask(**ends(), asked=(Question(KEY, 0),)))
     alive = await setting.receive()
     assert isinstance(alive, Alive) and alive.state == "decode"
     setting.ledger.emit(Emitted(KEY, 0, [5, 6], "stop"))
     await setting.connections._flush(GATEWAY)
     await setting.receive()
-    await setting.send(Ask(**ends(), key=KEY, next_index=1))
+    await setting.send(Ask(**ends(), asked=(Question(KEY, 1),)))
     again = await setting.receive()
     assert isinstance(again, Tokens) and again.emitted == [Emitted(KEY, 1, [6], "stop")]
     await setting.send(Ended(**ends(), key=KEY))
-    await setting.send(Ask(**ends(), key=KEY, next_index=1))
+    await setting.send(Ask(**ends(), asked=(Question(KEY, 1),)))
     forgotten = await setting.receive()
     assert isinstance(forgotten, Failed) and forgotten.reason == "unknown"
     assert setting.told == []
@@ -130,7 +131,7 @@ async def test_what_is_landing_is_alive_though_the_engine_has_not_begun_it(setti
     await setting.hello()
     setting.transfer.landing.add(KEY._replace(attempt=2))
     for attempt, state in ((2, "landing"), (1, None)):
-        await setting.send(Ask(**ends(), key=KEY._replace(attempt=attempt), next_index=0))
+        await setting.send(Ask(**ends(), asked=(Question(KEY._replace(attempt=attempt), 0),)))
         answer = await setting.receive()
         assert (answer.state if isinstance(answer, Alive) else None) == state
 
@@ -145,14 +146,14 @@ async def test_nothing_is_alive_that_waits_for_an_engine_that_hangs(setting: Set
     began = time.monotonic() - 1000.0
     setting.life.status.activity = Activity(1, began, "moving blocks", began)
     for sample in (0, 2, 1):
-        await setting.send(Ask(**ends(), key=KEY._replace(sample=sample), next_index=0))
+        await setting.send(Ask(**ends(), asked=(Question(KEY._replace(sample=sample), 0),)))
     alive = await setting.receive()
     assert isinstance(alive, Alive) and alive.state == HANDED_OFF
     await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=1))
     pong = await setting.receive()
     assert isinstance(pong, Pong) and pong.step_due_ms < 0
     setting.life.status.activity = None
-    await setting.send(Ask(**ends(), key=KEY, next_index=0))
+    await setting.send(Ask(**ends(), asked=(Question(KEY, 0),)))
     assert isinstance(await setting.receive(), Alive)
 
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from core.ids import LAST_TICKET, AttemptKey
-from core.messages.gateway import Alive, Ask, Ping, Pong, Started
+from core.messages.gateway import Alive, Ask, Ping, Pong, Question, Started
 from core.messages.job import DecodeJob, Prompt
 from core.messages.sampling import Limits, Sampling
 from core.network.sealing import Sealer
@@ -75,7 +75,7 @@ async def test_a_gateway_learns_which_jobs_are_taken_and_which_are_in_line(setti
     assert heard.taken == tickets[4]
     assert [each for each in setting.told if isinstance(each, Submit)] == [Submit(job(n)) for n in range(5)]
     key = AttemptKey("gateway-1", 0, 1)
-    await setting.send(Ask(sender=GATEWAY, receiver=WORKER, key=key, next_index=0))
+    await setting.send(Ask(sender=GATEWAY, receiver=WORKER, asked=(Question(key, 0),)))
     answer = await setting.receive()
     assert isinstance(answer, Alive) and answer.key == key, "what the engine has in its own queue is alive"
     status.draining = True

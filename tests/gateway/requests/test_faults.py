@@ -170,7 +170,7 @@ async def test_a_worker_that_stalls_and_is_asked(serve: Serve) -> None:
     decode = await running.add("decode", stalls_at=5)
     task = asyncio.create_task(running.chat())
     await until(lambda: len(decode.asks) >= 1, "a question")
-    assert decode.asks[0].next_index == 5
+    assert decode.asks[0].asked[0].next_index == 5
     assert len(running.gateway.requests) == 1
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -442,3 +442,14 @@ async def test_a_bug_in_a_retry_ends_its_request_at_once(
     assert answer.status_code == 500 and answer.json()["error"]["code"] == "internal_error"
     assert "a bug of the dispatch" in caplog.text and "Traceback" in caplog.text
     assert not running.gateway.requests._tasks and not len(running.gateway.requests)
+
+
+async def test_silent_samples_are_asked_for_in_one_message(serve: Serve) -> None:
+    running = await serve()
+    decode = await running.add("decode", stalls_at=3)
+    task = asyncio.create_task(running.chat(n=3))
+    await until(lambda: [len(one.sample.tokens) for one in _open(running)] == [3, 3, 3], "three tokens of each")
+    running.gateway.requests.look(time.monotonic() + 2.5)
+    await until(lambda: decode.asks, "a question")
+    assert [(one.key.sample, one.next_index) for one in decode.asks[0].asked] == [(0, 3), (1, 3), (2, 3)]
+    task.cancel()
