@@ -23,7 +23,6 @@ ROUND = tl.constexpr(1.5 * 2.0**23)
 """Added to a number below 2^22 and taken away again, it leaves the nearest integer, and the even one of two."""
 LEAST = tl.constexpr(2.0**-126)
 INFINITE = tl.constexpr(float("inf"))
-NAN = tl.constexpr(float("nan"))
 
 
 def block_of(pool: Tensor, *parts: int) -> int:
@@ -62,7 +61,8 @@ def scale_of(highest: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
     scale = tl.maximum(tl.div_rn(highest, LARGEST), LEAST)
     bits = scale.to(tl.uint32, bitcast=True)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).to(tl.float32, bitcast=True)
-    return tl.where(highest < INFINITE, rounded, NAN).to(tl.bfloat16)
+    # Not by a global: it would equal itself never, and Triton refuses globals that have changed since it compiled.
+    return tl.where(highest < INFINITE, rounded, float("nan")).to(tl.bfloat16)
 
 
 @triton.jit
