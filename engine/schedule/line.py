@@ -19,8 +19,8 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from core.costs.steps import pairs_of
+from core.shares import Shares
 from engine.schedule.sequence import Sequence
-from engine.schedule.shares import Shares
 
 LATE = 30.0  # s
 PRIORITY = 1.0  # s for each unit of priority …

@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from core.ids import AttemptKey
 from core.messages.job import Prompt
+from core.shares import QUANTUM
 from engine.schedule.line import LATE, MOST_PRIORITY, Line, urgency
 from engine.schedule.sequence import Sequence
-from engine.schedule.shares import QUANTUM
 
 NUMBERS = count(1)
 

@@ -1,0 +1,88 @@
+"""Shows who waits at the gate, in which order they are let in, and who is refused."""
+
+import asyncio
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import APIError
+from gateway.requests.gate import Gate, Waiting
+
+
+async def let_in(gate: Gate, waiting: Waiting, order: list[int], number: int) -> None:
+    """Plays a request: it goes when its turn has come."""
+    try:
+        while not gate.is_turn(waiting):
+            await gate.turn(waiting, 1e9, 0.0)
+        order.append(number)
+        gate.goes(waiting, 0.0)
+    finally:
+        gate.leave(waiting)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([1.0, 2.0, inf])), min_size=1, max_size=20))
+def test_a_tenants_are_let_in_by_when_they_are_due_and_as_they_came(come: list[tuple[str, float]]) -> None:
+    async def played() -> list[int]:
+        gate = Gate(100)
+        order: list[int] = []
+        waiting = [gate.enter(tenant, 1.0, 100, due, 0.0) for tenant, due in come]
+        await asyncio.gather(*[let_in(gate, each, order, number) for number, each in enumerate(waiting)])
+        assert not len(gate) and gate.is_turn(None)
+        return order
+
+    order = asyncio.run(played())
+    for tenant in "ab":
+        own = [number for number in order if come[number][0] == tenant]
+        assert own == sorted(own, key=lambda number: (come[number][1], number))
+    assert sorted(order) == list(range(len(come)))
+
+
+def test_tenants_take_turns() -> None:
+    async def played() -> list[int]:
+        gate = Gate(100)
+        order: list[int] = []
+        waiting = [gate.enter("many" if number < 30 else "few", 1.0, 600, inf, 0.0) for number in range(33)]
+        await asyncio.gather(*[let_in(gate, each, order, number) for number, each in enumerate(waiting)])
+        return order
+
+    order = asyncio.run(played())
+    assert max(order.index(number) for number in (30, 31, 32)) < 9
+
+
+async def test_where_the_line_is_full_the_largest_tenant_loses_its_last() -> None:
+    gate = Gate(4)
+    many = [gate.enter("many", 1.0, 1, inf, 0.0) for _ in range(4)]
+    with pytest.raises(APIError) as caught:
+        gate.enter("many", 1.0, 1, inf, 0.0)
+    assert caught.value.status == 429 and caught.value.retry_after
+    other = gate.enter("other", 1.0, 1, inf, 0.0)
+    with pytest.raises(APIError, match="4 requests wait"):
+        await gate.turn(many[-1], 1e9, 0.0)
+    assert len(gate) == 4 and other.refusal is None and not any(each.refusal for each in many[:-1])
+
+
+async def test_an_urgent_one_comes_before_who_has_less_of_a_hurry() -> None:
+    gate = Gate(2)
+    calm = gate.enter("", 1.0, 1, inf, 0.0)
+    assert gate.is_turn(calm) and not gate.is_turn(None)
+    urgent = gate.enter("", 1.0, 1, 2.0, 0.0)
+    assert gate.is_turn(urgent) and not calm.is_head.is_set()
+    gate.leave(urgent)
+    assert gate.is_turn(calm)
+
+
+def test_who_is_refused_is_told_a_moment_of_its_own() -> None:
+    async def told() -> list[float]:
+        gate = Gate(10)
+        waiting = [gate.enter("", 1.0, 1, inf, 0.0) for _ in range(10)]
+        for number, each in enumerate(waiting[:8]):  # one each 200 ms
+            gate.goes(each, 0.2 * number + 1)
+        return [gate.full(3.0).retry_after or 0.0 for _ in range(50)]
+
+    moments = asyncio.run(told())
+    assert moments == sorted(moments) and len(set(moments)) == 50
+    between = moments[1] - moments[0]
+    assert 0.05 < between < 0.2
+    assert moments[-1] == pytest.approx(moments[0] + 49 * between)
