@@ -348,7 +348,14 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     ] = "auto"
     request_timeout: Annotated[Seconds, Meta(description="seconds that a request may take in all")] = 600.0
     drain_seconds: Annotated[Seconds, Meta(description="seconds that answers in progress get at a shutdown")] = 10.0
-    max_requests: Annotated[Positive, Meta(description="answers in progress; more are refused with 429")] = 1024
+    max_requests: Annotated[Positive, Meta(description="answers in progress; more requests wait for their turn")] = 1024
+    max_waiting: Annotated[
+        Count,
+        Meta(
+            description="requests that wait for room, or for a moment at which they can keep their objective; more are "
+            "refused with 429"
+        ),
+    ] = 256
     max_samples: Annotated[Positive, Meta(description="largest n: answers to one prompt")] = 16
     max_body: Annotated[Bytes, Meta(description="largest request body")] = 4 << 20
     body_memory: Annotated[

@@ -62,7 +62,11 @@ class Serving:
         """Answers what was admitted, at once or with events, in the shape that `shape` makes. Raises `APIError`."""
         id, tokens = self.id_of(request), sum(prompt.reserved for prompt in admitted.prompts)
         request.state.told.update(await self.gateway.limiter.admit(caller(request), id, tokens))
-        open = await self.gateway.open(admitted.prompts, id, received, streaming)
+        try:
+            opening = self.gateway.open(admitted.prompts, id, received, streaming)
+            open = await until_gone(request.receive, opening)  # it may have to wait for its turn
+        except ClientGone:
+            return Response(status_code=GONE)
         streams = [stream for one in open for stream in one.streams]
         parsers = [admitted.parser() for _ in streams]
         if streaming:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec import structs
 
@@ -48,12 +48,19 @@ TAIL = 32  # tokens of a prompt in which it shows whether thinking has begun
 T = TypeVar("T")
 
 
+class InProgress(Sized, Protocol):
+    """Counts the answers in progress, and those that wait to be."""
+
+    def full(self) -> APIError:
+        """Returns the refusal of a request for which there is no room."""
+
+
 class Admission:
     """Checks requests and tokenizes them.
 
-    The length of `in_progress` is the number of answers in progress. `workers_context` returns the shortest limit among
-    the workers, in tokens, or 0 while there are none, `adapters` those that requests may name, and `block_sizes` the
-    tokens of a block of those workers that tell whose KV they have.
+    The length of `in_progress` is the number of answers in progress, or waiting to be. `workers_context` returns the
+    shortest limit among the workers, in tokens, or 0 while there are none, `adapters` those that requests may name, and
+    `block_sizes` the tokens of a block of those workers that tell whose KV they have.
     """
 
     def __init__(
@@ -63,7 +70,7 @@ class Admission:
         tokenizer: ModelTokenizer,
         grammars: GrammarChecks,
         tenants: Tenants,
-        in_progress: Sized,
+        in_progress: InProgress,
         workers_context: Callable[[], int],
         adapters: Callable[[], Mapping[str, HeldAdapter]],
         block_sizes: Callable[[], Collection[int]],
@@ -227,10 +234,10 @@ class Admission:
         if answers > most:
             what = name if samples > 1 else "prompt"
             raise conflict(f"{what}: this asks for {answers} answers, and {most} are allowed at a time", what)
-        present = len(self._in_progress) + self._admitting
-        if present + answers > most:
-            message = f"{present} answers are in progress, and {most} are allowed"
-            raise APIError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=1.0)
+        # Which of those that wait is refused for another one, the gate decides: some more get there.
+        waiting = self._config.max_waiting
+        if len(self._in_progress) + self._admitting + answers > most + waiting + waiting // 4:
+            raise self._in_progress.full()
         return answers
 
     def _adapter(self, body: SamplingFields) -> str:

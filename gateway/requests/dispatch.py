@@ -14,10 +14,11 @@ from core.network.sealing import Sealer
 from core.redis.clients import Store
 from core.redis.queue import add_job
 from core.redis.store import ServerClock
-from gateway.errors import unavailable
+from gateway.errors import APIError, unavailable
 from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import Attempt
 from gateway.requests.cancels import Cancels, Target
+from gateway.requests.entrance import Entrance, Visit
 from gateway.requests.request import Request
 from gateway.requests.sample import Sample
 from gateway.workers.connection import WorkerConnection
@@ -57,45 +58,70 @@ class Dispatch:
         self._tpot_ms = config.slo_tpot_ms  # ms that those who run may be slowed down to, unless they want less
         self._usual_output = USUAL_OUTPUT  # tokens of an answer, as a moving average
         self._metrics = metrics
+        self.entrance = Entrance(config)
         self._cancels = Cancels()
 
     # to workers -----------------------------------------------------------------------------------------------------
 
-    async def place(
-        self, request: Request, samples: Sequence[Sample], first: bool, avoid: Collection[str] = ()
-    ) -> None:
-        """Finds a route for these samples and adds one job for all of them, unless they end before.
+    async def begin(self, request: Request) -> None:
+        """Finds a route for a new request, when its turn has come, and adds one job for its samples, unless they end.
 
-        Raises `APIError`: a new request fails at once where there is no route; a retry waits for one.
+        Raises `APIError` where there is no route, or where it cannot keep its objective.
+        """
+        tries, avoid = TRIES, list[str]()
+        problem: APIError | None = None
+        with Visit(self.entrance, request) as visit:
+            while samples := [sample for sample in request.samples if not sample.ended]:
+                choice = self._choose(samples, avoid)
+                if choice is None or tries == 0:
+                    raise problem or self._no_worker(samples)
+                if not visit.may_begin(choice):
+                    await visit.wait()
+                    continue
+                problem = await self._try(request, samples, choice)
+                if problem is None:
+                    return
+                tries = tries - 1 if problem.code == "no_workers" else 0
+                avoid.append(choice.route.first())
+
+    async def place(self, request: Request, samples: Sequence[Sample], avoid: Collection[str] = ()) -> None:
+        """Finds a route for samples that are tried again, and adds one job for all of them, unless they end before.
+
+        Raises `APIError` where there has been no route for long.
         """
         until = min(samples[0].deadline, time.monotonic() + ROUTE_SECONDS)
-        tries = TRIES
         while samples := [sample for sample in samples if not sample.ended]:
-            adapter = samples[0].prompt.adapter
-            choice = self._router.pick(self._workers, self._asked(samples), time.monotonic(), avoid)
-            if choice is None:
-                what = "no worker with this adapter is ready" if adapter else "no worker is ready"
-                tries, problem = 0, unavailable(what, "no_workers", 2.0)
-            else:
-                route = choice.route
-                attempt = self._begin(request, samples, choice)
-                try:
-                    await self._add(request, attempt)
-                    return
-                except QueueClosed:
-                    avoid = (*avoid, route.first())
-                    tries, problem = tries - 1, unavailable("the chosen worker has left", "no_workers")
-                except StoreUnavailable:
-                    tries, problem = 0, unavailable("the queue is out of reach", "queue_unavailable", 2.0)
-                samples = request.trying(attempt)  # the others have ended, or are on their way already
-                for sample in samples:
-                    self.give_up(sample)
-                if not samples:
-                    return
-            if time.monotonic() > until or (first and tries <= 0):
+            choice = self._choose(samples, avoid)
+            problem = self._no_worker(samples) if choice is None else await self._try(request, samples, choice)
+            if problem is None:
+                return
+            if time.monotonic() > until:
                 raise problem
-            if not first:
-                await asyncio.sleep(ROUTE_EVERY)
+            if choice is not None:
+                avoid = (*avoid, choice.route.first())
+            await asyncio.sleep(ROUTE_EVERY)
+
+    def _choose(self, samples: Sequence[Sample], avoid: Collection[str]) -> Choice | None:
+        return self._router.pick(self._workers, self._asked(samples), time.monotonic(), avoid)
+
+    async def _try(self, request: Request, samples: Sequence[Sample], choice: Choice) -> APIError | None:
+        """Adds a job for these samples; returns why that was not possible, or None. The attempt is given up then."""
+        attempt = self._begin(request, samples, choice)
+        try:
+            await self._add(request, attempt)
+            return None
+        except QueueClosed:
+            problem = unavailable("the chosen worker has left", "no_workers")
+        except StoreUnavailable:
+            problem = unavailable("the queue is out of reach", "queue_unavailable", 2.0)
+        trying = request.trying(attempt)  # the others have ended, or are on their way already
+        for sample in trying:
+            self.give_up(sample)
+        return problem if trying else None
+
+    def _no_worker(self, samples: Sequence[Sample]) -> APIError:
+        what = "no worker with this adapter is ready" if samples[0].prompt.adapter else "no worker is ready"
+        return unavailable(what, "no_workers", 2.0)
 
     async def add_again(self, request: Request, attempt: Attempt) -> None:
         """Adds the same job once more; its worker drops what it has of it.
@@ -151,6 +177,7 @@ class Dispatch:
         """Ends its attempt, but not the sample; its workers are told, so that they free what they hold."""
         attempt = sample.abandon()
         if attempt is not None:
+            self.entrance.ends(sample)
             for worker in self._on(attempt.route):
                 worker.settles((sample.key.request, attempt.number))
             self._uncount(sample, sample.counted)
@@ -158,6 +185,7 @@ class Dispatch:
 
     def ended(self, sample: Sample, cancel: bool) -> None:
         """Tells its workers that it is over. Without `cancel` they know, and only wait for the acknowledgement."""
+        self.entrance.ends(sample)
         if sample.tokens:
             self._usual_output += FRESH * (len(sample.tokens) - self._usual_output)
             self._expect_answer(sample)
@@ -211,6 +239,7 @@ class Dispatch:
     def _begin(self, request: Request, samples: Sequence[Sample], choice: Choice) -> Attempt:
         route = choice.route
         attempt = request.begin(samples, route, time.monotonic())
+        self.entrance.begins(samples, route.decode)
         if choice.ttft is not None:
             attempt.predicted, attempt.expected = choice.ttft, self._metrics.predictions.expected(choice.ttft)
         self._metrics.placed("handoff" if route.prefill else "short")

@@ -127,7 +127,7 @@ class Gate:
         self._promised = max(self._promised, now + self._count * self._between) + self._between
         after = pause(self._promised - now)
         message = f"{self._count} requests wait, as many as may (--max-waiting); come back in {after:.2g} s"
-        return APIError(429, message, kind="rate_limit_error", code="too_many_waiting", retry_after=after)
+        return APIError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=after)
 
     def _choose(self) -> None:
         if not self._tenants:

@@ -57,6 +57,10 @@ class OpenRequests:
         """Returns the number of samples in progress."""
         return len(self._streams)
 
+    def full(self) -> APIError:
+        """Returns the refusal of a request for which there is no room, not even to wait."""
+        return self._dispatch.entrance.gate.full(time.monotonic())
+
     def records(self) -> Iterator[RequestRecord]:
         """Describes the requests in progress, as Redis shows them."""
         now, server = time.monotonic(), self._clock.server_now()
@@ -78,7 +82,7 @@ class OpenRequests:
         self._metrics.opened()
         request.queued_at = time.monotonic()
         try:
-            await self._dispatch.place(request, request.samples, first=True)
+            await self._dispatch.begin(request)
         except APIError as error:
             for stream in request.streams:
                 self._fail(stream, error)
@@ -245,7 +249,7 @@ class OpenRequests:
         if sample.ended:
             return
         try:
-            await self._dispatch.place(self._requests[sample.key.request], [sample], first=False, avoid=avoid)
+            await self._dispatch.place(self._requests[sample.key.request], [sample], avoid)
         except APIError as error:
             self._fail(stream, error)
 

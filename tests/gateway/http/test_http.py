@@ -100,7 +100,7 @@ async def test_workers_of_another_model_are_not_used(serve: Serve, tmp_path: Pat
 
 
 async def test_more_requests_than_allowed(serve: Serve) -> None:
-    running = await serve("prefill", max_requests=2)
+    running = await serve("prefill", max_requests=2, max_waiting=0)
     await running.add("decode", stalls_at=2)
     held = [asyncio.create_task(running.chat()) for _ in range(2)]
     await until(lambda: len(running.gateway.requests) == 2, "two requests")
@@ -113,6 +113,31 @@ async def test_more_requests_than_allowed(serve: Serve) -> None:
     await running.idle()
     running.peer("decode").faults.clear()
     assert (await running.chat()).status_code == 200
+
+
+async def test_requests_beyond_those_in_progress_wait_for_their_turn(serve: Serve) -> None:
+    running = await serve("prefill", "decode", max_requests=2)
+    running.peer("decode").faults.clear()
+    answers = await asyncio.gather(*[running.chat() for _ in range(20)])
+    assert [answer.status_code for answer in answers] == [200] * 20
+    assert not len(running.gateway.requests)
+
+
+async def test_a_client_that_leaves_the_line_makes_room(serve: Serve) -> None:
+    running = await serve("prefill", max_requests=1, max_waiting=1)
+    decode = await running.add("decode", stalls_at=2)
+    held, gone = asyncio.create_task(running.chat()), asyncio.create_task(running.chat())
+    await until(lambda: len(running.gateway.requests) == 2, "one in progress, one in line")
+    assert (await running.chat()).status_code == 429
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    await until(lambda: len(running.gateway.requests) == 1, "the other to leave")
+    waiting = asyncio.create_task(running.chat())
+    await until(lambda: len(running.gateway.requests) == 2, "another in line")
+    decode.faults.clear()
+    held.cancel()
+    assert (await waiting).status_code == 200, "whoever is in progress and leaves makes room as well"
+    await asyncio.gather(held, return_exceptions=True)
 
 
 async def test_the_record_of_a_finished_request(running: Running) -> None:

@@ -33,7 +33,7 @@ def busy(running: Running) -> Iterator[None]:
 
 
 async def test_prompts_that_wait_for_the_tokenizer_count_as_answers_in_progress(serve: Serve) -> None:
-    running = await serve("prefill", "decode", max_requests=2)
+    running = await serve("prefill", "decode", max_requests=2, max_waiting=0)
     with busy(running):
         waiting = [asyncio.create_task(running.post(PATH, prompt=WORDS, max_tokens=2)) for _ in range(2)]
         await until(lambda: admission(running)._admitting == 2, "two prompts to wait")
@@ -44,7 +44,7 @@ async def test_prompts_that_wait_for_the_tokenizer_count_as_answers_in_progress(
 
 
 async def test_a_client_that_leaves_gives_its_room_back(serve: Serve) -> None:
-    running = await serve("prefill", "decode", max_requests=1)
+    running = await serve("prefill", "decode", max_requests=1, max_waiting=0)
     with busy(running):
         waiting = asyncio.create_task(running.post(PATH, prompt=WORDS))
         await until(lambda: admission(running)._admitting == 1, "a prompt to wait")

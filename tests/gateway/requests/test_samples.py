@@ -346,7 +346,7 @@ async def test_the_largest_n_is_a_setting(serve: Serve) -> None:
 
 
 async def test_every_sample_counts_as_an_answer_in_progress(serve: Serve) -> None:
-    running = await serve("prefill", max_requests=4)
+    running = await serve("prefill", max_requests=4, max_waiting=0)
     await running.add("decode", stalls_at=2)
     held = asyncio.create_task(running.chat(n=3))
     await until(lambda: len(running.gateway.requests) == 3, "three samples")
