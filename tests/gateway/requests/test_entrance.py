@@ -1,0 +1,101 @@
+"""Shows when a new request may begin: by what its route is expected to give, who runs there, and who came before."""
+
+import time
+from typing import Any
+
+import pytest
+
+from core.config import GatewayConfig
+from core.ids import SampleKey
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
+from core.slo import NO_OBJECTIVE, Objective
+from gateway.errors import APIError
+from gateway.reports.metrics import Metrics
+from gateway.requests.entrance import Entrance, Visit
+from gateway.requests.request import Request
+from gateway.requests.sample import AdmittedPrompt, Sample
+from gateway.requests.stream import Stream
+from gateway.text.detokenizer import BytePieces
+from gateway.workers.route import Choice, Route
+
+ROUTE = Route("prefill", "decode")
+
+
+def entrance(**settings: Any) -> Entrance:
+    return Entrance(GatewayConfig(model="m", **settings))
+
+
+def request(name: str, objective: Objective = NO_OBJECTIVE, waited: float = 0.0, tenant: str = "") -> Request:
+    prompt = AdmittedPrompt(
+        Prompt([5, 6, 7], 3, tenant=tenant), Sampling(1), Limits(100), samples=1, objective=objective
+    )
+    received = time.monotonic() - waited
+    sample = Sample(SampleKey(name, 0), prompt, received + 100.0)
+    return Request([Stream(sample, BytePieces(chr).stream(), received, False, Metrics("m", []))])
+
+
+def choice(ttft: float | None, tpot: float | None) -> Choice:
+    return Choice(ROUTE, 3, 0, ttft, tpot)
+
+
+async def test_what_cannot_keep_its_objective_is_refused_at_once() -> None:
+    with Visit(entrance(), request("r", Objective(ttft_ms=500.0))) as visit, pytest.raises(APIError) as caught:
+        visit.may_begin(choice(3.0, 0.01))
+    error = caught.value
+    assert (error.status, error.code) == (429, "objective_out_of_reach")
+    assert error.retry_after == pytest.approx(3.1, abs=0.05)
+    assert "expected in 3.00 s" in error.message and "within 0.5 s" in error.message
+
+
+async def test_what_nobody_can_predict_goes() -> None:
+    with Visit(entrance(), request("r", Objective(ttft_ms=1.0, tpot_ms=1.0))) as visit:
+        assert visit.may_begin(choice(None, None))
+
+
+async def test_a_promise_to_one_holds_others_back() -> None:
+    of, promised = entrance(), request("r-1", Objective(tpot_ms=50.0))
+    of.begins(promised.samples, ROUTE.decode)
+    with Visit(of, request("r-2")) as visit:
+        assert not visit.may_begin(choice(0.1, 0.06)), "it would break the promise"
+        await visit.wait()
+        assert not visit.may_begin(choice(0.1, 0.06))
+        assert visit.may_begin(choice(0.1, 0.04)), "fewer are there"
+    of.ends(promised.samples[0])
+    with Visit(of, request("r-3")) as visit:
+        assert visit.may_begin(choice(0.1, 0.06)), "nobody wants anything any more"
+
+
+async def test_who_waits_is_not_passed_by_who_comes() -> None:
+    of = entrance(max_requests=1)
+    running = request("r-1")
+    of.begins(running.samples, ROUTE.decode)
+    with Visit(of, request("r-2")) as second, Visit(of, request("r-3")) as third:
+        assert not second.may_begin(choice(None, None))
+        await second.wait()
+        of.ends(running.samples[0])
+        assert not third.may_begin(choice(None, None)), "it came later"
+        assert second.may_begin(choice(None, None)) and not len(of.gate)
+
+
+async def test_who_waits_too_long_is_refused_although_it_is_not_its_turn() -> None:
+    of = entrance(max_requests=1)
+    of.begins(request("r-1").samples, ROUTE.decode)
+    patient, hasty = request("r-2", tenant="a"), request("r-3", Objective(ttft_ms=200.0), 0.19, tenant="b")
+    with Visit(of, patient) as first, Visit(of, hasty) as second:
+        await first.wait()
+        await second.wait()
+        with pytest.raises(APIError, match=r"within 0\.2 s"):
+            while not second.may_begin(choice(0.05, None)):
+                await second.wait()
+        assert len(of.gate) == 2
+    assert not len(of.gate), "who leaves is not in line"
+
+
+async def test_a_line_that_is_full_refuses() -> None:
+    of = entrance(max_requests=1, max_waiting=0)
+    of.begins(request("r-1").samples, ROUTE.decode)
+    with Visit(of, request("r-2")) as visit:
+        assert not visit.may_begin(choice(None, None))
+        with pytest.raises(APIError, match="--max-waiting"):
+            await visit.wait()
