@@ -123,7 +123,7 @@ def test_each_command_explains_its_options(command: str, capsys: pytest.CaptureF
 
 def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fly"]) == 2
-    assert capsys.readouterr().err == "error: 'fly' is no command of baton; there are: up, chat, test\n"
+    assert capsys.readouterr().err == "error: 'fly' is no command of baton; there are: up, chat, key, test\n"
 
 
 def test_the_launcher_starts_without_torch() -> None:
