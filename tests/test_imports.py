@@ -40,6 +40,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "errors": set(),
         "ids": set(),
         "scores": set(),
+        "shares": set(),
         "sizes": set(),
         "slo": {"errors"},
         "version": set(),
