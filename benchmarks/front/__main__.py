@@ -1,4 +1,4 @@
-"""Measures the front beside another checkout of it: `python -m benchmarks.front [tokens|streams|idle|gateways]`.
+"""Measures the front beside another checkout of it: `python -m benchmarks.front [PART …]`.
 
 Workers are simulated: real sockets, queue and ledger, tokens that cost nothing. The client only counts. Times are of
 one host's clock; what a gateway costs is its processor time, all threads. With `--baseline` a checkout of other code
@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
+from benchmarks.front.commands import asked, asked_lines, bodies, body_lines
 from benchmarks.front.measures import Delivered, added, delivered
 from benchmarks.front.system import APIS, Shape
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.python_path import ROOT
 from launcher.stages import Stages
 
-PARTS = ("tokens", "streams", "idle", "gateways")
+PARTS = ("tokens", "streams", "idle", "gateways", "commands")
 
 
 def main() -> int:
@@ -84,6 +85,12 @@ def gateways(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
     return [*lines, f"  tokens per core-second of two against one: {share:.2f}", ""]
 
 
+def commands(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
+    """Counts what a request asks of Redis, and measures what its body costs on the way."""
+    found = [line for name, checkout in sides.items() for line in asked_lines(name, asked(checkout))]
+    return [*found, *body_lines(bodies(sides["this code"])), ""]
+
+
 def _streamed(checkout: Path, options: argparse.Namespace, count: int, shape: Shape) -> Delivered:
     return delivered(checkout, options.api, count, options.rate, options.seconds, shape)
 
@@ -123,7 +130,7 @@ def _rate(found: Sequence[Delivered]) -> float:
     return median(one.tokens_per_core_second for one in found)
 
 
-_PARTS = {"tokens": tokens, "streams": streams, "idle": idle, "gateways": gateways}
+_PARTS = {"tokens": tokens, "streams": streams, "idle": idle, "gateways": gateways, "commands": commands}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -75,7 +75,7 @@ class Stream(asyncio.Protocol):
 async def ask(options: argparse.Namespace) -> list[Seen]:
     """Asks for all streams, `--together` of them at once, and returns what came."""
     loop = asyncio.get_running_loop()
-    body = options.body.encode()
+    body = options.body.read_bytes()
     head = f"POST {options.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     request = f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
     begun, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--path", required=True)
-    parser.add_argument("--body", required=True, help="JSON")
+    parser.add_argument("--body", type=Path, required=True, help="file of JSON")
     parser.add_argument("--word", required=True, help="the text of every token")
     parser.add_argument("--streams", type=int, required=True)
     parser.add_argument("--together", type=int, required=True, help="streams that are open at once")

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -52,6 +54,7 @@ class Shape:
     workers: int = 1
     gateways: int = 1
     pause: float = 0.1  # s between a worker's steps; 0: it answers at once
+    context: int = 0  # tokens of prompt and answer that the gateway lets through; 0: the demonstration model's own
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Front:
     """Holds a running system."""
 
     port: int
+    redis: str  # its URL
     gateways: Sequence[subprocess.Popen[str]]
     directory: Path
     stop_workers: Callable[[], dict[str, list[float]]]  # returns when each token was made, monotonic s, by request
@@ -69,14 +73,28 @@ class Front:
 
     @contextmanager
     def client(
-        self, api: str, streams: int, tokens: int, together: int = 0
+        self, api: str, streams: int, tokens: int, together: int = 0, wish: Mapping[str, Any] = MappingProxyType({})
     ) -> Iterator[tuple[subprocess.Popen[str], Callable[[], list[Seen]]]]:
-        """Starts a client, and gives its process and what returns what it saw. `together`: streams at once; 0: all."""
-        path, wish = APIS[api]
+        """Starts a client, and gives its process and what returns what it saw.
+
+        `together`: streams at once; 0: all. `wish` is asked beside what the API is asked.
+        """
+        path, usual = APIS[api]
         limit = "max_output_tokens" if api == "responses" else "max_tokens"
-        body = json.dumps({**wish, "model": "demo", "stream": True, limit: tokens, "temperature": 0})
+        asked = {**usual, **wish, "model": "demo", "stream": True, limit: tokens, "temperature": 0}
+        body = self.directory / "body"
+        body.write_text(json.dumps(asked))
         seen = self.directory / "seen"
-        command = [sys.executable, str(HERE / "client.py"), "--port", str(self.port), "--path", path, "--body", body]
+        command = [
+            sys.executable,
+            str(HERE / "client.py"),
+            "--port",
+            str(self.port),
+            "--path",
+            path,
+            "--body",
+            str(body),
+        ]
         command += ["--streams", str(streams), "--together", str(together or streams)]
         command += ["--word", WORD, "--seen", str(seen)]
         errors = self.directory / "client.log"
@@ -114,7 +132,8 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
         store = connect_blocking(url)
         stack.callback(store.close)
         wait(lambda: answers(store.ping), "Redis")
-        shared = ["--redis", url, "--secret-file", str(secret), "--model", str(DEMO_MODEL)]
+        model = _widened(directory / "model", shape.context) if shape.context else DEMO_MODEL
+        shared = ["--redis", url, "--secret-file", str(secret), "--model", str(model)]
         port = check_port("--port", HOST, 0)
         words = [sys.executable, "-m", "gateway", *shared, "--port", str(port), "--host", HOST]
         words += ["--max-requests", "100000", "--model-name", "demo"]
@@ -141,7 +160,15 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
                 made |= msgspec.msgpack.decode((directory / f"made-{number}").read_bytes(), type=dict[str, list[float]])
             return made
 
-        yield Front(port, gateways, directory, stop_workers)
+        yield Front(port, url, gateways, directory, stop_workers)
+
+
+def _widened(directory: Path, context: int) -> Path:
+    """Makes a copy of what the gateway reads of the demonstration model, that lets longer prompts through."""
+    shutil.copytree(DEMO_MODEL, directory, ignore=shutil.ignore_patterns("*.safetensors"))
+    file = directory / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"max_position_embeddings": context}))
+    return directory
 
 
 def usable(port: int, shape: Shape) -> bool:

@@ -1,0 +1,28 @@
+"""Commands and bodies are counted by what a real Redis server says, and the system's own are taken away."""
+
+from benchmarks.front.commands import Totals, between, body, each_of, totals
+from benchmarks.front.system import Shape, front
+from benchmarks.processes.python_path import ROOT
+from core.redis.clients import connect_blocking
+
+
+def test_a_request_is_charged_what_the_system_does_not_ask_by_itself() -> None:
+    """A quiet time of 2 s had 10 of one command; 4 s with 20 requests had 60 of it, and 40 of another."""
+    quiet = Totals(2.0, {"xreadgroup": 10}, 1000, 500)
+    found = each_of(20, Totals(4.0, {"xreadgroup": 60, "xadd": 40}, 42_000, 3000), quiet)
+    assert found.calls == {"xreadgroup": 2.0, "xadd": 2.0}
+    assert (found.received, found.sent) == (2000.0, 100.0)
+
+
+def test_a_body_is_added_to_a_real_server_which_holds_it() -> None:
+    with front(ROOT, Shape(workers=0, gateways=0)) as system:
+        store = connect_blocking(system.redis)
+        try:
+            before = totals(store)
+            found = body(system.redis, b"s" * 32, 4096, rounds=3)
+            counted = between(before, totals(store))
+        finally:
+            store.close()
+    assert counted.calls["xadd"] == 3 and "info" not in counted.calls
+    assert 4096 * 2 < found.sealed <= found.held < 1.3 * found.sealed
+    assert counted.received > 3 * found.sealed
