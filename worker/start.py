@@ -43,6 +43,7 @@ from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
 from engine.schedule.chunking import Chunking
 from engine.schedule.scheduler import Scheduler
+from engine.schedule.turns import SHORTER
 from engine.start.load import LoadedEngine, load_engine
 from worker.adapters import Adapters, AdapterSigners, NoAdapters
 from worker.busy_page import BusyPage
@@ -182,6 +183,7 @@ def _costs(engine: LoadedEngine, step_seconds: float) -> StepCosts:
     return structs.replace(
         engine.costs,
         most_tokens=engine.step_tokens,
+        shorter=SHORTER,
         target=step_seconds if step_seconds < inf else 0.0,
     )
 

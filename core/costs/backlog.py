@@ -1,6 +1,7 @@
 """Tells what a worker has before it, and predicts when a prompt that comes now has its first token."""
 
 from collections.abc import Sequence
+from math import ceil
 
 from msgspec import Struct, structs
 
@@ -48,8 +49,14 @@ def first_token_seconds(costs: StepCosts, backlog: Backlog, tokens: int, start: 
     """Predicts the seconds until a prompt has its first token that comes behind `backlog`, in order of arrival.
 
     `tokens` of it, behind `start` others, are to be computed. `elapsed`: seconds since the backlog was reported, of
-    which the worker has used all for what it had.
+    which the worker has used all for what it had. One that is shorter than a step has a share of each step, if long
+    ones leave it that: it waits for the running step and computes in those that follow.
     """
     own = costs.prompt_seconds(tokens, pairs_of(start, tokens), backlog.sequences, backlog.context)
     all_of_it = backlog.and_prompt(tokens, start).seconds(costs)
-    return max(own, all_of_it - backlog.age_ms / 1000 - elapsed)
+    in_order = max(own, all_of_it - backlog.age_ms / 1000 - elapsed)
+    room = int(costs.shorter * costs.most_tokens)
+    if not room or tokens > costs.most_tokens or backlog.tokens <= costs.most_tokens:
+        return in_order
+    step = costs.prompt_seconds(costs.most_tokens, pairs_of(0, costs.most_tokens), backlog.sequences, backlog.context)
+    return min(in_order, (ceil(tokens / room) + 0.5) * step)

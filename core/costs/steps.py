@@ -41,6 +41,7 @@ class StepCosts(Struct, frozen=True):
     error: float = 0.0  # the median of |predicted - measured| / measured, of the newest steps
     steps: int = 0  # that were learned from
     most_tokens: int = 0  # of a step; 0: any number
+    shorter: float = 0.0  # share of each step that a long prompt leaves to shorter ones
     target: float = 0.0  # seconds after which chunks of prompts beside decodes end a step; 0: none
 
     @property

@@ -1,0 +1,134 @@
+"""Predicted times to the first token are those that come: a real scheduler in a time of its own, and a gateway's view.
+
+Steps take what a model of 135M parameters takes on two cores, with noise; the worker fits that, tells its costs once a
+second and what is before it every quarter of one, as it was when the running step began.
+"""
+
+import random
+from math import exp
+from statistics import median
+
+import pytest
+from msgspec import structs
+
+from core.costs.backlog import Backlog, first_token_seconds
+from core.costs.fit import StepFit
+from core.costs.steps import StepCosts, StepWork, pairs_of
+from core.ids import AttemptKey, Ticket
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
+from core.redis.records import Load, WorkerRecord
+from engine.blocks.manager import BlockManager
+from engine.plan import Plan, StepResult
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence import Sequence
+from gateway.workers.worker import Worker
+from tests.engine.blocks.test_blocks import spec
+
+TRUE = StepCosts(step=0.008, prompt_token=0.0009, pair=2e-7, most_tokens=512, shorter=0.5)
+SEED = StepCosts(step=0.02, prompt_token=0.0006, pair=1e-7, most_tokens=512, shorter=0.5)
+PING, BEAT = 0.25, 1.0  # s
+REQUESTS = 150
+
+
+class Simulation:
+    """A prefill worker, the gateway's idea of it, and prompts that arrive at random."""
+
+    def __init__(self, rate: float, noise: float) -> None:
+        self.chance = random.Random(f"{rate} {noise}")
+        self.noise = noise
+        self.fit = StepFit(SEED)
+        blocks = BlockManager(spec(16), [5000])
+        self.scheduler = Scheduler(blocks, max_batch_tokens=512, max_sequences=256, max_model_len=4096, fit=self.fit)
+        record = WorkerRecord("p", "prefill", "", "", "m", "f", "c", 16, 4096, "cpu", "fp32", 0.0)
+        self.worker = Worker(structs.replace(record, load=Load(costs=SEED)))
+        self.record = record
+        self.posted: list[int] = []  # prompts that the engine has not received
+        self.shown, self.shown_at = Backlog(), 0.0
+        self.sent = 0
+        self.arrived: dict[str, tuple[float, float]] = {}  # when, and what was predicted
+        self.errors: list[float] = []
+        self.next_ping = self.next_beat = 0.0
+        at = 0.0
+        self.arrivals: list[float] = []
+        for _ in range(REQUESTS):
+            at += self.chance.expovariate(rate)
+            self.arrivals.append(at)
+
+    def run(self) -> None:
+        now = 0.0
+        while self.arrivals or self.scheduler.load().running or self.posted or self.scheduler.load().waiting:
+            self.receive()
+            plan = self.scheduler.plan(now)
+            self.shown, self.shown_at = self.scheduler.load().backlog, now
+            if plan is None:
+                self.until(self.arrivals[0])
+                now = self.arrivals[0]
+                self.arrive(self.arrivals.pop(0))
+                continue
+            end = now + self.takes(plan)
+            self.until(end)
+            now = end
+            result = StepResult(plan.step, [[1] if work.sampling else [] for work in plan.works])
+            for progress in self.scheduler.apply(result, now):
+                request = progress.sequence.key.request
+                at, predicted = self.arrived.pop(request)
+                self.errors.append(abs(predicted - (now - at)) / (now - at))
+                self.worker.settles((request, 1))
+                self.scheduler.release(progress.sequence)
+
+    def takes(self, plan: Plan) -> float:
+        tokens = sum(len(work.token_ids) for work in plan.works)
+        pairs = sum(pairs_of(work.start, len(work.token_ids)) for work in plan.works)
+        return TRUE.seconds(StepWork(tokens, pairs)) * exp(self.chance.gauss(0, self.noise))
+
+    def until(self, end: float) -> None:
+        """Lets what happens before `end` happen, in order."""
+        while True:
+            times = {"ping": self.next_ping, "beat": self.next_beat}
+            if self.arrivals:
+                times["arrival"] = self.arrivals[0]
+            what = min(times, key=lambda each: times[each])
+            if times[what] >= end:
+                return
+            if what == "arrival":
+                self.arrive(self.arrivals.pop(0))
+            elif what == "ping":
+                backlog = self.shown.and_prompts([(tokens, 0) for tokens in self.posted])
+                backlog = structs.replace(backlog, age_ms=(self.next_ping - self.shown_at) * 1000)
+                self.worker.reports(backlog, Ticket(self.sent, 0), self.next_ping)
+                self.next_ping += PING
+            else:
+                self.worker.renew(structs.replace(self.record, load=Load(costs=self.fit.costs)))
+                self.next_beat += BEAT
+
+    def arrive(self, now: float) -> None:
+        tokens = self.chance.choice((self.chance.randint(20, 200), self.chance.randint(20, 1500)))
+        backlog, elapsed = self.worker.backlog(now)
+        predicted = first_token_seconds(self.worker.costs, backlog, tokens, 0, elapsed)
+        self.sent += 1
+        name = f"r{self.sent}"
+        self.worker.computes((name, 1), tokens, 0)
+        self.worker.queued((name, 1), Ticket(self.sent, 0))
+        self.arrived[name] = now, predicted
+        self.posted.append(tokens)
+
+    def receive(self) -> None:
+        first = self.sent - len(self.posted) + 1
+        for number, tokens in enumerate(self.posted, first):
+            prompt = Prompt([number, *range(1, tokens)], tokens)
+            key, sampling = AttemptKey(f"r{number}", 0, 1), Sampling(seed=1)
+            self.scheduler.add(Sequence(key, "g", prompt, 1e9, sampling, Limits(8), hand_off=True))
+        self.posted.clear()
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "error"),
+    [(0.5, 0.0, 0.1), (1.5, 0.0, 0.2), (2.2, 0.0, 0.3), (0.5, 0.2, 0.2), (1.5, 0.2, 0.3), (2.2, 0.2, 0.3)],
+)
+def test_the_median_error_is_bounded(rate: float, noise: float, error: float) -> None:
+    """Mostly idle, two thirds busy and overloaded: who comes later may pass a long prompt, which nobody can foresee."""
+    simulation = Simulation(rate, noise)
+    simulation.run()
+    assert len(simulation.errors) == REQUESTS
+    assert median(simulation.errors) < error
