@@ -18,7 +18,13 @@ from benchmarks.processes.children import exit_status
 from benchmarks.processes.python_path import ROOT
 from launcher.stages import Stages
 
-PARTS = ("tokens", "streams", "idle", "gateways", "commands")
+PARTS = ("tokens", "streams", "idle", "gateways", "commands", "crowds")
+CROWDS = {
+    "nobody": ("", 0),
+    "10k idle": ("idle", 10_000),
+    "1k connects/s": ("connects", 1000),
+    "100 slow": ("slow", 100),
+}
 
 
 def main() -> int:
@@ -85,6 +91,17 @@ def gateways(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
     return [*lines, f"  tokens per core-second of two against one: {share:.2f}", ""]
 
 
+def crowds(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
+    """Measures what streams suffer from connections that idle, that come and go, and that do not read."""
+    found: dict[str, list[Delivered]] = {name: [] for name in CROWDS}
+    for _ in range(options.rounds):
+        for name, disturbance in CROWDS.items():
+            shape = Shape(pause=1 / options.rate)
+            run = delivered(sides["this code"], options.api, 64, options.rate, options.seconds, shape, disturbance)
+            found[name].append(run)
+    return [*_lines(f"64 streams ({options.api}) beside others", found), ""]
+
+
 def commands(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
     """Counts what a request asks of Redis, and measures what its body costs on the way."""
     found = [line for name, checkout in sides.items() for line in asked_lines(name, asked(checkout))]
@@ -111,7 +128,7 @@ def _table(
 
 
 def _lines(title: str, found: dict[str, list[Delivered]]) -> list[str]:
-    head = f"  {'':12}{'tokens/core-s':>14}{'cores':>8}{'tokens/event':>14}{'p50 ms':>9}{'p99 ms':>9}{'missing':>9}"
+    head = f"  {'':14}{'tokens/core-s':>14}{'cores':>8}{'tokens/event':>14}{'p50 ms':>9}{'p99 ms':>9}{'missing':>9}"
     return [title, head, *(_line(name, all) for name, all in found.items())]
 
 
@@ -120,7 +137,7 @@ def _line(name: str, found: Sequence[Delivered]) -> str:
         return median(map(of, found))
 
     return (
-        f"  {name:12}{_rate(found):>14.0f}{middle(lambda one: one.core):>8.2f}"
+        f"  {name:14}{_rate(found):>14.0f}{middle(lambda one: one.core):>8.2f}"
         f"{middle(lambda one: one.tokens_per_event):>14.2f}{middle(lambda one: one.delay_p50_ms):>9.1f}"
         f"{middle(lambda one: one.delay_p99_ms):>9.1f}{max(one.missing for one in found):>9}"
     )
@@ -130,7 +147,7 @@ def _rate(found: Sequence[Delivered]) -> float:
     return median(one.tokens_per_core_second for one in found)
 
 
-_PARTS = {"tokens": tokens, "streams": streams, "idle": idle, "gateways": gateways, "commands": commands}
+_PARTS = {"tokens": tokens, "streams": streams, "idle": idle, "gateways": gateways, "commands": commands, "crowds": crowds}
 
 if __name__ == "__main__":
     sys.exit(main())

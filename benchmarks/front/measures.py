@@ -8,7 +8,7 @@ from statistics import median
 from msgspec import Struct
 
 from benchmarks.front.client import Seen
-from benchmarks.front.system import Shape, front
+from benchmarks.front.system import Shape, disturbed, front
 from core.errors import BatonError
 from core.slo import percentile
 
@@ -27,11 +27,19 @@ class Delivered(Struct, frozen=True):
     missing: int  # tokens that were made for streams and did not come
 
 
-def delivered(checkout: Path, api: str, streams: int, rate: float, seconds: float, shape: Shape) -> Delivered:
-    """Streams at `rate` tokens/s each, for `seconds` s once all have begun."""
+def delivered(
+    checkout: Path,
+    api: str,
+    streams: int,
+    rate: float,
+    seconds: float,
+    shape: Shape,
+    disturbance: tuple[str, int] = ("", 0),
+) -> Delivered:
+    """Streams at `rate` tokens/s each, for `seconds` s once all have begun, beside a `disturbance`."""
     tokens = int(rate * (WARM_SECONDS + seconds + streams / 400 + 6))  # streams are begun meanwhile
     with front(checkout, shape) as system:
-        with system.client(api, streams, tokens) as (_, saw):
+        with disturbed(system, *disturbance), system.client(api, streams, tokens) as (_, saw):
             time.sleep(WARM_SECONDS)
             began, spent = time.monotonic(), system.processor_seconds()
             time.sleep(seconds)

@@ -110,6 +110,21 @@ class Front:
             yield process, saw
 
 
+@contextmanager
+def disturbed(front: Front, how: str, count: int) -> Iterator[None]:
+    """Disturbs a front as `benchmarks.front.disturbance` does; with a `count` of 0 nobody does."""
+    if not count:
+        yield
+        return
+    path, wish = APIS["chat"]
+    body = json.dumps({**wish, "model": "demo", "stream": True, "max_tokens": 100_000})
+    command = [sys.executable, str(HERE / "disturbance.py"), how, "--port", str(front.port), "--count", str(count)]
+    errors = front.directory / "disturbance.log"
+    with child([*command, "--path", path, "--body", body], errors, piped=True) as process:
+        said(process, "begun", errors)
+        yield
+
+
 def said(process: subprocess.Popen[str], word: str, errors: Path) -> None:
     """Waits until a process says a word. Raises `BatonError` if it ends before."""
     assert process.stdout is not None
@@ -136,7 +151,7 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
         shared = ["--redis", url, "--secret-file", str(secret), "--model", str(model)]
         port = check_port("--port", HOST, 0)
         words = [sys.executable, "-m", "gateway", *shared, "--port", str(port), "--host", HOST]
-        words += ["--max-requests", "100000", "--model-name", "demo"]
+        words += ["--max-requests", "100000", "--max-connections", "20000", "--model-name", "demo"]
         if shape.gateways > 1:
             words += ["--share-port", "front"]
         gateways = [
