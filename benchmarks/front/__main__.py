@@ -19,6 +19,7 @@ from benchmarks.processes.python_path import ROOT
 from launcher.stages import Stages
 
 PARTS = ("tokens", "streams", "idle", "gateways", "commands", "crowds")
+BUSY = 4  # times the usual rate
 CROWDS = {
     "nobody": ("", 0),
     "10k idle": ("idle", 10_000),
@@ -80,13 +81,16 @@ def idle(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
 
 
 def gateways(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
-    """Measures what a token costs where two gateways share the port, against one."""
+    """Measures what a token costs where two gateways share the port, against one: at a load that is worth two."""
+    options = argparse.Namespace(**{**vars(options), "rate": BUSY * options.rate})
     found: dict[str, list[Delivered]] = {"one": [], "two": []}
     for _ in range(options.rounds):
         for name, count in (("one", 1), ("two", 2)):
             shape = Shape(gateways=count, pause=1 / options.rate)
             found[name].append(_streamed(sides["this code"], options, options.streams, shape))
-    lines = _lines(f"{options.streams} streams ({options.api}) over one gateway or two", found)
+    lines = _lines(
+        f"{options.streams} streams ({options.api}) at {options.rate:g} tokens/s, over one gateway or two", found
+    )
     share = _rate(found["two"]) / _rate(found["one"])
     return [*lines, f"  tokens per core-second of two against one: {share:.2f}", ""]
 
@@ -147,7 +151,14 @@ def _rate(found: Sequence[Delivered]) -> float:
     return median(one.tokens_per_core_second for one in found)
 
 
-_PARTS = {"tokens": tokens, "streams": streams, "idle": idle, "gateways": gateways, "commands": commands, "crowds": crowds}
+_PARTS = {
+    "tokens": tokens,
+    "streams": streams,
+    "idle": idle,
+    "gateways": gateways,
+    "commands": commands,
+    "crowds": crowds,
+}
 
 if __name__ == "__main__":
     sys.exit(main())
