@@ -29,14 +29,17 @@ LEAST, MOST_LATENT, MOST_ROPE = 16, 512, 128
 """Numbers of either part of a tile: the tensor cores take no fewer, and registers hold no more sums of many rows."""
 GROUPED = Config({"ROWS": 64, "TILE": 32}, warps=8, stages=2)
 WITHOUT_GROUPS = Config({"ROWS": 16, "TILE": 32}, warps=4, stages=2)
-SINGLE = Config({"ROWS": 16, "TILE": 16}, warps=8, stages=2)
-"""The defaults: on Hopper, elsewhere or where heads are few, and for fp32. Blackwell's larger tiles spill registers."""
+QUANTIZED = Config({"ROWS": 16, "TILE": 32}, warps=8, stages=2)
+SINGLE = Config({"ROWS": 16, "TILE": 16}, warps=8, stages=1)
+"""The defaults: on Hopper, elsewhere or where heads are few, for vectors that are made of bytes, which takes registers,
+and for fp32. Blackwell's larger tiles spill registers."""
 CONFIGS = (
     GROUPED,
     Config({"ROWS": 64, "TILE": 64}, warps=8, stages=2),
     Config({"ROWS": 32, "TILE": 32}, warps=8, stages=2),
     Config({"ROWS": 16, "TILE": 64}, warps=4, stages=2),
     WITHOUT_GROUPS,
+    QUANTIZED,
     SINGLE,
 )
 
@@ -70,6 +73,7 @@ class Shape(NamedTuple):
     def config(self, kernel: str, device: torch.device) -> Config:
         """Returns the config that was measured for this shape on the device, or a default."""
         default = GROUPED if is_hopper(device) and self.heads > WITHOUT_GROUPS.tiles["ROWS"] else WITHOUT_GROUPS
+        default = QUANTIZED if self.form else default
         name = f"{str(self.dtype).removeprefix('torch.')},heads={self.heads},latent={self.latent}"
         return tuned(kernel, name, device, SINGLE if self.dtype == torch.float32 else default)
 

@@ -37,6 +37,8 @@ WITHOUT_GROUPS = Defaults(
 )
 """On devices whose products take their operands from registers: larger tiles would spill them, and those of wide heads
 need more than the 99 KiB of shared memory that sm_86, 89 and 120 have."""
+QUANTIZED = Config({"ROWS": 64, "TILE": 16}, warps=8, stages=2)
+"""For wide heads whose numbers are made of bytes: that takes registers, everywhere."""
 CANDIDATES = (
     DEFAULTS.usual,
     Config({"ROWS": 128, "TILE": 128}, warps=8, stages=2),
@@ -44,6 +46,7 @@ CANDIDATES = (
     Config({"ROWS": 64, "TILE": 128}, warps=4, stages=2),
     DEFAULTS.wide,
     WITHOUT_GROUPS.wide,
+    QUANTIZED,
     DEFAULTS.single,
 )
 
@@ -99,7 +102,8 @@ def prefill_attention(
 
     defaults = DEFAULTS if multiplies_by_groups(queries.device) else WITHOUT_GROUPS
     if shape.form:
-        defaults = defaults._replace(wide=WITHOUT_GROUPS.wide)  # numbers that are made of bytes take registers
+        usual = defaults.usual if defaults is DEFAULTS else WITHOUT_GROUPS.wide  # sm_120 would spill
+        defaults = defaults._replace(usual=usual, wide=QUANTIZED)
     config = config or shape.config("prefill_attention", queries.device, defaults)
     rows = min(config.tiles["ROWS"], max(FULL, power_of_two(longest * shape.shared)))
     warps = max(4, config.warps * rows // config.tiles["ROWS"])
