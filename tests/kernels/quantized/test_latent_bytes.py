@@ -95,8 +95,7 @@ def test_decodes_attend_to_the_numbers(form: torch.dtype, dtype: torch.dtype, cu
 
 
 @FORMS
-@FORMATS
-@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(("dtype", "splits"), [(torch.float32, 3), (torch.float16, 1)], ids=["fp32 split", "fp16"])
 def test_prompts_attend_to_the_numbers(
     form: torch.dtype, dtype: torch.dtype, splits: int, device: torch.device
 ) -> None:

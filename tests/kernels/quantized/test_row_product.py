@@ -54,9 +54,9 @@ def test_every_kind_and_group(kind: str, inputs: int, group: int, device: torch.
     check(weight, torch.randn(19, inputs, device=device, dtype=dtype), torch.randn(35, device=device, dtype=dtype))
 
 
-@pytest.mark.parametrize("config", [None, *CANDIDATES], ids=str)
-def test_every_candidate_computes_the_same(config: Config | None, device: torch.device) -> None:
-    for weight in (drawn("int8", 140, 300, 300), drawn("fp8", 140, 300, 128)):
+@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
+    for weight in (drawn("int8", 100, 300, 300), drawn("fp8", 100, 300, 128)):
         check(weight, torch.randn(130, 300, device=device), config=config)
 
 
@@ -82,14 +82,14 @@ def test_it_writes_to_a_place_of_wider_rows(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("group", [128, 512])
+@pytest.mark.parametrize("group", [128, 256])
 def test_a_row_has_the_same_bits_whatever_is_beside_it(kind: str, group: int, device: torch.device) -> None:
     """Sums of numpy, in the interpreter, depend on a row's place in a tile, which those of int8 may change."""
-    weight = drawn(kind, 40, 512, group)  # type: ignore[arg-type]
-    packed, x = pack([weight], device), torch.randn(150, 512, device=device)
+    weight = drawn(kind, 40, 256, group)  # type: ignore[arg-type]
+    packed, x = pack([weight], device), torch.randn(150, 256, device=device)
     every = row_product(quantized(weight, x), packed, None, x.new_empty(150, 40))
     for begin, end in ((0, 1), (0, 140), (149, 150) if kind == "int8" or device.type == "cuda" else (0, 129)):
-        some = torch.cat((x[begin:end], torch.randn(5, 512, device=device)))
+        some = torch.cat((x[begin:end], torch.randn(5, 256, device=device)))
         found = row_product(quantized(weight, some), packed, None, x.new_empty(len(some), 40))
         assert found[: end - begin].equal(every[begin:end])
 
