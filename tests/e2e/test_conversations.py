@@ -7,7 +7,7 @@ from tests.e2e.conftest import DEMO
 from tests.e2e.system import System
 
 WORKER = ("--dtype", "fp32", "--kv-memory", "64MiB")
-TURNS, CONVERSATIONS = 8, 6
+TURNS, CONVERSATIONS = 8, 3
 
 
 def told(directory: Path, url_of: System) -> Told:
