@@ -11,7 +11,9 @@ TURNS, CONVERSATIONS = 8, 3
 
 
 def told(directory: Path, url_of: System) -> Told:
-    config = ConversationsConfig(url=url_of.gateway_url, turns=TURNS, conversations=CONVERSATIONS, vocabulary=400)
+    config = ConversationsConfig(
+        url=url_of.gateway_url, turns=TURNS, conversations=CONVERSATIONS, output_tokens=12, vocabulary=400
+    )
     return talk(config)
 
 
