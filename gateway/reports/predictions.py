@@ -1,7 +1,8 @@
 """Compares predicted times to first token with measured ones: learns what every request takes beside, tells the error.
 
 What the cost model does not know (the way over Redis, the gateway's and the workers' threads) is the median of what the
-newest requests took longer than predicted; it is added to each prediction.
+newest requests took longer than predicted; it is added to each prediction. How far to trust one is learned as well:
+`sure` is the 95th percentile of measured / expected, and no objective is promised beyond that.
 """
 
 from collections import deque
@@ -10,12 +11,22 @@ from statistics import median
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
+from core.slo import percentile
+
 NEWEST = 255
 """Requests of which the median error is told."""
 BESIDE = 63
 """Requests of which the median of what they took beside is used."""
 LONGEST = 1.0
 """Seconds that this is at most; what takes longer is not understood, and no constant."""
+SURE, LEAST_SURE, MOST_SURE = 1.2, 1.1, 2.5
+"""How many times as long as expected a first token takes, nearly always: before it is known, at least and at most."""
+ENOUGH = 20
+"""Requests from which that is known."""
+SHORT = 0.5
+"""Seconds from which what a request took longer is a multiple, and below which it is what all take beside."""
+DOUBT = 0.98
+"""What each refusal leaves of the mistrust: only who is accepted teaches, so nobody would be accepted ever again."""
 _BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -36,6 +47,8 @@ class Predictions:
         self._errors: deque[float] = deque(maxlen=NEWEST)
         self._late: deque[float] = deque(maxlen=BESIDE)  # s that requests took longer than the workers' costs say
         self._beside = 0.0
+        self._ratios: deque[float] = deque(maxlen=BESIDE)  # of measured to expected times
+        self.sure = SURE  # what is expected takes at most so many times as long, nearly always
         self._histogram = Histogram(
             "baton:ttft_prediction_error_ratio",
             "|predicted - measured| / measured time to the first token",
@@ -63,8 +76,18 @@ class Predictions:
         self._requests += 1
         self._errors.append(error)
         self._histogram.labels(self._model).observe(error)
-        self._late.append(measured - before - seconds)
-        self._beside = min(LONGEST, max(0.0, median(self._late)))
+        if expected >= SHORT:
+            self._ratios.append((measured - before) / expected)
+            if len(self._ratios) >= ENOUGH:
+                self.sure = min(MOST_SURE, max(LEAST_SURE, percentile(list(self._ratios), 0.95)))
+        if seconds < SHORT or not self._late:
+            self._late.append(measured - before - seconds)
+            self._beside = min(LONGEST, max(0.0, median(self._late)))
+
+    def refused(self) -> None:
+        """Takes note that a request was refused by what was expected of it."""
+        self.sure = max(LEAST_SURE, 1 + DOUBT * (self.sure - 1))
+        self._beside *= DOUBT
 
     def told(self) -> Predicted:
         """Tells how well it predicts."""

@@ -75,7 +75,7 @@ class Dispatch:
                 choice = self._choose(samples, avoid)
                 if choice is None or tries == 0:
                     raise problem or self._no_worker(samples)
-                if not visit.may_begin(choice):
+                if not self._may_begin(visit, choice):
                     await visit.wait()
                     continue
                 problem = await self._try(request, samples, choice)
@@ -103,6 +103,17 @@ class Dispatch:
 
     def _choose(self, samples: Sequence[Sample], avoid: Collection[str]) -> Choice | None:
         return self._router.pick(self._workers, self._asked(samples), time.monotonic(), avoid)
+
+    def _may_begin(self, visit: Visit, choice: Choice) -> bool:
+        """Judges a route by what is expected there, with what requests take beside, and by how sure that is."""
+        predictions = self._metrics.predictions
+        if choice.ttft is not None:
+            choice = choice._replace(ttft=predictions.expected(choice.ttft))
+        try:
+            return visit.may_begin(choice, predictions.sure)
+        except APIError:
+            predictions.refused()
+            raise
 
     async def _try(self, request: Request, samples: Sequence[Sample], choice: Choice) -> APIError | None:
         """Adds a job for these samples; returns why that was not possible, or None. The attempt is given up then."""

@@ -73,15 +73,18 @@ class Visit:
         if self._waiting is not None:
             self._entrance.gate.leave(self._waiting)
 
-    def may_begin(self, choice: Choice) -> bool:
-        """Tells whether it may take this route now. Raises `APIError` (429) if it cannot keep its objective."""
+    def may_begin(self, choice: Choice, sure: float = 1.0) -> bool:
+        """Tells whether it may take this route now. Raises `APIError` (429) if it cannot keep its objective.
+
+        `sure`: how many times as long as expected a first token takes, nearly always.
+        """
         entrance, request, now = self._entrance, self._request, time.monotonic()
         wanted = request.samples[0].admitted.objective
         its_turn = entrance.gate.is_turn(self._waiting)
         if not its_turn and now <= self._due:
             return False
         strictest = entrance.strictest(choice.route.decode)
-        verdict = judge(choice.ttft, choice.tpot, wanted, now - request.received, strictest)
+        verdict = judge(choice.ttft, choice.tpot, wanted, now - request.received, strictest, sure)
         if verdict.answer is Answer.REFUSED:
             why, after = verdict.why, verdict.retry_after
             raise APIError(429, why, kind="rate_limit_error", code="objective_out_of_reach", retry_after=after)

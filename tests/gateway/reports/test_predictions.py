@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.reports.predictions import Predictions
+from gateway.reports.predictions import LEAST_SURE, Predictions
 
 
 def test_what_requests_take_beside_is_learned_and_the_error_is_told() -> None:
@@ -27,5 +27,19 @@ def test_what_is_added_is_bounded_and_never_taken_away() -> None:
         predictions.learn(0.5, 0.5, 0.0, 0.1)
     assert predictions.expected(0.5) == 0.5 and predictions.told().median_error == pytest.approx(4.0)
     for _ in range(99):
-        predictions.learn(0.5, 0.5, 0.0, 60.0)
+        predictions.learn(0.4, 0.4, 0.0, 60.0)
     assert predictions.expected(0.5) == 1.5
+
+
+def test_how_far_to_trust_is_learned_and_mistrust_wears_off() -> None:
+    predictions = Predictions("m", CollectorRegistry())
+    for number in range(60):
+        predictions.learn(2.0, 2.0, 0.0, 4.0 if number % 10 == 0 else 2.1)
+    assert predictions.sure == pytest.approx(2.0) and predictions.expected(1.0) == pytest.approx(2.0)
+    for _ in range(200):
+        predictions.refused()
+    assert predictions.sure == LEAST_SURE, "nobody who is refused could teach it otherwise"
+    assert predictions.expected(1.0) < 1.01
+    for _ in range(60):
+        predictions.learn(0.01, 0.01, 0.0, 0.05)
+    assert predictions.expected(1.0) == pytest.approx(1.04), "a backlog says nothing of what all requests take beside"

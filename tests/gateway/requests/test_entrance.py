@@ -44,7 +44,7 @@ async def test_what_cannot_keep_its_objective_is_refused_at_once() -> None:
         visit.may_begin(choice(3.0, 0.01))
     error = caught.value
     assert (error.status, error.code) == (429, "objective_out_of_reach")
-    assert error.retry_after == pytest.approx(3.1, abs=0.05)
+    assert error.retry_after == pytest.approx(2.5, abs=0.05)
     assert "expected in 3.00 s" in error.message and "within 0.5 s" in error.message
 
 

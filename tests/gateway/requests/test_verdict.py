@@ -28,15 +28,15 @@ G, W, R = Answer.GOES, Answer.WAITS, Answer.REFUSED
 def test_what_becomes_of_a_request(
     ttft: float | None, tpot: float | None, wanted: Objective, waited: float, others: float | None, answer: Answer
 ) -> None:
-    verdict = judge(ttft, tpot, wanted, waited, others)
+    verdict = judge(ttft, tpot, wanted, waited, others, 1.2)
     assert verdict.answer is answer
     assert bool(verdict.why) == (answer is not G)
     assert (verdict.retry_after > 0) == (answer is R)
 
 
 def test_a_refusal_says_both_figures_and_when_to_come_back() -> None:
-    verdict = judge(5.0, None, TTFT, 0.0)
+    verdict = judge(5.0, None, TTFT, 0.0, None, 1.2)
     assert "5.00 s" in verdict.why and "within 2 s" in verdict.why
     assert verdict.retry_after == pytest.approx(1.2 * 5 - 2)
     assert judge(500.0, None, TTFT, 0.0).retry_after == MOST_PAUSE
-    assert judge(2.001 / 1.2, None, TTFT, 0.0).retry_after == LEAST_PAUSE
+    assert judge(2.001, None, TTFT, 0.0).retry_after == LEAST_PAUSE

@@ -1,0 +1,196 @@
+"""Puts more load on the real system than it can bear: `python -m benchmarks.front.overload [--baseline DIR]`.
+
+`baton up` with 2 prefill and 2 decode workers serves a model with random weights. First it is asked for everything at
+once: what it answers then, in a second, is what it can bear. Then requests come at a multiple of that, each when its
+time has come (Poisson), and each wants an objective (`x-slo-ttft-ms`, `x-slo-tpot-ms`). What counts: how many of the
+accepted ones met it, how soon the others were refused, and goodput, the requests per second that met it. With
+`--baseline` another checkout is measured in the same run, under the same arrivals.
+"""
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+from benchmarks.load import arrivals
+from benchmarks.processes.children import child, exit_status, last_line
+from benchmarks.processes.python_path import ROOT
+from benchmarks.random_model import SHAPES, make
+from core.completions_client import EventStream
+from core.errors import BatonError
+from core.slo import SLO, Timings, parse_objective, percentile
+from launcher.preflight import check_port
+from launcher.stages import Stages
+
+HOST = "127.0.0.1"
+START_SECONDS = 300.0
+LATEST = 120.0  # s after which an answer is given up
+COLUMNS = (
+    "side",
+    "bears/s",
+    "sent",
+    "accepted",
+    "met",
+    "TTFT p95 ms",
+    "TPOT p95 ms",
+    "refused",
+    "after p99 ms",
+    "failed",
+    "goodput/s",
+    "error of predicted TTFT",
+)
+BURST = 48  # requests that are sent at once, to see what can be borne
+
+
+class Outcome(NamedTuple):
+    """Says what became of a request."""
+
+    status: int  # 0: it broke off
+    answered: float  # s until the status came
+    timings: Timings | None = None
+
+
+class Measured(NamedTuple):
+    """Holds what one side came to."""
+
+    bears: float  # requests/s
+    outcomes: list[Outcome]
+    seconds: float  # in which the load came
+    error: float | None  # median error of predicted times to the first token
+
+
+@contextmanager
+def system(checkout: Path, model: Path, directory: Path) -> Iterator[str]:
+    """Runs `baton up` of a checkout, and gives its URL once all workers are used. Raises `BatonError`."""
+    port = check_port("--port", HOST, 0)
+    log = directory / "up.log"
+    words = ["up", "--model", str(model), "--prefill", "2", "--decode", "2", "--device", "cpu"]
+    words += ["--port", str(port), "--dashboard-port", "0", "--kv-memory", "256MiB", "--log-level", "warning"]
+    url = f"http://{HOST}:{port}"
+    settings = {"PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1", "XDG_RUNTIME_DIR": str(directory)}
+    with child([sys.executable, "-m", "launcher", *words], log, settings=settings) as process:
+        deadline = time.monotonic() + START_SECONDS
+        while not _usable(url):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise BatonError(f"{checkout}: baton up does not become ready: {last_line(log)}")
+            time.sleep(0.2)
+        yield url
+
+
+def _usable(url: str) -> bool:
+    try:
+        lines = httpx.get(f"{url}/metrics", timeout=5.0).text.splitlines()
+    except httpx.HTTPError:
+        return False
+    return sum(line.startswith("baton:worker_usable{") and line.endswith(" 1.0") for line in lines) == 4
+
+
+async def ask(client: httpx.AsyncClient, body: dict[str, Any], headers: dict[str, str]) -> Outcome:
+    """Sends a request and reads its answer."""
+    sent, events, first, last, tokens = time.perf_counter(), EventStream(), 0.0, 0.0, 0
+    status, answered = 0, 0.0
+    try:
+        async with client.stream("POST", "/v1/completions", json=body, headers=headers) as response:
+            status, answered = response.status_code, time.perf_counter() - sent
+            async for data in response.aiter_bytes():
+                for chunk in events.feed(data) if status == httpx.codes.OK else ():
+                    if chunk.text:
+                        last = time.perf_counter()
+                        first = first or last
+                    tokens = chunk.tokens or tokens
+    except httpx.HTTPError:
+        return Outcome(0, time.perf_counter() - sent)
+    if status != httpx.codes.OK or not events.ended or not first:
+        return Outcome(status if status != httpx.codes.OK else 0, answered)
+    return Outcome(status, answered, Timings(1000 * (first - sent), 1000 * (last - sent), tokens))
+
+
+async def measure(url: str, given: argparse.Namespace, slo: SLO) -> Measured:
+    """Finds what the system bears, and puts a multiple of it on it."""
+    chance, vocabulary = random.Random(1), SHAPES[given.shape][0]
+    headers = {"x-slo-ttft-ms": f"{slo.ttft_ms:g}", "x-slo-tpot-ms": f"{slo.tpot_ms:g}"}
+
+    def body() -> dict[str, Any]:
+        prompt = [chance.randrange(vocabulary) for _ in range(given.prompt)]
+        fixed = {"max_tokens": given.output, "temperature": 0, "ignore_eos": True, "stream": True}
+        return {"prompt": prompt, **fixed, "stream_options": {"include_usage": True}}
+
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=url, timeout=LATEST, limits=limits) as client:
+        await asyncio.gather(*[ask(client, body(), {}) for _ in range(4)])  # what is only done once
+        begin = time.perf_counter()
+        await asyncio.gather(*[ask(client, body(), {}) for _ in range(BURST)])
+        bears = BURST / (time.perf_counter() - begin)
+        rate = given.times * (given.bears or bears)
+        bodies = [body() for _ in range(round(rate * given.seconds))]
+        begin, tasks = time.perf_counter(), []
+        for at, one in zip(arrivals(rate, len(bodies), chance), bodies, strict=True):
+            await asyncio.sleep(max(0.0, begin + at - time.perf_counter()))
+            tasks.append(asyncio.create_task(ask(client, one, headers)))
+        outcomes = await asyncio.gather(*tasks)
+        facts = (await client.get("/stats")).json()
+    told = facts["gateway"].get("predicted") or {}
+    return Measured(bears, outcomes, given.seconds, told.get("median_error") if told.get("requests") else None)
+
+
+def row(name: str, measured: Measured, slo: SLO) -> str:
+    """Shows one side."""
+    accepted = [one for one in measured.outcomes if one.status == httpx.codes.OK and one.timings is not None]
+    refused = [one for one in measured.outcomes if one.status == httpx.codes.TOO_MANY_REQUESTS]
+    failed = len(measured.outcomes) - len(accepted) - len(refused)
+    met = sum(slo.met_by(one.timings) for one in accepted if one.timings is not None)
+    ttft = percentile([one.timings.ttft_ms for one in accepted if one.timings is not None], 0.95)
+    tpot = percentile([one.timings.tpot_ms() for one in accepted if one.timings is not None], 0.95)
+    late = 1000 * percentile([one.answered for one in refused], 0.99)
+    error = "" if measured.error is None else f"{measured.error:.0%}"
+    share = met / len(accepted) if accepted else 0.0
+    return (
+        f"| {name} | {measured.bears:.1f} | {len(measured.outcomes)} | {len(accepted)} | {share:.1%} | {ttft:.0f} | "
+        f"{tpot:.0f} | {len(refused)} | {late:.0f} | {failed} | {met / measured.seconds:.2f} | {error} |"
+    )
+
+
+def main() -> int:
+    """Prints a table; returns 2 with a sentence where a system does not start."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.front.overload", description=__doc__)
+    parser.add_argument("--baseline", type=Path, help="directory of another checkout, measured after this one")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="135m")
+    parser.add_argument("--slo", default="ttft=2s,tpot=250ms", help="objective of each request")
+    parser.add_argument("--times", type=float, default=2.0, help="times the load that it can bear")
+    parser.add_argument("--bears", type=float, default=0.0, help="requests/s that it can bear; 0: measured")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--prompt", type=int, default=256, help="tokens")
+    parser.add_argument("--output", type=int, default=32, help="tokens")
+    given = parser.parse_args()
+    wanted = parse_objective(given.slo)
+    slo = wanted.limits(SLO(2000.0, 100.0))
+    sides = {"this code": ROOT} | ({"baseline": given.baseline.resolve()} if given.baseline else {})
+
+    def work(stages: Stages) -> None:
+        load = f"{given.prompt} + {given.output} tokens, {given.times:g} times what it bears"
+        print(f"{given.shape}, {load}, {given.slo}")
+        print(f"| {' | '.join(COLUMNS)} |\n" + "| --- " * len(COLUMNS) + "|", flush=True)
+        with tempfile.TemporaryDirectory(prefix="baton-overload-") as temporary:
+            model = Path(temporary, "model")
+            make(model, given.shape)
+            for name, checkout in sides.items():
+                directory = Path(temporary, name.replace(" ", "-"))
+                directory.mkdir(mode=0o700)
+                with system(checkout, model, directory) as url:
+                    measured = asyncio.run(measure(url, given, slo))
+                print(row(name, measured, slo), flush=True)
+                given.bears = given.bears or measured.bears  # the same load for both
+
+    return exit_status(work)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
