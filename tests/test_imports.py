@@ -197,7 +197,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "constrained": {"processes", "random_model"},
         "wrapped": {"limits", "processes", "random_model"},
         "stress": {"processes"},
-        "front": {"processes"},
+        "front": {"load", "processes", "random_model"},
     },
 }
 
