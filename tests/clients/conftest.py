@@ -14,13 +14,16 @@ from tests.e2e.system import System
 NODE = Path(__file__).parent / "node"
 INSTALL_SECONDS = 300.0
 AT_ONCE = 4  # answers that the gateway takes at once, so that a test can see it refuse one
+NO_LINE = ("--max-requests", str(AT_ONCE), "--max-waiting", "0")
 
 
 @pytest.fixture(scope="package")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     directory: Path = tmp_path_factory.mktemp("system")
     worker = ("--dtype", "fp32", "--kv-memory", "64MiB")
-    with System(directory, DEMO, worker=worker, gateway=("--max-requests", str(AT_ONCE))) as running:
+    with System(
+        directory, DEMO, worker=worker, gateway=("--max-requests", str(AT_ONCE), "--max-waiting", "0")
+    ) as running:
         yield running
 
 

@@ -1,0 +1,39 @@
+"""Shows what a crowd of official clients gets, with their own retries, from a system with room for few of them."""
+
+import asyncio
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
+from tests.e2e.conftest import DEMO
+from tests.e2e.system import System
+
+CLIENTS, ROOM, LINE = 200, 20, 10
+
+
+@pytest.mark.parametrize("waiting", [CLIENTS, LINE], ids=["all of them may wait", "some are told to come back"])
+async def test_a_crowd_is_served_in_the_order_in_which_it_came(tmp_path: Path, waiting: int) -> None:
+    settings = ("--max-requests", str(ROOM), "--max-waiting", str(waiting))
+    with System(tmp_path, DEMO, gateway=settings) as system:
+        ended: list[int] = []
+        async with DefaultAsyncHttpxClient(timeout=100.0) as shared:
+
+            async def ask(number: int) -> str | None:
+                client = AsyncOpenAI(base_url=f"{system.gateway_url}/v1", api_key="any", http_client=shared)
+                await asyncio.sleep(0.005 * number)
+                said: Any = [{"role": "user", "content": f"Client {number} says hello."}]
+                answer = await client.chat.completions.create(model=DEMO.name, messages=said, max_tokens=24)
+                ended.append(int(answer.id.rpartition("-")[2], 16))  # requests are numbered as they come
+                return answer.choices[0].finish_reason
+
+            reasons = await asyncio.gather(*[ask(number) for number in range(CLIENTS)])
+        assert len(reasons) == CLIENTS and set(reasons) <= {"length", "stop"}
+        places = {number: place for place, number in enumerate(sorted(ended))}
+        moved = mean(abs(places[number] - place) for place, number in enumerate(ended))
+        assert moved < ROOM / 2, f"on average by {moved:.0f} places; by chance it would be {CLIENTS / 3:.0f}"
+        refused = httpx.get(f"{system.gateway_url}/metrics").text.count('code="rate_limit_exceeded"')
+        assert bool(refused) == (waiting < CLIENTS)
