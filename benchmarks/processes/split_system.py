@@ -82,7 +82,9 @@ def split_system(
     processes: dict[str, subprocess.Popen[str]] = {}
     with ExitStack() as stack:
         workers = [replace(service, command=(*service.command, *worker)) for service in deployment.workers()]
-        for group in ([server], [*workers, *deployment.gateways()]):
+        # What is measured is a handoff, also where a short prompt would do without.
+        gateways = [replace(each, command=(*each.command, "--handoff", "always")) for each in deployment.gateways()]
+        for group in ([server], [*workers, *gateways]):
             for service in group:
                 log = directory / f"{service.name}.log"
                 processes[service.name] = stack.enter_context(

@@ -179,6 +179,7 @@ class Dispatch:
 
     def first_token(self, request: Request, attempt: Attempt, now: float) -> None:
         """Compares what was expected of a request's first attempt with when its first token came, once."""
+        self.entrance.pace.ends(request.id, now, came=True)
         if attempt.number == 1 and attempt.predicted is not None:
             before, measured = attempt.begun - request.received, now - request.received
             self._metrics.predictions.learn(attempt.predicted, attempt.expected, before, measured)
@@ -251,6 +252,7 @@ class Dispatch:
         route = choice.route
         attempt = request.begin(samples, route, time.monotonic())
         self.entrance.begins(samples, route.decode)
+        self.entrance.pace.begins(request.id, choice.tokens, time.monotonic())
         if choice.ttft is not None:
             attempt.predicted, attempt.expected = choice.ttft, self._metrics.predictions.expected(choice.ttft)
         self._metrics.placed("handoff" if route.prefill else "short")

@@ -9,6 +9,7 @@ from core.config import GatewayConfig
 from core.ids import SampleKey
 from gateway.errors import APIError
 from gateway.requests.gate import Gate, Waiting
+from gateway.requests.pace import Pace
 from gateway.requests.request import Request
 from gateway.requests.sample import Sample
 from gateway.requests.verdict import Answer, judge
@@ -20,6 +21,7 @@ class Entrance:
 
     def __init__(self, config: GatewayConfig) -> None:
         self.gate = Gate(config.max_waiting)
+        self.pace = Pace()
         self._most = config.max_requests
         self._decodes: dict[SampleKey, tuple[str, float]] = {}  # the worker, and s for each token that it wants
         self._wanted: dict[str, Counter[float]] = {}  # by decode worker, how many want how many s for each token
@@ -37,6 +39,7 @@ class Entrance:
         """Notes that a sample is nowhere in progress any more."""
         if (known := self._decodes.pop(sample.key, None)) is None:
             return
+        self.pace.ends(sample.key.request, time.monotonic())
         decode, wanted = known
         counts = self._wanted[decode]
         counts[wanted] -= 1
@@ -84,7 +87,8 @@ class Visit:
         if not its_turn and now <= self._due:
             return False
         strictest = entrance.strictest(choice.route.decode)
-        verdict = judge(choice.ttft, choice.tpot, wanted, now - request.received, strictest, sure)
+        ttft = choice.ttft if choice.ttft is None else max(choice.ttft, entrance.pace.wait(choice.tokens, now))
+        verdict = judge(ttft, choice.tpot, wanted, now - request.received, strictest, sure)
         if verdict.answer is Answer.REFUSED:
             why, after = verdict.why, verdict.retry_after
             raise APIError(429, why, kind="rate_limit_error", code="objective_out_of_reach", retry_after=after)

@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import msgspec
 from msgspec import Struct
 
-from core.messages.gateway import Drain, FromWorker, ToWorker
+from core.kv.block_hash import SHORT as KEY
+from core.messages.gateway import Drain, FromWorker, KeyNews, ToWorker
 from core.messages.handoff import ToDecode, ToPrefill
 from core.messages.job import AnyJob
 from core.messages.wire import VERSION, encode
@@ -113,6 +114,10 @@ class Mutator:
         for name, hint in hints(kind).items():
             sane = name in known and self._chance.random() >= odd
             values[name] = known[name] if sane else self._value(hint, known, odd)
+        if kind is KeyNews:  # what is no whole keys, or a piece that there is not, cannot be made
+            values |= {name: self._chance.randbytes(KEY * self._draw(5)) for name in ("kept", "lost")}
+            values["pieces"] = self._draw(64)
+            values["piece"] = self._draw(max(1, values["pieces"])) if values["pieces"] else 0
         if values.get("scores") is not None:
             values["scores"] = self._scores(len(values["token_ids" if "token_ids" in values else "emitted"]))
         return kind(**values)
