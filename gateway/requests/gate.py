@@ -20,6 +20,7 @@ LOOK = 0.025  # s between two looks at the head
 FRESH = 0.1
 """The newest pause between two that went, in what is known of them."""
 UNKNOWN = 0.05  # s between two that go, while nobody knows
+UNSEEN = 1.0  # s after which the first is told to come back where nobody was seen to go
 
 
 class Place(NamedTuple):
@@ -124,7 +125,8 @@ class Gate:
 
         Each that is refused has a moment of its own, behind those that wait and those that were told one before.
         """
-        self._promised = max(self._promised, now + self._count * self._between) + self._between
+        first = self._count * self._between if self._went_at else UNSEEN
+        self._promised = max(self._promised, now + first) + self._between
         after = pause(self._promised - now)
         message = f"{self._count} requests wait, as many as may (--max-waiting); come back in {after:.2g} s"
         return APIError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=after)
