@@ -7,7 +7,7 @@ Muon, embeddings and norms with AdamW.
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -37,6 +37,10 @@ DECAY_SHARE = 0.5  # whose last half lowers the rate to nothing
 SECOND_RATE = 0.6  # where the second round begins
 SYSTEM_SHARE = 0.1
 CHECKPOINT_STEPS = 100
+
+
+Loss = Callable[[LlamaForCausalLM, Tensor, Tensor], Tensor]
+"""Measures a model on token ids and weights `[rows, length]`."""
 
 
 def llama_config(vocabulary: int) -> LlamaConfig:
@@ -85,7 +89,9 @@ def rate_at(step: int, steps: int) -> float:
     return SECOND_RATE * min((step - first + 1) / WARMUP_STEPS, (steps - step) / (steps - first))
 
 
-def train(steps: int, packer: Packer, model: LlamaForCausalLM, checkpoint: Path | None) -> None:
+def train(
+    steps: int, packer: Packer, model: LlamaForCausalLM, checkpoint: Path | None, loss_of: Loss = answer_loss
+) -> None:
     """Runs the steps and prints how it goes. With a `checkpoint` file, a run that was stopped goes on from it."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
@@ -103,7 +109,7 @@ def train(steps: int, packer: Packer, model: LlamaForCausalLM, checkpoint: Path 
             group["lr"] = rate * rate_at(step, steps)
         ids, weights = packer.next_batch()
         with torch.autocast("cpu", torch.bfloat16):
-            loss = answer_loss(model, ids, weights)
+            loss = loss_of(model, ids, weights)
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
