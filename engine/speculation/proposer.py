@@ -1,0 +1,19 @@
+"""Says what every proposer offers that runs in the executor, behind the sampler: models and heads that guess tokens."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from engine.plan import Plan, StepResult
+
+
+class ModelProposer(Protocol):
+    """Guesses what follows the tokens that a step gave. Guesses cost time, and change nothing."""
+
+    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, list[int]]:
+        """Returns guesses by the index of a work that asks for some (`Work.propose`): none, or up to as many.
+
+        It is called for every step, in order, once it is known which tokens have come. `hidden` `[rows, hidden]` are
+        the normed states of the step's rows of logits, of each sampled work one, and one for each guess that it had.
+        """
+        ...
