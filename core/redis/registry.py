@@ -8,6 +8,7 @@ is signed with a key from the secret, for the key that it stands at and with the
 record can neither be made up, nor moved, nor put back where a later one was seen.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
@@ -27,6 +28,7 @@ STATS = f"{PREFIX}stats"
 KEPT_FINISHED = 10_000  # entries, about
 KEPT_STATS = 20_000  # entries, about
 MOST = 4096  # records of a kind that are read at once: whoever fills Redis with more does not stop the reader
+AT_ONCE = 32  # that are checked and decoded in one turn of the event loop, in some 0.3 ms
 PURPOSE = "registry records"
 
 Record = WorkerRecord | GatewayRecord
@@ -100,7 +102,9 @@ async def listed(
     if not keys:
         return []
     found: list[Found[R]] = []
-    for key, body in zip(keys, await store.mget(keys), strict=True):
+    for number, (key, body) in enumerate(zip(keys, await store.mget(keys), strict=True), 1):
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
         if body is None:
             continue
         try:

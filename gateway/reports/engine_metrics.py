@@ -6,33 +6,42 @@ from itertools import accumulate
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from core.redis.records import STEP_SIZES, StepTokens
+from core.redis.records import STEP_SIZES, StepTokens, WorkerRecord
+from gateway.reports.exposition import shares
 from gateway.workers.worker import Worker
 
 _BOUNDS = (*(str(float(size)) for size in STEP_SIZES), "+Inf")
 
 
 def engine_families(model: str, workers: Iterable[Worker]) -> Iterator[Metric]:
-    """Yields a histogram of tokens in a step, and what each worker's cache consists of."""
-    steps = HistogramMetricFamily(
+    """Yields a histogram of tokens in a step, and what each worker's cache consists of: in parts, for some workers."""
+    parts = shares(worker.record for worker in workers)
+    yield from (_steps(model, records) for records in parts)
+    yield from (_caches(model, records) for records in parts)
+
+
+def _steps(model: str, records: Iterable[WorkerRecord]) -> Metric:
+    family = HistogramMetricFamily(
         "vllm:iteration_tokens_total",
         "Tokens of a step, of prompts and of output",
         labels=["model_name", "engine", "role"],
     )
-    caches = GaugeMetricFamily(
+    for record in records:
+        tokens = record.load.step_tokens
+        family.add_metric([model, record.epoch, record.role], _cumulative(tokens), tokens.tokens)
+    return family
+
+
+def _caches(model: str, records: Iterable[WorkerRecord]) -> Metric:
+    family = GaugeMetricFamily(
         "vllm:cache_config_info",
         "KV cache of a worker",
         labels=["model_name", "engine", "role", "block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching"],
     )
-    for record in (worker.record for worker in workers):
-        labels = [model, record.epoch, record.role]
-        load = record.load
-        steps.add_metric(labels, _cumulative(load.step_tokens), load.step_tokens.tokens)
-        caches.add_metric(
-            [*labels, str(record.block_tokens), str(load.blocks_total), record.kv_dtype or record.dtype, "True"], 1
-        )
-    yield steps
-    yield caches
+    for record in records:
+        cache = [str(record.block_tokens), str(record.load.blocks_total), record.kv_dtype or record.dtype, "True"]
+        family.add_metric([model, record.epoch, record.role, *cache], 1)
+    return family
 
 
 def _cumulative(counts: StepTokens) -> list[tuple[str, float]]:

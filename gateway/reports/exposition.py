@@ -3,13 +3,22 @@
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-SAMPLES = 64  # that are written in one piece
-TURN = 0.0005  # s of writing after which others have their turn
+SAMPLES = 32  # that are written in one piece
+WORKERS = 8  # whose samples are made at once
+TURN = 0.0004  # s of writing after which others have their turn
+W = TypeVar("W")
+
+
+def shares(workers: Iterable[W]) -> list[list[W]]:
+    """Divides workers into those whose samples are made at once; there is one share at least, to name a family by."""
+    found = list(workers)
+    return [found[begin : begin + WORKERS] for begin in range(0, len(found), WORKERS)] or [[]]
 
 
 class _One(Collector):
@@ -21,7 +30,11 @@ class _One(Collector):
 
 
 def pieces(collector: Collector, more: Mapping[str, str]) -> Iterator[str]:
-    """Yields the text of all figures, with `more` labels on each. It is what `generate_latest` would write."""
+    """Yields the text of all figures, with `more` labels on each. It is what `generate_latest` would write.
+
+    A collector may yield a family in several parts, one behind the other, each with some of its samples.
+    """
+    last = ""
     for metric in collector.collect():
         created = metric.name + "_created"  # those make a family of their own, which comes last
         later = [sample for sample in metric.samples if sample.name == created]
@@ -31,7 +44,8 @@ def pieces(collector: Collector, more: Mapping[str, str]) -> Iterator[str]:
             part = Metric(metric.name, metric.documentation, metric.type, metric.unit)
             part.samples = [one._replace(labels={**one.labels, **more}) for one in some] if more else some
             text = generate_latest(_One(part)).decode()
-            yield text.split("\n", 2)[2] if number else text  # HELP and TYPE stand there once
+            yield text.split("\n", 2)[2] if number or metric.name == last else text  # HELP and TYPE stand there once
+        last = metric.name
 
 
 async def in_turns(texts: Iterable[str]) -> str:
@@ -46,9 +60,10 @@ async def in_turns(texts: Iterable[str]) -> str:
 
 
 def merged(texts: Iterable[str]) -> Iterator[str]:
-    """Yields what several texts say, each family once with the samples of all."""
+    """Yields what several texts say, each family once with the samples of all; nothing while it reads another text."""
     families: dict[str, list[str]] = {}
     for text in texts:
+        yield ""
         head, samples = "", list[str]()
         for line in text.splitlines(keepends=True):
             if line.startswith("# HELP"):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from core.redis.records import WorkerRecord
+from gateway.reports.exposition import shares
 from gateway.workers.worker import Worker
 
 _Family = GaugeMetricFamily | CounterMetricFamily
@@ -15,14 +16,15 @@ _Values = Mapping[tuple[str, ...], float]
 
 
 def handoff_families(model: str, workers: Iterable[Worker]) -> Iterator[_Family]:
-    """Yields all metrics of handoffs, as the workers last reported them."""
-    records = [worker.record for worker in workers]
+    """Yields all metrics of handoffs, as the workers last reported them: in parts, for some workers each."""
+    parts = shares(worker.record for worker in workers)
     for kind, name, text, labels, values in _FAMILIES:
-        family = kind(name, text, labels=["model_name", "engine", "role", *labels])
-        for record in records:
-            for words, value in values(record).items():
-                family.add_metric([model, record.epoch, record.role, *words], value)
-        yield family
+        for records in parts:
+            family = kind(name, text, labels=["model_name", "engine", "role", *labels])
+            for record in records:
+                for words, value in values(record).items():
+                    family.add_metric([model, record.epoch, record.role, *words], value)
+            yield family
 
 
 def _of_each(counts: Mapping[str, float]) -> _Values:

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from core.redis.records import FinishedRecord, Load
 from gateway.reports.choice_metrics import ChoiceMetrics
 from gateway.reports.engine_metrics import engine_families
-from gateway.reports.exposition import in_turns, merged, pieces
+from gateway.reports.exposition import in_turns, merged, pieces, shares
 from gateway.reports.gaps import Gaps
 from gateway.reports.handoff_metrics import handoff_families
 from gateway.reports.predictions import Predictions
@@ -68,7 +68,7 @@ class Metrics:
         self._in_progress = Gauge(in_progress, "Of this gateway", ["model_name"], registry=self._registry)
         for unlabelled in (self._good, self._prompt, self._output, self._dropped, self._in_progress):
             unlabelled.labels(model)
-        self._of_workers = _WorkerFigures(model, workers)
+        self.of_workers = _WorkerFigures(model, workers)
 
     def opened(self) -> None:
         """Counts a request that is in progress from now on."""
@@ -130,7 +130,7 @@ class Metrics:
     async def page(self, gateways: Sequence[str] = ()) -> str:
         """Returns all figures: those that `gateways` have counted, or this one's, and those of the workers."""
         own = await in_turns(merged(gateways)) if gateways else await self.own({})
-        return own + await in_turns(pieces(self._of_workers, {}))
+        return own + await in_turns(pieces(self.of_workers, {}))
 
 
 class _WorkerFigures(Collector):
@@ -143,9 +143,11 @@ class _WorkerFigures(Collector):
     def collect(self) -> Iterator[Metric]:
         workers = list(self._workers)
         for kind, name, text, of_worker in _OF_WORKER:
-            yield self._family(kind(name, text, labels=_LABELS), workers, map(of_worker, workers))
+            for some in shares(workers):
+                yield self._family(kind(name, text, labels=_LABELS), some, map(of_worker, some))
         for kind, name, text, of_load in _OF_LOAD:
-            yield self._family(kind(name, text, labels=_LABELS), workers, (of_load(one.record.load) for one in workers))
+            for some in shares(workers):
+                yield self._family(kind(name, text, labels=_LABELS), some, (of_load(one.record.load) for one in some))
         yield from engine_families(self._model, workers)
         yield from handoff_families(self._model, workers)
 

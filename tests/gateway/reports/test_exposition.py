@@ -2,11 +2,12 @@
 
 import asyncio
 
+from msgspec import structs
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from core.redis.records import WorkerRecord
+from core.redis.records import STEP_SIZES, WorkerRecord
 from gateway.reports.exposition import merged, pieces
 from gateway.reports.gaps import Gaps
 from gateway.reports.metrics import Metrics
@@ -48,9 +49,39 @@ def test_the_figures_of_several_gateways_are_one_page() -> None:
     assert page.count("# TYPE a_total counter") == 1
 
 
+def workers(count: int) -> list[Worker]:
+    record = WorkerRecord("", "decode", "", "", "m", "f", "c", 16, 99, "cpu", "fp32", 0.0)
+    return [Worker(structs.replace(record, epoch=f"e{number}")) for number in range(count)]
+
+
+def of_workers(count: int) -> Collector:
+    """Returns what collects the figures of so many workers."""
+    return Metrics("m", workers(count)).of_workers
+
+
+def test_parts_of_a_family_are_written_as_one() -> None:
+    together, apart = list(pieces(of_workers(1), {})), list(pieces(of_workers(100), {}))
+    page = "".join(apart)
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    assert page.count("# HELP") == len(families) == "".join(together).count("# HELP")
+    assert len(families["vllm:iteration_tokens_total"].samples) == 100 * (len(STEP_SIZES) + 3)
+    caches = families["vllm:cache_config_info"].samples
+    assert {sample.labels["engine"] for sample in caches} == {f"e{number}" for number in range(100)}
+
+
+def test_nothing_makes_the_samples_of_a_hundred_workers_at_once() -> None:
+    assert max(len(metric.samples) for metric in of_workers(100).collect()) <= 200
+    assert max(text.count("\n") for text in pieces(of_workers(100), {})) <= 50
+
+
+def test_the_texts_of_several_gateways_are_read_in_turns() -> None:
+    texts = ["".join(pieces(filled(), {"gateway": name})) for name in ("g1", "g2", "g3")]
+    found = list(merged(texts))
+    assert found[:3] == ["", "", ""] and all(found[3:])
+
+
 async def test_others_have_turns_while_a_page_of_a_hundred_workers_is_written() -> None:
-    record = WorkerRecord("e", "decode", "", "", "m", "f", "c", 16, 99, "cpu", "fp32", 0.0)
-    metrics = Metrics("m", [Worker(record) for _ in range(100)])
+    metrics = Metrics("m", workers(100))
     writing = asyncio.ensure_future(metrics.page())
     turns = 0
     while not writing.done():
