@@ -24,6 +24,7 @@ LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 Codec = Literal["none", "fp8", "int8"]
 KVDtype = Literal["auto", "fp8", "int8"]
 HandoffRule = Literal["auto", "always"]
+Speculation = Literal["none", "ngram", "draft", "medusa", "eagle", "auto"]
 Transport = Literal["shm", "ipc", "tcp"]
 Security = Literal["sealed", "none"]
 
@@ -202,6 +203,25 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         float,
         Meta(gt=0, description="milliseconds after which prompts' chunks beside decodes end a step; below the TPOT"),
     ] = 50.0
+    speculation: Annotated[
+        Speculation,
+        Meta(
+            description="who proposes tokens that decode steps check, several at once; what is sampled stays the "
+            "same: none, ngram (the text itself), draft, medusa, eagle, or auto: who is given, else ngram"
+        ),
+    ] = "none"
+    speculative_tokens: Annotated[
+        int, Meta(ge=0, le=16, description="most tokens proposed to a sequence in a step; 0: as suits who proposes")
+    ] = 0
+    speculative_answers: Annotated[
+        Bytes,
+        Meta(description="memory for earlier answers, which ngram also looks at, each for its own tenant; 0: none"),
+    ] = 0
+    draft_model: Annotated[
+        str, Meta(description="smaller model with the same vocabulary that proposes: a directory or a hub id")
+    ] = ""
+    medusa: Annotated[str, Meta(description="directory of Medusa heads of the model, which propose")] = ""
+    eagle: Annotated[str, Meta(description="directory of an EAGLE head of the model, which proposes")] = ""
     lora: Annotated[
         tuple[str, ...],
         Meta(description="adapter served beside the model: name=DIR, DIR in PEFT's format; may be repeated"),

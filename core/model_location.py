@@ -17,8 +17,8 @@ WHOLE_MODEL = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 CODE = ("*.py",)
 
 
-def directory_of(model: str) -> Path | None:
-    """Returns the directory that `--model` names, or None for a hub id. A directory wins over a hub id of its name.
+def directory_of(model: str, option: str = "--model") -> Path | None:
+    """Returns the directory that `option` names, or None for a hub id. A directory wins over a hub id of its name.
 
     Of a GGUF file, and of a directory that has but one, it is where the model is described. Raises `ModelError` for
     what is neither, and for a GGUF file that is broken or not supported.
@@ -29,9 +29,9 @@ def directory_of(model: str) -> Path | None:
     if model and path.is_file() and path.suffix == ".gguf":
         return unpacked(path)
     if model and path.exists():
-        raise ModelError(f"--model: {model!r}: is a file; give the directory that holds config.json, or a .gguf")
+        raise ModelError(f"{option}: {model!r}: is a file; give the directory that holds config.json, or a .gguf")
     if HUB_ID.fullmatch(model) is None:
-        raise ModelError(f"--model: {model!r}: there is no such directory, and a hub id looks like owner/name")
+        raise ModelError(f"{option}: {model!r}: there is no such directory, and a hub id looks like owner/name")
     return None
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import asdict, replace
 
 from core.adapters import parse_sources
 from core.cli import option
+from core.config import EngineOptions
 from core.ids import new_epoch
 from core.network.listening import http_url
 from launcher.gpus import placements
@@ -69,6 +70,24 @@ def chosen(options: Struct) -> list[str]:
     return words
 
 
+def _placed(engine: EngineOptions) -> EngineOptions:
+    """Returns the options with whole paths, for workers that run in another directory."""
+
+    def whole(path: str) -> str:
+        return str(Path(path).expanduser().resolve()) if path else ""
+
+    draft = Path(engine.draft_model).expanduser()
+    return replace(
+        engine,
+        host_kv_directory=whole(engine.host_kv_directory),
+        lora=tuple(f"{one.name}={whole(one.path)}" for one in parse_sources(engine.lora)),
+        lora_root=whole(engine.lora_root),
+        draft_model=str(draft.resolve()) if engine.draft_model and draft.exists() else engine.draft_model,  # or an id
+        medusa=whole(engine.medusa),
+        eagle=whole(engine.eagle),
+    )
+
+
 class Deployment:
     """Makes the services of an instance from its options; `model`, `redis`, `secret` are as the services take them."""
 
@@ -82,16 +101,7 @@ class Deployment:
     def workers(self) -> list[Service]:
         """Makes all prefill and decode workers."""
         config = self._config
-        engine = config.engine
-        if engine.host_kv_directory:  # workers run in another directory
-            engine = replace(engine, host_kv_directory=str(Path(engine.host_kv_directory).resolve()))
-        if engine.lora:
-            sources = parse_sources(engine.lora)
-            engine = replace(
-                engine, lora=tuple(f"{one.name}={Path(one.path).expanduser().resolve()}" for one in sources)
-            )
-        if engine.lora_root:
-            engine = replace(engine, lora_root=str(Path(engine.lora_root).expanduser().resolve()))
+        engine = _placed(config.engine)
         options = [*chosen(engine), *chosen(config.transfer), "--busy-page", str(self._run / "busy")]
         names = worker_names(config)
         services = []

@@ -12,52 +12,52 @@ LENGTH = struct.Struct("<Q")  # a safetensors file starts with the length of its
 LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
 
 
-def checked(model: str) -> Path | None:
-    """Returns the model's directory, whose files were found to be whole, or None for a hub id.
+def checked(model: str, option: str = "--model") -> Path | None:
+    """Returns the directory that `option` names, whose files were found to be whole, or None for a hub id.
 
     Raises `ModelError` for what is neither, `ConfigError` that names what is wrong with the directory.
     """
-    directory = directory_of(model)
+    directory = directory_of(model, option)
     if directory is not None:
-        _check_directory(directory)
+        _check_directory(directory, option)
     return directory
 
 
-def _check_directory(directory: Path) -> None:
+def _check_directory(directory: Path, option: str) -> None:
     for name in ("config.json", "tokenizer.json"):
-        _read_object(directory, name)
+        _read_object(directory, name, option)
     index = directory / "model.safetensors.index.json"
     if (directory / PLACES).is_file():
         return  # what is unpacked of a GGUF file, all of whose tensors were found to be there
     if index.is_file():
-        weight_map = _read_object(directory, index.name).get("weight_map")
+        weight_map = _read_object(directory, index.name, option).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
-            raise ConfigError("--model", str(directory), f"{index.name} has no weight_map")
+            raise ConfigError(option, str(directory), f"{index.name} has no weight_map")
         names = sorted({str(name) for name in weight_map.values()})
     elif (directory / "model.safetensors").is_file():
         names = ["model.safetensors"]
     else:
         found = "; pickled weights are not read" if any(directory.glob("*.bin")) else ""
-        raise ConfigError("--model", str(directory), f"has no model.safetensors{found}")
+        raise ConfigError(option, str(directory), f"has no model.safetensors{found}")
     for name in names:
-        _check_weights(directory, name)
+        _check_weights(directory, name, option)
 
 
-def _read_object(directory: Path, name: str) -> dict[str, object]:
+def _read_object(directory: Path, name: str, option: str) -> dict[str, object]:
     try:
         value = json.loads((directory / name).read_bytes())
     except FileNotFoundError:
-        raise ConfigError("--model", str(directory), f"has no {name}") from None
+        raise ConfigError(option, str(directory), f"has no {name}") from None
     except OSError as error:
-        raise ConfigError("--model", str(directory), f"{name} cannot be read: {error.strerror}") from None
+        raise ConfigError(option, str(directory), f"{name} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ConfigError("--model", str(directory), f"{name} is not valid JSON ({error})") from None
+        raise ConfigError(option, str(directory), f"{name} is not valid JSON ({error})") from None
     if not isinstance(value, dict):
-        raise ConfigError("--model", str(directory), f"{name} is not a JSON object")
+        raise ConfigError(option, str(directory), f"{name} is not a JSON object")
     return value
 
 
-def _check_weights(directory: Path, name: str) -> None:
+def _check_weights(directory: Path, name: str, option: str) -> None:
     """Checks that a weights file is whole: its header says where each tensor's bytes end. Raises `ConfigError`."""
     path = directory / name
     try:
@@ -65,15 +65,15 @@ def _check_weights(directory: Path, name: str) -> None:
             size = path.stat().st_size
             (length,) = LENGTH.unpack(file.read(LENGTH.size).ljust(LENGTH.size, b"\0"))
             if not 0 < length <= min(LONGEST_HEADER, size - LENGTH.size):
-                raise ConfigError("--model", str(directory), f"{name} is not a safetensors file, or was cut off")
+                raise ConfigError(option, str(directory), f"{name} is not a safetensors file, or was cut off")
             header = json.loads(file.read(length))
             ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
     except FileNotFoundError:
-        raise ConfigError("--model", str(directory), f"lacks {name}, which its index names") from None
+        raise ConfigError(option, str(directory), f"lacks {name}, which its index names") from None
     except OSError as error:
-        raise ConfigError("--model", str(directory), f"{name} cannot be read: {error.strerror}") from None
+        raise ConfigError(option, str(directory), f"{name} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-        raise ConfigError("--model", str(directory), f"{name} has a broken safetensors header") from None
+        raise ConfigError(option, str(directory), f"{name} has a broken safetensors header") from None
     missing = LENGTH.size + length + max(ends, default=0) - size
     if missing > 0:
-        raise ConfigError("--model", str(directory), f"{name} was cut off: {missing} bytes are missing")
+        raise ConfigError(option, str(directory), f"{name} was cut off: {missing} bytes are missing")

@@ -19,6 +19,7 @@ from core.network.listening import http_url, is_local
 from core.network.sealing import load_secret, new_secret
 from core.network.tls import certificate
 from core.slo import parse_objective
+from core.speculation import proposing
 from launcher import greeting
 from launcher.deployment import OWN_KEY, OWN_KEYS, Deployment, environment, stop_order
 from launcher.gpus import usable_gpus
@@ -82,6 +83,7 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
     if config.engine.lora_root and not Path(config.engine.lora_root).expanduser().is_dir():
         raise ConfigError("--lora-root", config.engine.lora_root, "is not a directory")
     refuse_codec_of_bytes(config.engine.kv_dtype, config.transfer.kv_codec)
+    _check_speculation(config)
     KeyRing(config.api_keys)
     parse_objective(config.slo)
     certificate(config.tls_cert, config.tls_key)
@@ -90,6 +92,17 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
     config = _placed(config)
     prefill = (0 if len(gpus) == 1 else 1) if config.prefill is None else config.prefill
     return replace(config, port=port, prefill=prefill), directory
+
+
+def _check_speculation(config: UpConfig) -> None:
+    """Refuses options that do not go together, and places where nothing is. Raises `ConfigError`."""
+    engine = config.engine
+    proposing(engine)
+    for option, path in (("--medusa", engine.medusa), ("--eagle", engine.eagle)):
+        if path and not Path(path).expanduser().is_dir():
+            raise ConfigError(option, path, "is not a directory")
+    if engine.draft_model:
+        checked(engine.draft_model, "--draft-model")
 
 
 def _placed(config: UpConfig) -> UpConfig:

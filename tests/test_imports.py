@@ -51,6 +51,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "keys": {"errors", "slo"},
         "kv": {"config", "errors"},
         "process": {"errors"},
+        "speculation": {"config", "errors"},
         "messages": {"config", "costs", "errors", "ids", "scores", "kv"},
         "model_location": {"errors", "gguf", "process"},
         "network": {"errors", "process"},

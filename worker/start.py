@@ -35,6 +35,7 @@ from core.redis.clients import connect
 from core.redis.records import Role as RoleName
 from core.redis.records import WorkerRecord
 from core.redis.store import ServerClock, check
+from core.speculation import on_prefill, proposing
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager
 from engine.device import device_label, dtype_name
@@ -88,8 +89,9 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     asyncio.run(_check_store(config.store.redis))
 
     refuse_codec_of_bytes(config.engine.kv_dtype, config.transfer.kv_codec)
+    proposing(config.engine)
     if name == "prefill":  # computes no decodes
-        config = structs.replace(config, engine=structs.replace(config.engine, decode_graphs="off"))
+        config = structs.replace(config, engine=structs.replace(on_prefill(config.engine), decode_graphs="off"))
     engine = load_engine(config.engine, status.report)
     blocks = _block_manager(config, engine)
     preparation = _preparation(config, engine, inbox)

@@ -59,8 +59,8 @@ def test_what_is_compiled_and_unpacked_is_kept(composed: Any) -> None:
     assert "/home/baton/.cache/baton" in made.split() and "cache" in composed["volumes"]
 
 
-@pytest.mark.parametrize("option", ["quantization", "kv_dtype"])
-def test_workers_take_the_forms_of_weights_and_kv_from_the_environment(option: str, composed: Any) -> None:
+@pytest.mark.parametrize("option", ["quantization", "kv_dtype", "speculation", "draft_model", "medusa", "eagle"])
+def test_workers_take_what_they_compute_with_from_the_environment(option: str, composed: Any) -> None:
     """The options are ones that a worker has, and the defaults are its own."""
     variable = f"BATON_{option.upper()}"
     for name in WORKERS:

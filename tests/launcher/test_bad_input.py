@@ -52,6 +52,10 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--model", "/no/such/model"], "error: --model: '/no/such/model': there is no such directory"),
         (["--allow-lora-loading"], "error: --allow-lora-loading: 'true': it needs --lora-root"),
         (["--lora-root", "/no/such/root"], "error: --lora-root: '/no/such/root': is not a directory"),
+        (["--speculation", "often"], "error: --speculation: 'often': "),
+        (["--speculation", "medusa"], "error: --speculation: 'medusa': it needs --medusa"),
+        (["--medusa", "/no/such/heads", "--speculation", "auto"], "error: --medusa: '/no/such/heads': is not a dir"),
+        (["--draft-model", "/no/such/draft", "--speculation", "draft"], "error: --draft-model: '/no/such/draft': "),
         (["--redis", "mysql://127.0.0.1"], "error: --redis: 'mysql://127.0.0.1': "),
     ],
 )
