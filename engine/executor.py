@@ -25,6 +25,7 @@ from engine.model.config import TextModel
 from engine.model.model import Model
 from engine.plan import BlockMove, Plan, StepResult, Work
 from engine.scoring import Scoring
+from engine.verification import NONE_LEFT, NOT_FINITE, drawn, with_rows
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,6 @@ class Engine:
     launch_depth: int  # steps that may be launched and not yet collected
     decode_steps: DecodeSteps | None  # runs steps of nothing but decodes; None: they are steps like any other
     adapters: AdapterSlots | None  # None: there are none, and none can come
-
-
-NOT_FINITE, DRAWN, NONE_LEFT = range(3)
-"""What comes of a sample: its logits were not finite, it has its token, or all tokens were forbidden."""
 
 
 @dataclass(frozen=True)
@@ -114,15 +111,19 @@ class Executor:
         tokens: list[list[int]] = [[] for _ in works]
         failed, none_left = [], []
         begin = 0
-        for work in step.sampled_works:
-            end = begin + len(works[work].samples)
-            of_work = outcomes[begin:end]
+        for index in step.sampled_works:
+            work = works[index]
+            end = begin + len(work.samples) + len(work.proposed)
+            of_work, tokens_of_work = outcomes[begin:end], found[begin:end]
+            if work.proposed:
+                tokens_of_work, outcome = drawn(work, tokens_of_work, of_work)
+                of_work = [outcome]
             if NOT_FINITE in of_work:
-                failed.append(work)
+                failed.append(index)
             elif NONE_LEFT in of_work:
-                none_left.append(work)
+                none_left.append(index)
             else:
-                tokens[work] = found[begin:end]
+                tokens[index] = tokens_of_work
             begin = end
         refused = self._constraints.settle(step.plan, tokens) if self._constraints is not None else {}
         scores = {} if step.scores is None else self._scoring.told(step.scores.numpy(), works)
@@ -154,7 +155,7 @@ class Executor:
         if self._constraints is not None:
             self._constraints.begin(plan)
         sampled = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
-        works = [plan.works[index] for index in sampled]
+        works = with_rows([plan.works[index] for index in sampled])
         logits, prompt_scores = self._logits(plan)
         if not works:
             self._before = Sampled(torch.empty(0, dtype=torch.int64, device=self._device), [])
@@ -181,7 +182,7 @@ class Executor:
         return self.engine.backend.adjuster.adjust(logits, works, self._before, masks)
 
     def _logits(self, plan: Plan) -> tuple[Tensor, Tensor | None]:
-        """Computes a step's logits, `[sampled works, vocab]`, and stores its KV.
+        """Computes a step's logits, `[sampled rows, vocab]`, and stores its KV.
 
         Also returns, on its way to the host, how likely the tokens of prompts were, if a work asks for it.
         """

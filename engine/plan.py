@@ -40,6 +40,11 @@ class Work(Struct, frozen=True, array_like=True):
     banned: tuple[int, ...] = ()  # ids that are not drawn now: the output is still too short to end
     prompt_rows: PromptRows | None = None
     adapter: str = ""  # digest of the adapter whose weights are added to the model's; empty: none
+    proposed: tuple[int, ...] = ()
+    """Guesses of what follows: the last of `token_ids`, which are in no text yet. The work then has one sample, and a
+    row of logits for its last own token and for each guess: row i is drawn from as if the i guesses before it had been
+    drawn."""
+    propose: int = 0  # tokens that the engine's own proposer, if it has one, is to guess behind those that it gives
 
 
 class BlockMove(Struct, frozen=True, array_like=True):
@@ -71,9 +76,11 @@ class StepResult(Struct, frozen=True, array_like=True):
     step: int
     tokens: list[list[int]]
     """Holds of each work, in order, the tokens that it sampled: one for each sample, in their order. One with a single
-    sample may have more: those that have to follow by its grammar."""
+    sample may have more: what was drawn as it was guessed and what was drawn behind that, and those that have to follow
+    by its grammar."""
     failed: list[int] = []  # indices of works whose logits were not finite
     none_left: list[int] = []  # indices of works of which every token is forbidden
     refused: dict[int, Refusal] = {}  # by index of a work that its grammar does not let go on
-    scores: dict[int, list[Scores]] = {}  # by index of a work that wants them, of its tokens: one for each sample
+    scores: dict[int, list[Scores]] = {}  # by index of a work that wants them, of its draws: one for each sample
     prompt_scores: dict[int, Scores] = {}  # by index of a work that wants them, of the tokens behind each of its own
+    proposed: dict[int, list[int]] = {}  # by index of a work, guesses of what follows its tokens; see `Work.propose`

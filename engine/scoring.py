@@ -19,6 +19,7 @@ from engine.backends.reference.processed import processed
 from engine.backends.scorer import Scorer, finite, scores_of
 from engine.device import to_device
 from engine.plan import PromptRows, Work
+from engine.verification import row_count
 
 AT_ONCE = 64
 """Rows of logits that are in memory at once beside those of a step."""
@@ -101,16 +102,18 @@ class Scoring:
     # on the host ------------------------------------------------------------------------------------------------------
 
     def told(self, words: Words, works: Sequence[Work]) -> dict[int, list[Scores]]:
-        """Returns the scores of drawn tokens, by the index of their work: one for each of its samples."""
+        """Returns the scores of drawn tokens, by the index of their work: one for each of its samples.
+
+        Those of a work with guesses are of all its rows.
+        """
         scores, at = {}, 0
         for index, work in enumerate(works):
             top = _top(work)
             if top is not None:
-                top = min(top, self._vocab)
-                scores[index] = [
-                    scores_of(words[place : place + 1], top) for place in range(at, at + len(work.samples))
-                ]
-                at += len(work.samples)
+                top, rows = min(top, self._vocab), row_count(work)
+                begins = range(at, at + rows * len(work.samples), rows)
+                scores[index] = [scores_of(words[begin : begin + rows], top) for begin in begins]
+                at += len(begins) * rows
         return scores
 
     def told_of_prompts(self, words: Words, works: Sequence[Work]) -> tuple[dict[int, Scores], list[int]]:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from queue import SimpleQueue
 
 import numpy as np
@@ -17,6 +18,7 @@ from core.grammars import GrammarError, refuse_error
 from engine.constraints import Masks
 from engine.grammars.preparation import STACK, Preparation
 from engine.plan import Plan, Refusal, Work
+from engine.verification import row_count
 
 SECONDS = 10.0  # s that a step waits for its masks; then its sequences with grammars fail, and the others go on
 log = logging.getLogger("baton.worker")
@@ -27,7 +29,7 @@ class _Step:
     """Keeps what a step's grammars allow; the thread that computes it writes it, and then sets `done`."""
 
     works: dict[int, Work]  # by their index in the plan: those that are sampled under a grammar
-    rows: dict[int, int]  # of each the row of logits
+    rows: dict[int, int]  # of each the first row of logits; those of its guesses are behind it
     done: threading.Event = field(default_factory=threading.Event)
     forced: dict[int, list[int]] = field(default_factory=dict)  # tokens that have to come: no draw counts
     failed: dict[int, Refusal] = field(default_factory=dict)
@@ -70,28 +72,31 @@ class _Worker:
             step.done.set()
 
     def _compute(self, executor: LLExecutor, step: _Step) -> None:
-        matchers: list[tuple[int, LLMatcher]] = []
+        matchers: list[tuple[int, int, LLMatcher]] = []  # of works, of rows
         for index, work in step.works.items():
             try:
                 follower = self._preparation.follower(work)
                 if _may_be_forced(work) and (tokens := follower.forced([])):
                     step.forced[index] = tokens
                 else:
-                    matchers.append((index, follower.matcher))
+                    states = enumerate(_along(follower.matcher, work.proposed), step.rows[index])
+                    matchers += [(index, row, matcher) for row, matcher in states]
             except GrammarError as error:
                 step.failed[index] = Refusal(str(error))
             except ModelError as error:
                 step.failed[index] = Refusal(str(error), ours=True)
         bits: NDArray[np.int32] = np.zeros((len(matchers), self._words), np.int32)
         if matchers:
-            fill_next_token_bitmask_par(executor, [(matcher, at) for at, (_, matcher) in enumerate(matchers)], bits)
-        for index, matcher in matchers:
+            fill_next_token_bitmask_par(executor, [(matcher, at) for at, (*_, matcher) in enumerate(matchers)], bits)
+        for index, row, matcher in matchers:
+            if row > step.rows[index]:
+                continue  # nothing is allowed behind that guess; if it comes, the next step says why
             try:
                 refuse_error(matcher)
             except GrammarError as error:
                 step.failed[index] = Refusal(str(error))
         if matchers:
-            step.masks = Masks([step.rows[index] for index, _ in matchers], bits)
+            step.masks = Masks([row for _, row, _ in matchers], bits)
         self._preparation.trim(2 * len(step.works))  # with two steps in flight, they are in every other one
 
 
@@ -112,7 +117,9 @@ class GrammarMasks:
         works = {index: work for index, work in sampled if work.sampling is not None and work.sampling.grammar}
         self._newest = None
         if works:
-            self._newest = self._steps[plan.step] = _Step(works, {index: row for row, (index, _) in enumerate(sampled)})
+            firsts = accumulate((row_count(work) for _, work in sampled), initial=0)
+            rows = {index: first for first, (index, _) in zip(firsts, sampled, strict=False)}
+            self._newest = self._steps[plan.step] = _Step(works, rows)
             self._worker.post(self._newest)
 
     def masks(self, works: Sequence[Work]) -> Masks | None:
@@ -149,10 +156,30 @@ class GrammarMasks:
         follower = self.preparation.known(step.works[index].sequence)
         if follower is None:
             return  # it was dropped: the next step makes it anew
+        found: list[int] = []
         try:
-            drawn[:] = follower.forced(drawn)
+            for token in drawn:  # what has to follow one of them takes the place of the next
+                more = follower.forced([token])
+                found += more
+                if len(more) > 1:
+                    break
+            drawn[:] = found
         except GrammarError as error:
             step.failed[index] = Refusal(str(error))
+
+
+def _along(matcher: LLMatcher, proposed: Sequence[int]) -> list[LLMatcher]:
+    """Returns the matcher, and a copy behind each of the guesses, up to the first that the grammar does not allow.
+
+    What is drawn behind that one does not count.
+    """
+    states = [matcher]
+    for token in proposed:
+        behind = states[-1].deep_copy()
+        if behind.try_consume_tokens([token]) == 0:
+            break
+        states.append(behind)
+    return states
 
 
 def _may_be_forced(work: Work) -> bool:

@@ -34,7 +34,8 @@ class Batch:
     positions: Tensor  # [tokens]
     groups: tuple[GroupTables, ...]  # of each KV group
     query_start: Tensor  # [works] first row of each work
-    logit_rows: Tensor  # [rows] ascending: those that go on to the head; each work's last one, if it is sampled from
+    logit_rows: Tensor  # [rows] ascending: those that go on to the head; each work's last, if it is sampled from, and
+    # one before it for each guess
     query_lengths: Ints  # [works], on the host
     kv_lengths: Ints  # [works], on the host
     split: "RowSplit | None" = None  # of `logit_rows`; None: all are sampled from
@@ -45,7 +46,7 @@ class Batch:
 class RowSplit:
     """Tells rows that are sampled from and rows of which only a prompt's scores are wanted apart, by their places."""
 
-    sampled: Tensor  # [sampled works] int64
+    sampled: Tensor  # [sampled rows] int64
     scored: Tensor  # [other rows] int64
 
 
@@ -170,13 +171,17 @@ def build_batch(
 def _logit_rows(works: Sequence[Work], query_start: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints]:
     """Finds the rows that go on to the head, and the places among them of those that are sampled, or only scored."""
     last = query_start + lengths - 1
-    sampled: Ints = np.flatnonzero([work.sampling is not None for work in works])
+    sampled: Ints = last[np.flatnonzero([work.sampling is not None for work in works])]
+    guesses = [len(work.proposed) for work in works if work.sampling is not None]
+    if any(guesses):
+        ends = np.cumsum(guesses) + np.arange(len(guesses))  # of each work's rows, the place of the last
+        sampled = np.repeat(sampled - ends, np.array(guesses) + 1) + np.arange(ends[-1] + 1)
     asked = [(first, work.prompt_rows) for first, work in zip(query_start, works, strict=True) if work.prompt_rows]
     if not asked:
-        return last[sampled], sampled[:0], sampled[:0]
+        return sampled, sampled[:0], sampled[:0]
     begins = [(first + each.first, len(each.targets)) for first, each in asked]
     scored = np.concatenate([np.arange(begin, begin + count) for begin, count in begins])
-    rows = np.concatenate((last[sampled], scored))
+    rows = np.concatenate((sampled, scored))
     order = np.argsort(rows)
     places = np.argsort(order)  # of each row in the ascending order
     return rows[order], places[: len(sampled)], places[len(sampled) :]

@@ -78,6 +78,7 @@ class Acceptance:
             if finish:
                 break
         self.output_tokens += length - before
+        sequence.computed = min(sequence.computed, length - 1)  # guesses behind its end count for nothing
         sequence.first_token_at = sequence.first_token_at or now
         if scores is not None:
             scores = scores.part(0, length - before)

@@ -279,10 +279,12 @@ class Lifecycle:
         assert all(stem is not None and stem.id in self.live for stem in stems), "a branch that would never begin"
         for sequence in self.live.values():
             assert sequence.in_flight == flying.count(sequence)
-            assert 0 <= sequence.computed <= sequence.planned <= sequence.length
+            assert 0 <= sequence.computed <= sequence.planned <= sequence.length + max(0, sequence.guessed - 1)
             assert sequence.planned <= sequence.capacity
+            assert sequence.guessed == 0 or sequence.in_flight == sequence.pending == 1
             assert bool(sequence.blocks) == (sequence.state not in (SequenceState.WAITING, SequenceState.BRANCH))
-            assert sequence.length - sequence.planned >= (sequence.state is SequenceState.RUNNING)
+            own = sequence.planned - sequence.guessed
+            assert sequence.length - own >= (sequence.state is SequenceState.RUNNING)
             assert sequence.in_flight == 0 or sequence.state is SequenceState.RUNNING
 
 

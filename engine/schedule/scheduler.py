@@ -32,7 +32,9 @@ from engine.schedule.lifecycle import Lifecycle, released
 from engine.schedule.progress import CONSTRAINTS, GRAMMAR, NON_FINITE, NONE_LEFT, Progress
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
+from engine.schedule.speculation.speculation import Speculation
 from engine.schedule.turns import SHORTER, Turns
+from engine.verification import foreseen
 
 USUAL = 0.1
 """The newest step's weight in what a step usually takes."""
@@ -63,6 +65,7 @@ class Scheduler:
         readiness: Readiness | None = None,
         shorter: float = SHORTER,
         fit: StepFit | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         """Plans over the blocks of `blocks`, of which `growth_reserve` of each group stay free for those who run.
 
@@ -71,6 +74,7 @@ class Scheduler:
         steps that may be launched and not collected, 1 or 2. `chunking`: how prompts are cut beside decodes; None: into
         all that is left of `max_batch_tokens`. `readiness`: prepares sequences that have a grammar. `shorter`: share of
         a step's tokens that a long prompt leaves to shorter ones, while there are any. `fit`: learns what steps cost.
+        `speculation`: guesses tokens, which steps verify beside the next ones; None: nobody does.
         """
         assert max_in_flight in (1, 2), "a PENDING token comes from the step before, not from an older one"
         self._blocks = blocks
@@ -85,6 +89,7 @@ class Scheduler:
         self._running, self._landing = self._lifecycle.running, self._lifecycle.landing
         self._chunking = chunking or Chunking()
         self._fit = fit or StepFit()
+        self._speculation = speculation
         self._prompts: list[Sequence] = []  # that were being computed when a step was last planned
         self._decoding = StepWork()  # what decoded then
         self._usual = 0.0  # s that a step takes, as a moving average
@@ -287,12 +292,14 @@ class Scheduler:
             if index in failed:
                 progress += self._acceptance.fail(sequence, failed[index])
                 continue
-            sequence.computed += len(work.token_ids)
+            sequence.computed += len(work.token_ids) - len(work.proposed) + foreseen(work.proposed, tokens)
             if work.prompt_rows is not None:
                 sequence.keep_prompt_scores(result.prompt_scores[index])
             if work.sampling is not None:
                 sequence.pending -= 1
                 progress += self._acceptance.accept(sequence, tokens, result.scores.get(index), now)
+            if self._speculation is not None:
+                self._speculation.judge(sequence, work, tokens, result.proposed.get(index))
         self._step_sizes[bisect_left(STEP_SIZES, self._prompt_tokens + self._acceptance.output_tokens - before)] += 1
         return progress
 
@@ -347,8 +354,8 @@ class Scheduler:
                 continue  # its last token is under way, or it waits for a block
             if length > sequence.capacity and sequence.planned >= min(sequence.admitted_length, sequence.capacity):
                 continue  # it waits for a block; a prompt may be longer than its windows reach
-            if sequence.pending and (sequence.branches or sequence.sampling.grammar):
-                continue  # its branches are to begin first; a grammar has to see the token before the next one
+            if sequence.pending and (sequence.branches or sequence.sampling.grammar or self._guesses(sequence)):
+                continue  # its branches are to begin first; a grammar, and guesses, have to see the token before
             if length - sequence.planned == 1 or sequence.planned >= sequence.admitted_length:
                 if self._may_be_sampled(sequence):
                     decodes.append(sequence)
@@ -364,11 +371,21 @@ class Scheduler:
         works: list[Work] = []
         for sequence in decodes:
             count = sequence.length - sequence.planned
+            proposed: tuple[int, ...] = ()
+            whole = True
             if count > 1:
+                whole = count <= 1 + room
                 count = min(count, 1 + room)
                 room -= count - 1
-            works.append(self._work(sequence, count))
+            if self._speculation is not None and whole:
+                proposed = self._speculation.guess(sequence, len(decodes), room)
+                room -= len(proposed)
+            works.append(self._work(sequence, count, proposed))
         return works, room
+
+    def _guesses(self, sequence: Sequence) -> bool:
+        """Tells whether what follows a sequence's tokens may be guessed, once they are known."""
+        return self._speculation is not None and self._speculation.serves(sequence)
 
     def _chunks(self, prompts: list[Sequence], room: int, now: float) -> list[Work]:
         """Cuts chunks of `room` tokens at most, of prompts in progress and of those that are admitted for it.
@@ -402,8 +419,8 @@ class Scheduler:
         candidates = [sequence for sequence in self._running if not sequence.hand_off]
         return max(candidates[1:], key=_gives_way, default=None)
 
-    def _work(self, sequence: Sequence, count: int) -> Work:
-        """Plans the next `count` tokens of a sequence; the last of all its tokens is sampled from."""
+    def _work(self, sequence: Sequence, count: int, proposed: tuple[int, ...] = ()) -> Work:
+        """Plans the next `count` tokens of a sequence, and guesses; the last of its tokens, and those, are drawn at."""
         start, length = sequence.planned, sequence.length
         end = start + count
         sampled = end == length
@@ -414,7 +431,7 @@ class Scheduler:
         work = Work(
             sequence=sequence.id,
             start=start,
-            token_ids=sequence.tokens[start:end] or [PENDING],
+            token_ids=[*sequence.tokens[start:end], *proposed] or [PENDING],
             blocks=sequence.blocks,
             sampling=sampling if sampled else None,
             samples=samples,
@@ -424,8 +441,11 @@ class Scheduler:
             banned=sequence.limits.stop_token_ids if output_index < sequence.limits.min_tokens else (),
             prompt_rows=sequence.prompt_rows(start, end) if sampling.prompt_logprobs is not None else None,
             adapter=sequence.prompt.adapter,
+            proposed=proposed,
+            propose=self._speculation.wanted(sequence) if sampled and self._speculation is not None else 0,
         )
-        sequence.planned = end
+        sequence.planned = end + len(proposed)
+        sequence.guessed = len(proposed)
         sequence.pending += sampled
         sequence.in_flight += 1
         if end >= sequence.register_at:

@@ -71,6 +71,8 @@ class Sequence:
     planned: int = field(default=0, init=False)  # tokens whose KV a launched step computes, or has
     computed: int = field(default=0, init=False)  # tokens whose KV is there: planned, without the steps in flight
     pending: int = field(default=0, init=False)  # tokens that steps in flight sample
+    guessed: int = field(default=0, init=False)  # tokens beyond its own that a step in flight computes: guesses
+    proposed: list[int] = field(default_factory=list, init=False)  # guesses of the engine for the next step
     in_flight: int = field(default=0, init=False)  # launched steps that refer to this sequence
     admitted_length: int = field(default=0, init=False)  # tokens when its blocks were last taken
     since: int = field(default=0, init=False)  # the oldest planned step of what its KV is computed from

@@ -14,6 +14,7 @@ from core.kv.spec import KVSpec
 from core.messages.sampling import Sampling
 from core.scores import Scores
 from engine.plan import NULL_BLOCK, PENDING, BlockMove, Plan, Refusal, StepResult, Work
+from engine.verification import DRAWN, drawn
 from tests.scores import scores_of
 
 VOCABULARY = 11
@@ -55,11 +56,12 @@ def placed(tokens: Tokens[int], first: int, top: int | None) -> Scores | None:
     )
 
 
-def score(number: int, work: Work, result: StepResult) -> None:
-    """Adds to a result what a work wants to know of its tokens and its prompt's."""
-    tokens, rows, sampling = result.tokens[number], work.prompt_rows, work.sampling
-    if sampling is not None and tokens:
-        scores = [placed([token], work.output_index, sampling.logprobs) for token in tokens]
+def score(number: int, work: Work, draws: list[int], result: StepResult) -> None:
+    """Adds to a result what a work wants to know of its draws and its prompt's tokens."""
+    rows, sampling = work.prompt_rows, work.sampling
+    if sampling is not None and result.tokens[number]:
+        of_samples = [draws] if work.proposed else [[token] for token in draws]
+        scores = [placed(tokens, work.output_index, sampling.logprobs) for tokens in of_samples]
         result.scores.update({number: [each for each in scores if each is not None]} if scores[0] else {})
     if rows is not None:
         assert rows.first >= 0 and 0 < len(rows.targets) <= len(work.token_ids) - rows.first
@@ -156,14 +158,19 @@ class StrictExecutor:
                 for group in range(len(self._groups)):
                     self._kv[self._place(group, blocks, position)] = value
         answers: list[list[int]] = []
+        draws: list[list[int]] = []
         failed: list[int] = []
         refused: dict[int, Refusal] = {}
         sampled: dict[int, int] = {}
         for number, (work, blocks, context) in enumerate(zip(plan.works, tables, contexts, strict=True)):
             self.expect(context, blocks, self.salts[work.sequence], work.start)
             answers.append([])
+            draws.append([])
             if work.sampling is not None:
-                tokens = [next_token(context, work.sampling, sample, work.output_index) for sample in work.samples]
+                tokens = draws[-1] = self._draws(work, context, work.sampling)
+                if work.proposed:
+                    tokens, outcome = drawn(work, tokens, [DRAWN] * len(tokens))
+                    assert outcome == DRAWN
                 sampled[work.sequence] = tokens[0]
                 if work.sequence in self.fail:
                     self.fail.discard(work.sequence)
@@ -175,8 +182,19 @@ class StrictExecutor:
         self._sampled = sampled
         result = StepResult(plan.step, answers, failed, [], refused, {}, {})
         for number, work in enumerate(plan.works):
-            score(number, work, result)
+            score(number, work, draws[number], result)
         self._results.append(result)
+
+    def _draws(self, work: Work, context: list[int], sampling: Sampling) -> list[int]:
+        """The draws of each row, behind each guess, or of each sample."""
+        index, own = work.output_index, len(context) - len(work.proposed)
+        if not work.proposed:
+            return [next_token(context, sampling, sample, index) for sample in work.samples]
+        (sample,) = work.samples
+        assert tuple(context[own:]) == work.proposed, "guesses are the last of a work's tokens"
+        return [
+            next_token(context[: own + row], sampling, sample, index + row) for row in range(len(work.proposed) + 1)
+        ]
 
     def _before(self, work: Work) -> list[int]:
         """The tokens before a work's own, some of which this executor may never have computed for that sequence."""

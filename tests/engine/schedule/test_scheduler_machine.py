@@ -17,6 +17,7 @@ from engine.blocks.manager import BlockManager, Tables
 from engine.schedule.progress import Progress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
+from engine.schedule.speculation.speculation import Speculation
 from tests.engine.blocks.test_blocks import spec
 from tests.engine.strict_executor import STOP, StrictExecutor, placed, reference
 
@@ -77,6 +78,21 @@ class Grammars:
             self.asked.remove(sequence)
 
 
+class Oracle:
+    """A proposer that knows what will come, and errs as often as it is told to; its draws need no state."""
+
+    def __init__(self, expected: dict[int, list[int]], right: int) -> None:
+        """`right`: of ten guesses, those that are right."""
+        self._expected = expected
+        self._right = right
+
+    def propose(self, sequence: Sequence, most: int) -> list[int]:
+        assert most > 0
+        length = len(sequence.tokens)
+        known = self._expected[sequence.id][length : length + most]
+        return [token if (7 * place + 3 * length) % 10 < self._right else STOP for place, token in enumerate(known)]
+
+
 def at_once(group: KVGroup, tokens: int) -> int:
     """The blocks that a sequence of so many tokens holds at once, when it is computed token by token."""
     if not group.window:
@@ -121,6 +137,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_in_flight=st.integers(1, 2),
         host_slots=st.sampled_from([0, 2, 20]),
         least=st.sampled_from([0, 2]),
+        guesses=st.sampled_from([0, 0, 1, 3, 6]),
+        right=st.integers(0, 10),
     )
     def start(
         self,
@@ -133,7 +151,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_in_flight: int,
         host_slots: int,
         least: int,
+        guesses: int,
+        right: int,
     ) -> None:
+        self.expected: dict[int, list[int]] = {}  # by id
         self.spec, counts = spec(*shapes), counts[: len(shapes)]
         slots = host_slots if any(not group.window for group in self.spec.groups) else 0
         self.blocks = BlockManager(self.spec, counts, slots, lambda count: count >= least, ahead)
@@ -146,13 +167,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_model_len=MAX_MODEL_LEN,
             growth_reserve=[reserve] * len(shapes),
             max_in_flight=max_in_flight,
+            speculation=Speculation(self.blocks, Oracle(self.expected, right), guesses) if guesses else None,
         )
         self.counts = counts
         self.limits = (batch, min(batch, sequences), max_in_flight)
         self.executor = StrictExecutor(self.spec)
         self.now = 1.0
         self.all: list[Sequence] = []
-        self.expected: dict[int, list[int]] = {}  # by id
         self.emitted: dict[int, list[int]] = {}  # by id, with what earlier attempts and prefill workers emitted
         self.finished: dict[int, str] = {}
         self.cut: set[int] = set()  # cancelled or failed: tokens are a prefix
