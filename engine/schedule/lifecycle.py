@@ -281,7 +281,7 @@ class Lifecycle:
             assert sequence.in_flight == flying.count(sequence)
             assert 0 <= sequence.computed <= sequence.planned <= sequence.length + max(0, sequence.guessed - 1)
             assert sequence.planned <= sequence.capacity
-            assert sequence.guessed == 0 or sequence.in_flight == sequence.pending == 1
+            assert sequence.guessed == 0 or sequence.pending == 1
             assert bool(sequence.blocks) == (sequence.state not in (SequenceState.WAITING, SequenceState.BRANCH))
             own = sequence.planned - sequence.guessed
             assert sequence.length - own >= (sequence.state is SequenceState.RUNNING)

@@ -288,7 +288,7 @@ class Scheduler:
                 self._lifecycle.free(sequence)
                 continue
             if work.start < sequence.admitted_length:
-                self._prompt_tokens += len(work.token_ids)
+                self._prompt_tokens += len(work.token_ids) - len(work.proposed)
             if index in failed:
                 progress += self._acceptance.fail(sequence, failed[index])
                 continue
