@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from core.config import LogprobsMode
@@ -25,6 +26,7 @@ from engine.model.config import TextModel
 from engine.model.model import Model
 from engine.plan import BlockMove, Plan, StepResult, Work
 from engine.scoring import Scoring
+from engine.speculation.proposer import ModelProposer
 from engine.verification import NONE_LEFT, NOT_FINITE, drawn, with_rows
 
 
@@ -51,6 +53,7 @@ class Launched:
     answer: Tensor  # [2, samples] int64 on the host: tokens, and what came of each
     scores: Tensor | None  # of samples whose works want them, as scorers give them, on the host
     prompt_scores: Tensor | None  # of prompts' tokens, likewise
+    hidden: Tensor | None  # [rows, hidden] on the device, of its rows of logits, for a proposer; None: there is none
     done: torch.cuda.Event | None  # None: it is there
 
 
@@ -63,16 +66,18 @@ class Executor:
         on_layer: OnLayer | None = None,
         constraints: Constraints | None = None,
         logprobs_mode: LogprobsMode = "raw_logprobs",
+        proposer: ModelProposer | None = None,
     ) -> None:
         """`on_layer(plan, group, layer)` is called when a step has stored that layer's KV, before the layer attends.
 
         It is called on the engine's thread; on CUDA the store is enqueued, ordered before what `KVPool.read` copies.
         `constraints` computes the masks of grammars beside the forward pass; None: no work has one. `logprobs_mode` is
-        about log-probabilities of drawn tokens: see `EngineOptions`.
+        about log-probabilities of drawn tokens: see `EngineOptions`. `proposer` guesses what follows a step's tokens.
         """
         self.engine = engine
         self._on_layer = on_layer
         self._constraints = constraints
+        self._proposer = proposer
         self._device = engine.backend.device
         spec = engine.pool.spec
         self._block_size = spec.groups[0].block_tokens
@@ -131,7 +136,11 @@ class Executor:
         if step.prompt_scores is not None:
             prompt_scores, bad = self._scoring.told_of_prompts(step.prompt_scores.numpy(), works)
             failed += [work for work in bad if work not in failed]
-        return StepResult(step.plan.step, tokens, failed, none_left, refused, scores, prompt_scores)
+        result = StepResult(step.plan.step, tokens, failed, none_left, refused, scores, prompt_scores)
+        if self._proposer is None or step.hidden is None:
+            return result
+        with torch.inference_mode(), device_errors():
+            return structs.replace(result, proposed=self._proposer.propose(step.plan, result, step.hidden))
 
     def logits(self, token_ids: Sequence[int], start: int = 0) -> Tensor:
         """Returns `[tokens - start, vocab]` fp32, of every position of one text from `start` on; for measuring.
@@ -156,10 +165,13 @@ class Executor:
             self._constraints.begin(plan)
         sampled = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
         works = with_rows([plan.works[index] for index in sampled])
-        logits, prompt_scores = self._logits(plan)
+        hidden, logits, prompt_scores = self._logits(plan)
+        if self._proposer is None:
+            hidden = None
         if not works:
             self._before = Sampled(torch.empty(0, dtype=torch.int64, device=self._device), [])
-            return Launched(plan, (), torch.empty((2, 0), dtype=torch.int64), None, prompt_scores, self._event())
+            nothing = torch.empty((2, 0), dtype=torch.int64)
+            return Launched(plan, (), nothing, None, prompt_scores, hidden, self._event())
         asked = self._scoring.ask(logits, works)
         adjusted = self._adjusted(logits, works)
         draws = [Draw(work.sampling, work.samples, work.output_index) for work in works if work.sampling is not None]
@@ -169,7 +181,7 @@ class Executor:
         self._before = Sampled(tokens, works)
         answer = self._to_host(torch.stack((tokens, outcomes)))
         scores = None if asked is None else self._to_host(self._scoring.drawn(asked, logits, works, tokens))
-        return Launched(plan, sampled, answer, scores, prompt_scores, self._event())
+        return Launched(plan, sampled, answer, scores, prompt_scores, hidden, self._event())
 
     def _adjusted(self, logits: Tensor, works: Sequence[Work]) -> Tensor | None:
         """Returns a step's logits with all that its works ask for before a token is drawn; None: nobody asks.
@@ -181,17 +193,19 @@ class Executor:
         masks = self._constraints.masks(works) if self._constraints is not None else None
         return self.engine.backend.adjuster.adjust(logits, works, self._before, masks)
 
-    def _logits(self, plan: Plan) -> tuple[Tensor, Tensor | None]:
-        """Computes a step's logits, `[sampled rows, vocab]`, and stores its KV.
+    def _logits(self, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """Computes a step's normed states `[sampled rows, hidden]` and logits, and stores its KV.
 
+        States there are none of where the backend runs the step in a way of its own, which it does not for a proposer.
         Also returns, on its way to the host, how likely the tokens of prompts were, if a work asks for it.
         """
         engine = self.engine
         adapters = engine.adapters.of(plan.works) if engine.adapters is not None else None
-        if engine.decode_steps is not None and self._on_layer is None and engine.decode_steps.serves(plan):
+        observed = self._on_layer is not None or self._proposer is not None
+        if engine.decode_steps is not None and not observed and engine.decode_steps.serves(plan):
             logits = engine.decode_steps.run(plan.works, self._before, adapters)
             engine.pool.all_written()
-            return logits, None
+            return None, logits, None
         batch = build_batch(plan, self._block_size, self._device, self._before, self._tables, adapters)
         for group, tables in enumerate(batch.groups):
             engine.pool.enter(group, tables.fresh_blocks)
@@ -200,7 +214,7 @@ class Executor:
         if batch.split is not None:
             scored = self._scoring.prompts(hidden[batch.split.scored], plan.works, engine.model.logits)
             prompt_scores, hidden = self._to_host(scored), hidden[batch.split.sampled]
-        return engine.model.logits(hidden) if len(hidden) else hidden, prompt_scores
+        return hidden, engine.model.logits(hidden) if len(hidden) else hidden, prompt_scores
 
     def _stored(self, plan: Plan, layer: int) -> None:
         self.engine.pool.written(layer)
