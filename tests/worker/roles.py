@@ -65,7 +65,7 @@ class Sevens:
                 tokens[number] = [self._others.get(sample, 7) for sample in plan.works[number].samples]
         result = StepResult(plan.step, tokens, failed, scores={}, prompt_scores={})
         for number, work in enumerate(plan.works):
-            score(number, work, result)
+            score(number, work, tokens[number], result)
         return result
 
 
