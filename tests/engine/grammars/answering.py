@@ -14,12 +14,14 @@ from core.grammars import end_of_text, read_tokenizer
 from core.ids import AttemptKey
 from core.messages.job import Prompt
 from core.messages.sampling import Finish, Limits, Sampling
+from core.scores import TokenScore
 from engine.blocks.manager import BlockManager
 from engine.executor import Engine, Executor
 from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
 from engine.schedule import sequence as sequences
 from engine.schedule.scheduler import Scheduler
+from engine.schedule.speculation.speculation import Speculation
 from tests.reference import build_model
 from tests.variants import SIZES
 
@@ -36,6 +38,7 @@ class Answer(NamedTuple):
     finish: Finish | None
     failed: str
     steps: int  # in which it got tokens
+    scores: tuple[TokenScore, ...] = ()
 
     @property
     def text(self) -> str:
@@ -91,18 +94,27 @@ def grammar_sampling(grammar: str, seed: int = 0, temperature: float = 1.0, bias
 class Batch:
     """Answers questions together. `blocks` of the pool: fewer than all need, and some are preempted."""
 
-    def __init__(self, engine: Engine, executor: Executor, blocks: int = 0, sequences: int = 256) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        executor: Executor,
+        blocks: int = 0,
+        sequences: int = 256,
+        speculation: Callable[[BlockManager], Speculation] | None = None,
+    ) -> None:
         self.executor = executor
         constraints = executor._constraints
         assert isinstance(constraints, WakingMasks)
         self._woken, self._preparation = constraints.woken, constraints.preparation
+        manager = BlockManager(engine.pool.spec, [blocks or engine.pool.counts[0]])
         self.scheduler = Scheduler(
-            BlockManager(engine.pool.spec, [blocks or engine.pool.counts[0]]),
+            manager,
             max_batch_tokens=1024,
             max_sequences=sequences,
             max_model_len=engine.model_config.max_model_len,
             max_in_flight=engine.launch_depth,
             readiness=constraints.preparation,
+            speculation=speculation(manager) if speculation is not None else None,
         )
         self._answers: dict[int, Answer] = {}
         self._count = 0
@@ -134,8 +146,9 @@ class Batch:
         for _ in range(flying):
             for progress in self.scheduler.apply(self.executor.collect(), 0.0):
                 before = self._answers.get(progress.sequence.id, NOTHING)
+                scores = before.scores + tuple(progress.scores or ())
                 self._answers[progress.sequence.id] = Answer(
-                    before.tokens + progress.tokens, progress.finish, progress.failed, before.steps + 1
+                    before.tokens + progress.tokens, progress.finish, progress.failed, before.steps + 1, scores
                 )
         load = self.scheduler.load()
         left = load.running + load.waiting > 0

@@ -1,0 +1,108 @@
+"""Guesses change nothing that is drawn: tokens and scores are those without any, whatever is guessed and asked for."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.messages.sampling import Limits, Sampling
+from engine.blocks.manager import BlockManager
+from engine.executor import Executor
+from engine.plan import Work
+from engine.schedule.sequence import Sequence
+from engine.schedule.speculation.speculation import Speculation
+from engine.start.load import LoadedEngine
+from engine.verification import DRAWN, NONE_LEFT, NOT_FINITE, drawn
+from gateway.grammar.texts import of_json_schema, of_regex
+from tests.engine.grammars.answering import ENDS, PROMPT, Answer, Batch, grammar_sampling, masks_of, random_model
+from tests.engine.grammars.schemas import SCHEMAS
+from tests.engine.test_golden import BACKENDS, make_engine
+
+TOKENS = 40
+Answers = list[Answer]
+NEAR = 1e-4  # of a log-probability; sums of fp32 may be taken in another order
+GREEDY: dict[str, Any] = {"seed": 0, "temperature": 0.0}
+WORDS = ((5,), (17, 300))
+ASKED: dict[str, tuple[Sampling, Limits]] = {
+    "greedy": (Sampling(**GREEDY), Limits(TOKENS)),
+    "drawn": (Sampling(seed=1), Limits(TOKENS)),
+    "filtered": (Sampling(seed=2, temperature=0.7, top_k=40, top_p=0.9, min_p=0.01), Limits(TOKENS)),
+    "scored": (Sampling(seed=3, logprobs=2), Limits(TOKENS)),
+    "penalized": (Sampling(seed=4, repetition_penalty=1.3, presence_penalty=0.5, logprobs=0), Limits(TOKENS)),
+    "penalized greedy": (Sampling(**GREEDY, frequency_penalty=0.7), Limits(TOKENS)),
+    "bad words": (Sampling(seed=5, bad_words=WORDS, logit_bias=((300, 6.0), (17, 6.0))), Limits(TOKENS)),
+    "a least length": (Sampling(seed=6, logit_bias=tuple((end, 8.0) for end in ENDS)), Limits(TOKENS, ENDS, 7)),
+    "allowed": (Sampling(seed=7, allowed_token_ids=tuple(range(50, 90))), Limits(TOKENS)),
+    "regex": (grammar_sampling(of_regex("[a-z]{3,9}( [a-z]{3,9}){3,5}!"), seed=8), Limits(TOKENS, ENDS)),
+    "schema": (grammar_sampling(of_json_schema(SCHEMAS["address"]), seed=9), Limits(200, ENDS)),
+    "schema, greedy": (grammar_sampling(of_json_schema(SCHEMAS["tree"]), temperature=0.0), Limits(200, ENDS)),
+}
+
+
+class Knowing:
+    """A proposer that was told the answers, by the number of their sequence, and gets some of them wrong."""
+
+    def __init__(self, answers: list[Answer], wrong: int) -> None:
+        """Every `wrong`-th guess is."""
+        self._texts = [[*PROMPT, *answer.tokens] for answer in answers]
+        self._wrong = wrong
+        self.guesses = 0
+
+    def propose(self, sequence: Sequence, most: int) -> list[int]:
+        length = len(sequence.tokens)
+        found = self._texts[sequence.id - 1][length : length + most]
+        self.guesses += len(found)
+        return [token ^ ((length + place) % self._wrong == 0) for place, token in enumerate(found)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_model(tmp_path_factory.mktemp("verification") / "model")
+
+
+def answers(
+    engine: LoadedEngine, model: Path, proposer: Knowing | None, most: int = 0, blocks: int = 0
+) -> list[Answer]:
+    """Asks for all at once; with few `blocks`, some of them are preempted."""
+
+    def speculation(manager: BlockManager, proposer: Knowing) -> Speculation:
+        return Speculation(manager, proposer, most)
+
+    guessing = partial(speculation, proposer=proposer) if proposer is not None else None
+    batch = Batch(engine, Executor(engine, constraints=masks_of(model)), blocks, speculation=guessing)
+    asked = [batch.ask(sampling, limits) for sampling, limits in ASKED.values()]
+    batch.prepare([each for each in asked if each.sampling.grammar])
+    return batch.run()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_drawn_is_what_is_drawn_without_guesses(model: Path, backend: str) -> None:
+    engine = make_engine(model, cpu_backend=backend, kv_memory=16 << 20, max_model_len=512)
+    alone = answers(engine, model, None)
+    assert not any(answer.failed for answer in alone)
+    for most, wrong, blocks in ((1, 99, 0), (4, 3, 0), (7, 99, 0), (7, 5, 40)):
+        proposer = Knowing(alone, wrong)
+        found = answers(engine, model, proposer, most, blocks)
+        assert proposer.guesses > 100
+        for name, this, that in zip(ASKED, found, alone, strict=True):
+            assert (this.tokens, this.finish, this.failed) == (that.tokens, that.finish, that.failed), name
+            assert this.steps <= that.steps, name
+            assert len(this.scores) == len(that.scores) in (0, len(that.tokens)), name
+            for one, other in zip(this.scores, that.scores, strict=True):
+                assert abs(one.logprob - other.logprob) < NEAR and one.rank == other.rank, name
+                assert [token for token, _ in one.top] == [token for token, _ in other.top], name
+    right = sum(answer.steps for answer in answers(engine, model, Knowing(alone, 999), 7))
+    assert right < sum(answer.steps for answer in alone) / 2, "guesses that are right save steps"
+
+
+def test_draws_count_up_to_the_first_that_was_not_guessed() -> None:
+    work = Work(1, 4, [9, 5, 6, 7], ([1],), Sampling(seed=0), proposed=(5, 6, 7))
+    fine = [DRAWN] * 4
+    assert drawn(work, [5, 6, 7, 8], fine) == ([5, 6, 7, 8], DRAWN)
+    assert drawn(work, [5, 1, 7, 8], fine) == ([5, 1], DRAWN)
+    assert drawn(work, [1, 6, 7, 8], fine) == ([1], DRAWN)
+    assert drawn(work, [1, 6, 7, 8], [DRAWN, NOT_FINITE, NOT_FINITE, NONE_LEFT]) == ([1], DRAWN)
+    assert drawn(work, [5, 6, 7, 8], [DRAWN, DRAWN, NOT_FINITE, DRAWN]) == ([], NOT_FINITE)
+    assert drawn(work, [5, 6, 7, 8], [DRAWN, DRAWN, NONE_LEFT, DRAWN]) == ([5, 6], DRAWN)
+    assert drawn(work, [5, 6, 7, 8], [NONE_LEFT, *fine[1:]]) == ([], NONE_LEFT)
