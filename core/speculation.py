@@ -26,7 +26,7 @@ def proposing(options: EngineOptions) -> Proposing:
     for kind, path in paths.items():
         if path and kind != asked:
             raise ConfigError(OPTIONS[kind], path, f"--speculation {asked} does not read it; {kind} or auto does")
-        if kind == asked and not path:
+        if kind == asked and not path and kind != "eagle":  # a checkpoint may have a head of its own
             raise ConfigError("--speculation", asked, f"it needs {OPTIONS[kind]}")
     if asked == "none" and options.speculative_tokens:
         raise ConfigError("--speculative-tokens", options.speculative_tokens, "with --speculation none nobody proposes")

@@ -175,7 +175,7 @@ class DecodePolicy:
             for branch in branches.values():
                 check_tokens(branch.emitted, self._vocab_size)
             tokens = {branch.sample: branch.emitted for branch in branches.values()}
-            self._scheduler.adopt(stem, tokens, commit.sampling, commit.limits)
+            self._scheduler.adopt(stem, tokens, commit.sampling, commit.limits, commit.state)
         except MessageError as error:
             self._fail(group, branches, "malformed", str(error), retryable=False)
         except CapacityError as error:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,13 @@ from engine.constraints import Constraints
 from engine.device import device_errors, to_device
 from engine.kv.pool import KVPool
 from engine.model.attention import Attention
-from engine.model.batch import Sampled, block_tables, build_batch
+from engine.model.batch import Batch, Sampled, block_tables, build_batch
 from engine.model.config import TextModel
 from engine.model.model import Model
 from engine.plan import BlockMove, Plan, StepResult, Work
 from engine.scoring import Scoring
-from engine.speculation.proposer import ModelProposer
-from engine.verification import NONE_LEFT, NOT_FINITE, drawn, with_rows
+from engine.speculation.proposer import Follower, ModelProposer
+from engine.verification import NONE_LEFT, NOT_FINITE, drawn, row_count, with_rows
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Engine:
     launch_depth: int  # steps that may be launched and not yet collected
     decode_steps: DecodeSteps | None  # runs steps of nothing but decodes; None: they are steps like any other
     adapters: AdapterSlots | None  # None: there are none, and none can come
+    follower: Follower | None = field(default=None, kw_only=True)  # has KV of its own behind that of the model's layers
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Launched:
     scores: Tensor | None  # of samples whose works want them, as scorers give them, on the host
     prompt_scores: Tensor | None  # of prompts' tokens, likewise
     hidden: Tensor | None  # [rows, hidden] on the device, of its rows of logits, for a proposer; None: there is none
+    states: Tensor | None  # [works, hidden] fp32 on the host, of works that tell theirs; None: none does
     done: torch.cuda.Event | None  # None: it is there
 
 
@@ -78,6 +80,7 @@ class Executor:
         self._on_layer = on_layer
         self._constraints = constraints
         self._proposer = proposer
+        self._follower = engine.follower
         self._device = engine.backend.device
         spec = engine.pool.spec
         self._block_size = spec.groups[0].block_tokens
@@ -137,6 +140,10 @@ class Executor:
             prompt_scores, bad = self._scoring.told_of_prompts(step.prompt_scores.numpy(), works)
             failed += [work for work in bad if work not in failed]
         result = StepResult(step.plan.step, tokens, failed, none_left, refused, scores, prompt_scores)
+        if step.states is not None:
+            telling = [index for index, work in enumerate(works) if work.tells_state]
+            told = {index: state.tobytes() for index, state in zip(telling, step.states.numpy(), strict=True)}
+            result = structs.replace(result, states=told)
         if self._proposer is None or step.hidden is None:
             return result
         with torch.inference_mode(), device_errors():
@@ -166,12 +173,13 @@ class Executor:
         sampled = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
         works = with_rows([plan.works[index] for index in sampled])
         hidden, logits, prompt_scores = self._logits(plan)
+        states = self._told_states(plan, hidden)
         if self._proposer is None:
             hidden = None
         if not works:
             self._before = Sampled(torch.empty(0, dtype=torch.int64, device=self._device), [])
             nothing = torch.empty((2, 0), dtype=torch.int64)
-            return Launched(plan, (), nothing, None, prompt_scores, hidden, self._event())
+            return Launched(plan, (), nothing, None, prompt_scores, hidden, states, self._event())
         asked = self._scoring.ask(logits, works)
         adjusted = self._adjusted(logits, works)
         draws = [Draw(work.sampling, work.samples, work.output_index) for work in works if work.sampling is not None]
@@ -181,7 +189,16 @@ class Executor:
         self._before = Sampled(tokens, works)
         answer = self._to_host(torch.stack((tokens, outcomes)))
         scores = None if asked is None else self._to_host(self._scoring.drawn(asked, logits, works, tokens))
-        return Launched(plan, sampled, answer, scores, prompt_scores, hidden, self._event())
+        return Launched(plan, sampled, answer, scores, prompt_scores, hidden, states, self._event())
+
+    def _told_states(self, plan: Plan, hidden: Tensor | None) -> Tensor | None:
+        """Returns the states of works that tell theirs, on their way to the host; those are sampled from once."""
+        sampled = [work for work in plan.works if work.sampling is not None]
+        if hidden is None or not any(work.tells_state for work in sampled):
+            return None
+        rows = np.cumsum([row_count(work) for work in sampled]) - 1
+        telling = [row for row, work in zip(rows, sampled, strict=True) if work.tells_state]
+        return self._to_host(hidden[to_device(np.array(telling, dtype=np.int64), self._device)].float())
 
     def _adjusted(self, logits: Tensor, works: Sequence[Work]) -> Tensor | None:
         """Returns a step's logits with all that its works ask for before a token is drawn; None: nobody asks.
@@ -201,7 +218,7 @@ class Executor:
         """
         engine = self.engine
         adapters = engine.adapters.of(plan.works) if engine.adapters is not None else None
-        observed = self._on_layer is not None or self._proposer is not None
+        observed = self._on_layer is not None or self._proposer is not None or self._follower is not None
         if engine.decode_steps is not None and not observed and engine.decode_steps.serves(plan):
             logits = engine.decode_steps.run(plan.works, self._before, adapters)
             engine.pool.all_written()
@@ -209,12 +226,26 @@ class Executor:
         batch = build_batch(plan, self._block_size, self._device, self._before, self._tables, adapters)
         for group, tables in enumerate(batch.groups):
             engine.pool.enter(group, tables.fresh_blocks)
-        hidden = engine.model.forward(batch, engine.attention.begin(batch), lambda layer: self._stored(plan, layer))
+        hidden = self._states(plan, batch)
         prompt_scores = None
         if batch.split is not None:
             scored = self._scoring.prompts(hidden[batch.split.scored], plan.works, engine.model.logits)
             prompt_scores, hidden = self._to_host(scored), hidden[batch.split.sampled]
         return hidden, engine.model.logits(hidden) if len(hidden) else hidden, prompt_scores
+
+    def _states(self, plan: Plan, batch: Batch) -> Tensor:
+        """Computes the normed states of a step's rows of logits; a follower sees those of all tokens."""
+        model, step = self.engine.model, self.engine.attention.begin(batch)
+
+        def stored(layer: int) -> None:
+            self._stored(plan, layer)
+
+        if self._follower is None:
+            return model.forward(batch, step, stored)
+        every = torch.arange(len(batch.token_ids), device=self._device)
+        states = model.forward(replace(batch, logit_rows=every), step, stored)
+        self._follower.follow(plan, batch, states, step, stored)
+        return states[batch.logit_rows]
 
     def _stored(self, plan: Plan, layer: int) -> None:
         self.engine.pool.written(layer)

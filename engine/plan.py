@@ -45,6 +45,8 @@ class Work(Struct, frozen=True, array_like=True):
     row of logits for its last own token and for each guess: row i is drawn from as if the i guesses before it had been
     drawn."""
     propose: int = 0  # tokens that the engine's own proposer, if it has one, is to guess behind those that it gives
+    state: bytes = b""  # fp32 `[hidden]`, the hidden state of the token before `start`, if another worker has told it
+    tells_state: bool = False  # whether that of its last token is to be told
 
 
 class BlockMove(Struct, frozen=True, array_like=True):
@@ -84,3 +86,4 @@ class StepResult(Struct, frozen=True, array_like=True):
     scores: dict[int, list[Scores]] = {}  # by index of a work that wants them, of its draws: one for each sample
     prompt_scores: dict[int, Scores] = {}  # by index of a work that wants them, of the tokens behind each of its own
     proposed: dict[int, list[int]] = {}  # by index of a work, guesses of what follows its tokens; see `Work.propose`
+    states: dict[int, bytes] = {}  # by index of a work that tells it, the hidden state of its last token, fp32

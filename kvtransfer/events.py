@@ -65,6 +65,7 @@ class CommitHandoff(Struct, frozen=True):
     stages: Stages  # times that the request took so far
     computed_at: float  # s, of the local clock
     prompt_scores: Scores | None = None  # if the first of `branches` has the prompt's
+    state: bytes = b""  # see `Commit`
 
 
 class AbortHandoff(Struct, frozen=True):

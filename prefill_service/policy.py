@@ -50,10 +50,11 @@ class SequenceGroup:
 
 
 class Going(NamedTuple):
-    """Holds the samples of a prompt that go on, and the prompt's scores if the first of them has those."""
+    """Holds the samples of a prompt that go on, the prompt's scores if the first of them has those, and its state."""
 
     branches: list[Branch]
     prompt_scores: Scores | None
+    state: bytes
 
 
 class PrefillPolicy:
@@ -238,7 +239,7 @@ class PrefillPolicy:
             scores, prompt_scores = item.scores, item.prompt_scores
             emitted.append(Emitted(key, item.index, item.tokens, item.finish, stages, scores, prompt_scores))
             if item.finish is None:
-                of_group = going.setdefault(group, Going([], prompt_scores))
+                of_group = going.setdefault(group, Going([], prompt_scores, item.state))
                 of_group.branches.append(Branch(key.sample, item.tokens, scores))
             else:
                 self._leave(group, key.of, "done")
@@ -249,7 +250,7 @@ class PrefillPolicy:
 
     def _commit(self, group: SequenceGroup, going: Going, now: float) -> None:
         stages, at = group.stages(now), self._clock.local(now)
-        self._tell_io(CommitHandoff(group.stem.id, going.branches, stages, at, going.prompt_scores))
+        self._tell_io(CommitHandoff(group.stem.id, going.branches, stages, at, going.prompt_scores, going.state))
         samples = {branch.sample for branch in going.branches}
         for each in group.living.values():
             if each.key.sample in samples:

@@ -85,7 +85,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
             "verification",
         },
         "wrapped": {"plan", "device", "model", "executor"},
-        "start": {"plan", "device", "model", "adapters", "kv", "backends", "executor", "wrapped"},
+        "start": {"plan", "device", "model", "adapters", "kv", "backends", "speculation", "executor", "wrapped"},
     },
     "engine.backends": {
         "gumbel": set(),

@@ -106,7 +106,8 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     layer_signal = engine.backend.layer_signal(layer_written, busy.divide)
     mask_threads = MASK_THREADS if engine.backend.device.type == "cuda" else 1  # else all cores compute the step
     masks = GrammarMasks(preparation, engine.model_config.vocab_size, mask_threads)
-    executor = Executor(engine, layer_signal, masks, logprobs_mode=config.engine.logprobs_mode)
+    logprobs_mode = config.engine.logprobs_mode
+    executor = Executor(engine, layer_signal, masks, logprobs_mode, proposer=engine.follower)
     threads = partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize)
     loop = EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth)
 
@@ -177,6 +178,7 @@ def _scheduler(
         chunking=Chunking(step_seconds, engine.rates.prompt_tokens_per_second),
         readiness=preparation,
         fit=StepFit(_costs(engine, step_seconds)),
+        tells_states=engine.follower is not None,
     )
 
 

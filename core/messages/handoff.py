@@ -88,6 +88,10 @@ class Branch(Struct, frozen=True, array_like=True):
             raise ValueError(f"{len(self.scores)} scores of {len(self.emitted)} tokens")
 
 
+MOST_STATE = 1 << 17
+"""Bytes of a hidden state at most."""
+
+
 class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
     """All payloads have left: says how many, their digest, the branches, and the state to go on.
 
@@ -104,6 +108,8 @@ class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
     limits: Limits
     stages: Stages
     prompt_scores: Scores | None = None  # as the `Emitted` of the first branch's first token has them
+    state: Annotated[bytes, Meta(max_length=MOST_STATE)] = b""
+    """The hidden state of the prompt's last token, fp32 `[hidden]`, for a head that reads those; empty: none does."""
 
 
 class Abort(Handoff, frozen=True, kw_only=True, tag="abort"):

@@ -74,8 +74,13 @@ class Backend(ABC, Generic[OwnLinear, Step]):
         return 2 if self.device.type == "cuda" else 1
 
     @abstractmethod
-    def layers(self, config: ModelConfig, layers: Sequence[Layer[OwnLinear]], norm: Tensor) -> Layers[Step]:
-        """Makes the layers out of their weights, and that of the norm behind them, `[hidden]`."""
+    def layers(
+        self, config: ModelConfig, layers: Sequence[Layer[OwnLinear]], norm: Tensor | None, first: int = 0
+    ) -> Layers[Step]:
+        """Makes the layers out of their weights, and that of the norm behind them, `[hidden]`; None: there is none.
+
+        Their KV is that of the pool's layers from number `first` on.
+        """
 
     @abstractmethod
     def attention(self, config: TextModel, pool: list[Tensor]) -> Attention[Step]:

@@ -125,7 +125,8 @@ class ModelConfig(TextModel, frozen=True, kw_only=True):
     logits_scale: float = 1.0
     logits_softcap: float = 0.0  # logits l become softcap tanh(l / softcap); 0: they stay
     tied_head: bool = False  # the head's weights are the embedding's
-    left_out: int = 0  # layers behind the last in the checkpoint, which predict further tokens: nobody asks them
+    left_out: int = 0  # layers behind the last in the checkpoint, which predict further tokens
+    next_layer: LayerConfig | None = None  # the first of those, without which the model's own tokens come
 
     @property
     def ropes(self) -> tuple[Rope, ...]:

@@ -39,7 +39,12 @@ def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
         "tied_head": bool(whole.tie_word_embeddings),
     }
     found = ModelConfig(**(common | family.read(config, directory.name)))
-    return structs.replace(found, layers=tuple(_served(layer, found.max_model_len) for layer in found.layers))
+    longest, behind = found.max_model_len, found.next_layer
+    return structs.replace(
+        found,
+        layers=tuple(_served(layer, longest) for layer in found.layers),
+        next_layer=None if behind is None else _served(behind, longest),
+    )
 
 
 def _served(layer: LayerConfig, longest: int) -> LayerConfig:

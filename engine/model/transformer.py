@@ -36,7 +36,7 @@ class Layers(Protocol[TakenStep]):
         ...
 
 
-Arrange = Callable[[ModelConfig, Sequence[Layer[AnyLinear]], Tensor], Layers[Step]]
+Arrange = Callable[[ModelConfig, Sequence[Layer[AnyLinear]], Tensor | None], Layers[Step]]
 """Makes the layers out of a model's config, their weights, and the weight `[hidden]` of the norm behind them."""
 
 
@@ -80,11 +80,15 @@ class Transformer(Generic[Step]):
         """Computes the normed states `[rows, hidden]` of `batch.logit_rows`, and stores the KV of all tokens."""
         if self._adapting is not None:
             self._adapting.begin(batch.adapters)
-        hidden = functional.embedding(batch.token_ids, self._embedding)
+        return self._layers.forward(self.embedded(batch.token_ids), batch, step, stored)
+
+    def embedded(self, token_ids: Tensor) -> Tensor:
+        """Returns the embeddings `[tokens, hidden]` of `token_ids` `[tokens]`, as the first layer takes them."""
+        hidden = functional.embedding(token_ids, self._embedding)
         scale = self._config.embedding_scale
         if scale != 1.0:
             hidden *= torch.tensor(scale, dtype=hidden.dtype)  # is rounded first, as transformers rounds it
-        return self._layers.forward(hidden, batch, step, stored)
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Returns `[rows, vocab]` of what `forward` gave."""
@@ -103,26 +107,33 @@ class OperatorLayers(Generic[Step]):
     """
 
     def __init__(
-        self, config: ModelConfig, layers: Sequence[Layer[Linear]], norm: Tensor, between: Elementwise[Step]
+        self,
+        config: ModelConfig,
+        layers: Sequence[Layer[Linear]],
+        norm: Tensor | None,
+        between: Elementwise[Step],
+        first: int = 0,
     ) -> None:
+        """Stores the layers' KV in the pool's layers from number `first` on; without a `norm` states are not normed."""
         self._ropes = config.ropes
         self._layers = layers
         self._norm = norm
         self._between = between
+        self._first = first
 
     def forward(self, hidden: Tensor, batch: Batch, step: Step, stored: Stored) -> Tensor:
         """See `Layers`."""
         between = self._between
         angles = {rope: between.angles(batch.positions, rope) for rope in self._ropes}
         change: Tensor | None = None
-        for index, layer in enumerate(self._layers):
+        for index, layer in enumerate(self._layers, self._first):
             rope = layer.config.attention.rope
             first = _first_of(layer.attention)
             hidden, product = between.norm_and_multiply(hidden, change, layer.attention_norm, first)
             turns = None if rope is None else angles[rope]
             queries = self._store(layer, index, product, turns, step)
             stored(index)
-            last = index == len(self._layers) - 1
+            last = layer is self._layers[-1]
             if last and not len(batch.logit_rows):
                 return hidden[:0]
             attended = self._attend(layer, index, queries, turns, step).flatten(1)

@@ -35,3 +35,4 @@ class Progress(Struct, frozen=True):
     failed: str = ""  # why it has failed; empty: it has not
     scores: Scores | None = None  # of `tokens`, if the sequence's sampling asks for them
     prompt_scores: Scores | None = None  # of the prompt's tokens but the first: with the first token of one sample
+    state: bytes = b""  # of the token before `tokens`, where it is told: see `Work.tells_state`

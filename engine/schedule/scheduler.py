@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Counts
 from typing import NamedTuple
 
+from msgspec import structs
+
 from core.costs.backlog import Backlog
 from core.costs.fit import StepFit
 from core.costs.steps import StepWork, pairs_of
@@ -66,6 +68,7 @@ class Scheduler:
         shorter: float = SHORTER,
         fit: StepFit | None = None,
         speculation: Speculation | None = None,
+        tells_states: bool = False,
     ) -> None:
         """Plans over the blocks of `blocks`, of which `growth_reserve` of each group stay free for those who run.
 
@@ -74,7 +77,8 @@ class Scheduler:
         steps that may be launched and not collected, 1 or 2. `chunking`: how prompts are cut beside decodes; None: into
         all that is left of `max_batch_tokens`. `readiness`: prepares sequences that have a grammar. `shorter`: share of
         a step's tokens that a long prompt leaves to shorter ones, while there are any. `fit`: learns what steps cost.
-        `speculation`: guesses tokens, which steps verify beside the next ones; None: nobody does.
+        `speculation`: guesses tokens, which steps verify beside the next ones; None: nobody does. `tells_states`:
+        whoever goes on elsewhere takes the hidden state of its last computed token along.
         """
         assert max_in_flight in (1, 2), "a PENDING token comes from the step before, not from an older one"
         self._blocks = blocks
@@ -90,6 +94,7 @@ class Scheduler:
         self._chunking = chunking or Chunking()
         self._fit = fit or StepFit()
         self._speculation = speculation
+        self._tells_states = tells_states
         self._prompts: list[Sequence] = []  # that were being computed when a step was last planned
         self._decoding = StepWork()  # what decoded then
         self._usual = 0.0  # s that a step takes, as a moving average
@@ -130,9 +135,17 @@ class Scheduler:
         """Returns which blocks' texts the cache has come to know and has forgotten since the last call."""
         return self._blocks.take_key_changes()
 
-    def adopt(self, sequence: Sequence, emitted: Mapping[int, list[int]], sampling: Sampling, limits: Limits) -> None:
+    def adopt(
+        self,
+        sequence: Sequence,
+        emitted: Mapping[int, list[int]],
+        sampling: Sampling,
+        limits: Limits,
+        state: bytes = b"",
+    ) -> None:
         """Lets a landing sequence whose KV is there, and its branches, go on after what each, by sample, has `emitted`.
 
+        `state` is the hidden state of the last token before those, if it was told.
         Raises `CapacityError` if the limits can never fit here, `IllegalMove` if it does not land, or if `emitted` has
         no tokens for one of those that were not released; in both cases nothing has changed.
         """
@@ -151,7 +164,7 @@ class Scheduler:
                     changed.limits, changed.landing = before, True
                 raise
         for each in members:
-            each.sampling = sampling
+            each.sampling, each.told, each.told_at = sampling, state, sequence.admitted_length
         sequence.planned = sequence.computed = sequence.admitted_length
         self._lifecycle.register(sequence, sequence.computed)
         sequence.since = self._blocks.since(sequence.blocks, sequence.since)  # some may be another's now
@@ -297,7 +310,10 @@ class Scheduler:
                 sequence.keep_prompt_scores(result.prompt_scores[index])
             if work.sampling is not None:
                 sequence.pending -= 1
-                progress += self._acceptance.accept(sequence, tokens, result.scores.get(index), now)
+                taken = self._acceptance.accept(sequence, tokens, result.scores.get(index), now)
+                if (state := result.states.get(index)) is not None:
+                    taken = [structs.replace(each, state=state) for each in taken]
+                progress += taken
             if self._speculation is not None:
                 self._speculation.judge(sequence, work, tokens, result.proposed.get(index))
         self._step_sizes[bisect_left(STEP_SIZES, self._prompt_tokens + self._acceptance.output_tokens - before)] += 1
@@ -428,6 +444,9 @@ class Scheduler:
         if sequence.branches:
             samples += tuple(branch.key.sample for branch in sequence.branches)
         sampling, output_index = sequence.sampling, length - sequence.prompt_tokens
+        state = b""
+        if sequence.told and start == sequence.told_at:
+            state, sequence.told = sequence.told, b""
         work = Work(
             sequence=sequence.id,
             start=start,
@@ -443,6 +462,8 @@ class Scheduler:
             adapter=sequence.prompt.adapter,
             proposed=proposed,
             propose=self._speculation.wanted(sequence) if sampled and self._speculation is not None else 0,
+            state=state,
+            tells_state=sampled and sequence.hand_off and self._tells_states,
         )
         sequence.planned = end + len(proposed)
         sequence.guessed = len(proposed)

@@ -73,6 +73,8 @@ class Sequence:
     pending: int = field(default=0, init=False)  # tokens that steps in flight sample
     guessed: int = field(default=0, init=False)  # tokens beyond its own that a step in flight computes: guesses
     proposed: list[int] = field(default_factory=list, init=False)  # guesses of the engine for the next step
+    told: bytes = field(default=b"", init=False)  # the hidden state that another worker has told, of the token
+    told_at: int = field(default=0, init=False)  # before this one
     in_flight: int = field(default=0, init=False)  # launched steps that refer to this sequence
     admitted_length: int = field(default=0, init=False)  # tokens when its blocks were last taken
     since: int = field(default=0, init=False)  # the oldest planned step of what its KV is computed from

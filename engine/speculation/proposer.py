@@ -4,6 +4,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from engine.model.attention import AttentionStep
+from engine.model.batch import Batch
+from engine.model.model import Stored
 from engine.plan import Plan, StepResult
 
 
@@ -15,5 +18,16 @@ class ModelProposer(Protocol):
 
         It is called for every step, in order, once it is known which tokens have come. `hidden` `[rows, hidden]` are
         the normed states of the step's rows of logits, of each sampled work one, and one for each guess that it had.
+        """
+        ...
+
+
+class Follower(ModelProposer, Protocol):
+    """Guesses by KV of its own of all texts, behind that of the model's layers, which each step has to store."""
+
+    def follow(self, plan: Plan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
+        """Stores it for a step's tokens, whose normed states are `states` `[tokens, hidden]`, once the model's is.
+
+        `stored` is called with the number of each layer whose KV is.
         """
         ...

@@ -20,6 +20,7 @@ from core.model_location import CODE, WHOLE_MODEL, locate
 from core.process.status import Progress
 from core.redis.records import Memory
 from core.sizes import format_bytes
+from core.speculation import proposing
 from engine.adapters.slots import AdapterSlots
 from engine.backends.choice import choose, serves_natively
 from engine.device import choose_device, choose_dtype, device_errors, device_label, dtype_name, use_device
@@ -32,11 +33,11 @@ from engine.model.config_files import read_json
 from engine.model.families.registry import SUPPORTED, names_of
 from engine.model.formats.registry import open_checkpoint
 from engine.model.linear import LinearFactory
-from engine.model.model import Model
 from engine.model.quantized import Form
 from engine.model.read_config import read_config
 from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
+from engine.speculation.eagle_weights import load_head, load_own_head, own_head_config, read_head_config
 from engine.start.block_counts import Counts, Texts, bytes_of_counts, longest_in, sequences_in, tokens_in
 from engine.start.loaded_model import LoadedModel
 from engine.start.profiling import host_rate, prompt_steps
@@ -92,7 +93,7 @@ def load_engine(
     memory = _memory(loaded, counts, texts, tier, rates)
     model_layers = len(model_config.layers)
     decode_steps = None
-    if config.decode_graphs == "on" and loaded.is_ours:
+    if config.decode_graphs == "on" and loaded.is_ours and loaded.head is None:  # its states are in no recorded step
         most = min(config.max_sequences, config.max_batch_tokens)
         with torch.inference_mode(), device_errors():
             decode_steps = backend.decode_steps(loaded.model, model_config, pool.layers, most, progress)
@@ -112,6 +113,7 @@ def load_engine(
         rates=rates,
         costs=seeded(measured, loaded.parameters, memory.weights_bytes, memory.token_bytes, model_layers),
         memory=memory,
+        follower=engine.follower,
     )
     _log(ready, config)
     return ready
@@ -127,6 +129,9 @@ def _load_model(config: EngineConfig, progress: Progress, open_weights: Callable
     ours = _ours(config, directory)
     if isinstance(ours, ModelConfig):
         return _load_ours(config, ours, directory, device, dtype, progress, open_weights)
+    if proposing(config) == "eagle":
+        where = "guesses nothing for what transformers' own code computes"
+        raise ConfigError("--speculation", "eagle", f"a head that reads hidden states {where}: {ours}")
     if config.adapts:
         where = "are not added to what transformers' own code computes"
         raise ConfigError("--lora, --allow-lora-loading", config.model, f"adapters {where}: {ours}")
@@ -174,8 +179,12 @@ def _load_ours(
     progress: Progress,
     open_weights: Callable[[Path], Checkpoint],
 ) -> LoadedModel:
-    """Loads a model of one of our families."""
-    backend = choose(config, device, dtype, model_config)
+    """Loads a model of one of our families, and its head that guesses hidden states, if there is to be one."""
+    head_config = _head_config(config, model_config)
+    with_head = model_config
+    if head_config is not None:
+        with_head = structs.replace(model_config, layers=model_config.layers + head_config.layers)
+    backend = choose(config, device, dtype, with_head)
     checkpoint = open_weights(directory)
     parameters = checkpoint.parameters()
     embedding = model_config.vocab_size * model_config.hidden_size
@@ -189,18 +198,45 @@ def _load_ours(
     with torch.inference_mode():
         adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None
         make = LinearFactory(checkpoint, backend.linears, device, dtype, adapting, config.quantization)
-        model: Model[Any] = Transformer(model_config, names, make, backend.layers, progress)
+        model: Transformer[Any] = Transformer(model_config, names, make, backend.layers, progress)
+        digest_of_head, head = "", None
+        if head_config is not None and config.eagle:
+            of_head = open_weights(Path(config.eagle))
+            head = load_head(head_config, model, of_head, backend, len(model_config.layers))
+            digest_of_head = of_head.digest()
+        elif head_config is not None:
+            head = load_own_head(head_config, model, checkpoint, backend, len(model_config.layers))
     unused = (".rotary_emb.inv_freq", "lm_head.weight") if model_config.tied_head else (".rotary_emb.inv_freq",)
     behind = range(len(model_config.layers), len(model_config.layers) + model_config.left_out)
     checkpoint.refuse_unused(unused, (*names.ignored, *(f"{names.layer.format(index)}." for index in behind)))
     progress("hashing weights", 0.0)
     digest = checkpoint.digest(computation(model_config) + config.quantization.encode())
-    spec = make_spec(model_config, dtype, config.block_size, digest, config.kv_dtype)
+    spec = make_spec(with_head, dtype, config.block_size, digest + digest_of_head, config.kv_dtype)
     adapters = None
     if config.adapts:
         adapters = AdapterSlots(make.places, config.max_loras, config.max_lora_rank, device, dtype)
     forms = tuple(form for form, _ in make.quantized.most_common())
-    return LoadedModel(backend, model, model_config, spec, parameters.total(), adapters=adapters, forms=forms)
+    return LoadedModel(
+        backend,
+        model,
+        with_head,
+        spec,
+        parameters.total(),
+        adapters=adapters,
+        forms=forms,
+        head=head,
+        most_sequences=config.max_sequences,
+    )
+
+
+def _head_config(config: EngineConfig, model: ModelConfig) -> ModelConfig | None:
+    """Returns the config of the head that is to guess hidden states; None: nobody has asked for one.
+
+    Raises `ModelError` where there is none, or it is none of this model.
+    """
+    if proposing(config) != "eagle":
+        return None
+    return read_head_config(Path(config.eagle), model) if config.eagle else own_head_config(model)
 
 
 def _make_tier(config: EngineConfig, spec: KVSpec, device: torch.device, counts: Counts) -> HostTier | None:

@@ -13,6 +13,8 @@ from engine.kv.pool import KVPool
 from engine.model.config import TextModel
 from engine.model.model import Model
 from engine.model.quantized import Form
+from engine.speculation.eagle import EagleProposer
+from engine.speculation.eagle_head import EagleHead
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class LoadedModel:
     adapters: AdapterSlots | None = None  # None: there are none, and none can come
     forms: tuple[Form, ...] = ()  # that weights are quantized in, the largest part first
     is_ours: bool = True  # else transformers' own code computes it, and no steps of it are recorded
+    head: EagleHead[Any] | None = None  # guesses hidden states; its layer is the last of the config
+    most_sequences: int = 0  # of a step, where there is a head
 
     def with_pool(self, counts: Sequence[int], tier: HostTier | None = None) -> Engine:
         """Makes an engine over a new pool with `counts` blocks of each KV group, the first group's with a `tier`."""
@@ -34,4 +38,7 @@ class LoadedModel:
         pool = KVPool(self.spec, counts, backend.device, backend.mover, backend.codec, tier)
         attention = backend.attention(self.config, pool.layers)
         depth, adapters = backend.launch_depth, self.adapters
-        return Engine(backend, self.model, self.config, pool, attention, depth, None, adapters)
+        eagle = None
+        if self.head is not None:
+            eagle = EagleProposer(self.head, backend, pool, attention, self.most_sequences)
+        return Engine(backend, self.model, self.config, pool, attention, depth, None, adapters, follower=eagle)

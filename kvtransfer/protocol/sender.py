@@ -303,6 +303,7 @@ class Sender:
             limits=job.limits,
             stages=stages,
             prompt_scores=going.prompt_scores,
+            state=going.state,
         )
         self._enter(S.COMMITTED, now)
         return self._send(self._commit, now)

@@ -19,6 +19,7 @@ def settings(**options: Any) -> EngineConfig:
         ({"speculation": "none"}, "none"),
         ({"speculation": "ngram", "speculative_answers": 1 << 20}, "ngram"),
         ({"speculation": "draft", "draft_model": "d"}, "draft"),
+        ({"speculation": "eagle"}, "eagle"),  # by a layer of the checkpoint's own
         ({"speculation": "auto"}, "ngram"),
         ({"speculation": "auto", "draft_model": "d"}, "draft"),
         ({"speculation": "auto", "draft_model": "d", "medusa": "m"}, "medusa"),

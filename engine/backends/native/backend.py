@@ -36,8 +36,10 @@ class NativeBackend(Backend[NativeLinear, NativeAttentionStep]):
         self.mover = ReferenceMover()
         self.codec = NativeCodec(native)
 
-    def layers(self, config: ModelConfig, layers: Sequence[Layer[NativeLinear]], norm: Tensor) -> NativeLayers:
-        return NativeLayers(self._native, config, layers, norm, self.dtype)
+    def layers(
+        self, config: ModelConfig, layers: Sequence[Layer[NativeLinear]], norm: Tensor | None, first: int = 0
+    ) -> NativeLayers:
+        return NativeLayers(self._native, config, layers, norm, self.dtype, first)
 
     def attention(self, config: TextModel, pool: list[Tensor]) -> NativeAttention:
         return NativeAttention(self._native, pool, [layer.attention for layer in config.layers], self.dtype)

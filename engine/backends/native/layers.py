@@ -43,13 +43,15 @@ class NativeLayers:
         native: ctypes.CDLL,
         config: ModelConfig,
         layers: Sequence[Layer[NativeLinear]],
-        norm: Tensor,
+        norm: Tensor | None,
         dtype: torch.dtype,
+        first: int = 0,
     ) -> None:
         self._native = native
         self._config = config
         self._dtype = dtype
         self._norm = norm
+        self._first = first  # of the pool's layers
         self._layers = layers  # keeps the weights alive
         self._arguments = [_arguments(layer, config.ropes, dtype) for layer in layers]
         for product, then in pairwise(product for layer in self._arguments for product in _products(layer)):
@@ -68,17 +70,19 @@ class NativeLayers:
         self._begin(hidden, batch)
         last = len(self._arguments) - 1
         entered: NativeGroupStep | None = None
-        for index, (layer, pool) in enumerate(zip(self._arguments, step.attention.pools, strict=True)):
-            group = step.group_of(index)
+        pools = step.attention.pools[self._first : self._first + len(self._arguments)]
+        for index, (layer, pool) in enumerate(zip(self._arguments, pools, strict=True)):
+            group = step.group_of(self._first + index)
             if group is not entered:
                 self._enter(batch, group, self._config.layers[index].attention)
                 entered = group
             native.baton_layer_store(layer, arguments, index == 0, pool)
-            stored(index)
+            stored(self._first + index)
             native.baton_layer_attend(layer, arguments, index == last, pool)
         rows, width = len(batch.logit_rows), hidden.shape[1]
         normed = hidden.new_empty((rows, width))
-        kind, weight, eps = FORMATS[self._dtype], self._norm.data_ptr(), self._config.norm_eps
+        kind, eps = FORMATS[self._dtype], self._config.norm_eps
+        weight = None if self._norm is None else self._norm.data_ptr()
         native.baton_add_norm(kind, arguments.hidden, arguments.change, weight, rows, width, eps, normed.data_ptr())
         return normed
 

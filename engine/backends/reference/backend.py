@@ -37,10 +37,10 @@ class ReferenceBackend(Backend[Linear, AttentionStep]):
         self.codec = ReferenceCodec() if device.type == "cpu" else DeviceCodec()
 
     def layers(
-        self, config: ModelConfig, layers: Sequence[Layer[Linear]], norm: Tensor
+        self, config: ModelConfig, layers: Sequence[Layer[Linear]], norm: Tensor | None, first: int = 0
     ) -> OperatorLayers[AttentionStep]:
         between = ReferenceElementwise(config.ropes, config.norm_eps, self.device, self.dtype)
-        return OperatorLayers(config, layers, norm, between)
+        return OperatorLayers(config, layers, norm, between, first)
 
     def attention(self, config: TextModel, pool: list[Tensor]) -> ReferenceAttention:
         return ReferenceAttention(pool, [layer.attention for layer in config.layers], self.dtype)

@@ -50,10 +50,10 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         self.codec = TritonCodec()
 
     def layers(
-        self, config: ModelConfig, layers: Sequence[Layer[Linear]], norm: Tensor
+        self, config: ModelConfig, layers: Sequence[Layer[Linear]], norm: Tensor | None, first: int = 0
     ) -> OperatorLayers[TritonAttentionStep]:
         tables = {rope: angle_table(rope, config.max_model_len, self.device) for rope in config.ropes}
-        return OperatorLayers(config, layers, norm, TritonElementwise(tables, config.norm_eps))
+        return OperatorLayers(config, layers, norm, TritonElementwise(tables, config.norm_eps), first)
 
     def attention(self, config: TextModel, pool: list[Tensor]) -> TritonAttention:
         return TritonAttention(pool, [layer.attention for layer in config.layers], self.dtype)

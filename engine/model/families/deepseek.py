@@ -42,7 +42,11 @@ def read_3(config: Any, name: str) -> Fields:
         group_score="best_two",
     )
     left_out = int(config.num_nextn_predict_layers or 0)
-    return _fields(config, name, experts, interleaved=bool(config.rope_interleave)) | {"left_out": left_out}
+    fields = _fields(config, name, experts, interleaved=bool(config.rope_interleave))
+    is_dense = int(config.first_k_dense_replace) > int(config.num_hidden_layers)
+    mlp = dense_mlp(config, name) if is_dense else experts  # checked by whoever uses them
+    next_layer = LayerConfig(_attention(config, name, bool(config.rope_interleave)), mlp) if left_out else None
+    return fields | {"left_out": left_out, "next_layer": next_layer}
 
 
 def _experts(config: Any, name: str) -> dict[str, Any]:

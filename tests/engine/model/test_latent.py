@@ -64,9 +64,9 @@ class OneText(AttentionStep):
 def load(directory: Path) -> tuple[ModelConfig, Transformer[Any]]:
     config = read_config(directory)
 
-    def arrange(config: ModelConfig, layers: Any, norm: Tensor) -> OperatorLayers[Any]:
+    def arrange(config: ModelConfig, layers: Any, norm: Tensor | None) -> OperatorLayers[Any]:
         return OperatorLayers(
-            config, layers, norm, ReferenceElementwise(config.ropes, config.norm_eps, CPU, norm.dtype)
+            config, layers, norm, ReferenceElementwise(config.ropes, config.norm_eps, CPU, torch.float32)
         )
 
     checkpoint = Checkpoint(directory)
