@@ -23,7 +23,10 @@ Activations = Literal["auto", "8bit", "16bit"]
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 Codec = Literal["none", "fp8", "int8"]
 KVDtype = Literal["auto", "fp8", "int8"]
-HandoffRule = Literal["auto", "always"]
+HandoffRule = Annotated[
+    Literal["auto", "always"],
+    Meta(description="auto: a decode worker computes a prompt itself where that is faster; always: it never does"),
+]
 Speculation = Literal["none", "ngram", "draft", "medusa", "eagle", "auto"]
 Transport = Literal["shm", "ipc", "tcp"]
 Security = Literal["sealed", "none"]
@@ -362,10 +365,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
     status_file: StatusPath = ""
     log_level: LogLevel = "info"
-    handoff: Annotated[
-        HandoffRule,
-        Meta(description="auto: a decode worker computes a prompt itself where that is faster; always: it never does"),
-    ] = "auto"
+    handoff: HandoffRule = "auto"
     request_timeout: Annotated[Seconds, Meta(description="seconds that a request may take in all")] = 600.0
     drain_seconds: Annotated[Seconds, Meta(description="seconds that answers in progress get at a shutdown")] = 10.0
     max_requests: Annotated[Positive, Meta(description="answers in progress; more requests wait for their turn")] = 1024

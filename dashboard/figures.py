@@ -66,6 +66,7 @@ class Progress(NamedTuple):
     waiting: int
     prefill: int
     decode: int
+    at_gate: int = 0  # of those that wait: they have not begun
 
 
 class Rates(NamedTuple):
@@ -128,10 +129,11 @@ def timeline(
     ]
 
 
-def progress(gateways: Iterable[GatewayRecord]) -> Progress:
+def progress(gateways: Sequence[GatewayRecord]) -> Progress:
     """Counts what the gateways have in their hands."""
     states = [request.state for gateway in gateways for request in gateway.requests]
-    return Progress(states.count("queued"), states.count("prefill"), states.count("decode"))
+    at_gate = sum(gateway.waiting for gateway in gateways)
+    return Progress(states.count("queued"), states.count("prefill"), states.count("decode"), at_gate)
 
 
 def rates(samples: Iterable[Sequence[StatsSample]], now: float) -> Rates:

@@ -12,7 +12,9 @@ from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
 TTFT = "Time to first token: from the gateway's receipt of a request to its first output token."
 TPOT = "Time per output token: (end-to-end time - TTFT) / (output tokens - 1), of one request."
 GOODPUT = "Requests per second that meet every limit of their objective, since the first request in the window."
-PROGRESS = "Requests in progress: running are in prefill or decode, waiting are queued."
+PROGRESS = (
+    "Requests in progress: running are in prefill or decode, waiting are queued; at the gate: sent to nobody yet."
+)
 TOKENS = "Output tokens per second of all workers over the last 10 seconds."
 MOVED = "KV cache bytes per second that went from prefill to decode workers over the last 10 seconds."
 HITS = "Prompt tokens of the requests in the window whose KV was in a cache, so that nobody computed it again."
@@ -44,13 +46,14 @@ def tiles(glance: Glance, progress: Progress, rates: Rates) -> str:
     good = f"{_share(share)} of {judged} good" if share is not None else "no request yet"
     goodput = f"{glance.goodput:.2f}" if share is not None else NONE
     running = progress.prefill + progress.decode
+    waiting = f"{progress.waiting} waiting" + (f", {progress.at_gate} at the gate" if progress.at_gate else "")
     prompts = f"{as_count(rates.prompt_tokens)} prompt tokens/s"
     value, unit = as_bytes(rates.handoff_bytes).split(" ")
     shown = (
         _tile("goodput", "Goodput", goodput, "req/s", good + _share_bar(glance), GOODPUT),
         _spread_tile("ttft", "TTFT", glance.ttft, TTFT),
         _spread_tile("tpot", "TPOT", glance.tpot, TPOT),
-        _tile("running", "Running", str(running), "requests", f"{progress.waiting} waiting", PROGRESS),
+        _tile("running", "Running", str(running), "requests", waiting, PROGRESS),
         _tile("tokens", "Output", as_count(rates.output_tokens), "tokens/s", prompts, TOKENS),
         _tile("moved", "KV moved", value, f"{unit}/s", "prefill → decode", MOVED),
         _hits_tile(glance),

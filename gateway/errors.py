@@ -107,6 +107,11 @@ def invalid(message: str, param: str | None = None, code: str = "invalid_value")
     return APIError(400, message, param=param, code=code)
 
 
+def revoked() -> APIError:
+    """Returns a 401: the API key of a request that had begun is not valid any more."""
+    return APIError(401, "this API key was revoked while it was in use", code="invalid_api_key")
+
+
 def conflict(message: str, param: str) -> APIError:
     """Returns a 400: parameters that are right by themselves do not go together."""
     return invalid(message, param, "conflicting_parameters")

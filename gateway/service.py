@@ -23,7 +23,7 @@ from core.redis.store import ServerClock, check
 from core.redis.stored import TenantStore
 from core.slo import parse_objective
 from gateway.adapters import AdapterLoading
-from gateway.errors import unavailable
+from gateway.errors import revoked, unavailable
 from gateway.grammar.checks import GrammarChecks
 from gateway.keys.callers import Callers
 from gateway.keys.limiter import Limiter
@@ -125,7 +125,7 @@ class Gateway:
             self._publisher.run(self._record),
             self.limiter.run(),
             self._status.beat(),
-            *([_refreshed(self._keys)] if self._keys is not None else []),
+            *([self._follow(self._keys)] if self._keys is not None else []),
         )
         for work in running:
             self._tasks.start(work)
@@ -167,6 +167,8 @@ class Gateway:
             if self._drained:
                 raise unavailable("the server is shutting down", "shutting_down")
             for number, prompt in enumerate(prompts):
+                if self._keys is not None and self._keys.known(prompt.key) is None:
+                    raise revoked()  # since its headers came
                 name = self.new_id() if number else id
                 requests.append(self._request(prompt, name, received, streaming))
                 await self.requests.open(requests[-1])
@@ -252,11 +254,19 @@ class Gateway:
         fresh = self.admission.tokenizer.detokenizer
         return Request([Stream(sample, fresh(prompt.markers), received, streaming, self.metrics) for sample in samples])
 
+    async def _follow(self, keys: KeyRing) -> None:
+        """Reads files of keys when they change, and ends what was begun with one that is gone, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if await asyncio.to_thread(keys.refresh):
+                self.requests.revoke(lambda key: keys.known(key) is not None)
+
     async def _record(self) -> GatewayRecord:
         group = self.config.share_port
         return GatewayRecord(
             group=group,
             in_progress=self.in_progress(),
+            waiting=self.requests.waiting(),
             figures=await self.metrics.own({"gateway": self._epoch}) if group else "",
             epoch=self._epoch,
             url=self._url,
@@ -267,13 +277,6 @@ class Gateway:
             requests=list(self.requests.records()),
             adapters=sorted(self.requests.adapters()),
         )
-
-
-async def _refreshed(keys: KeyRing) -> None:
-    """Reads files of keys again when they change, until cancelled."""
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        await asyncio.to_thread(keys.refresh)
 
 
 def _own_name(model: str) -> str:

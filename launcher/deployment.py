@@ -126,7 +126,7 @@ class Deployment:
         options += ["--max-model-len", str(config.engine.max_model_len), "--spelled-tokens", config.spelled_tokens]
         options += ["--tool-parser", config.tool_parser, "--reasoning-parser", config.reasoning_parser]
         options += ["--store-ttl", str(config.store_ttl), "--store-bytes", str(config.store_bytes)]
-        options += [*self._tls(), "--slo", config.slo]
+        options += [*self._tls(), "--slo", config.slo, "--handoff", config.handoff]
         if config.api_keys:
             options += self._keys(*config.api_keys, str(self._run / OWN_KEYS))
         if config.model == DEMO_MODEL:

@@ -9,6 +9,7 @@ from core.config import (
     APIKeys,
     Count,
     EngineOptions,
+    HandoffRule,
     LogLevel,
     Port,
     Positive,
@@ -64,6 +65,7 @@ class UpConfig(Struct, frozen=True, kw_only=True):
     tls_cert: TLSCert = ""
     tls_key: TLSKey = ""
     slo: Slo = ""
+    handoff: HandoffRule = "auto"
     spelled_tokens: SpelledTokens = "text"
     store_ttl: StoreTTL = 86400.0
     store_bytes: StoreBytes = 256 << 20

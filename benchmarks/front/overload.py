@@ -68,29 +68,38 @@ class Measured(NamedTuple):
 
 
 @contextmanager
-def system(checkout: Path, model: Path, directory: Path) -> Iterator[str]:
-    """Runs `baton up` of a checkout, and gives its URL once all workers are used. Raises `BatonError`."""
+def system(checkout: Path, model: Path, directory: Path, keys: Path | None = None, operator: str = "") -> Iterator[str]:
+    """Runs `baton up` of a checkout, and gives its URL once all workers are used. Raises `BatonError`.
+
+    `keys`: a file of API keys that are asked for, `operator`: one of these that may see figures.
+    """
     port = check_port("--port", HOST, 0)
     log = directory / "up.log"
     words = ["up", "--model", str(model), "--prefill", "2", "--decode", "2", "--device", "cpu"]
     words += ["--port", str(port), "--dashboard-port", "0", "--kv-memory", "256MiB", "--log-level", "warning"]
+    words += ["--api-keys", str(keys)] if keys is not None else []
     url = f"http://{HOST}:{port}"
     settings = {"PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1", "XDG_RUNTIME_DIR": str(directory)}
     with child([sys.executable, "-m", "launcher", *words], log, settings=settings) as process:
         deadline = time.monotonic() + START_SECONDS
-        while not _usable(url):
+        while not _usable(url, operator):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise BatonError(f"{checkout}: baton up does not become ready: {last_line(log)}")
             time.sleep(0.2)
         yield url
 
 
-def _usable(url: str) -> bool:
+def _usable(url: str, operator: str) -> bool:
     try:
-        lines = httpx.get(f"{url}/metrics", timeout=5.0).text.splitlines()
+        lines = httpx.get(f"{url}/metrics", timeout=5.0, headers=bearer(operator)).text.splitlines()
     except httpx.HTTPError:
         return False
     return sum(line.startswith("baton:worker_usable{") and line.endswith(" 1.0") for line in lines) == 4
+
+
+def bearer(key: str) -> dict[str, str]:
+    """Returns the header that offers a key; none for the empty one."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 async def ask(client: httpx.AsyncClient, body: dict[str, Any], headers: dict[str, str]) -> Outcome:
@@ -113,15 +122,20 @@ async def ask(client: httpx.AsyncClient, body: dict[str, Any], headers: dict[str
     return Outcome(status, answered, Timings(1000 * (first - sent), 1000 * (last - sent), tokens))
 
 
+def body_of(shape: str, tokens: int, output: int, chance: random.Random) -> dict[str, Any]:
+    """Makes a completion's body: a prompt of random tokens, and an answer of a given length."""
+    prompt = chance.choices(range(SHAPES[shape][0]), k=tokens)
+    fixed = {"max_tokens": output, "temperature": 0, "ignore_eos": True, "stream": True}
+    return {"prompt": prompt, **fixed, "stream_options": {"include_usage": True}}
+
+
 async def measure(url: str, given: argparse.Namespace, slo: SLO) -> Measured:
     """Finds what the system bears, and puts a multiple of it on it."""
-    chance, vocabulary = random.Random(1), SHAPES[given.shape][0]
+    chance = random.Random(1)
     headers = {"x-slo-ttft-ms": f"{slo.ttft_ms:g}", "x-slo-tpot-ms": f"{slo.tpot_ms:g}"}
 
     def body() -> dict[str, Any]:
-        prompt = [chance.randrange(vocabulary) for _ in range(given.prompt)]
-        fixed = {"max_tokens": given.output, "temperature": 0, "ignore_eos": True, "stream": True}
-        return {"prompt": prompt, **fixed, "stream_options": {"include_usage": True}}
+        return body_of(given.shape, given.prompt, given.output, chance)
 
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=LATEST, limits=limits) as client:

@@ -43,8 +43,12 @@ class KeyRing:
         """Returns the record with this public part, for whoever has seen its key before; None if there is none."""
         return self._known.get(id)
 
-    def refresh(self) -> None:
-        """Reads again what has changed. A file that is missing or broken now leaves its keys as they were."""
+    def refresh(self) -> bool:
+        """Reads again what has changed, and returns whether a key may have gone.
+
+        A file that is missing or broken now leaves its keys as they were.
+        """
+        known = self._known
         for path, before in self._marks.items():
             mark = _mark(path)
             if mark == before:
@@ -57,6 +61,7 @@ class KeyRing:
             else:
                 self._index()
                 log.info("%s: %d keys are valid", path, len(self._keys[path]))
+        return known is not self._known
 
     def _index(self) -> None:
         """Puts a whole new table in the place of the old one, so that other threads see one or the other."""

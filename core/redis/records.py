@@ -176,6 +176,7 @@ class GatewayRecord(Struct, frozen=True):
     adapters: list[str] = []  # digests of those that requests in progress use
     group: str = ""  # name of the gateways that share its port, if it has siblings
     in_progress: int = 0  # answers
+    waiting: int = 0  # requests in line at its gate
     figures: str = ""  # … and what it has counted, in Prometheus' text format
 
 

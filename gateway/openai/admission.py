@@ -324,6 +324,7 @@ class Admission:
             with_stop=bool(body.include_stop_str_in_output),
             objective=caller.objective,
             reserved=len(prompt) + samples_of(body) * (limit or min(default or room, room, UNBOUNDED)),
+            key=caller.key,
         )
 
 

@@ -70,6 +70,13 @@ class Metrics:
             unlabelled.labels(model)
         self.of_workers = _WorkerFigures(model, workers)
 
+    def count_waiting(self, count: Callable[[], float]) -> None:
+        """Shows how many requests wait for their turn, as `count` says when it is asked."""
+        text = "Requests in line for room, or for a moment at which they can keep their objective"
+        Gauge("baton:requests_waiting", text, ["model_name"], registry=self._registry).labels(self._model).set_function(
+            count
+        )
+
     def opened(self) -> None:
         """Counts a request that is in progress from now on."""
         self._in_progress.labels(self._model).inc()

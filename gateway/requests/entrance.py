@@ -25,6 +25,7 @@ class Entrance:
         self._most = config.max_requests
         self._decodes: dict[SampleKey, tuple[str, float]] = {}  # the worker, and s for each token that it wants
         self._wanted: dict[str, Counter[float]] = {}  # by decode worker, how many want how many s for each token
+        self._in_line: dict[str, Waiting] = {}  # by request
 
     def begins(self, samples: Iterable[Sample], decode: str) -> None:
         """Notes that these samples will be decoded by this worker."""
@@ -48,6 +49,16 @@ class Entrance:
         if not counts:
             del self._wanted[decode]
         self.gate.look()
+
+    def stands(self, request: str, waiting: Waiting) -> None:
+        """Notes that a request stands in line."""
+        self._in_line[request] = waiting
+
+    def leaves(self, request: str) -> None:
+        """Takes a request out of line, if it is there: it has begun, or it ended while it waited, and hears of it."""
+        if (waiting := self._in_line.pop(request, None)) is not None:
+            self.gate.leave(waiting)
+            waiting.is_head.set()
 
     def strictest(self, decode: str) -> float | None:
         """Returns the least time, s, in which somebody on a decode worker wants each token; None: nobody says."""
@@ -73,8 +84,7 @@ class Visit:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._waiting is not None:
-            self._entrance.gate.leave(self._waiting)
+        self._entrance.leaves(self._request.id)
 
     def may_begin(self, choice: Choice, sure: float = 1.0) -> bool:
         """Tells whether it may take this route now. Raises `APIError` (429) if it cannot keep its objective.
@@ -96,7 +106,7 @@ class Visit:
             return False
         if self._waiting is not None:
             entrance.gate.goes(self._waiting, now)
-            entrance.gate.leave(self._waiting)
+            entrance.leaves(request.id)
             self._waiting = None
         return True
 
@@ -106,5 +116,6 @@ class Visit:
         if self._waiting is None:
             tokens = len(prompt.token_ids)
             self._waiting = self._entrance.gate.enter(prompt.tenant, prompt.weight, tokens, self._due, now)
+            self._entrance.stands(self._request.id, self._waiting)
         until = min(self._due + 0.001, self._request.samples[0].deadline)
         await self._entrance.gate.turn(self._waiting, until, now)

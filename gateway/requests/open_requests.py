@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from core.config import GatewayConfig
@@ -14,7 +14,7 @@ from core.process.tasks import Tasks
 from core.redis.records import RequestRecord
 from core.redis.store import ServerClock
 from core.slo import SLO
-from gateway.errors import APIError, failed, timed_out
+from gateway.errors import APIError, failed, revoked, timed_out
 from gateway.reports.metrics import Metrics
 from gateway.reports.publisher import Publisher
 from gateway.requests.attempt import Attempt, RetryBudget
@@ -52,6 +52,7 @@ class OpenRequests:
         self._requests: dict[str, Request] = {}
         self._streams: dict[tuple[str, int], Stream] = {}  # of the samples in progress, by their `SampleKey`
         self._tasks = Tasks("requests in progress")
+        metrics.count_waiting(self.waiting)
 
     def __len__(self) -> int:
         """Returns the number of samples in progress."""
@@ -60,6 +61,10 @@ class OpenRequests:
     def full(self) -> APIError:
         """Returns the refusal of a request for which there is no room, not even to wait."""
         return self._dispatch.entrance.gate.full(time.monotonic())
+
+    def waiting(self) -> int:
+        """Returns how many requests stand in line at the gate."""
+        return len(self._dispatch.entrance.gate)
 
     def records(self) -> Iterator[RequestRecord]:
         """Describes the requests in progress, as Redis shows them."""
@@ -101,6 +106,12 @@ class OpenRequests:
         """Ends every request with an error, at a shutdown."""
         for stream in list(self._streams.values()):
             self._fail(stream, error)
+
+    def revoke(self, valid: Callable[[str], bool]) -> None:
+        """Ends every request that was asked with an API key, by its public part, which is not valid any more."""
+        for stream in list(self._streams.values()):
+            if (key := stream.sample.admitted.key) and not valid(key):
+                self._fail(stream, revoked())
 
     # the workers' side ----------------------------------------------------------------------------------------------
 
@@ -279,6 +290,7 @@ class OpenRequests:
         self._dispatch.ended(sample, cancel)
         request = self._requests[sample.key.request]
         if request.ended:
+            self._dispatch.entrance.leaves(request.id)
             del self._requests[request.id]
             record = finished_record(request, self._model, self._slo, time.monotonic(), self._clock.server_now())
             self._metrics.ended(record)

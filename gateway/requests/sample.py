@@ -92,6 +92,7 @@ class AdmittedPrompt(Struct, frozen=True):
     with_stop: bool = False  # what ended the answer is part of its text
     objective: Objective = NO_OBJECTIVE  # what is wanted of its times, from its receipt on
     reserved: int = 0  # tokens of prompt and answers that are counted for its caller until they are known
+    key: str = ""  # the public part of the API key that it was asked with; empty where there are none
 
 
 class Sample:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from core.redis.records import FinishedRecord, KVCounts, Load, StatsSample
 from core.slo import SLO
@@ -96,7 +97,8 @@ def test_timeline_keeps_a_record_from_a_clock_that_is_ahead() -> None:
 
 def test_progress() -> None:
     states = ("queued", "prefill", "decode", "decode")
-    assert progress([gateway([in_progress(state) for state in states]), gateway()]) == (1, 1, 2)
+    gateways = [gateway([in_progress(state) for state in states]), structs.replace(gateway(), waiting=3)]
+    assert progress(gateways) == (1, 1, 2, 3)
 
 
 def test_rates_add_the_workers_and_ignore_what_is_old_or_alone() -> None:

@@ -58,11 +58,17 @@ def test_nothing_from_a_record_becomes_markup() -> None:
 
 def test_tiles() -> None:
     records = [finished(ended_at=100.0), finished(ended_at=100.0, outcome="failed")]
-    html = markup.tiles(glance(records, SLO(100, 10), 100.0, 60.0), Progress(3, 1, 4), Rates(5.0, 1234.0, 2 << 20))
+    html = markup.tiles(glance(records, SLO(100, 10), 100.0, 60.0), Progress(3, 1, 4, 2), Rates(5.0, 1234.0, 2 << 20))
     said = text(html)
     for part in ("0.20 req/s", "50% of 2 good", "50 ms p50", "p95 50 ms · p99 50 ms", "5.0 ms p50", "5 requests"):
         assert part in said
-    for part in ("3 waiting", "1.2k tokens/s", "5 prompt tokens/s", "2.0 MiB/s", "80% of prompt 32 of 40 cached"):
+    for part in (
+        "3 waiting, 2 at the gate",
+        "1.2k tokens/s",
+        "5 prompt tokens/s",
+        "2.0 MiB/s",
+        "80% of prompt 32 of 40 cached",
+    ):
         assert part in said
 
 

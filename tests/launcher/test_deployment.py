@@ -107,12 +107,19 @@ def test_the_gateway_and_the_dashboard_are_told_everything(deployment: Deploymen
 
 def test_keys_and_tls_reach_the_gateway_and_the_dashboard(tmp_path: Path) -> None:
     config = UpConfig(
-        prefill=1, api_keys=("/k/a.json", "/k/b.json"), tls_cert="/t/cert", tls_key="/t/key", slo="ttft=1s", port=5
+        prefill=1,
+        api_keys=("/k/a.json", "/k/b.json"),
+        tls_cert="/t/cert",
+        tls_key="/t/key",
+        slo="ttft=1s",
+        handoff="always",
+        port=5,
     )
     deployment = Deployment(config, tmp_path, "/m", "unix:///r", tmp_path / "secret")
     gateway = parse(GatewayConfig, options(deployment.gateways()[0]), "gateway")
     assert gateway.api_keys == ("/k/a.json", "/k/b.json", str(tmp_path / "api-keys.json"))
     assert (gateway.tls_cert, gateway.tls_key, gateway.slo) == ("/t/cert", "/t/key", "ttft=1s")
+    assert gateway.handoff == "always"
     dashboard = parse(DashboardConfig, options(deployment.dashboard()), "dashboard")
     assert dashboard.api_keys == ("/k/a.json", "/k/b.json"), "whose owners may look, and not the instance's own"
     assert (dashboard.tls_cert, dashboard.tls_key, dashboard.gateway) == ("/t/cert", "/t/key", "https://127.0.0.1:5")

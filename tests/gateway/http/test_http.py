@@ -134,6 +134,7 @@ async def test_a_client_that_leaves_the_line_makes_room(serve: Serve) -> None:
     await until(lambda: len(running.gateway.requests) == 1, "the other to leave")
     waiting = asyncio.create_task(running.chat())
     await until(lambda: len(running.gateway.requests) == 2, "another in line")
+    assert 'baton:requests_waiting{model_name="tiny"} 1.0' in (await running.client.get("/metrics")).text
     decode.faults.clear()
     held.cancel()
     assert (await waiting).status_code == 200, "whoever is in progress and leaves makes room as well"

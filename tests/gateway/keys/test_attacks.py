@@ -162,6 +162,30 @@ async def test_a_revoked_key_lives_on(serve: Serve, key_file: Path, make: KeyMak
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
 
 
+async def test_a_stream_outlives_its_key(serve: Serve, key_file: Path, make: KeyMaker) -> None:
+    """What was begun with a key that is revoked ends with an error within seconds, in line as well; others go on."""
+    gone, stays = ({"authorization": f"Bearer {make(name)}"} for name in ("one", "two"))
+    running = await serve("prefill", api_keys=(str(key_file),), max_requests=2)
+    await running.add("decode", step=0.5)
+
+    async def ask(headers: dict[str, str]) -> httpx.Response:
+        body = {"prompt": TEXT, "max_tokens": 64, "stream": True}
+        return await running.client.post("/v1/completions", json=body, headers=headers)
+
+    tasks = [asyncio.create_task(ask(headers)) for headers in (gone, stays)]
+    await until(lambda: len(running.peer("decode").holding) == 2, "two in progress")
+    tasks += [asyncio.create_task(ask(headers)) for headers in (stays, gone, gone)]
+    await until(lambda: running.gateway.requests.waiting() == 3, "three in line")
+    change_keys(key_file, lambda keys: [key for key in keys if key.name != "one"])
+    async with asyncio.timeout(5):
+        begun, *in_line = await asyncio.gather(tasks[0], *tasks[3:])
+    assert begun.status_code == 200 and '"code":"invalid_api_key"' in begun.text and begun.text.endswith("[DONE]\n\n")
+    assert [one.status_code for one in in_line] == [401, 401]
+    running.peer("decode").faults.clear()
+    for answer in await asyncio.gather(*tasks[1:3]):
+        assert answer.status_code == 200 and "error" not in answer.text
+
+
 async def test_keys_and_texts_leak_into_logs_and_redis(
     serve: Serve, key_file: Path, make: KeyMaker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,179 @@
+"""Measures what a tenant that floods costs another one: `python -m benchmarks.front.tenants`.
+
+`baton up` with 2 prefill and 2 decode workers serves a model with random weights to two tenants of equal weight, each
+with a key of its own. First the system is asked for everything at once: what it answers then, in a second, is what it
+can bear. Then windows take turns: in one, the first tenant sends a share of that; in the next, a multiple. The other
+tenant always sends the same, less than its own share. What counts is how long that one waits for first tokens, and how
+many times as long beside the flood. Arrivals are Poisson's, nobody has an objective, and both tenants' prompts are as
+long. What is left of a flood when its window ends is cancelled, and the next window begins when nothing is in progress.
+"""
+
+import argparse
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import httpx
+
+from benchmarks.front.overload import BURST, Outcome, ask, bearer, body_of, system
+from benchmarks.load import arrivals
+from benchmarks.processes.children import exit_status
+from benchmarks.processes.python_path import ROOT
+from benchmarks.random_model import SHAPES, make
+from core.errors import BatonError
+from core.keys.api_key import KeyOptions, NewKey, make_key
+from core.keys.key_file import change_keys
+from core.slo import percentile
+from launcher.stages import Stages
+
+LATEST = 300.0  # s after which an answer is given up
+EMPTY_SECONDS = 60.0  # s in which what was cancelled has to be over
+COLUMNS = (
+    "beside",
+    "sends/s",
+    "answered of its",
+    "other's requests",
+    "other's TTFT p50 ms",
+    "other's TTFT p95 ms",
+    "windows' p95, ms",
+)
+
+
+class Window(NamedTuple):
+    """Holds what one window came to."""
+
+    other: list[Outcome]
+    first: list[Outcome]
+
+
+class Tenants:
+    """Sends requests of two tenants to one gateway."""
+
+    def __init__(self, url: str, given: argparse.Namespace, keys: tuple[NewKey, ...]) -> None:
+        self._client = httpx.AsyncClient(base_url=url, timeout=LATEST, limits=httpx.Limits(max_connections=None))
+        self._given = given
+        self._chance = random.Random(given.seed)
+        self._first, self._other, self._operator = (bearer(key.text) for key in keys)
+
+    async def bears(self) -> float:
+        """Returns the requests per second that are answered when very many are there."""
+        await self._at_once(4)  # what is only done once
+        begin = time.perf_counter()
+        await self._at_once(BURST)
+        return BURST / (time.perf_counter() - begin)
+
+    async def window(self, rate: float, other: float) -> Window:
+        """Lets the first tenant send `rate` requests per second, and the other one `other`, from a moment later on."""
+        first = asyncio.create_task(self._load(rate, self._given.lead + self._given.seconds, self._first))
+        await asyncio.sleep(self._given.lead)
+        outcomes = await _all(await self._load(other, self._given.seconds, self._other))
+        tasks = await first
+        done = [task.result() for task in tasks if task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._empty()
+        return Window(outcomes, done)
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self._client.aclose()
+
+    async def _load(self, rate: float, seconds: float, headers: dict[str, str]) -> list[asyncio.Task[Outcome]]:
+        """Sends requests when their time has come; returns them when the last one is sent."""
+        begin, tasks = time.perf_counter(), []
+        for at in arrivals(rate, max(1, round(rate * seconds)), self._chance):
+            await asyncio.sleep(max(0.0, begin + at - time.perf_counter()))
+            tasks.append(asyncio.create_task(self._ask(headers)))
+        return tasks
+
+    def _ask(self, headers: dict[str, str]) -> Coroutine[Any, Any, Outcome]:
+        given = self._given
+        return ask(self._client, body_of(given.shape, given.prompt, given.output, self._chance), headers)
+
+    async def _at_once(self, count: int) -> None:
+        await asyncio.gather(*[self._ask(self._other) for _ in range(count)])
+
+    async def _empty(self) -> None:
+        """Waits until nothing is in progress. Raises `BatonError` if it stays."""
+        until = time.monotonic() + EMPTY_SECONDS
+        while (await self._client.get("/load", headers=self._operator)).json()["server_load"]:
+            if time.monotonic() > until:
+                raise BatonError(f"requests are still in progress {EMPTY_SECONDS:g} s after they were cancelled")
+            await asyncio.sleep(0.1)
+
+
+async def _all(tasks: list[asyncio.Task[Outcome]]) -> list[Outcome]:
+    return list(await asyncio.gather(*tasks))
+
+
+def ttfts(outcomes: list[Outcome]) -> list[float]:
+    """Returns the times to the first token, ms. Raises `BatonError` where somebody was not answered."""
+    failed = [one.status for one in outcomes if one.timings is None]
+    if failed:
+        raise BatonError(f"{len(failed)} of the other tenant's requests were not answered: {failed[:8]}")
+    return [one.timings.ttft_ms for one in outcomes if one.timings is not None]
+
+
+async def measure(url: str, given: argparse.Namespace, keys: tuple[NewKey, ...]) -> None:
+    """Prints a row for each side, and the ratio."""
+    tenants = Tenants(url, given, keys)
+    bears = given.bears or await tenants.bears()
+    rates = {"its share": given.share * bears, "its flood": given.flood * bears}
+    print(f"bears {bears:.1f} requests/s; the other sends {given.other * bears:.2f}/s", flush=True)
+    windows: dict[str, list[Window]] = {name: [] for name in rates}
+    for _ in range(given.rounds):
+        for name, rate in rates.items():
+            windows[name].append(await tenants.window(rate, given.other * bears))
+    await tenants.close()
+    print(f"| {' | '.join(COLUMNS)} |\n" + "| --- " * len(COLUMNS) + "|")
+    p95 = {}
+    for name, rate in rates.items():
+        each = [ttfts(window.other) for window in windows[name]]
+        together = [one for some in each for one in some]
+        p95[name] = percentile(together, 0.95)
+        answered = sum(one.timings is not None for window in windows[name] for one in window.first)
+        parts = ", ".join(f"{percentile(some, 0.95):.0f}" for some in each)
+        figures = f"{rate:.1f} | {answered} | {len(together)} | {median(together):.0f} | {p95[name]:.0f} | {parts}"
+        print(f"| {name} | {figures} |")
+    print(f"beside the flood / beside the share: {p95['its flood'] / p95['its share']:.2f} (wanted: 1.3 at most)")
+
+
+def main() -> int:
+    """Prints a table; returns 2 with a sentence where the system does not start."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.front.tenants", description=__doc__)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="135m")
+    parser.add_argument("--bears", type=float, default=0.0, help="requests/s that it can bear; 0: measured")
+    parser.add_argument("--share", type=float, default=0.5, help="of that, what the first tenant sends as its share")
+    parser.add_argument("--flood", type=float, default=2.0, help="times that, what it sends as a flood")
+    parser.add_argument("--other", type=float, default=0.25, help="of that, what the other tenant sends")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of a window")
+    parser.add_argument("--lead", type=float, default=5.0, help="seconds that the first tenant sends before those")
+    parser.add_argument("--rounds", type=int, default=3, help="windows of each side")
+    parser.add_argument("--prompt", type=int, default=256, help="tokens")
+    parser.add_argument("--output", type=int, default=32, help="tokens")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+
+    def work(stages: Stages) -> None:
+        with tempfile.TemporaryDirectory(prefix="baton-tenants-") as temporary:
+            directory = Path(temporary)
+            directory.chmod(0o700)
+            options = [KeyOptions(tenant="a"), KeyOptions(tenant="b"), KeyOptions(tenant="c", operator=True)]
+            keys = tuple(make_key(one.tenant, one, time.time()) for one in options)
+            change_keys(directory / "keys.json", lambda known: [key.record for key in keys], create=True)
+            make(directory / "model", given.shape)
+            print(f"{given.shape}, {given.prompt} + {given.output} tokens", flush=True)
+            with system(ROOT, directory / "model", directory, directory / "keys.json", keys[-1].text) as url:
+                asyncio.run(measure(url, given, keys))
+
+    return exit_status(work)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
