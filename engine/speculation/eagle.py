@@ -101,6 +101,7 @@ class EagleProposer:
                     start=position,
                     token_ids=[tokens[-1]],
                     output_index=work.output_index + len(tokens),
+                    prompt_rows=None,
                     proposed=(),
                     propose=min(work.propose, self._capacity(work) - position),
                 )

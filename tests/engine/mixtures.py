@@ -5,7 +5,7 @@ them begun by an attempt that died, some of them released on the way. What each 
 """
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +19,14 @@ from core.scores import TokenScore
 from engine.blocks.manager import BlockManager
 from engine.executor import Engine, Executor
 from engine.grammars.masks import GrammarMasks
-from engine.plan import StepResult
+from engine.plan import Plan, StepResult
 from engine.schedule import sequence as sequences
 from engine.schedule.progress import Progress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import SequenceState
+from engine.schedule.speculation.proposing import EngineProposer
+from engine.schedule.speculation.speculation import Speculation
+from engine.verification import foreseen
 from gateway.grammar.texts import of_choices, of_json_schema, of_regex
 from tests.engine.grammars.answering import CLOSING, ENDS, VOCABULARY, masks_of
 
@@ -129,19 +132,25 @@ def _words(rng: random.Random, letters: Sequence[int]) -> tuple[tuple[int, ...],
 class Node:
     """An engine with a scheduler of its own."""
 
-    def __init__(self, engine: Engine, grammars: GrammarMasks, *, blocks: int, batch: int) -> None:
+    def __init__(self, engine: Engine, grammars: GrammarMasks, *, blocks: int, batch: int, guesses: int = 0) -> None:
+        """`guesses`: for each step of a sequence, by the engine's own KV behind that of the model's layers."""
         self.pool = engine.pool
-        self._executor = Executor(engine, constraints=grammars)
+        self._executor = Executor(engine, constraints=grammars, proposer=engine.follower)
         self._flying = 0
+        self._plans: deque[Plan] = deque()
         self._depth = engine.launch_depth
         # Windows take less, so that each group is the one that is short at times.
         counts = [min(count, max(8, blocks * 2 // 3) if group.window else blocks) for group, count in _groups(engine)]
+        manager = BlockManager(engine.pool.spec, counts, ahead=batch * engine.launch_depth)
+        self.guesses = self.right = 0
         self.scheduler = Scheduler(
-            BlockManager(engine.pool.spec, counts, ahead=batch * engine.launch_depth),
+            manager,
             max_batch_tokens=batch,
             max_sequences=16,
             max_model_len=engine.model_config.max_model_len,
             max_in_flight=engine.launch_depth,
+            speculation=Speculation(manager, EngineProposer(), guesses) if guesses else None,
+            tells_states=engine.follower is not None,
         )
 
     def turn(self) -> list[Progress]:
@@ -151,10 +160,14 @@ class Node:
         if plan is not None:
             self._executor.launch(plan)
             self._flying += 1
+            self._plans.append(plan)
         if not self._flying or (plan is not None and self._flying < self._depth):
             return []
         self._flying -= 1
         result: StepResult = self._executor.collect()
+        for work, tokens in zip(self._plans.popleft().works, result.tokens, strict=True):
+            self.guesses += len(work.proposed)
+            self.right += foreseen(work.proposed, tokens)
         return self.scheduler.apply(result, 0.0)
 
     @property
@@ -174,6 +187,7 @@ class Crowd:
         self.answers: dict[int, list[Answer]] = {}
         self._questions: dict[int, Question] = {}
         self._bases: dict[int, int] = {}
+        self._states: dict[int, bytes] = {}  # that were told with a first token
         self._members: dict[int, list[sequences.Sequence]] = {}
         self._parked: dict[
             int, tuple[sequences.Sequence, list[sequences.Sequence]]
@@ -223,6 +237,8 @@ class Crowd:
             for progress in node.turn():
                 key = progress.sequence.key
                 number = int(key.request)
+                if progress.state:
+                    self._states[number] = progress.state
                 if self.answers[number]:
                     base = self._bases[number]
                     prompt_tokens = progress.sequence.prompt_tokens
@@ -248,7 +264,8 @@ class Crowd:
                 self._decode.scheduler.release(each)
         asked = self._questions[number]
         emitted = {at: list(answer.tokens) for at, answer in going.items()}
-        self._decode.scheduler.adopt(landing[0], emitted, asked.sampling, asked.limits)
+        state = self._states.pop(number, b"")
+        self._decode.scheduler.adopt(landing[0], emitted, asked.sampling, asked.limits, state)
         self._prefill.scheduler.release(parked)
         del self._parked[number]
 
@@ -261,21 +278,30 @@ class Crowd:
 class Mixture:
     """Asks questions alone, and then together; counts what came to pass."""
 
-    def __init__(self, engines: tuple[Engine, Engine], model: Path) -> None:
-        """`engines`: of the model, with a pool each: one computes prompts for the other, which answers."""
+    def __init__(self, engines: tuple[Engine, Engine], model: Path, alone: Engine | None = None) -> None:
+        """`engines`: of the model, with a pool each: one computes prompts for the other, which answers.
+
+        `alone`: who is asked one question at a time; None: the latter.
+        """
+        self._asked_alone = alone or engines[1]
         self._prefill, self._decode = engines
         self._prefill_grammars, self._decode_grammars = masks_of(model), masks_of(model)
         self.seen: Counter[str] = Counter()
 
-    def wrong(self, seed: int, count: int, longest: int = 40) -> list[str]:
-        """Asks `count` random questions of up to `longest` tokens; says where answers are not those given alone."""
+    def wrong(self, seed: int, count: int, longest: int = 40, guesses: int = 0) -> list[str]:
+        """Asks `count` random questions of up to `longest` tokens; says where answers are not those given alone.
+
+        `guesses` are made for each step of a sequence, by an engine that makes some.
+        """
         rng = random.Random(seed)
         shared = [rng.randrange(VOCABULARY) for _ in range(64)]
         questions = [question(rng, shared, longest) for _ in range(count)]
         alone = {number: self._alone(asked) for number, asked in enumerate(questions)}
         blocks = rng.randint(12, 40)
         prefill = Node(self._prefill, self._prefill_grammars, blocks=40, batch=rng.choice((16, 64)))
-        decode = Node(self._decode, self._decode_grammars, blocks=blocks, batch=rng.choice((16, 40, 200)))
+        decode = Node(
+            self._decode, self._decode_grammars, blocks=blocks, batch=rng.choice((16, 40, 200)), guesses=guesses
+        )
         crowd = Crowd(prefill, decode, alone)
         for turn in range(TURNS):
             for number, asked in enumerate(questions):
@@ -290,6 +316,8 @@ class Mixture:
             assert node.at_rest, f"seed {seed}: not at rest after {TURNS} turns"
             node.scheduler.check_invariants()
         self.seen["preempted"] += decode.scheduler.load().preemptions
+        self.seen["guesses"] += decode.guesses
+        self.seen["right guesses"] += decode.right
         self.seen["forks"] += decode.scheduler.load().kv.forks
         self.seen["found in the cache"] += decode.scheduler.load().kv.found_tokens
         found = []
@@ -302,7 +330,8 @@ class Mixture:
         return found
 
     def _alone(self, asked: Question) -> list[Answer]:
-        node = Node(self._decode, self._decode_grammars, blocks=self._decode.pool.counts[0], batch=256)
+        engine = self._asked_alone
+        node = Node(engine, self._decode_grammars, blocks=engine.pool.counts[0], batch=256)
         crowd = Crowd(node, node)
         crowd.ask(0, asked)
         while not crowd.at_rest:

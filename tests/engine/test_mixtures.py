@@ -4,9 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig
 
 from tests.engine.grammars.answering import random_model
 from tests.engine.mixtures import Mixture
+from tests.engine.speculation.heads import build_head
 from tests.engine.test_golden import make_engine
 
 
@@ -32,4 +34,19 @@ def test_a_crowd_is_answered_as_each_of_it_alone(
     mixture = Mixture((engines[0], engines[1]), model)
     assert not mixture.wrong(seed=1, count=24)
     for met in ("preempted", "forks", "found in the cache", "scored", "prompts scored", "handed over with a grammar"):
+        assert mixture.seen[met] > 0, met
+
+
+@pytest.mark.parametrize(("backend", "depth", "window"), [("native", 1, 0), ("torch", 2, 19)])
+def test_guesses_of_a_random_head_change_no_answer(backend: str, depth: int, window: int, tmp_path: Path) -> None:
+    """Its KV is in shared blocks, is handed over, and found again; with a window, it is a KV group of its own."""
+    model = random_model(tmp_path / "model", window=window)
+    build_head(tmp_path / "head", AutoConfig.from_pretrained(model), kv_heads=4 if window else 0)
+    own = dict(speculation="eagle", eagle=str(tmp_path / "head"))
+    made = [make_engine(model, cpu_backend=backend, block_size=8, **options) for options in (own, own, {})]
+    assert [len(engine.pool.spec.groups) for engine in made] == ([3, 3, 2] if window else [1, 1, 1])
+    engines = [replace(engine, launch_depth=depth) for engine in made]
+    mixture = Mixture((engines[0], engines[1]), model, alone=engines[2])
+    assert not mixture.wrong(seed=3, count=16, guesses=3)
+    for met in ("preempted", "forks", "found in the cache", "handed over with a grammar", "guesses", "right guesses"):
         assert mixture.seen[met] > 0, met

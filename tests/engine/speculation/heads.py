@@ -12,6 +12,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from tests.reference import build_model, load_reference
+from tests.variants import SIZES
 
 
 class Guesser(Protocol):
@@ -50,10 +51,15 @@ class ReferenceHead(nn.Module):
         return guessed
 
 
-def build_head(directory: Path, config: Any, *, bias: bool = False, seed: int = 1) -> ReferenceHead:
-    """Saves a random head for models of `config`, with a copy of an embedding that nobody is to read."""
+def build_head(directory: Path, config: Any, *, bias: bool = False, seed: int = 1, kv_heads: int = 0) -> ReferenceHead:
+    """Saves a random head for models of `config`, with a copy of an embedding that nobody is to read.
+
+    `kv_heads` are its own; 0: as many as the model's.
+    """
     torch.manual_seed(seed)
-    head = ReferenceHead(LlamaConfig(**{**config.to_dict(), "num_hidden_layers": 1}), bias)
+    sizes = {name: getattr(config, name) for name in SIZES}
+    config = LlamaConfig(**sizes | {"num_key_value_heads": kv_heads or config.num_key_value_heads})
+    head = ReferenceHead(LlamaConfig(**config.to_dict() | {"num_hidden_layers": 1}), bias)
     directory.mkdir(parents=True)
     tensors = {name: tensor.contiguous() for name, tensor in head.state_dict().items() if "rotary" not in name}
     tensors["embed_tokens.weight"] = torch.zeros(config.vocab_size, config.hidden_size)
