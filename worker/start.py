@@ -35,7 +35,7 @@ from core.redis.clients import connect
 from core.redis.records import Role as RoleName
 from core.redis.records import WorkerRecord
 from core.redis.store import ServerClock, check
-from core.speculation import on_prefill, proposing
+from core.speculation import Proposing, on_prefill, proposing
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager
 from engine.device import device_label, dtype_name
@@ -44,6 +44,10 @@ from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
 from engine.schedule.chunking import Chunking
 from engine.schedule.scheduler import Scheduler
+from engine.schedule.speculation.controller import Controller
+from engine.schedule.speculation.ngram import NGram
+from engine.schedule.speculation.proposing import EngineProposer
+from engine.schedule.speculation.speculation import Speculation
 from engine.schedule.turns import SHORTER
 from engine.start.load import LoadedEngine, load_engine
 from worker.adapters import Adapters, AdapterSigners, NoAdapters
@@ -58,6 +62,8 @@ from worker.role import Parts, Role
 
 READY_SECONDS = 30.0
 MASK_THREADS = 4
+MOST_GUESSES: dict[Proposing, int] = {"ngram": 16, "draft": 4, "medusa": 4, "eagle": 4}
+"""Guesses of a step for a sequence at most, where it is not said: the controller says how many of them pay."""
 GROWTH_SHARE = 0.02  # of the pool stays free for those who run, when others are admitted
 log = logging.getLogger("baton.worker")
 
@@ -168,6 +174,7 @@ def _scheduler(
     name: RoleName, config: WorkerConfig, engine: LoadedEngine, blocks: BlockManager, preparation: Preparation
 ) -> Scheduler:
     step_seconds = config.engine.step_ms / 1000 if name == "decode" else inf  # beside decodes only
+    fit = StepFit(_costs(engine, step_seconds))
     return Scheduler(
         blocks,
         max_batch_tokens=engine.step_tokens,
@@ -177,9 +184,20 @@ def _scheduler(
         max_in_flight=engine.launch_depth,
         chunking=Chunking(step_seconds, engine.rates.prompt_tokens_per_second),
         readiness=preparation,
-        fit=StepFit(_costs(engine, step_seconds)),
+        fit=fit,
+        speculation=_speculation(config.engine, blocks, fit) if name == "decode" else None,
         tells_states=engine.follower is not None,
     )
+
+
+def _speculation(engine_config: EngineConfig, blocks: BlockManager, fit: StepFit) -> Speculation | None:
+    """Makes what guesses tokens; None: nobody does."""
+    who = proposing(engine_config)
+    if who == "none":
+        return None
+    proposer = NGram() if who == "ngram" else EngineProposer()
+    most = engine_config.speculative_tokens or MOST_GUESSES[who]
+    return Speculation(blocks, proposer, most, Controller(fit))
 
 
 def _costs(engine: LoadedEngine, step_seconds: float) -> StepCosts:

@@ -42,7 +42,7 @@ NEWEST = 101
 """Steps whose error is told."""
 TELL_EVERY = 8
 """Steps between two looks at their median, once there were as many."""
-PARTS = 5
+PARTS = 6
 
 
 class StepFit:
@@ -52,7 +52,7 @@ class StepFit:
         """Begins with `seed`, which may lack some parts, or be nothing at all: these are 0 until steps tell them."""
         seed = seed or StepCosts()
         self._seed = seed
-        self._scale = [seed.step, seed.prompt_token, seed.pair, seed.sequence, seed.context_token]
+        self._scale = [seed.step, seed.prompt_token, seed.pair, seed.sequence, seed.context_token, seed.row]
         self._pull = [1.0 if scale else 0.0 for scale in self._scale]  # shares of the scale
         self._shape = list(self._pull)  # of each part, in its scale
         self._level = 0.0  # logarithm of the factor
@@ -65,7 +65,14 @@ class StepFit:
         """Takes note that a step took `seconds`; one that took none, since the clock was set, tells nothing."""
         if seconds < SHORTEST or not (work.prompt_tokens or work.sequences):
             return
-        amounts = (1.0, float(work.prompt_tokens), work.pairs, float(work.sequences), float(work.context))
+        amounts = (
+            1.0,
+            float(work.prompt_tokens),
+            work.pairs,
+            float(work.sequences),
+            float(work.context),
+            float(work.rows),
+        )
         for part, amount in enumerate(amounts):
             if amount and not self._scale[part]:
                 self._scale[part] = seconds / amount  # nothing is known: as if it were all of the step
@@ -99,7 +106,8 @@ class StepFit:
 
     def _told(self) -> StepCosts:
         factor = exp(self._level)
-        step, token, pair, sequence, context = (factor * q * s for q, s in zip(self._scale, self._shape, strict=True))
+        parts = [factor * q * s for q, s in zip(self._scale, self._shape, strict=True)]
+        step, token, pair, sequence, context, row = parts
         return structs.replace(
             self._seed,
             step=step,
@@ -107,6 +115,7 @@ class StepFit:
             pair=pair,
             sequence=sequence,
             context_token=context,
+            row=row,
             error=median(self._errors) if self._errors else 0.0,
             steps=self._steps,
         )

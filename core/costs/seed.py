@@ -23,9 +23,10 @@ def seeded(
     """Returns what steps should cost, as far as steps of prompts tell; nothing, where none was measured.
 
     From the shortest and the longest it has what a token takes, and what a step takes whatever is in it. A token of a
-    decode is one of a prompt. A pair of tokens is to a token as their operations are, by the parameters of a usual
-    transformer (12 x layers x width^2, Kaplan et al., 2020): 4 x layers x width beside 2 x parameters. KV is read as
-    fast as the weights, `weights_bytes`, in a step that does little else: `token_bytes` of each token of the context.
+    decode is one of a prompt, and so is a further row of one. A pair of tokens is to a token as their operations are,
+    by the parameters of a usual transformer (12 x layers x width^2, Kaplan et al., 2020): 4 x layers x width beside 2 x
+    parameters. KV is read as fast as the weights, `weights_bytes`, in a step that does little else: `token_bytes` of
+    each token of the context.
     """
     if not measured:
         return StepCosts()
@@ -41,4 +42,5 @@ def seeded(
         pair=token * 2 * layers * width / parameters,
         sequence=token,
         context_token=step * token_bytes / weights_bytes,
+        row=token,
     )

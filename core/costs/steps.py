@@ -3,6 +3,7 @@
 A step takes some seconds whatever it computes, some for each token of a prompt, some for each pair of such a token and
 one that it attends to (the quadratic part of attention), some for each sequence that decodes, and some for each token
 whose KV those read. That is what a step's operators do: products with the weights, which are read once, and attention.
+A sequence that decodes may have further rows, for guesses that the step verifies: each costs something of its own.
 """
 
 from math import ceil, inf
@@ -20,6 +21,7 @@ class StepWork(Struct, frozen=True):
     pairs: float = 0.0  # of one of these tokens and a token that it attends to, itself included
     sequences: int = 0  # that decode
     context: int = 0  # tokens whose KV those read
+    rows: int = 0  # beyond one of each sequence that decodes
 
 
 def pairs_of(start: int, tokens: int) -> float:
@@ -38,6 +40,7 @@ class StepCosts(Struct, frozen=True):
     pair: float = 0.0
     sequence: float = 0.0  # that decodes
     context_token: float = 0.0
+    row: float = 0.0  # beyond one of a sequence that decodes
     error: float = 0.0  # the median of |predicted - measured| / measured, of the newest steps
     steps: int = 0  # that were learned from
     most_tokens: int = 0  # of a step; 0: any number
@@ -57,6 +60,7 @@ class StepCosts(Struct, frozen=True):
             + self.pair * work.pairs
             + self.sequence * work.sequences
             + self.context_token * work.context
+            + self.row * work.rows
         )
 
     def decode_seconds(self, sequences: int, context: int) -> float:

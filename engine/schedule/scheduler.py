@@ -23,7 +23,7 @@ from core.costs.fit import StepFit
 from core.costs.steps import StepWork, pairs_of
 from core.errors import CapacityError, IllegalMove
 from core.messages.sampling import Limits, Sampling
-from core.redis.records import STEP_SIZES, Load, StepTokens
+from core.redis.records import STEP_SIZES, Load, SpeculationCounts, StepTokens
 from engine.blocks.key_changes import Changed
 from engine.blocks.manager import BlockManager
 from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
@@ -47,7 +47,7 @@ class Launched(NamedTuple):
 
     plan: Plan
     members: list[Sequence]  # of each work its sequence
-    work: StepWork  # its prompt tokens are those of all chunks, and those beyond one of works that decode
+    work: StepWork
     planned_at: float  # s
 
 
@@ -208,6 +208,7 @@ class Scheduler:
             step_tokens=StepTokens(tuple(self._step_sizes), self._prompt_tokens + self._acceptance.output_tokens),
             backlog=self._backlog(),
             costs=self._fit.costs,
+            speculation=self._speculation.counts() if self._speculation is not None else SpeculationCounts(),
         )
 
     def _backlog(self) -> Backlog:
@@ -246,8 +247,9 @@ class Scheduler:
         room = self._max_batch_tokens - len(decodes)
         if decodes:
             room = self._chunking.room(room)
+        if self._speculation is not None:
+            self._speculation.begin(len(decodes), self._decoding.context)
         works, left = self._decodes(decodes, room)
-        more = room - left
         context = sum([work.start + len(work.token_ids) for work in works])
         self._decoding = StepWork(sequences=len(decodes), context=context)
         chunks = self._chunks(prompts, left, now)
@@ -260,10 +262,11 @@ class Scheduler:
         members = [live[work.sequence] for work in works]
         self._prompts = list(dict.fromkeys([*prompts, *members[len(decodes) :]]))
         work = StepWork(
-            prompt_tokens=more + sum([len(chunk.token_ids) for chunk in chunks]),
+            prompt_tokens=sum([len(chunk.token_ids) for chunk in chunks]),
             pairs=sum([pairs_of(chunk.start, len(chunk.token_ids)) for chunk in chunks]),
             sequences=len(decodes),
             context=context,
+            rows=room - left,
         )
         self._launched.append(Launched(plan, members, work, now))
         return plan

@@ -11,6 +11,8 @@ from core.messages.sampling import Finish, Limits, Sampling
 from core.scores import Scores
 from engine.blocks.manager import Chains, Tables
 from engine.plan import PromptRows
+from engine.schedule.speculation.agreement import Trust
+from engine.schedule.speculation.suffixes import Suffixes
 
 
 class SequenceState(Enum):
@@ -75,6 +77,9 @@ class Sequence:
     proposed: list[int] = field(default_factory=list, init=False)  # guesses of the engine for the next step
     told: bytes = field(default=b"", init=False)  # the hidden state that another worker has told, of the token
     told_at: int = field(default=0, init=False)  # before this one
+    evidence: int = field(default=0, init=False)  # tokens that the first guess of a step in flight rests on
+    trust: Trust = field(default_factory=Trust, init=False)  # how its guesses did
+    suffixes: Suffixes | None = field(default=None, init=False)  # where its tokens stand, if guesses come from them
     in_flight: int = field(default=0, init=False)  # launched steps that refer to this sequence
     admitted_length: int = field(default=0, init=False)  # tokens when its blocks were last taken
     since: int = field(default=0, init=False)  # the oldest planned step of what its KV is computed from

@@ -7,28 +7,50 @@ made, and by whom, is a question of time alone.
 
 from collections.abc import Sequence as Tokens
 
+from core.redis.records import SpeculationCounts
 from engine.blocks.manager import BlockManager
 from engine.plan import Work
 from engine.schedule.sequence import Sequence, SequenceState
+from engine.schedule.speculation.controller import Controller
 from engine.schedule.speculation.proposing import Proposer
+from engine.verification import foreseen
 
 
 class Speculation:
-    """Plans guesses for the sequences of one scheduler."""
+    """Plans guesses for the sequences of one scheduler, and counts what becomes of them."""
 
-    def __init__(self, blocks: BlockManager, proposer: Proposer, most: int) -> None:
-        """Has `proposer` guess up to `most` tokens for each step of a sequence, whose KV goes to blocks of `blocks`."""
+    def __init__(
+        self, blocks: BlockManager, proposer: Proposer, most: int, controller: Controller | None = None
+    ) -> None:
+        """Has `proposer` guess up to `most` tokens for each step of a sequence, whose KV goes to blocks of `blocks`.
+
+        `controller` says how many of them are worth a step's seconds; None: all are verified.
+        """
         self._blocks = blocks
         self._proposer = proposer
         self._most = most
+        self._controller = controller
+        self._works = self._guessed = self._proposed = 0
+        self._seconds = 0.0
+        self._accepted = [0] * most  # by place among a work's guesses
+
+    def begin(self, sequences: int, context: int) -> None:
+        """Begins a step in which so many sequences decode, of `context` tokens together."""
+        if self._controller is not None:
+            self._controller.begin(sequences, context)
 
     def serves(self, sequence: Sequence) -> bool:
         """Tells whether a sequence's tokens are to be known before its next step is planned, for guesses to follow."""
-        return self._most > 0 and not sequence.hand_off
+        if sequence.hand_off:
+            return False
+        controller = self._controller
+        return self._most > 0 and (controller is None or controller.pays or controller.probes)
 
     def wanted(self, sequence: Sequence) -> int:
         """Returns how many guesses the engine is to make behind the tokens that the step being planned gives."""
-        return self._most if self.serves(sequence) else 0
+        if not self.serves(sequence):
+            return 0
+        return self._most if self._controller is None else self._controller.count(sequence.trust, 0, self._most)
 
     def guess(self, sequence: Sequence, batch: int, room: int) -> tuple[int, ...]:
         """Returns guesses to be verified by a sequence's next step, which has `batch` sequences and `room` for more.
@@ -36,7 +58,7 @@ class Speculation:
         They go no further than the sequence can, and their KV to blocks that are there, or that nobody is about to
         need: a guess preempts nobody. As long as the output may not end, no guess is where it might.
         """
-        if sequence.pending or sequence.branches:
+        if sequence.pending or sequence.branches or not self.serves(sequence):
             return ()
         most = min(self._most, room, sequence.plan_length - sequence.length - 1)
         lacking = sequence.limits.min_tokens - sequence.emitted
@@ -44,8 +66,14 @@ class Speculation:
             most = min(most, lacking - 1)
         if most <= 0:
             return ()
-        proposed = self._proposer.propose(sequence, most)
-        return tuple(proposed[: self._fitting(sequence, len(proposed), batch)])
+        tokens, evidence = self._proposer.propose(sequence, most)
+        count = len(tokens)
+        if count and self._controller is not None:
+            count = self._controller.count(sequence.trust, evidence, count)
+        if not count:
+            return ()
+        sequence.evidence = evidence
+        return tuple(tokens[: self._fitting(sequence, count, batch)])
 
     def judge(self, sequence: Sequence, work: Work, tokens: Tokens[int], proposed: list[int] | None) -> None:
         """Takes what came of a step: `tokens` for its guesses, and the engine's guesses for the next step.
@@ -53,10 +81,26 @@ class Speculation:
         What the step computed beyond the sequence's tokens is forgotten: the next steps write over it.
         """
         sequence.proposed = proposed or []
+        self._works += work.sampling is not None
         if work.proposed:
             sequence.guessed = 0
             if sequence.state is SequenceState.RUNNING:
                 sequence.planned = sequence.computed
+            self._learn(sequence, work, tokens)
+
+    def counts(self) -> SpeculationCounts:
+        """Counts guesses since the start."""
+        return SpeculationCounts(self._works, self._guessed, self._proposed, tuple(self._accepted), self._seconds)
+
+    def _learn(self, sequence: Sequence, work: Work, tokens: Tokens[int]) -> None:
+        count = len(work.proposed)
+        accepted = foreseen(work.proposed, tokens)
+        self._guessed += 1
+        self._proposed += count
+        for place in range(accepted):
+            self._accepted[place] += 1
+        if self._controller is not None:
+            self._seconds += self._controller.learn(sequence.trust, sequence.evidence, count, accepted)
 
     def _fitting(self, sequence: Sequence, count: int, batch: int) -> int:
         """Returns how many of `count` guesses have a place for their KV; takes blocks for them if there are plenty."""

@@ -17,6 +17,7 @@ from engine.blocks.manager import BlockManager, Tables
 from engine.schedule.progress import Progress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
+from engine.schedule.speculation.proposing import Proposal
 from engine.schedule.speculation.speculation import Speculation
 from tests.engine.blocks.test_blocks import spec
 from tests.engine.strict_executor import STOP, StrictExecutor, placed, reference
@@ -86,11 +87,12 @@ class Oracle:
         self._expected = expected
         self._right = right
 
-    def propose(self, sequence: Sequence, most: int) -> list[int]:
+    def propose(self, sequence: Sequence, most: int) -> Proposal:
         assert most > 0
         length = len(sequence.tokens)
         known = self._expected[sequence.id][length : length + most]
-        return [token if (7 * place + 3 * length) % 10 < self._right else STOP for place, token in enumerate(known)]
+        right = [(7 * place + 3 * length) % 10 < self._right for place in range(len(known))]
+        return Proposal([token if good else STOP for token, good in zip(known, right, strict=True)])
 
 
 def at_once(group: KVGroup, tokens: int) -> int:

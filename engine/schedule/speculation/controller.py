@@ -1,0 +1,70 @@
+"""Decides how many guesses a step verifies of a sequence: as many as make its tokens come fastest, often none.
+
+A guess costs a row of the step, and is worth the chance that it and all before it come true. Of a step's seconds each
+sequence has a share; with k guesses it has 1 + q₁ + … + qₖ tokens for that and k rows, where qᵢ is the chance that the
+first i come true. The best k is where one more row would bring less than what the others bring for their seconds.
+(Leviathan et al., 2023, choose one k for all from one chance; here both are of the moment, and seconds are measured.)
+Where a step is bound by computing, a row costs as much as a sequence, and no guess pays, however likely it is.
+"""
+
+from core.costs.fit import StepFit
+from engine.schedule.speculation.agreement import SURE, Agreement, Trust
+
+MARGIN = 1.03
+"""How much faster guesses have to be for a sequence that goes without them; where it has them, they only must not be
+slower. So what is about even does not flicker."""
+PROBE_STEPS = 128
+"""Steps between two guesses against what is known, of one sequence each: how else would a change be noticed?"""
+PROBE = 2
+"""Guesses of such a sequence at most."""
+
+
+class Controller:
+    """Counts guesses, from what steps cost and how often guesses came true."""
+
+    def __init__(self, fit: StepFit) -> None:
+        self._fit = fit  # learns the costs of the scheduler's steps
+        self._agreement = Agreement()
+        self._share = self._row = 0.0
+        self._since_probe = 0
+        self.pays = True  # a likely guess pays in the step that is planned
+
+    def begin(self, sequences: int, context: int) -> None:
+        """Looks at what the step that is planned now costs: so many sequences decode, of `context` tokens together."""
+        costs = self._fit.costs
+        self._share = costs.decode_seconds(sequences, context) / max(1, sequences)
+        self._row = costs.row
+        self._since_probe += 1
+        self.pays = SURE * self._share > self._row or not self._share
+
+    @property
+    def probes(self) -> bool:
+        """Tells whether it is time for guesses that may not pay."""
+        return self._since_probe >= PROBE_STEPS
+
+    def count(self, trust: Trust, evidence: int, offered: int) -> int:
+        """Returns how many of a sequence's `offered` guesses are verified; the first rests on `evidence` tokens."""
+        share, row = self._share, self._row
+        if not share or not row:
+            return offered  # nothing is known
+        chance, odds = self._agreement.chance, trust.odds
+        tokens, seconds, all_right = 1.0, share, 1.0
+        count, best = 0, (1.0 if trust.guessing else MARGIN) / share
+        for place in range(offered):
+            likely = chance(evidence + place) * odds
+            all_right *= min(SURE, likely / (likely + 1 - likely / odds))
+            if all_right * seconds <= row * tokens:
+                break
+            tokens, seconds = tokens + all_right, seconds + row
+            if tokens > best * seconds:
+                count, best = place + 1, tokens / seconds
+        if not count and self.probes:
+            self._since_probe = 0
+            return min(PROBE, offered)
+        trust.guessing = count > 0
+        return count
+
+    def learn(self, trust: Trust, evidence: int, proposed: int, accepted: int) -> float:
+        """Takes note of what came of a sequence's guesses; returns the seconds that they have saved, or cost."""
+        self._agreement.learn(trust, evidence, proposed, accepted)
+        return accepted * self._share - proposed * self._row

@@ -1,0 +1,21 @@
+"""Guesses from the text itself: it goes on as it did where its last tokens stood before.
+
+Texts that repeat their prompt are written so: summaries, edits, code, calls of tools, quotes (prompt lookup decoding,
+Saxena, 2023). It needs no model and microseconds, and finds nothing in a text that says everything once.
+"""
+
+from engine.schedule.sequence import Sequence
+from engine.schedule.speculation.proposing import NOTHING, Proposal
+from engine.schedule.speculation.suffixes import Suffixes, continued
+
+
+class NGram:
+    """Proposes what followed the longest end of a sequence's text that stood in it before."""
+
+    def propose(self, sequence: Sequence, most: int) -> Proposal:
+        """See `Proposer`. The index of a text is kept with its sequence, and goes with it."""
+        if sequence.suffixes is None:
+            sequence.suffixes = Suffixes(sequence.plan_length)
+        tokens = sequence.tokens
+        match = sequence.suffixes.find(tokens)
+        return Proposal(continued(tokens, match.place, most), match.length) if match.length else NOTHING
