@@ -11,6 +11,7 @@ from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.plan import Work
 from engine.schedule.sequence import Sequence
+from engine.schedule.speculation.proposing import Proposal
 from engine.schedule.speculation.speculation import Speculation
 from engine.start.load import LoadedEngine
 from engine.verification import DRAWN, NONE_LEFT, NOT_FINITE, drawn
@@ -49,11 +50,11 @@ class Knowing:
         self._wrong = wrong
         self.guesses = 0
 
-    def propose(self, sequence: Sequence, most: int) -> list[int]:
+    def propose(self, sequence: Sequence, most: int) -> Proposal:
         length = len(sequence.tokens)
         found = self._texts[sequence.id - 1][length : length + most]
         self.guesses += len(found)
-        return [token ^ ((length + place) % self._wrong == 0) for place, token in enumerate(found)]
+        return Proposal([token ^ ((length + place) % self._wrong == 0) for place, token in enumerate(found)])
 
 
 @pytest.fixture(scope="module")
