@@ -378,6 +378,10 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     ] = 256
     max_samples: Annotated[Positive, Meta(description="largest n: answers to one prompt")] = 16
     max_body: Annotated[Bytes, Meta(description="largest request body")] = 4 << 20
+    link_prompt: Annotated[
+        Positive,
+        Meta(description="tokens from which on a prompt reaches its worker by the gateway's connection, not by Redis"),
+    ] = 16_384
     body_memory: Annotated[
         Bytes, Meta(description="bytes of bodies that are being read, of all requests; for more there is 503")
     ] = 256 << 20

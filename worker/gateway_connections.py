@@ -25,11 +25,13 @@ from core.messages.gateway import (
     FromWorker,
     Hello,
     Kept,
+    Piece,
     Ping,
     Pong,
     Started,
     Tokens,
     ToWorker,
+    Wanted,
     Welcome,
     decode_to_worker,
 )
@@ -38,6 +40,7 @@ from core.messages.wire import VERSION, encode
 from core.network.sockets import try_send
 from core.network.strikes import Strikes
 from kvtransfer.events import CancelAttempt
+from worker.body_collection import BodyCollection
 from worker.events import Begin, Emit, Fail, Failure, KeysChanged, Kill, Phase, ToGateway
 from worker.key_log import KeyLog
 from worker.ledger import Ledger, Verdict
@@ -73,6 +76,7 @@ class GatewayConnections:
         self._socket = socket
         self._transfer = transfer
         self._ledger = Ledger()
+        self.bodies = BodyCollection(life, self._ledger, self._want, self.handle)
         self._keys = KeyLog()  # of the blocks whose KV is here
         self._peers: dict[str, Peer] = {}  # by the gateway's epoch
         self._strangers: dict[str, float] = {}  # gateways that sent jobs but no Hello, and since when, s
@@ -144,6 +148,8 @@ class GatewayConnections:
                 entry = self._ledger.acknowledged(key)
                 if entry is not None and not entry.ended() and entry.state not in (HANDING_OFF, HANDED_OFF):
                     self._life.inbox.post(Kill(entry.key, "ended"))
+            case Piece():
+                self.bodies.take(message)
             case Drain():
                 self._life.inbox.stop()
 
@@ -192,7 +198,7 @@ class GatewayConnections:
         """Enters a job from the stream into the ledger, and returns those of its attempts that are new."""
         wanted = []
         for key in job.attempts():
-            verdict, superseded = self._ledger.begin(key, job.sender, job.prompt.emitted, job.deadline)
+            verdict, superseded = self._ledger.begin(key, job.sender, job.emitted, job.deadline)
             if superseded is not None:
                 self._life.inbox.post(Kill(superseded, "superseded"))
             if key.attempt > 1:  # a lower attempt may be landing here
@@ -205,6 +211,11 @@ class GatewayConnections:
         """Tells a gateway that its job was taken. Should this be lost, the gateway adds the job again."""
         ends = self._ends(job.sender)
         await self._say(job.sender, Started(**ends, request=job.request, attempt=job.attempt, samples=job.samples))
+
+    async def _want(self, job: AnyJob, first: int) -> None:
+        """Asks a job's gateway for the ids of its prompt, from an index on."""
+        name: dict[str, Any] = {"request": job.request, "attempt": job.attempt, "samples": job.samples}
+        await self._say(job.sender, Wanted(**self._ends(job.sender), **name, first=first))
 
     def handle(self, event: ToGateway) -> None:
         """Takes an event of the engine thread into the ledger; what gateways are owed is sent soon."""

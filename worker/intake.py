@@ -9,7 +9,7 @@ from core.errors import StoreUnavailable
 from core.messages.job import AnyJob
 from core.redis.queue import JobQueue
 from core.redis.store import Outage
-from worker.events import Submit
+from worker.bodies import MOST as BODIES
 from worker.gateway_connections import GatewayConnections
 from worker.life import Life
 
@@ -36,7 +36,8 @@ class Intake:
         outage = Outage(log, "no new jobs until it is back")
         status, jobs_ahead = self._life.status, self._life.config.jobs_ahead
         while not status.draining:
-            room = jobs_ahead - status.load.waiting
+            collected = len(self._connections.bodies)
+            room = min(jobs_ahead - status.load.waiting, BODIES) - collected
             if room <= 0:
                 await asyncio.sleep(PAUSE)
                 continue
@@ -50,8 +51,7 @@ class Intake:
             for job in map(self._taken_over, taken):
                 wanted = self._connections.take(job)
                 if wanted:
-                    status.posted = status.posted.and_prompt(len(job.prompt.token_ids))
-                    self._life.inbox.post(Submit(structs.replace(job, samples=tuple(key.sample for key in wanted))))
+                    self._connections.bodies.add(structs.replace(job, samples=tuple(key.sample for key in wanted)))
                 await self._connections.started(job)
             self._connections.taken = self._jobs.taken  # once a gateway hears this, it has heard every Started
         await self._close()

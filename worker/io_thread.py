@@ -123,6 +123,7 @@ class IOThread(threading.Thread):
             connections.run(),
             connections.send(),
             connections.tell_keys(),
+            connections.bodies.run(),
             Intake(life, jobs, connections).run(),
             transfer.run(),
             heartbeat.run(),
@@ -134,6 +135,7 @@ class IOThread(threading.Thread):
             tasks.start(work)
         made.push_async_callback(tasks.close)
         await _until(delivering, tasks)
+        connections.bodies.leave()
         await connections.send_all(FLUSH_SECONDS)
         await heartbeat.stop()
 

@@ -101,6 +101,10 @@ class Ledger:
         self._entries[key.of] = Entry(key, gateway, base, deadline)
         return Verdict.NEW, there.key if there is not None and not there.ended() else None
 
+    def lives(self, key: AttemptKey) -> bool:
+        """Tells whether this attempt is here, and has not ended."""
+        return self._living(key) is not None
+
     def emit(self, emitted: Emitted) -> str | None:
         """Adds tokens. Returns the gateway that is owed them, or None for an attempt that is not wanted any more."""
         entry = self._living(emitted.key)

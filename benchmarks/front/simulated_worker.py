@@ -25,12 +25,14 @@ from core.messages.gateway import (
     Failed,
     FromWorker,
     Hello,
+    Piece,
     Ping,
     Pong,
     Question,
     Stages,
     Started,
     Tokens,
+    Wanted,
     Welcome,
     decode_to_worker,
 )
@@ -45,6 +47,7 @@ from core.redis.queue import PURPOSE, JobQueue
 from core.redis.records import Load, WorkerRecord
 from core.redis.registry import PURPOSE as RECORDS
 from core.redis.registry import publish
+from worker.bodies import Bodies, Missing
 from worker.ledger import Ledger, Verdict
 
 HOST = "127.0.0.1"
@@ -68,6 +71,7 @@ class Worker:
         self._signer = Signer(secret, RECORDS)
         self._queue = JobQueue(self._store, Sealer(secret, PURPOSE), self._epoch)
         self._ledger = Ledger()
+        self._bodies = Bodies()
         self._gateways: dict[str, bytes] = {}
         self._running: dict[AttemptKey, tuple[int, int]] = {}  # next output index, and the end
         self._waiting: set[str] = set()  # gateways whose queue was full
@@ -107,13 +111,35 @@ class Worker:
 
     def _begin(self, job: AnyJob) -> None:
         self._say(job.sender, Started, request=job.request, attempt=job.attempt, samples=job.samples)
+        begun = [self._ledger.begin(key, job.sender, job.emitted, job.deadline)[0] for key in job.attempts()]
+        if Verdict.NEW not in begun:
+            return
+        if job.body is None:
+            self._run(job)
+        else:
+            self._bodies.add(job)
+            self._want()
+
+    def _want(self) -> None:
+        """Asks for prompts that do not come with their jobs."""
+        for job, first in self._bodies.due(time.monotonic()):
+            name = {"request": job.request, "attempt": job.attempt, "samples": job.samples}
+            self._say(job.sender, Wanted, **name, first=first)
+
+    def _arrived(self, piece: Piece) -> None:
+        job = self._bodies.take(piece, time.monotonic())
+        assert not isinstance(job, Missing), "a gateway sends what it has promised"
+        if job is not None:
+            self._run(job)
+        self._want()
+
+    def _run(self, job: AnyJob) -> None:
         for key in job.attempts():
-            verdict, _ = self._ledger.begin(key, job.sender, job.prompt.emitted, job.deadline)
-            if verdict is Verdict.NEW:
-                self._running[key] = (job.prompt.emitted, job.limits.max_tokens)
+            if self._ledger.lives(key):
+                self._running[key] = (job.emitted, job.limits.max_tokens)
                 self.made[key.request] = []
-                if self._pause <= 0:
-                    self._advance()  # a worker that has nothing else to do answers at once
+        if self._pause <= 0:
+            self._advance()  # a worker that has nothing else to do answers at once
 
     async def _listen(self) -> None:
         while True:
@@ -132,6 +158,8 @@ class Worker:
                 case Ask(asked=asked):
                     for one in asked:
                         self._asked(message.sender, one)
+                case Piece():
+                    self._arrived(message)
                 case Ended(key=key):
                     self._ledger.acknowledged(key)
 

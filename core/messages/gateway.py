@@ -6,9 +6,10 @@ from msgspec import Meta, Struct
 
 from core.config import Codec, Transport
 from core.costs.backlog import Backlog
-from core.ids import NO_TICKET, AttemptKey, Name, Ticket
+from core.ids import NO_TICKET, AttemptKey, Count, Name, Ticket
 from core.kv.block_hash import SHORT
-from core.messages.sampling import Finish
+from core.messages.packed_ids import PIECE, SIZE
+from core.messages.sampling import Finish, Samples
 from core.messages.wire import VERSION, Addressed, MessageDecoder
 from core.scores import Scores
 
@@ -66,7 +67,21 @@ class Drain(Addressed, frozen=True, kw_only=True, tag="drain"):
     """Asks the worker to take no new work, finish what runs, and leave."""
 
 
-ToWorker = Hello | Ping | Ask | Cancel | Ended | Drain
+class Piece(Addressed, frozen=True, kw_only=True, tag="piece"):
+    """Brings ids of a job's prompt, those from `first` on: the answer to Wanted."""
+
+    request: Name
+    attempt: Count
+    first: Count
+    ids: Annotated[bytes, Meta(max_length=PIECE * SIZE)]  # packed
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for bytes that are no whole ids."""
+        if len(self.ids) % SIZE:
+            raise ValueError(f"{len(self.ids)} bytes are no whole token ids")
+
+
+ToWorker = Hello | Ping | Ask | Cancel | Ended | Drain | Piece
 
 # worker -> gateway ------------------------------------------------------------------------------------------------
 
@@ -122,6 +137,15 @@ class Started(Addressed, frozen=True, kw_only=True, tag="started"):
     request: Name
     attempt: int
     samples: tuple[int, ...]
+
+
+class Wanted(Addressed, frozen=True, kw_only=True, tag="wanted"):
+    """Asks for the ids of a job's prompt from `first` on. Repeated until answered: by a Piece, or by Cancel."""
+
+    request: Name
+    attempt: Count
+    samples: Samples
+    first: Count
 
 
 class Way(Struct, frozen=True, array_like=True):
@@ -223,7 +247,7 @@ class Failed(Addressed, frozen=True, kw_only=True, tag="failed"):
     retryable: bool = False  # another attempt may do better
 
 
-FromWorker = Welcome | Pong | Kept | Started | Tokens | Alive | Failed
+FromWorker = Welcome | Pong | Kept | Started | Wanted | Tokens | Alive | Failed
 
 decode_to_worker: MessageDecoder[ToWorker] = MessageDecoder(ToWorker, "gateway to worker")
 decode_from_worker: MessageDecoder[FromWorker] = MessageDecoder(FromWorker, "worker to gateway")

@@ -1,10 +1,13 @@
-"""Defines the jobs that gateways put on Redis. Times in them are absolute seconds of the Redis server's clock."""
+"""Defines the jobs that gateways put on Redis. Times in them are absolute seconds of the Redis server's clock.
+
+A long prompt's ids are not in its job: they come over the gateway's connection, and the job has their digest.
+"""
 
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from core.ids import AttemptKey, Name
+from core.ids import AttemptKey, Count, Name
 from core.messages.sampling import Limits, Sampling
 from core.messages.wire import MessageDecoder
 
@@ -30,6 +33,13 @@ class Prompt(Struct, frozen=True, array_like=True):
         return len(self.token_ids) - self.prompt_tokens
 
 
+class Body(Struct, frozen=True, array_like=True):
+    """Stands in a job for the ids of its prompt, which come over the gateway's connection (`core.messages.gateway`)."""
+
+    tokens: Count
+    digest: Annotated[bytes, Meta(min_length=32, max_length=32)]  # SHA-256 of the ids, packed
+
+
 class Job(Struct, frozen=True, kw_only=True):
     """Tells a worker everything about a request; nobody has to ask back."""
 
@@ -44,6 +54,17 @@ class Job(Struct, frozen=True, kw_only=True):
     queued_at: float  # when the gateway added the job: Redis server time, s
     due: float = 0.0  # by when the first token is wanted: Redis server time, s; 0: there is no objective
     samples: tuple[int, ...] = (0,)  # which share the prompt; more than one only while nothing was emitted
+    body: Body | None = None  # of a prompt whose ids do not come with the job
+
+    @property
+    def tokens(self) -> int:
+        """Counts the tokens of the prompt, wherever they are."""
+        return self.body.tokens if self.body is not None else len(self.prompt.token_ids)
+
+    @property
+    def emitted(self) -> int:
+        """Counts those of them that earlier attempts have emitted; also the output index of the next one."""
+        return self.tokens - self.prompt.prompt_tokens
 
     def attempts(self) -> list[AttemptKey]:
         """Names this attempt at each of the samples."""

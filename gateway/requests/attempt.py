@@ -1,6 +1,7 @@
 """An attempt is one job on one pair of workers; the budget says how many may be repeated. Pure: time is an argument."""
 
 from core.ids import NO_TICKET, Ticket
+from core.messages.job import Body
 from gateway.workers.route import Route
 
 REFILL_SECONDS = 60.0  # s in which an empty budget fills up again
@@ -9,7 +10,7 @@ REFILL_SECONDS = 60.0  # s in which an empty budget fills up again
 class Attempt:
     """Holds one job and its route, shared by its samples: what is true of the job is true for all of them."""
 
-    __slots__ = ("added", "adds", "begun", "expected", "number", "predicted", "route", "started", "ticket")
+    __slots__ = ("added", "adds", "begun", "body", "expected", "number", "predicted", "route", "started", "ticket")
 
     def __init__(self, number: int, route: Route, now: float) -> None:
         self.number = number  # counted over the whole request, so that it names one job, whichever samples that has
@@ -21,6 +22,7 @@ class Attempt:
         self.added = now  # local time of the last of them, s
         self.ticket = NO_TICKET  # of the last of them
         self.started = False  # whether a worker has taken the job
+        self.body: Body | None = None  # stands in the job for a long prompt, which its worker asks for
 
     def add(self, now: float, ticket: Ticket) -> None:
         """Notes that the job is on its worker's stream, for the first time or again."""

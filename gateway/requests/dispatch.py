@@ -17,6 +17,7 @@ from core.redis.store import ServerClock
 from gateway.errors import APIError, unavailable
 from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import Attempt
+from gateway.requests.body import body_of
 from gateway.requests.cancels import Cancels, Target
 from gateway.requests.entrance import Entrance, Visit
 from gateway.requests.request import Request
@@ -56,6 +57,7 @@ class Dispatch:
         self._workers = workers
         self._router = Router(hand_off_always=config.handoff == "always")
         self._tpot_ms = config.slo_tpot_ms  # ms that those who run may be slowed down to, unless they want less
+        self._link_prompt = config.link_prompt  # tokens from which on ids do not go by Redis
         self._usual_output = USUAL_OUTPUT  # tokens of an answer, as a moving average
         self._metrics = metrics
         self.entrance = Entrance(config)
@@ -272,6 +274,11 @@ class Dispatch:
         decode = self._workers.get(attempt.route.decode)
         if decode is None:
             raise QueueClosed("the decode worker is gone")
+        sample = request.trying(attempt)[0]
+        if attempt.body is None and sample.length >= self._link_prompt:
+            attempt.body = await body_of(sample)
+            if not request.trying(attempt):
+                return  # they have ended meanwhile
         ahead = self._clock.server_now() - time.monotonic()  # of the server's clock
         job = request.job(attempt, self._epoch, decode.record.handoff_address, ahead)
         ticket = await add_job(self._store, self._sealer, job)

@@ -9,7 +9,7 @@ from typing import Any
 from core.config import GatewayConfig
 from core.errors import QueueClosed, StoreUnavailable
 from core.ids import AttemptKey
-from core.messages.gateway import NO_ROOM, Alive, Emitted, Failed, Started, Tokens
+from core.messages.gateway import NO_ROOM, Alive, Emitted, Failed, Started, Tokens, Wanted
 from core.process.tasks import Tasks
 from core.redis.records import RequestRecord
 from core.redis.store import ServerClock
@@ -124,6 +124,8 @@ class OpenRequests:
                     self._emitted(worker, one, now)
             case Started():
                 self._started(worker, news, now)
+            case Wanted():
+                self._wanted(worker, news, now)
             case Alive():
                 self._alive(worker, news, now)
             case Failed():
@@ -140,12 +142,19 @@ class OpenRequests:
             if stream.sample.lost(worker.epoch):
                 self._retry(stream, "worker died")
 
-    def _started(self, worker: WorkerConnection, started: Started, now: float) -> None:
+    def _started(self, worker: WorkerConnection, started: Started | Wanted, now: float) -> Request | None:
+        """Notes that a worker has taken a job; returns its request, or None if nobody wants the attempt any more."""
         request = self._requests.get(started.request)
         if request is not None and request.started(worker.epoch, started.attempt, now):
-            return
+            return request
         for sample in request.beyond(started.attempt) if request is not None else started.samples:
             self._stale(worker, AttemptKey(started.request, sample, started.attempt))
+        return None
+
+    def _wanted(self, worker: WorkerConnection, wanted: Wanted, now: float) -> None:
+        request = self._started(worker, wanted, now)
+        if request is not None and (ids := request.piece(wanted.attempt, wanted.first)):
+            worker.piece(wanted, ids)
 
     def _alive(self, worker: WorkerConnection, alive: Alive, now: float) -> None:
         stream = self._streams.get(alive.key.of)

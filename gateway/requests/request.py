@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from core.messages.job import AnyJob
+from core.messages.packed_ids import PIECE
 from core.scores import Scores
 from gateway.requests.attempt import Attempt
 from gateway.requests.sample import Sample, State
@@ -74,6 +75,14 @@ class Request:
         if job.sampling.prompt_logprobs is None or (self.prompt_scores is None and not trying[0].tokens):
             return job
         return structs.replace(job, sampling=structs.replace(job.sampling, prompt_logprobs=None))  # they have come
+
+    def piece(self, attempt: int, first: int) -> list[int] | None:
+        """Returns ids for a worker that wants an attempt's prompt, from an index on; None: there are none for it."""
+        for sample in self.samples:
+            trying = sample.attempt
+            if trying is not None and trying.number == attempt and trying.body is not None and not sample.ended:
+                return sample.ids(first, min(first + PIECE, trying.body.tokens))
+        return None
 
     def started(self, sender: str, attempt: int, now: float) -> bool:
         """Notes that the job was taken. Returns False if none of the samples is with this attempt any more."""

@@ -179,16 +179,20 @@ class Sample:
     def job(
         self, samples: tuple[int, ...], gateway: str, decode_address: str, deadline: float, queued_at: float
     ) -> PrefillJob | DecodeJob:
-        """Returns the attempt's job for `samples`, with prompt and delivered tokens. Times: the server's clock, s."""
+        """Returns the attempt's job for `samples`, with prompt and delivered tokens. Times: the server's clock, s.
+
+        An attempt that has a `body` has that in their place.
+        """
         assert self.attempt is not None and self.key.sample in samples
         assert not self.tokens or len(samples) == 1, "samples with tokens share no prompt"
-        route = self.attempt.route
+        route, body = self.attempt.route, self.attempt.body
         shared: dict[str, Any] = {
             "request": self.key.request,
             "attempt": self.attempt.number,
             "sender": gateway,
             "receiver": route.first(),
-            "prompt": structs.replace(self.prompt, token_ids=self.prompt.token_ids + self.tokens),
+            "prompt": structs.replace(self.prompt, token_ids=[] if body is not None else self.ids(0, self.length)),
+            "body": body,
             "sampling": self.admitted.sampling,
             "limits": self.admitted.limits,
             "deadline": deadline,
@@ -198,6 +202,17 @@ class Sample:
         if route.prefill:
             return PrefillJob(**shared, decode_epoch=route.decode, decode_address=decode_address)
         return DecodeJob(**shared)
+
+    @property
+    def length(self) -> int:
+        """Counts the tokens that the next attempt begins with: the prompt's, and those that were delivered."""
+        return len(self.prompt.token_ids) + len(self.tokens)
+
+    def ids(self, first: int, end: int) -> list[int]:
+        """Returns some of these tokens, from index `first` up to `end`."""
+        prompt = self.prompt.token_ids
+        behind = len(prompt)
+        return prompt[first:end] + self.tokens[max(0, first - behind) : max(0, end - behind)]
 
     # news from workers --------------------------------------------------------------------------------------------
 

@@ -21,15 +21,18 @@ from core.messages.gateway import (
     Failed,
     Hello,
     Kept,
+    Piece,
     Ping,
     Pong,
     Question,
     Started,
     Tokens,
     ToWorker,
+    Wanted,
     Welcome,
     decode_from_worker,
 )
+from core.messages.packed_ids import packed
 from core.messages.wire import VERSION, encode
 from core.network.curve_keys import CurveKeys
 from core.network.handshakes import Handshakes
@@ -40,12 +43,13 @@ from gateway.workers.liveness import Health, Liveness
 from gateway.workers.worker import Worker
 
 OUTBOX = 8192  # messages that may wait to be written; more are dropped: all that matter are repeated
+PIECES = 64  # messages before which no piece of a prompt waits
 BATCH = 16  # messages that are read, or written, before other tasks get a turn …
 TURN = 0.001  # … or so many s of handling what was read
 FAILED = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL | zmq.Event.HANDSHAKE_FAILED_AUTH
 log = logging.getLogger("baton.gateway")
 
-News = Started | Tokens | Alive | Failed
+News = Started | Wanted | Tokens | Alive | Failed
 """What a worker says about sequences."""
 
 
@@ -133,6 +137,13 @@ class WorkerConnection(Worker):
     def cancel(self, key: AttemptKey) -> None:
         """Says that attempts up to this one are dead."""
         self._put(Cancel(sender=self._gateway, receiver=self.epoch, key=key))
+
+    def piece(self, wanted: Wanted, ids: Sequence[int]) -> None:
+        """Brings ids of a prompt. While many messages wait to be written they are dropped, and asked for again."""
+        if self.waiting < PIECES:
+            ends = {"sender": self._gateway, "receiver": self.epoch}
+            name = {"request": wanted.request, "attempt": wanted.attempt, "first": wanted.first}
+            self._put(Piece(**ends, **name, ids=packed(ids)))
 
     def ended(self, key: AttemptKey) -> None:
         """Says that the worker may forget this sequence."""

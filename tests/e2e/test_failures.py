@@ -14,6 +14,7 @@ from tests.reference import Golden
 from tests.waiting import wait_until
 
 FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56")
+LONG = ("--link-prompt", "100")  # longer prompts come by the connection of their gateway, the others by Redis
 
 
 def in_progress(system: System) -> float:
@@ -33,7 +34,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Golden]
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_a_killed_worker_loses_no_request(tmp_path: Path, served: tuple[Path, list[Golden]], role: str) -> None:
     model, runs = served
-    with System(tmp_path, model, prefill=2, decode=2, worker=FP32) as system:
+    with System(tmp_path, model, prefill=2, decode=2, worker=FP32, gateway=LONG) as system:
         victim = system.workers.pop(f"{role}-1")
 
         def kill_midway() -> None:
@@ -57,7 +58,7 @@ def test_disturbances_of_every_service_change_no_token(tmp_path: Path, served: t
     """One after the other, each in the middle of streams; operators are PyTorch's, so that streams last long enough."""
     model, runs = served
     slow = (*FP32, "--cpu-backend", "torch")
-    with System(tmp_path, model, prefill=2, decode=3, worker=slow) as system:
+    with System(tmp_path, model, prefill=2, decode=3, worker=slow, gateway=LONG) as system:
         streams = Streams(system.gateway_url, (runs + runs)[:24])
         disturbed: list[int] = []  # streams that had not ended, at each disturbance
         streams.begin_to_flow(6)

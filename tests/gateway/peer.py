@@ -25,12 +25,14 @@ from core.messages.gateway import (
     Failed,
     FromWorker,
     Hello,
+    Piece,
     Ping,
     Pong,
     Question,
     Stages,
     Started,
     Tokens,
+    Wanted,
     Way,
     Welcome,
     decode_to_worker,
@@ -49,6 +51,7 @@ from core.redis.records import KVLink, Load, Role, WorkerRecord
 from core.redis.registry import PURPOSE as RECORDS
 from core.redis.registry import publish
 from tests.scores import scores_of
+from worker.bodies import NO_BODY, Bodies, Missing
 
 STEP = 0.004  # s between tokens
 
@@ -59,7 +62,7 @@ class Sequence:
     def __init__(self, job: AnyJob, sample: int, answer: list[int]) -> None:
         self.job = job
         self.key = SampleKey(job.request, sample)
-        self.base = job.prompt.emitted
+        self.base = job.emitted
         self.answer = answer[: job.limits.max_tokens]
         self.sent = self.base
 
@@ -104,9 +107,11 @@ class Peer:
         self.load = Load(blocks_total=1000)
         self.links: list[KVLink] = []
         self.taken = NO_TICKET
+        self.pieces: list[Piece] = []
         self.decoders: dict[str, Peer] = {}
         self._redis, self._secret, self._model, self._answer = redis, secret, model, answer
         self._dead: dict[SampleKey, int] = {}
+        self._bodies = Bodies()
         self._gateways: dict[str, bytes] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self._open = contextlib.AsyncExitStack()
@@ -200,6 +205,9 @@ class Peer:
                     self.asks.append(message)
                     for one in message.asked:
                         await self._asked(message.sender, one)
+                case Piece():
+                    self.pieces.append(message)
+                    await self._arrived(message)
                 case Ended():
                     self.ends.append(message)
                     self.holding.pop(message.key.of, None)
@@ -256,12 +264,38 @@ class Peer:
                         samples=job.samples,
                     ),
                 )
-                for sample in job.samples:
-                    key = SampleKey(job.request, sample)
-                    held = self.holding.get(key)
-                    if self._dead.get(key, 0) < job.attempt and (held is None or held.job.attempt < job.attempt):
-                        self.begin(job, sample)
+                if job.body is None:
+                    self._submit(job)
+                else:
+                    self._bodies.add(job)
+                    await self._want()
             self.taken = self._queue.taken
+
+    async def _want(self) -> None:
+        for job, first in self._bodies.due(time.monotonic()):
+            name: dict[str, Any] = {"request": job.request, "attempt": job.attempt, "samples": job.samples}
+            await self.say(job.sender, Wanted(sender=self.epoch, receiver=job.sender, **name, first=first))
+
+    async def _arrived(self, piece: Piece) -> None:
+        """Takes a piece, or says that the prompt does not come if it is to lose it."""
+        if self.faults.get("deaf_to_pieces"):
+            return
+        come = self._bodies.take(piece, time.monotonic())
+        assert not isinstance(come, Missing), come
+        if come is not None and self.faults.get("loses_bodies"):
+            for sample in come.samples:
+                self.holding[SampleKey(come.request, sample)] = sequence = Sequence(come, sample, [])
+                await self._fail(sequence, NO_BODY, retryable=True)
+        elif come is not None:
+            self._submit(come)
+        await self._want()
+
+    def _submit(self, job: AnyJob) -> None:
+        for sample in job.samples:
+            key = SampleKey(job.request, sample)
+            held = self.holding.get(key)
+            if self._dead.get(key, 0) < job.attempt and (held is None or held.job.attempt < job.attempt):
+                self.begin(job, sample)
 
     def begin(self, job: AnyJob, sample: int) -> None:
         """Computes this sample of it, as a task that ends with this peer."""

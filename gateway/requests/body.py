@@ -1,0 +1,17 @@
+"""Makes what stands in a job for a long prompt, while others have their turns."""
+
+import asyncio
+import hashlib
+
+from core.messages.job import Body
+from core.messages.packed_ids import PIECE, packed
+from gateway.requests.sample import Sample
+
+
+async def body_of(sample: Sample) -> Body:
+    """Returns the number and digest of the tokens that a sample's next attempt begins with."""
+    tokens, digest = sample.length, hashlib.sha256()
+    for first in range(0, tokens, PIECE):
+        digest.update(packed(sample.ids(first, min(first + PIECE, tokens))))
+        await asyncio.sleep(0)
+    return Body(tokens, digest.digest())

@@ -1,0 +1,121 @@
+"""Long prompts reach workers by the gateway's connection: what Redis has of them is their length and digest."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from core.ids import AttemptKey
+from core.messages.gateway import Wanted
+from core.messages.packed_ids import unpacked
+from core.redis.queue import stream_of
+from tests.gateway.peer import Peer
+from tests.gateway.requests.test_faults import COUNT, content, many
+from tests.gateway.running import SECONDS, TEXT, Running, until
+
+Serve = Callable[..., Awaitable[Running]]
+
+
+def brought(peer: Peer) -> list[int]:
+    """Returns the ids that a peer was brought for its first job."""
+    first = peer.jobs[0]
+    return [one for piece in peer.pieces if piece.request == first.request for one in unpacked(piece.ids)]
+
+
+async def test_a_prompt_goes_by_the_connection(serve: Serve) -> None:
+    running = await serve("prefill", "decode", link_prompt=2)
+    assert await many(running) == {TEXT: COUNT}
+    prefill = running.peer("prefill")
+    assert all(job.body is not None and not job.prompt.token_ids for job in prefill.jobs)
+    ids = brought(prefill)
+    assert len(ids) == prefill.jobs[0].tokens > 2
+    assert running.tokenizer.encode("Hi!", special=False)[0] in ids
+
+
+async def test_a_shorter_prompt_goes_with_its_job(serve: Serve) -> None:
+    running = await serve("prefill", "decode", link_prompt=1000)
+    assert await content(running) == TEXT
+    prefill = running.peer("prefill")
+    assert prefill.jobs[0].body is None and prefill.jobs[0].prompt.token_ids and prefill.pieces == []
+
+
+async def test_a_prompt_of_several_pieces(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.requests.request.PIECE", 3)
+    running = await serve("prefill", "decode", link_prompt=2)
+    assert await content(running) == TEXT
+    prefill = running.peer("prefill")
+    assert len(prefill.pieces) == -(-prefill.jobs[0].tokens // 3) > 1
+
+
+async def test_samples_share_a_prompt_that_comes_once(serve: Serve) -> None:
+    running = await serve("prefill", "decode", link_prompt=2)
+    answer = await running.chat(n=3)
+    assert [choice["message"]["content"] for choice in answer.json()["choices"]] == [TEXT] * 3
+    prefill = running.peer("prefill")
+    assert len(prefill.jobs) == 1 and len(prefill.pieces) == 1
+
+
+async def test_a_worker_that_does_not_get_the_prompt_leaves_it_to_another(serve: Serve) -> None:
+    running = await serve("decode", link_prompt=2)
+    bad = await running.add("prefill", loses_bodies=True)
+    await running.add("prefill")
+    assert await many(running) == {TEXT: COUNT}
+    assert bad.jobs and {record.attempts for record in await running.finished(COUNT)} == {1, 2}
+
+
+async def test_a_worker_that_dies_over_the_prompt_leaves_it_to_another(serve: Serve) -> None:
+    running = await serve("decode", link_prompt=2)
+    dying = await running.add("prefill", deaf_to_pieces=True)
+    task = asyncio.create_task(content(running))
+    await until(lambda: dying.pieces, "the first worker to be brought the prompt")
+    await running.add("prefill")
+    await dying.die()
+    assert await task == TEXT
+    assert [record.attempts for record in await running.finished(1)] == [2]
+
+
+async def test_a_retry_brings_what_was_delivered_as_well(serve: Serve) -> None:
+    running = await serve("prefill", link_prompt=2)
+    await running.add("decode", stalls_at=9)
+    task = asyncio.create_task(content(running))
+    await until(lambda: any(len(one.sample.tokens) == 9 for one in running.gateway.requests._streams.values()), "nine")
+    await running.add("decode")
+    await running.peers[1].die()
+    assert await task == TEXT
+    job = running.peer("prefill").jobs[-1]
+    assert job.attempt == 2 and job.emitted == 9 and job.tokens == job.prompt.prompt_tokens + 9
+
+
+async def test_a_job_whose_start_was_not_heard_of_is_added_again_and_brought_once(serve: Serve) -> None:
+    running = await serve("decode", link_prompt=2)
+    prefill = await running.add("prefill", deaf_to_jobs=1)
+    assert await content(running) == TEXT
+    assert [job.attempt for job in prefill.jobs] == [1, 1] and prefill.jobs[0].body == prefill.jobs[1].body
+    assert len(prefill.pieces) == 1
+
+
+async def test_a_prompt_that_nobody_wants_any_more_is_cancelled(serve: Serve) -> None:
+    running = await serve("prefill", "decode", link_prompt=2)
+    prefill, gateway = running.peer("prefill"), running.gateway._epoch
+    ends: dict[str, Any] = {"sender": prefill.epoch, "receiver": gateway}
+    await prefill.say(gateway, Wanted(**ends, request="gone-1", attempt=3, samples=(0, 1), first=0))
+    await until(lambda: len(prefill.cancels) >= 2, "an answer")
+    assert {one.key for one in prefill.cancels} == {AttemptKey("gone-1", number, 3) for number in (0, 1)}
+    assert prefill.pieces == []
+
+
+async def test_redis_holds_no_ids(serve: Serve) -> None:
+    running = await serve(link_prompt=200)
+    decode = await running.add("decode", takes_nothing=True)
+    asked = [
+        asyncio.create_task(running.post("/v1/completions", prompt=[400] * tokens, max_tokens=4))
+        for tokens in (199, 200)
+    ]
+    async with asyncio.timeout(SECONDS):
+        while len(entries := await running.store.xrange(stream_of(decode.epoch))) < 2:
+            await asyncio.sleep(0.005)
+    without, with_ids = sorted(len(fields[b"body"]) for _, fields in entries)
+    assert without < 500 < 3 * 199 < with_ids
+    decode.faults["takes_nothing"] = False
+    assert [one.status_code for one in await asyncio.gather(*asked)] == [200, 200]
