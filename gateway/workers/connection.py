@@ -141,9 +141,16 @@ class WorkerConnection(Worker):
     def piece(self, wanted: Wanted, ids: Sequence[int]) -> None:
         """Brings ids of a prompt. While many messages wait to be written they are dropped, and asked for again."""
         if self.waiting < PIECES:
-            ends = {"sender": self._gateway, "receiver": self.epoch}
-            name = {"request": wanted.request, "attempt": wanted.attempt, "first": wanted.first}
-            self._put(Piece(**ends, **name, ids=packed(ids)))
+            self._put(
+                Piece(
+                    sender=self._gateway,
+                    receiver=self.epoch,
+                    request=wanted.request,
+                    attempt=wanted.attempt,
+                    first=wanted.first,
+                    ids=packed(ids),
+                )
+            )
 
     def ended(self, key: AttemptKey) -> None:
         """Says that the worker may forget this sequence."""

@@ -113,8 +113,10 @@ async def test_redis_holds_no_ids(serve: Serve) -> None:
         for tokens in (199, 200)
     ]
     async with asyncio.timeout(SECONDS):
-        while len(entries := await running.store.xrange(stream_of(decode.epoch))) < 2:
+        entries: Any = ()
+        while len(entries) < 2:
             await asyncio.sleep(0.005)
+            entries = await running.store.xrange(stream_of(decode.epoch))
     without, with_ids = sorted(len(fields[b"body"]) for _, fields in entries)
     assert without < 500 < 3 * 199 < with_ids
     decode.faults["takes_nothing"] = False
