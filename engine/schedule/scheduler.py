@@ -447,6 +447,9 @@ class Scheduler:
         if sequence.branches:
             samples += tuple(branch.key.sample for branch in sequence.branches)
         sampling, output_index = sequence.sampling, length - sequence.prompt_tokens
+        propose = 0
+        if sampled and self._speculation is not None:
+            propose = self._speculation.wanted(sequence, len(proposed))
         state = b""
         if sequence.told and start == sequence.told_at:
             state, sequence.told = sequence.told, b""
@@ -464,7 +467,7 @@ class Scheduler:
             prompt_rows=sequence.prompt_rows(start, end) if sampling.prompt_logprobs is not None else None,
             adapter=sequence.prompt.adapter,
             proposed=proposed,
-            propose=self._speculation.wanted(sequence) if sampled and self._speculation is not None else 0,
+            propose=propose,
             state=state,
             tells_state=sampled and sequence.hand_off and self._tells_states,
         )

@@ -149,7 +149,7 @@ class Node:
             max_sequences=16,
             max_model_len=engine.model_config.max_model_len,
             max_in_flight=engine.launch_depth,
-            speculation=Speculation(manager, EngineProposer(), guesses) if guesses else None,
+            speculation=Speculation(manager, EngineProposer(), guesses, stores=True) if guesses else None,
             tells_states=engine.follower is not None,
         )
 

@@ -20,22 +20,32 @@ class Speculation:
     """Plans guesses for the sequences of one scheduler, and counts what becomes of them."""
 
     def __init__(
-        self, blocks: BlockManager, proposer: Proposer, most: int, controller: Controller | None = None
+        self,
+        blocks: BlockManager,
+        proposer: Proposer,
+        most: int,
+        controller: Controller | None = None,
+        *,
+        stores: bool = False,
     ) -> None:
         """Has `proposer` guess up to `most` tokens for each step of a sequence, whose KV goes to blocks of `blocks`.
 
-        `controller` says how many of them are worth a step's seconds; None: all are verified.
+        `controller` says how many of them are worth a step's seconds; None: all are verified. `stores`: while the
+        engine guesses, it already stores KV of its own for the guesses in these blocks.
         """
         self._blocks = blocks
         self._proposer = proposer
         self._most = most
         self._controller = controller
+        self._stores = stores
+        self._sequences = 0
         self._works = self._guessed = self._proposed = 0
         self._seconds = 0.0
         self._accepted = [0] * most  # by place among a work's guesses
 
     def begin(self, sequences: int, context: int) -> None:
         """Begins a step in which so many sequences decode, of `context` tokens together."""
+        self._sequences = sequences
         if self._controller is not None:
             self._controller.begin(sequences, context)
 
@@ -46,11 +56,17 @@ class Speculation:
         controller = self._controller
         return self._most > 0 and (controller is None or controller.pays or controller.probes)
 
-    def wanted(self, sequence: Sequence) -> int:
-        """Returns how many guesses the engine is to make behind the tokens that the step being planned gives."""
+    def wanted(self, sequence: Sequence, guesses: int) -> int:
+        """Returns how many guesses the engine is to make behind the tokens that the step being planned gives.
+
+        That step has `guesses` itself.
+        """
         if not self.serves(sequence):
             return 0
-        return self._most if self._controller is None else self._controller.count(sequence.trust, 0, self._most)
+        count = self._most if self._controller is None else self._controller.count(sequence.trust, 0, self._most)
+        if self._stores and not sequence.branches:
+            self._reach(sequence, sequence.length + guesses + count, self._sequences)
+        return count
 
     def guess(self, sequence: Sequence, batch: int, room: int) -> tuple[int, ...]:
         """Returns guesses to be verified by a sequence's next step, which has `batch` sequences and `room` for more.
@@ -104,9 +120,12 @@ class Speculation:
 
     def _fitting(self, sequence: Sequence, count: int, batch: int) -> int:
         """Returns how many of `count` guesses have a place for their KV; takes blocks for them if there are plenty."""
-        wanted = sequence.length + count
-        if wanted > sequence.capacity:
-            plenty = all(group.available > batch + count for group in self._blocks.groups)
-            if plenty and self._blocks.grow(sequence.blocks, wanted):
-                sequence.capacity = self._blocks.capacity(sequence.blocks)
+        self._reach(sequence, sequence.length + count, batch)
         return min(count, sequence.capacity - sequence.length)
+
+    def _reach(self, sequence: Sequence, tokens: int, batch: int) -> None:
+        """Takes blocks for so many tokens, if there are plenty beside what a step of `batch` sequences may take."""
+        if tokens > sequence.capacity:
+            plenty = all(group.available > batch + self._most for group in self._blocks.groups)
+            if plenty and self._blocks.grow(sequence.blocks, tokens):
+                sequence.capacity = self._blocks.capacity(sequence.blocks)

@@ -141,6 +141,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         least=st.sampled_from([0, 2]),
         guesses=st.sampled_from([0, 0, 1, 3, 6]),
         right=st.integers(0, 10),
+        stores=st.booleans(),
     )
     def start(
         self,
@@ -155,12 +156,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         least: int,
         guesses: int,
         right: int,
+        stores: bool,
     ) -> None:
         self.expected: dict[int, list[int]] = {}  # by id
         self.spec, counts = spec(*shapes), counts[: len(shapes)]
         slots = host_slots if any(not group.window for group in self.spec.groups) else 0
         self.blocks = BlockManager(self.spec, counts, slots, lambda count: count >= least, ahead)
         self.grammars = Grammars()
+        speculation = None
+        if guesses:
+            speculation = Speculation(self.blocks, Oracle(self.expected, right), guesses, stores=stores)
         self.scheduler = Scheduler(
             self.blocks,
             readiness=self.grammars,
@@ -169,7 +174,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_model_len=MAX_MODEL_LEN,
             growth_reserve=[reserve] * len(shapes),
             max_in_flight=max_in_flight,
-            speculation=Speculation(self.blocks, Oracle(self.expected, right), guesses) if guesses else None,
+            speculation=speculation,
         )
         self.counts = counts
         self.limits = (batch, min(batch, sequences), max_in_flight)
