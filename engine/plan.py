@@ -43,7 +43,10 @@ class Work(Struct, frozen=True, array_like=True):
     proposed: tuple[int, ...] = ()
     """Guesses of what follows: the last of `token_ids`, which are in no text yet. The work then has one sample, and a
     row of logits for its last own token and for each guess: row i is drawn from as if the i guesses before it had been
-    drawn."""
+    drawn, or those that it goes on from."""
+    parents: tuple[int, ...] = ()
+    """Says of guesses that branch which one each goes on from: an earlier one, by its number among them, or -1, the
+    last own token. Siblings differ. Empty: each goes on from the one before it."""
     propose: int = 0  # tokens that the engine's own proposer, if it has one, is to guess behind those that it gives
     state: bytes = b""  # fp32 `[hidden]`, the hidden state of the token before `start`, if another worker has told it
     tells_state: bool = False  # whether that of its last token is to be told

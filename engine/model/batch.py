@@ -12,6 +12,7 @@ from torch import Tensor
 
 from engine.device import to_device
 from engine.model.adapted import StepAdapters
+from engine.model.trees import Trees, sights
 from engine.plan import NULL_BLOCK, PENDING, Plan, Work
 
 Ints = NDArray[np.int64]
@@ -31,7 +32,7 @@ class Batch:
     """Holds a step's inputs, int64 on the device; what the host keeps is for choosing shapes without asking it."""
 
     token_ids: Tensor  # [tokens]
-    positions: Tensor  # [tokens]
+    positions: Tensor  # [tokens]; of a guess that branches it is its depth's, of all others the place of their KV
     groups: tuple[GroupTables, ...]  # of each KV group
     query_start: Tensor  # [works] first row of each work
     logit_rows: Tensor  # [rows] ascending: those that go on to the head; each work's last, if it is sampled from, and
@@ -40,6 +41,7 @@ class Batch:
     kv_lengths: Ints  # [works], on the host
     split: "RowSplit | None" = None  # of `logit_rows`; None: all are sampled from
     adapters: StepAdapters | None = None  # None: no row has one
+    trees: Trees | None = None  # None: a row sees all KV of its sequence up to its own
 
 
 @dataclass(frozen=True)
@@ -134,22 +136,25 @@ def build_batch(
     query_start = np.cumsum(lengths) - lengths
     token_ids: Ints = np.fromiter(chain.from_iterable([work.token_ids for work in works]), np.int64)
     if len(token_ids) == len(works):
-        owners, positions = query_start, starts
+        owners, places = query_start, starts
     else:
         owners = np.repeat(np.arange(len(works)), lengths)
-        positions = np.arange(len(token_ids)) + (starts - query_start)[owners]
+        places = np.arange(len(token_ids)) + (starts - query_start)[owners]
+    seen = sights(works, places)
     counts = (-(-kv_lengths // block_size)).tolist()
-    place, offset = np.divmod(positions, block_size)
+    block, offset = np.divmod(places, block_size)
     pending, rows = _pending(works, token_ids, owners, before)
+    positions = places if seen is None else seen.positions
     shared = (token_ids, positions, query_start, *_logit_rows(works, query_start, lengths), pending, rows)
+    in_trees = () if seen is None else (seen.lasts, seen.bits)
     of_groups: list[Ints] = []
     for kept in tables or block_tables(len(works[0].blocks)):
         rows_of_blocks = kept.of(works, counts)
-        blocks = rows_of_blocks[owners, place]
+        blocks = rows_of_blocks[owners, block]
         of_groups += [blocks * block_size + offset, rows_of_blocks.reshape(-1), blocks[offset == 0]]
-    on_device = _transfer([*shared, *of_groups], device)
+    on_device = _transfer([*shared, *of_groups, *in_trees], device)
     ids, there, first_rows, logit_rows, sampled, scored, pending_there, rows_there = on_device[: len(shared)]
-    places = on_device[len(shared) :]
+    in_groups = on_device[len(shared) : len(shared) + len(of_groups)]
     if before is not None and len(pending):
         ids[pending_there] = before.tokens[rows_there]
     return Batch(
@@ -157,7 +162,7 @@ def build_batch(
         positions=there,
         groups=tuple(
             GroupTables(slots, table.view(len(works), -1), fresh)
-            for slots, table, fresh in zip(places[::3], places[1::3], places[2::3], strict=True)
+            for slots, table, fresh in zip(in_groups[::3], in_groups[1::3], in_groups[2::3], strict=True)
         ),
         query_start=first_rows,
         logit_rows=logit_rows,
@@ -165,6 +170,7 @@ def build_batch(
         kv_lengths=kv_lengths,
         split=RowSplit(sampled, scored) if len(scored) else None,
         adapters=None if adapters is None else StepAdapters.of(np.array(adapters)[owners], shared[3]),
+        trees=None if seen is None else Trees(*on_device[-2:], seen.deepest, seen.works),
     )
 
 

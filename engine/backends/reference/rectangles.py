@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.model.batch import Batch, Ints
+from engine.model.trees import MOST_GUESSES
 
 WASTE = 1.25
 """A rectangle may compute this much more than its works need …"""
@@ -81,18 +82,26 @@ def _rectangle(
     kept = torch.from_numpy(np.flatnonzero(np.arange(count) < lengths[:, None])).to(device) if ragged else None
     whole = count == 1 and members == list(range(len(batch.kv_lengths)))
     plain = count > 1 and bool((batch.kv_lengths[members] == lengths).all()) and not 0 < window < count
-    mask = None if plain else _mask(batch.positions[rows], first, keys, window, dtype)
+    mask = None if plain and batch.trees is None else _mask(batch, rows, first, keys, window, dtype)
     return Rectangle(None if whole else rows, kept, tables, mask, len(members), count)
 
 
-def _mask(positions: Tensor, first: Tensor, keys: int, window: int, dtype: torch.dtype) -> Tensor:
-    """Makes what is added to scores, for query `positions` `[works, queries]` and keys from `first` `[works, 1]` on.
+def _mask(batch: Batch, rows: Tensor, first: Tensor, keys: int, window: int, dtype: torch.dtype) -> Tensor:
+    """Makes what is added to scores, of the batch's `rows` `[works, queries]` and keys from `first` `[works, 1]` on.
 
     Keys behind a sequence's end lie in its future.
     """
-    key = (first + torch.arange(keys, device=positions.device))[:, None, None, :]
-    query = positions[:, None, :, None]
-    hidden = key > query if window == 0 else (key > query) | (key <= query - window)
+    key = (first + torch.arange(keys, device=rows.device))[:, None, None, :]
+    query = batch.positions[rows][:, None, :, None]
+    if batch.trees is None:
+        hidden = key > query
+    else:
+        assert not window or batch.trees.deepest < window, "a tree deeper than a window"
+        behind = key - batch.trees.lasts[rows][:, None, :, None] - 1  # a guess's number, from 0 on
+        bit = batch.trees.bits[rows][:, None, :, None] >> behind.clamp(0, MOST_GUESSES - 1) & 1
+        hidden = (behind >= 0) & ((bit == 0) | (behind >= MOST_GUESSES))
+    if window:
+        hidden |= key <= query - window
     mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
     return mask.masked_fill_(hidden, -torch.inf)
 
