@@ -20,6 +20,7 @@ from engine.backends.sampler import Draw
 from engine.constraints import Constraints
 from engine.device import device_errors, to_device
 from engine.kv.pool import KVPool
+from engine.kv.token_moves import Strays
 from engine.model.attention import Attention
 from engine.model.batch import Batch, Sampled, block_tables, build_batch
 from engine.model.config import TextModel
@@ -27,7 +28,7 @@ from engine.model.model import Model
 from engine.plan import BlockMove, Plan, StepResult, Work
 from engine.scoring import Scoring
 from engine.speculation.proposer import Follower, ModelProposer
-from engine.verification import NONE_LEFT, NOT_FINITE, drawn, row_count, with_rows
+from engine.verification import NONE_LEFT, NOT_FINITE, drawn, row_count, strays, with_rows
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ class Executor:
                 tokens[index] = tokens_of_work
             begin = end
         refused = self._constraints.settle(step.plan, tokens) if self._constraints is not None else {}
+        self._move_strays(works, tokens)
         scores = {} if step.scores is None else self._scoring.told(step.scores.numpy(), works)
         prompt_scores: dict[int, Scores] = {}
         if step.prompt_scores is not None:
@@ -148,6 +150,17 @@ class Executor:
             return result
         with torch.inference_mode(), device_errors():
             return structs.replace(result, proposed=self._proposer.propose(step.plan, result, step.hidden))
+
+    def _move_strays(self, works: Sequence[Work], tokens: Sequence[list[int]]) -> None:
+        """Moves KV of guesses that came and had branched to where their sequences' next steps look for it."""
+        found = [
+            Strays(work.blocks, places)
+            for work, of_work in zip(works, tokens, strict=True)
+            if work.parents and (places := strays(work, of_work))
+        ]
+        if found:
+            with torch.inference_mode(), device_errors():
+                self.engine.pool.move_tokens(found)
 
     def logits(self, token_ids: Sequence[int], start: int = 0) -> Tensor:
         """Returns `[tokens - start, vocab]` fp32, of every position of one text from `start` on; for measuring.

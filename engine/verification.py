@@ -3,6 +3,9 @@
 Row i is drawn from with the randomness of its own output index, and after the adjustments that the i guesses before it
 would have brought about. As long as these are what was drawn, it is the draw that would have been made without any
 guess; what is behind the first guess that was wrong is forgotten. So a guess costs time, and changes nothing.
+
+Guesses may branch (`Work.parents`). Then a row is drawn from as if the guesses on its way had been drawn, and the draws
+that count are found by following them from guess to guess.
 """
 
 from collections.abc import Sequence
@@ -38,16 +41,24 @@ def _rows_of(work: Work) -> list[Work]:
     assert len(work.proposed) < MOST_ROWS, "more guesses than rows have names"
     if not work.proposed:
         return [work]
-    rows = [structs.replace(work, proposed=())]
-    for count in range(1, row_count(work)):
-        tokens = None if work.tokens is None else [*work.tokens, *work.proposed[:count]]
-        name = -(MOST_ROWS * work.sequence + count)
-        rows.append(
-            structs.replace(
-                work, sequence=name, output_index=work.output_index + count, tokens=tokens, proposed=(), propose=0
-            )
-        )
+    rows = [structs.replace(work, proposed=(), parents=())]
+    for count, way in enumerate(_ways(work), 1):
+        tokens = None if work.tokens is None else [*work.tokens, *way]
+        name, output_index = -(MOST_ROWS * work.sequence + count), work.output_index + len(way)
+        rows.append(structs.replace(rows[0], sequence=name, output_index=output_index, tokens=tokens, propose=0))
     return rows
+
+
+def _ways(work: Work) -> list[tuple[int, ...]]:
+    """Returns of each guess the guesses that lead there, itself the last."""
+    if not work.parents:
+        return [work.proposed[: count + 1] for count in range(len(work.proposed))]
+    sampling = work.sampling
+    assert sampling is not None and not sampling.grammar and sampling.logprobs is None, "what only chains have"
+    ways: list[tuple[int, ...]] = []
+    for guess, parent in zip(work.proposed, work.parents, strict=True):
+        ways.append((*(ways[parent] if parent >= 0 else ()), guess))
+    return ways
 
 
 def foreseen(proposed: Sequence[int], tokens: Sequence[int]) -> int:
@@ -60,16 +71,48 @@ def foreseen(proposed: Sequence[int], tokens: Sequence[int]) -> int:
     return count
 
 
+def rows_that_count(work: Work, tokens: Sequence[int]) -> list[int]:
+    """Returns the rows that tell what comes, in its order, of the `tokens` that were drawn from all rows.
+
+    The first is row 0; each other one is that of the guess that the row before it gave.
+    """
+    if not work.parents:
+        return list(range(min(foreseen(work.proposed, tokens) + 1, len(tokens))))
+    rows = [0]
+    for guess, (parent, token) in enumerate(zip(work.parents, work.proposed, strict=True)):
+        if parent + 1 == rows[-1] and token == tokens[rows[-1]]:
+            rows.append(guess + 1)
+    return rows
+
+
 def drawn(work: Work, tokens: list[int], outcomes: Sequence[int]) -> tuple[list[int], int]:
     """Returns the draws that count of a work with guesses, and what came of it, from those of its rows.
 
     A row behind a wrong guess is not looked at. One whose logits are not finite, but which counts, fails the work; one
     in which nothing may be drawn ends what there is, and fails it if it is the first.
     """
-    kept = min(foreseen(work.proposed, tokens) + 1, len(tokens))
-    for row, outcome in enumerate(outcomes[:kept]):
-        if outcome == NOT_FINITE or (outcome == NONE_LEFT and row == 0):
-            return [], outcome
-        if outcome == NONE_LEFT:
-            return tokens[:row], DRAWN
-    return tokens[:kept], DRAWN
+    rows = rows_that_count(work, tokens)
+    for count, row in enumerate(rows):
+        if outcomes[row] == NOT_FINITE or (outcomes[row] == NONE_LEFT and row == 0):
+            return [], outcomes[row]
+        if outcomes[row] == NONE_LEFT:
+            rows = rows[:count]
+            break
+    return [tokens[row] for row in rows], DRAWN
+
+
+def strays(work: Work, tokens: Sequence[int]) -> list[tuple[int, int]]:
+    """Returns where KV of guesses that came lies, and where it belongs, as places of the sequence, in their order.
+
+    `tokens` are the draws that counted. Only guesses that branch may lie elsewhere: others stand in the way.
+    """
+    if not work.parents:
+        return []
+    first = work.start + len(work.token_ids) - len(work.proposed)
+    guesses = list(zip(work.parents, work.proposed, strict=True))
+    found, at = [], -1
+    for place, token in enumerate(tokens[:-1]):
+        at = guesses.index((at, token))
+        if at != place:
+            found.append((first + at, first + place))
+    return found

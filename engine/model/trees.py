@@ -25,7 +25,7 @@ class Trees:
     lasts: Tensor  # [tokens] all up to this place …
     bits: Tensor  # [tokens] … and of those behind it place lasts + 1 + j, where bit j is set
     deepest: int  # guess, in tokens behind the last own one
-    works: frozenset[int]  # indices of the works whose guesses branch
+    works: frozenset[int]  # indices of those whose guesses branch
 
 
 @dataclass(frozen=True)

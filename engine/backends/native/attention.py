@@ -157,6 +157,10 @@ class NativeGroupStep:
             tables=tables.block_tables.data_ptr(),
             table_stride=tables.block_tables.stride(0),
         )
+        if batch.trees is not None:
+            assert not own.window or batch.trees.deepest < own.window, "a tree deeper than a window"
+            self._sights = torch.stack((batch.positions, batch.trees.lasts, batch.trees.bits), 1)
+            self.arguments.sights = self._sights.data_ptr()
 
     def prepared(self, attention: AnyAttention, left_out: Sequence[int] = ()) -> AttentionArguments:
         """Returns what the operators are told of the layers with such an attention; valid as long as this step.

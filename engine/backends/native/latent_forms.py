@@ -27,9 +27,12 @@ class LatentForms:
         self, native: ctypes.CDLL, batch: Batch, group: NativeGroupStep, attention: LatentAttention, dtype: torch.dtype
     ) -> None:
         """Takes a step of layers with this attention."""
+        branching = batch.trees.works if batch.trees is not None else ()
         works = list(zip(batch.query_lengths.tolist(), batch.kv_lengths.tolist(), strict=True))
         self.expanding = tuple(
-            work for work, (queries, keys) in enumerate(works) if _expands(attention, dtype, queries, keys)
+            work
+            for work, (queries, keys) in enumerate(works)
+            if work not in branching and _expands(attention, dtype, queries, keys)
         )
         self.longest = max((works[work][1] for work in self.expanding), default=0)
         self._built = [Built(native, attention, dtype, *works[work]) for work in self.expanding]

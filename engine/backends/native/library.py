@@ -35,6 +35,7 @@ class AttentionArguments(Structure):
         ("units", c_void_p),
         ("unit_count", c_int64),
         ("partials", c_void_p),
+        ("sights", c_void_p),
     )
 
 

@@ -23,7 +23,8 @@ struct call {
 
 struct scratch {
     float maximum[MAX_ROWS], total[MAX_ROWS], sums[MAX_ROW_NUMBERS];
-    int64_t positions[MAX_ROWS];
+    int64_t positions[MAX_ROWS]; /* of the rows' own keys */
+    struct hidden hidden[GROUP];
     float tile_maximum[GROUP], tile_total[GROUP], tile_sums[GROUP * MAX_DIM];
     _Alignas(64) char unpacked[2 * TILE * MAX_DIM * 4]; /* a tile's blocks of a quantized pool, as numbers */
     union {
@@ -46,7 +47,7 @@ static long group_rows(const struct attention *step)
     return FP32_GROUP;
 }
 
-/* Position of a row's token. */
+/* Position of a row's own key: its place in the sequence. */
 static long position_of(const struct attention *step, const struct unit *unit, long row)
 {
     return unit->position + (unit->first + row) / step->shared;
@@ -59,6 +60,29 @@ static struct span span_of(const struct attention *step, long base, long first_p
         most(0, begin_of(step, first_position) - base), most(0, least(TILE, last_position + 1 - base))};
 }
 
+static const struct tree_sight *sight_of(const struct attention *step, const struct unit *unit, long row)
+{
+    return step->sights + unit->token + (unit->first + row) / step->shared;
+}
+
+/* What a row sees of the tile that begins at `base`, but for what is hidden from it. */
+static struct span span_of_row(
+    const struct attention *step, const struct unit *unit, long row, long base, long own, struct hidden *hidden)
+{
+    if (!step->sights)
+        return span_of(step, base, own, own);
+    const struct tree_sight *sight = sight_of(step, unit, row);
+    const long guesses = own - sight->last; /* from the first up to its own */
+    const uint64_t left_out = ~sight->bits & (guesses > 0 ? ~(uint64_t)0 >> (64 - guesses) : 0);
+    *hidden = (struct hidden){{0}};
+    for (long word = 0; word < TILE / 64; word++) {
+        const long shift = sight->last + 1 - base - word * 64;
+        if (shift > -64 && shift < 64)
+            hidden->words[word] = shift < 0 ? left_out >> -shift : left_out << shift;
+    }
+    return span_of(step, base, sight->position, own);
+}
+
 static const char *block_of(const struct attention *step, const struct call *call, const struct unit *unit, long head, long position)
 {
     const long place = step->tables[unit->work * step->table_stride + position / step->block];
@@ -69,7 +93,7 @@ static const char *block_of(const struct attention *step, const struct call *cal
 static int finite_where_sights_differ(
     const struct attention *step, const struct call *call, const struct unit *unit, long head)
 {
-    const long first = position_of(step, unit, 0), last = position_of(step, unit, unit->rows - 1);
+    const long first = earliest(step, unit, 0), last = position_of(step, unit, unit->rows - 1);
     const long dim = step->dim, values = value_place(step) / token_bytes(step);
     ivec strange = {0};
     for (int edge = 0; edge < 2; edge++) {
@@ -256,7 +280,7 @@ static void attend_rows(
     const long block = step->block, group = group_rows(step);
     for (long row = 0; row < rows; row++)
         own->positions[row] = position_of(step, unit, first + row);
-    const long start = own->positions[0], last = own->positions[rows - 1];
+    const long start = earliest(step, unit, first), last = own->positions[rows - 1];
     take_queries(step, call, unit, head, first, rows, own);
     clear_state(step, rows, state);
 #if defined HAS_BF16
@@ -276,11 +300,13 @@ static void attend_rows(
         for (long row = 0; row < rows; row += group) {
             const long count = least(group, rows - row);
             struct sight sight = {
-                span_of(step, tile * TILE, own->positions[row], own->positions[row + count - 1])};
+                span_of(step, tile * TILE, earliest(step, unit, first + row), own->positions[row + count - 1])};
             if (sight.all.first >= sight.all.end)
                 continue;
+            sight.hidden = step->sights ? own->hidden : 0;
             for (long i = 0; i < count; i++)
-                sight.row[i] = span_of(step, tile * TILE, own->positions[row + i], own->positions[row + i]);
+                sight.row[i] = span_of_row(
+                    step, unit, first + row + i, tile * TILE, own->positions[row + i], own->hidden + i);
             const struct state target = unit->partial < 0
                 ? found : from_row(step, partial_of(step, unit, head, tile), first + row);
             attend_group(&prepared, call->manner, blocks, &sight, row, count, own, target);
@@ -296,7 +322,7 @@ static void attend_rows(
 static const char *first_block(
     const struct attention *step, const struct call *call, const struct unit *unit, long head)
 {
-    return block_of(step, call, unit, head, most(unit->begin * TILE, begin_of(step, position_of(step, unit, 0))));
+    return block_of(step, call, unit, head, most(unit->begin * TILE, begin_of(step, earliest(step, unit, 0))));
 }
 
 static void attend_unit(

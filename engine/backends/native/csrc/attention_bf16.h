@@ -100,7 +100,7 @@ static void attend_bf16(
     for (long row = 0; row < rows; row += LANES)
         soften_to_bf16(
             own->scores + row * TILE, least(LANES, rows - row), from, end, sight->row + row,
-            manner->softcap ? 1 : manner->scale,
+            sight->hidden ? sight->hidden + row : 0, manner->softcap ? 1 : manner->scale,
             own->weights + row * TILE, tile.maximum + row, tile.total + row);
     multiply_pairs(
         rows, rounded_up(step->value_dim, LANES), end - from, own->weights + from, TILE, own->values + from / 2 * width,

@@ -80,8 +80,8 @@ static void attend_fp32(
             cap(own->scores + row * TILE, from, rounded_up(sight->all.end, LANES), 1, manner->softcap);
     for (long row = 0; row < rows; row++)
         soften(
-            own->scores + row * TILE, sight->all.first / LANES * LANES, rounded_up(sight->all.end, LANES), sight->row[row].first,
-            sight->row[row].end, tile.maximum + row, tile.total + row);
+            own->scores + row * TILE, sight->all.first / LANES * LANES, rounded_up(sight->all.end, LANES), sight->row[row],
+            sight->hidden ? sight->hidden + row : 0, tile.maximum + row, tile.total + row);
     memset(tile.sums, 0, rows * width * sizeof(float));
     for (long at = sight->all.first, next; at < sight->all.end; at = next) {
         next = least(sight->all.end, (at / block + 1) * block);

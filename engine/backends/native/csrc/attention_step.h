@@ -44,6 +44,15 @@ struct attention {
     const struct unit *units;
     int64_t unit_count;
     float *partials; /* null where no unit has one */
+    const struct tree_sight *sights; /* [tokens] of guesses that branch; null: a token sees all up to itself */
+};
+
+/* What a token sees that is, or is beside, a guess that branches (engine/model/trees.py): of its sequence's places all up
+   to `last`, and behind it last + 1 + j where bit j is set. Its own place is the last that it sees. */
+struct tree_sight {
+    int64_t position; /* which a window is counted back from */
+    int64_t last;
+    uint64_t bits;
 };
 
 /* What one layer does in its own way. */
@@ -79,10 +88,16 @@ static inline int64_t begin_of(const struct attention *step, int64_t position)
 {
     return step->window && position >= step->window ? position - step->window + 1 : 0;
 }
+/* What a unit's row is counted from where its rows' first position is asked for: of guesses that branch, later ones may
+   stand before earlier ones, but none before the work's first token. */
+static inline int64_t earliest(const struct attention *step, const struct unit *unit, int64_t row)
+{
+    return unit->position + (step->sights ? 0 : (unit->first + row) / step->shared);
+}
 /* The first tile of which a unit's rows see something: where the first of its units, if there are several, begins. */
 static inline int64_t first_tile(const struct attention *step, const struct unit *unit)
 {
-    return begin_of(step, unit->position + unit->first / step->shared) / TILE;
+    return begin_of(step, earliest(step, unit, 0)) / TILE;
 }
 
 /* Positions of a tile: first … end - 1. */
@@ -90,9 +105,15 @@ struct span {
     int64_t first, end;
 };
 
+/* Positions of a tile in the middle of a row's span that it does not see, a bit for each. */
+struct hidden {
+    uint64_t words[TILE / 64];
+};
+
 /* What a group of rows sees of a tile, all together and each. */
 struct sight {
     struct span all, row[GROUP];
+    const struct hidden *hidden; /* [GROUP], or null: nothing is */
 };
 
 /* See softmax.h; `sums` is [rows, state_width]. */

@@ -184,7 +184,7 @@ static void attend_wide(
             if (manner->softcap)
                 cap(scores, from, end, manner->scale, manner->softcap);
             soften(
-                scores, from, end, sight->row[r].first, sight->row[r].end, tile.maximum + r, tile.total + r);
+                scores, from, end, sight->row[r], sight->hidden ? sight->hidden + r : 0, tile.maximum + r, tile.total + r);
         }
         scores = own->scores + row * TILE;
         for (long column = 0, vectors; column < step->value_dim; column += vectors * LANES) {

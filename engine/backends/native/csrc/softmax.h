@@ -18,10 +18,25 @@ static void cap(float *scores, long from, long end, float scale, float softcap)
     }
 }
 
-/* Scores of positions from … end - 1, multiples of LANES, become weights, 0 for those outside low … high - 1. */
-static void soften(float *scores, long from, long end, long low, long high, float *maximum, float *total)
+/* The bits of the 32 positions from `at` on, a multiple of 32. */
+INLINE uint32_t hidden_at(const struct hidden *hidden, long at) { return hidden->words[at / 64] >> at % 64; }
+
+/* Up to which position nothing is hidden, or `end`. */
+static long shown_before(const struct hidden *hidden, long end)
+{
+    for (long word = 0; hidden && word < TILE / 64; word++)
+        if (hidden->words[word])
+            return least(end, word * 64 + __builtin_ctzll(hidden->words[word]));
+    return end;
+}
+
+/* Scores of positions from … end - 1, multiples of LANES, become weights, 0 for those outside low … high - 1, and for
+   those that are hidden, if there are any. Of all others something is seen, if low is less than high. */
+static void soften(
+    float *scores, long from, long end, struct span seen_of_row, const struct hidden *hidden, float *maximum, float *total)
 {
     static const ivec lane = LANE_NUMBERS;
+    const long low = seen_of_row.first, high = seen_of_row.end, shown = shown_before(hidden, high);
     vec best = all(-INFINITY), sum = {0};
     *maximum = -INFINITY;
     *total = 0;
@@ -29,12 +44,14 @@ static void soften(float *scores, long from, long end, long low, long high, floa
         memset(scores + from, 0, (end - from) * sizeof *scores);
         return;
     }
-    const long whole = most(from, least(end, low <= from ? high / LANES * LANES : from));
+    const long whole = most(from, least(end, low <= from ? shown / LANES * LANES : from));
     for (long t = from; t < whole; t += LANES)
         best = larger(load(FP32, scores, t), best);
     for (long t = whole; t < end; t += LANES) {
         const ivec position = lane + (int32_t)t;
-        const ivec seen = (position >= (int32_t)low) & (position < (int32_t)high);
+        ivec seen = (position >= (int32_t)low) & (position < (int32_t)high);
+        if (hidden)
+            seen &= (((ivec){0} + (int32_t)(hidden_at(hidden, t & -32) >> (t & 31))) >> lane & 1) == 0;
         const vec masked = chosen(seen, load(FP32, scores, t), all(-INFINITY));
         store(FP32, scores, t, masked);
         best = larger(masked, best);
@@ -85,25 +102,27 @@ INLINE vec power_of_two(vec x)
     return p * (vec)(((uvec)whole << 23) + (127u << 23));
 }
 
-INLINE __mmask16 seen_lanes(long at, long low, long high)
+INLINE __mmask16 seen_lanes(long at, struct span seen, const struct hidden *hidden)
 {
-    const uint32_t below_high = (1u << most(0, least(high - at, 16))) - 1;
-    const uint32_t below_low = (1u << most(0, least(low - at, 16))) - 1;
-    return below_high & ~below_low;
+    const uint32_t below_high = (1u << most(0, least(seen.end - at, 16))) - 1;
+    const uint32_t below_low = (1u << most(0, least(seen.first - at, 16))) - 1;
+    return below_high & ~below_low & ~(hidden ? hidden_at(hidden, at & -32) >> (at & 31) : 0);
 }
 
-INLINE vec weights_at(const int whole, const float *scores, long at, long low, long high, vec scale, vec offset)
+INLINE vec weights_at(
+    const int whole, const float *scores, long at, struct span seen, const struct hidden *hidden, vec scale, vec offset)
 {
     const vec weights = power_of_two(_mm512_fmsub_ps(load(FP32, scores, at), scale, offset));
-    return whole ? weights : (vec)_mm512_maskz_mov_ps(seen_lanes(at, low, high), weights);
+    return whole ? weights : (vec)_mm512_maskz_mov_ps(seen_lanes(at, seen, hidden), weights);
 }
 
 INLINE vec soften_32(
-    const int whole, const float *scores, long at, long low, long high, vec scale, vec offset, uint16_t *weights, vec sum)
+    const int whole, const float *scores, long at, struct span seen, const struct hidden *hidden, vec scale, vec offset,
+    uint16_t *weights, vec sum)
 {
     const __m512bh both = _mm512_cvtne2ps_pbh(
-        weights_at(whole, scores, at + LANES, low, high, scale, offset),
-        weights_at(whole, scores, at, low, high, scale, offset));
+        weights_at(whole, scores, at + LANES, seen, hidden, scale, offset),
+        weights_at(whole, scores, at, seen, hidden, scale, offset));
     memcpy(weights + at, &both, sizeof both);
     return _mm512_dpbf16_ps(sum, both, (__m512bh)_mm512_set1_epi16(0x3f80)); /* times 1 */
 }
@@ -111,22 +130,23 @@ INLINE vec soften_32(
 /* As `soften`, for up to 16 rows of raw scores that `scale` belongs to; weights are bf16, from … end - 1 multiples of 32.
    The totals are those of the rounded weights, so that the weights of a tile are together 1. */
 static void soften_to_bf16(
-    const float *scores, long rows, long from, long end, const struct span *seen, float scale, uint16_t *weights,
-    float *maximum, float *total)
+    const float *scores, long rows, long from, long end, const struct span *seen, const struct hidden *hidden, float scale,
+    uint16_t *weights, float *maximum, float *total)
 {
     vec square[LANES];
     float offset[LANES];
     long whole[LANES];
     for (long row = 0; row < rows; row++, scores += TILE) {
-        const long low = seen[row].first, high = seen[row].end;
-        whole[row] = most(from, least(end, low <= from ? high / 32 * 32 : from));
+        const struct hidden *own = hidden ? hidden + row : 0;
+        const long shown = shown_before(own, seen[row].end);
+        whole[row] = most(from, least(end, seen[row].first <= from ? shown / 32 * 32 : from));
         vec best[2] = {all(-INFINITY), all(-INFINITY)};
         for (long t = from; t < whole[row]; t += 2 * LANES)
 #pragma GCC unroll 2
             for (int half = 0; half < 2; half++)
                 best[half] = _mm512_max_ps(load(FP32, scores, t + half * LANES), best[half]);
         for (long t = whole[row]; t < end; t += LANES)
-            best[0] = _mm512_mask_max_ps(best[0], seen_lanes(t, low, high), load(FP32, scores, t), best[0]);
+            best[0] = _mm512_mask_max_ps(best[0], seen_lanes(t, seen[row], own), load(FP32, scores, t), best[0]);
         square[row] = _mm512_max_ps(best[0], best[1]);
     }
     for (long row = rows; row < LANES; row++)
@@ -136,12 +156,12 @@ static void soften_to_bf16(
     store_first(FP32, maximum, 0, largest * scale, rows);
     scores -= rows * TILE;
     for (long row = 0; row < rows; row++, scores += TILE, weights += TILE) {
-        const long low = seen[row].first, high = seen[row].end;
+        const struct hidden *own = hidden ? hidden + row : 0;
         vec sum = {0};
         for (long t = from; t < whole[row]; t += 2 * LANES)
-            sum = soften_32(1, scores, t, low, high, scale_2, all(offset[row]), weights, sum);
+            sum = soften_32(1, scores, t, seen[row], own, scale_2, all(offset[row]), weights, sum);
         for (long t = whole[row]; t < end; t += 2 * LANES)
-            sum = soften_32(0, scores, t, low, high, scale_2, all(offset[row]), weights, sum);
+            sum = soften_32(0, scores, t, seen[row], own, scale_2, all(offset[row]), weights, sum);
         square[row] = sum;
     }
     store_first(FP32, total, 0, sums_of(square), rows);

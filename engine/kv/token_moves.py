@@ -1,0 +1,52 @@
+"""Moves tokens' KV from place to place within a pool, in all layers of a group: what came of guesses that branched.
+
+PyTorch's operators do it on every device, with one gather and one scatter for all layers, so that a recorded step may
+have it. Everything is read before anything is written.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from core.kv.spec import POOL_SCALE_BYTES, KVGroup
+
+
+class Strays(NamedTuple):
+    """Says where KV of one sequence lies, and where it belongs."""
+
+    blocks: tuple[list[int], ...]  # of each KV group its block table
+    places: Sequence[tuple[int, int]]  # (from, to), of its tokens
+
+
+class Slots(NamedTuple):
+    """Holds where tokens' KV is in one group."""
+
+    slots: list[int]  # block x block size + offset
+    blocks: list[int]
+
+    @staticmethod
+    def of(places: Sequence[tuple[list[int], int]], block_tokens: int) -> "Slots":
+        """Finds `places`, each of a block table."""
+        blocks = [table[place // block_tokens] for table, place in places]
+        offsets = [place % block_tokens for _, place in places]
+        return Slots([block * block_tokens + at for block, at in zip(blocks, offsets, strict=True)], blocks)
+
+
+def move_tokens(pool: Tensor, group: KVGroup, sources: Tensor, targets: Tensor) -> None:
+    """Copies the KV of the slots `sources` to `targets`, both int64 `[tokens]`: block x block size + offset.
+
+    `pool` is the group's `[layers, blocks, vectors, block, width]`, or `[layers, blocks, vectors, bytes]`.
+    """
+    block = group.block_tokens
+    there, here = (sources // block, sources % block), (targets // block, targets % block)
+    if pool.dim() == 5:
+        pool[:, here[0], :, here[1]] = pool[:, there[0], :, there[1]]
+        return
+    memory, end = pool.view(torch.uint8), block * sum(group.parts)
+    assert memory.shape[-1] == end + len(group.parts) * block * POOL_SCALE_BYTES, "a pool of another layout"
+    values = memory[..., :end].unflatten(-1, (block, -1))  # [layers, blocks, vectors, block, width]
+    scales = memory[..., end:].view(torch.int16).unflatten(-1, (-1, block))  # [layers, blocks, vectors, parts, block]
+    found = values[:, there[0], :, there[1]], scales[:, there[0], :, :, there[1]]
+    values[:, here[0], :, here[1]], scales[:, here[0], :, :, here[1]] = found
