@@ -170,7 +170,7 @@ def build_batch(
         kv_lengths=kv_lengths,
         split=RowSplit(sampled, scored) if len(scored) else None,
         adapters=None if adapters is None else StepAdapters.of(np.array(adapters)[owners], shared[3]),
-        trees=None if seen is None else Trees(*on_device[-2:], seen.deepest, seen.works),
+        trees=None if seen is None else Trees(on_device[-2], on_device[-1], seen.deepest, seen.works),
     )
 
 
