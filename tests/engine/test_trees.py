@@ -95,8 +95,8 @@ def test_guesses_that_branch_change_no_token(backend: str, case: tuple[Path, dic
             texts[work.sequence] += tokens
             accepted += len(tokens) - 1
     assert accepted > 15
-    for text, prompt, own in zip(texts, prompts, expected, strict=True):
-        assert text[len(prompt) :][:NEW_TOKENS] == own
+    for text, prompt, answer in zip(texts, prompts, expected, strict=True):
+        assert text[len(prompt) :][:NEW_TOKENS] == answer
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])

@@ -30,14 +30,14 @@ def test_tokens_of_two_sequences_move_in_all_layers_of_all_groups() -> None:
     tables = ([3, 5, 1], [2, 4, 8]), ([6, 7], [0, 5])
     places = [(9, 7), (11, 8), (17, 9)], [(13, 12)]
     pool.move_tokens([Strays(*each) for each in zip(tables, places, strict=True)])
-    for group, layers in enumerate((LAYERS, (1,))):
-        for layer in layers:
-            expected = before[layer].clone()
+    for group, of_group in enumerate(groups):
+        for number in of_group.layers:
+            expected = before[number].clone()
             for of_text, moved in zip(tables, places, strict=True):
                 for source, target in moved:
                     there, here = of_text[group][source // BLOCK], of_text[group][target // BLOCK]
-                    expected[here, :, target % BLOCK] = before[layer][there, :, source % BLOCK]
-            assert torch.equal(pool.layers[layer], expected)
+                    expected[here, :, target % BLOCK] = before[number][there, :, source % BLOCK]
+            assert torch.equal(pool.layers[number], expected)
 
 
 def test_quantized_tokens_take_their_scales_along() -> None:
