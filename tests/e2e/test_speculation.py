@@ -1,0 +1,30 @@
+"""Speculation changes no answer of any kind: not by who guesses, not together, not when workers die in the midst."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import DEMO
+from tests.e2e.system import System
+from tests.e2e.test_mixed import ASKED, answers, check_equal
+from tests.waiting import wait_until
+
+WORKER = ("--dtype", "fp32", "--kv-memory", "64MiB")
+GUESSING = [("--speculation", "ngram", "--speculative-tokens", "4"), ("--speculation", "ngram")]
+"""Of each further decode worker."""
+
+
+@pytest.mark.timeout(300)
+def test_answers_of_every_kind_are_those_without_guesses(tmp_path: Path) -> None:
+    with System(tmp_path, DEMO, prefill=1, decode=1, worker=WORKER) as system:
+        alone = asyncio.run(answers(system, 8))
+        for number, options in enumerate(GUESSING, 1):
+            system.start_worker(f"decode-{number}", *options)
+        for number in range(1, 1 + len(GUESSING)):
+            system.address(f"decode-{number}")
+        wait_until(lambda: system.usable() == len(system.workers), "the gateway to know all workers")
+        check_equal(asyncio.run(answers(system, len(ASKED), ("decode-0",))), alone)
+        check_equal(asyncio.run(answers(system, len(ASKED))), alone)
+        records = system.wait_until_idle()
+        assert sum(record.load.speculation.accepted_tokens for record in records) > 0
